@@ -26,9 +26,9 @@ from .features.clusters import PACKAGE, has_packaged_clusters
 from .optimizers.lbfgs import LBFGS
 from .pipeline.corpora import Corpus
 from .pipeline.initialization import earlier_annotation
+from .pipeline.pipe import LearningPipe
 from .pipeline.prediction import CRFPipe
 from .pipeline.thresholds import Point, best, measure, shrunk, use
-from .pipeline.training import LearningPipe
 from .report.suspects import Suspect, judged_by, ranked
 
 FOLDS = 5

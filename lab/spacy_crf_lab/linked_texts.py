@@ -19,7 +19,7 @@ from spacy_crf.models.architecture import Explained, SharedScores, build, exact_
 from spacy_crf.models.emissions import Emissions
 from spacy_crf.models.texts import Reasons, TextNode, check_text_emissions
 from spacy_crf.pipeline.crf_textcat import CRFTextClassifier, TextDecoding, TextPrediction
-from spacy_crf.pipeline.labels import only_docs
+from spacy_crf.pipeline.pipe import only_docs
 
 from .ties.belief_propagation import BeliefPropagation
 from .ties.decoding import TiedDecoding

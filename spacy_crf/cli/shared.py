@@ -272,8 +272,8 @@ def our_pipes(
     of_tokens (bool): Whether to find only components that label tokens.
     RAISES (ValueError): If there are no such components, unless `wanted` is None.
     """
+    from ..pipeline.pipe import LearningPipe
     from ..pipeline.prediction import CRFPipe
-    from ..pipeline.training import LearningPipe
 
     kind = CRFPipe if of_tokens else LearningPipe
     ours = [pipe for name, pipe in nlp.pipeline if isinstance(pipe, kind) and component in (None, name)]

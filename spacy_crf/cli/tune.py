@@ -197,7 +197,7 @@ class Tuner:
     """Trains one component of a config with other settings."""
 
     def __init__(self, config: str, component: Optional[str], folds: int, iterations: int):
-        from ..pipeline.training import LearningPipe
+        from ..pipeline.pipe import LearningPipe
 
         nlp = load_model_from_config(Config().from_str(config), auto_fill=True)
         pipes = [pipe for name, pipe in nlp.pipeline if isinstance(pipe, LearningPipe) and component in (None, name)]
@@ -239,7 +239,7 @@ class Tuner:
             for chosen in product(*grid.values()):
                 found.append(Candidate(scheme, name, tuple(zip(grid, chosen))))
         for candidate in found:  # before anything is trained
-            self._nlp.get_pipe(self.name).training.check_fit(self._optimizer(candidate))
+            self._nlp.get_pipe(self.name).check_optimizer(self._optimizer(candidate))
         return found
 
     def __call__(self, task: Task) -> list[Outcome]:

@@ -11,7 +11,7 @@ from .. import checks
 from ..errors import Errors
 from ..features.doc_batch import DocBatch
 from ..pipeline.annotation.cats import Cats, SeveralCats
-from ..pipeline.labels import check_doc
+from ..pipeline.pipe import check_doc
 from ..pipeline.prediction import labelling
 from ..schemes import NO_SEGMENTS, Segments
 from .comparison import Comparison, Likelihoods, NothingToCompare, Sides, nothing, preset_labellings

@@ -19,7 +19,7 @@ from ..features.items import hash_item, is_item
 from ..features.templates import parse_template
 from ..kernels.hashing import mix_all
 from ..models.table import Table
-from ..pipeline.labels import LabelPipe
+from ..pipeline.pipe import LearningPipe
 from .foreign import ForeignModel, Weighted
 from .functions import PAIRS, SOURCE
 from .native import NOTHING, Native, NativeLines, Use
@@ -75,7 +75,7 @@ def build_pipeline(
     return nlp
 
 
-def _set_weights(component: LabelPipe, model: ForeignModel, native: Native) -> None:
+def _set_weights(component: LearningPipe, model: ForeignModel, native: Native) -> None:
     labels = component.annotation.tag_labels()
     known, model = model.labels, _with_labels(model, labels)
     chain: Any = component.model
@@ -231,7 +231,7 @@ def features_of(nlp: Language, docs: Iterable[Any], component: Optional[str] = N
     return sequences
 
 
-def exported(nlp: Language, component: Optional[str]) -> LabelPipe:
+def exported(nlp: Language, component: Optional[str]) -> LearningPipe:
     """Find the component to export. RAISES (ValueError): CRF710 if no component can be exported."""
     found: list[Any] = [pipe for name, pipe in nlp.pipeline if component in (None, name) and pipe_fits(pipe)]
     if not found:
@@ -240,7 +240,7 @@ def exported(nlp: Language, component: Optional[str]) -> LabelPipe:
     return found[0]
 
 
-def warn_of_decoding(tagger: LabelPipe, form: str) -> None:
+def warn_of_decoding(tagger: LearningPipe, form: str) -> None:
     """Warn of settings of a component that programs which label by the best path cannot keep."""
     plain = {"decode": "viterbi", "min_prob": 0.0}
     settings = [f"{name} = {tagger.cfg[name]!r}" for name in plain if tagger.cfg[name] != plain[name]]

@@ -148,7 +148,7 @@ class CRFOptimizer(Optimizer):
         return getattr(loss, "smooth", True)
 
     def check_fit(self, pipe: Any) -> None:
-        """Check whether this optimizer can train a component (`LabelPipe`). Training asks before it begins.
+        """Check whether this optimizer can train a component (`LearningPipe`). Training asks before it begins.
 
         RAISES (ValueError): CRF210 for a loss that it can't minimize, with the names of losses and optimizers that fit; CRF347 or
             CRF365 for what else it can't train.

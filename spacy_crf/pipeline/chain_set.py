@@ -25,7 +25,7 @@ from ..models.node import AnnotatedDocs
 from ..schemes import Segments
 from ..types import Floats, Ints, SetClamp
 from .annotation.annotation import Annotation, GoldReport
-from .labels import only_docs
+from .pipe import only_docs
 from .prediction import CRFPipe, labelling
 from .supervision import KEYS
 from .training import Training
@@ -101,7 +101,9 @@ class ChainSetPipe(CRFPipe):
         if self.loss.spans_key is not None:
             what = f"the chains of '{name}'"
             raise cant_train(self.loss, what, "its soft labels are those of one chain", "LogLikelihood")
-        self.training = SetTraining(self)
+
+    def make_training(self) -> Training:
+        return SetTraining(self)
 
     def _labels_changed(self) -> None:
         self._chains: Optional[list[Any]] = None

@@ -22,10 +22,9 @@ from . import set_text_certainty
 from .annotation.annotation import GoldReport, Supervision
 from .annotation.cats import Cats, SeveralCats
 from .decoding import Decoding
-from .labels import batches, check_doc, only_docs
+from .pipe import LearningPipe, batches, check_doc, only_docs
 from .prediction import MinProb, least_of_labels, read_min_prob
 from .supervision import Keys
-from .training import LearningPipe
 
 
 class TextDecoding(Decoding):

@@ -14,7 +14,7 @@ from thinc.api import Model, Optimizer
 
 if TYPE_CHECKING:
     from .candidates import CRFCandidates
-    from .training import LearningPipe
+    from .pipe import LearningPipe
 
 _ByLabel = Union[dict[str, Any], list[Any]]  # as `checks.ByLabel`, which this file would import too early
 

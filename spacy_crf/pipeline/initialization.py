@@ -25,11 +25,12 @@ from ..models.objective import TiedObjective
 from ..models.pool import held_out_sequences
 from ..optimizers.objective import CRFOptimizer
 from .annotation.annotation import GoldReport
+from .corpora import only_young_searched
 from .earlier_components import annotator, annotators_that_learn, require_upstream
-from .labels import LabelPipe
 from .learned_texts import LearnedTexts
 from .new_texts import labels_of
-from .saving import FILE_NAME, forget_gradients
+from .pipe import LearningPipe
+from .saving import FILE_NAME, forget_gradients, unchanged_by_errors
 from .tokenization import TokenComparison
 from .training_data import PreparedCorpus, view_for
 
@@ -40,6 +41,12 @@ _PER_PAIR = 2.6e-10  # seconds of CPU for a pass of a chain, for each token and 
 _LONG_PASS = 10.0  # seconds
 
 
+def initialize(pipe: LearningPipe, read: Read, **settings: Any) -> None:
+    """Initialize a component. After an error it is unchanged. For the settings see `LearningPipe.initialize`."""
+    with unchanged_by_errors(pipe), only_young_searched():
+        Initialization(pipe, read, **settings).run()
+
+
 class Initialization:
     """One initialization of a component: the steps it takes, and what they have found out so far.
 
@@ -48,7 +55,7 @@ class Initialization:
 
     def __init__(
         self,
-        pipe: LabelPipe,
+        pipe: LearningPipe,
         read: Read,
         *,
         nlp: Optional[Language],
@@ -335,7 +342,7 @@ class Initialization:
         pool.attrs["role"].at_rest = 1
 
 
-def count(pipe: LabelPipe, get_examples: Read, nlp: Optional[Language], had_labels: bool) -> bool:
+def count(pipe: LearningPipe, get_examples: Read, nlp: Optional[Language], had_labels: bool) -> bool:
     """Count the features of a corpus.
 
     RETURNS (bool): Whether any token is annotated; None without texts.
@@ -388,7 +395,7 @@ def count(pipe: LabelPipe, get_examples: Read, nlp: Optional[Language], had_labe
     return says_something or not was_read
 
 
-def _try_functions(pipe: LabelPipe, docs: Iterable[Doc]) -> None:
+def _try_functions(pipe: LearningPipe, docs: Iterable[Doc]) -> None:
     """Call the functions of rules on a text, since in training nothing may call them. RAISES (ValueError): CRF612 or CRF908 for
     functions that do not take a Doc or return no array for it; they may miss annotation that earlier components do not give yet.
     """
@@ -402,7 +409,7 @@ def _try_functions(pipe: LabelPipe, docs: Iterable[Doc]) -> None:
                 raise
 
 
-def warn_of_long_passes(pipe: LabelPipe, n_tokens: int) -> None:
+def warn_of_long_passes(pipe: LearningPipe, n_tokens: int) -> None:
     """Warn that training takes long if a chain has too many tags for its texts: its time grows by the square of their number."""
     n_tags = len(pipe.tags())
     seconds = _PER_PAIR * n_tokens * n_tags**2
@@ -411,7 +418,7 @@ def warn_of_long_passes(pipe: LabelPipe, n_tokens: int) -> None:
         pipe.warn(Warnings.CRFW907, tags=n_tags, tokens=n_tokens, seconds=seconds, advice=advice)
 
 
-def earlier_annotation(pipe: LabelPipe, nlp: Optional[Language]) -> Callable[[Example], Doc]:
+def earlier_annotation(pipe: LearningPipe, nlp: Optional[Language]) -> Callable[[Example], Doc]:
     """A function that gives the predicted Docs of examples the annotation of earlier components that features read."""
     read = pipe.token_attributes
     if not read:
@@ -419,7 +426,7 @@ def earlier_annotation(pipe: LabelPipe, nlp: Optional[Language]) -> Callable[[Ex
     return annotator(nlp, pipe.name, [name for name in read if name not in pipe.annotation.writes])
 
 
-def _saved(pipe: LabelPipe, start_from: Any) -> Optional[Path]:
+def _saved(pipe: LearningPipe, start_from: Any) -> Optional[Path]:
     """The folder of the saved component `start_from`, None for none. RAISES (ValueError): CRF670 if the path has none."""
     if start_from is None:
         return None
@@ -456,7 +463,7 @@ def _why_empty(name: str, nlp: Optional[Language], has_own: bool) -> str:
     return f"[{section}] path = {path} {why}"
 
 
-def _unread(pipe: LabelPipe) -> set[str]:
+def _unread(pipe: LearningPipe) -> set[str]:
     """Token attributes and extensions (as "ext:NAME") that a component's templates read and other components set."""
     names = {name for features in pipe.feature_stores for name in features.feature_set.extensions}
     # With a getter or a default, every Doc has a value

@@ -14,7 +14,7 @@ from ..errors import Errors, announcements
 from ..models.node import Evidence
 from ..schemes import OUTSIDE
 from . import supervision
-from .labels import LabelPipe
+from .pipe import LearningPipe
 from .saving import unchanged_by_errors
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _POSSIBLE = 0.05  # probability from which tokens of a span count as not annotat
 _MOST_TEXTS = 1000  # in which contradictions are looked for
 
 
-def add_labels(pipe: LabelPipe, examples: Iterable[Example]) -> None:
+def add_labels(pipe: LearningPipe, examples: Iterable[Example]) -> None:
     """Add the labels of the annotation that the component does not have, except labels that it was told to leave out. After an
     error no label is added.
 
@@ -42,7 +42,7 @@ def add_labels(pipe: LabelPipe, examples: Iterable[Example]) -> None:
     announcements.info("%s: new labels: %s", pipe.name, ", ".join(sorted(unknown)))
 
 
-def labels_of(pipe: LabelPipe, examples: Iterable[Example]) -> set[str]:
+def labels_of(pipe: LearningPipe, examples: Iterable[Example]) -> set[str]:
     """Labels in the gold annotation, its alternatives and the soft labels."""
     labels = set()
     keys = supervision.Keys.of(pipe)
@@ -54,7 +54,7 @@ def labels_of(pipe: LabelPipe, examples: Iterable[Example]) -> set[str]:
     return labels - pipe.annotation.outside
 
 
-def unmet(pipe: LabelPipe, examples: Iterable[Example], met: set[int]) -> list[Example]:
+def unmet(pipe: LearningPipe, examples: Iterable[Example], met: set[int]) -> list[Example]:
     """Examples whose text, with this annotation, is new. Their fingerprints are added to those of earlier texts (`met`)."""
     read = [IDS[name.upper()] for name in pipe.token_attributes]
     keys, new = supervision.Keys.of(pipe), []
@@ -144,20 +144,20 @@ class Continuation:
         self._met: set[int] = set()  # fingerprints of these texts
         self._start: Any = None  # layout and values of the weights at the start
 
-    def begin(self, pipe: LabelPipe) -> None:
+    def begin(self, pipe: LearningPipe) -> None:
         """Store the weights, before anything changes."""
         if self._start is None:
             frame = pipe.training.frame()
             self._start = frame, frame.weights()
 
-    def count(self, pipe: LabelPipe, examples: Iterable[Example]) -> None:
+    def count(self, pipe: LearningPipe, examples: Iterable[Example]) -> None:
         """Count texts that are new."""
         new = [example.predicted for example in unmet(pipe, examples, self._met)]
         if new:
             found = pipe.training.frame().evidence_of(new)
             self.since = found if self.since is None else self.since.plus(found)
 
-    def anchor(self, pipe: LabelPipe, batch: Optional[Evidence] = None) -> "Anchor":
+    def anchor(self, pipe: LearningPipe, batch: Optional[Evidence] = None) -> "Anchor":
         """The anchor for the next step. batch (Evidence): Evidence of the texts in the step, None for all texts since then."""
         from ..optimizers.anchor import Anchor  # prediction does not need it
 

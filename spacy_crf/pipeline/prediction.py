@@ -24,9 +24,8 @@ from ..types import Floats
 from . import CERTAINTIES, OF_LABEL
 from .annotation.annotation import Annotation
 from .decoding import Decoder, Decoding, States
-from .labels import check_doc, only_docs
 from .parts import Parts, Rules, Unsettled
-from .training import LearningPipe
+from .pipe import LearningPipe, check_doc, only_docs
 from .white_space import without_edges
 
 if TYPE_CHECKING:
@@ -246,7 +245,7 @@ class CRFPipe(LearningPipe):
 
     second_stage (FirstStage): Labels Docs first, for templates that read stage:NAME.
 
-    For the other settings see `spacy_crf.pipeline.factories`, and `LabelPipe`.
+    For the other settings see `spacy_crf.pipeline.factories`, and `LearningPipe`.
     """
 
     least_setting = "min_prob"  # the setting that has the least probability of spans

@@ -1,31 +1,30 @@
 """A component is saved in one file: a header with a checksum, then compressed msgpack. Loading never runs code."""
 
-import copyreg
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from configparser import Error as ConfigParserError
 from contextlib import contextmanager, nullcontext
 from copy import copy
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from types import GeneratorType
-from typing import Any, BinaryIO, Optional, Union
+from typing import TYPE_CHECKING, Any, BinaryIO, Optional
 
 from thinc.api import Config, Model
 from thinc.util import convert_recursive, is_xp_array
 
-from ..checks import is_written, of_config
+from ..checks import of_config
 from ..errors import Errors, Warnings, announcements, shown
 from ..kernels import announcing
 from ..models.resources import ListedFeatures, shared_lists
 from ..models.sparse import prune
 from ..whole_files import FileFormat, packed, packed_bytes, seal_into, unpacked, unpacking, unseal, whole
-from .labels import LabelPipe
-from .learned_texts import LearnedTexts
+from .pipe import LearningPipe
+
+if TYPE_CHECKING:
+    from .training import Training
 
 _LEARNED = "learned_texts"  # what the saved settings call the texts that the component has learned from
-_WHOLE = "model"  # what `exclude` calls the component's file
 FORMAT = FileFormat("a model", b"spacy_crf\n", 4)
 FILE_NAME = "model"
 # A file in the folder of a pipeline while commands replace the files in it one by one: some are new, some are old
@@ -91,11 +90,16 @@ def load_model(model: Model, saved: dict[str, Any], n_states: int) -> None:
             node.attrs["role"].check(node, n_states_of[node.id])
 
 
+def made_training(pipe: LearningPipe) -> "Optional[Training]":
+    """The `training` of a component that has learned or is asked how it learns; None before."""
+    return pipe.__dict__.get("training")
+
+
 @contextmanager
-def unchanged_by_errors(pipe: LabelPipe) -> Iterator[None]:
+def unchanged_by_errors(pipe: LearningPipe) -> Iterator[None]:
     """Restore a component after an error: its settings, model, pending gradients, and first stage."""
     cfg = {name: copy(value) for name, value in pipe.cfg.items()}
-    attributes = [(owner.__dict__, dict(owner.__dict__)) for owner in (pipe, pipe.training)]
+    attributes = [(owner.__dict__, dict(owner.__dict__)) for owner in (pipe, made_training(pipe)) if owner is not None]
     nodes = []
     for node in pipe.model.walk():
         params = {name: (node.maybe_get_param(name), node.maybe_get_grad(name)) for name in node.param_names}
@@ -136,156 +140,105 @@ def forget_gradients(model: Model) -> None:
             node.set_grad(name, node.ops.alloc(node.get_param(name).shape))
 
 
-class SavingPipe(LabelPipe):
-    """A component that can be saved, loaded, copied, and sent to other processes."""
+def to_bytes(pipe: LearningPipe) -> bytes:
+    """See `LearningPipe.to_bytes`."""
+    file = io.BytesIO()
+    _save(pipe, file)
+    return file.getvalue()
 
-    def __reduce__(self):
-        """State for copies and other processes, where caches are made anew."""
-        state = {name: getattr(self, name) for name in ("vocab", "name", "model", "cfg", "scorer")}
-        state = {**state, **self.__dict__, "_compiled": None}
-        schedules = getattr(self.optimizer, "schedules", {}).values()
-        if any(isinstance(schedule, GeneratorType) for schedule in schedules):
-            state["optimizer"] = partial(_refuse_step, self.name)
-        make = copyreg.__newobj__  # pyright: ignore[reportAttributeAccessIssue]  not in its stub
-        return make, (type(self),), state
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        for name, value in state.items():
-            setattr(self, name, value)
-        self._connect_stages()
+def to_disk(pipe: LearningPipe, path: Path) -> None:
+    """See `LearningPipe.to_disk`."""
+    with whole(path / FILE_NAME) as file:
+        _save(pipe, file)
+    (path.parent / REPLACING).unlink(missing_ok=True)  # spaCy writes all files of the pipeline anew
 
-    def to_bytes(self, *, exclude: Iterable[str] = ()) -> bytes:
-        """RETURNS (bytes): Labels, settings and model together; empty if "model" is excluded.
 
-        RAISES (ValueError): CRF413 if a weight is not finite.
-        """
-        file = io.BytesIO()
-        if _WHOLE not in exclude:
-            self._save(file)
-        return file.getvalue()
+def _save(pipe: LearningPipe, file: BinaryIO) -> None:
+    pipe._validate_serialization_attrs()
+    for node, name in parameters(pipe.model):
+        if not node.ops.xp.isfinite(node.get_param(name)).all():
+            raise ValueError(Errors.CRF413.format(name=pipe.name, param=name, node=node.name))
+    model = pipe.model
+    training = made_training(pipe)
+    if training is not None and training.prunes:
+        model, n_weights, n_features = prune(model)
+        text = "%s: %d weights that are zero and %d features without any other are left out of the saved model"
+        announcements.info(text, pipe.name, n_weights, n_features)
+    stage = {} if pipe.first_stage is None else {"first_stage": pipe.first_stage.component.to_bytes()}
+    with shared_lists():
+        nodes = convert_recursive(is_xp_array, partial(model.ops.to_numpy, byte_order="<"), model.to_dict())
+    learned = pipe.learned_texts if training is None else training.learned.packed()
+    settings = {**pipe._settings(), _LEARNED: learned}
+    head = {"component": type(pipe).__name__, "settings": settings, **stage, "model": b""}
+    *parts, _ = packed(head)
+    seal_into(file, FORMAT, chain(parts, packed_bytes([*packed(nodes)])))
 
-    def _save(self, file: BinaryIO) -> None:
-        self._validate_serialization_attrs()
-        for node, name in parameters(self.model):
-            if not node.ops.xp.isfinite(node.get_param(name)).all():
-                raise ValueError(Errors.CRF413.format(name=self.name, param=name, node=node.name))
-        model = self.model
-        if self.training.prunes:
-            model, n_weights, n_features = prune(model)
-            text = "%s: %d weights that are zero and %d features without any other are left out of the saved model"
-            announcements.info(text, self.name, n_weights, n_features)
-        stage = {} if self.first_stage is None else {"first_stage": self.first_stage.component.to_bytes()}
-        with shared_lists():
-            nodes = convert_recursive(is_xp_array, partial(model.ops.to_numpy, byte_order="<"), model.to_dict())
-        head = {"component": type(self).__name__, "settings": self._settings(), **stage, "model": b""}
-        *parts, _ = packed(head)
-        seal_into(file, FORMAT, chain(parts, packed_bytes([*packed(nodes)])))
 
-    def _settings(self) -> dict[str, Any]:
-        """Settings that are saved with the model."""
-        return {**self.cfg, _LEARNED: self.training.learned.packed()}
+def from_disk(pipe: LearningPipe, path: Path) -> None:
+    """See `LearningPipe.from_disk`."""
+    file = path / FILE_NAME
+    if (path.parent / REPLACING).exists():
+        raise ValueError(Errors.CRF927.format(path=path.parent))
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise ValueError(Errors.CRF701.format(place=file, reason=error)) from error
+    saved = load(pipe, data, str(file))
+    _compare(pipe, saved, path)
 
-    def from_bytes(self, bytes_data: bytes, *, exclude: Iterable[str] = ()) -> "SavingPipe":
-        """Load the result of `to_bytes`, unless "model" is excluded. After an error the component is unchanged.
 
-        RAISES (ValueError): If the data is damaged or does not fit.
-        """
-        if _WHOLE not in exclude:
-            self._load(bytes_data, "the bytes given to from_bytes")
-        return self
+def _compare(pipe: LearningPipe, saved: dict[str, Any], folder: Path) -> None:
+    """Warn if settings that decide were saved otherwise than the config on the disk has them: it was edited, or a process was
+    killed when it had saved the config and not the component. Settings given to `spacy.load` do not count."""
+    config = folder.parent / "config.cfg"
+    if not config.is_file():
+        return
+    try:
+        components = Config().from_disk(config, interpolate=False).get("components", {})
+    except (ValueError, ConfigParserError):  # a component is loaded alone where spaCy can't load its pipeline
+        return
+    read = components.get(folder.name, {})
+    other = []
+    for name in _DECIDE:
+        given = of_config(read.get(name))
+        kept = saved.get(name)
+        is_variable = isinstance(given, str) and "${" in given
+        if None not in (given, kept) and not is_variable and given != kept:
+            other.append(f"{name} = {shown(given)} (saved: {shown(kept)})")
+    if other:
+        pipe.warn(Warnings.CRFW925, path=config, folder=str(config.parent), other=", ".join(other))
 
-    def to_disk(self, path: Union[str, Path], *, exclude: Iterable[str] = ()) -> None:
-        """Save to a folder, unless "model" is excluded. An earlier model stays until the new one is complete."""
-        if _WHOLE in exclude:
-            return
-        with whole(Path(path) / FILE_NAME) as file:
-            self._save(file)
-        (Path(path).parent / REPLACING).unlink(missing_ok=True)  # spaCy writes all files of the pipeline anew
 
-    def from_disk(self, path: Union[str, Path], *, exclude: Iterable[str] = ()) -> "SavingPipe":
-        """Load a folder that `to_disk` wrote, unless "model" is excluded. After an error the component is unchanged.
+def load(pipe: LearningPipe, data: bytes, source: str) -> dict[str, Any]:
+    """Load what `to_bytes` gave. After an error the component is unchanged.
 
-        Warns (CRFW925) if the config.cfg beside the folder has other settings of decoding than the component was saved with.
-
-        RAISES (ValueError): If the file is missing, damaged or does not fit; CRF927 if a process was killed while it replaced the
-            files of the pipeline.
-        """
-        if _WHOLE in exclude:
-            return self
-        file = Path(path) / FILE_NAME
-        if (file.parent.parent / REPLACING).exists():
-            raise ValueError(Errors.CRF927.format(path=file.parent.parent))
+    source (str): Where the data comes from, for messages.
+    RETURNS (Dict[str, Any]): The settings with which the component was saved.
+    RAISES (ValueError): If the data is damaged or does not fit.
+    """
+    with unpacking(data):
+        settings, model, first = unpack(data, source, type(pipe).__name__)
         try:
-            data = file.read_bytes()
-        except OSError as error:
-            raise ValueError(Errors.CRF701.format(place=file, reason=error)) from error
-        saved = self._load(data, str(file))
-        self._compare(saved, file.parent)
-        return self
-
-    def _compare(self, saved: dict[str, Any], folder: Path) -> None:
-        """Warn if settings that decide were saved otherwise than the config on the disk has them: it was edited, or a process was
-        killed when it had saved the config and not the component. Settings given to `spacy.load` do not count."""
-        config = folder.parent / "config.cfg"
-        if not config.is_file():
-            return
-        try:
-            components = Config().from_disk(config, interpolate=False).get("components", {})
-        except (ValueError, ConfigParserError):  # a component is loaded alone where spaCy can't load its pipeline
-            return
-        read = components.get(folder.name, {})
-        other = []
-        for name in _DECIDE:
-            given = of_config(read.get(name))
-            kept = saved.get(name)
-            is_variable = isinstance(given, str) and "${" in given
-            if None not in (given, kept) and not is_variable and given != kept:
-                other.append(f"{name} = {shown(given)} (saved: {shown(kept)})")
-        if other:
-            self.warn(Warnings.CRFW925, path=config, folder=str(config.parent), other=", ".join(other))
-
-    def _load(self, data: bytes, source: str) -> dict[str, Any]:
-        """RETURNS (Dict[str, Any]): The settings with which the component was saved."""
-        with unpacking(data):
-            settings, model, first = unpack(data, source, type(self).__name__)
-            try:
-                with unchanged_by_errors(self):
-                    self._take_settings(settings)
-                    self._labels_changed()
-                    load_model(self.model, model, self.decoding.n_states)
-                    forget_gradients(self.model)  # they belong to the earlier weights
-                    stages = [None if stage is None else "a block" for stage in (first, self.first_stage)]
-                    if stages[0] != stages[1]:
-                        raise ValueError(Errors.CRF510.format(setting="second_stage", saved=stages[0], ours=stages[1]))
-                    if first is not None:
-                        self.first_stage.load(first)
-                    self.expect_kernels(announcing.PREDICTION)
-                    self.told.add(Warnings.CRFW603)  # who trained it was warned
-            except Exception as error:  # a file may contain anything, so any error may occur
-                reason = reason_of(error)
-                raise ValueError(Errors.CRF505.format(source=source, name=self.name, reason=reason)) from error
-        self.training.begin()
-        self.training.learned = LearnedTexts.unpacked(settings.get(_LEARNED))
-        self.training.continue_training()
-        return settings
-
-    def _take_settings(self, saved: dict[str, Any]) -> None:
-        """Take over the learned state of a saved component; the other settings come from the config.
-
-        RAISES (ValueError): CRF510 for settings that would change the meaning of the weights.
-        """
-        for name in self.meaning:
-            if not is_written(saved[name], self.cfg[name]):
-                raise ValueError(Errors.CRF510.format(setting=name, saved=saved[name], ours=self.cfg[name]))
-        known = {name: list(dict.fromkeys(saved.get(name, ()))) for name in ("labels", "left_out")}
-        for label in (*known["labels"], *known["left_out"]):
-            self.annotation.check_label(label)
-        alike = {
-            name: saved[name] for name, value in self.cfg.items() if name in saved and is_written(saved[name], value)
-        }
-        self.cfg = {**self.cfg, **alike, **known}
-
-
-def _refuse_step(name: str, *args: Any, **kwargs: Any) -> None:
-    """Stands for an optimizer that could not be copied."""
-    raise ValueError(Errors.CRF507.format(name=name))
+            with unchanged_by_errors(pipe):
+                pipe._take_settings(settings)
+                pipe._labels_changed()
+                load_model(pipe.model, model, pipe.decoding.n_states)
+                forget_gradients(pipe.model)  # they belong to the earlier weights
+                stages = [None if stage is None else "a block" for stage in (first, pipe.first_stage)]
+                if stages[0] != stages[1]:
+                    raise ValueError(Errors.CRF510.format(setting="second_stage", saved=stages[0], ours=stages[1]))
+                if first is not None:
+                    pipe.first_stage.load(first)
+                pipe.expect_kernels(announcing.PREDICTION)
+                pipe.told.add(Warnings.CRFW603)  # who trained it was warned
+        except Exception as error:  # a file may contain anything, so any error may occur
+            reason = reason_of(error)
+            raise ValueError(Errors.CRF505.format(source=source, name=pipe.name, reason=reason)) from error
+    pipe.learned_texts = settings.get(_LEARNED)
+    pipe.is_loaded = True
+    training = made_training(pipe)
+    if training is not None:
+        training.begin()
+        training.go_on()
+    return settings

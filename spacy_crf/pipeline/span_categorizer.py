@@ -23,8 +23,8 @@ from .annotation.annotation import GoldReport
 from .annotation.spans import Groups, Slot, Spans, check_groups, groups_of, levels_of
 from .chain_set import Chain, ChainSetPipe, SetTraining
 from .components import CRFEntityRecognizer
-from .labels import only_docs
 from .parts import Parts
+from .pipe import only_docs
 from .prediction import MinProb, least_of_labels, read_min_prob, unsettled
 from .probabilities import Batch
 from .supervision import KEYS
@@ -253,7 +253,9 @@ class CRFSpanCategorizer(ChainSetPipe, CRFEntityRecognizer):
         super().__init__(vocab, model, name, **own, **settings)
         if not nested:
             super()._connect_outer(self.feature_stores)
-        self.training = SpanTraining(self)
+
+    def make_training(self) -> SpanTraining:
+        return SpanTraining(self)
 
     @property
     def reads_outer(self) -> bool:

@@ -15,8 +15,8 @@ from ..types import Floats
 from .annotation.tags import TagSet, TokenTags
 from .chain_set import Chain, ChainSetPipe
 from .crf_tagger import CRFTagger
-from .labels import only_docs
 from .parts import Parts
+from .pipe import only_docs
 from .prediction import OTHERS, Prediction, least_of_labels, predict, write_probabilities
 
 

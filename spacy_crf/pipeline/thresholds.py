@@ -14,7 +14,7 @@ from .. import checks
 from ..errors import no_component
 from ..features.doc_batch import DocBatch
 from .corpora import Corpus
-from .labels import batches
+from .pipe import batches
 from .prediction import OTHERS, MinProb, Prediction, least_of_labels
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from spacy.language import Language
 from spacy.tokens import Doc
 
 from ..errors import Warnings
-from .labels import LabelPipe
+from .pipe import LearningPipe
 
 MOST_TOKENS = 2000  # of the first texts, which take the tokenizer some milliseconds
 MOST_OTHER = 0.01  # of the tokens
@@ -38,7 +38,7 @@ class TokenComparison:
             if others and not self._example:
                 self._example = f"'{others[0].text}' in '{text[:40]}'"
 
-    def warn(self, pipe: LabelPipe) -> None:
+    def warn(self, pipe: LearningPipe) -> None:
         """Warn if the tokenizer would not make more than a share `MOST_OTHER` of the tokens."""
         if self._n_others > MOST_OTHER * self._n_tokens:
             share = self._n_others / self._n_tokens

@@ -1,40 +1,34 @@
-"""How a component learns: the methods that spaCy calls, and the state between steps."""
+"""How a component learns: the state between steps."""
 
 import math
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from pathlib import Path
-from typing import Any, NamedTuple, Optional, Union
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from spacy.language import Language
 from spacy.tokens import Doc
-from spacy.training import Example, validate_examples
+from spacy.training import Example
 from spacy.util import registry
 from thinc.api import Model, Optimizer, set_dropout_rate
 
 from ..arrays import named
 from ..errors import Errors, Warnings, announcements, cant_train, counted
-from ..features.clusters import ClusterSource
-from ..features.gazetteers import GazetteerFile
-from ..features.word_vectors import VectorSource
 from ..inference.chain_set import evaluate
 from ..models.pool import Pooled, pooled_loss, wake
 from ..models.weights import Weights
 from ..optimizers.objective import CRFOptimizer, Minibatch
-from .corpora import Tick, only_young_searched
+from .corpora import Tick
 from .earlier_components import add_vectors, require_vectors
-from .initialization import Initialization
-from .labels import LabelPipe
 from .learned_texts import LearnedTexts
 from .new_texts import Continuation, add_labels, unmet
-from .saving import SavingPipe, forget_gradients, parameters, unchanged_by_errors
+from .pipe import LearningPipe
+from .saving import forget_gradients, parameters
 from .training_data import PreparedBatch, PreparedCorpus, TrainingData, view_for
 
-# Estimated microseconds for evaluating the model, for each Doc and each token, and for evaluating the objective with two threads,
-# for each token and possible tag. These are constants, not timings, so that the same data gives the same model.
-_PER_DOC, _PER_TOKEN = 100.0, 3.0
-_PASS_PER_TOKEN, _PASS_PER_TAG = 0.2, 0.02
+# Estimated microseconds for evaluating the objective with two threads, for each token and possible tag: constants, not timings
+_PASS_PER_TOKEN = 0.2
+_PASS_PER_TAG = 0.02
 
 
 class TrainingBatch(NamedTuple):
@@ -47,7 +41,7 @@ class TrainingBatch(NamedTuple):
 class Training(TrainingData):
     """The state of a component's training, kept from step to step."""
 
-    def __init__(self, pipe: LabelPipe):
+    def __init__(self, pipe: LearningPipe):
         super().__init__(pipe)
         self.optimizer: Optional[Optimizer] = None  # of the last step; it can train the component
         self.corpus: Optional[PreparedCorpus] = None
@@ -61,15 +55,9 @@ class Training(TrainingData):
         self._last_docs: list[Doc] = []  # Docs of the batch with the latest gradient
         self._has_predicted = False
         self._n_gradients = 0  # sequences in the pending gradient
-        self.evaluation = 0.0  # estimated microseconds of the last evaluation
         self._tick: Optional[Tick] = None  # tells the clock whether another step can help
-        own = pipe.optimizer
-        if isinstance(own, CRFOptimizer):
-            self.check_fit(own)
-            if self.finds_optimum and (own.wants_sequences or not own.wants_whole_corpus):
-                raise ValueError(Errors.CRF965.format(name=pipe.name, optimizer=type(own).__name__))
-            # `spacy train` evaluates with the averages of [training.optimizer] only
-            own.assigns_averages = own.averaging
+        if pipe.is_loaded:
+            self.go_on()
 
     def __getstate__(self) -> dict[str, Any]:
         """State for copies, without pending gradients."""
@@ -103,7 +91,7 @@ class Training(TrainingData):
     def first_optimizer(self, nlp: Optional[Language]) -> Optional[Optimizer]:
         """The optimizer of the first step, as far as the component and the config tell it.
 
-        RAISES (ValueError): As `check_fit` if the config's optimizer cannot train the component, before features are counted.
+        RAISES (ValueError): As `check_optimizer` of the component, for the config's optimizer, before features are counted.
         """
         own, given = self.optimizer_for(None), None
         if nlp is None or (own is not None and not isinstance(own, Minibatch)):
@@ -113,26 +101,17 @@ class Training(TrainingData):
             given = registry.resolve({"optimizer": config}, validate=False)["optimizer"]
         optimizer = self.optimizer_for(given)
         if isinstance(optimizer, CRFOptimizer):
-            self.check_fit(optimizer)
+            self._pipe.check_optimizer(optimizer)
             self.optimizer = optimizer
         return optimizer
-
-    def check_fit(self, optimizer: Optional[Optimizer]) -> None:
-        """RAISES (ValueError): If the optimizer cannot train the component: see `Node.check_optimizer`, and for the optimizers of
-        this package `CRFOptimizer.check_fit`."""
-        for node in self._pipe.model.walk():
-            if "role" in node.attrs:
-                node.attrs["role"].check_optimizer(node, optimizer, self._pipe.name)
-        if isinstance(optimizer, CRFOptimizer):
-            optimizer.check_fit(self._pipe)
 
     def _begin_with(self, optimizer: Optional[Optimizer]) -> None:
         """Check an optimizer that took no step yet.
 
-        RAISES (ValueError): As `check_fit`; CRF347 for an encoder that it can't train.
+        RAISES (ValueError): As `LearningPipe.check_optimizer`; CRF347 for an encoder that it can't train.
         """
         pipe = self._pipe
-        self.check_fit(optimizer)
+        pipe.check_optimizer(optimizer)
         if isinstance(optimizer, CRFOptimizer) and not pipe.is_linear:
             what, reason = f"the neural encoder of '{pipe.name}'", "it trains sums of weights alone"
             raise cant_train(optimizer, what, reason, "Adam.v1, or leave the encoder out")
@@ -152,8 +131,11 @@ class Training(TrainingData):
             self.continuation.count(self._pipe, examples)
 
     def objective(self, optimizer: CRFOptimizer, examples: Iterable[Example]) -> Any:
-        """The objective for an optimizer, from a corpus that is read block by block. RAISES (ValueError): See `check_fit`."""
-        self.check_fit(optimizer)
+        """The objective for an optimizer, from a corpus that is read block by block.
+
+        RAISES (ValueError): See `LearningPipe.check_optimizer`.
+        """
+        self._pipe.check_optimizer(optimizer)
         return PreparedCorpus(self._pipe, examples, view_for(optimizer)).objective
 
     @property
@@ -163,11 +145,12 @@ class Training(TrainingData):
 
     # ---------------------------------------------------------------------------------------------------- steps
 
-    def update(self, batch: TrainingBatch, sgd: Optional[Optimizer]) -> None:
-        """Add a batch, and take a step if an optimizer is given.
+    def update(self, examples: list[Example], losses: dict[str, float], drop: float, sgd: Optional[Optimizer]) -> None:
+        """Add a batch, and take a step if an optimizer is given. For the arguments see `LearningPipe.update`.
 
         RAISES (ValueError): CRF930 if the clock only signals another step, but the component learns from batches.
         """
+        batch = TrainingBatch(examples, losses, drop, has_gradient=True)
         tick = next(filter(None, map(Tick.of, batch.examples)), None)
         if tick is not None:
             self._tick = tick
@@ -280,7 +263,7 @@ class Training(TrainingData):
             self._announce_continuation(len(examples))
             self.corpus = PreparedBatch(pipe, examples, kind)
         per_token = _PASS_PER_TOKEN + _PASS_PER_TAG * pipe.decoding.n_states
-        self.corpus.objective.passes_per_evaluation = self.evaluation / (per_token * max(1, self.corpus.n_tokens))
+        self.corpus.objective.passes_per_evaluation = pipe.evaluation / (per_token * max(1, self.corpus.n_tokens))
         is_worth_evaluating, role = False, pipe.model.attrs["role"]
         try:
             while not is_worth_evaluating:
@@ -311,6 +294,11 @@ class Training(TrainingData):
     def frame(self) -> Weights:
         """Layout of the model's weights as one vector."""
         return Weights(self._pipe.model)
+
+    def go_on(self) -> None:
+        """Continue the training of a component that was loaded."""
+        self.learned = LearnedTexts.unpacked(self._pipe.learned_texts)
+        self.continue_training()
 
     def continue_training(self) -> None:
         """From now on, treat the weights as the result of earlier training."""
@@ -343,7 +331,7 @@ def _are_numbers(scores: Any) -> bool:
     return all((array < np.inf).all() for array in named(scores).values())
 
 
-def step_by_gradient(pipe: LabelPipe, optimizer: Any, n_sequences: int, docs: list[Doc]) -> None:
+def step_by_gradient(pipe: LearningPipe, optimizer: Any, n_sequences: int, docs: list[Doc]) -> None:
     """Take a step by the pending gradient.
 
     n_sequences (int), docs (list[Doc]): Number of sequences in the gradient, and its last texts for the message.
@@ -382,7 +370,7 @@ def _finish_update(model: Model, optimizer: Optimizer) -> None:
             node.set_param(name, optimizer(key, node.get_param(name), node.get_grad(name), lr_scale=scale)[0])
 
 
-def _proximal_step(pipe: LabelPipe, optimizer: Any, before: dict[Any, Any]) -> Callable[[int], None]:
+def _proximal_step(pipe: LearningPipe, optimizer: Any, before: dict[Any, Any]) -> Callable[[int], None]:
     """A function that moves weights towards those of earlier training after a step; `before` are the weights before it."""
     params, start = parameters(pipe.model), pipe.training.frame().weights()
     gradients: list[Any] = [node.get_grad(name) for node, name in params if node.has_grad(name)]
@@ -417,137 +405,3 @@ def _forget_other_shapes(optimizer: Optimizer, params: list[tuple[Model, str]]) 
         if any(state[key].size != size for state in states):
             for state in (*states, optimizer.nr_update):
                 state.pop(key, None)
-
-
-class LearningPipe(SavingPipe):
-    """A component that learns.
-
-    For its arguments see `LabelPipe`.
-    """
-
-    def __init__(self, *args: Any, **settings: Any):
-        super().__init__(*args, **settings)
-        self.training = Training(self)
-
-    def initialize(
-        self,
-        get_examples: Callable[[], Iterable[Example]],
-        *,
-        nlp: Optional[Language] = None,
-        labels: Optional[list[str]] = None,
-        gazetteers: Optional[dict[str, GazetteerFile]] = None,
-        clusters: Optional[ClusterSource] = None,
-        vectors: Optional[VectorSource] = None,
-        words: Optional[dict[str, Any]] = None,
-        start_from: Optional[Union[str, Path]] = None,
-        corpus: Optional[Callable[[Language], Iterable[Example]]] = None,
-        shards: Any = None,  # Optional[Sharding], which spaCy could not check
-    ) -> None:
-        """Find the labels, count the features, and set the weights to zero. A trained component starts from scratch: it keeps its
-        labels, gazetteers, clusters and vectors, but not its features and weights. To continue its training, load and `update`
-        it, or name it as ``start_from``.
-
-        get_examples (Callable[[], Iterable[Example]]): The training data, read several times.
-        nlp (Language): The pipeline, for its tokenizer.
-        labels (List[str]): The labels; found in the data if None.
-        gazetteers (dict[str, Path]): Files of the gazetteers that templates name, each a path or a table with `path` and `attr`,
-            the attribute by which words are compared: LOWER, ORTH or SHAPE. A loaded model keeps its gazetteers where none is
-            given.
-        clusters (Path): File of the clusters of words that templates read, or "spacy-lookups-data", or "vectors" to make clusters
-            of the pipeline's vectors; or a table with this as `path`, `most_words` and, for vectors, `n`. A loaded model keeps
-            its clusters if none are given.
-        vectors (Path): Pipeline whose word vectors templates read, in place of this pipeline's vectors ([initialize] vectors); or
-            a table with this as `path`, `dims`, the numbers to which each vector is reduced, and `length`, the mean length. A
-            loaded model keeps its vectors if there are none.
-        words (dict[str, Any]): The last three in one table: `tables` (clusters by the name that templates use, as in
-            ``cluster6:own[0]``, or a single table without a name), `vectors` and `gazetteers`.
-        start_from (Path): A saved pipeline with a component of this name, or a saved component: its labels, features and
-            weights are kept, and new ones are added.
-        corpus (Callable[[Language], Iterable[Example]]): Read instead of get_examples, which for a streamed corpus (max_epochs =
-            -1) yields its first hundred examples only. It is read block by block, and never held in memory. With an optimizer
-            that uses the whole corpus in each step (such as L-BFGS), the component stores the data that training needs, and each
-            update is a step on the whole corpus, whatever its batch.
-        shards (Sharding): Settings for cutting the corpus into shards, for which workers compute parts of each step
-            (docs/training_on_shards.md).
-        RAISES (ValueError): If no labels or no features are found, or a gazetteer can't be read. After an error the component is
-            unchanged.
-        """
-        lists = {"gazetteers": gazetteers, "clusters": clusters, "vectors": vectors, "words": words}
-        source = {"start_from": start_from, "corpus": corpus, "shards": shards}
-        with unchanged_by_errors(self), only_young_searched():
-            Initialization(self, get_examples, nlp=nlp, labels=labels, **source, **lists).run()
-
-    def update(
-        self,
-        examples: Iterable[Example],
-        *,
-        drop: float = 0.0,
-        sgd: Optional[Optimizer] = None,
-        losses: Optional[dict[str, float]] = None,
-    ) -> dict[str, float]:
-        """Learn from a batch of examples. With an optimizer that uses the objective, `finish_update` does the work, and adds the
-        loss – the objective after the step – to ``losses``. If `initialize` has read the corpus, the step uses that corpus, and
-        the batch only triggers it.
-
-        drop (float): Dropout rate, for emissions with dropout.
-        sgd (Optimizer): Takes the step at once, if given.
-        losses (dict[str, float]): Record of the losses, by component, which is returned.
-        """
-        losses = {} if losses is None else losses
-        losses.setdefault(self.name, 0.0)
-        examples = list(examples)
-        validate_examples(examples, f"{type(self).__name__}.update")
-        self.require_ready([])
-        if self.model.attrs["role"].counts is not None:
-            self.training.has_counted(examples, sgd or None)
-            return losses
-        self.training.update(TrainingBatch(examples, losses, drop, has_gradient=True), None if sgd is False else sgd)
-        return losses
-
-    def get_loss(self, examples: Iterable[Example], scores: Any) -> tuple[float, Any]:
-        """RETURNS (tuple[float, ChainScores]): Loss of a batch, and its derivative by the scores of the predicted Docs."""
-        examples = list(examples)
-        validate_examples(examples, f"{type(self).__name__}.get_loss")
-        return self.training.loss_of(examples, scores)
-
-    def finish_update(self, sgd: Optimizer) -> None:
-        """Take a step.
-
-        sgd (Optimizer): Ignored if the component has its own optimizer, see `Training.optimizer_for`.
-        """
-        self.training.finish(sgd)
-
-    @property
-    def _rehearsal_model(self) -> None:
-        return None
-
-    @_rehearsal_model.setter
-    def _rehearsal_model(self, model: Any) -> None:
-        # spaCy tells components in no other way that `nlp.resume_training` was called: it sets this attribute where it exists
-        self.training.continue_training()
-
-    def weights(self, label: Optional[str] = None, top: Optional[int] = None) -> list[Any]:
-        """The learned weights of a label that are not 0: of features, transitions and lengths.
-
-        label (str): A label, or one of its tags; None for all labels.
-        top (int): Most weights.
-        RETURNS (List[WeightRow]): The largest first: `feature`, `template`, `offset`, `tags`, `weight` and `count`. The list
-            prints, and displays in notebooks, as a table of the first 20.
-        RAISES (ValueError): For an unknown label.
-        """
-        from ..explain.weights import weights
-
-        return weights(self, label, top)
-
-    def dump(self) -> str:
-        """RETURNS (str): All weights that are not 0, one per line, the largest first: tags, feature and weight between tabs."""
-        from ..explain.weights import dump
-
-        return dump(self)
-
-    def score(self, examples: Iterable[Example], **kwargs: Any) -> dict[str, Any]:
-        """Scores of the component's scorer."""
-        examples = list(examples)
-        validate_examples(examples, f"{type(self).__name__}.score")
-        self.training.evaluation = sum(_PER_DOC + _PER_TOKEN * len(example.predicted) for example in examples)
-        return super().score(examples, **kwargs)

@@ -26,7 +26,7 @@ from .annotation.annotation import GoldReport, Supervision
 from .corpora import pass_links
 from .decoding import Decoding
 from .earlier_components import require_rest
-from .labels import LabelPipe
+from .pipe import LearningPipe
 from .supervision import Keys
 
 # Tokens in a block if the model does not determine how many fit into memory
@@ -43,7 +43,7 @@ def view_for(optimizer: CRFOptimizer) -> str:
 class TrainingData:
     """Reads training texts in blocks, with their annotation."""
 
-    def __init__(self, pipe: LabelPipe):
+    def __init__(self, pipe: LearningPipe):
         self._pipe = pipe
 
     def blocks(self, examples: Iterable[Example]) -> Iterator[list[Example]]:
@@ -234,7 +234,7 @@ class PreparedCorpus:
 
     is_initial = True  # whether `initialize` has read the corpus
 
-    def __init__(self, pipe: LabelPipe, examples: Iterable[Example], kind: str):
+    def __init__(self, pipe: LearningPipe, examples: Iterable[Example], kind: str):
         self._pipe = pipe
         self.kind = kind
         self.evidence: Optional[Evidence] = None  # of the corpus, if the model continues from earlier training
@@ -295,7 +295,7 @@ class PreparedBatch(PreparedCorpus):
 
     is_initial = False
 
-    def __init__(self, pipe: LabelPipe, examples: list[Example], kind: str):
+    def __init__(self, pipe: LearningPipe, examples: list[Example], kind: str):
         super().__init__(pipe, examples, kind)
         self._place = {id(example.reference): n for n, example in enumerate(examples)}
         self._references = [example.reference for example in examples]  # alive, so that their ids stay unique

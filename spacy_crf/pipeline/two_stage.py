@@ -26,7 +26,7 @@ from ..features.document import MAJORITIES, Labelling
 from ..models.architecture import without_stage
 from ..models.node import forget, gives
 from ..schemes import Segments
-from .labels import LabelPipe
+from .pipe import LearningPipe
 from .saving import unchanged_by_errors
 from .white_space import without_edges
 
@@ -82,7 +82,7 @@ class SecondStage(NamedTuple):
 
 
 def first_stage(
-    make: Callable[..., LabelPipe], vocab: Vocab, settings: dict[str, Any], second_stage: Any
+    make: Callable[..., LearningPipe], vocab: Vocab, settings: dict[str, Any], second_stage: Any
 ) -> "FirstStage":
     """The first stage of a component.
 
@@ -101,14 +101,14 @@ def first_stage(
     component = make(vocab, **{**settings, **own})
     known = MAJORITIES[:1] if component.annotation.spans_are_tokens else MAJORITIES
     stage = SecondStage.read(f"Component '{name}'", second_stage, known)
-    component.training.check_fit(stage.optimizer())
+    component.check_optimizer(stage.optimizer())
     return FirstStage(component, stage)
 
 
 class FirstStage:
     """Labels Docs for the templates of a second stage, by a component that no other object uses."""
 
-    def __init__(self, component: LabelPipe, settings: SecondStage):
+    def __init__(self, component: LearningPipe, settings: SecondStage):
         self.component = component
         self.settings = settings
         self._held_out: dict[bytes, DocSpans] = {}  # labels of training texts by a model that was not trained on them
@@ -139,7 +139,7 @@ class FirstStage:
         batch.labelling = found._replace(spans=_joined(moved))
         return batch
 
-    def learn(self, pipe: LabelPipe, read: Read) -> None:
+    def learn(self, pipe: LearningPipe, read: Read) -> None:
         """Train the first stage, with labels and lists of the second one. Texts with the same words are in the same fold.
 
         RAISES (ValueError): CRF811 if there are fewer than two different texts.

@@ -342,7 +342,7 @@ class ShardedCorpus(PreparedCorpus):
         if self.kind == "sequences":
             signature, n_sequences = found
             given = n_sequences, training.shards.mixing, tuple(signature)
-            loss: Any = pipe.loss  # a `ClampedLoss`, see `Training.check_fit`
+            loss: Any = pipe.loss  # a `ClampedLoss`, see `CRFOptimizer.check_fit`
             self.objective: Any = MixedEpochs(pipe.model, loss, training.learn, *given)
             return
         _, ties = variables_in(training.shards.path)

@@ -131,7 +131,7 @@ class ShardWork:
         """The objective of a shard for online optimizers; None if the shard is empty."""
         if number not in self._sequences:
             data = [self._trained.training.data(block, "sequences") for block in self._blocks(number)]
-            loss: Any = self._trained.loss  # a `ClampedLoss`, see `Training.check_fit`
+            loss: Any = self._trained.loss  # a `ClampedLoss`, see `CRFOptimizer.check_fit`
             objective = SequencesObjective(self._trained.model, loss, data) if data else None
             self._sequences[number] = objective
         objective = self._sequences[number]

@@ -1,31 +1,43 @@
-"""The base of all components: labels, the features that the model reads, and batches of Docs.
+"""The base of all components: labels, the features that the model reads, batches of Docs, and the methods that spaCy calls.
 
-The code of a component is in four files: this one, ``prediction.py``, ``training.py`` and ``saving.py``. Its annotation
-(``annotation/``) reads and writes labels, its `Decoding` handles the structure, its `Training` handles learning.
+A component's annotation (``annotation/``) reads and writes labels, its `Decoding` handles the structure. Modules that only learn
+or save are imported when a component does that: `initialization`, `training`, `saving`.
 """
 
+import copyreg
 import reprlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property, partial
 from importlib import import_module
-from typing import Any, Optional
+from pathlib import Path
+from types import GeneratorType
+from typing import TYPE_CHECKING, Any, Optional, Union
 
+from spacy.language import Language
 from spacy.pipeline import TrainablePipe
 from spacy.tokens import Doc, Token
-from spacy.training import Example
+from spacy.training import Example, validate_examples
 from spacy.vocab import Vocab
 from thinc.api import Model, Optimizer
 
 from .. import checks
+from ..checks import is_written
 from ..errors import Errors, shown
+from ..features.clusters import ClusterSource
 from ..features.doc_batch import DocBatch
+from ..features.gazetteers import GazetteerFile
 from ..features.token_columns import MOST_WORDS
+from ..features.word_vectors import VectorSource
 from ..kernels.announcing import announcer
 from ..losses.clamped import LabelledLoss
 from ..models.emissions import EmissionFeatures
+from ..optimizers.objective import CRFOptimizer
 from .annotation.annotation import Annotation
 from .decoding import Decoding
-from .earlier_components import require_vectors
 from .parts import Parts
+
+if TYPE_CHECKING:
+    from .training import Training
 
 # Size of a batch. Tokenizing and predicting alternate, and each evicts the other's data from the caches, so large batches are
 # better. But the scores of their tokens should stay in the cache, and each Doc consists of a dozen containers: containers that
@@ -34,6 +46,13 @@ from .parts import Parts
 _MOST_TOKENS = 1 << 14
 _MOST_DOCS = 256
 
+
+# Estimated microseconds for evaluating the model, for each Doc and each token. These are constants, not timings, so that the same
+# data gives the same model.
+_PER_DOC = 100.0
+_PER_TOKEN = 3.0
+
+_WHOLE = "model"  # what `exclude` calls the component's file
 
 # By the scores or the kind of labelled things: the module and class of the decoding, imported when a component is made, and the
 # architectures. Nodes of models may name other classes
@@ -45,7 +64,7 @@ _DECODINGS = {
 }
 
 
-class LabelPipe(TrainablePipe):
+class LearningPipe(TrainablePipe):
     """Base of all components, with a model, an annotation, a loss, and labels.
 
     model (Model): Computes the scores of a structure from Docs.
@@ -61,7 +80,11 @@ class LabelPipe(TrainablePipe):
     meaning: tuple[str, ...] = ()
     first_stage: Any = None  # labels Docs for templates that read stage:NAME
     kernels_of: Optional[str] = None  # see `expect_kernels`; by default those of the model's structure
-    training: Any  # see `training.Training`
+    learned_texts: Any = (
+        None  # as the component's file has them; see `LearnedTexts`, which `training` has once it is made
+    )
+    is_loaded = False  # whether the weights come from a file
+    evaluation = 0.0  # estimated microseconds of the last evaluation
     rules_train = False  # whether rules apply in training
 
     def __init__(
@@ -106,6 +129,12 @@ class LabelPipe(TrainablePipe):
         self.told: set[str] = set()  # warnings of the kind that is given once, after they were given
         self._labels_changed()
         self.decoding.check_fit(self)
+        if isinstance(optimizer, CRFOptimizer):
+            self.check_optimizer(optimizer)
+            if self.is_pool and (optimizer.wants_sequences or not optimizer.wants_whole_corpus):
+                raise ValueError(Errors.CRF965.format(name=name, optimizer=type(optimizer).__name__))
+            # `spacy train` evaluates with the averages of [training.optimizer] only
+            optimizer.assigns_averages = optimizer.averaging
 
     def __repr__(self) -> str:
         labels = reprlib.repr(list(self.labels))
@@ -144,17 +173,18 @@ class LabelPipe(TrainablePipe):
         self.annotation.check_label(label)
         if label in self.cfg["labels"]:
             return 0
+        training = self.training if self.is_initialized else None  # knows what the model has learned so far
         self.cfg["labels"].append(label)
         try:
             self._labels_changed()
-            if self.is_initialized:
+            if training is not None:
                 self.model.attrs["role"].resize(self.model, self.decoding.n_states)
         except ValueError:  # the model cannot take another label
             self.cfg["labels"].remove(label)
             self._labels_changed()
             raise
-        if self.is_initialized and self.training.new_features is None:
-            self.training.new_features = set()
+        if training is not None and training.new_features is None:
+            training.new_features = set()
         return 1
 
     def _labels_changed(self) -> None:
@@ -192,7 +222,7 @@ class LabelPipe(TrainablePipe):
         return [self]
 
     @property
-    def learner(self) -> "LabelPipe":
+    def learner(self) -> "LearningPipe":
         """The component that learns the weights: itself, or for a chain of a set the set."""
         return self
 
@@ -207,6 +237,8 @@ class LabelPipe(TrainablePipe):
             self._require_labels()
             raise ValueError(Errors.CRF402.format(name=self.name))
         if self.has_encoder and docs:
+            from .earlier_components import require_vectors  # models of features alone do not need it
+
             require_vectors(self.name, self.model, docs)
         self.decoding.check_docs(docs)
 
@@ -297,6 +329,230 @@ class LabelPipe(TrainablePipe):
                 handle_error(self.name, self, docs, error)
             del docs  # before the next Docs are made
 
+    # ------------------------------------------------------------------------------------------------- training
+
+    @cached_property
+    def training(self) -> "Training":
+        """How the component learns: the data, and the state between steps. It is made when it is first asked for."""
+        return self.make_training()
+
+    def make_training(self) -> "Training":
+        """Make `training`."""
+        from .training import Training
+
+        return Training(self)
+
+    def check_optimizer(self, optimizer: Optional[Optimizer]) -> None:
+        """RAISES (ValueError): If the optimizer cannot train the component: see `Node.check_optimizer`, and for the optimizers of
+        this package `CRFOptimizer.check_fit`."""
+        for node in self.model.walk():
+            if "role" in node.attrs:
+                node.attrs["role"].check_optimizer(node, optimizer, self.name)
+        if isinstance(optimizer, CRFOptimizer):
+            optimizer.check_fit(self)
+
+    def initialize(
+        self,
+        get_examples: Callable[[], Iterable[Example]],
+        *,
+        nlp: Optional[Language] = None,
+        labels: Optional[list[str]] = None,
+        gazetteers: Optional[dict[str, GazetteerFile]] = None,
+        clusters: Optional[ClusterSource] = None,
+        vectors: Optional[VectorSource] = None,
+        words: Optional[dict[str, Any]] = None,
+        start_from: Optional[Union[str, Path]] = None,
+        corpus: Optional[Callable[[Language], Iterable[Example]]] = None,
+        shards: Any = None,  # Optional[Sharding], which spaCy could not check
+    ) -> None:
+        """Find the labels, count the features, and set the weights to zero. A trained component starts from scratch: it keeps its
+        labels, gazetteers, clusters and vectors, but not its features and weights. To continue its training, load and `update`
+        it, or name it as ``start_from``.
+
+        get_examples (Callable[[], Iterable[Example]]): The training data, read several times.
+        nlp (Language): The pipeline, for its tokenizer.
+        labels (List[str]): The labels; found in the data if None.
+        gazetteers (dict[str, Path]): Files of the gazetteers that templates name, each a path or a table with `path` and `attr`,
+            the attribute by which words are compared: LOWER, ORTH or SHAPE. A loaded model keeps its gazetteers where none is
+            given.
+        clusters (Path): File of the clusters of words that templates read, or "spacy-lookups-data", or "vectors" to make clusters
+            of the pipeline's vectors; or a table with this as `path`, `most_words` and, for vectors, `n`. A loaded model keeps
+            its clusters if none are given.
+        vectors (Path): Pipeline whose word vectors templates read, in place of this pipeline's vectors ([initialize] vectors); or
+            a table with this as `path`, `dims`, the numbers to which each vector is reduced, and `length`, the mean length. A
+            loaded model keeps its vectors if there are none.
+        words (dict[str, Any]): The last three in one table: `tables` (clusters by the name that templates use, as in
+            ``cluster6:own[0]``, or a single table without a name), `vectors` and `gazetteers`.
+        start_from (Path): A saved pipeline with a component of this name, or a saved component: its labels, features and
+            weights are kept, and new ones are added.
+        corpus (Callable[[Language], Iterable[Example]]): Read instead of get_examples, which for a streamed corpus (max_epochs =
+            -1) yields its first hundred examples only. It is read block by block, and never held in memory. With an optimizer
+            that uses the whole corpus in each step (such as L-BFGS), the component stores the data that training needs, and each
+            update is a step on the whole corpus, whatever its batch.
+        shards (Sharding): Settings for cutting the corpus into shards, for which workers compute parts of each step
+            (docs/training_on_shards.md).
+        RAISES (ValueError): If no labels or no features are found, or a gazetteer can't be read. After an error the component is
+            unchanged.
+        """
+        from .initialization import initialize
+
+        lists = {"gazetteers": gazetteers, "clusters": clusters, "vectors": vectors, "words": words}
+        source = {"start_from": start_from, "corpus": corpus, "shards": shards}
+        initialize(self, get_examples, nlp=nlp, labels=labels, **source, **lists)
+
+    def update(
+        self,
+        examples: Iterable[Example],
+        *,
+        drop: float = 0.0,
+        sgd: Optional[Optimizer] = None,
+        losses: Optional[dict[str, float]] = None,
+    ) -> dict[str, float]:
+        """Learn from a batch of examples. With an optimizer that uses the objective, `finish_update` does the work, and adds the
+        loss – the objective after the step – to ``losses``. If `initialize` has read the corpus, the step uses that corpus, and
+        the batch only triggers it.
+
+        drop (float): Dropout rate, for emissions with dropout.
+        sgd (Optimizer): Takes the step at once, if given.
+        losses (dict[str, float]): Record of the losses, by component, which is returned.
+        """
+        losses = {} if losses is None else losses
+        losses.setdefault(self.name, 0.0)
+        examples = list(examples)
+        validate_examples(examples, f"{type(self).__name__}.update")
+        self.require_ready([])
+        if self.model.attrs["role"].counts is not None:
+            self.training.has_counted(examples, sgd or None)
+            return losses
+        self.training.update(examples, losses, drop, None if sgd is False else sgd)
+        return losses
+
+    def get_loss(self, examples: Iterable[Example], scores: Any) -> tuple[float, Any]:
+        """RETURNS (tuple[float, ChainScores]): Loss of a batch, and its derivative by the scores of the predicted Docs."""
+        examples = list(examples)
+        validate_examples(examples, f"{type(self).__name__}.get_loss")
+        return self.training.loss_of(examples, scores)
+
+    def finish_update(self, sgd: Optimizer) -> None:
+        """Take a step.
+
+        sgd (Optimizer): Ignored if the component has its own optimizer, see `Training.optimizer_for`.
+        """
+        self.training.finish(sgd)
+
+    @property
+    def _rehearsal_model(self) -> None:
+        return None
+
+    @_rehearsal_model.setter
+    def _rehearsal_model(self, model: Any) -> None:
+        # spaCy tells components in no other way that `nlp.resume_training` was called: it sets this attribute where it exists
+        self.training.continue_training()
+
+    def weights(self, label: Optional[str] = None, top: Optional[int] = None) -> list[Any]:
+        """The learned weights of a label that are not 0: of features, transitions and lengths.
+
+        label (str): A label, or one of its tags; None for all labels.
+        top (int): Most weights.
+        RETURNS (List[WeightRow]): The largest first: `feature`, `template`, `offset`, `tags`, `weight` and `count`. The list
+            prints, and displays in notebooks, as a table of the first 20.
+        RAISES (ValueError): For an unknown label.
+        """
+        from ..explain.weights import weights
+
+        return weights(self, label, top)
+
+    def dump(self) -> str:
+        """RETURNS (str): All weights that are not 0, one per line, the largest first: tags, feature and weight between tabs."""
+        from ..explain.weights import dump
+
+        return dump(self)
+
+    def score(self, examples: Iterable[Example], **kwargs: Any) -> dict[str, Any]:
+        """Scores of the component's scorer."""
+        examples = list(examples)
+        validate_examples(examples, f"{type(self).__name__}.score")
+        self.evaluation = sum(_PER_DOC + _PER_TOKEN * len(example.predicted) for example in examples)
+        return super().score(examples, **kwargs)
+
+    # --------------------------------------------------------------------------------------------------- saving
+
+    def __reduce__(self):
+        """State for copies and other processes, where caches are made anew."""
+        state = {name: getattr(self, name) for name in ("vocab", "name", "model", "cfg", "scorer")}
+        state = {**state, **self.__dict__, "_compiled": None}
+        schedules = getattr(self.optimizer, "schedules", {}).values()
+        if any(isinstance(schedule, GeneratorType) for schedule in schedules):
+            state["optimizer"] = partial(_refuse_step, self.name)
+        make = copyreg.__newobj__  # pyright: ignore[reportAttributeAccessIssue]  not in its stub
+        return make, (type(self),), state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            setattr(self, name, value)
+        self._connect_stages()
+
+    def to_bytes(self, *, exclude: Iterable[str] = ()) -> bytes:
+        """RETURNS (bytes): Labels, settings and model together; empty if "model" is excluded.
+
+        RAISES (ValueError): CRF413 if a weight is not finite.
+        """
+        from .saving import to_bytes
+
+        return b"" if _WHOLE in exclude else to_bytes(self)
+
+    def _settings(self) -> dict[str, Any]:
+        """Settings that are saved with the model."""
+        return dict(self.cfg)
+
+    def from_bytes(self, bytes_data: bytes, *, exclude: Iterable[str] = ()) -> "LearningPipe":
+        """Load the result of `to_bytes`, unless "model" is excluded. After an error the component is unchanged.
+
+        RAISES (ValueError): If the data is damaged or does not fit.
+        """
+        if _WHOLE not in exclude:
+            from .saving import load
+
+            load(self, bytes_data, "the bytes given to from_bytes")
+        return self
+
+    def to_disk(self, path: Union[str, Path], *, exclude: Iterable[str] = ()) -> None:
+        """Save to a folder, unless "model" is excluded. An earlier model stays until the new one is complete."""
+        if _WHOLE not in exclude:
+            from .saving import to_disk
+
+            to_disk(self, Path(path))
+
+    def from_disk(self, path: Union[str, Path], *, exclude: Iterable[str] = ()) -> "LearningPipe":
+        """Load a folder that `to_disk` wrote, unless "model" is excluded. After an error the component is unchanged.
+
+        Warns (CRFW925) if the config.cfg beside the folder has other settings of decoding than the component was saved with.
+
+        RAISES (ValueError): If the file is missing, damaged or does not fit; CRF927 if a process was killed while it replaced the
+            files of the pipeline.
+        """
+        if _WHOLE not in exclude:
+            from .saving import from_disk
+
+            from_disk(self, Path(path))
+        return self
+
+    def _take_settings(self, saved: dict[str, Any]) -> None:
+        """Take over the learned state of a saved component; the other settings come from the config.
+
+        RAISES (ValueError): CRF510 for settings that would change the meaning of the weights.
+        """
+        for name in self.meaning:
+            if not is_written(saved[name], self.cfg[name]):
+                raise ValueError(Errors.CRF510.format(setting=name, saved=saved[name], ours=self.cfg[name]))
+        known = {name: list(dict.fromkeys(saved.get(name, ()))) for name in ("labels", "left_out")}
+        for label in (*known["labels"], *known["left_out"]):
+            self.annotation.check_label(label)
+        alike = {
+            name: saved[name] for name, value in self.cfg.items() if name in saved and is_written(saved[name], value)
+        }
+        self.cfg = {**self.cfg, **alike, **known}
+
 
 def batches(name: str, docs: Iterable[Doc], batch_size: int, *, by_group: bool = False) -> Iterator[list[Doc]]:
     """Batches of at most `batch_size` Docs; a batch ends with the Doc that makes it large enough. RAISES: see `only_docs`.
@@ -339,3 +595,8 @@ def check_doc(name: str, doc: Any) -> None:
     """RAISES (ValueError): CRF479 for anything but a Doc."""
     if not isinstance(doc, Doc):
         raise ValueError(Errors.CRF479.format(name=name, value=shown(doc)))
+
+
+def _refuse_step(name: str, *args: Any, **kwargs: Any) -> None:
+    """Stands for an optimizer that could not be copied."""
+    raise ValueError(Errors.CRF507.format(name=name))
