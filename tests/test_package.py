@@ -103,8 +103,12 @@ def test_imports_go_to_the_left():
 
 
 def is_door(path: Path, found: Import) -> bool:
-    """Whether a function of a component opens what is above components: users ask a component for explanations and weights."""
-    return not found.when_loaded and path.parts[1] == "pipeline" and found.module.startswith("spacy_crf.explain.")
+    """Whether a function of a component opens what is above components: users ask a component for explanations and weights, and
+    that it learns and saves itself."""
+    above = ["spacy_crf.explain."]
+    if path.name == "pipe.py":
+        above += [f"spacy_crf.pipeline.{name}." for name in ("initialization", "training", "saving")]
+    return not found.when_loaded and path.parts[1] == "pipeline" and found.module.startswith(tuple(above))
 
 
 def imported(name: str, graph: dict[str, set[str]]) -> bool:

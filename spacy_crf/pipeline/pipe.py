@@ -11,7 +11,7 @@ from functools import cached_property, partial
 from importlib import import_module
 from pathlib import Path
 from types import GeneratorType
-from typing import TYPE_CHECKING, Any, Optional, Union
+from typing import Any, Optional, Union
 
 from spacy.language import Language
 from spacy.pipeline import TrainablePipe
@@ -35,9 +35,6 @@ from ..optimizers.objective import CRFOptimizer
 from .annotation.annotation import Annotation
 from .decoding import Decoding
 from .parts import Parts
-
-if TYPE_CHECKING:
-    from .training import Training
 
 # Size of a batch. Tokenizing and predicting alternate, and each evicts the other's data from the caches, so large batches are
 # better. But the scores of their tokens should stay in the cache, and each Doc consists of a dozen containers: containers that
@@ -332,12 +329,11 @@ class LearningPipe(TrainablePipe):
     # ------------------------------------------------------------------------------------------------- training
 
     @cached_property
-    def training(self) -> "Training":
-        """How the component learns: the data, and the state between steps. It is made when it is first asked for."""
+    def training(self) -> Any:
+        """How the component learns, see `training.Training`. It is made when it is first asked for."""
         return self.make_training()
 
-    def make_training(self) -> "Training":
-        """Make `training`."""
+    def make_training(self) -> Any:  # a `Training`
         from .training import Training
 
         return Training(self)
