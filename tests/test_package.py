@@ -259,6 +259,19 @@ nlp("Rome")
     assert not {name.split(".")[1] for name in mine - of_default} & {"optimizers", "explain", "cli"}
 
 
+def test_a_recognizer_that_was_added_has_loaded_what_predicts_alone():
+    """What learns and saves is imported when a component does so. The bounds may fall."""
+    from .test_size import n_statements
+
+    [loaded] = loaded_by("import spacy; spacy.blank('en').add_pipe('crf_ner')")
+    names = {path: ".".join(path.with_suffix("").parts).removesuffix(".__init__") for path in MODULES}
+    mine = [path for path, name in names.items() if name in loaded]
+    assert len(mine) <= 75
+    assert sum(n_statements((ROOT / path).read_text(encoding="utf8")) for path in mine) <= 11_200
+    above = ("initialization", "training", "saving", "corpora", "new_texts")
+    assert not {f"spacy_crf.pipeline.{name}" for name in above} & loaded
+
+
 @pytest.mark.issue(13)
 def test_codes_are_unique_and_tell_errors_from_warnings():
     """Each code names one message. The source is asked, for of two equal names in a class the second one is all that is left."""
