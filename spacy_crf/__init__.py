@@ -20,7 +20,7 @@ __all__ = [
     "render",
     "to_frame",
 ]
-__version__ = "0.22.0"
+__version__ = "0.23.0"
 
 # Imported at first use, since every ``spacy.blank()`` imports this package
 _MODULES = {

@@ -3,7 +3,7 @@ name: `spacy_crf_lab.NAME.v1`."""
 
 from pathlib import Path
 
-__version__ = "0.22.0"
+__version__ = "0.23.0"
 
 _PACKAGE = Path(__file__).parent
 # Within an installed package; beside the package in a clone
