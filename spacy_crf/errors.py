@@ -315,6 +315,9 @@ class Errors:
     CRF716 = "{source} is a folder, and {target} is a file. Name a folder for the results, or one of the files."
     CRF714 = "{place}: {keys} hold annotation, and only one of them can be read. Remove one, or skip it with --ignore {last}."
     CRF715 = "The pipeline {model} can't be loaded: {reason}\n{advice}"
+    CRF717 = (
+        "{name} is of the package {package}, and what is installed does not have it. Install it: pip install {package}"
+    )
     CRF718 = "There are no texts. Give them as arguments, or as lines of the standard input."
     CRF730 = "{path} is an input, and the output would overwrite it. Give the output another name."
     CRF731 = "Give only options of this command, and overrides of the config such as --paths.train: {reason}"
@@ -505,9 +508,6 @@ class Warnings:
         from other texts, initialize it with all texts."""
     CRFW825 = """{name}: the loss {loss} ignores the soft labels in doc.spans['{key}']. To learn from them use @losses =
         "spacy_crf.SoftLabels.v1"."""
-    CRFW346 = """Component '{name}': decode = "labelling" can't search for the best labelling under the rules {rules},
-        which no automaton holds. Texts get the labelling of the most probable path of hidden states that keeps them
-        (shown once). Raise `max_states`, or leave the rules out."""
     CRFW490 = "{path} can't be locked: {reason}. The work continues. Make sure that no other command writes there."
     CRFW401 = """{name}: the corpus is streamed (max_epochs = -1), so labels and features come from the first hundred
         examples only. Name the corpus in [initialize.components.{name}.corpus] to read all of it first, or use a fixed
@@ -565,7 +565,7 @@ class Warnings:
         that made them in [nlp.tokenizer], or let this one cut the texts: `crf convert --retokenize`."""
     CRFW907 = """{name}: with {tags} tags and {tokens:,} tokens each of some hundred passes over the training data takes about
         {seconds:.0f} s of CPU, since time grows by the square of the number of tags. What helps: {advice}the model
-        spacy_crf.HigherOrder.v1 with order = 1 and keep = 4.0 (leaves out improbable tags), or spacy_crf_lab.OutputCodes.v1."""
+        spacy_crf.HigherOrder.v1 with order = 1 and keep = 4.0 (leaves out improbable tags)."""
     CRFW908 = """{name}: the new texts have no {label} where the model is sure of {n}, such as '{text}' in '{start}...': training
         on them unteaches {label}. If annotators did not look for it, name the labels that they looked for: --labels."""
     CRFW909 = """{name} has learned from {learned} of the {texts} of {path}: in texts that are new to it, it makes more

@@ -102,7 +102,7 @@ def test_rules_hold_in_training_and_prediction():
         assert sum(ent.label_ == "PER" for ent in doc.ents) <= 1
         for ent in doc.ents:
             assert 0.0 < ent._.crf_prob <= 1.0
-    ner.cfg["decode"] = "labelling"
+    ner.cfg["decode"] = "posterior"
     assert [entities(nlp(plain(example.reference))) for example in examples]
 
 

@@ -112,6 +112,9 @@ class Warnings(errors.Warnings):
         its answers are those of the last iteration. {remedy}"""
     CRFW042 = """{n} of {sentences} sentences have so many ties between their own tokens that {what} is approximate
         there (shown once). Tie fewer tokens of a sentence, or set chain = false where ties form a tree."""
+    CRFW346 = """Component '{name}': spacy_crf_lab.labelling.v1 can't search for the best labelling under the rules {rules},
+        which no automaton holds. Texts get the labelling of the most probable path of hidden states that keeps them
+        (shown once). Raise `max_states`, or leave the rules out."""
     CRFW369 = """{owner}: '{text}...' has {n} different words to compare, more than max_words = {most}, so none are
         tied. Raise max_words, or exclude more words with `only` or `shortest`."""
     CRFW370 = "{owner}: more than max_edges = {most} pairs for '{text}...', so none are tied. Raise it or return fewer."

@@ -8,6 +8,7 @@ score is the log-sum over these paths. `n_best` finds the best labellings, which
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Optional, Union
 
 import numpy as np
@@ -23,7 +24,7 @@ from spacy_crf.models.architecture import build
 from spacy_crf.models.emissions import Emissions, check_emissions
 from spacy_crf.models.linear_chain import ChainNode
 from spacy_crf.models.node import Batches, check_equal
-from spacy_crf.pipeline.decoding import Decoding, Distribution
+from spacy_crf.pipeline.decoding import Decoder, Decoding, Distribution
 from spacy_crf.pipeline.probabilities import Batch
 from spacy_crf.types import ChainScores
 
@@ -126,7 +127,22 @@ class LatentDistribution(Distribution):
 
 
 class LatentBatch(Batch):
-    """Labellings of several Docs, whose tags may have several states."""
+    """Docs whose most probable labellings are found in place of those of the most probable paths, for the decoder `Labelling`."""
+
+    def most_probable(self) -> Any:
+        tags = super().most_probable()
+        if not isinstance(self._decoding.decoder, Labelling):
+            return tags
+        if self._rules is not None and (self._rules.left_out or self._rules.global_):
+            names = [rule.name for rule in [*self._rules.left_out, *self._rules.global_]]
+            self.parts.warn_once(Warnings.CRFW346, rules=", ".join(names))
+            return tags
+        if not self._is_tied:
+            [(_, tags)] = self.distribution().n_best(1)
+            return tags
+        for d in np.flatnonzero(np.diff(self._bounds)).tolist():
+            [(_, tags[self._bounds[d] : self._bounds[d + 1]])] = self.distribution(d).n_best(1)
+        return tags
 
     def by(self, scores: Any, d: Optional[int]) -> Distribution:
         return LatentDistribution(*super().by(scores, d))
@@ -137,6 +153,24 @@ class LatentDecoding(Decoding):
 
     batches = LatentBatch
     has_warned = False
+
+
+@dataclass(frozen=True)
+class Labelling(Decoder):
+    """Finds the most probable labelling, the sum over its paths, in place of that of the most probable path, for the setting
+    `decoder` of components with hidden states. Under rules without an automaton it finds that of the path, too."""
+
+    further = ()
+
+    def check(self, pipe: Any) -> None:
+        must = "left out without hidden states (spacy_crf_lab.LatentChain.v1)"
+        checks.expect(isinstance(pipe.decoding, LatentDecoding), pipe.owner, "decoder", self, must)
+
+    def searched(self, structure: Structure) -> Structure:
+        return structure
+
+    def distribution(self, batch: Batch, d: Optional[int]) -> Distribution:
+        return batch.by(batch.scores, d)
 
 
 # ---------------------------------------------------------------------------------------------------------- the model

@@ -33,7 +33,7 @@ OTHERS = {
     "ner, beam": ("crf_ner", {"model": CHAIN, "scheme": "IOB1", "decoder": BEAM}, "counts"),
     "ner, ties": ("crf_ner", {"model": TIES}, None),
     "ner, ties, rules": ("crf_ner", {"model": TIES}, "counts"),
-    "ner, latent": ("crf_ner", {"model": LATENT, "decode": "labelling"}, None),
+    "ner, latent": ("crf_ner", {"model": LATENT, "decoder": {"@misc": "spacy_crf_lab.labelling.v1"}}, None),
     "texts, hidden": ("crf_textcat", {"model": HIDDEN}, None),
     "texts, linked": ("crf_textcat", {"model": LINKED}, None),
     "texts, several labels": ("crf_textcat", {"model": LABEL_GRAPH, "multilabel": True}, None),

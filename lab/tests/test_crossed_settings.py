@@ -32,7 +32,7 @@ def _draw_hidden(factory, config, rng):
         hidden = rng.choice([2, 3, {labels[0]: 2}, {labels[0]: 3, labels[1]: 2}])
         model.update({"@architectures": "spacy_crf_lab.LatentChain.v1", "hidden": hidden, "spread": 0.2, "seed": 1})
         model["restarts"] = rng.choice([1, 1, 2])
-        config["decode"] = rng.choice([config["decode"], "labelling"])
+        config["decoder"] = rng.choice([config.get("decoder"), {"@misc": "spacy_crf_lab.labelling.v1"}])
 
 
 def _draw_experts(factory, config, rng):

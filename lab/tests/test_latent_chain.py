@@ -17,7 +17,7 @@ from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.pipeline.supervision import leave_out
 from spacy_crf.types import ChainScores, StateGraph
 from spacy_crf_lab import latent_chain
-from spacy_crf_lab.latent_chain import LatentChain, LatentDistribution
+from spacy_crf_lab.latent_chain import Labelling, LatentChain, LatentDistribution
 from spacy_crf_lab.local_losses import Piecewise, PseudoLikelihood
 from tests import components, reference, test_small_components, test_white_space
 from tests.components import component
@@ -219,13 +219,21 @@ def test_all_answers_are_sums_over_paths(nlp, doc):
     assert drawn.count(top) / 2000 == pytest.approx(every[top][0], abs=0.05)
 
 
-@pytest.mark.parametrize("decode", ["viterbi", "posterior", "labelling"])
+HOW = {decode: {"decode": decode} for decode in ("viterbi", "posterior")}
+HOW["labelling"] = {"decoder": {"@misc": "spacy_crf_lab.labelling.v1"}}
+
+
+@pytest.mark.parametrize("decode", HOW)
 def test_ways_to_decode(nlp, doc, decode):
     ner, before = nlp.get_pipe("crf_ner"), dict(nlp.get_pipe("crf_ner").cfg)
-    ner.cfg["decode"], ner.cfg["confidence"] = decode, True
+    ner.cfg.update(decode=HOW[decode].get("decode", "viterbi"), confidence=True)
+    ner.decoder = Labelling() if "decoder" in HOW[decode] else None
+    ner.follow_settings()
     spacy_crf_prob = ner.predict([doc]).probabilities
     found, every = ner.predict([doc]).tags, every_labelling(nlp, doc)
     ner.cfg.update(before)
+    ner.decoder = None
+    ner.follow_settings()
     scores, tag_of = ner.model.predict([doc]), ner.model.attrs["tag_of"]
     if decode == "viterbi":
         expected = tuple(tag_of[list(reference.paths(scores, 0, 3)[0][1])].tolist())
@@ -257,11 +265,11 @@ def test_labelling_differs_from_the_best_path():
     assert best.tolist() == [1]
 
 
-@pytest.mark.parametrize("decode", ["viterbi", "posterior", "labelling"])
+@pytest.mark.parametrize("decode", HOW)
 def test_rules_act_on_tags(decode):
     rules = {"@misc": "spacy_crf.constraints.v1", "rules": [{"rule": "at_most", "label": "*", "n": 1}]}
     free = trained(latent())
-    nlp = trained(latent(), constraints=rules, decode=decode, confidence=True)
+    nlp = trained(latent(), constraints=rules, confidence=True, **HOW[decode])
     doc = Doc(nlp.vocab, words=["Bob", "left", "Rome"])
     labels = {k: [label for _, _, label in k] for k in every_labelling(free, doc)}
     every = {k: p for k, (p, _) in every_labelling(free, doc).items() if len(set(labels[k])) == len(labels[k])}
@@ -474,7 +482,7 @@ def test_other_hidden_states_than_the_saved_ones():
 
 def test_one_label_and_texts_of_any_length():
     nlp = spacy.blank("en")
-    nlp.add_pipe("crf_tagger", config={"model": latent(), "decode": "labelling"})
+    nlp.add_pipe("crf_tagger", config={"model": latent(), "decoder": {"@misc": "spacy_crf_lab.labelling.v1"}})
     words = ["rain"] * 20_000
     reference = Doc(nlp.vocab, words=words[:3], tags=["NN"] * 3)
     nlp.initialize(lambda: [Example(plain(reference), reference)])

@@ -87,8 +87,6 @@ class Decoding:
         self.searched: Structure = self.structure  # the structure that finds best labellings
         self.explained: Structure = self.structure  # the structure for explanations
         self._take_states(node.tag_of(model, annotation.tag_labels()))
-        # Ways to decode other than the best path
-        self.searches = frozenset(["posterior", "spans", *([] if self._are_tags else ["labelling"])])
 
     def use(self, decoder: Optional[Decoder]) -> None:
         """Decode by a decoder from now on; None for the exact answers of the structure."""

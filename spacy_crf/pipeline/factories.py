@@ -58,8 +58,7 @@ possible_states = false
 _PARAMETERS = """
     confidence (bool): Whether every {unit} gets its probability, as `{given}._.crf_prob`. Takes about half as long again.
     decode (str): "viterbi", the most probable labelling; "posterior", the valid labelling with the largest expected number of
-        right tokens; or "spans", the best set of {several} with probabilities of at least `min_prob`. With hidden states
-        "viterbi" finds the most probable path of states, and "labelling" the most probable labelling.
+        right tokens; or "spans", the best set of {several} with probabilities of at least `min_prob`.
     decoder (Optional[Decoder]): A block of another package that finds labellings, or computes their probabilities, in its own
         way. None for the exact answers.
     min_prob (Union[float, Dict[str, float]]): From 0 to 1: {unlikely}. 0 keeps all. Or a table by label, with "*" for other

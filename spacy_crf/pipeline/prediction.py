@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from .decoding import Distribution
     from .two_stage import FirstStage
 
-SEARCHES = ("viterbi", "posterior", "spans", "labelling")
+SEARCHES = ("viterbi", "posterior", "spans")
 
 
 class Prediction(NamedTuple):
@@ -71,7 +71,7 @@ def predict(parts: Parts, docs: DocBatch, scores: Any = None) -> Prediction:
     rules = question.parts.rules
     certainties: Any = None  # Dict[str, float64[N]] of the spans, if they are needed
     least = least_of_labels(parts.name, settings["min_prob"], parts.labels) if settings["min_prob"] else None
-    if rules is not None or decoding.decoder is not None or settings["decode"] in decoding.searches:
+    if rules is not None or decoding.decoder is not None or settings["decode"] != "viterbi":
         from .probabilities import predict as predict_ruled
 
         tags, certainties = predict_ruled(question, least)

@@ -44,8 +44,6 @@ def predict(question: Unsettled, least: Optional[Floats]) -> tuple[NDArray[np.in
         return tags, batch.certainties(parts.decoding.segments(tags, scores.starts))
     if settings["decode"] == "posterior":
         tags = batch.most_right(tags)
-    elif settings["decode"] in parts.decoding.searches:
-        tags = batch.best_labelling(tags)
     elif tags is None:
         tags = parts.decoding.best_tags(scores, question.clamp)
     if not settings["confidence"] and least is None:
@@ -191,21 +189,6 @@ class Batch:
             tokens = slice(int(self._bounds[d]), int(self._bounds[d + 1]))
             tags[tokens] = most_probable[tokens]
             self._warn(Warnings.CRFW602, d, used="its most probable one")
-        return tags
-
-    def best_labelling(self, most_probable: Any) -> NDArray[np.int32]:
-        """The most probable labelling, summed over its paths; under rules without an automaton, the labelling of the most
-        probable path."""
-        if self._rules is not None and (self._rules.left_out or self._rules.global_):
-            names = [rule.name for rule in [*self._rules.left_out, *self._rules.global_]]
-            self.parts.warn_once(Warnings.CRFW346, rules=", ".join(names))
-            return most_probable
-        if not self._is_tied:
-            [(_, tags)] = self.distribution().n_best(1)
-            return tags
-        tags = most_probable.copy()
-        for d in np.flatnonzero(np.diff(self._bounds)).tolist():
-            [(_, tags[self._bounds[d] : self._bounds[d + 1]])] = self.distribution(d).n_best(1)
         return tags
 
     def proven(self) -> bool:

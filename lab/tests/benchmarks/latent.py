@@ -15,6 +15,7 @@ from spacy.training import Example
 
 from spacy_crf.models.objective import CorpusObjective
 from spacy_crf.optimizers.lbfgs import LBFGS
+from spacy_crf_lab.latent_chain import Labelling
 from tests.benchmarks.data import iob2_tags, make_examples, read_sentences
 from tests.benchmarks.measure import entity_f1, show, side_by_side
 from tests.benchmarks.ours import EXAMPLE_TEMPLATES, make_pipeline
@@ -88,7 +89,9 @@ def _row(sentences: int, iterations: int, test: str, name: str, model: dict[str,
 def _scores(nlp: Language, examples: list[Example]) -> Iterator[float]:
     ner = nlp.get_pipe("crf_ner")
     for decode in ("viterbi", "posterior", "labelling"):
-        ner.cfg["decode"] = decode
+        ner.decoder = Labelling() if decode == "labelling" else None
+        ner.cfg["decode"] = "posterior" if decode == "posterior" else "viterbi"
+        ner.follow_settings()
         docs = list(nlp.pipe([example.predicted.copy() for example in examples]))
         gold, found = ([iob2_tags(doc) for doc in side] for side in ([example.reference for example in examples], docs))
         yield entity_f1(gold, found)
