@@ -519,3 +519,14 @@ def test_tune_says_what_is_wrong_with_data(files, name, says, corpus):
     code, output = run("tune", ROOT / "configs" / "crf_ner.cfg", "--try", "l2=1", "--iterations", 2, *overrides)
     assert code == 1 and says in output
     assert f"[corpora.{corpus}]" in output or says == "CRF706"
+
+
+def test_names_of_packages_that_are_not_installed(tmp_path):
+    """spaCy lists every name that there is, and does not say what to install."""
+    spacy.blank("en").to_disk(tmp_path)
+    config = (tmp_path / "config.cfg").read_text()
+    named = config.replace('"spacy.Tokenizer.v1"', '"spacy_crf_other.Words.v1"')
+    (tmp_path / "config.cfg").write_text(named)
+    code, output = run("show", tmp_path, "Ann ran")
+    assert code == 1 and "CRF717" in output and "pip install spacy-crf-other" in " ".join(output.split())
+    assert "Available" not in output

@@ -1,9 +1,11 @@
 """Every config of the lab trains, and every name resolves."""
 
+import re
 from pathlib import Path
 
 import pytest
 import spacy
+from spacy.cli.package import get_third_party_dependencies
 from spacy.tokens import DocBin, Token
 
 from tests import test_configs
@@ -41,3 +43,17 @@ globals().update(
 
 def test_entry_points_resolve():
     assert not test_configs.unresolved(LAB)
+
+
+def test_packages_of_pipelines_require_the_lab():
+    """What `spacy package` writes: names deep in a block of the model count."""
+    kernels = {
+        "@architectures": "spacy_crf_lab.KernelEmissions.v1",
+        "features": {"@misc": "spacy_crf.ner_features.v1"},
+    }
+    sparse = {**kernels, "@architectures": "spacy_crf.SparseEmissions.v1"}
+    for name, emissions in (("spacy_crf_lab.LatentChain.v1", sparse), ("spacy_crf.LinearChain.v1", kernels)):
+        nlp = spacy.blank("en")
+        nlp.add_pipe("crf_ner", config={"model": {"@architectures": name, "emissions": emissions}})
+        found = get_third_party_dependencies(nlp.config)
+        assert {re.split("[^a-z-]", each)[0] for each in found} == {"spacy-crf", "spacy-crf-lab"}

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -35,6 +36,7 @@ ComponentOption = Annotated[Optional[str], Opt("--component", "-c", help="A comp
 JsonOption = Annotated[bool, Opt("--json", help="Print JSON.")]
 LangOption = Annotated[str, Opt("--lang", "-l", help="Language of the tokenizer.")]
 SvgOption = Annotated[Optional[Path], Opt("--svg", help="Write the chart to this file.")]
+_OF_OTHERS = re.compile(r"'((spacy_crf_\w+)\.\w+\.v\d+)' in function registry")  # built upon this package
 WITH_OVERRIDES = {"allow_extra_args": True, "ignore_unknown_options": True}  # of a command that takes overrides
 
 
@@ -87,6 +89,12 @@ def brief_errors() -> Iterator[None]:
         msg.fail(Errors.CRF733.format(reason=error), exits=1)
     except (ValueError, ImportError) as error:
         first, *others = str(error).split("\n")
+        missing = _OF_OTHERS.search(str(error))
+        if (
+            missing is not None
+        ):  # spaCy says neither of what package a name is, nor stops before it has listed all others
+            name, package = missing.groups()
+            first, others = Errors.CRF717.format(name=name, package=package.replace("_", "-")), []
         msg.fail(first)
         for line in others:  # the first line would take them into its paragraph
             print(line)

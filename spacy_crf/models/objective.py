@@ -92,7 +92,7 @@ class CorpusObjective(Weights):
 
     def stored(self) -> Optional[list[Any]]:
         """The objective as a file can hold it: lists, texts, numbers and arrays. None with rules that hold in training, soft
-        labels, vectors of encoders, ties across documents or merged states.
+        labels, vectors of encoders or merged states.
         """
         of_clamps = all(block.structure is None and block.soft is None for block in self._annotation)
         if self._merged or not of_clamps or not all(isinstance(layer, SparseCorpus) for layer in self._layers):
