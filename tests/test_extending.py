@@ -1,5 +1,8 @@
 """Extensions that other packages may register, made here without any change of the package."""
 
+import re
+from pathlib import Path as FilePath
+
 import numpy as np
 import pytest
 import spacy
@@ -113,3 +116,57 @@ def test_what_is_no_decoder_is_refused():
         spacy.blank("en").add_pipe("crf_ner", config={"decoder": "best"})
     with pytest.raises(ValueError, match="chains only"):
         spacy.blank("en").add_pipe("semicrf_ner", config={"decoder": BLOCK})
+
+
+PAGE = (FilePath(__file__).parents[1] / "docs" / "extending.md").read_text(encoding="utf8")
+_LISTED = set(re.findall(r"^\| `(\w+)\.(\w+)` \|", PAGE, re.MULTILINE))
+
+
+@pytest.fixture(scope="module")
+def page():
+    """What the code block of the page makes."""
+    namespace = {}
+    [block] = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    exec(block, namespace)
+    return namespace
+
+
+def test_a_layer_a_structure_and_a_loss_of_the_page_learn_and_are_saved(page, tmp_path):
+    nlp = spacy.blank("en")
+    model = {"@architectures": "my_package.Capitals.v1"}
+    ner = nlp.add_pipe("crf_ner", config={"model": model, "scheme": "BIO"})
+    ner.loss = page["WideMargin"]().bind(ner.decoding.state_labels)
+    examples = ner_examples(nlp)
+    optimizer = nlp.initialize(lambda: examples)
+    losses = [nlp.update(examples, sgd=optimizer)["crf_ner"] for _ in range(30)]
+    assert losses[-1] < losses[0]
+    assert not ner.model.get_param("transitions").any() and ner.model.layers[0].get_param("W").any()
+    with pytest.raises(ValueError, match="CRF"):
+        nlp.update(examples, sgd=page["Descent"]())  # the layer has no part in an objective
+    nlp.to_disk(tmp_path)
+    loaded = spacy.load(tmp_path)
+    for example in examples:
+        assert entities(loaded(plain(example.reference))) == entities(nlp(plain(example.reference)))
+
+
+def test_an_optimizer_of_the_page_finds_lower_losses(page):
+    nlp = spacy.blank("en")
+    nlp.add_pipe("crf_ner")
+    examples = ner_examples(nlp)
+    nlp.initialize(lambda: examples)
+    optimizer = page["Descent"]()
+    losses = [nlp.update(examples, sgd=optimizer)["crf_ner"] for _ in range(20)]
+    assert losses[-1] < 0.8 * losses[0]
+
+
+def test_extensions_override_what_the_page_lists(page):
+    from .test_new_structure import PairsRole
+
+    mine = [each for each in page.values() if isinstance(each, type) and each.__module__ == "builtins"]
+    for made in (*mine, PairsRole, ByEmissions, BestEmissions):
+        for member in {name for name in vars(made) if not name.startswith("_")}:
+            bases = [
+                base for base in made.__mro__[1:] if base.__module__.startswith("spacy_crf.") and member in vars(base)
+            ]
+            assert not bases or any((base.__name__, member) in _LISTED for base in made.__mro__), f"{made}.{member}"
+    assert len(mine) == 4

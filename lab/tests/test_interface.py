@@ -1,0 +1,35 @@
+"""The lab overrides members of the plugin that a page of the plugin lists, and few that nobody else overrides."""
+
+import re
+from pathlib import Path
+
+from .overridden import overridden
+
+PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
+# Whole public methods, which the component or a user calls anyway
+PUBLIC = {("Decoding", "decode"), ("Distribution", "n_best"), ("Structure", "over")}
+# Members that one system alone overrides, which should go
+BY_ONE = {
+    ("Node", "after_step"),
+    ("Node", "nonnegative"),
+    ("Node", "taught"),
+}
+# Ceilings, which fall
+LISTED = 129
+BY_THE_LAB = 27
+
+
+def found():
+    return {place: systems for place, systems in overridden().items() if not place[1].startswith("_")}
+
+
+def test_the_page_lists_what_the_lab_overrides():
+    listed = re.findall(r"^\| `(\w+)\.(\w+)` \|", PAGE.read_text(encoding="utf8"), re.MULTILINE)
+    assert len(listed) == len(set(listed)) <= LISTED
+    assert not found().keys() - set(listed)
+
+
+def test_few_members_are_there_for_the_lab_alone():
+    alone = {place: systems for place, systems in found().items() if "plugin" not in systems}
+    assert len(alone) <= BY_THE_LAB
+    assert {place for place, systems in alone.items() if len(systems) == 1} <= PUBLIC | BY_ONE
