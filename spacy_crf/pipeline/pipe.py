@@ -339,8 +339,10 @@ class LearningPipe(TrainablePipe):
         return Training(self)
 
     def check_optimizer(self, optimizer: Optional[Optimizer]) -> None:
-        """RAISES (ValueError): If the optimizer cannot train the component: see `Node.check_optimizer`, and for the optimizers of
-        this package `CRFOptimizer.check_fit`."""
+        """Check whether an optimizer can train the component.
+
+        RAISES (ValueError): If it cannot: see `Node.check_optimizer`, and for ours `CRFOptimizer.check_fit`.
+        """
         for node in self.model.walk():
             if "role" in node.attrs:
                 node.attrs["role"].check_optimizer(node, optimizer, self.name)

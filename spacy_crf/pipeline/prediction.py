@@ -99,6 +99,11 @@ def unsettled(parts: Parts, docs: DocBatch, scores: Any, preset: Any = None) -> 
         question = restrict(parts, docs, scores, preset)
         if question is not None:
             return question
+    return whole(parts, docs, scores)
+
+
+def whole(parts: Parts, docs: DocBatch, scores: Any) -> Unsettled:
+    """Docs of which prediction has to label all tokens."""
     over, wide = without_edges(parts, docs, scores)
     return Unsettled(over, docs, wide, None, docs, lambda given: without_edges(parts, docs, given)[1], scores.starts)
 
@@ -339,11 +344,10 @@ class CRFPipe(LearningPipe):
 
     def expected_spans(self, docs: DocBatch, scores: Any) -> float:
         """How many spans texts with these scores are expected to have; those of almost no probability do not count."""
-        parts, scores = without_edges(self.parts(), docs, scores)
         from ..inference.span_choice import LEAST
         from .probabilities import ask
 
-        batch = ask(parts._replace(rules=None), docs, scores, None)
+        batch = ask(whole(self.parts()._replace(rules=None), docs, scores))
         return float(batch.likely_spans(LEAST).probabilities.sum())
 
     def parts(self) -> Parts:
