@@ -585,15 +585,6 @@ def test_a_setting_is_given_once(words, people):
             train(blank("crf_ner", NAMED), words=words, **given)
 
 
-def test_models_of_earlier_versions_load(people):
-    """They have one table, without a name."""
-    nlp = train(blank("crf_ner"), str(people))
-    store = nlp.get_pipe("crf_ner").sparse_features
-    data = store.to_dict()
-    data["clusters"] = data.pop("cluster_tables")[""]
-    assert store.from_dict(data).clusters == store.clusters
-
-
 @pytest.mark.parametrize(
     "content, expected",
     [

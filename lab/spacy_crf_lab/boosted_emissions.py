@@ -31,7 +31,7 @@ from spacy_crf.models.emissions import CompiledFeatures, Emissions, check_counte
 from spacy_crf.models.named_weights import Block, Feature
 from spacy_crf.models.node import Batches, Node, Sizes, check_equal, no_backprop
 from spacy_crf.models.sparse import ClusteredWords, SparseFeatures
-from spacy_crf.types import Bools, Floats, Ints, TemplateRows, TokenFeatures
+from spacy_crf.types import Floats, Ints, TemplateRows, TokenFeatures
 
 from .errors import Errors
 from .kernels.boosting import add_leaves
@@ -111,10 +111,6 @@ class BoostedNode(Node):
         if features.n_states != n_states:
             grown = {"n_states": n_states, "forest": features.forest.with_states(n_states)}
             model.attrs["boosted"] = features.with_tables({}, **grown)
-
-    def add_noise(self, model: Model, states: Bools, draw: Callable[[tuple[int, ...]], Floats]) -> None:
-        """RAISES (ValueError): CRF625."""
-        raise ValueError(Errors.CRF625.format(owner=OWNER))
 
     def forget(self, model: Model) -> None:
         before = model.attrs["boosted"]

@@ -7,7 +7,7 @@ score is the log-sum over these paths. `n_best` finds the best labellings, which
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional, Union
 
@@ -23,7 +23,9 @@ from spacy_crf.inference.structure import States, Structure
 from spacy_crf.models.architecture import build
 from spacy_crf.models.emissions import Emissions, check_emissions
 from spacy_crf.models.linear_chain import ChainNode
+from spacy_crf.models.neural import EncoderNode
 from spacy_crf.models.node import Batches, check_equal
+from spacy_crf.models.sparse import SparseNode
 from spacy_crf.pipeline.decoding import Decoder, Decoding, Distribution
 from spacy_crf.pipeline.probabilities import Batch
 from spacy_crf.types import ChainScores
@@ -218,11 +220,36 @@ class LatentNode(Seeded, ChainNode):
         states = (np.bincount(tag_of)[tag_of] > 1) & (np.arange(len(tag_of)) >= first)
         random = np.random.default_rng((seed, first))
         for layer in model.layers if states.any() else ():
-            layer.attrs["role"].add_noise(layer, states, lambda shape: random.normal(0.0, spread, shape))
+            _add_noise(layer, states, lambda shape: random.normal(0.0, spread, shape).astype(np.float32))
 
     def check(self, model: Model, n_states: int) -> None:
         super().check(model, n_states)
         check_equal("states with weights of their own", model.attrs["started"], n_states)
+
+
+def _add_noise(layer: Model, states: NDArray[np.bool_], draw: Callable[[tuple[int, ...]], NDArray[np.float32]]) -> None:
+    """Add random numbers, which `draw` returns in a shape, to the weights of some states (bool[S]).
+
+    RAISES (ValueError): CRF625 for a layer without weights.
+    """
+    role = layer.attrs["role"]
+    if isinstance(role, EncoderNode):
+        output = layer.get_ref("output")
+        weights: Any = output.ops.to_numpy(output.get_param("W")).copy()
+        chosen = np.tile(states, role.kinds)
+        weights[chosen] += draw(weights[chosen].shape)
+        output.set_param("W", output.ops.asarray(weights))
+        return
+    if not isinstance(role, SparseNode):
+        raise ValueError(Errors.CRF625.format(owner=layer.name))
+    features = role.features(layer)
+    for name, table in features.tables.items():
+        if not features.is_of_pairs(name):
+            weights = layer.get_param(name).copy()
+            chosen = states[table.pair_columns]
+            weights[chosen] += draw((int(chosen.sum()),))
+            layer.set_param(name, weights)
+    features.forget_scores()
 
 
 def LatentChain(

@@ -14,7 +14,7 @@ from spacy_crf.explain.weights import overview as overview_of
 from spacy_crf.features.templates import parse_templates
 from spacy_crf.inference.linear_chain import LinearChain
 from spacy_crf.losses.clamped import LogLikelihood
-from spacy_crf.models.corpus import corpus_of
+from spacy_crf.models.corpus import corpus_by
 from spacy_crf.models.objective import CorpusObjective
 from spacy_crf.models.pool import held_out_sequences
 from spacy_crf.optimizers.lbfgs import LBFGS
@@ -417,7 +417,7 @@ def test_experts_of_kernels_and_fixed_layers_have_weights_of_their_own():
         "shapes": chain(emissions_of("shape[0]")),
     }
     nlp, pipe, examples = trained("named", experts=named, iterations=10)
-    assert [corpus_of(layer).__class__.__name__ for layer in pipe.model.layers] == [
+    assert [corpus_by(layer.attrs["role"], layer).__class__.__name__ for layer in pipe.model.layers] == [
         "SparseCorpus",
         "KernelCorpus",
         "SparseCorpus",

@@ -139,12 +139,6 @@ class FeatureSet(AttributesRead):
         changed.templates = list(dict.fromkeys([*self.templates, *parse_templates(templates)]))
         return changed
 
-    def with_source(self, name: str, source: Source) -> "FeatureSet":
-        """A copy with a template for one more source of items."""
-        changed = self.with_stage([f"fn:{name}[0]"])
-        changed.functions = Functions({**self.functions, name: source})
-        return changed
-
     def without_stage(self) -> "FeatureSet":
         """A copy without the templates that read the labels of a first stage. RAISES (ValueError): CRF107 if none is left."""
         changed = copy.copy(self)

@@ -54,7 +54,8 @@ def export_wapiti(nlp: Language, component: Optional[str] = None) -> bytes:
                 at += (begin + columns[weights != 0]).tolist()
                 values += weights[weights != 0].tolist()
                 begin += width
-    lines = [f"#mdl#2#{len(at)}\n".encode(), f"#rdr#{len(patterns) + 1}/{_widest(nlp, tagger.name)}/0\n".encode()]
+    last_column = max(len(block["columns"]) for block in _blocks(nlp, tagger.name).values()) - 1
+    lines = [f"#mdl#2#{len(at)}\n".encode(), f"#rdr#{len(patterns) + 1}/{last_column}/0\n".encode()]
     lines += map(_netstring, [*patterns, "b"])
     for texts in (tagger.tags(), names):
         lines += [f"#qrk#{len(texts)}\n".encode(), *map(_netstring, texts)]
@@ -80,11 +81,6 @@ def _patterns(nlp: Language, component: str, feature_set: Any) -> list[str]:
             raise ValueError(Errors.CRF791.format(name=component, what=what, form="a model of Wapiti", how=how))
         patterns += [line for line in map(from_config, block["patterns"]) if line not in patterns]
     return patterns
-
-
-def _widest(nlp: Language, component: str) -> int:
-    """The largest number of a column."""
-    return max(len(block["columns"]) for block in _blocks(nlp, component).values()) - 1
 
 
 def _weights(table: Table, weights: NDArray[np.float32]) -> dict[str, Weights]:

@@ -430,8 +430,3 @@ def _(role: SparseNode, layer: Model) -> SparseCorpus:
 @corpus_by.register
 def _(role: EncoderNode, layer: Model) -> DenseCorpus:
     return DenseCorpus(layer)
-
-
-def corpus_of(layer: Model) -> Any:
-    """New storage for what a layer of a model of a structure reads of a corpus."""
-    return corpus_by(layer.attrs["role"], layer)

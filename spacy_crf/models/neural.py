@@ -15,7 +15,7 @@ from thinc.types import Floats2d
 
 from .. import checks
 from ..features.doc_batch import DocBatch
-from ..types import Bools, Floats, Ints
+from ..types import Floats, Ints
 from .emissions import Emissions
 from .node import Batches, Node, Sizes, check_equal, check_weights, enlarged, unset
 
@@ -64,13 +64,6 @@ class EncoderNode(Node):
         by_kind = node.ops.to_numpy(values).reshape(self.kinds, len(values) // self.kinds, *values.shape[1:])
         moved: Any = enlarged(by_kind, (self.kinds, n_states, *values.shape[1:]))
         return node.ops.asarray(moved.reshape(self.kinds * n_states, *values.shape[1:]))
-
-    def add_noise(self, model: Model, states: Bools, draw: Callable[[tuple[int, ...]], Floats]) -> None:
-        output, chosen = model.get_ref("output"), np.tile(states, self.kinds)
-        weights: Any = output.ops.to_numpy(output.get_param("W")).copy()
-        weights[chosen] += draw(weights[chosen].shape).astype(np.float32)
-        changed: Any = output.ops.asarray(weights)
-        output.set_param("W", changed)
 
     def forget(self, model: Model) -> None:
         super().forget(model)

@@ -90,10 +90,6 @@ class Node:
         """Add new states with weights of zero behind the present ones."""
         raise NotImplementedError
 
-    def add_noise(self, model: Model, states: Bools, draw: Callable[[tuple[int, ...]], Floats]) -> None:
-        """Add random numbers, which `draw` returns in a shape, to the node's own weights of some states (bool[S])."""
-        raise NotImplementedError
-
     def named_states(self, model: Model, parameter: Optional[str], places: tuple[Ints, ...]) -> tuple[Ints, ...]:
         """Numbers of the states that weights belong to (int64[N] each), in the order of the component's names of states.
 

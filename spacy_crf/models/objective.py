@@ -15,7 +15,7 @@ from ..inference.structure import Structure
 from ..inference.threads import default_threads, run_chunks
 from ..losses.clamped import LabelledLoss, LogLikelihood, SoftmaxMargin
 from ..types import Bools, Floats, Ints, Seed
-from .corpus import PackedClamp, SparseCorpus, corpus_of
+from .corpus import PackedClamp, SparseCorpus, corpus_by
 from .emissions import EmissionFeatures
 from .linear_chain import ChainNode
 from .merged import SEEDS, MergedStates, Ties, Variables, keys_of
@@ -45,7 +45,7 @@ class CorpusObjective(Weights):
         self._loss: Any = loss
         self._structure = self.architecture.in_training().with_threads(default_threads())
         self._annotation: list[_BatchAnnotation] = []
-        self._layers: list[Any] = [*map(corpus_of, model.layers)]
+        self._layers: list[Any] = [corpus_by(layer.attrs["role"], layer) for layer in model.layers]
         for batch in corpus:
             annotation = _BatchAnnotation(PackedClamp.of(batch.allowed), batch.weights, batch.structure, batch.soft)
             self._annotation.append(annotation)

@@ -121,8 +121,7 @@ class ListedFeatures:
         """A copy with saved data."""
         features = copy.copy(self)
         features.gazetteers = {name: read(saved, Gazetteer) for name, saved in data["gazetteers"].items()}
-        one = {"": data["clusters"]} if "clusters" in data else {}  # as versions before 0.15 saved the only table
-        tables = data.get("cluster_tables", one)
+        tables = data.get("cluster_tables", {})
         features.clusters = {name: read(saved, Clusters) for name, saved in tables.items()}
         features.vectors = read(data["word_vectors"], WordVectors) if "word_vectors" in data else None
         features.recompile()

@@ -391,16 +391,6 @@ class SparseNode(Node):
             move_weights(model, name, old.tables[name], tables[name], columns[name])
         model.attrs[self.attr] = old.with_tables(tables, n_states=n_states)
 
-    def add_noise(self, model: Model, states: Bools, draw: Callable[[tuple[int, ...]], Floats]) -> None:
-        features = self.features(model)
-        for name, table in features.tables.items():
-            if not features.is_of_pairs(name):
-                weights: Any = model.get_param(name).copy()
-                chosen = states[table.pair_columns]
-                weights[chosen] += draw((int(chosen.sum()),)).astype(np.float32)
-                model.set_param(name, weights)
-        features.forget_scores()
-
     def forget(self, model: Model) -> None:
         features = self.features(model)
         super().forget(model)

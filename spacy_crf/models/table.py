@@ -257,10 +257,6 @@ class Table:
         places[before._slots.first[has_weights]] = self._slots.first[has_weights]
         return places
 
-    def with_weights(self, features: TokenFeatures) -> TokenFeatures:
-        """The features that have weights."""
-        return some_of(features, self.pair_starts[features.rows + 1] > self.pair_starts[features.rows])
-
     def add_references(
         self, first_slots: NDArray[np.integer], slots: Floats, scores: Floats, *, place: int = 0, threads: int = 1
     ) -> None:
@@ -320,7 +316,7 @@ class Table:
         that have no weights.
         """
         if features.values is not None:
-            return self.with_weights(features)
+            return some_of(features, self.pair_starts[features.rows + 1] > self.pair_starts[features.rows])
         rows = places[features.rows]
         return some_of(features._replace(rows=rows), rows >= 0)
 

@@ -50,7 +50,7 @@ class CRFEntityRecognizer(CRFPipe):
     def _take_settings(self, saved: dict[str, Any]) -> None:
         if self._chooses_scheme:
             self.cfg["scheme"] = saved["scheme"]
-        self.cfg["space_edges"] = saved.get("space_edges", False)  # earlier versions saved none
+        self.cfg["space_edges"] = saved["space_edges"]
         super()._take_settings(saved)
 
 

@@ -13,7 +13,7 @@ from spacy_crf import checks
 from spacy_crf.features.doc_batch import DocBatch
 from spacy_crf.features.extractor import CompiledTemplates, FeatureSet
 from spacy_crf.features.gazetteers import Gazetteer
-from spacy_crf.features.items import ItemReader, Items
+from spacy_crf.features.items import Functions, ItemReader, Items
 from spacy_crf.features.templates import TemplatePart
 from spacy_crf.features.token_columns import MOST_WORDS, TokenColumns
 from spacy_crf.kernels.hashing import ABSENT
@@ -177,5 +177,7 @@ def share(owner: str, emissions: Any, ties: dict[str, TieTemplate], given: Any) 
     must = "false: the emissions have no features. Take spacy_crf.SparseEmissions.v1 or HashedEmissions.v1"
     checks.expect(store is not None, owner, NAME, given, must)
     source = SharedFeatures(owner, ties, templates)
-    store.set_stage(store.feature_set.with_source(NAME, source), store.first_stage)
+    feature_set = store.feature_set.with_stage([f"fn:{NAME}[0]"])
+    feature_set.functions = Functions({**feature_set.functions, NAME: source})
+    store.set_stage(feature_set, store.first_stage)
     return templates

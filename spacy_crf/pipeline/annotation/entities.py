@@ -160,7 +160,8 @@ class Entities(Annotation):
         for token in starts[:-1][starts[:-1] < len(iob)].tolist():
             if iob[token] == INSIDE:
                 report.add("gold entities cross the start of a sentence, and count as missing", place(token))
-                iob = _without_entity_at(iob, token)
+                opening = _openings(iob)
+                iob = np.where(opening == opening[token], MISSING, iob)
         return Supervision(self.scheme.clamp(iob, np.maximum(label, 0), starts, len(self.labels)), iob == MISSING)
 
     @staticmethod
@@ -337,12 +338,6 @@ def _aligned_entities(example: Example, report: GoldReport) -> NDArray[np.uint64
 def _openings(iob: NDArray) -> NDArray[np.int64]:
     """For each token the last token up to it that is not INSIDE; -1 for none: int64[T]."""
     return np.maximum.accumulate(np.where(iob == INSIDE, -1, np.arange(len(iob)))) if len(iob) else np.zeros(0, int)
-
-
-def _without_entity_at(iob: NDArray, token: int) -> NDArray:
-    """Mark the entity around a token, which is INSIDE, as missing."""
-    opening = _openings(iob)
-    return np.where(opening == opening[token], MISSING, iob)
 
 
 def _repaired(iob: NDArray) -> NDArray:
