@@ -12,11 +12,10 @@ from .. import checks
 from ..errors import Errors, no_component
 from ..features.doc_batch import DocBatch
 from .pipe import batches
-from .prediction import CRFPipe, least_of_labels, read_min_prob
+from .prediction import CRFPipe, least_of_labels, read_min_prob, whole
 from .preset_annotation import BLOCKED, FORCED
 from .probabilities import ask
 from .supervision import Keys
-from .white_space import without_edges
 
 Likely = list[tuple[Span, float]]
 
@@ -98,8 +97,8 @@ def _likely_spans(pipe: CRFPipe, docs: list[Doc], of_label: dict[str, float]) ->
         return [pipe.span_probabilities(doc, least) for doc in docs]
     batch = DocBatch(docs)  # at once, which is 30 times as fast for short texts
     pipe.require_ready(batch)
-    parts, scores = without_edges(pipe.parts(), batch, pipe.model.predict(batch))
-    segments, probabilities = ask(parts, batch, scores, None).likely_spans(least)
+    question = whole(pipe.parts(), batch, pipe.model.predict(batch))
+    segments, probabilities = ask(question).likely_spans(least)
     number = np.searchsorted(batch.bounds, segments.start, side="right") - 1
     found: list[Likely] = [[] for _ in docs]
     shift, labels = batch.bounds[number], pipe.labels
