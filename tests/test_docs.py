@@ -22,6 +22,7 @@ from spacy.util import registry
 
 from spacy_crf.errors import quietly
 
+from .reference_pages import entry_points
 from .warm_python import warm_python
 
 ROOT = Path(__file__).parents[1]
@@ -72,6 +73,14 @@ def test_every_page_is_in_the_index():
     index = ROOT / "docs" / "index.md"
     listed = re.findall(r"^\w+$", index.read_text(encoding="utf8"), re.MULTILINE)
     assert sorted(listed) == sorted(page.stem for page in (ROOT / "docs").glob("*.md") if page != index)
+
+
+def test_what_a_config_may_name_is_little_enough_to_know_and_is_on_a_written_page():
+    pages = [page.read_text(encoding="utf8") for page in PAGES if not page.stem.startswith("reference_")]
+    written = set(re.findall(r"\w[\w.]*\w", "\n".join(pages)))
+    names = [name for _, name, _ in entry_points()]
+    assert len(names) <= 75
+    assert [name for name in names if name not in written] == []
 
 
 @pytest.mark.issue(20)
