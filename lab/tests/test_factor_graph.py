@@ -390,7 +390,7 @@ def test_probabilities_of_a_doc(nlp, unseen):
     ]
     assert -0.5 < pipe.log_probability(doc, example.reference.ents) <= 0.0
     for ask in (lambda: pipe.n_best(doc, 2), lambda: pipe.sample(doc, 2, 0)):
-        with pytest.raises(ValueError, match=r"CRF366.*BeliefPropagation.*These do: .*spacy_crf.Jun"):
+        with pytest.raises(ValueError, match=r"CRF366.*BeliefPropagation.*These do: .*spacy_crf_lab.Jun"):
             ask()
 
 
