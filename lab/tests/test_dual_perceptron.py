@@ -85,7 +85,7 @@ def test_the_tokens_of_mistakes_are_the_basis(tmp_path):
 def test_kernels_solve_exclusive_or(name):
     features = {**ATOMS, "templates": ["lower[0]", "lower[1]"]}
     nlp, _, _ = trained(
-        "MaxEnt.v1", "crf_tagger", features=features, kernel=name, steps=40, examples=lambda nlp: tag_examples(nlp, XOR)
+        "MaxEnt", "crf_tagger", features=features, kernel=name, steps=40, examples=lambda nlp: tag_examples(nlp, XOR)
     )
     right = [
         token.tag_ == gold.tag_ for e in tag_examples(nlp, XOR) for token, gold in zip(nlp(e.predicted), e.reference)
