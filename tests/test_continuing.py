@@ -19,7 +19,7 @@ from spacy_crf.models.node import Evidence
 from spacy_crf.optimizers.anchor import LATER, STRENGTH, Anchored
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.pipeline.new_texts import complete
-from spacy_crf.pipeline.training_data import VIEWS
+from spacy_crf.pipeline.prepared import VIEWS
 
 from .test_new_labels import COMPONENTS, NEW_OF_ENTITIES, OPTIMIZERS, SLOW, found, make, texts_of, wanted
 from .util import NER_TEXTS, ner_examples

@@ -13,7 +13,7 @@ from spacy.training import Example
 from spacy.util import registry
 
 from spacy_crf.pipeline.corpora import clock
-from spacy_crf.pipeline.training_data import PreparedBatch
+from spacy_crf.pipeline.prepared import PreparedBatch
 
 from .util import NER_TEXTS, entities, ner_doc, ner_examples, plain, tag_examples
 

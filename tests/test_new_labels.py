@@ -9,7 +9,7 @@ from spacy.training import Example
 from spacy.util import registry
 from thinc.util import data_validation
 
-from spacy_crf.pipeline.training_data import VIEWS
+from spacy_crf.pipeline.prepared import VIEWS
 
 from .util import NER_TEXTS, TAG_TEXTS, entities, ner_examples, plain, tag_examples
 

@@ -27,7 +27,7 @@ from spacy_crf.optimizers.perceptron import (
     PassiveAggressive,
 )
 from spacy_crf.optimizers.sgd import SGD, AdaGrad
-from spacy_crf.pipeline.training_data import VIEWS
+from spacy_crf.pipeline.prepared import VIEWS
 
 SENTENCES = [
     ("Ada Lovelace visited London in May", ["B-PER", "I-PER", "O", "B-LOC", "O", "O"]),

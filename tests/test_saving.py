@@ -23,7 +23,7 @@ from spacy_crf import whole_files
 from spacy_crf.cli.shared import save_pipeline
 from spacy_crf.features.feature_index import FeatureIndex
 from spacy_crf.optimizers.lbfgs import LBFGS
-from spacy_crf.pipeline import learned_texts, saving
+from spacy_crf.pipeline import saving, training
 
 from .util import NER_TEXTS, entities, ner_examples, plain, tag_examples
 
@@ -723,15 +723,15 @@ def test_the_texts_that_a_component_has_learned_from_are_known(tmp_path):
 
 
 def test_of_very_many_texts_the_smallest_hashes_are_kept(monkeypatch):
-    monkeypatch.setattr(learned_texts, "MOST", 100)
+    monkeypatch.setattr(training, "MOST_LEARNED", 100)
     nlp = spacy.blank("en")
     texts = [Example.from_dict(nlp.make_doc(f"text {n}"), {}) for n in range(1200)]
-    learned = learned_texts.LearnedTexts(is_known=True)
+    learned = training.LearnedTexts(is_known=True)
     learned.add(texts[:600])
     learned.add(texts[200:600])
-    for known in (learned, learned_texts.LearnedTexts.unpacked(learned.packed())):
+    for known in (learned, training.LearnedTexts.unpacked(learned.packed())):
         assert len(known.packed()) == 800
         assert known.count(texts[:600]) == 600 and known.count(texts[600:]) == 0
         assert 400 < known.count(texts) < 800
     for damaged in (None, b"1234567", "text", 3):
-        assert learned_texts.LearnedTexts.unpacked(damaged).count(texts) is None
+        assert training.LearnedTexts.unpacked(damaged).count(texts) is None

@@ -21,7 +21,7 @@ from spacy.util import load_config, registry
 from spacy_crf import progress
 from spacy_crf.optimizers import batch
 from spacy_crf.optimizers.lbfgs import LBFGS
-from spacy_crf.pipeline import training_data
+from spacy_crf.pipeline import training
 from spacy_crf.pipeline.corpora import Corpus, Tick, clock, left_at_exit, not_searched
 
 from .util import NER_TEXTS, entities, ner_doc, ner_examples, plain
@@ -148,7 +148,7 @@ def test_a_reading_that_fails_ends_the_bar(monkeypatch):
     monkeypatch.setattr(sys, "stderr", stderr)
     monkeypatch.setattr(progress, "_SHORT", 0.0)
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(training_data, "block_tokens", lambda features: 1)
+    monkeypatch.setattr(training, "block_tokens", lambda features: 1)
     nlp = spacy.blank("en")
     reading = nlp.add_pipe("crf_ner").training.blocks(ner_examples(nlp))
     next(reading)

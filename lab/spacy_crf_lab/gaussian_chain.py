@@ -32,8 +32,7 @@ from spacy_crf.models.corpus import corpus_by
 from spacy_crf.models.emissions import Emissions
 from spacy_crf.models.node import AnnotatedDocs, Batches, Node, check_equal
 from spacy_crf.models.texts import OfTexts, check_text_emissions
-from spacy_crf.pipeline.annotation.annotation import GoldReport, Supervision
-from spacy_crf.pipeline.supervision import Keys
+from spacy_crf.pipeline.annotation.annotation import GoldReport, Keys, Supervision
 from spacy_crf.types import Floats, Ints
 
 from .errors import Errors

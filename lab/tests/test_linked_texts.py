@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from spacy_crf.cli import app
 from spacy_crf.features.doc_batch import DocBatch
 from spacy_crf.optimizers.lbfgs import LBFGS
-from spacy_crf.pipeline import corpora, training_data
+from spacy_crf.pipeline import corpora, training
 from spacy_crf_lab.linked_texts import predict_together
 from spacy_crf_lab.ties.documents import CoCited, Collection, LinkedDocuments
 from tests.test_crf_textcat import CONFIG, WORDS
@@ -161,7 +161,7 @@ def test_training_does_not_depend_on_blocks(monkeypatch, limit):
     cat = nlp.get_pipe("crf_textcat")
     weights = np.random.default_rng(1).normal(size=len(cat.training.objective(LBFGS(), examples).weights()))
     expected = cat.training.objective(LBFGS(), examples).evaluate(weights)
-    monkeypatch.setattr(training_data, "block_tokens", lambda _: limit)
+    monkeypatch.setattr(training, "block_tokens", lambda _: limit)
     objective = cat.training.objective(LBFGS(), examples)
     assert objective.n_batches > 1
     value, gradient = objective.evaluate(weights)

@@ -279,7 +279,7 @@ class Annotator:
     """
 
     def __init__(self, options: AnnotateOptions, n_parts: int = 0):
-        from ..pipeline.prediction import tell_probabilities
+        from ..pipeline.probabilities import tell_probabilities
 
         self._options, self._digits = options, max(5, len(str(n_parts - 1)))
         import_code(options.code)

@@ -71,7 +71,7 @@ class Demo:
         file: Optional[Path] = None,
         title: str = "pipeline",
     ):
-        from ..pipeline.prediction import tell_probabilities
+        from ..pipeline.probabilities import tell_probabilities
 
         wanted = "of spacy_crf that gives labels, to try"
         pipes = our_pipes(nlp, component, wanted, lambda pipe: pipe.labelled, of_tokens=False)
@@ -142,7 +142,7 @@ class Demo:
 
     def save(self, given: dict[str, Any]) -> dict[str, Any]:
         """Append a "text" with all its "spans", the annotation of a "component", to the file, unless it was appended before."""
-        from ..pipeline.prediction import labelling
+        from ..pipeline.probabilities import labelling
 
         if self._file is None:
             raise ValueError(Errors.CRF975)

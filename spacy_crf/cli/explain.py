@@ -60,7 +60,7 @@ def show_cli(
 ) -> None:
     """Print the entities, tags or labels of texts."""
     from ..explain.displacy_marks import render
-    from ..pipeline.prediction import tell_probabilities
+    from ..pipeline.probabilities import tell_probabilities
 
     check_writable(html)
     nlp = load_pipeline(model)

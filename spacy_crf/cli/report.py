@@ -216,7 +216,7 @@ def calibrate_cli(
     svg: SvgOption = None,
 ) -> None:
     """Compare probabilities with shares of right spans."""
-    from ..pipeline.prediction import tell_probabilities
+    from ..pipeline.probabilities import tell_probabilities
     from ..report import charts
 
     check_writable(svg, data)

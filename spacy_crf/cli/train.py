@@ -113,7 +113,8 @@ def update_cli(
     """Continue the training of a pipeline on new texts. The training adds new labels and features, and
     changes old weights as little as the new texts allow. The command prints the scores before and after."""
     from ..optimizers.lbfgs import LBFGS
-    from ..pipeline.new_texts import complete, contradicted, labels_of
+    from ..pipeline.new_texts import complete, contradicted
+    from ..pipeline.training import labels_of
 
     nlp = load_pipeline(model)
     check_writable(output / "meta.json")

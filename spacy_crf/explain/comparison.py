@@ -11,8 +11,8 @@ from .. import arrays
 from ..errors import Errors
 from ..features.doc_batch import DocBatch
 from ..inference.structure import Structure
+from ..pipeline.decoding import by_steps
 from ..pipeline.preset_annotation import restrict
-from ..pipeline.white_space import by_steps
 from ..types import Floats
 from .explanation import Explanation, Row, RuleEffect, SpanOf
 from .reading import Reading

@@ -12,7 +12,7 @@ from ..errors import Errors
 from ..features.doc_batch import DocBatch
 from ..pipeline.annotation.cats import Cats, SeveralCats
 from ..pipeline.pipe import check_doc
-from ..pipeline.prediction import labelling
+from ..pipeline.probabilities import labelling
 from ..schemes import NO_SEGMENTS, Segments
 from .comparison import Comparison, Likelihoods, NothingToCompare, Sides, nothing, preset_labellings
 from .contributions import contrast, contrast_of_labels, leave_out, log_odds

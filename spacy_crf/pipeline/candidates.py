@@ -11,11 +11,11 @@ from spacy.tokens import Doc, Span, SpanGroup
 from .. import checks
 from ..errors import Errors, no_component
 from ..features.doc_batch import DocBatch
+from .annotation.annotation import Keys
 from .pipe import batches
 from .prediction import CRFPipe, least_of_labels, read_min_prob, whole
 from .preset_annotation import BLOCKED, FORCED
 from .probabilities import ask
-from .supervision import Keys
 
 Likely = list[tuple[Span, float]]
 

@@ -24,10 +24,10 @@ from ..models.chain_set import chain_of, check_inner
 from ..models.node import AnnotatedDocs
 from ..schemes import Segments
 from ..types import Floats, Ints, SetClamp
-from .annotation.annotation import Annotation, GoldReport
+from .annotation.annotation import KEYS, Annotation, GoldReport
 from .pipe import only_docs
-from .prediction import CRFPipe, labelling
-from .supervision import KEYS
+from .prediction import CRFPipe
+from .probabilities import labelling
 from .training import Training
 
 
@@ -57,20 +57,20 @@ class SetTraining(Training):
     """Training of a set: the annotation of each chain, side by side."""
 
     def to_count(self, docs: list[Doc], examples: list[Example], report: GoldReport) -> AnnotatedDocs:
-        parts = [chain.training.to_count(docs, examples, report) for chain in self._pipe.chains]
+        parts = [chain.training.to_count(docs, examples, report) for chain in self.pipe.chains]
         joined = self._joined(parts)
         for part in parts:  # a token that only other chains annotate has nothing to count for this one
             states_of(part.allowed)[part.unset & ~joined.unset] = False
         return joined
 
     def data(self, examples: list[Example], kind: str = "objective") -> AnnotatedDocs:
-        return self._joined([chain.training.data(examples, kind) for chain in self._pipe.chains])
+        return self._joined([chain.training.data(examples, kind) for chain in self.pipe.chains])
 
     def _joined(self, parts: list[AnnotatedDocs]) -> AnnotatedDocs:
-        chains = self._pipe.chains
+        chains = self.pipe.chains
         if len(chains) == 1:
             return parts[0]
-        usual = self._pipe.model.attrs["role"].in_training().with_threads(default_threads())
+        usual = self.pipe.model.attrs["role"].in_training().with_threads(default_threads())
         states = tuple(chain.states for chain in chains)
         columns = zip(*(self._of_set(chain, part.alternatives) for chain, part in zip(chains, parts)))
         return parts[0]._replace(

@@ -149,20 +149,7 @@ def clock() -> Callable[[Iterable[Example]], Iterable[list[Example]]]:
     return tick
 
 
-# Collections of young objects before one of all objects: practically never
-_NEVER = 1 << 30
 _YOUNG = 1  # generation of objects that survived at most one collection
-
-
-@contextmanager
-def only_young_searched() -> Iterator[None]:
-    """Within the context, the garbage collector searches only young objects; for phases that read much data and keep it."""
-    first, second, old = gc.get_threshold()
-    gc.set_threshold(first, second, _NEVER)
-    try:
-        yield
-    finally:
-        gc.set_threshold(first, second, old)
 
 
 @contextmanager
@@ -224,3 +211,27 @@ def doc_bin(docs: Iterable[Doc], **settings: Any) -> DocBin:
             stored.flags[-1][SOURCE] = doc.user_data[KEY]
     stored.store_user_data = True
     return stored
+
+
+def why_empty(name: str, nlp: Optional[Language], has_own: bool) -> str:
+    """Why a corpus has no texts; `has_own`: whether it is [initialize.components.NAME.corpus]."""
+    config = {} if nlp is None else nlp.config.interpolate()
+    section = config.get("training", {}).get("train_corpus") or ""
+    if has_own:
+        section = f"initialize.components.{name}.corpus"
+    block = config
+    for key in section.split("."):
+        block = block.get(key) if isinstance(block, dict) else None
+    path = block.get("path") if isinstance(block, dict) else None
+    if not path:
+        return "get_examples gave none"
+    path = Path(path)
+    if not path.exists():
+        why = "does not exist"
+    elif path.is_dir():
+        why = "is a folder without .spacy files, or with empty ones"
+    elif path.suffix != ".spacy":
+        why = f"is no .spacy file. `python -m spacy crf convert {path} {path.with_suffix('.spacy')}` makes one of it"
+    else:
+        why = "holds no texts, or none that limit and max_length let through"
+    return f"[{section}] path = {path} {why}"

@@ -1,9 +1,11 @@
-"""How a component decodes the scores of a structure, and the distribution over the labellings of a Doc.
+"""How a component decodes the scores of a structure.
 
 Labellings are tags in all arguments and results; for segments these are BIO tags.
 """
 
+import logging
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from copy import copy
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
@@ -25,16 +27,17 @@ from ..inference.structure import SpanStates, Structure
 from ..losses.clamped import LabelledLoss
 from ..models.architecture import Architecture
 from ..schemes import NO_SEGMENTS, Segments, TransitionMask
-from ..types import ChainScores, Floats
-from . import supervision
-from .annotation.annotation import Annotation, GoldReport, Supervision
-from .supervision import Keys, Spelt
+from ..types import Bools, ChainScores, Floats
+from .annotation.annotation import Annotation, GoldReport, Keys, Supervision
 
 if TYPE_CHECKING:
     from ..constraints.decoding import Decoded, Documents
     from ..constraints.rule_set import RuleSet
     from ..constraints.settings import Constraints
+    from .rule_matching import RuleMatcher
+    from .supervision import Spelt
 
+logger = logging.getLogger("spacy.spacy_crf")
 States = NDArray[np.int32]
 
 
@@ -274,6 +277,8 @@ class Decoding:
     ) -> Supervision:
         """Supervision by the annotation in tags (`gold`), the alternatives and the incorrect spans."""
         wrong = NO_SEGMENTS
+        if keys.alternatives or keys.incorrect:
+            from . import supervision
         if keys.alternatives:
             supervision.allow_alternatives(gold, self.annotation, examples, keys.alternatives, report)
         if keys.incorrect:
@@ -281,8 +286,10 @@ class Decoding:
         clamp, steps = self.spell(gold.clamp, starts)
         return Supervision(clamp, gold.unset, wrong, steps)
 
-    def spell_spans(self, spans: Segments) -> Spelt:
+    def spell_spans(self, spans: Segments) -> "Spelt":
         """How tags spell spans (label -1: none). RAISES (ValueError): CRF828 if that depends on the span before."""
+        from .supervision import Spelt
+
         length = spans.end - spans.start
         starts = np.append(0, np.cumsum(length))
         named = Segments(starts[:-1], starts[1:], spans.label)
@@ -403,3 +410,88 @@ def check_knows_states(name: str, loss: LabelledLoss) -> None:
         fitting = [key for key, each in sorted(known.items()) if key.startswith("spacy_crf.") and not each.names_states]
         reason = "it asks for the state of each token, and annotation only names tags"
         raise cant_train(loss, f"several states of one tag in '{name}'", reason, ", ".join(fitting))
+
+
+class Rules(NamedTuple):
+    """Rules compiled for the present labels."""
+
+    all: "RuleSet"
+    matcher: "RuleMatcher"
+    # The same rules for other states of the same tags: makes them, and what it has made
+    make: "Callable[[Decoding], Rules]"
+    made: "dict[Decoding, Rules]"
+
+    def over(self, decoding: Decoding) -> "Rules":
+        """The rules compiled for the states of another decoding."""
+        if decoding not in self.made:
+            self.made[decoding] = self.make(decoding)
+        return self.made[decoding]
+
+
+class Parts(NamedTuple):
+    """The parts by which a component predicts and learns."""
+
+    name: str
+    model: Model
+    annotation: Annotation
+    decoding: Decoding
+    loss: LabelledLoss
+    rules: Optional[Rules]
+    settings: dict[str, Any]
+    told: set[str]  # warnings that are given once, and were
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return self.annotation.labels
+
+    def warn(self, message: str, **values: Any) -> None:
+        logger.warning(message.format(name=self.name, **values))
+
+    def warn_once(self, message: str, **values: Any) -> None:
+        if message not in self.told:
+            self.told.add(message)
+            self.warn(message, **values)
+
+
+class Unsettled(NamedTuple):
+    """The part of some Docs that prediction still has to label."""
+
+    parts: Parts  # that decode the scores
+    docs: DocBatch
+    scores: Any
+    clamp: Any
+    asked: DocBatch  # the Docs as a whole
+    restricted: Callable[[Any], Any]  # the same part of other scores of the Docs
+    starts: NDArray[np.int64]  # where the sequences started before tokens were left out
+    settled: Optional[NDArray[np.bool_]] = None  # [T] tokens whose label is known
+    kept: Optional[NDArray[np.int64]] = None  # tokens that take part, None for all
+
+    def tags(self, tags: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Tags of all tokens (int32[T]) from tags of the tokens that take part; -1 for the others."""
+        return tags if self.kept is None else spread(tags, self.kept, int(self.starts[-1]), -1)
+
+
+def without_edges(parts: Parts, docs: DocBatch, scores: Any, settled: Optional[Bools] = None) -> tuple[Parts, Any]:
+    """Exclude the labellings of Docs that have white space at an edge of a span. The parts and the scores stay the same for Docs
+    without white space, and for components whose spans may have it there.
+
+    settled (bool[T]): Tokens whose label is known, and stays.
+    RETURNS (Parts, Any): The parts that decode the scores, and the scores.
+    """
+    if parts.annotation.space_edges or not docs.is_space.any():
+        return parts, scores
+    blank = docs.is_space if settled is None else docs.is_space & ~settled
+    decoding = parts.decoding.over_bridges()
+    scores = parts.decoding.bridges.widened(scores, blank)
+    if decoding is parts.decoding:
+        return parts, scores
+    rules = None if parts.rules is None else parts.rules.over(decoding)
+    return parts._replace(decoding=decoding, rules=rules), scores
+
+
+def by_steps(parts: Parts, docs: DocBatch, scores: Any, settled: Optional[Bools] = None) -> tuple[Parts, Any]:
+    """`without_edges` for explanations, which keep the model's states: much larger scores of chains."""
+    if parts.annotation.space_edges or not docs.is_space.any():
+        return parts, scores
+    blank = docs.is_space if settled is None else docs.is_space & ~settled
+    return parts, parts.decoding.bridges.by_steps(scores, blank)

@@ -1,11 +1,12 @@
 """The steps that initialize a component: find its labels, count its features, and prepare a streamed corpus."""
 
+import gc
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Optional
 
-import numpy as np
 from spacy.language import Language
 from spacy.tokens import Doc, Token
 from spacy.training import Example, validate_get_examples
@@ -14,29 +15,21 @@ from thinc.api import Optimizer
 
 from .. import checks
 from ..errors import Errors, Warnings, announcements, counted
-from ..features.clusters import TABLE_NAME, read_clusters
-from ..features.doc_batch import DocBatch
-from ..features.gazetteers import read_gazetteers
-from ..features.word_vectors import read_vectors
 from ..inference.linear_chain import LinearChain
 from ..kernels import announcing
 from ..models.node import AnnotatedDocs, forget
-from ..models.objective import TiedObjective
-from ..models.pool import held_out_sequences
 from ..optimizers.objective import CRFOptimizer
 from .annotation.annotation import GoldReport
-from .corpora import only_young_searched
-from .earlier_components import annotator, annotators_that_learn, require_upstream
-from .learned_texts import LearnedTexts
-from .new_texts import labels_of
 from .pipe import LearningPipe
 from .saving import FILE_NAME, forget_gradients, unchanged_by_errors
-from .tokenization import TokenComparison
-from .training_data import PreparedCorpus, view_for
+from .training import LearnedTexts, labels_of
 
 Read = Callable[[], Iterable[Example]]
 
-LEAST_KNOWN = 0.05  # of the words of the training data: less knows a table of another language
+# Collections of young objects before one of all objects: practically never
+_NEVER = 1 << 30
+MOST_TOKENS = 2000  # of the first texts, which take the tokenizer some milliseconds
+MOST_OTHER = 0.01  # of the tokens
 _PER_PAIR = 2.6e-10  # seconds of CPU for a pass of a chain, for each token and pair of tags
 _LONG_PASS = 10.0  # seconds
 
@@ -45,6 +38,17 @@ def initialize(pipe: LearningPipe, read: Read, **settings: Any) -> None:
     """Initialize a component. After an error it is unchanged. For the settings see `LearningPipe.initialize`."""
     with unchanged_by_errors(pipe), only_young_searched():
         Initialization(pipe, read, **settings).run()
+
+
+@contextmanager
+def only_young_searched() -> Iterator[None]:
+    """Within the context, the garbage collector searches only young objects; for phases that read much data and keep it."""
+    first, second, old = gc.get_threshold()
+    gc.set_threshold(first, second, _NEVER)
+    try:
+        yield
+    finally:
+        gc.set_threshold(first, second, old)
 
 
 class Initialization:
@@ -67,7 +71,11 @@ class Initialization:
     ):
         self.pipe, self.read, self.nlp, self.labels = pipe, read, nlp, labels
         self.corpus, self.shards = corpus, shards
-        self._take_words(**lists)
+        self.words: Any = None  # settings of lists of words, None if there are none and no template reads any
+        if any(value is not None for value in lists.values()) or any(map(_reads_lists, pipe.feature_stores)):
+            from .word_lists import read_settings
+
+            self.words = read_settings(pipe, **lists)
         possible = labels is None or (isinstance(labels, Iterable) and not isinstance(labels, (str, bytes)))
         checks.expect(possible, pipe.owner, "labels", labels, "a list of texts")
         checks.expect(corpus is None or callable(corpus), pipe.owner, "corpus", corpus, "a reader of examples")
@@ -75,6 +83,8 @@ class Initialization:
         must = 'a block with @misc = "spacy_crf.shards.v1"'
         checks.expect(shards is None or hasattr(shards, "begin"), pipe.owner, "shards", shards, must)
         if nlp is not None and pipe.has_encoder:
+            from .earlier_components import require_upstream
+
             require_upstream(pipe.name, pipe.model, nlp)
         self.saved = _saved(pipe, start_from)
         self.optimizer = pipe.training.first_optimizer(nlp)
@@ -103,6 +113,8 @@ class Initialization:
             pipe.training.corpus = self.work.corpus(pipe)
         elif prepares:  # the whole corpus, since every step uses all of it
             announcements.info("%s: reading the features of the corpus that every step is about", pipe.name)
+            from .prepared import PreparedCorpus, view_for
+
             pipe.training.corpus = PreparedCorpus(pipe, self.as_in_training(), view_for(self.optimizer))
 
     def prepare_model(self, is_new: bool) -> None:
@@ -116,7 +128,11 @@ class Initialization:
             pipe.training.continuation = None
             pipe.training.learned = LearnedTexts(is_known=self.work is None)  # workers read the texts of shards
             forget(pipe.model)
-        self.read_lists()
+        if self.words is not None:
+            from .word_lists import set_lists
+
+            set_lists(pipe, self.words, self.nlp, are_kept=self.saved is not None)
+        pipe.training.measure(self.read)
         if pipe.first_stage is not None and is_new:
             self.learn_first_stage()
         self.count_features()
@@ -140,6 +156,8 @@ class Initialization:
 
     def check_annotators(self, nlp: Language, optimizer: Optional[Optimizer]) -> None:
         """RAISES (ValueError): CRF410 if annotating components are trained in the same run."""
+        from .earlier_components import annotators_that_learn
+
         others = annotators_that_learn(nlp, self.pipe.name)
         if others:
             values = {"optimizer": type(optimizer).__name__, "others": ", ".join(map(repr, others))}
@@ -156,13 +174,17 @@ class Initialization:
             for example in get_examples():
                 yield example
             if example is None:
-                reason = _why_empty(self.pipe.name, self.nlp, self.corpus is not None)
+                from .corpora import why_empty
+
+                reason = why_empty(self.pipe.name, self.nlp, self.corpus is not None)
                 raise ValueError(Errors.CRF712.format(name=self.pipe.name, reason=reason))
 
         self.read = read
 
     def as_in_training(self) -> Iterator[Example]:
         """Examples whose predicted Docs are annotated as in `nlp.update`."""
+        from .earlier_components import annotator
+
         annotate = annotator(self.nlp, self.pipe.name, [])
         for example in self.read():
             doc = annotate(example)
@@ -191,76 +213,13 @@ class Initialization:
             if not (pipe.annotation.may_have_no_labels and are_made_up):
                 raise ValueError(pipe.annotation.no_labels(pipe.name, (eg.reference for eg in self.read())))
 
-    def _take_words(self, gazetteers: Any, clusters: Any, vectors: Any, words: Any) -> None:
-        """Read the settings about words: single ones, or those in `words`. RAISES (ValueError): CRF020."""
-        owner = f"[initialize.components.{self.pipe.name}]"
-        must = (
-            "a table with some of tables, vectors and gazetteers, and none of these beside it (its tables are clusters)"
-        )
-        words, single = checks.table(owner, "words", words, must), (clusters, vectors, gazetteers)
-        keys = ("tables", "vectors", "gazetteers")
-        named_once = all(words.get(key) is None or other is None for key, other in zip(keys, single))
-        checks.expect(named_once and words.keys() <= {*keys}, owner, "words", words, must)
-        tables = words.get("tables")
-        if not isinstance(tables, dict):  # one without a name
-            tables = {"": clusters if tables is None else tables}
-        names = all(TABLE_NAME.fullmatch(name) or len(tables) == 1 for name in tables)
-        checks.expect(
-            names, f"{owner[:-1]}.words]", "tables", tables, "tables under names without blanks, colons and brackets"
-        )
-        self.clusters = {name: table for name, table in tables.items() if table is not None}
-        self.vectors = words.get("vectors", vectors)
-        self.gazetteers = checks.table(self.pipe.owner, "gazetteers", words.get("gazetteers", gazetteers), "files")
-
-    def read_lists(self) -> None:
-        """RAISES (ValueError): CRF944 for lists that no template reads, CRF950 for lists other than those of kept weights."""
-        pipe, stores = self.pipe, self.pipe.feature_stores
-        own = f"[initialize.components.{pipe.name}]"
-        known = {name: table for features in stores for name, table in features.clusters.items()}
-        wanted = dict.fromkeys(name for features in stores for name in features.feature_set.cluster_tables)
-        clusters = {}
-        for name in dict.fromkeys([*wanted, *self.clusters]):
-            settings = f"{own[:-1]}.words.tables] {name}" if name else f"{own} clusters"
-            template = f"cluster:{name}[-1..1]" if name else "cluster6[-1..1]"
-            given, read = self.clusters.get(name), partial(read_clusters, table=name)
-            what = f"clusters '{name}'" if name else "clusters"
-            table = self._of_words(what, template, settings, given, known.get(name), name in wanted, read)
-            clusters |= {} if table is None else {name: table}
-        settings = f"[initialize] vectors and {own} vectors"
-        known = next((features.vectors for features in stores if features.vectors is not None), None)
-        are_read = any(features.feature_set.vector_offsets for features in stores)
-        vectors = self._of_words("vectors", "vector[-1..1]", settings, self.vectors, known, are_read, read_vectors)
-        wanted = {name for features in stores for name in features.feature_set.gazetteers}
-        unused = [name for name in self.gazetteers if name not in wanted]
-        if unused:
-            unread = {"what": f"gazetteers {', '.join(unused)}", "template": f"in:{unused[0]}[0]"}
-            raise ValueError(Errors.CRF944.format(name=pipe.name, setting="gazetteers", **unread))
-        tokenizer = self.nlp.make_doc if self.nlp is not None else lambda text: Doc(pipe.vocab, words=text.split())
-        known = {name: gazetteer for features in stores for name, gazetteer in features.gazetteers.items()}
-        read = read_gazetteers(self.gazetteers, tokenizer, known, owner=pipe.owner)
-        for features in stores:
-            features.set_lists(read, clusters, vectors)
-        pipe.training.measure(self.read)
-
-    def _of_words(
-        self, what: str, template: str, settings: str, given: Any, known: Any, are_read: bool, read: Callable
-    ) -> Any:
-        """Clusters or vectors of words: those that the config names, or those of the model; None if no template reads any."""
-        name = self.pipe.name
-        if not are_read:
-            if given is not None:
-                raise ValueError(Errors.CRF944.format(name=name, what=what, template=template, setting=what))
-            return None
-        found = read(given, known, self.pipe.vocab, name=name)
-        if self.saved is not None and known is not None and found != known:
-            raise ValueError(Errors.CRF950.format(name=name, what=what, settings=settings))
-        return found
-
     # ---------------------------------------------------------------------------------------- features and weights
 
     def learn_first_stage(self) -> None:
         """RAISES (ValueError): CRF815 if annotating components are trained in the same run; CRF811."""
         pipe = self.pipe
+        from .earlier_components import annotators_that_learn
+
         others = [] if self.nlp is None else annotators_that_learn(self.nlp, pipe.name)
         if others:
             raise ValueError(Errors.CRF815.format(name=pipe.name, others=", ".join(map(repr, others))))
@@ -281,65 +240,23 @@ class Initialization:
             pipe.training.new_features = set()
 
     def announce(self) -> None:
-        """Log how much there is to learn, and how many words have clusters and vectors: words of another language have few.
-
-        RAISES (ValueError): CRF947 for a table of clusters that knows fewer than `LEAST_KNOWN` of the words.
-        """
-        pipe, stores = self.pipe, self.pipe.feature_stores
+        """Log how much there is to learn."""
+        pipe = self.pipe
         if pipe.sparse_features is not None:
             known = pipe.sparse_features.states
             sizes = {"label": len(pipe.labels), "feature": len(known.index), "weight": known.n_weights}
             values = [counted(n, what) for what, n in sizes.items()]
             announcements.info("%s: %s, %s of tokens with %s", pipe.name, *values)
-        is_learned = pipe.training.new_features is None  # there was annotation
-        told: set[str] = set()
-        for features in (features for features in stores if features.clusters):
-            known = features.clustered
-            for (name, table), found in zip(features.clusters.items(), () if known is None else known.are_in_one.T):
-                if name not in told:
-                    told.add(name)
-                    self._announce_table(name, int(found.sum()), len(found), len(table), is_learned)
-        for found, n in [features.have_vectors for features in stores if features.feature_set.vector_offsets][:1]:
-            if n and not found:
-                pipe.warn(Warnings.CRFW940, n=n, what="has a vector")
-            else:
-                announcements.info("%s: %d of %d words of the training data have a vector", pipe.name, found, n)
+        if self.words is not None:
+            from .word_lists import announce
 
-    def _announce_table(self, table: str, found: int, n: int, size: int, is_learned: bool) -> None:
-        """Log how many of n words are in the clusters of a table of some size. RAISES (ValueError): CRF947 for too few."""
-        name, own = self.pipe.name, f"[initialize.components.{self.pipe.name}"
-        # A table of the most frequent words alone may have few of the words of a large corpus
-        if is_learned and found < LEAST_KNOWN * min(n, size):
-            setting = f"{own}.words.tables] {table}" if table else f"{own}] clusters"
-            values = {"table": f" '{table}'" if table else "", "share": found / n, "setting": setting}
-            raise ValueError(Errors.CRF947.format(name=name, found=found, n=n, **values))
-        share = 100 * found / max(1, n)
-        what = f"a cluster of '{table}'" if table else "a cluster"
-        announcements.info("%s: %d of %d words of the training data are in %s (%.1f %%)", name, found, n, what, share)
+            announce(pipe)
 
     def find_optimum(self) -> None:
-        """Train the sparse features of a pool, whose objective has an optimum, by the component's own optimizer. Afterwards this
-        member is fixed, and the encoder learns. Held-out texts do not count."""
-        pipe, pool = self.pipe, self.pipe.model
-        optimizer: Any = pipe.optimizer  # a `CRFOptimizer`, see `Training.finds_optimum`
-        if pipe.training.new_features is not None:
-            return
-        announcements.info("%s: looking for the best weights of the features, before the encoder learns", pipe.name)
+        """See `pools.find_optimum`."""
+        from .pools import find_optimum
 
-        def taught() -> Iterator[AnnotatedDocs]:
-            for block in pipe.training.blocks(self.as_in_training()):
-                batch = pipe.training.data(block)
-                held_out = held_out_sequences(DocBatch.of(batch.docs), batch.starts, pool.attrs["held_out"])
-                weights = np.ones(len(held_out)) if batch.weights is None else batch.weights
-                yield batch._replace(weights=np.where(held_out, 0.0, weights))
-
-        objective = TiedObjective(pool.layers[0], pipe.loss, taught())
-        optimizer.forget(pipe.name)
-        while optimizer.stop_reason(pipe.name) is None:
-            optimizer.step(objective, key=pipe.name)
-        optimizer.forget(pipe.name)  # its state takes much memory
-        pipe.forget_scores()
-        pool.attrs["role"].at_rest = 1
+        find_optimum(self.pipe, self.as_in_training)
 
 
 def count(pipe: LearningPipe, get_examples: Read, nlp: Optional[Language], had_labels: bool) -> bool:
@@ -423,6 +340,8 @@ def earlier_annotation(pipe: LearningPipe, nlp: Optional[Language]) -> Callable[
     read = pipe.token_attributes
     if not read:
         return lambda example: example.predicted
+    from .earlier_components import annotator
+
     return annotator(nlp, pipe.name, [name for name in read if name not in pipe.annotation.writes])
 
 
@@ -439,28 +358,10 @@ def _saved(pipe: LearningPipe, start_from: Any) -> Optional[Path]:
     raise ValueError(Errors.CRF670.format(name=pipe.name, path=path, why=why))
 
 
-def _why_empty(name: str, nlp: Optional[Language], has_own: bool) -> str:
-    """Why a corpus has no texts; `has_own`: whether it is [initialize.components.NAME.corpus]."""
-    config = {} if nlp is None else nlp.config.interpolate()
-    section = config.get("training", {}).get("train_corpus") or ""
-    if has_own:
-        section = f"initialize.components.{name}.corpus"
-    block = config
-    for key in section.split("."):
-        block = block.get(key) if isinstance(block, dict) else None
-    path = block.get("path") if isinstance(block, dict) else None
-    if not path:
-        return "get_examples gave none"
-    path = Path(path)
-    if not path.exists():
-        why = "does not exist"
-    elif path.is_dir():
-        why = "is a folder without .spacy files, or with empty ones"
-    elif path.suffix != ".spacy":
-        why = f"is no .spacy file. `python -m spacy crf convert {path} {path.with_suffix('.spacy')}` makes one of it"
-    else:
-        why = "holds no texts, or none that limit and max_length let through"
-    return f"[{section}] path = {path} {why}"
+def _reads_lists(features: Any) -> bool:
+    """Whether templates read clusters, vectors or gazetteers."""
+    read = features.feature_set
+    return bool(read.cluster_tables or read.vector_offsets or read.gazetteers)
 
 
 def _unread(pipe: LearningPipe) -> set[str]:
@@ -475,3 +376,35 @@ def _found(doc: Doc, attributes: set[str]) -> set[str]:
     """The given attributes that a Doc has."""
     extensions = {f"ext:{key[1]}" for key in doc.user_data if key[0] == "._."}
     return {name for name in attributes if name in extensions or (":" not in name and doc.has_annotation(name.upper()))}
+
+
+class TokenComparison:
+    """Counts the tokens of some texts that the tokenizer of a pipeline would not make."""
+
+    def __init__(self, nlp: Language) -> None:
+        self._nlp = nlp
+        self._n_tokens = 0
+        self._n_others = 0
+        self._example = ""
+
+    def read(self, docs: Iterable[Doc]) -> None:
+        """Count the tokens of Docs, up to the first `MOST_TOKENS`."""
+        for doc in docs:
+            if self._n_tokens >= MOST_TOKENS:
+                return
+            text = doc.text.rstrip(" ") if doc.has_unknown_spaces else doc.text
+            if not text.strip() or len(text) > self._nlp.max_length:
+                continue
+            places = {(token.idx, token.idx + len(token)) for token in self._nlp.make_doc(text)}
+            words = [token for token in doc if not token.is_space]
+            others = [token for token in words if (token.idx, token.idx + len(token)) not in places]
+            self._n_tokens += len(words)
+            self._n_others += len(others)
+            if others and not self._example:
+                self._example = f"'{others[0].text}' in '{text[:40]}'"
+
+    def warn(self, pipe: LearningPipe) -> None:
+        """Warn if the tokenizer would not make more than a share `MOST_OTHER` of the tokens."""
+        if self._n_others > MOST_OTHER * self._n_tokens:
+            share = self._n_others / self._n_tokens
+            pipe.warn(Warnings.CRFW986, share=share, n=self._n_tokens, example=self._example)

@@ -1,21 +1,23 @@
 """Texts of later updates: their new labels and features, and how often a model that continues training has met known features."""
 
+import math
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Optional
 
+import numpy as np
 from spacy.attrs import IDS
 from spacy.language import Language
 from spacy.tokens import Doc, Span
 from spacy.training import Example
 
-from ..errors import Errors, announcements
 from ..models.node import Evidence
 from ..schemes import OUTSIDE
 from . import supervision
+from .annotation.annotation import Keys
 from .pipe import LearningPipe
-from .saving import unchanged_by_errors
+from .saving import parameters
 
 if TYPE_CHECKING:
     from ..optimizers.anchor import Anchor
@@ -23,47 +25,6 @@ if TYPE_CHECKING:
 SURE = 0.9  # probability from which a span that a component finds counts as annotated
 _POSSIBLE = 0.05  # probability from which tokens of a span count as not annotated
 _MOST_TEXTS = 1000  # in which contradictions are looked for
-
-
-def add_labels(pipe: LearningPipe, examples: Iterable[Example]) -> None:
-    """Add the labels of the annotation that the component does not have, except labels that it was told to leave out. After an
-    error no label is added.
-
-    RAISES (ValueError): CRF412 if the component has read its whole corpus already; or as `add_label`.
-    """
-    unknown = labels_of(pipe, examples).difference(pipe.labels, pipe.cfg["left_out"])
-    if not unknown:
-        return
-    if pipe.training.has_read_corpus:
-        raise ValueError(Errors.CRF412.format(name=pipe.name, labels=", ".join(map(repr, sorted(unknown)))))
-    with unchanged_by_errors(pipe):
-        for label in sorted(unknown):
-            pipe.add_label(label)
-    announcements.info("%s: new labels: %s", pipe.name, ", ".join(sorted(unknown)))
-
-
-def labels_of(pipe: LearningPipe, examples: Iterable[Example]) -> set[str]:
-    """Labels in the gold annotation, its alternatives and the soft labels."""
-    labels = set()
-    keys = supervision.Keys.of(pipe)
-    for example in examples:
-        labels.update(pipe.annotation.gold_labels(example.reference))
-        for key in (keys.alternatives, keys.soft):
-            if key in example.reference.spans:
-                labels.update(span.label_ for span in example.reference.spans[key])
-    return labels - pipe.annotation.outside
-
-
-def unmet(pipe: LearningPipe, examples: Iterable[Example], met: set[int]) -> list[Example]:
-    """Examples whose text, with this annotation, is new. Their fingerprints are added to those of earlier texts (`met`)."""
-    read = [IDS[name.upper()] for name in pipe.token_attributes]
-    keys, new = supervision.Keys.of(pipe), []
-    for example in examples:
-        check = hash((example.reference.text, supervision.fingerprint(pipe.annotation, [example], keys, read)))
-        if check not in met:
-            met.add(check)
-            new.append(example)
-    return new
 
 
 # ------------------------------------------------------------------------------- texts annotated for some labels alone
@@ -141,7 +102,7 @@ class Continuation:
     def __init__(self, evidence: Evidence):
         self.evidence = evidence
         self.since: Optional[Evidence] = None  # evidence of the texts since then, each counted once
-        self._met: set[int] = set()  # fingerprints of these texts
+        self.met: set[int] = set()  # fingerprints of these texts
         self._start: Any = None  # layout and values of the weights at the start
 
     def begin(self, pipe: LearningPipe) -> None:
@@ -150,11 +111,10 @@ class Continuation:
             frame = pipe.training.frame()
             self._start = frame, frame.weights()
 
-    def count(self, pipe: LearningPipe, examples: Iterable[Example]) -> None:
-        """Count texts that are new."""
-        new = [example.predicted for example in unmet(pipe, examples, self._met)]
+    def count(self, pipe: LearningPipe, new: list[Example]) -> None:
+        """Count new texts."""
         if new:
-            found = pipe.training.frame().evidence_of(new)
+            found = pipe.training.frame().evidence_of([example.predicted for example in new])
             self.since = found if self.since is None else self.since.plus(found)
 
     def anchor(self, pipe: LearningPipe, batch: Optional[Evidence] = None) -> "Anchor":
@@ -163,3 +123,42 @@ class Continuation:
 
         self.begin(pipe)
         return Anchor.of(pipe.training.frame(), self._start, self.evidence, self.since or batch, batch)
+
+
+def proximal_step_of(pipe: LearningPipe, optimizer: Any, before: dict[Any, Any]) -> Callable[[int], None]:
+    """A function that moves weights towards those of earlier training after a step; `before` are the weights before it."""
+    params, start = parameters(pipe.model), pipe.training.frame().weights()
+    gradients: list[Any] = [node.get_grad(name) for node, name in params if node.has_grad(name)]
+    length = math.sqrt(sum(float((gradient**2).sum()) for gradient in gradients))
+    averages = {}
+    if optimizer.averages is not None:
+        # Averages start from zero, as in thinc
+        averages = {key: optimizer.averages.get(key, 0.0 * weights) + 0.0 for key, weights in before.items()}
+
+    def step(n_sequences: int) -> None:
+        anchor = pipe.training.continuation.anchor(pipe)
+        # A single rate, since optimizers with several do not expose them
+        rate = float(np.linalg.norm(anchor.now - start)) / length if length else 0.0
+        moves = pipe.training.frame().parameters(anchor.drawn(anchor.now, rate, n_sequences) - anchor.now)
+        for node, name in params:
+            key = (node.id, name)
+            if key in moves:
+                weights = node.get_param(name) + moves[key]
+                node.set_param(name, weights)
+                if key in averages:
+                    node.ops.update_averages(averages[key], weights, optimizer.nr_update[key])
+                    optimizer.averages[key] = averages[key]
+
+    return step
+
+
+def unmet(pipe: LearningPipe, examples: Iterable[Example], met: set[int]) -> list[Example]:
+    """Examples whose text, with this annotation, is new. Their fingerprints are added to those of earlier texts (`met`)."""
+    read = [IDS[name.upper()] for name in pipe.token_attributes]
+    keys, new = Keys.of(pipe), []
+    for example in examples:
+        check = hash((example.reference.text, supervision.fingerprint(pipe.annotation, [example], keys, read)))
+        if check not in met:
+            met.add(check)
+            new.append(example)
+    return new

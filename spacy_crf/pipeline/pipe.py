@@ -33,8 +33,7 @@ from ..losses.clamped import LabelledLoss
 from ..models.emissions import EmissionFeatures
 from ..optimizers.objective import CRFOptimizer
 from .annotation.annotation import Annotation
-from .decoding import Decoding
-from .parts import Parts
+from .decoding import Decoding, Parts
 
 # Size of a batch. Tokenizing and predicting alternate, and each evicts the other's data from the caches, so large batches are
 # better. But the scores of their tokens should stay in the cache, and each Doc consists of a dozen containers: containers that

@@ -4,7 +4,7 @@ Without rules and probabilities, prediction only calls `viterbi`; other modules 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise, repeat
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 import numpy as np
@@ -16,17 +16,13 @@ from thinc.api import Model
 
 from .. import checks
 from ..checks import is_written
-from ..errors import Errors, Warnings, cant_train, shown
+from ..errors import Warnings, cant_train
 from ..features.doc_batch import DocBatch
 from ..losses.clamped import CLAMPED_LOSSES, ClampedLoss
 from ..schemes import NO_SEGMENTS, Segments
 from ..types import Floats
-from . import CERTAINTIES, OF_LABEL
-from .annotation.annotation import Annotation
-from .decoding import Decoder, Decoding, States
-from .parts import Parts, Rules, Unsettled
+from .decoding import Decoder, Decoding, Parts, Rules, States, Unsettled, without_edges
 from .pipe import LearningPipe, check_doc, only_docs
-from .white_space import without_edges
 
 if TYPE_CHECKING:
     from ..constraints.settings import Constraints
@@ -81,9 +77,11 @@ def predict(parts: Parts, docs: DocBatch, scores: Any = None) -> Prediction:
     else:
         tags = decoding.best_tags(question.scores, question.clamp)
     if least is not None and (settings["decode"] != "spans" or rules is None):  # rules may ask for less probable spans
+        from .probabilities import likely
+
         starts = question.scores.starts
-        tags, likely = _likely(tags, certainties["crf_prob"], least, starts, decoding, question.settled)
-        certainties = {name: values[likely] for name, values in certainties.items()}
+        tags, are_likely = likely(tags, certainties["crf_prob"], least, starts, decoding, question.settled)
+        certainties = {name: values[are_likely] for name, values in certainties.items()}
     found = certainties if settings["confidence"] else None
     return Prediction(question.tags(tags), scores.starts, docs.bounds, preset, found)
 
@@ -106,108 +104,6 @@ def whole(parts: Parts, docs: DocBatch, scores: Any) -> Unsettled:
     """Docs of which prediction has to label all tokens."""
     over, wide = without_edges(parts, docs, scores)
     return Unsettled(over, docs, wide, None, docs, lambda given: without_edges(parts, docs, given)[1], scores.starts)
-
-
-def _likely(tags: States, probabilities: Floats, least: Floats, starts, decoding: Decoding, known):
-    """Tags of the spans that are at least as probable as their label requires, and which of the spans these are (bool[N]). Tokens
-    of other spans get the tag outside, or no tag. Spans of known tokens (bool[T], None for none) stay."""
-    begin, end, label = decoding.segments(tags, starts)
-    unlikely = probabilities < least[label]
-    if known is not None:
-        unlikely = unlikely & ~known[begin]
-    covered = _covered(begin[unlikely], end[unlikely], len(tags))
-    return np.where(covered, decoding.outside, tags).astype(np.int32), ~unlikely
-
-
-def _covered(begin: NDArray[np.int64], end: NDArray[np.int64], n_tokens: int) -> NDArray[np.bool_]:
-    """Which tokens the spans cover: bool[T]."""
-    edges = np.zeros(n_tokens + 1, dtype=np.int64)
-    np.add.at(edges, begin, 1)
-    np.add.at(edges, end, -1)
-    return np.cumsum(edges[:-1]) > 0
-
-
-def labelling(name: str, doc: Doc, spans: Iterable[Span], *, overlap: bool = False) -> list[tuple[int, int, str]]:
-    """First token, token behind the last, and label of each span of one labelling of a Doc, in order.
-
-    spans (Iterable[Span]): Spans of this Doc, or of another Doc with the same words.
-    overlap (bool): Whether the spans may overlap.
-    RAISES (ValueError): If spans overlap or do not belong to the Doc.
-    """
-    found = []
-    if not isinstance(spans, Iterable) or isinstance(spans, (Doc, Span)):
-        raise ValueError(Errors.CRF461.format(name=name, value=shown(spans)))
-    for span in spans:
-        if not isinstance(span, Span) or not len(span):
-            raise ValueError(Errors.CRF461.format(name=name, value=shown(span)))
-        if span.doc is not doc and [token.text for token in span.doc] != [token.text for token in doc]:
-            texts = {"span": span.text, "other": span.doc.text[:40], "doc": doc.text[:40]}
-            raise ValueError(Errors.CRF462.format(name=name, **texts))
-        found.append((span.start, span.end, span.label_))
-    found.sort()
-    for one, other in pairwise(found):
-        if other[0] < one[1] and not overlap:
-            one, other = (f"'{doc[b:e].text}' ({label}, tokens {b} to {e})" for b, e, label in (one, other))
-            raise ValueError(Errors.CRF409.format(name=name, one=one, other=other))
-    return found
-
-
-# ------------------------------------------------------------------------------------------------------- probabilities
-
-
-def tell_probabilities(pipes: Iterable[Any]) -> None:
-    """From now on, set ``crf_prob`` of what these components find."""
-    for pipe in pipes:
-        pipe.cfg["confidence"] = True
-
-
-def write_probabilities(docs: Iterable[Doc], prediction: Prediction, decoding: Decoding, present: Segments) -> None:
-    """Set ``span._.crf_prob``, and other certainties, of the spans that were found; where spans are tokens, those of tokens.
-    Present spans keep the values of their label; without one they are certain."""
-    docs, bounds, annotation = list(docs), prediction.doc_starts, decoding.annotation
-    segments = decoding.segments(prediction.tags, prediction.starts)
-    certainties = prediction.certainties
-    if certainties is None:
-        return
-    if len(present.start):
-        certain = {name: np.full(len(present.start), CERTAINTIES[name]) for name in certainties}
-        _write(docs, bounds, annotation, present, certain, are_present=True)
-        found = ~_covered(present.start, present.end, len(prediction.tags))[segments.start]
-        segments = Segments(*(column[found] for column in segments))
-        certainties = {name: values[found] for name, values in certainties.items()}
-    _write(docs, bounds, annotation, segments, certainties, are_present=False)
-
-
-def _write(
-    docs: list[Doc],
-    bounds: NDArray[np.int64],
-    annotation: Annotation,
-    segments: Segments,
-    certainties: dict[str, Floats],
-    *,
-    are_present: bool,
-) -> None:
-    """Set values as span._.set does, or token._.set, but without Spans, which took longer than inference. Present segments, whose
-    labels are those in the Doc, keep the values that they have."""
-    number = np.searchsorted(bounds, segments.start, side="right") - 1
-    first, last = segments.start - bounds[number], segments.end - bounds[number] - 1
-    of_tokens, labels = annotation.spans_are_tokens, annotation.written_labels
-    written = repeat(None) if are_present or not labels else [labels[n] for n in segments.label.tolist()]
-    columns = zip(*(values.tolist() for values in certainties.values()))
-    for n, i, j, label, row in zip(number.tolist(), first.tolist(), last.tolist(), written, columns):
-        doc = docs[n]
-        known, opening = doc.user_data, doc[i]
-        begin, end = opening.idx, None
-        if not of_tokens:
-            closing = opening if i == j else doc[j]
-            end = closing.idx + len(closing)
-        if label is None:
-            label = annotation.label_at(opening)
-        keeps = are_present and known.get(("._.", OF_LABEL, begin, end), label) == label
-        known["._.", OF_LABEL, begin, end] = label
-        for name, value in zip(certainties, row):
-            if not (keeps and ("._.", name, begin, end) in known):
-                known["._.", name, begin, end] = value
 
 
 OTHERS = "*"  # labels that a table does not name
@@ -365,6 +261,8 @@ class CRFPipe(LearningPipe):
             self.annotation.introduce(vocab)
         present = self.annotation.write(list(docs), prediction)
         if prediction.probabilities is not None:
+            from .probabilities import write_probabilities
+
             write_probabilities(docs, prediction, self.decoding, present)
 
     # ----------------------------------------------------------------------------------------------------- rules
@@ -469,6 +367,8 @@ class CRFPipe(LearningPipe):
         RETURNS (float): -inf for an impossible labelling.
         RAISES (ValueError): If spans overlap, or belong to another text.
         """
+        from .probabilities import labelling
+
         check_doc(self.name, doc)
         found = labelling(self.name, doc, spans)
         distribution = self.distribution(doc, keep_annotation=keep_annotation)

@@ -17,9 +17,8 @@ from ..errors import Warnings, counted
 from ..features.doc_batch import DocBatch, DocPart
 from ..schemes import BEGIN, INSIDE, MISSING, OUTSIDE
 from .annotation.annotation import Annotation, PresetAnnotation, on_levels
-from .parts import Parts, Unsettled
+from .decoding import Parts, Unsettled, without_edges
 from .supervision import without_steps
-from .white_space import without_edges
 
 if TYPE_CHECKING:
     from .decoding import Decoding
@@ -35,7 +34,7 @@ def restrict(
     exclude: Callable[..., tuple[Parts, Any]] = without_edges,
 ) -> Optional[Unsettled]:
     """The part of Docs that prediction still has to label; None if the Docs have no annotation that prediction keeps. `preset` is
-    the result of `Annotation.preset`; `exclude` excludes white space at the edges of spans, see `white_space`."""
+    the result of `Annotation.preset`; `exclude` excludes white space at the edges of spans, see `without_edges`."""
     restricted = [(doc, shift) for doc, shift in zip(docs, docs.bounds.tolist()) if _is_restricted(doc)]
     if preset is None and not restricted:
         return None

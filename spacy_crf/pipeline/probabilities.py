@@ -1,19 +1,23 @@
 """Decoding under rules, and the distribution over the labellings of a Doc."""
 
 import logging
+from collections.abc import Iterable
 from functools import cached_property
+from itertools import pairwise, repeat
 from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
+from spacy.tokens import Doc, Span
 
 from ..arrays import cut_document
-from ..errors import Warnings
+from ..errors import Errors, Warnings, shown
 from ..inference.structure import LikelySpans
 from ..schemes import NO_SEGMENTS, SEGMENTS, Segments
 from ..types import Floats
-from .decoding import Decoding, Distribution
-from .parts import Unsettled, logger
+from . import CERTAINTIES, OF_LABEL
+from .annotation.annotation import Annotation
+from .decoding import Decoding, Distribution, States, Unsettled, logger
 
 if TYPE_CHECKING:
     from ..constraints.decoding import Decoded, KeptRules
@@ -300,3 +304,105 @@ class Batch:
                 asked.told.add(rules)
                 level = logging.INFO if Warnings.CRFW603 in self.parts.told else logging.WARNING
                 logger.log(level, Warnings.CRFW603.format(name=self.parts.name, rules=rules, reason=reason))
+
+
+# ----------------------------------------------------------------------------------- the probabilities of what is found
+
+
+def tell_probabilities(pipes: Iterable[Any]) -> None:
+    """From now on, set ``crf_prob`` of what these components find."""
+    for pipe in pipes:
+        pipe.cfg["confidence"] = True
+
+
+def write_probabilities(docs: Iterable[Doc], prediction: Any, decoding: Decoding, present: Segments) -> None:
+    """Set ``span._.crf_prob``, and other certainties, of the spans that were found; where spans are tokens, those of tokens.
+    Present spans keep the values of their label; without one they are certain."""
+    docs, bounds, annotation = list(docs), prediction.doc_starts, decoding.annotation
+    segments = decoding.segments(prediction.tags, prediction.starts)
+    certainties = prediction.certainties
+    if certainties is None:
+        return
+    if len(present.start):
+        certain = {name: np.full(len(present.start), CERTAINTIES[name]) for name in certainties}
+        _write(docs, bounds, annotation, present, certain, are_present=True)
+        found = ~_covered(present.start, present.end, len(prediction.tags))[segments.start]
+        segments = Segments(*(column[found] for column in segments))
+        certainties = {name: values[found] for name, values in certainties.items()}
+    _write(docs, bounds, annotation, segments, certainties, are_present=False)
+
+
+def _write(
+    docs: list[Doc],
+    bounds: NDArray[np.int64],
+    annotation: Annotation,
+    segments: Segments,
+    certainties: dict[str, Floats],
+    *,
+    are_present: bool,
+) -> None:
+    """Set values as span._.set does, or token._.set, but without Spans, which took longer than inference. Present segments, whose
+    labels are those in the Doc, keep the values that they have."""
+    number = np.searchsorted(bounds, segments.start, side="right") - 1
+    first, last = segments.start - bounds[number], segments.end - bounds[number] - 1
+    of_tokens, labels = annotation.spans_are_tokens, annotation.written_labels
+    written = repeat(None) if are_present or not labels else [labels[n] for n in segments.label.tolist()]
+    columns = zip(*(values.tolist() for values in certainties.values()))
+    for n, i, j, label, row in zip(number.tolist(), first.tolist(), last.tolist(), written, columns):
+        doc = docs[n]
+        known, opening = doc.user_data, doc[i]
+        begin, end = opening.idx, None
+        if not of_tokens:
+            closing = opening if i == j else doc[j]
+            end = closing.idx + len(closing)
+        if label is None:
+            label = annotation.label_at(opening)
+        keeps = are_present and known.get(("._.", OF_LABEL, begin, end), label) == label
+        known["._.", OF_LABEL, begin, end] = label
+        for name, value in zip(certainties, row):
+            if not (keeps and ("._.", name, begin, end) in known):
+                known["._.", name, begin, end] = value
+
+
+def likely(tags: States, probabilities: Floats, least: Floats, starts, decoding: Decoding, known):
+    """Tags of the spans that are at least as probable as their label requires, and which of the spans these are (bool[N]). Tokens
+    of other spans get the tag outside, or no tag. Spans of known tokens (bool[T], None for none) stay."""
+    begin, end, label = decoding.segments(tags, starts)
+    unlikely = probabilities < least[label]
+    if known is not None:
+        unlikely = unlikely & ~known[begin]
+    covered = _covered(begin[unlikely], end[unlikely], len(tags))
+    return np.where(covered, decoding.outside, tags).astype(np.int32), ~unlikely
+
+
+def _covered(begin: NDArray[np.int64], end: NDArray[np.int64], n_tokens: int) -> NDArray[np.bool_]:
+    """Which tokens the spans cover: bool[T]."""
+    edges = np.zeros(n_tokens + 1, dtype=np.int64)
+    np.add.at(edges, begin, 1)
+    np.add.at(edges, end, -1)
+    return np.cumsum(edges[:-1]) > 0
+
+
+def labelling(name: str, doc: Doc, spans: Iterable[Span], *, overlap: bool = False) -> list[tuple[int, int, str]]:
+    """First token, token behind the last, and label of each span of one labelling of a Doc, in order.
+
+    spans (Iterable[Span]): Spans of this Doc, or of another Doc with the same words.
+    overlap (bool): Whether the spans may overlap.
+    RAISES (ValueError): If spans overlap or do not belong to the Doc.
+    """
+    found = []
+    if not isinstance(spans, Iterable) or isinstance(spans, (Doc, Span)):
+        raise ValueError(Errors.CRF461.format(name=name, value=shown(spans)))
+    for span in spans:
+        if not isinstance(span, Span) or not len(span):
+            raise ValueError(Errors.CRF461.format(name=name, value=shown(span)))
+        if span.doc is not doc and [token.text for token in span.doc] != [token.text for token in doc]:
+            texts = {"span": span.text, "other": span.doc.text[:40], "doc": doc.text[:40]}
+            raise ValueError(Errors.CRF462.format(name=name, **texts))
+        found.append((span.start, span.end, span.label_))
+    found.sort()
+    for one, other in pairwise(found):
+        if other[0] < one[1] and not overlap:
+            one, other = (f"'{doc[b:e].text}' ({label}, tokens {b} to {e})" for b, e, label in (one, other))
+            raise ValueError(Errors.CRF409.format(name=name, one=one, other=other))
+    return found

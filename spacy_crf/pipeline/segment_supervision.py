@@ -17,9 +17,9 @@ from ..models.segments import certain_segments
 from ..models.semi_markov import longest_of
 from ..schemes import Segments
 from ..types import SegmentClamp
-from .annotation.annotation import GoldReport, Supervision
+from .annotation.annotation import GoldReport, Keys, Supervision
 from .annotation.trimming import without_blanks
-from .supervision import Keys, aligned_spans, likely_spans, possible_spans, trimmed_spans
+from .supervision import aligned_spans, likely_spans, possible_spans, trimmed_spans
 
 _Segment = tuple[int, int, int]  # first token, token behind, state
 

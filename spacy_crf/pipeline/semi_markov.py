@@ -12,10 +12,10 @@ from ..models.segments import certain_segments
 from ..schemes import NO_SEGMENTS, NO_STEPS, SEGMENTS, Segments
 from ..types import GOES_ON, Floats, SegmentClamp, SegmentScores
 from . import segment_supervision
-from .annotation.annotation import GoldReport, Supervision
+from .annotation.annotation import GoldReport, Keys, Supervision
 from .decoding import Decoding, States
 from .segment_supervision import Texts
-from .supervision import Keys, Spelt
+from .supervision import Spelt
 
 if TYPE_CHECKING:
     from ..constraints.rule_set import RuleSet

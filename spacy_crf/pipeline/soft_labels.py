@@ -21,7 +21,7 @@ from ..schemes import Segments
 from ..types import Floats
 from .annotation.annotation import GoldReport, Supervision, same_words
 from .annotation.trimming import without_blanks
-from .parts import Parts
+from .decoding import Parts
 from .supervision import Spelt, soft_scores
 
 _ROUNDING, _TOLERANCE = 1e-9, 1e-4  # of sums of weights, and of scores as they were written

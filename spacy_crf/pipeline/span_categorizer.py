@@ -19,16 +19,14 @@ from ..inference.structure import LikelySpans
 from ..models.node import AnnotatedDocs
 from ..schemes import NO_SEGMENTS, SEGMENTS, Segments, get_scheme
 from ..types import Bools, Floats, Ints
-from .annotation.annotation import GoldReport
+from .annotation.annotation import KEYS, GoldReport
 from .annotation.spans import Groups, Slot, Spans, check_groups, groups_of, levels_of
 from .chain_set import Chain, ChainSetPipe, SetTraining
 from .components import CRFEntityRecognizer
-from .parts import Parts
+from .decoding import Parts, without_edges
 from .pipe import only_docs
 from .prediction import MinProb, least_of_labels, read_min_prob, unsettled
 from .probabilities import Batch
-from .supervision import KEYS
-from .white_space import without_edges
 
 _NEGLIGIBLE = 1e-12  # on one of several levels
 
@@ -105,10 +103,10 @@ class SpanQuestions:
 class SpanTraining(SetTraining):
     """Training of the component for spans."""
 
-    _pipe: "CRFSpanCategorizer"
+    pipe: "CRFSpanCategorizer"
 
     def to_count(self, docs: list[Doc], examples: list[Example], report: GoldReport) -> AnnotatedDocs:
-        key = self._pipe.annotation.key
+        key = self.pipe.annotation.key
         for example in examples:
             if key not in example.reference.spans:
                 report.add(f"texts have no doc.spans['{key}'], and count as not annotated", f"'{example.text[:40]}'")
@@ -122,9 +120,9 @@ class SpanTraining(SetTraining):
 
     def _with_outer(self, docs: list[Doc], examples: list[Example]) -> list[Doc]:
         """Docs for which templates that read outer read the annotation."""
-        if self._pipe.reads_outer:
+        if self.pipe.reads_outer:
             docs = DocBatch(docs)
-            docs.labelling = self._pipe.annotation.outermost(examples)
+            docs.labelling = self.pipe.annotation.outermost(examples)
         return docs
 
 

@@ -18,24 +18,10 @@ from ..features.doc_batch import read_attributes
 from ..inference.linear_chain import LinearChain
 from ..schemes import Segments
 from ..types import ChainScores, Clamp, Floats
-from .annotation.annotation import Annotation, GoldReport, Supervision, place_of, same_words
+from .annotation.annotation import Annotation, GoldReport, Keys, Supervision, place_of, same_words
 from .annotation.trimming import trimmed, trims, without_blanks
 
 WEIGHT = "crf_weight"  # name of the Doc extension
-KEYS = ("alternatives_spans_key", "incorrect_spans_key")  # settings that name groups of spans
-
-
-class Keys(NamedTuple):
-    """Settings that name groups of spans; None for no group."""
-
-    alternatives: Optional[str]
-    incorrect: Optional[str]
-    soft: Optional[str] = None
-
-    @classmethod
-    def of(cls, pipe: Any) -> "Keys":
-        alternatives, incorrect = map(pipe.cfg.get, KEYS)
-        return cls(alternatives, incorrect, pipe.loss.spans_key)
 
 
 class Spelt(NamedTuple):
@@ -152,49 +138,6 @@ def leave_out(decoding: Any, steps: NDArray[np.int64], clamp: Clamp, starts: NDA
         clamp[tokens] = of_path[:, decoding.tag_of] & (best[0] > -np.inf)
 
 
-def sequence_weights(examples: list[Example], starts: NDArray[np.int64], bounds: NDArray[np.int64]) -> Optional[Floats]:
-    """``doc._.crf_weight`` of the reference Docs, for each sequence (float64[B]); None if all are 1. RAISES (ValueError): CRF020.
-
-    starts (int64[B + 1]), bounds (int64[D + 1]): Where the rows of each sequence, and of each Doc, begin and end.
-    """
-    weights = _weights(examples)
-    if all(weight == 1.0 for weight in weights):
-        return None
-    if np.array_equal(starts, bounds):  # those without tokens too
-        return np.array(weights, dtype=np.float64)
-    doc_of_sequence = np.searchsorted(bounds, starts[:-1], side="right") - 1
-    return np.array(weights, dtype=np.float64)[np.minimum(doc_of_sequence, len(weights) - 1)]
-
-
-def _weights(examples: list[Example]) -> list[float]:
-    weights = []
-    for example in examples:
-        doc = example.reference
-        weight = doc._.get(WEIGHT)
-        is_number = isinstance(weight, (float, Real))  # `isinstance(…, Real)` alone is slow
-        if not (is_number and math.isfinite(weight) and float(weight) >= 0.0):
-            owner, must = f"The document '{doc.text[:40]}...'", "a finite number, at least 0"
-            checks.expect(False, owner, "doc._.crf_weight", weight, must)
-        weights.append(float(weight))
-    return weights
-
-
-def fingerprint(annotation: Annotation, examples: list[Example], keys: Keys, attributes: list[int]) -> int:
-    """A number that changes with what training reads of examples (of predicted Docs, `attributes`), except from functions."""
-    check = annotation.fingerprint([example.reference for example in examples])
-    for docs, read in (("predicted", [ORTH, *attributes]), ("reference", [ORTH])):
-        check = zlib.crc32(read_attributes([getattr(example, docs) for example in examples], read).data, check)
-    lengths = [(len(example.predicted), len(example.reference)) for example in examples]
-    for numbers in (np.array(lengths, dtype=np.int64), np.array(_weights(examples), dtype=np.float64)):
-        check = zlib.crc32(numbers.data, check)
-    for example in examples if any(keys) else ():
-        groups = example.reference.spans
-        spans = [(key, span.start, span.end, span.label) for key in filter(None, keys) for span in groups.get(key, ())]
-        scores = list(groups[keys.soft].attrs.items()) if keys.soft in groups else []
-        check = zlib.crc32(repr((spans, scores)).encode("utf8"), check)
-    return check
-
-
 def soft_scores(group: SpanGroup, key: str) -> list[float]:
     """The scores of a group of soft labels. RAISES (ValueError): CRF825 if they are not probabilities."""
     text = group.doc.text[:40]
@@ -248,3 +191,46 @@ def possible_spans(
             report.add_span(span, key, "begin or end with white space, as no span does, and say nothing")
         else:
             yield begin, span
+
+
+def sequence_weights(examples: list[Example], starts: NDArray[np.int64], bounds: NDArray[np.int64]) -> Optional[Floats]:
+    """``doc._.crf_weight`` of the reference Docs, for each sequence (float64[B]); None if all are 1. RAISES (ValueError): CRF020.
+
+    starts (int64[B + 1]), bounds (int64[D + 1]): Where the rows of each sequence, and of each Doc, begin and end.
+    """
+    weights = _weights(examples)
+    if all(weight == 1.0 for weight in weights):
+        return None
+    if np.array_equal(starts, bounds):  # those without tokens too
+        return np.array(weights, dtype=np.float64)
+    doc_of_sequence = np.searchsorted(bounds, starts[:-1], side="right") - 1
+    return np.array(weights, dtype=np.float64)[np.minimum(doc_of_sequence, len(weights) - 1)]
+
+
+def _weights(examples: list[Example]) -> list[float]:
+    weights = []
+    for example in examples:
+        doc = example.reference
+        weight = doc._.get(WEIGHT)
+        is_number = isinstance(weight, (float, Real))  # `isinstance(…, Real)` alone is slow
+        if not (is_number and math.isfinite(weight) and float(weight) >= 0.0):
+            owner, must = f"The document '{doc.text[:40]}...'", "a finite number, at least 0"
+            checks.expect(False, owner, "doc._.crf_weight", weight, must)
+        weights.append(float(weight))
+    return weights
+
+
+def fingerprint(annotation: Annotation, examples: list[Example], keys: Keys, attributes: list[int]) -> int:
+    """A number that changes with what training reads of examples (of predicted Docs, `attributes`), except from functions."""
+    check = annotation.fingerprint([example.reference for example in examples])
+    for docs, read in (("predicted", [ORTH, *attributes]), ("reference", [ORTH])):
+        check = zlib.crc32(read_attributes([getattr(example, docs) for example in examples], read).data, check)
+    lengths = [(len(example.predicted), len(example.reference)) for example in examples]
+    for numbers in (np.array(lengths, dtype=np.int64), np.array(_weights(examples), dtype=np.float64)):
+        check = zlib.crc32(numbers.data, check)
+    for example in examples if any(keys) else ():
+        groups = example.reference.spans
+        spans = [(key, span.start, span.end, span.label) for key in filter(None, keys) for span in groups.get(key, ())]
+        scores = list(groups[keys.soft].attrs.items()) if keys.soft in groups else []
+        check = zlib.crc32(repr((spans, scores)).encode("utf8"), check)
+    return check

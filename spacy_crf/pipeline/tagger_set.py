@@ -15,9 +15,10 @@ from ..types import Floats
 from .annotation.tags import TagSet, TokenTags
 from .chain_set import Chain, ChainSetPipe
 from .crf_tagger import CRFTagger
-from .parts import Parts
+from .decoding import Parts
 from .pipe import only_docs
-from .prediction import OTHERS, Prediction, least_of_labels, predict, write_probabilities
+from .prediction import OTHERS, Prediction, least_of_labels, predict
+from .probabilities import write_probabilities
 
 
 class FoundTags(NamedTuple):

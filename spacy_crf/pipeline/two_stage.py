@@ -26,9 +26,9 @@ from ..features.document import MAJORITIES, Labelling
 from ..models.architecture import without_stage
 from ..models.node import forget, gives
 from ..schemes import Segments
+from .decoding import without_edges
 from .pipe import LearningPipe
 from .saving import unchanged_by_errors
-from .white_space import without_edges
 
 if TYPE_CHECKING:
     from ..optimizers.objective import CRFOptimizer

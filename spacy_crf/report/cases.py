@@ -10,7 +10,8 @@ from spacy.training import Example
 from ..explain.comparison import NothingToCompare, effects
 from ..pipeline.annotation.annotation import Mention
 from ..pipeline.annotation.trimming import tell_trimmed
-from ..pipeline.prediction import CRFPipe, tell_probabilities
+from ..pipeline.prediction import CRFPipe
+from ..pipeline.probabilities import tell_probabilities
 from .texts import is_of_texts, matches, words_for
 
 if TYPE_CHECKING:

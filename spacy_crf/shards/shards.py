@@ -33,7 +33,7 @@ from ..inference.threads import default_threads
 from ..models.merged import SEEDS, Ties, Variables, keys_of
 from ..models.weights import Weights, checksum
 from ..optimizers.objective import CRFOptimizer
-from ..pipeline.training_data import PreparedCorpus, view_for
+from ..pipeline.prepared import PreparedCorpus, view_for
 from ..types import Floats
 from ..whole_files import FileFormat, room_for, seal_into, unseal
 from ..workers.executors import Executor, Processes, Ray
@@ -143,7 +143,7 @@ def _is_entry(key: Any, known: Any) -> bool:
 class ShardedTraining:
     """The folder and the workers of a training.
 
-    kind (str): The view of the corpus that the optimizer needs, see `pipeline.training_data.VIEWS`.
+    kind (str): The view of the corpus that the optimizer needs, see `pipeline.prepared.VIEWS`.
     RAISES (ValueError): CRF472 if the folder holds shards of another training, CRF736 if another process works in it.
     """
 

@@ -76,6 +76,22 @@ class Supervision(NamedTuple):
     soft: Optional["SoftLabelling"] = None  # soft labels of a teacher
 
 
+KEYS = ("alternatives_spans_key", "incorrect_spans_key")  # settings that name groups of spans
+
+
+class Keys(NamedTuple):
+    """Settings that name groups of spans; None for no group."""
+
+    alternatives: Optional[str]
+    incorrect: Optional[str]
+    soft: Optional[str] = None
+
+    @classmethod
+    def of(cls, pipe: Any) -> "Keys":
+        alternatives, incorrect = map(pipe.cfg.get, KEYS)
+        return cls(alternatives, incorrect, pipe.loss.spans_key)
+
+
 class PresetAnnotation(NamedTuple):
     """Known labels of the T tokens of some Docs. Functions fill in the arrays, in place."""
 

@@ -18,7 +18,7 @@ from ...features.doc_batch import DocBatch, read_attributes
 from ...inference.structure import SpanStates
 from ...schemes import BEGIN, INSIDE, MISSING, NO_SEGMENTS, OUTSIDE, Scheme, Segments, SegmentScheme, TransitionMask
 from ...types import Clamp
-from ..white_space import without_edges
+from ..decoding import without_edges
 from .annotation import (
     Annotation,
     GoldReport,
@@ -33,7 +33,7 @@ from .annotation import (
 from .trimming import DROPPED, TRIMMED, mentions_of
 
 if TYPE_CHECKING:
-    from ..parts import Parts
+    from ..decoding import Parts
     from ..prediction import Prediction
 
 _ENTITY = [ENT_IOB, ENT_TYPE]
