@@ -16,12 +16,12 @@ from .test_package import MODULES, PACKAGE, ROOT
 pytestmark = pytest.mark.issue(34)
 
 # What is there may shrink; who lets it grow says why in the commit that raises a bound.
-MOST_STATEMENTS = 37_013
-MOST_STATEMENTS_OF_CORE = 26_130
-MOST_FILES = 256
-MOST_CLASSES = 522
-MOST_ENTRY_POINTS = 53
-MOST_ANY = 1_710  # how often `Any` is written
+MOST_STATEMENTS = 36_778
+MOST_STATEMENTS_OF_CORE = 25_948
+MOST_FILES = 258
+MOST_CLASSES = 518
+MOST_ENTRY_POINTS = 48
+MOST_ANY = 1_705  # how often `Any` is written
 BESIDE_CORE = (
     "cli",
     "explain",

@@ -238,7 +238,8 @@ def _add_noise(layer: Model, states: NDArray[np.bool_], draw: Callable[[tuple[in
         weights: Any = output.ops.to_numpy(output.get_param("W")).copy()
         chosen = np.tile(states, role.kinds)
         weights[chosen] += draw(weights[chosen].shape)
-        output.set_param("W", output.ops.asarray(weights))
+        changed: Any = output.ops.asarray(weights)
+        output.set_param("W", changed)
         return
     if not isinstance(role, SparseNode):
         raise ValueError(Errors.CRF625.format(owner=layer.name))

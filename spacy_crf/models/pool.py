@@ -8,7 +8,7 @@ it can, and held-out texts, on which no member is trained, determine the shares.
 """
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
@@ -71,7 +71,7 @@ class PoolNode(Node):
         check_weights(model, {"shares": (len(model.layers),)})
 
 
-def make_pool(make_role: Callable[[], Architecture], members: list[Model], **attrs: Any) -> StructureModel:
+def make_pool(make_role: Callable[[], Architecture], members: Sequence[Model], **attrs: Any) -> StructureModel:
     """A pool of models whose nodes `make_role` makes. attrs: Attributes of the pool."""
     role = make_role()
     refs: dict[str, Optional[Model]] = {part: member.get_ref(part) for member in members for part in member.ref_names}

@@ -406,7 +406,8 @@ class Distribution(NamedTuple):
 def check_knows_states(name: str, loss: LabelledLoss) -> None:
     """RAISES (ValueError): CRF347 for a loss that needs the state of each token, which annotation does not name."""
     if loss.names_states:
-        known: Any = registry.losses.get_all()
+        losses: Any = registry.losses  # a catalogue, which its annotation does not say
+        known = losses.get_all()
         fitting = [key for key, each in sorted(known.items()) if key.startswith("spacy_crf.") and not each.names_states]
         reason = "it asks for the state of each token, and annotation only names tags"
         raise cant_train(loss, f"several states of one tag in '{name}'", reason, ", ".join(fitting))

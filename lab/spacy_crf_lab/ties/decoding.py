@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any, Optional
 import numpy as np
 from numpy.typing import NDArray
 from spacy.tokens import Doc
-from spacy_crf.pipeline.parts import Unsettled
 
 from spacy_crf.arrays import Joined, cut_document
 from spacy_crf.errors import announcements
 from spacy_crf.inference.linear_chain import LinearChain
 from spacy_crf.inference.structure import ScoresOrWork
 from spacy_crf.losses.clamped import LabelledLoss, LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin
-from spacy_crf.pipeline.decoding import Decoding, Distribution, States
+from spacy_crf.pipeline.decoding import Decoding, Distribution, States, Unsettled
 from spacy_crf.pipeline.probabilities import Batch
 from spacy_crf.schemes import Segments
 from spacy_crf.types import ChainScores, Floats, Path
