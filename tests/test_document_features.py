@@ -64,5 +64,5 @@ def test_segments_read_them_too():
 
 
 def test_unknown_ones_are_named():
-    with pytest.raises(ValueError, match=r"CRF106: .* the attribute 'doc:shape'.*doc:majority_shape"):
+    with pytest.raises(ValueError, match=r"CRF106: .* the attribute 'doc:shape'.*did you mean 'shape'"):
         FeatureSet(["doc:shape[0]"])

@@ -446,7 +446,7 @@ def test_taggers():
 WRONG_TEXTS = [("play rain on monday", "WEATHER"), ("the table", "PLAY"), ("is there rain", {"BOOK": 0.0})]
 
 
-@pytest.mark.parametrize("kind", ["bag", "sentences", "counts"])
+@pytest.mark.parametrize("kind", ["bag", "counts"])
 def test_labels_of_texts(kind, tmp_path):
     """The README and report.md spoke of every component; `report` and `errors` refused this one."""
     nlp = test_crf_textcat.trained(kind)

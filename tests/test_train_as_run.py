@@ -295,14 +295,6 @@ def test_components_that_learn_from_batches_want_another_batcher(optimizer, path
             run(config)
 
 
-def test_the_dual_ends_at_its_gap(paths):
-    config = config_of(paths, "crf_ner_svm", **{"training.patience": 0, "training.max_epochs": 1})
-    config["training"]["batcher"] = {"@batchers": "spacy_crf.clock.v1"}
-    nlp, rows = run(config)
-    assert len(rows) > 1
-    assert_knows_the_texts(nlp)
-
-
 def test_what_changed_meanwhile_is_told():
     nlp = spacy.blank("en")
     pipe, sgd, examples = nlp.add_pipe("crf_ner"), LBFGS(iterations_per_step=1), ner_examples(nlp)

@@ -10,7 +10,7 @@ import spacy
 from numpy.testing import assert_allclose, assert_array_equal
 from spacy.tokens import Doc
 from spacy.training import Example
-from spacy.util import registry
+from spacy.util import load_config, registry
 
 from spacy_crf.features.segment_templates import SegmentFeatureSet
 from spacy_crf.kernels.online.work import make_room
@@ -18,12 +18,14 @@ from spacy_crf.losses.clamped import MaxMargin
 from spacy_crf.optimizers.online import CorpusPass
 from spacy_crf.optimizers.sgd import SGD
 from spacy_crf.types import ChainScores, SegmentScores, SpanList
+from spacy_crf_lab import CONFIGS
 from spacy_crf_lab.dual import ExponentiatedGradient, FrankWolfe
 from spacy_crf_lab.kernels.dual import make_table
 from tests import reference
 from tests.test_initial_corpus import assert_same_weights, initialize
 from tests.test_initial_corpus import make as make_streamed
 from tests.test_online import SENTENCES, TEMPLATES, make_pipe, objectives
+from tests.test_train_as_run import assert_knows_the_texts, paths, run  # noqa: F401  a fixture
 from tests.util import ner_examples
 
 from .util import registered
@@ -344,3 +346,12 @@ def test_frank_wolfe_sees_the_whole_corpus_too():
     initialize(lean, lambda nlp: iter(ner_examples(nlp)))
     assert [lean.update(examples[:1], sgd=sgd)["crf_ner"] for _ in range(2)] == expected
     assert_same_weights(lean, nlp)
+
+
+def test_the_dual_ends_at_its_gap(paths):  # noqa: F811
+    overrides = {**paths, "training.patience": 0, "training.max_epochs": 1}
+    config = load_config(CONFIGS / "crf_ner_svm.cfg", overrides=overrides)
+    config["training"]["batcher"] = {"@batchers": "spacy_crf.clock.v1"}
+    nlp, rows = run(config)
+    assert len(rows) > 1
+    assert_knows_the_texts(nlp)
