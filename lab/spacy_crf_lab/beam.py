@@ -45,7 +45,7 @@ class Beam(Decoder):
 
     @property
     def _limits(self) -> tuple[int, float]:
-        """What kernels read."""
+        """The width, and the margin in log-odds (infinity for none), as the kernels take them."""
         return self.width, math.inf if self.margin is None else float(self.margin)
 
     def check(self, pipe: Any) -> None:

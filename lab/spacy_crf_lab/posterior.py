@@ -45,7 +45,7 @@ def _mark(weights: Weights) -> list[int]:
 
 
 def posterior_of(model: Model) -> Optional[dict[str, Any]]:
-    """What `save_posterior` has kept; None for a model without any."""
+    """RETURNS (dict): The variances that `save_posterior` stored with a model; None for a model without variances."""
     return (model.attrs.get("beside") or {}).get("posterior")
 
 

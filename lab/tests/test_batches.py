@@ -61,7 +61,7 @@ if not Token.has_extension("crf_number"):
 
 @pytest.fixture(autouse=True)
 def numbers(monkeypatch):
-    """Of tokens, in the texts to learn from and among what is found."""
+    """Give tokens a number in the training texts, and compare the numbers that components predict."""
     example, found = test_batches._example, test_batches.found
 
     def with_numbers(nlp, n):

@@ -9,7 +9,7 @@ EMISSIONS = spacy.registry.get("architectures", "spacy_crf.SparseEmissions.v1")
 
 
 def _given(name):
-    """What else an entry needs."""
+    """The settings that a registered name needs besides the one under test."""
     kind = name.split(".")[1]
     if kind in ("KernelEmissions", "BoostedEmissions"):
         return {"features": FEATURES()}

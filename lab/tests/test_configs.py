@@ -18,7 +18,7 @@ CONFIGS = {path.stem: path for path in sorted((LAB / "configs").glob("*.cfg"))}
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    """That of the plugin's tests, with a number for each token."""
+    """The corpus of the plugin's tests, with a number for each token."""
     path = test_configs._write_corpus(tmp_path_factory.mktemp("corpus") / "tiny.spacy")
     if not Token.has_extension("crf_number"):
         Token.set_extension("crf_number", default=None)
