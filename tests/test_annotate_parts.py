@@ -32,7 +32,6 @@ from spacy_crf.workers.work_folder import MANIFEST
 
 from .test_probabilities import trained
 
-pytestmark = pytest.mark.issue(18)
 TEXTS = [f"Ann Lee lives in New York {n} ." if n % 3 else f"Nobody 😀 came {n} ." for n in range(40)]
 
 
@@ -197,7 +196,6 @@ def test_how_large_parts_are(tmp_path):
         assert (part_bytes, len(parts)) == (part, n)
 
 
-@pytest.mark.issue(33)
 def test_a_command_that_failed_leaves_nothing_that_stops_the_next_one(model, source, tmp_path):
     (tmp_path / "empty.txt").write_text("")
     with pytest.raises(ValueError, match="CRF784"):

@@ -339,7 +339,6 @@ WAYS = {
 }
 
 
-@pytest.mark.issue(12)
 @pytest.mark.parametrize("rules", [(), (0, 3), (1, 2), (2, 1, 0)], ids=str)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(1))
@@ -367,7 +366,6 @@ def test_every_answer_is_that_of_the_labellings_that_are_left(seed, kind, rules,
         check_methods(case.doc(nlp), pipe, case, Expected(pipe, case, rules, keep=False), False)
 
 
-@pytest.mark.issue(12)
 @pytest.mark.parametrize("kind", ["BILUO", "IOB1", "segments", "tags"])
 def test_threads_and_processes_say_the_same(kind):
     nlp, pipe = make(kind, (0, 3))
@@ -414,7 +412,6 @@ def test_the_first_text_may_be_empty(kind, ask):
 # ------------------------------------------------------------------------------------------ one component after another
 
 
-@pytest.mark.issue(33)
 def test_extensions_are_there_from_the_import_on():
     """What a DocBin has of them could not be read: E046."""
     code = """if True:
@@ -428,7 +425,6 @@ def test_extensions_are_there_from_the_import_on():
     assert found.stdout.split() == ["None", "None", "1.0", "False"]
 
 
-@pytest.mark.issue(33)
 @pytest.mark.parametrize("factory", ["crf_ner", "semicrf_ner"])
 def test_entities_that_another_component_leaves_no_room_for_are_told_once(factory, caplog):
     nlp = spacy.blank("en")

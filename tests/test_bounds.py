@@ -44,7 +44,6 @@ def counts(distribution):
                     yield entry, parameter.name
 
 
-@pytest.mark.issue(33)
 def test_absurd_numbers_are_refused():
     """epochs_per_step = 1e10 never ended."""
     settings = list(counts("spacy-crf"))
@@ -65,7 +64,6 @@ def taken(settings, given):
     return found
 
 
-@pytest.mark.issue(33)
 @pytest.mark.parametrize("factory", ["crf_ner", "crf_tagger", "semicrf_ner", "crf_textcat"])
 @pytest.mark.parametrize(
     "settings",
@@ -78,7 +76,6 @@ def test_absurd_settings_of_components_are_refused(factory, settings):
             spacy.blank("en").add_pipe(factory, config=settings)
 
 
-@pytest.mark.issue(33)
 def test_absurd_questions_are_refused():
     nlp = trained(iterations=1)
     ner, doc = nlp.get_pipe("crf_ner"), Doc(nlp.vocab, words=["Bob", "left"])

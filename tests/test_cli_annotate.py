@@ -27,7 +27,6 @@ from spacy_crf.workers.work_folder import Lock, check_ours
 from .test_probabilities import trained
 from .util import draws, tag_examples
 
-pytestmark = pytest.mark.issue(15)
 TEXTS = ["Ann Lee lives in New York.", "Bob left Rome .", "Nobody came.", 'He said\n"Zoë 😀" to Bob Lee'] * 2
 BLANK = spacy.blank("en")
 
@@ -370,7 +369,6 @@ def test_labels_of_texts_are_not_lost_in_columns():
             check_spans(name, doc)
 
 
-@pytest.mark.issue(33)
 def test_a_full_disk_is_told_with_the_file_and_work_goes_on(folder, tmp_path, monkeypatch):
     """It was told without one, by the journal as by the output; what a killed process left beside that is removed."""
     texts, output = tmp_path / "texts.txt", tmp_path / "out.jsonl"
@@ -398,7 +396,6 @@ def test_a_full_disk_is_told_with_the_file_and_work_goes_on(folder, tmp_path, mo
     assert not left.exists()
 
 
-@pytest.mark.issue(33)
 def test_a_text_that_is_too_long_is_named(tmp_path):
     """spaCy's E088 names neither file nor line."""
     spacy.blank("en").to_disk(tmp_path / "model")

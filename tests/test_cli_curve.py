@@ -19,7 +19,6 @@ from .test_configs import ROOT
 from .test_probabilities import trained
 from .util import NER_TEXTS, ner_examples
 
-pytestmark = pytest.mark.issue(15)
 CONFIG = ROOT / "configs" / "crf_ner.cfg"
 
 
@@ -64,7 +63,6 @@ def test_all_texts_reach_what_spacy_train_reaches(folder, overrides, tmp_path):
     assert all(left <= x - r < x + r <= left + width and top <= y - r < y + r <= top + height for x, y, r in points)
 
 
-@pytest.mark.issue(20)
 def test_counts_of_texts_are_written_out():
     """As 13,784 and not as 1.38e+04."""
     drawn = charts.learning_curve([(1_378, 0.5), (13_784, 0.9)])

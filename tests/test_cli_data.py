@@ -13,7 +13,6 @@ from spacy_crf.cli.formats import ReadSettings
 from spacy_crf.cli.texts import read_docs
 from spacy_crf.pipeline.corpora import doc_bin
 
-pytestmark = pytest.mark.issue(15)
 NLP = spacy.blank("en")
 
 
@@ -67,8 +66,7 @@ def test_labels_that_look_like_tags_are_told(files, tmp_path):
     assert "look like tags" not in run(files / "train.jsonl")[1]
 
 
-@pytest.mark.issue(20)
-def test_labels_of_texts():
+def test_labels_of_texts_are_counted():
     docs = [doc_of(words) for words in ("play it", "play on", "book it", "play it", "who", "maybe", "so so")]
     cats = [
         {"PLAY": 1.0, "BOOK": 0.0},
@@ -90,7 +88,6 @@ def test_labels_of_texts():
     assert (common["only_in_dev"], common["only_in_train"]) == (["BOOK"], ["PLAY"])
 
 
-@pytest.mark.issue(20)
 def test_labels_of_texts_are_shown(tmp_path):
     """A corpus of crf_textcat was shown as one without annotation."""
     items = [{"text": "play it", "cats": {"PLAY": 1}}, {"text": "book it", "cats": {"BOOK": 1}}]

@@ -194,7 +194,6 @@ def test_what_goes_wrong_names_the_line(teacher, tmp_path, monkeypatch, n_proces
     assert "CRF787" in said and "line 2" in said and "'test_distil_breaks': no such thing" in said, done.output
 
 
-@pytest.mark.issue(15)
 def test_broken_json_is_no_text_wherever_it_stands(teacher, tmp_path, monkeypatch):
     """From the standard input, and in a file of another name, a line that was cut off was annotated as it is."""
     monkeypatch.setattr("spacy_crf.cli.distil.load_pipeline", lambda *_: teacher)

@@ -66,7 +66,6 @@ def test_joined_templates_and_padding():
     assert names == [["cluster4[-1]|cluster6[0]=<BOS1>|1"], ["cluster4[-1]|cluster6[0]=1|0001"], []]
 
 
-@pytest.mark.issue(12)
 def test_spacys_table_of_clusters():
     """Little-endian paths, bit strings, and 0 for none; whatever else was there ended in an overflow."""
     vocab = Vocab()
@@ -190,7 +189,6 @@ def test_packaged_clusters(packaged):
     assert found(read, ["cluster[0]"], ["Ann", "rome", "Rome", "the"]) == [["cluster[0]=10"], [], ["cluster[0]=01"], []]
 
 
-@pytest.mark.issue(35)
 def test_packaged_clusters_are_kept_until_the_package_changes(packaged, tmp_path, monkeypatch):
     def read():
         return read_clusters("spacy-lookups-data", None, spacy.blank("xx").vocab, name="crf_ner")
@@ -365,7 +363,6 @@ def test_components_keep_their_clusters(factory, people, tmp_path):
     assert one == two
 
 
-@pytest.mark.issue(14)
 def test_a_table_that_features_of_tokens_and_of_segments_read_is_saved_once(people):
     """And is one object again. Files that have it twice still load."""
     nlp = train(blank("semicrf_ner"), str(people))

@@ -129,7 +129,6 @@ def rest(command, files, tmp_path):
     return [paths.get(argument, argument) for argument in COMMANDS[command]]
 
 
-@pytest.mark.issue(12)
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("broken", BROKEN)
 def test_pipelines_that_cannot_be_loaded(files, tmp_path, command, broken):
@@ -145,7 +144,6 @@ def test_hints_for_a_misspelled_pipeline_and_a_misspelled_value(files, tmp_path)
     assert str(known_names(["'missed'", "'spurious'"], "'mised'")).endswith("(did you mean 'missed'?)")
 
 
-@pytest.mark.issue(12)
 @pytest.mark.parametrize(
     "command, code",
     [
@@ -174,7 +172,6 @@ def test_any_pipeline_annotates_that_finds_something(files, tmp_path):
         assert exit_code == 1 and code in output
 
 
-@pytest.mark.issue(15)
 def test_every_command_takes_code():
     """Whatever loads a pipeline, or a language, may need functions that have to be registered before."""
     group.import_commands()
@@ -189,7 +186,6 @@ def commands_listed():
     return "\n".join(line.strip("│ ") for line in listed.splitlines()[1:] if line.strip("│╰╯─ "))
 
 
-@pytest.mark.issue(20)
 def test_first_sentences_fit_into_the_list_of_commands(monkeypatch):
     """Of 80 columns, of which the longest name takes eleven: what is longer ends in dots."""
     monkeypatch.setenv("COLUMNS", "80")
@@ -198,7 +194,6 @@ def test_first_sentences_fit_into_the_list_of_commands(monkeypatch):
     assert "..." not in listed and "…" not in listed
 
 
-@pytest.mark.issue(19)
 def test_every_command_is_found():
     """Whatever file it is in: the group knows them by a table, and imports one when it is asked for."""
     files = Path(group.__file__).parent.glob("*.py")
@@ -213,7 +208,6 @@ def test_every_command_is_found():
     assert misspelt.exit_code == 2 and "No such command 'tun'" in misspelt.output
 
 
-@pytest.mark.issue(20)
 def test_tables_show_texts_as_they_are(monkeypatch, capsys):
     """All of them in a narrow terminal, and brackets, which rich would take for its markup."""
     monkeypatch.setenv("COLUMNS", "40")
@@ -234,7 +228,6 @@ def make():
 """
 
 
-@pytest.mark.issue(12)
 def test_functions_come_with_code(files, tmp_path, monkeypatch):
     """One after the other: each command registers the function, which is taken out again between them."""
 
@@ -273,7 +266,6 @@ def test_functions_come_with_code(files, tmp_path, monkeypatch):
 # ------------------------------------------------------------------------------------------------------------ data
 
 
-@pytest.mark.issue(12)
 @pytest.mark.parametrize("name", ["data.spacy", "data.conll", "data.jsonl"])
 def test_calibrate_and_update_read_what_convert_reads(files, tmp_path, name):
     code, output = run("calibrate", files / "model", files / name)
@@ -301,7 +293,6 @@ BAD_DATA = [
 ]
 
 
-@pytest.mark.issue(12)
 @pytest.mark.filterwarnings("ignore:.*W090")
 @pytest.mark.parametrize("name, exit_code, says", BAD_DATA, ids=[name for name, *_ in BAD_DATA])
 def test_calibrate_and_update_say_what_is_wrong_with_data(files, tmp_path, name, exit_code, says):
@@ -314,7 +305,6 @@ def test_calibrate_and_update_say_what_is_wrong_with_data(files, tmp_path, name,
         assert not (tmp_path / "updated" / "meta.json").exists()
 
 
-@pytest.mark.issue(12)
 @pytest.mark.parametrize(
     "stdin, says",
     [
@@ -332,7 +322,6 @@ def test_show_says_what_is_wrong_with_texts(files, stdin, says):
     assert code == 1 and says in output
 
 
-@pytest.mark.issue(12)
 def test_show_reads_jsonl(files):
     code, output = run("show", files / "model", stdin='{"text": "Bob left", "id": 1}\n{not JSON}\n')
     assert code == 0 and output.count("Bob") == 2 and "{not JSON}" in output and "id" not in output
@@ -341,7 +330,6 @@ def test_show_reads_jsonl(files):
 # ------------------------------------------------------------------------------------------------- what is written
 
 
-@pytest.mark.issue(12)
 @pytest.mark.parametrize("target", ["a_file/inside", "."])
 def test_what_cannot_be_written_is_named(files, tmp_path, target):
     (tmp_path / "a_file").touch()
@@ -359,7 +347,6 @@ def test_what_cannot_be_written_is_named(files, tmp_path, target):
         assert code == 1 and "CRF706" in output
 
 
-@pytest.mark.issue(20)
 def test_what_is_read_is_not_written_over(files, tmp_path):
     """Converting a file to itself lost the annotation that it had."""
     for name in ("data.spacy", "data.jsonl", "data.txt"):
@@ -382,7 +369,6 @@ def test_what_is_read_is_not_written_over(files, tmp_path):
         assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-@pytest.mark.issue(20)
 def test_nothing_is_left_of_what_fails(files, tmp_path):
     """Neither folders nor the beginning of an output."""
     (tmp_path / "bad.jsonl").write_text('{"text": null}\n')
@@ -403,7 +389,6 @@ def test_nothing_is_left_of_what_fails(files, tmp_path):
         shutil.rmtree(tmp_path / "new", ignore_errors=True)
 
 
-@pytest.mark.issue(20)
 def test_a_stop_while_a_pipeline_is_saved_leaves_the_old_one(files, tmp_path, monkeypatch):
     nlp = spacy.load(files / "model")
     nlp.to_disk(tmp_path / "model")
@@ -423,7 +408,6 @@ def interrupted(*arguments, **settings):
     raise KeyboardInterrupt
 
 
-@pytest.mark.issue(20)
 def test_pipes_and_links_stay_what_they_are(files, tmp_path):
     """A device or a pipe gets the output, and was replaced by a file."""
     os.mkfifo(tmp_path / "pipe")
@@ -449,7 +433,6 @@ def test_pipes_and_links_stay_what_they_are(files, tmp_path):
         assert (tmp_path / "link").is_symlink() and target.st_size > 50 and stat.S_IMODE(target.st_mode) == 0o600
 
 
-@pytest.mark.issue(20)
 def test_texts_that_are_no_unicode_are_named(files, tmp_path):
     """JSON can write halves of characters."""
     (tmp_path / "half.jsonl").write_text('{"text": "a"}\n{"text": "\\ud800 b", "label": []}\n')
@@ -466,7 +449,6 @@ def test_texts_that_are_no_unicode_are_named(files, tmp_path):
     assert code == 1 and "CRF733" in output
 
 
-@pytest.mark.issue(20)
 @pytest.mark.parametrize("command", ["tune", "curve"])
 def test_options_that_are_not_known(command):
     for option in (["--nothing"], ["--nothing", "1"], ["-x"]):
@@ -490,7 +472,6 @@ BAD_CONFIGS = {  # what spaCy says of them names what is wrong
 }
 
 
-@pytest.mark.issue(12)
 @pytest.mark.parametrize("kind", BAD_CONFIGS)
 def test_tune_says_what_is_wrong_with_a_config(tmp_path, kind):
     data, exit_code, says = BAD_CONFIGS[kind]
@@ -500,7 +481,6 @@ def test_tune_says_what_is_wrong_with_a_config(tmp_path, kind):
     assert code == exit_code and says in output
 
 
-@pytest.mark.issue(12)
 @pytest.mark.filterwarnings("ignore:.*W090")
 @pytest.mark.parametrize(
     "name, says",

@@ -25,7 +25,7 @@ from spacy_crf.kernels.announcing import PREDICTION, TRAINING, announcer
 
 from .test_configs import ROOT
 
-pytestmark = [pytest.mark.issue(33), pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="nothing is compiled")]
+pytestmark = pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="nothing is compiled")
 COMPONENTS = [
     pytest.param(component, marks=[] if component == "crf_textcat" else [pytest.mark.slow]) for component in RECIPES
 ]

@@ -171,7 +171,6 @@ def _ready():
     return {(n, signature) for n, each in _kernels().items() for signature in each.overloads}
 
 
-@pytest.mark.issue(33)
 @pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="nothing is compiled")
 @pytest.mark.parametrize(
     "stem",
@@ -220,7 +219,6 @@ factory = "crf_ner"
 """
 
 
-@pytest.mark.issue(12)
 @pytest.mark.parametrize(
     "block",
     [
@@ -248,7 +246,6 @@ def test_debug_config(path, corpus):
     assert "Config is valid" in _run("debug", "config", path, "--paths.train", corpus, "--paths.dev", corpus)
 
 
-@pytest.mark.issue(12)
 @pytest.mark.filterwarnings("ignore:.*W090")
 @pytest.mark.parametrize("config", ["crf_ner", "crf_ner_stream", "crf_tagger", "semicrf_ner", "crf_spancat"])
 @pytest.mark.parametrize("labels", [None, ["PER"]])

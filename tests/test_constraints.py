@@ -328,7 +328,6 @@ def test_a_batch_is_decoded_document_by_document():
     assert together.tags.tolist() == np.concatenate(alone).tolist()
 
 
-@pytest.mark.issue(12)
 def test_a_cache_may_be_emptied_between_two_looks(monkeypatch):
     """Another thread, for which it was full, emptied it: KeyError."""
     cache = Cache()

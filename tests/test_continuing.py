@@ -128,7 +128,6 @@ def test_what_was_met_without_end_stays(component, optimizer):
     assert_allclose(vector(nlp, component)[pipe.training.frame().places(frame)], before, atol=2e-5)
 
 
-@pytest.mark.issue(12)
 @pytest.mark.parametrize("optimizer", [*OPTIMIZERS])
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_one_text_does_not_make_it_forget_the_others(component, optimizer):
@@ -154,7 +153,6 @@ INCREMENTAL = {
 }
 
 
-@pytest.mark.issue(12)
 @pytest.mark.parametrize("optimizer", INCREMENTAL)
 @pytest.mark.parametrize("component", ["crf_ner", "semicrf_ner"])
 def test_batches_lead_to_the_minimum_of_all(component, optimizer):
@@ -264,7 +262,6 @@ def test_the_command(tmp_path):
     assert result.exit_code == 1 and "CRF710" in result.output
 
 
-@pytest.mark.issue(13)
 @pytest.mark.parametrize("component", ["crf_ner", "crf_tagger", "semicrf_ner"])
 def test_initialize_begins_anew(component):
     """It kept weights and features of a trained component, and said that it set them to zero."""
@@ -298,7 +295,6 @@ NEURAL = {
 }
 
 
-@pytest.mark.issue(13)
 @pytest.mark.parametrize("starts_from", [False, True])
 @pytest.mark.parametrize(
     ("component", "model"), [*zip(COMPONENTS, [None] * 3), ("crf_tagger", NEURAL)], ids=[*COMPONENTS, "neural"]
@@ -347,7 +343,6 @@ def test_initialize_that_fails_changes_nothing(component, model, starts_from, tm
     assert pipe.to_bytes() == other.get_pipe(component).to_bytes()
 
 
-@pytest.mark.issue(13)
 def test_a_folder_to_start_from_that_is_gone_is_said_first(tmp_path):
     nlp, examples, _ = make()
     ner = nlp.get_pipe("crf_ner")

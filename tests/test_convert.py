@@ -50,7 +50,6 @@ def convert(path, *, report=None, **settings):
     return read_docs(path, spacy.blank("en"), ReadSettings(**{"without_spans": True, **settings}), report=report)
 
 
-@pytest.mark.issue(33)
 def test_texts_of_spacy_files_that_are_too_long(tmp_path):
     """Such a text stopped commands with spaCy's E088, which names no file."""
     nlp = spacy.blank("en")
@@ -117,7 +116,6 @@ def test_a_misaligned_span_leaves_its_neighbour_alone(jsonl):
     assert entities(doc) == [(2, 3, "PER")]
 
 
-@pytest.mark.issue(15)
 def test_white_space_at_the_ends_of_spans_is_left_out(jsonl):
     report = Report()
     [doc] = convert(jsonl(item("met  Ann \n in Rome ", (4, 10, "PER"), (14, 19, "GPE"))), report=report)
@@ -129,7 +127,6 @@ def test_white_space_at_the_ends_of_spans_is_left_out(jsonl):
     assert not report.misaligned
 
 
-@pytest.mark.issue(15)
 def test_of_spans_that_overlap_the_longest_is_kept_and_the_others_told(jsonl, tmp_path):
     path = jsonl(item("New York City Halls", (0, 8, "GPE"), (4, 13, "GPE"), (9, 19, "FAC"), (9, 19, "ORG")))
     report = Report()
@@ -206,7 +203,6 @@ def test_overlapping_spans_are_both_named(jsonl, second):
     assert f"({second[2]})" in str(error.value)
 
 
-@pytest.mark.issue(15)
 @pytest.mark.parametrize("mark", [{"_is_binary": True}, {"_view_id": "ner"}])
 def test_answers_to_single_spans_say_nothing_of_the_rest(jsonl, tmp_path, mark):
     """As `ner.teach` of Prodigy asks. The rest of the text was taken to be outside, and what was rejected was lost."""
@@ -233,7 +229,6 @@ def test_not_utf8(tmp_path):
         convert(path)
 
 
-@pytest.mark.issue(12)
 @pytest.mark.parametrize(
     "line",
     [
@@ -273,7 +268,6 @@ UNKNOWN = [
 ]
 
 
-@pytest.mark.issue(12)
 @pytest.mark.parametrize("key, value", UNKNOWN)
 def test_annotation_that_is_not_understood_is_an_error(jsonl, tmp_path, key, value):
     path = jsonl(item("one"), {**item("Ann ran", (0, 3, "PER")), key: value})
@@ -305,7 +299,6 @@ ONE_LABEL = "text,label\nplay some jazz,MUSIC\nis there rain,WEATHER\nplay it,MU
 SEVERAL = '{"text": "play some jazz", "label": ["MUSIC", "LOUD"]}\n{"text": "is there rain", "label": ["WEATHER"]}\n'
 
 
-@pytest.mark.issue(33)
 @pytest.mark.parametrize("factory", ["crf_textcat", "textcat", "textcat_multilabel"])
 def test_labels_of_texts_are_trained_with_as_they_are_converted(tmp_path, factory):
     name, text, says = (
@@ -330,7 +323,6 @@ def test_labels_of_texts_are_trained_with_as_they_are_converted(tmp_path, factor
             assert {label: round(share) for label, share in found.items()} == annotated
 
 
-@pytest.mark.issue(33)
 def test_a_folder_of_brat(tmp_path):
     """One file of all its texts, beside those of other formats."""
     folder = tmp_path / "corpus"
@@ -453,7 +445,6 @@ def test_errors_are_told_briefly(columns, tmp_path):
     assert not (tmp_path / "out.spacy").exists()
 
 
-@pytest.mark.issue(12)
 @pytest.mark.parametrize("name, text", [("a.jsonl", ""), ("a.jsonl", "\n\n"), ("a.conll", ""), ("a.conll", "# note\n")])
 def test_a_file_without_texts_is_an_error(tmp_path, name, text):
     (tmp_path / name).write_text(text)
@@ -470,7 +461,6 @@ def test_nothing_accepted_is_an_error(jsonl, tmp_path):
 DOCCANO = [{"id": n, "text": text, "label": [], "Comments": []} for n, text in enumerate(["Ann ran", "Bob left"])]
 
 
-@pytest.mark.issue(15)
 @pytest.mark.parametrize(
     "name, text",
     [
@@ -489,7 +479,6 @@ def test_a_file_in_which_nothing_is_annotated_is_an_error(tmp_path, name, text):
     assert code == 0 and " 0 entities" in output
 
 
-@pytest.mark.issue(15)
 def test_texts_without_any_annotation_are_told(tmp_path):
     (tmp_path / "a.json").write_text('[{"text": "one"}]')
     code, output = run(tmp_path / "a.json", tmp_path / "out.spacy")
@@ -510,7 +499,6 @@ def test_a_folder_without_data(tmp_path):
     assert "CRF700" in output
 
 
-@pytest.mark.issue(33)
 def test_a_full_disk_is_told_with_the_file(columns, tmp_path, monkeypatch):
     def full(number):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -522,7 +510,6 @@ def test_a_full_disk_is_told_with_the_file(columns, tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["tokens.conll"]
 
 
-@pytest.mark.issue(33)
 def test_a_folder_is_not_converted_to_a_file(columns, tmp_path):
     columns("Ann B-PER\n")
     (tmp_path / "out.spacy").write_bytes(b"mine")
@@ -531,7 +518,6 @@ def test_a_folder_is_not_converted_to_a_file(columns, tmp_path):
     assert (tmp_path / "out.spacy").read_bytes() == b"mine"
 
 
-@pytest.mark.issue(33)
 def test_other_commands_say_whose_options_are_named(columns):
     result = CliRunner().invoke(app, ["data", str(columns("Ann X\n"))])
     output = " ".join(result.output.split())
@@ -548,7 +534,6 @@ def spans_of(doc, key="sc"):
 NESTED = ((0, 18, "ORG"), (14, 18, "LOC"))
 
 
-@pytest.mark.issue(36)
 @pytest.mark.parametrize(
     "value",
     [
@@ -582,7 +567,6 @@ def test_all_spans_go_to_a_group(value, jsonl):
     assert len(flat.ents) == 1 and not flat.spans
 
 
-@pytest.mark.issue(36)
 def test_overlapping_spans_of_brat_go_to_a_group(tmp_path):
     (tmp_path / "a.txt").write_text("University of Oslo\n", encoding="utf8")
     (tmp_path / "a.ann").write_text("T1\tORG 0 18\tUniversity of Oslo\nT2\tLOC 14 18\tOslo\n", encoding="utf8")
@@ -590,7 +574,6 @@ def test_overlapping_spans_of_brat_go_to_a_group(tmp_path):
     assert spans_of(doc, "other") == [("University of Oslo", "ORG"), ("Oslo", "LOC")]
 
 
-@pytest.mark.issue(36)
 def test_several_columns_of_tags_go_to_a_group(columns, tmp_path):
     """As in GermEval 2014: number, word, outer and inner tag."""
     path = columns("1\tUniversity\tB-ORG\tO\n2\tof\tI-ORG\tO\n3\tOslo\tI-ORG\tB-LOC\n4\twon\tO\tO\n\n1\tHa\tO\tO\n")
@@ -609,7 +592,6 @@ def test_several_columns_of_tags_go_to_a_group(columns, tmp_path):
     assert spans_of(first) == [("University of Oslo", "ORG"), ("Oslo", "LOC")]
 
 
-@pytest.mark.issue(36)
 def test_an_answer_about_single_spans_has_no_group(jsonl):
     with pytest.raises(ValueError, match=r"CRF701.*without --spans-key"):
         convert(jsonl(item("Ann ran", (0, 3, "PER"), _view_id="ner", answer="accept")), spans_key="sc")

@@ -71,7 +71,6 @@ def test_memory_zones_free_words_that_the_component_still_knows(trained):
         assert [entities(nlp(text)) for text in texts] == expected
 
 
-@pytest.mark.issue(33)
 @pytest.mark.parametrize("max_words", [1, 30, 500_000])
 def test_memory_is_bounded_by_the_words_that_are_kept(trained, tmp_path, max_words):
     """Half a million words were kept whatever users said, and of each every attribute that templates read."""
@@ -101,7 +100,6 @@ def test_memory_is_bounded_by_the_words_that_are_kept(trained, tmp_path, max_wor
     assert table._fresh[0] == table.size  # the other attributes are gone once their scores are known
 
 
-@pytest.mark.issue(33)
 def test_the_first_text_has_no_words():
     """Where templates look at no neighbours, the table of words is empty then."""
     features = {"@misc": "spacy_crf.features.v1", "templates": ["lower[0]"]}
@@ -111,7 +109,6 @@ def test_the_first_text_has_no_words():
     assert not nlp("").ents and nlp("Bob left Paris .").ents
 
 
-@pytest.mark.issue(14)
 def test_the_scheme_can_be_left_to_the_training_data(tmp_path, caplog):
     """Few and short entities are spelt as BIO, many or long ones as BILUO; a saved model says what it was trained with."""
     nlp, examples = make({"scheme": "auto"})
@@ -505,7 +502,6 @@ TOK2VEC = {
 NEURAL = {"emissions": None, "tok2vec": TOK2VEC}
 
 
-@pytest.mark.issue(12)
 def test_neural_emissions_begin_without_labels(caplog):
     nlp = spacy.blank("en")
     nlp.add_pipe("crf_ner", config={"model": NEURAL})
@@ -519,7 +515,6 @@ def test_neural_emissions_begin_without_labels(caplog):
     assert after < before and set(nlp.get_pipe("crf_ner").labels) == {"GPE", "ORG", "PER"}
 
 
-@pytest.mark.issue(13)
 def test_encoders_begin_anew():
     nlp = spacy.blank("en")
     ner = nlp.add_pipe("crf_ner", config={"model": NEURAL})
@@ -550,7 +545,6 @@ def test_tok2vec_emissions_learn():
         nlp.update(examples, sgd=lbfgs)
 
 
-@pytest.mark.issue(12)
 @pytest.mark.parametrize("optimizer", ["Adam.v1", "RAdam.v1", "SGD.v1"])
 @pytest.mark.parametrize("factory", ["crf_ner", "crf_tagger"])
 def test_labels_are_added_to_a_trained_neural_component(factory, optimizer, tmp_path):

@@ -52,7 +52,6 @@ def test_tags():
     assert scores["tag_acc"] == scores["crf_tag_acc"] == 1.0
 
 
-@pytest.mark.issue(12)
 def test_o_is_a_tag_like_others():
     nlp, examples = make(texts=[text.replace("/RB", "/O") for text in TAG_TEXTS])
     tagger = nlp.get_pipe("crf_tagger")
@@ -85,7 +84,6 @@ def test_morphology():
     assert nlp.evaluate(examples)["morph_acc"] == 1.0
 
 
-@pytest.mark.issue(16)
 def test_parts_of_speech_with_morphology():
     """Both are one label, as those of spaCy's morphologizer are; what a Doc has of them stays."""
     nlp = spacy.blank("en")
@@ -274,7 +272,6 @@ def test_features_from_a_rule_based_component():
     assert [token.tag_ for token in doc] == ["X", "X", "NAME"]
 
 
-@pytest.mark.issue(12)
 def test_extensions_that_are_set_stay_as_they_are():
     """They became text: 3 was "3" afterwards, and an unlikely label left an empty string where nothing was."""
     Token.set_extension("crf_chunk", default=None, force=True)
@@ -304,7 +301,6 @@ def annotate_partly(doc):
     return doc
 
 
-@pytest.mark.issue(12)
 def test_what_a_component_leaves_out_is_not_taken_from_the_gold_annotation():
     """It said that the first word is a root and the others no entities, both of which are written as 0."""
     nlp = spacy.blank("en")
@@ -338,7 +334,6 @@ def test_features_from_a_component_trained_in_the_same_run():
     assert not any(token.tag_ for example in examples for token in example.predicted)
 
 
-@pytest.mark.issue(12)
 def test_analyze_pipes_says_what_settings_make_of_a_component(tmp_path):
     """It was what the factory says, so `token.tag` where parts of speech are written, and nothing that templates read."""
     Token.set_extension("crf_chunk", default=None, force=True)
@@ -376,7 +371,6 @@ def test_analyze_pipes_says_what_settings_make_of_a_component(tmp_path):
         Token.remove_extension("crf_size")
 
 
-@pytest.mark.issue(13)
 @pytest.mark.parametrize("attribute", ["tag", "pos", "morph", "crf_test_label"])
 def test_a_changed_value_is_seen_whatever_the_attribute(attribute):
     """Of pos, morph and extensions the prepared corpus looked at nothing: training went on with what they had been."""
@@ -411,7 +405,6 @@ def test_a_changed_value_is_seen_whatever_the_attribute(attribute):
     Token.remove_extension("crf_test_label")
 
 
-@pytest.mark.issue(37)
 def test_a_label_stays_in_one_piece():
     """A tagger's tokens are its spans: at_most counts tokens, and no rule said that a field occurs once."""
     nlp, _ = make(texts=["a/X b/X c/Y", "c/Y a/Z", "b/Z a/X c/Y"])

@@ -176,7 +176,6 @@ def test_explain_tells_each_doc(kind, tmp_path):
     assert "doc._.crf_hidden" in nlp.analyze_pipes()["summary"]["crf_textcat"]["assigns"]
 
 
-@pytest.mark.issue(36)
 def test_a_text_knows_the_probability_of_its_label(tmp_path):
     nlp = trained("bag")
     assert nlp("play some jazz")._.crf_prob is None
@@ -203,14 +202,12 @@ def test_the_probability_of_a_text_goes_with_its_label():
     assert nlp(doc)._.crf_prob == probability
 
 
-@pytest.mark.issue(16)
 def test_an_explanation_may_be_asked_for_later():
     nlp = trained("bag")
     nlp.get_pipe("crf_textcat").cfg["explain"] = True
     assert nlp("play some jazz")._.crf_hidden["label"] == "PLAY"
 
 
-@pytest.mark.issue(16)
 def test_texts_without_tokens_have_no_reasons_in_vectors():
     """Found by settings drawn at random: the vectors of no words had no shape."""
     nlp = blank("bag", features={**WORDS, "templates": ["lower[0]", "vector[0]"]})
@@ -239,7 +236,6 @@ def test_inspect_and_weights(kind, tmp_path):
         assert result.exit_code == 0 and "lower[0]" in result.output
 
 
-@pytest.mark.issue(16)
 def test_show_prints_the_labels_of_texts(model, tmp_path):
     """The most probable first, of a pipeline that finds nothing else."""
     model.to_disk(tmp_path)
@@ -251,7 +247,6 @@ def test_show_prints_the_labels_of_texts(model, tmp_path):
         assert printed[:6] == [word for name, share in cats for word in (name, f"{share:.0%}")]
 
 
-@pytest.mark.issue(16)
 def test_update_teaches_new_texts(tmp_path):
     """Words that were not met and a label that was not there; what was learned stays."""
     trained("bag").to_disk(tmp_path / "model")
@@ -393,15 +388,13 @@ def test_optimizers(optimizer):
     assert [label(nlp(text)) for text, _ in TEXTS] == [cats for _, cats in TEXTS]
 
 
-@pytest.mark.issue(16)
 @pytest.mark.parametrize("loss", ["SoftmaxMargin", "MaxMargin", "Perceptron"])
-def test_losses(loss):
+def test_every_loss_learns_labels_of_texts(loss):
     minibatch = {"@optimizers": "spacy_crf.Minibatch.v1", "learn_rate": 0.1}
     nlp = trained("bag", steps=25, optimizer=minibatch, loss={"@losses": f"spacy_crf.{loss}.v1"})
     assert [label(nlp(text)) for text, _ in TEXTS] == [cats for _, cats in TEXTS]
 
 
-@pytest.mark.issue(41)
 @pytest.mark.parametrize("unit", ["token", "sent", "text"])
 def test_empty_texts_in_batches_with_as_many_texts_as_tokens(unit):
     """The scores of tokens were taken for those of texts: a text of two words beside an empty one got a wrong label."""

@@ -432,14 +432,12 @@ def pipe_factory(nlp):
     return nlp.get_pipe_meta("it").factory
 
 
-@pytest.mark.issue(15)
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_everything_holds_of_settings_together(seed, tmp_path):
     hold_all(draw(seed), tmp_path, processes=seed == 0)
 
 
-@pytest.mark.issue(16)
 @pytest.mark.parametrize("seed", SEEDS_OF_TEXTS)
 def test_everything_holds_of_settings_of_texts(seed, tmp_path):
     hold_all(draw_texts(seed), tmp_path, processes=seed == 0)

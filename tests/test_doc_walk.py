@@ -10,7 +10,6 @@ from .doc_walk import component, walk_of_doc
 MOST = {"plain": (66, 40, 18), "with confidence and a rule": (108, 72, 42)}
 
 
-@pytest.mark.issue(34)
 @pytest.mark.parametrize("settings", MOST)
 def test_the_way_of_a_doc_gets_no_longer(settings):
     walk = walk_of_doc(component(settings))

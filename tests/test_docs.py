@@ -68,7 +68,6 @@ def test_code_blocks_run(page, environment, tmp_path, monkeypatch, capsys):
         pytest.skip(f"{', '.join(missing)} is not installed; the other blocks have run")
 
 
-@pytest.mark.issue(20)
 def test_every_page_is_in_the_index():
     index = ROOT / "docs" / "index.md"
     listed = re.findall(r"^\w+$", index.read_text(encoding="utf8"), re.MULTILINE)
@@ -83,7 +82,6 @@ def test_what_a_config_may_name_is_little_enough_to_know_and_is_on_a_written_pag
     assert [name for name in names if name not in written] == []
 
 
-@pytest.mark.issue(20)
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_links_lead_somewhere(page):
     broken = []

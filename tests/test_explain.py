@@ -120,7 +120,6 @@ def test_scores_are_those_of_prediction(pipe):
         np.testing.assert_allclose(getattr(ours, name), getattr(predicted, name), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.issue(15)
 @pytest.mark.parametrize("scale", [0.5, 3.0, 40.0])
 def test_sums_are_those_of_all_labellings(pipe, scale):
     """Also of spans of which the probability can't be told from 1, or from 0."""
@@ -146,7 +145,6 @@ def test_sums_are_those_of_all_labellings(pipe, scale):
     assert scale < 40.0 or expected > -math.log(1e-9)  # the last one's
 
 
-@pytest.mark.issue(15)
 @pytest.mark.parametrize("scale", [0.5, 8.0])
 def test_what_is_left_out_is_as_if_it_had_no_weight(pipe, scale):
     draw(pipe, scale, seed=2)
@@ -250,7 +248,6 @@ def test_sentences_that_have_nothing_to_do_with_it(pipe):
         np.testing.assert_allclose(sorted(row.contribution for row in found.rows), sorted(theirs), atol=1e-9)
 
 
-@pytest.mark.issue(20)
 @pytest.mark.parametrize("kind", ["contrast", "log_odds", "leave_out", "words"])
 def test_texts_of_one_token(pipe, kind):
     """Nothing was left out where there are no transitions: an error of numpy's."""
@@ -536,7 +533,6 @@ def test_models_of_other_parts(name):
     overview(pipe)
 
 
-@pytest.mark.issue(15)
 def test_hashed_features_of_a_first_stage():
     """They are read once more for their names, by a reader that knew of none."""
     emissions = {**HASHED, "features": {"@misc": "spacy_crf.features.v1", "templates": ["lower[0]"]}}
@@ -646,7 +642,6 @@ def converged(factory, l1=0.0, l2=0.3, **config):
     return pipe, examples
 
 
-@pytest.mark.issue(15)
 @pytest.mark.parametrize("l1", [0.0, 0.05])
 @pytest.mark.parametrize("factory", ["crf_ner", "crf_tagger", "semicrf_ner"])
 def test_a_contrast_is_a_sum_over_texts(factory, l1):
@@ -731,7 +726,6 @@ def test_texts_with_wrong_spans_and_rules_in_training():
     assert found.check == pytest.approx(0.0, abs=1e-3 * abs(found.target))
 
 
-@pytest.mark.issue(15)
 def test_untrained_components_and_empty_texts_are_told():
     """`crf inspect` ended in a KeyError, and an empty text was explained by rules that nobody had given."""
     nlp = spacy.blank("en")
@@ -762,7 +756,6 @@ def drawn_texts(nlp, n, seed=0):
     return found
 
 
-@pytest.mark.issue(33)
 @pytest.mark.parametrize(
     "factory, l1, n",
     [
@@ -811,7 +804,6 @@ def test_effects_of_texts_are_those_of_training_without_them(factory, l1, n):
     assert slope == pytest.approx(1.0, abs=0.15)  # as large, too
 
 
-@pytest.mark.issue(33)
 def test_effects_are_told_of_the_texts_that_matter_most():
     pipe, examples = converged("crf_ner", l2=0.3)
     doc = text(pipe)
@@ -831,7 +823,6 @@ def learn(pipe, examples, l1):
     pipe.update(examples, sgd=LBFGS(l1=l1, l2=0.3, delta=1e-9, iterations_per_step=500), losses={})
 
 
-@pytest.mark.issue(33)
 def test_effects_that_are_not_known_are_refused():
     pipe, examples = converged("crf_ner", l2=0.3)
     span = Span(text(pipe), 0, 1, label="PER")
@@ -843,7 +834,6 @@ def test_effects_that_are_not_known_are_refused():
         pipe.explain(span.doc, span, kind="texts", corpus=examples, l2=0.3, effect=-1)
 
 
-@pytest.mark.issue(33)
 def test_explanations_and_weights_are_printed_as_tables():
     """Hundreds of named tuples were."""
     pipe = made("crf_ner")

@@ -16,7 +16,6 @@ from spacy_crf.optimizers.lbfgs import LBFGS
 from . import test_independent_labels
 from .test_crf_textcat import MODELS, TEXTS, WORDS, examples_of, trained
 
-pytestmark = pytest.mark.issue(33)
 TEXT = "is there a record on monday . play it"
 
 

@@ -229,7 +229,6 @@ ODD_ROWS += [
 ]
 
 
-@pytest.mark.issue(12)
 @pytest.mark.parametrize("odd", ODD_ROWS, ids=range(len(ODD_ROWS)))
 def test_what_functions_may_not_give_is_shown(docs, odd):
     feature_set = FeatureSet(["fn:odd[0]"], functions={"odd": lambda doc: [odd] * len(doc)})
@@ -237,7 +236,6 @@ def test_what_functions_may_not_give_is_shown(docs, odd):
         freeze(feature_set, docs[:1])
 
 
-@pytest.mark.issue(12)
 def test_what_functions_may_give(docs):
     given = [
         {"n": np.int64(3), "yes": True, 7: 0.5},
@@ -275,7 +273,6 @@ CRFSUITE_DICTS = [
 ]
 
 
-@pytest.mark.issue(15)
 @pytest.mark.parametrize("given", CRFSUITE_DICTS, ids=range(len(CRFSUITE_DICTS)))
 def test_dicts_are_named_as_python_crfsuite_names_them(given):
     """Its users bring functions that give dicts with strings, which once ended in a ValueError of numpy's."""
@@ -301,14 +298,12 @@ def test_keys_that_are_equal_have_names_of_their_own():
     assert [listed.names[hashed] for hashed in listed.items.hashes.tolist()] == ["1", "True", "1.0", "1"]
 
 
-@pytest.mark.issue(15)
 def test_features_of_dicts_have_these_names(docs):
     given = [{"w": token.lower_, "at": {"title": token.is_title}} for token in docs[0]]
     _, _, names = freeze(FeatureSet(["fn:d[0]"], functions={"d": lambda doc: given}), docs[:1])
     assert names[0] == ["fn:d[0]=at:title", "fn:d[0]=w:new"]
 
 
-@pytest.mark.issue(15)
 def test_a_dict_that_holds_itself_is_shown(docs):
     endless = {}
     endless["again"] = endless
@@ -317,7 +312,6 @@ def test_a_dict_that_holds_itself_is_shown(docs):
         freeze(feature_set, docs[:1])
 
 
-@pytest.mark.issue(12)
 def test_half_a_character_is_no_feature(docs):
     feature_set = FeatureSet(["fn:odd[0]"], functions={"odd": lambda doc: [["\ud800"]] * len(doc)})
     with pytest.raises(ValueError, match=r"CRF131.*'fn:odd' has the value '\\ud800'"):
@@ -342,7 +336,6 @@ def test_extensions(nlp):
     assert features.values.tolist() == [1.0, 2.5, 1.0, 0.5, 1.0, 1.0, 1.0]
 
 
-@pytest.mark.issue(12)
 @pytest.mark.usefixtures("extension")
 @pytest.mark.parametrize(
     "value, message",
@@ -385,7 +378,6 @@ def test_gazetteers(nlp, docs):
     assert freeze(FeatureSet(["in:places[0]", "in:places[-1]"]), docs[:1], {"places": again})[2] == names
 
 
-@pytest.mark.issue(14)
 @pytest.mark.parametrize("attr", ["LOWER", "ORTH"])
 def test_phrases_are_found_as_by_spacy(nlp, attr):
     """The longest phrases, of equal ones that overlap the first; never across Docs. "mark" is a symbol of spaCy."""
@@ -409,7 +401,6 @@ def test_phrases_are_found_as_by_spacy(nlp, attr):
     assert "I" in expected and "U" in expected
 
 
-@pytest.mark.issue(14)
 def test_the_first_label_of_a_phrase_counts(nlp):
     doc = Doc(nlp.vocab, words=["big", "apple"])
     for labels in (["CITY", "FRUIT", "", "FIRM"], ["FIRM", "", "FRUIT", "CITY"]):
@@ -418,7 +409,6 @@ def test_the_first_label_of_a_phrase_counts(nlp):
         assert [gazetteer.value_names[value] for value in found.tolist()] == [f"B-{labels[0]}", f"L-{labels[0]}"]
 
 
-@pytest.mark.issue(14)
 @pytest.mark.parametrize("entries", [[], [((), "X")]])
 def test_gazetteers_without_words_find_nothing(nlp, entries):
     found = Gazetteer(entries).find(np.array([1, 2], dtype=np.uint64), np.array([0, 2]))
@@ -445,7 +435,6 @@ def test_reading_gazetteers(nlp, tmp_path):
         read_entries("cities", tmp_path / "nowhere.txt", nlp.make_doc)
 
 
-@pytest.mark.issue(12)
 def test_gazetteers_are_read_as_they_were_written(nlp, tmp_path):
     """A byte order mark was part of the first phrase, and a line separator inside JSON cut its line in two."""
     text = tmp_path / "cities.txt"
@@ -456,7 +445,6 @@ def test_gazetteers_are_read_as_they_were_written(nlp, tmp_path):
     assert list(read_entries("cities", lines, nlp.make_doc)) == [(("New", "York"), "")]
 
 
-@pytest.mark.issue(12)
 def test_empty_gazetteers_are_said(nlp, tmp_path, caplog):
     path = tmp_path / "cities.txt"
     path.write_text("\ufeff\n  \n", encoding="utf8")
@@ -464,7 +452,6 @@ def test_empty_gazetteers_are_said(nlp, tmp_path, caplog):
     assert "CRFW130: The gazetteer 'cities' has no entries" in caplog.text
 
 
-@pytest.mark.issue(12)
 @pytest.mark.parametrize(
     "line, reason",
     [
@@ -593,7 +580,6 @@ MISTAKES = {
 }
 
 
-@pytest.mark.issue(12)
 @pytest.mark.parametrize("name", MISTAKES)
 def test_whatever_the_settings_of_features_are_is_said_with_a_code(name):
     make, mistakes = MISTAKES[name]
@@ -628,7 +614,6 @@ def test_every_attribute_can_be_read(docs):
     assert "short_shape[0]=Xx" in index.names() and "sent_start[0]=-1" not in names[0]
 
 
-@pytest.mark.issue(12)
 def test_minus_one_is_a_value(nlp):
     """It was also the mark of columns without a value, so that heads and sentence starts lost it."""
     heads = [1, 1, 1, 2, 3, 2]
@@ -663,7 +648,6 @@ def test_presets_keep_their_meaning():
     assert spelled == SPELLED_PRESETS
 
 
-@pytest.mark.issue(14)
 @pytest.mark.parametrize("preset", [ner_features, tagger_features])
 def test_presets_change_without_being_copied(preset):
     whole = preset().spelled()
@@ -677,7 +661,6 @@ def test_presets_change_without_being_copied(preset):
     assert {preset(padding=padding).spelled()[0] for padding in (True, False)} == {"padding", "no padding"}
 
 
-@pytest.mark.issue(15)
 def test_what_stands_outside_may_be_named(docs):
     """A word that is spelled so looks the same."""
     padding = {"before": ["^", "^^"], "behind": ["$"]}
@@ -797,7 +780,6 @@ def ngrams_by_hand(word, size, most=12):
     return ["".join(character[0] for character in run) for run in {*runs}]
 
 
-@pytest.mark.issue(14)
 @hypothesis.example(["0^0", "$$", "^^^"])
 @hypothesis.given(
     st.lists(
@@ -813,7 +795,6 @@ def test_ngrams_are_the_runs_of_characters_of_the_word(words):
     assert features.values is None
 
 
-@pytest.mark.issue(14)
 @pytest.mark.parametrize("padding", [False, True])
 def test_ngrams_join_with_what_has_one_value(nlp, padding):
     _, _, names = freeze(FeatureSet(["ngrams3[-1]|lower[0]"], padding=padding), [Doc(nlp.vocab, words=["Papa", "is"])])
@@ -823,7 +804,6 @@ def test_ngrams_join_with_what_has_one_value(nlp, padding):
         FeatureSet(["ngrams2[0]|ngrams3[0]"])
 
 
-@pytest.mark.issue(14)
 def test_flags_that_say_nothing_where_they_are_false(nlp):
     """By themselves, joined, and beside the same flag that says both."""
     templates = ["if:is_title[0]", "if:has_hyphen[-1]|lower[0]", "is_title[0]", "if:has_digit[0]"]
@@ -837,7 +817,6 @@ def test_flags_that_say_nothing_where_they_are_false(nlp):
         FeatureSet(["if:lower[0]"])
 
 
-@pytest.mark.issue(14)
 def test_folded_words_have_zeros_for_digits(nlp):
     _, _, names = freeze(FeatureSet(["folded[0]"]), [Doc(nlp.vocab, words=["B-52s", "1999", "Ünder"])])
     assert names == [["folded[0]=b-00s"], ["folded[0]=0000"], ["folded[0]=ünder"]]

@@ -26,8 +26,6 @@ from spacy_crf.report.suspects import judged_by, of_jsonl
 
 from .util import NER_TEXTS, entities, ner_doc, ner_examples, tag_examples
 
-pytestmark = pytest.mark.issue(35)
-
 CONFIGS = Path(__file__).parents[1] / "configs"
 NAMES = ["Ann Lee", "Bob Ray", "Cid May", "Dan Fox"]
 PLACES = ["Rome", "Oslo", "Lima", "Bonn", "Kyiv"]
@@ -156,7 +154,6 @@ def test_overlapping_spans_get_a_threshold():
     assert pipe.n_best(longer, 1)[0][0] == 0.0 and suspect.log_ratio > 0.0
 
 
-@pytest.mark.issue(38)
 def test_without_thresholds_the_best_path_stays(monkeypatch):
     def fail(*_):
         raise AssertionError

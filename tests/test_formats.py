@@ -22,7 +22,6 @@ from spacy_crf.pipeline.corpora import doc_bin
 
 from .util import entities
 
-pytestmark = pytest.mark.issue(15)
 NLP = spacy.blank("en")
 
 # Ann Lee met Bob in New York .      (0-7 PER, 12-15 PER, 19-27 GPE)
@@ -390,7 +389,6 @@ def test_spacy_files(tmp_path, write):
 # --------------------------------------------------------------------------------------------------- labels of texts
 
 
-@pytest.mark.issue(33)
 @pytest.mark.parametrize("name", LABELLED)
 def test_labels_of_texts_become_cats(write, name):
     """They were refused, as spans that were none."""
@@ -408,7 +406,6 @@ def test_labels_of_texts_become_cats(write, name):
 SEVERAL = [["A", "B"], ["B"], []]
 
 
-@pytest.mark.issue(33)
 @pytest.mark.parametrize(
     "name, text",
     [
@@ -431,7 +428,6 @@ def test_texts_with_several_labels(write, name, text):
     assert report.exclusive and [place.partition(", ")[2] for place in report.unlabelled] == ["line 3"]
 
 
-@pytest.mark.issue(33)
 def test_answers_of_prodigy_about_one_label(write):
     """Of other labels nothing is said. What was asked about spans names no label of the text."""
     asked = [
@@ -446,7 +442,6 @@ def test_answers_of_prodigy_about_one_label(write):
     assert not doc.cats and entities(doc) == [(0, 1, "A")]
 
 
-@pytest.mark.issue(33)
 def test_keys_and_numbers_of_labels(write):
     text = lines({"body": t, "intent": n} for n, t in enumerate(TEXTS[:2]))
     docs = docs_of(write("a.jsonl", text), word_column="body", label_column="intent", tag_names=["NO", "YES"])
@@ -485,7 +480,6 @@ LABEL_FAULTS = [
 ]
 
 
-@pytest.mark.issue(33)
 @pytest.mark.parametrize(
     "name, old, new, says", LABEL_FAULTS, ids=[f"{fault[0]}: {fault[2][:20]!r}" for fault in LABEL_FAULTS]
 )
@@ -499,7 +493,6 @@ def test_labels_with_one_fault(write, name, old, new, says):
 # ------------------------------------------------------------------------------------------------------------- brat
 
 
-@pytest.mark.issue(33)
 @pytest.mark.parametrize("given", ["a.ann", "a.txt", "."])
 def test_standoff_of_brat(write, tmp_path, given):
     """What spans with a label can't hold is counted, and where spans in several parts are nothing is known."""
@@ -521,13 +514,11 @@ def test_standoff_of_brat(write, tmp_path, given):
     }
 
 
-@pytest.mark.issue(33)
 def test_parts_of_a_span_are_missing_annotation(write):
     [doc] = docs_of(write("a.ann", "T1\tPER 0 3;12 15\tAnn Bob\nT2\tPER 12 15\tBob\n"))
     assert [token.ent_iob_ for token in doc[:5]] == ["", "O", "O", "B", "O"]
 
 
-@pytest.mark.issue(33)
 @pytest.mark.parametrize(
     "old, new, says",
     [
@@ -880,7 +871,6 @@ def test_encodings(tmp_path):
             Source(tmp_path / "a.conll", encoding)
 
 
-@pytest.mark.issue(33)
 @pytest.mark.parametrize("name", ["columns", "pairs", "labelled table", "text and label"])
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
 def test_utf_16_is_named_and_read(write, name, encoding):
@@ -896,13 +886,11 @@ def test_utf_16_is_named_and_read(write, name, encoding):
         docs_of(cut)
 
 
-@pytest.mark.issue(33)
 def test_utf_16_without_its_mark_is_named(write):
     with pytest.raises(ValueError, match=r"CRF701.*line 1: .*every second byte is 0.*--encoding utf-16"):
         docs_of(write("a.conll", columns().encode("utf-16-le")))
 
 
-@pytest.mark.issue(33)
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json"])
 def test_huge_integers(write, name):
     """A raw error of Python's where a file was looked at for what it is."""
@@ -913,7 +901,6 @@ def test_huge_integers(write, name):
             docs_of(write(name, content))
 
 
-@pytest.mark.issue(33)
 def test_texts_that_are_too_long(write, monkeypatch):
     monkeypatch.setattr(NLP, "max_length", 40)
     long = "so long " * 6
@@ -1163,7 +1150,6 @@ def mutated(path, text, rng):
     return "".join((*parts[:at], rng.choice(ODD_TEXTS), *parts[at + 1 :]))
 
 
-@pytest.mark.issue(33)
 @pytest.mark.parametrize("name", EVERY)
 @pytest.mark.parametrize("seed", range(1))
 def test_odd_values_are_read_or_refused_with_a_code(write, name, seed):

@@ -8,7 +8,6 @@ from spacy.tokens import Span
 
 import spacy_crf
 
-pytestmark = pytest.mark.issue(36)
 COLUMNS = ["doc", "start", "end", "start_char", "end_char", "text", "label", "prob"]
 
 

@@ -362,7 +362,6 @@ def case(seed):
     return config, mistakes, rng.random() < 0.3
 
 
-@pytest.mark.issue(12)
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("seed", range(RUNS))
 def test_configs_with_mistakes_work_or_say_what_is_wrong(seed):
@@ -376,7 +375,6 @@ def test_configs_with_mistakes_work_or_say_what_is_wrong(seed):
                 pytest.fail(f"seed {seed}, by_config = {by_config}: {'; '.join(mistakes)}\n{config}\n{error!r}")
 
 
-@pytest.mark.issue(12)
 @pytest.mark.parametrize(
     ("factory", "settings", "named"),
     [
@@ -396,7 +394,6 @@ def test_settings_of_components_are_checked_when_they_are_made(factory, settings
         make(nlp.vocab, model, "it", **{"loss": LogLikelihood(), **settings})
 
 
-@pytest.mark.issue(12)
 def test_numbers_that_overflow_are_refused_or_taken():
     with pytest.raises(ValueError, match=r"CRF020: AROW: gamma = 1e-320"):
         AROW(gamma=1e-320)
@@ -406,7 +403,6 @@ def test_numbers_that_overflow_are_refused_or_taken():
     assert SGD(l2=2**63).l2 == float(2**63)
 
 
-@pytest.mark.issue(12)
 @pytest.mark.parametrize("label", ["x", "B=1|A=1"])
 def test_a_label_of_morphology_is_spelled_as_tokens_spell_it(label):
     """Another order of its features was written as no morphology at all."""

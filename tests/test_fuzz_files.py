@@ -200,7 +200,6 @@ def _docs(nlp):
     return [plain(example.reference) for example in (*ner_examples(nlp), *tag_examples(nlp))] + [nlp.make_doc("")]
 
 
-@pytest.mark.issue(12)
 @pytest.mark.parametrize("seed", range(RUNS))
 def test_crafted_files_are_refused_or_work(trained, seed):
     """25 of 194 failed later, with an error of numpy's."""

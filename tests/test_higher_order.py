@@ -19,8 +19,6 @@ from spacy_crf.optimizers.lbfgs import LBFGS
 from .structures import STRUCTURES, Enumerated, Problem, assert_derivative, assert_scores_close, random_problem
 from .util import NER_TEXTS, TAG_TEXTS, entities, ner_examples, plain, signatures, tag_examples
 
-pytestmark = pytest.mark.issue(16)
-
 
 def pruned(scores, keep, **changes):
     return scores._replace(orders=scores.orders._replace(keep=keep, **changes))
@@ -420,7 +418,6 @@ def test_parts_that_can_not_be():
         TagParts.of(["NN"], lambda tag: 7)
 
 
-@pytest.mark.issue(33)
 def test_chain_scores_are_those_of_order_1():
     """What a path of them uses ended in an AttributeError."""
     chain, scores, _ = random_problem(STRUCTURES["chain"], [3, 0, 2])

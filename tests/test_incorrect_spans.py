@@ -80,7 +80,6 @@ def test_what_is_left_are_the_labellings_without_them(name, with_rules, wrong):
     assert chain.expectations(scores)[0].sum() == pytest.approx(reference.log_sum([score for score, _, _ in free]))
 
 
-@pytest.mark.issue(12)
 @pytest.mark.parametrize("wrong", [WRONG["one token"], WRONG["one end"], WRONG["whole sentences"]])
 @pytest.mark.parametrize("loss", [MaxMargin(), SoftmaxMargin(), MaxMargin(cost={"O": {"A": 0.25}})], ids=str)
 @pytest.mark.parametrize("name", SCHEMES)

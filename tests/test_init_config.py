@@ -66,7 +66,6 @@ def test_every_other_recipe_trains(component, recipe, corpus, tmp_path):  # noqa
     test_configs.test_trains_three_steps_and_predicts_the_same_after_loading(path, corpus, tmp_path)
 
 
-@pytest.mark.issue(14)
 @pytest.mark.parametrize("component, recipe", OPTIMIZED)
 def test_more_is_found_where_that_is_asked_for(component, recipe, tmp_path):
     """Nothing but decoding and l1 differ, and both files are complete."""
@@ -89,13 +88,11 @@ def test_more_is_found_where_that_is_asked_for(component, recipe, tmp_path):
     assert " prediction takes longer.\n" in head and (f"crf fit {path}" in head) == (recipe in ("fast", "partial"))
 
 
-@pytest.mark.issue(14)
-def test_that_of_crf_ner_is_a_file(tmp_path):
+def test_the_accurate_config_of_crf_ner_is_a_file(tmp_path):
     path = write(tmp_path / "my.cfg", "crf_ner", "fast", "--optimize", "accuracy")
     assert load_config(path, interpolate=False) == load_config(FOLDER / "crf_ner_threshold.cfg", interpolate=False)
 
 
-@pytest.mark.issue(20)
 @pytest.mark.parametrize("stem", ["crf_ner_large", "crf_tagger_order"])
 def test_files_of_the_package_come_as_they_are(stem, tmp_path):
     """Who has the package from pip has no folder ``configs/`` that pages could name."""

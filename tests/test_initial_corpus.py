@@ -261,7 +261,6 @@ def test_the_clock_reads_one_example_and_lets_go():
     assert list(clock()(iter([]))) == []
 
 
-@pytest.mark.issue(19)
 def test_frequencies_are_those_of_the_texts():
     features = {"@misc": "spacy_crf.features.v1", "templates": ["lower[0]"]}
     emissions = {"@architectures": "spacy_crf.SparseEmissions.v1", "features": features, "possible_states": True}

@@ -119,7 +119,6 @@ def of_spans(probabilities):
     return summed
 
 
-@pytest.mark.issue(12)
 @pytest.mark.parametrize("seed", range(30))
 def test_all_answers_keep_the_same_rules(nlp, seed, caplog):
     [(_, pipe)] = nlp.pipeline
@@ -244,7 +243,6 @@ ONE_OF_TWO = [{"rule": "exactly", "label": "GPE", "n": 1}, {"rule": "never_on", 
 THREE = [{"rule": "exactly", "label": "GPE", "n": 3}, {"rule": "never_on", "label": "*", "phrases": ["aa"]}]
 
 
-@pytest.mark.issue(12)
 @pytest.mark.parametrize("decode", ["viterbi", "posterior"])
 @pytest.mark.parametrize("tables, max_states, n", [(ONE_OF_TWO, 200, 1), (THREE, 2, 3)])
 def test_a_mask_that_yields_holds_nowhere(nlp, tables, max_states, n, decode):
@@ -281,7 +279,6 @@ BUSY = {
 }
 
 
-@pytest.mark.issue(33)
 @pytest.mark.parametrize("factory", ["crf_ner", "semicrf_ner"])
 @pytest.mark.parametrize("time_limit", [0.02, 0.2])
 def test_answers_do_not_depend_on_the_hour(factory, time_limit, caplog):
@@ -320,7 +317,6 @@ def _busy_thread():
     thread.join()
 
 
-@pytest.mark.issue(33)
 @pytest.mark.parametrize("seed, time_limit", [(0, 0.01), (1, 0.03)])
 def test_answers_do_not_depend_on_other_texts(seed, time_limit):
     """Automata that count were those of the longest Doc of a batch, and took more of the limit than a shorter one's."""

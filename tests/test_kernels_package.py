@@ -62,7 +62,6 @@ def compile_(caplog):
     return tell
 
 
-@pytest.mark.issue(19)
 def test_products_of_matrices_still_ask_for_blas():
     from numba.np import arraymath, linalg
 
@@ -88,7 +87,6 @@ def test_compiling_is_announced_once_and_long_kernels_each(compile_):
         assert "'long'" in long and "20 seconds" in long
 
 
-@pytest.mark.issue(33)
 def test_a_terminal_shows_how_many_kernels_are_left(compile_, monkeypatch):
     terminal = io.StringIO()
     terminal.isatty = lambda: True
@@ -107,7 +105,6 @@ def test_a_terminal_shows_how_many_kernels_are_left(compile_, monkeypatch):
     assert compile_.announcer.compiled == 4 and "3 of 4 kernels" in terminal.getvalue()
 
 
-@pytest.mark.issue(33)
 def test_where_nobody_knows_how_many_are_left_a_terminal_counts_up(compile_, monkeypatch):
     terminal = io.StringIO()
     terminal.isatty = lambda: True
@@ -154,7 +151,6 @@ def test_bars_within_bars_and_lines_do_not_write_over_each_other(monkeypatch):
 
 
 @compiled
-@pytest.mark.issue(33)
 def test_kernels_from_the_cache_are_not_left(tmp_path, monkeypatch):
     for loads in (False, True):
         kernel = module_with_kernel(tmp_path)
@@ -166,7 +162,6 @@ def test_kernels_from_the_cache_are_not_left(tmp_path, monkeypatch):
         assert announcing._n_loaded() - before == (2 if loads else 0)
 
 
-@pytest.mark.issue(19)
 @pytest.mark.parametrize("is_on", [True, False])
 def test_garbage_is_collected_after_a_kernel_with_its_helpers_not_meanwhile(is_on):
     waiting, seen = PausedCollector(), []
@@ -182,7 +177,6 @@ def test_garbage_is_collected_after_a_kernel_with_its_helpers_not_meanwhile(is_o
 
 
 @compiled
-@pytest.mark.issue(19)
 def test_no_garbage_is_collected_while_numba_compiles():
     seen = []
 
@@ -224,7 +218,6 @@ def test_kernels_are_kept_in_the_users_choice_of_folder(tmp_path, monkeypatch, a
     assert tmp_path in kernels.cache_folder(kernels.__file__).parents
 
 
-@pytest.mark.issue(34)
 def test_kernels_are_compiled_again_when_a_named_tuple_changes(monkeypatch):
     """Also one that their file does not import: numba would not find it under its name, or take one field for another."""
     folder, read = Path(kernels.__file__).parent, kernels._source
@@ -405,7 +398,6 @@ print(found)
 """
 
 
-@pytest.mark.issue(34)
 @compiled
 def test_loops_take_the_place_of_vector_code_that_does_not_compile(tmp_path, caplog):
     """As after a change of LLVM's own language."""

@@ -15,7 +15,6 @@ N_KILLED = 1
 
 
 @pytest.mark.slow
-@pytest.mark.issue(18)
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL there")
 @pytest.mark.parametrize("seed", range(1))
 def test_the_same_weights_however_often_it_is_killed(seed, tmp_path):

@@ -216,7 +216,6 @@ def test_the_bound_of_an_automaton_is_its_best_reading():
     assert bound_automaton(following, scores, last, duals) == pytest.approx(best)
 
 
-@pytest.mark.issue(12)
 def test_a_span_may_grow_into_its_neighbour(few_nodes):
     """In scheme IO two spans of one label with a token between them become one if it joins them: nothing is read at that token,
     but behind it."""

@@ -206,7 +206,6 @@ def test_both_domains_agree(scores, monkeypatch):
     assert_scores_close(expectations, expected)
 
 
-@pytest.mark.issue(19)
 @pytest.mark.parametrize("size", [1, 3, 7, 9, 20, 31, 36, 44, 50, 63, 66, 131])
 def test_both_domains_agree_however_wide_the_tiles_are(size, monkeypatch):
     for scores in (random_scores([4, 1, 3, 5, 4, 2], size), random_scores([2], size, per_position=True)):
@@ -226,7 +225,6 @@ def refuse_everything(scale):
     return refuse
 
 
-@pytest.mark.issue(19)
 @pytest.mark.parametrize("in_order", [True, False])
 def test_exponentials_are_those_of_numpy(in_order):
     scores = np.random.default_rng(0).normal(scale=100.0, size=(40, 11))
@@ -254,7 +252,6 @@ def test_the_exponential_of_nan_is_nan():
     assert np.isnan(scaled[0, 2])
 
 
-@pytest.mark.issue(19)
 def test_arcs_of_labels_that_lack_tags_are_few_runs():
     """B-x to L-x and I-x, I-x to I-x and L-x of labels of which some lack I-x, in an order of its own."""
     rng, scores = np.random.default_rng(0), scheme_scores([3], 20)
@@ -267,7 +264,6 @@ def test_arcs_of_labels_that_lack_tags_are_few_runs():
     assert len(layout.runs) == 4
 
 
-@pytest.mark.issue(19)
 def test_parts_of_a_chunk_add_up(monkeypatch):
     """What goes through the cache part by part is what all of it is at once, sequences in log space and empty ones too."""
     lengths = [5, 0, 9, 1, 7, 0, 3, 12, 2]
@@ -282,7 +278,6 @@ def test_parts_of_a_chunk_add_up(monkeypatch):
     assert_scores_close(found, expected)
 
 
-@pytest.mark.issue(17)
 def test_marginals_of_some_tokens_are_the_same_bits(monkeypatch):
     """What belief propagation asks for: of the tied tokens alone, part by part."""
     scores = scheme_scores([5, 0, 9, 1, 7, 0, 3, 12, 2], 5, spread=2.0)
@@ -294,7 +289,6 @@ def test_marginals_of_some_tokens_are_the_same_bits(monkeypatch):
     np.testing.assert_array_equal(log_z, chain.log_partition(scores))
 
 
-@pytest.mark.issue(17)
 def test_no_tokens_with_transitions_of_their_own_have_no_expectations():
     """There is no matrix then that products of neighbours could be added to: only kernels without numba say so."""
     none, size = np.zeros(5), 5

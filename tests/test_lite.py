@@ -34,7 +34,6 @@ from .test_crf_ner import train
 from .test_migrate_templates import DATA
 from .util import NER_TEXTS, TAG_TEXTS, ner_examples, tag_examples
 
-pytestmark = pytest.mark.issue(37)
 WORDS = [
     "Ann",
     "Lee",

@@ -91,11 +91,10 @@ def test_white_space_masks_merged_states_too():
     assert n_states(fewer) == n_states(every)
 
 
-@pytest.mark.issue(19)
 @pytest.mark.parametrize("loss", [LogLikelihood, SoftmaxMargin])
 @pytest.mark.parametrize("possible", [True, False])
 @pytest.mark.parametrize("scheme, n_left", [("BILUO", 17), ("BIO", 11)])
-def test_it_is_the_same_function(scheme, n_left, possible, loss):
+def test_merged_states_give_the_same_loss_and_gradient(scheme, n_left, possible, loss):
     pipe, examples = make(scheme=scheme, model={"possible_transitions": possible})
     every, fewer = both(pipe, pipe.training.data(examples[:2]), pipe.training.data(examples[2:]), loss=loss)
     # U-A and U-C are one, B-D and B-E, I-D and I-E, L-D and L-E; I-B, behind B-B alone, is like no other. Nor is any of BIO
@@ -104,7 +103,6 @@ def test_it_is_the_same_function(scheme, n_left, possible, loss):
     assert n_states(fewer) == n_left
 
 
-@pytest.mark.issue(14)
 @pytest.mark.parametrize("loss", [MaxMargin, partial(SoftmaxMargin, label_weights={"A": 2.0})])
 def test_losses_that_tell_states_apart_or_sum_nothing_up(loss):
     pipe, examples = make()
@@ -112,7 +110,6 @@ def test_losses_that_tell_states_apart_or_sum_nothing_up(loss):
     assert n_states(fewer) == n_states(every) == len(tags_of(pipe))
 
 
-@pytest.mark.issue(19)
 def test_states_whose_weights_differ_are_apart_from_there_on():
     pipe, examples = make()
     every, fewer = both(pipe, pipe.training.data(examples))
@@ -126,7 +123,6 @@ def test_states_whose_weights_differ_are_apart_from_there_on():
         assert n_states(fewer) == len(tags_of(pipe))
 
 
-@pytest.mark.issue(19)
 def test_annotation_that_leaves_several_states():
     pipe, examples = make()
     data = pipe.training.data(examples)
@@ -142,7 +138,6 @@ def test_annotation_that_leaves_several_states():
     descend(every, fewer)
 
 
-@pytest.mark.issue(19)
 def test_optimizers_keep_equal_weights_equal():
     pipe, examples = make()
     corpus = [pipe.training.data(examples)]

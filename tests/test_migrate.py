@@ -20,7 +20,6 @@ from spacy_crf.migrate.pipeline import build_pipeline, features_of, weights_of
 
 from .util import TAG_TEXTS, ner_examples, tag_examples
 
-pytestmark = pytest.mark.issue(15)
 WORDS = ["the", "The", "dog", "barks", "é", "新", "x", "cats"]
 
 
@@ -194,7 +193,6 @@ def test_exported_to_crfsuite(trained, tmp_path):
         assert tagger.tag(rows) == [token.tag_ for token in trained(doc)]
 
 
-@pytest.mark.issue(33)
 @pytest.mark.parametrize("scheme", ["BIO", "BILUO"])
 def test_a_default_model_of_entities_is_exported(scheme, tmp_path):
     """Its scheme forbids transitions, and the command only said "Export one without"."""

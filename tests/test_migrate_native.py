@@ -29,7 +29,6 @@ from .test_migrate_templates import (
 )
 
 __all__ = ["crfpp", "wapiti"]  # fixtures
-pytestmark = pytest.mark.issue(15)
 LABELS = ["N", "V", "ü"]
 # Separators inside, what stands outside of a sequence, what spaCy numbers as symbols, no ASCII
 WORDS = ["the", "a/b", "/", "//", "b/", "_B-1", "_B+1", "_x-1", "<BOS1>", "X", "é", "新", "b"]
@@ -182,7 +181,6 @@ def test_all_ways_to_make_a_name_are_found():
             assert set(found) == expected and len(found) == len(expected)
 
 
-@pytest.mark.issue(33)
 def test_lines_that_no_name_fits_are_told_without_trying_all_ways():
     """Each value of a crafted line once doubled the time, and a thousand were a RecursionError."""
     assert [*ways_to_make("a" * 60 + "z", ["", *["a"] * 30, "y", "z"])] == []

@@ -24,7 +24,6 @@ from spacy_crf.migrate.foreign import as_octets, as_text
 from spacy_crf.migrate.functions import for_config, from_config
 from spacy_crf.migrate.wapiti import Expression, compile_pattern, read_wapiti, wapiti_features
 
-pytestmark = pytest.mark.issue(15)
 LABELS = ["N", "V", "ü"]
 WORDS = ["the", "Dog", "a/b", "é1", "$5", "x"]
 TAGS = ["DT", "NN"]
@@ -253,7 +252,6 @@ def as_wapiti_tries(items, octets, at, length):
     return is_there and as_wapiti_tries(others, octets, at + 1, length)
 
 
-@pytest.mark.issue(33)
 def test_expressions_give_what_wapiti_finds_by_trying_one_way_after_the_other():
     rng, classes = random.Random(0), {"a": b"a", "b": b"b", ".": b".", "\\d": b"[0-9]", "\\U": b"[^A-Z]", "\\*": b"[*]"}
     for _ in range(1500):
@@ -280,7 +278,6 @@ class Counted(frozenset):
         return super().__contains__(byte)
 
 
-@pytest.mark.issue(33)
 @pytest.mark.parametrize(
     "text", [".?" * 16 + "z$", "^" + ".?" * 100, ".*" * 99 + "z", "a?" * 50 + "a" * 50, "a*" * 40 + "b"]
 )
@@ -326,13 +323,11 @@ def test_templates_that_can_not_be_followed(compile_, line, reason):
         compile_(line)
 
 
-@pytest.mark.issue(37)
 def test_patterns_may_have_blanks():
     """AnyStyle's have, as Wapiti itself reads numbers."""
     assert compile_pattern("U:a=%x[ 0,1]/%x[-1, 0]/%x[@ 1,0]") == compile_pattern("U:a=%x[0,1]/%x[-1,0]/%x[@1,0]")
 
 
-@pytest.mark.issue(37)
 def test_models_of_wapiti_are_read_from_open_files(wapiti, tmp_path, monkeypatch):
     """Part by part, texts with line breaks included; weights of 0 are left out."""
     monkeypatch.setattr("spacy_crf.migrate.wapiti._AT_ONCE", 50)

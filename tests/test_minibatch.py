@@ -19,13 +19,11 @@ def news(tmp_path_factory):
     return folder
 
 
-@pytest.mark.issue(12)
 @pytest.mark.parametrize("component", ["crf_ner", "semicrf_ner"])
 def test_the_usual_loop_learns(component, news):
     assert max(minibatches.usual_loop(component, news, epochs=2)) >= 0.7
 
 
-@pytest.mark.issue(12)
 def test_what_init_config_writes_learns(news):
     assert max(minibatches.usual_config("crf_ner", news, epochs=2)) >= 0.7
 
@@ -85,7 +83,6 @@ def test_it_is_said_once_which_optimizer_trains(caplog):
     assert sum("learns by" in record.message for record in caplog.records) == 1
 
 
-@pytest.mark.issue(12)
 def test_an_interrupt_says_what_is_kept(caplog):
     nlp = spacy.blank("en")
     pipe = nlp.add_pipe("crf_ner")

@@ -333,7 +333,6 @@ def test_what_does_not_go_with_a_frozen_encoder():
         nlp.update(examples, sgd=sgd)
 
 
-@pytest.mark.issue(14)
 @pytest.mark.parametrize("name", ["encoder", "sum", "segments, sum"])
 def test_training_starts_from_what_a_saved_component_has_learned(name, tmp_path):
     """The encoder began anew."""
@@ -347,7 +346,6 @@ def test_training_starts_from_what_a_saved_component_has_learned(name, tmp_path)
     assert _says(again, examples) == [entities(example.reference) for example in examples]
 
 
-@pytest.mark.issue(14)
 @pytest.mark.parametrize("name", ["encoder", "hidden layer", "pool", "segments, sum"])
 def test_a_component_loads_one_with_other_labels(name):
     """The layer of the scores had a size that could not change."""

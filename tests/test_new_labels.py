@@ -64,7 +64,6 @@ def weights_of(nlp, component):
     return {(node.name, name): node.get_param(name).copy() for node in model.walk() for name in node.param_names}
 
 
-@pytest.mark.issue(12)
 @pytest.mark.parametrize("emissions", ["SparseEmissions", "HashedEmissions"])
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_labels_without_examples_are_a_beginning(component, emissions, caplog):
@@ -90,7 +89,6 @@ def test_labels_without_examples_are_a_beginning(component, emissions, caplog):
     assert found(nlp, component, examples) == wanted(component, examples)
 
 
-@pytest.mark.issue(12)
 @pytest.mark.parametrize("emissions", ["SparseEmissions", "HashedEmissions"])
 @pytest.mark.parametrize("component", ["crf_ner", "semicrf_ner"])
 def test_without_labels_and_examples_there_is_a_beginning(component, emissions, caplog):
@@ -116,7 +114,6 @@ def test_a_tagger_has_labels():
         nlp.initialize()
 
 
-@pytest.mark.issue(12)
 def test_works_under_data_validation():
     with data_validation(True):
         for component in COMPONENTS:
@@ -124,7 +121,6 @@ def test_works_under_data_validation():
             assert found(nlp, component, examples) == wanted(component, examples)
 
 
-@pytest.mark.issue(12)
 @pytest.mark.parametrize("optimizer", [*OPTIMIZERS])
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_labels_are_added_between_updates_and_by_them(component, optimizer):
@@ -146,7 +142,6 @@ def test_labels_are_added_between_updates_and_by_them(component, optimizer):
     assert found(again, component, both) == wanted(component, both)
 
 
-@pytest.mark.issue(12)
 def test_accumulated_gradients_survive_a_new_label():
     nlp, examples, _ = make(optimizer="Adam.v1")
     ner = nlp.get_pipe("crf_ner")
@@ -205,7 +200,6 @@ def test_weights_of_new_labels_are_those_of_pairs_that_were_met():
     assert "lower[0]=suede" in names and "lower[0]=nobody" not in names
 
 
-@pytest.mark.issue(12)
 def test_labels_of_alternatives_are_labels():
     nlp, _, sgd = make(alternatives_spans_key="maybe")
     [example] = ner_examples(nlp, ["Nobody likes [Rome](GPE) ."])
@@ -231,7 +225,6 @@ def test_labels_that_were_left_out_stay_so():
     assert loaded.labels == ("PER", "SONG")
 
 
-@pytest.mark.issue(12)
 @pytest.mark.parametrize("component", COMPONENTS)
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_weights_that_are_no_numbers_are_not_saved(component, value, tmp_path):
@@ -255,7 +248,6 @@ def test_weights_that_are_no_numbers_are_not_saved(component, value, tmp_path):
     nlp.to_disk(tmp_path)
 
 
-@pytest.mark.issue(12)
 def test_a_tagger_refuses_what_is_no_part_of_speech_before_anything_changes():
     nlp = spacy.blank("en")
     tagger = nlp.add_pipe("crf_tagger", config={"attribute": "pos"})
@@ -274,7 +266,6 @@ def test_examples_of_other_tokens_bring_their_labels():
     assert "SONG" in nlp.get_pipe("crf_ner").labels
 
 
-@pytest.mark.issue(16)
 def test_of_several_new_labels_all_are_added_or_none():
     """The first ones stayed, with weights, where a later one was refused."""
     nlp = spacy.blank("en")

@@ -207,7 +207,6 @@ def test_saved_state_wants_the_same_settings():
         AROW(gamma=1.0).from_bytes(data)
 
 
-@pytest.mark.issue(16)
 def test_strong_regularizers_with_few_sequences_turn_no_weights_round():
     """Rates were tried at which a single step shrinks weights to less than nothing: -inf became inf."""
     values = []
@@ -414,7 +413,6 @@ def test_a_loss_that_is_not_finite_leaves_the_weights_as_they_were(make, compone
     assert_array_equal(batch.weights(), before)
 
 
-@pytest.mark.issue(20)
 @each_component
 @pytest.mark.parametrize("eta", [1e30, 1e90])
 def test_sgd_says_that_no_learning_rate_is_small_enough(eta, component):

@@ -230,7 +230,6 @@ def test_two_loop_recursion_is_the_bfgs_matrix(frequencies):
     assert step == 1.0
 
 
-@pytest.mark.issue(19)
 @pytest.mark.parametrize("l1", [0.0, 0.01])
 def test_frequencies_save_iterations(l1):
     """Features of very different frequency, as words are."""
@@ -326,7 +325,6 @@ def test_owl_qn_is_held_to_steepest_descent_far_from_the_minimum():
     assert objective.evaluations < 70
 
 
-@pytest.mark.issue(15)
 def test_owl_qn_tries_no_step_much_longer_than_the_last_move(monkeypatch):
     moves, tried = [0.0], []
 
@@ -708,7 +706,6 @@ def test_searches_back_off_from_infinity(edge, first):
         assert 0.0 < point.step < edge
 
 
-@pytest.mark.issue(15)
 def test_backtracking_from_far_takes_few_evaluations():
     """Halves alone take thirteen to come back from a step that is 4,000 times too long."""
 

@@ -152,7 +152,6 @@ def test_no_file_names_what_is_built_upon_this_package():
     assert {path: names for path, names in named.items() if names} == {}
 
 
-@pytest.mark.issue(33)
 def test_no_answer_is_a_matter_of_time():
     """Clocks are for progress, and for when to write what is done: where answers are found none is read."""
     reading = {path for path in MODULES for found in imports_of(path) if found.module in ("time", "timeit", "datetime")}
@@ -223,7 +222,6 @@ def test_factories_load_nothing_that_spacy_has_not(loaded):
     assert not loaded["factories"] - loaded["spacy"] - {"spacy_crf", *FACTORIES}
 
 
-@pytest.mark.issue(13)
 @pytest.mark.parametrize("make", [make_crf_ner, make_crf_tagger, make_semicrf_ner, make_crf_textcat])
 def test_factories_say_what_their_parameters_are(make):
     names = [name for name in inspect.signature(make).parameters if name not in ("nlp", "name")]
@@ -231,7 +229,6 @@ def test_factories_say_what_their_parameters_are(make):
     assert told == names
 
 
-@pytest.mark.issue(19)
 def test_the_command_line_of_spacy_loads_next_to_nothing_of_ours(loaded):
     """Until a command of ours is asked for: `spacy train` starts as early as without them."""
     assert ours(loaded["command line"]) - FACTORIES == {"spacy_crf", "spacy_crf.cli", "spacy_crf.cli.group"}
@@ -275,7 +272,6 @@ def test_a_recognizer_that_was_added_has_loaded_what_predicts_alone():
     assert not {f"spacy_crf.pipeline.{name}" for name in above} & loaded
 
 
-@pytest.mark.issue(13)
 def test_codes_are_unique_and_tell_errors_from_warnings():
     """Each code names one message. The source is asked, for of two equal names in a class the second one is all that is left."""
     classes = [
@@ -329,7 +325,6 @@ def test_version_and_changelog_agree():
 BUILT_OF = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "configs", "projects", "spacy_crf")
 
 
-@pytest.mark.issue(33)
 def test_nothing_is_a_link_and_the_package_has_every_config():
     """Where a system has no symbolic links, git writes each as a small file with the name of what it points to."""
     folders = [ROOT / name for name in (".ci", "assets", "configs", "docs", "projects", "spacy_crf", "tests")]
@@ -380,7 +375,6 @@ def files(folder):
     return {path.relative_to(folder).as_posix() for path in every}
 
 
-@pytest.mark.issue(33)
 @pytest.mark.slow
 def test_a_clone_without_links_builds_all_that_is_in_it(tmp_path):
     """What an sdist of the clone installs, by a wheel, has every file of the package and every config."""

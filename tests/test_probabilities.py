@@ -116,7 +116,6 @@ def foreign(doc):
     return Doc(doc.vocab, words=["Ann", "left", "Rome"])
 
 
-@pytest.mark.issue(12)
 @pytest.mark.parametrize("factory", ["crf_ner", "semicrf_ner", "crf_tagger"])
 @pytest.mark.parametrize(
     "ask, says",
@@ -224,7 +223,6 @@ def test_a_tag_that_a_later_component_replaces_has_no_probability():
     assert [token._.crf_prob for token in nlp("the old dog")] == [before[0], None, before[2]]
 
 
-@pytest.mark.issue(36)
 def test_an_entity_of_one_token_and_its_tag_have_probabilities_of_their_own():
     nlp = trained("crf_tagger", iterations=2, confidence=True)
     ner = trained(iterations=2, confidence=True, decode="spans", min_prob=0.1)
@@ -267,7 +265,6 @@ def test_unlikely_spans_are_dropped():
     assert 0 < len(kept) < len(all_ents.ents)
 
 
-@pytest.mark.issue(16)
 @pytest.mark.parametrize("factory", ["crf_ner", "crf_tagger", "semicrf_ner"])
 @pytest.mark.parametrize(
     "setting, value",
@@ -284,7 +281,6 @@ def test_settings_that_are_changed_later_are_checked(factory, setting, value):
             nlp.get_pipe(factory).marginals(nlp.make_doc("Bob left"))
 
 
-@pytest.mark.issue(16)
 def test_confidence_may_be_asked_for_later():
     nlp = copy.deepcopy(trained_once("crf_ner"))
     nlp.get_pipe("crf_ner").cfg["confidence"] = True
@@ -317,7 +313,6 @@ def _segments(ner, spans):
     )
 
 
-@pytest.mark.issue(14)
 @pytest.mark.parametrize("min_prob", [0.05, 0.3, 0.5])
 def test_decoding_by_spans_takes_the_set_that_is_worth_most(nlp, min_prob):
     nlp = trained(decode="spans", min_prob=min_prob, iterations=2, scheme=nlp.get_pipe("crf_ner").cfg["scheme"])
@@ -334,7 +329,6 @@ def test_decoding_by_spans_takes_the_set_that_is_worth_most(nlp, min_prob):
         assert all(probabilities[span] >= min_prob for span in found)
 
 
-@pytest.mark.issue(14)
 def test_decoding_by_spans_trades_precision_for_recall():
     nlp = trained(confidence=True, iterations=2)
     ner = nlp.get_pipe("crf_ner")
@@ -350,7 +344,6 @@ def test_decoding_by_spans_trades_precision_for_recall():
     assert sizes == sorted(sizes) and sizes[0] == 0 < sizes[1] < sizes[-1]
 
 
-@pytest.mark.issue(14)
 @pytest.mark.parametrize("decode", ["viterbi", "posterior", "spans"])
 def test_labels_have_thresholds_of_their_own(decode):
     text = "Bob left Acme Corp for New York with Carla Diaz ."
@@ -371,7 +364,6 @@ def test_labels_have_thresholds_of_their_own(decode):
         low(text)
 
 
-@pytest.mark.issue(14)
 def test_finding_all_that_is_possible_is_warned_of(caplog):
     with caplog.at_level(logging.WARNING, logger="spacy.spacy_crf"):
         spacy.blank("en").add_pipe("crf_ner", config={"decode": "spans"})
@@ -565,7 +557,6 @@ def test_rules_that_do_not_fit_are_refused_before_training(factory, rule, messag
         nlp.initialize(lambda: ner_examples(nlp))
 
 
-@pytest.mark.issue(12)
 @pytest.mark.parametrize("value", [{}, [1], "at_most", {"rules": []}])
 @pytest.mark.parametrize("factory", ["crf_ner", "crf_tagger", "semicrf_ner"])
 def test_constraints_are_a_block(factory, value):
@@ -573,7 +564,6 @@ def test_constraints_are_a_block(factory, value):
         spacy.blank("en").add_pipe(factory, config={"constraints": value})
 
 
-@pytest.mark.issue(12)
 def test_patterns_that_can_not_match_are_refused():
     for pattern in ([{"ORTH": {"REGEX": "("}}], [{"_": {"nobody_set_it": 1}}]):
         with pytest.raises(ValueError, match="CRF610"):

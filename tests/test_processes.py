@@ -125,7 +125,6 @@ def folder(tmp_path_factory):
     return folder / "model"
 
 
-@pytest.mark.issue(12)
 @pytest.mark.parametrize("method", ["spawn", "fork"])
 def test_processes_say_the_same_before_and_after_predicting(method, folder):
     """They failed under spawn once a pipeline with rules had predicted, and with crf_tagger always."""
@@ -144,7 +143,6 @@ def test_processes_say_the_same_before_and_after_predicting(method, folder):
 COPIES = {"pickle": lambda nlp: pickle.loads(pickle.dumps(nlp)), "deepcopy": copy.deepcopy}
 
 
-@pytest.mark.issue(12)
 @pytest.mark.parametrize("copied", COPIES)
 @pytest.mark.parametrize("factory", CONFIGS)
 def test_copies_say_the_same_and_learn_by_themselves(factory, copied, tmp_path):
@@ -167,7 +165,6 @@ def test_copies_say_the_same_and_learn_by_themselves(factory, copied, tmp_path):
 OPTIMIZERS = ["spacy_crf.LBFGS.v1", "spacy_crf.SGD.v1", "spacy_crf.AveragedPerceptron.v1", "Adam.v1"]
 
 
-@pytest.mark.issue(12)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_copies_in_the_middle_of_training(name):
     """The component's own optimizer comes along, and goes on where it was."""
@@ -189,7 +186,6 @@ def test_copies_in_the_middle_of_training(name):
     assert theirs == [ours, ours]
 
 
-@pytest.mark.issue(12)
 @pytest.mark.parametrize("copied", COPIES)
 def test_a_schedule_stays_behind_and_that_is_said(copied):
     schedule = {"@schedules": "warmup_linear.v1", "initial_rate": 0.1, "warmup_steps": 2, "total_steps": 9}
@@ -205,7 +201,6 @@ def test_a_schedule_stays_behind_and_that_is_said(copied):
     assert again.get_pipe("crf_ner").to_bytes() == before == pipe.to_bytes()
 
 
-@pytest.mark.issue(12)
 def test_tagger_of_an_extension_pickles():
     Token.set_extension("kind", default=None, force=True)
     nlp = spacy.blank("en")
@@ -221,7 +216,6 @@ def test_tagger_of_an_extension_pickles():
     Token.remove_extension("kind")
 
 
-@pytest.mark.issue(12)
 @pytest.mark.parametrize("factory", CONFIGS)
 def test_threads_say_the_same(factory, folder):
     """Each of them may be the first one that needs what is kept: compiled rules, words, near phrases."""

@@ -24,8 +24,6 @@ from .test_package import ROOT
 from .test_probabilities import trained
 from .util import ner_examples
 
-pytestmark = pytest.mark.issue(38)
-
 NAMES = sorted(path.parent.name for path in (ROOT / "projects").glob("*/project.yml"))
 STEPS = ["convert", "train", "evaluate", "report", "package"]
 ADDRESSES = ("123\tB-Number\nMain\tB-Street\nSt\tB-Type\n", "9\tB-Number\nElm\tB-Street\nAve\tB-Type\n")

@@ -28,7 +28,6 @@ from .test_commands import run
 from .test_probabilities import key, trained, with_rules
 from .util import NER_TEXTS, ner_doc, ner_examples, tag_examples
 
-pytestmark = pytest.mark.issue(36)
 ONCE = with_rules([{"rule": "at_most", "label": "*", "n": 1}])
 BLOCK = 'factory = "crf_candidates" component = "crf_ner"'
 

@@ -8,8 +8,6 @@ import pytest
 
 from .test_probabilities import trained
 
-pytestmark = pytest.mark.issue(18)
-
 MOST_SECONDS = 480  # on two cores that do other things too; alone it takes a quarter of that
 
 SCRIPT = """

@@ -36,7 +36,6 @@ def test_pages_are_made_of_what_is_there():
     assert len(messages()) > 100 and "CRF750" in messages() and "CRFW601" in messages()
 
 
-@pytest.mark.issue(20)
 def test_every_setting_is_explained():
     """In the docstring, or in that of a registered name that it refers to."""
     sections = re.findall(r"\n## `(.*?)`\n(.*?)(?=\n## |$)", pages()["reference_settings"], re.DOTALL)

@@ -17,7 +17,6 @@ from .test_configs import ROOT
 from .test_probabilities import trained
 from .util import ner_examples, tag_examples
 
-pytestmark = pytest.mark.issue(15)
 NLP = spacy.blank("en")
 
 

@@ -244,7 +244,6 @@ def test_mistakes_are_explained(judged):
     assert len(reasons(judged, 2)) == 2
 
 
-@pytest.mark.issue(15)
 def test_only_what_has_no_rival_is_left_unexplained(nlp, monkeypatch):
     """Any ValueError passed for that, also spaCy's about an installation that is out of date."""
     from spacy_crf.report.cases import reasons
@@ -380,7 +379,6 @@ def test_report(files, tmp_path):
     assert "/model on data.spacy" in html and "in the training texts" in html and "Learning curve" in html
 
 
-@pytest.mark.issue(20)
 @pytest.mark.parametrize(
     "text, shown",
     [

@@ -117,7 +117,6 @@ def test_it_prints(page):
     assert page.get_by_role("img", name="F1 by label").is_visible()
 
 
-@pytest.mark.issue(33)
 @pytest.mark.parametrize("page", [{"viewport": {"width": 390, "height": 844}}], indirect=True)
 def test_on_a_phone_captions_are_whole_and_charts_can_be_read(page):
     """What is wider than the screen, tables, is scrolled by itself; the words above it are not."""

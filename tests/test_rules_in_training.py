@@ -98,7 +98,6 @@ def test_components_train_under_rules(caplog):
         trained(**with_rules([{"rule": "at_most", "label": "*", "n": 9}], in_training=True, max_states=5))
 
 
-@pytest.mark.issue(12)
 @pytest.mark.parametrize("factory", ["crf_ner", "semicrf_ner"])
 def test_what_training_can_not_keep_is_said(factory, caplog):
     """It did nothing, and said nothing."""
@@ -114,7 +113,6 @@ def test_what_training_can_not_keep_is_said(factory, caplog):
     assert "one label" in record and "at_most" not in record
 
 
-@pytest.mark.issue(13)
 @pytest.mark.parametrize("factory", ["crf_ner", "semicrf_ner"])
 def test_a_rule_that_comes_between_two_steps_holds_in_the_next(factory):
     """The corpus that was prepared for the first one went on without it."""
@@ -150,7 +148,6 @@ def loss_under(pipe, tables, scores, known, **settings):
     return pipe.training.loss_of([Example(make_doc(pipe, lengths, words), gold)], scores)[0]
 
 
-@pytest.mark.issue(33)
 @pytest.mark.parametrize("kind", [("chain", "BIO"), ("order 2", "BIO"), SEGMENTS], ids=lambda kind: kind[0])
 def test_of_rules_that_the_annotation_can_not_keep_together_the_later_one_yields(kind, caplog):
     """The text was dropped, and doc.spans blamed for it."""
@@ -164,7 +161,6 @@ def test_of_rules_that_the_annotation_can_not_keep_together_the_later_one_yields
     assert loss == pytest.approx(loss_under(pipe, CLASHING[:2], scores, known)) and loss > 0
 
 
-@pytest.mark.issue(33)
 def test_rules_that_are_too_large_without_one_that_yields_are_refused():
     """An AttributeError: all of them together were small, since the one that the annotation breaks leaves few labellings."""
     pipe = component(("chain", "BIO"))
@@ -177,7 +173,6 @@ def test_rules_that_are_too_large_without_one_that_yields_are_refused():
         loss_under(pipe, tables, scores, known, max_states=15)
 
 
-@pytest.mark.issue(33)
 @pytest.mark.parametrize("kind", [("chain", "BIO"), SEGMENTS], ids=lambda kind: kind[0])
 def test_rules_count_as_far_as_texts_are_long(kind, monkeypatch):
     """Training knew them for texts of 256 tokens: of longer ones it said that they break what asks for more."""

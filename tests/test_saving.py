@@ -70,7 +70,6 @@ def test_bytes_and_disk(trained, tmp_path):
     assert sorted(os.listdir(tmp_path / "model" / "crf_ner")) == ["model"]
 
 
-@pytest.mark.issue(19)
 def test_the_model_may_be_excluded(trained, tmp_path):
     """There is nothing else, as of spaCy's components: what is excluded is neither written nor read."""
     nlp, _ = trained
@@ -84,14 +83,12 @@ def test_the_model_may_be_excluded(trained, tmp_path):
     assert others.from_disk(tmp_path / "all").labels == pipe.labels
 
 
-@pytest.mark.issue(19)
 @pytest.mark.parametrize("data", ["text", None, 1, ["a"]])
 def test_what_is_no_bytes_is_no_model(trained, data):
     with pytest.raises(ValueError, match="CRF501"):
         blank().get_pipe("crf_ner").from_bytes(data)
 
 
-@pytest.mark.issue(19)
 @pytest.mark.parametrize("docs", [["abc"], [None], "abc", None, 1])
 def test_what_is_no_doc_is_not_labelled(trained, docs):
     pipe = trained[0].get_pipe("crf_ner")
@@ -122,7 +119,6 @@ def test_gazetteers_are_saved_with_the_model(tmp_path):
     assert predictions(spacy.load(tmp_path / "model"), examples) == predictions(nlp, examples)
 
 
-@pytest.mark.issue(12)
 @pytest.mark.parametrize("given", ["as trained", "nothing", "by orth"])
 def test_initializing_a_loaded_model_finds_its_gazetteers_in_it(tmp_path, given):
     """Its config names a file that need not be where the model is."""
@@ -165,7 +161,6 @@ def damaged(data):
         yield what, data[: len(saving.FORMAT.magic)] + header + data[len(saving.FORMAT.magic) + len(header) :], "CRF502"
 
 
-@pytest.mark.issue(19)
 @pytest.mark.parametrize("n_hashes, n_zeros", [(0, 0), (1, 0), (0, 100_000), (50_000, 0), (50_000, 100_000)])
 def test_what_hardly_shrinks_takes_no_more_room_than_it_has(n_hashes, n_zeros):
     form = whole_files.FileFormat("numbers", b"numbers\n", 1)
@@ -181,7 +176,6 @@ def test_what_hardly_shrinks_takes_no_more_room_than_it_has(n_hashes, n_zeros):
         whole_files.unseal(form, data[:-1], "data")
 
 
-@pytest.mark.issue(18)
 @pytest.mark.parametrize("sizes", [[], [0], [1 << 15], [3, 1 << 16, 5, 1 << 15, 70_000]])
 def test_parts_are_sealed_as_a_whole_is(sizes):
     form, random = whole_files.FileFormat("numbers", b"numbers\n", 1), np.random.default_rng(0)
@@ -192,7 +186,6 @@ def test_parts_are_sealed_as_a_whole_is(sizes):
     assert whole_files.unseal(form, file.getvalue()[6:], "data") == b"".join(parts)
 
 
-@pytest.mark.issue(18)
 @pytest.mark.parametrize("n", [0, 1, 20, 100, 70_000])
 def test_parts_are_packed_as_a_whole_is(n):
     values = {str(number): number for number in range(n)}, ["a"] * n, b"b" * n, "c" * n, np.arange(float(n)), None
@@ -202,7 +195,6 @@ def test_parts_are_packed_as_a_whole_is(n):
     assert b"".join(whole_files.packed_bytes(parts)) == srsly.msgpack_dumps(b"".join(parts))
 
 
-@pytest.mark.issue(19)
 def test_counts_that_became_others_are_saved():
     """What is kept of them from one checkpoint to the next is no longer right."""
     nlp = blank()
@@ -213,7 +205,6 @@ def test_counts_that_became_others_are_saved():
     assert type(table).from_dict(table.to_dict()).counts.tolist() == table.counts.tolist()
 
 
-@pytest.mark.issue(41)
 def test_saved_models_do_not_read_templates_without_features(tmp_path):
     templates = ["lower[0]", "shape[0]", "lower[5]|lower[0]", "suffix9[0]"]
     emissions = {"@architectures": "spacy_crf.SparseEmissions.v1"}
@@ -265,7 +256,6 @@ HOSTILE = {
 }
 
 
-@pytest.mark.issue(33)
 @pytest.mark.parametrize("content", HOSTILE.values(), ids=HOSTILE)
 def test_small_files_do_not_fill_the_memory(trained, content, monkeypatch):
     """A file of 4.5 MB once took 2.3 GB, and one of 300 kB 4.6 GB, before it was refused."""
@@ -281,7 +271,6 @@ def test_small_files_do_not_fill_the_memory(trained, content, monkeypatch):
         tracemalloc.stop()
 
 
-@pytest.mark.issue(33)
 def test_what_is_compressed_inside_of_a_file_shares_its_room(trained):
     table = trained[0].get_pipe("crf_ner").sparse_features.states.index
     strings = zlib.compress(b'["' + b"a" * (1 << 24) + b'"]')
@@ -296,7 +285,6 @@ def test_what_is_compressed_inside_of_a_file_shares_its_room(trained):
         whole_files.unseal(saving.FORMAT, data, "data")
 
 
-@pytest.mark.issue(33)
 @pytest.mark.parametrize(
     "content", [bytes(1 << 25), srsly.msgpack_dumps([[[str(n)], ""] for n in range(10**5, 2 * 10**5)])]
 )
@@ -334,7 +322,6 @@ def test_a_failed_load_changes_nothing(trained):
         assert predictions(nlp, examples) == expected
 
 
-@pytest.mark.issue(20)
 def test_a_component_that_is_no_name_is_refused(trained):
     """It was compared with one, and numpy said that the truth of an array is ambiguous: found by --hunt."""
     ner = trained[0].get_pipe("crf_ner")
@@ -469,7 +456,6 @@ def variants(tmp_path_factory):
     return saved
 
 
-@pytest.mark.issue(12)
 @pytest.mark.parametrize(("before", "name"), [pair for pair in pairwise(VARIANTS) if VARIANTS[pair[1]][2]])
 def test_what_weights_mean_is_refused_where_the_config_differs(before, name, variants):
     """BIO as IOB1 gave wrong entities silently, other pairs failed in the middle of predicting."""
@@ -490,7 +476,6 @@ def test_what_weights_mean_is_refused_where_the_config_differs(before, name, var
         assert pipe.labels == ("GPE", "ORG", "PER")
 
 
-@pytest.mark.issue(12)
 def test_files_of_two_models_are_one_model_or_refused(variants, tmp_path):
     """As a process that is killed while it saves over another model leaves them: the config is new, the weights are old."""
     right, names = 0, ("plain", "fewer labels", "BIO", "IOB1", "templates", "hashed", "neural", "segments", "tags")
@@ -509,7 +494,6 @@ def test_files_of_two_models_are_one_model_or_refused(variants, tmp_path):
     assert right == 2  # with other labels
 
 
-@pytest.mark.issue(12)
 def test_how_to_predict_and_to_train_comes_from_the_config(trained):
     """What does not change the meaning of weights may change; min_count and possible_states of the config were ignored."""
     nlp, examples = trained
@@ -535,7 +519,6 @@ def test_how_to_predict_and_to_train_comes_from_the_config(trained):
     assert tagger.from_bytes(other.to_bytes()).cfg["overwrite"]
 
 
-@pytest.mark.issue(12)
 def test_broken_rules_leave_the_component_as_it_was(trained):
     nlp, _ = trained
     other = blank().from_bytes(nlp.to_bytes())
@@ -553,7 +536,6 @@ def test_broken_rules_leave_the_component_as_it_was(trained):
     assert fresh.labels == () and not fresh.is_initialized
 
 
-@pytest.mark.issue(15)
 def test_dollars_are_not_doubled_by_the_config(tmp_path):
     """spaCy writes `$` as `$$`, and reads it back so: rules meant something else, and patterns of segments were refused."""
     rules = [
@@ -585,7 +567,6 @@ def test_dollars_are_not_doubled_by_the_config(tmp_path):
 LEFT = "0123456789abcdef" * 2
 
 
-@pytest.mark.issue(33)
 def test_what_a_killed_process_left_is_removed_at_the_next_save(trained, tmp_path):
     """49 of 120 kills once left a `.model-*` that nobody removed; who is alive, and has begun later, is left alone."""
     nlp, _ = trained
@@ -680,7 +661,6 @@ def test_settings_of_another_config_are_told_and_used(trained, tmp_path, caplog)
     assert spacy.load(tmp_path / "sourced") and not warned()
 
 
-@pytest.mark.issue(33)
 def test_a_component_that_is_not_of_its_config_is_told(trained, tmp_path):
     """spaCy writes the config, then the components: whoever is stopped there leaves the old ones, or none."""
     trained[0].to_disk(tmp_path / "old")

@@ -92,7 +92,6 @@ def test_missing_annotation_is_a_wider_clamp(scheme):
         assert scheme.name == "IOB1" or not n_steps
 
 
-@pytest.mark.issue(12)
 @pytest.mark.parametrize("name", ["IO", "IOB1"])
 def test_what_bio_allows_is_spelt_in_other_tags(name):
     """Whatever the tags of BIO allow, tag by tag: the same span sets are left, as far as the scheme can tell them from others."""

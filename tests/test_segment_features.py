@@ -64,7 +64,6 @@ def test_whole_spans_are_read():
     assert len(found) == 3 + 3 + 2 + 1  # every span of one to three tokens
 
 
-@pytest.mark.issue(14)
 def test_whole_spans_are_read_without_their_digits():
     found = features_of(doc_of("Box 42"), ["seg.folded"])
     assert found == {
@@ -74,7 +73,6 @@ def test_whole_spans_are_read_without_their_digits():
     }
 
 
-@pytest.mark.issue(14)
 def test_the_preset_changes_without_being_copied():
     whole = segment_features().spelled()
     changed = segment_features(extra=["seg.text"], without=["seg.lower", "seg.first:lower[-1..1]"]).spelled()
@@ -92,7 +90,6 @@ def test_joined_parts_read_the_ends_and_their_surroundings():
     assert found[3, 4] == {f"{template}=york|.|.|<EOS1>": 1.0}
 
 
-@pytest.mark.issue(12)
 def test_ends_may_have_the_value_minus_one():
     """As a number, -1 was the mark of no value."""
     doc = Doc(nlp.vocab, words=["the", "old", "town"], heads=[2, 2, 2], deps=["det", "amod", "ROOT"])
@@ -194,7 +191,6 @@ def scanned(entries, texts):
     return {key: found for key, found in best.items() if any(found)}
 
 
-@pytest.mark.issue(12)
 def test_the_nearest_phrase_of_a_short_list_is_found():
     """It had to be among eight that share the rarest n-grams of characters: others were nearer by those."""
     entries = [(("new", "york"), ""), (("los", "angeles"), ""), (("acme", "foods"), ""), (("san", "jose"), "")]
@@ -260,7 +256,6 @@ def test_phrases_compare_by_the_attribute_of_their_gazetteer(attr, spans, best):
     assert {span: value for span, value in shared.items() if value == 1.0} == best
 
 
-@pytest.mark.issue(12)
 def test_phrases_may_be_words_that_are_symbols_of_spacy():
     """Such as "mark", the name of a dependency: its hash is another one, and it was never found."""
     gazetteers = {"names": Gazetteer([(("Mark",), ""), (("the", "MARK"), "")])}
@@ -291,7 +286,6 @@ def test_functions_of_spans():
     assert found[0, 2] == {"seg.fn:size=0": 6.0, "seg.fn:ends=a": 1.0, "seg.fn:ends=b": 1.0}
 
 
-@pytest.mark.issue(15)
 def test_functions_of_spans_give_dicts_as_crfsuite_takes_them():
     functions = {"any": lambda span: {"w": [token.text for token in span], "n": len(span), "at": {"0": span.text[0]}}}
     found = features_of(doc_of("aa bbb"), ["seg.fn:any"], longest=2, functions=functions)
@@ -445,7 +439,6 @@ def test_functions_that_give_nonsense_are_named(given):
         features_of(doc_of("a"), ["seg.fn:bad"], functions={"bad": lambda span: given})
 
 
-@pytest.mark.issue(12)
 def test_functions_of_spans_give_text():
     with pytest.raises(ValueError, match=r"CRF131.*'seg.fn:bad'"):
         features_of(doc_of("a"), ["seg.fn:bad"], functions={"bad": lambda span: "\ud800"})

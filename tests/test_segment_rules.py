@@ -385,7 +385,6 @@ def test_spans_can_be_blocked_and_forced(rules, caplog):
     assert len(told) == 3 and "the longest segment of its label has 2 tokens" in told[2]
 
 
-@pytest.mark.issue(12)
 def test_forced_spans_yield_to_annotation(free, caplog):
     """What is present comes first, and is one segment."""
     ner = free.get_pipe("semicrf_ner")
@@ -433,7 +432,6 @@ def test_posterior_decoding_has_the_most_right_tokens(rules):
     assert expected_right(key(ner(doc).ents)) == pytest.approx(best)
 
 
-@pytest.mark.issue(15)
 @pytest.mark.parametrize("rules", [[], [{**ONCE, "label": "PER"}]])
 @pytest.mark.parametrize("begins", [-2.0, 2.0])
 def test_posterior_decoding_cuts_where_it_is_likely(rules, begins):
@@ -537,7 +535,6 @@ def test_probabilities_say_which_rule_they_leave_out(caplog):
     assert len(set(labels)) == len(labels) and labels.index("PER") < labels.index("GPE")
 
 
-@pytest.mark.issue(38)
 def test_probabilities_know_a_rule_for_all_of_its_labels_or_for_none(caplog, tmp_path):
     """They knew it for as many labels as fitted, which took seconds and gigabytes where there were thirty labels."""
     rules = [{**ONCE, "name": "once"}, {**ONCE, "label": "PER", "name": "person"}]

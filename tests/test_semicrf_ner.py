@@ -404,7 +404,6 @@ def test_a_doc_of_many_tokens(trained):
     assert len(ner(Doc(nlp.vocab, words=words)).ents) > 3000
 
 
-@pytest.mark.issue(13)
 def test_weights_that_are_zero_are_not_saved(tmp_path):
     nlp = spacy.blank("en")
     pipe, examples = nlp.add_pipe("semicrf_ner"), ner_examples(nlp)
@@ -425,7 +424,6 @@ def test_weights_that_are_zero_are_not_saved(tmp_path):
         assert entities(loaded(Doc(loaded.vocab, words=words))) == entities(nlp(plain(example.reference)))
 
 
-@pytest.mark.issue(13)
 def test_prediction_scores_what_training_scores():
     """With features of every place, of one word and of several: and again after an optimizer changed the weights in place."""
     templates = ["seg.first:lower[-2..1]", "seg.last:shape[0]", "seg.contains:lower", "seg.count:is_title", "seg.text"]
@@ -452,7 +450,6 @@ def test_prediction_scores_what_training_scores():
     assert np.abs(predicted.begins).max() > 0.05
 
 
-@pytest.mark.issue(13)
 def test_docs_are_read_once_for_a_prediction(trained, monkeypatch):
     """By the features of tokens and of segments together."""
     nlp, ner, _ = trained

@@ -35,7 +35,6 @@ from spacy_crf.workers.work_folder import MANIFEST
 from .test_vectors import word_vectors
 from .util import ner_examples, tag_examples
 
-pytestmark = pytest.mark.issue(18)
 ROOT = Path(__file__).parents[1]
 
 
@@ -684,7 +683,6 @@ def test_shards_of_something_else(tmp_path, monkeypatch):
         trained(*make(tmp_path / "shards"))
 
 
-@pytest.mark.issue(33)
 def test_a_command_that_failed_leaves_nothing_that_stops_the_next_one(tmp_path, monkeypatch):
     """A mistyped path of the training texts once made the right command end in CRF472, and so did a kill while the first file of
     the folder was written."""

@@ -6,10 +6,7 @@ import pytest
 
 SITE = Path(__file__).parents[1] / "site"
 SCREENS = {"screen": {"width": 1280, "height": 900}, "phone": {"width": 390, "height": 844}}
-pytestmark = [
-    pytest.mark.issue(20),
-    pytest.mark.skipif(not SITE.exists(), reason="the site is not built: python -m spacy project run site"),
-]
+pytestmark = pytest.mark.skipif(not SITE.exists(), reason="the site is not built: python -m spacy project run site")
 
 
 @pytest.fixture(params=SCREENS)
@@ -48,7 +45,6 @@ def test_the_first_page_leads_to_the_first_steps(page):
     assert is_as_wide_as_the_screen(page)
 
 
-@pytest.mark.issue(33)
 @pytest.mark.parametrize("name", ["index", "start", "recipes"])
 def test_commands_are_whole(page, name):
     page.goto((SITE / f"{name}.html").as_uri())

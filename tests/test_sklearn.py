@@ -20,7 +20,6 @@ from spacy_crf.sklearn import CRF
 WORDS = ["the", "dog", "barks", "A", "cat", "sleeps", "Dogs", "bark", "3", "old"]
 LABELS = ["DT", "NN", "VB"]
 TOGETHER = {"epsilon": 1e-9, "delta": 0.0, "max_iterations": 400}  # until they converge
-pytestmark = pytest.mark.issue(15)
 
 
 def features(words, t):
@@ -186,7 +185,6 @@ WRONG = [
 ]
 
 
-@pytest.mark.issue(20)
 def test_what_is_scored_goes_together():
     """Sequences without labels were left out without a word."""
     X, y = [[["a"]], [["b"], ["a"]]], [["x"], ["y", "x"]]
@@ -229,7 +227,6 @@ def test_without_scikit_learn_it_says_what_to_do(monkeypatch):
     assert "pip install 'spacy-crf[sklearn]'" in str(error.value)
 
 
-@pytest.mark.issue(37)
 def test_import_is_light():
     """Importing the module imports nothing slow but scikit-learn; the rest waits until a CRF is first trained or used."""
     heavy = "{'spacy', 'thinc', 'numba', 'srsly'} & sys.modules.keys()"
@@ -237,7 +234,6 @@ def test_import_is_light():
     subprocess.run([sys.executable, "-c", command], check=True)
 
 
-@pytest.mark.issue(37)
 def test_rows_of_columns():
     rows = [[["the", "DT"], ["kestrel", "NN"]], [["a", "DT"], ["heron", "NN"]]]
     crf = CRF(max_iterations=20).fit(rows, [["B", "I"], ["B", "I"]])

@@ -40,7 +40,6 @@ def kinds(*found):
 # ------------------------------------------------------------------------------------------------------ choosing spans
 
 
-@pytest.mark.issue(33)
 @kinds(*CHAINS, SEGMENTS)
 def test_the_spans_that_are_chosen_are_worth_most(kind):
     """Touching spans of one label, which IO can't write, were chosen together where tags have hidden states."""
@@ -76,7 +75,6 @@ def soften(doc, spans, open_tokens):
     return doc
 
 
-@pytest.mark.issue(33)
 @kinds(("chain", "IO"), ("chain", "BIO"), ("chain", "BILUO"), SEGMENTS)
 def test_certain_soft_labels_are_annotation_beside_tokens_that_are_open(kind):
     """In front of a span IO let open tokens have its label, which made another span of it."""
@@ -210,7 +208,6 @@ def check_rules_in_training(kind, rng, loss):
     return len(batch.structure.broken)
 
 
-@pytest.mark.issue(33)
 @kinds(*CHAINS, SEGMENTS, TAGGER)
 @pytest.mark.parametrize("seed", range(2))
 def test_the_loss_is_that_of_the_labellings_that_keep_the_rules_of_each_text(kind, seed):

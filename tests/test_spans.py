@@ -94,7 +94,6 @@ def test_nothing_allowed_and_nothing_there():
     assert not as_dict(LinearChain().likely_spans(empty._replace(starts=np.array([0])), spans, 0.0))
 
 
-@pytest.mark.issue(15)
 @pytest.mark.parametrize("lengths", [[], [0], [0, 0]])
 @pytest.mark.parametrize("n_labels", [2, 12])
 def test_transitions_of_no_token(lengths, n_labels):

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import spacy
 
-pytestmark = pytest.mark.issue(18)
 PAGE = Path(__file__).parents[1] / "docs" / "archives.md"
 ROWS = [(n, f"Call {n} came from New York .") for n in range(20)]
 SPANS = [[(len(f"Call {n} came from "), len(f"Call {n} came from New York"), "GPE")] for n, _ in ROWS]

@@ -53,7 +53,6 @@ def test_sums_match_enumeration(row, data):
 
 
 @each
-@pytest.mark.issue(16)
 @pytest.mark.parametrize("rest", [-np.inf, -1000.0, 1000.0])
 @pytest.mark.parametrize("step", [1, 2])
 def test_what_is_impossible_beside_what_is_large(row, rest, step):

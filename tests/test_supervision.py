@@ -106,7 +106,6 @@ def test_annotation_that_leaves_no_labelling_is_told_once(optimizer, caplog):
     assert len([record for record in caplog.records if "CRFW403: crf_ner: 1 sequences" in record.message]) == 1
 
 
-@pytest.mark.issue(12)
 @pytest.mark.parametrize("factory", ["crf_ner", "semicrf_ner", "crf_tagger"])
 def test_a_span_that_is_right_and_wrong_is_refused(factory):
     nlp = spacy.blank("en")
@@ -124,7 +123,6 @@ def test_a_span_that_is_right_and_wrong_is_refused(factory):
     assert "wrong" not in pipe.labels
 
 
-@pytest.mark.issue(12)
 @pytest.mark.parametrize("factory", ["crf_ner", "semicrf_ner"])
 def test_negated_entities_are_refused(factory):
     """As in spaCy's `ner`, which has `incorrect_spans_key` for them; a label may look so, where somebody says that it is one."""
@@ -141,7 +139,6 @@ def test_negated_entities_are_refused(factory):
     nlp.update(negated)
 
 
-@pytest.mark.issue(12)
 def test_negated_tags_are_learned():
     """As in spaCy's `tagger`: "!NN" is any tag but NN."""
     nlp = spacy.blank("en")
@@ -220,7 +217,6 @@ def what_is_left(scheme, n, starts, ents=(), outside=(), maybe=(), wrong=()):
     return left
 
 
-@pytest.mark.issue(12)
 @pytest.mark.parametrize("name", ["BILUO", "BIO", "IO", "IOB1"])
 @pytest.mark.parametrize("seed", range(1))
 def test_what_is_left_of_random_annotation(seed, name):
@@ -278,7 +274,6 @@ def test_what_is_left_of_random_annotation(seed, name):
     assert n_partial > 20
 
 
-@pytest.mark.issue(12)
 def test_who_can_not_look_at_steps_says_so_once(caplog):
     nlp, _pipe = make("IOB1", loss={"@losses": "spacy_crf.Perceptron.v1"})
     gold = unset(nlp, ["aa", "bb", "cc"])
@@ -292,7 +287,6 @@ def test_who_can_not_look_at_steps_says_so_once(caplog):
     assert "(1 or more in the first such batch)" in message and "Optimizers that learn" in message
 
 
-@pytest.mark.issue(12)
 @pytest.mark.parametrize("scheme", ["IO", "IOB1", "BIO", "BILUO"])
 def test_an_annotated_entity_may_have_neighbours_of_its_label(scheme):
     """But under IO, which can't part them."""
@@ -312,7 +306,6 @@ def test_an_annotated_entity_may_have_neighbours_of_its_label(scheme):
     assert (beside.get(0, 0.0) > 0.5) == (scheme != "IO")
 
 
-@pytest.mark.issue(12)
 @pytest.mark.parametrize("scheme", ["IO", "BIO", "IOB1", "BILUO"])
 def test_features_beside_an_annotated_entity_get_no_weights_for_all_tags(scheme):
     nlp, pipe = make(scheme)
@@ -433,7 +426,6 @@ def test_weights_that_make_no_sense_are_refused(weight):
         nlp.update(examples, sgd=LBFGS())
 
 
-@pytest.mark.issue(19)
 @pytest.mark.parametrize(
     "extension, expected",
     [({"default": 1.0}, None), ({"default": 2}, [2, 2, 3]), ({"getter": lambda doc: len(doc) / 2}, [0.5, 1, 1.5])],

@@ -144,7 +144,6 @@ def test_sharing_does_not_change_the_answer(corpus, few, monkeypatch):
     assert gradient == pytest.approx(corpus.gradient)
 
 
-@pytest.mark.issue(19)
 def test_rows_of_a_table_that_no_cache_holds():
     """They are asked for ahead, the last ones of the table and of the tokens too."""
     rng, reach, starts = np.random.default_rng(3), 1, np.array([0, 4, 4, 5, 12])
@@ -170,7 +169,6 @@ def test_rows_of_a_table_that_no_cache_holds():
     np.testing.assert_allclose(d_table, d_expected, rtol=1e-12)
 
 
-@pytest.mark.issue(15)
 @pytest.mark.parametrize("kept", [None, 1.0, 2.5], ids=["strings", "numbers 0 and 1", "other numbers"])
 def test_items_side_by_side_are_the_same(corpus, kept):
     rng, rows = np.random.default_rng(1), corpus.rows

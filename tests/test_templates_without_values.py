@@ -46,7 +46,6 @@ def set_tags(example):
         token.tag_ = "X"
 
 
-@pytest.mark.issue(14)
 @pytest.mark.parametrize("factory", ["crf_ner", "crf_tagger", "semicrf_ner"])
 def test_templates_that_find_nothing_are_told(factory, caplog):
     names = "dep, ent_id, ent_kb_id, head, lemma, morph, pos"
@@ -66,14 +65,12 @@ def test_templates_that_find_nothing_are_told(factory, caplog):
     assert not warned(factory, ["norm[0]", "lang[0]", "lower[0]"], caplog)
 
 
-@pytest.mark.issue(14)
 def test_what_the_gold_docs_have_is_there(caplog):
     assert not warned("crf_ner", ["tag[0]"], caplog, change=set_tags)
     assert "reads tag," in warned("crf_ner", ["tag[0]"], caplog)[0]
     assert "reads lemma," in warned("semicrf_ner", [], caplog, model={"segments": SEGMENTS})[0]
 
 
-@pytest.mark.issue(14)
 def test_extensions_that_nobody_set_are_told(extensions, caplog):
     def set_one(example):
         example.predicted[0]._.unread_set = "yes"

@@ -19,7 +19,6 @@ from .test_configs import ROOT
 from .test_probabilities import key, trained, with_rules
 from .util import NER_TEXTS, ner_examples, tag_examples
 
-pytestmark = pytest.mark.issue(14)
 ONCE = with_rules([{"rule": "at_most", "label": "*", "n": 1}])
 
 

@@ -27,7 +27,6 @@ from spacy_crf.pipeline.corpora import Corpus, Tick, clock, left_at_exit, not_se
 from .util import NER_TEXTS, entities, ner_doc, ner_examples, plain
 
 CONFIGS = Path(__file__).parents[1] / "configs"
-pytestmark = pytest.mark.issue(19)
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +126,6 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.issue(20)
 @pytest.mark.parametrize(
     "file, short, is_shown", [(Terminal, 0.0, True), (Terminal, 9.0, False), (io.StringIO, 0.0, False)]
 )
@@ -157,7 +155,6 @@ def test_a_reading_that_fails_ends_the_bar(monkeypatch):
     assert stderr.getvalue().endswith("\x1b[2K") and "\x1b[?25h" in stderr.getvalue()  # no line, and the cursor is back
 
 
-@pytest.mark.issue(20)
 @pytest.mark.parametrize(
     "file, short, is_shown", [(Terminal, 0.0, True), (Terminal, 9.0, False), (io.StringIO, 0.0, False)]
 )
@@ -359,7 +356,6 @@ def test_iterations_between_evaluations(passes, later, l2):
     assert is_near
 
 
-@pytest.mark.issue(33)
 @pytest.mark.parametrize("make", [LBFGS, partial(LBFGS, l1=0.1)])
 @pytest.mark.parametrize("moved", [False, True])
 def test_models_are_worth_evaluating_within_5_percent_of_the_minimum(make, moved):
@@ -374,7 +370,6 @@ def test_models_are_worth_evaluating_within_5_percent_of_the_minimum(make, moved
     assert values[1] > 1.05 * minimum  # that of ten iterations
 
 
-@pytest.mark.issue(33)
 @pytest.mark.parametrize("name", ["crf_ner", "crf_ner_owlqn", "crf_tagger", "semicrf_ner"])
 def test_no_model_is_evaluated_far_from_the_minimum(name, paths):
     to_the_end = {"training.patience": 0, "training.optimizer.delta": 1e-6, "training.optimizer.tolerance": 0.0}

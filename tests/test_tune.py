@@ -133,7 +133,6 @@ def test_processes_import_the_code_of_the_user(paths, tmp_path):
     assert len(trials) == 2
 
 
-@pytest.mark.issue(19)
 @pytest.mark.parametrize("folds", [1, 2])
 def test_schemes_are_tried(paths, folds, folds_seen):
     config = load_config(CONFIG, overrides=paths)
@@ -144,7 +143,6 @@ def test_schemes_are_tried(paths, folds, folds_seen):
     assert trials[0].n_weights < trials[2].n_weights
 
 
-@pytest.mark.issue(19)
 def test_the_best_scheme_is_written(paths, tmp_path, monkeypatch):
     scores = {"BIO": 0.9, "BILUO": 0.8}
     monkeypatch.setattr(tune_command._Fold, "_score", lambda fold: scores[fold.place[0]])
@@ -154,7 +152,6 @@ def test_the_best_scheme_is_written(paths, tmp_path, monkeypatch):
     assert load_config(tmp_path / "b.cfg")["components"]["crf_ner"]["scheme"] == "BIO"
 
 
-@pytest.mark.issue(19)
 @pytest.mark.parametrize("config, scheme", [("crf_ner", "BIOO"), ("crf_tagger", "BIO"), ("semicrf_ner", "BIO")])
 def test_schemes_that_there_are_not(paths, config, scheme):
     config = load_config(CONFIG.parent / f"{config}.cfg", overrides=paths)
@@ -217,7 +214,6 @@ def test_earlier_components_annotate_and_are_left_as_they_are(tmp_path, paths):
     assert trial.score > 0.1  # 0 without tags: all words look alike then
 
 
-@pytest.mark.issue(12)
 @pytest.mark.parametrize("folds", [1, 2])
 def test_what_initialize_is_given_counts(tmp_path, paths, folds, folds_seen):
     (tmp_path / "cities.txt").write_text("Rome\nNew York\n")

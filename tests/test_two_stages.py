@@ -156,7 +156,6 @@ def test_majorities_against_python(docs):
     assert alone[:, 0].tolist() == found[:, 0].tolist()
 
 
-@pytest.mark.issue(19)
 def test_majorities_are_compiled_once():
     """Labels came as int32 or int64, by the size of the batch: 13 seconds each."""
     lower, ends = np.ones(3, dtype=np.uint64), np.array([0, 3])
@@ -502,7 +501,6 @@ def test_encoders_have_one_stage():
         _add(second_stage={}, model=model)
 
 
-@pytest.mark.issue(20)
 def test_a_model_that_is_none_is_named():
     """A list ended with an AttributeError."""
     component = spacy.blank("en").add_pipe("crf_ner")

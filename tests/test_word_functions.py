@@ -22,7 +22,6 @@ from spacy_crf.migrate.tokenizer import WORDS_OF
 from .test_migrate import random_words, run
 from .util import tag_examples
 
-pytestmark = pytest.mark.issue(37)
 CALLS = Counter()
 
 

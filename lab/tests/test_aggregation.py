@@ -14,7 +14,6 @@ from spacy_crf.cli import app
 from spacy_crf.types import SOFT_LABELS
 from spacy_crf_lab.aggregation import aggregate, votes
 
-pytestmark = pytest.mark.issue(39)
 RIGHT = {"a": 0.7, "b": 0.75, "c": 0.8, "d": 0.9, "e": 0.95}
 WORDS = {"PER": ["Ann", "Bob", "Eve", "Lee"], "GPE": ["Rome", "York", "Bonn", "Kiel"]}
 OTHER = ["the", "a", "of", "in", "and", "saw", "went", "to", "met", "was", "old", "new", "big", "there"]

@@ -11,8 +11,6 @@ from tests.util import TAG_TEXTS, entities, ner_examples, plain, tag_examples
 
 from .util import registered
 
-pytestmark = pytest.mark.issue(39)
-
 EMISSIONS = {
     "@architectures": "spacy_crf.SparseEmissions.v1",
     "features": {"@misc": "spacy_crf.features.v1", "templates": ["bias", "lower[-1..1]", "shape[0]"]},

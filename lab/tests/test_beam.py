@@ -139,7 +139,6 @@ def _ends_are_kept(states, left):
     return kept
 
 
-@pytest.mark.issue(16)
 @pytest.mark.parametrize("per_position", [False, True])
 @pytest.mark.parametrize("row", LATTICES.values(), ids=LATTICES)
 def test_beams_in_lattices_match_a_plain_one(row, per_position):
@@ -306,7 +305,6 @@ def test_a_component_finds_within_its_beam_what_it_finds_without(factory, tmp_pa
         assert len(searching(Doc(searching.vocab))) == 0
 
 
-@pytest.mark.issue(16)
 @of_each_factory
 def test_changed_settings_act_at_once(factory):
     """As if the component had been made with them, with a rule as without."""
@@ -332,7 +330,6 @@ def test_impossible_settings_are_told(factory):
         spacy.blank("en").add_pipe(factory, config={"decoder": "beam"})
 
 
-@pytest.mark.issue(16)
 @pytest.mark.parametrize("factory", ["crf_ner", "crf_tagger"])
 def test_chains_of_higher_order_are_searched_too(factory, tmp_path):
     """Rules hold, and what is proven is what is found without a beam."""

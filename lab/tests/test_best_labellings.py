@@ -22,7 +22,6 @@ from tests.structures import starts_of
 
 from .graphs import EnumeratedGraph, attracting, random_graph, random_ties
 
-pytestmark = pytest.mark.issue(40)
 LENGTHS = ([2, 3], [1, 1, 1, 1], [3, 0, 2], [4], [2, 1, 2], [1, 1, 1])
 TWO, REWARDS, TREE, ANY = "two labels that attract each other", "rewards", "no cycles", "any"
 

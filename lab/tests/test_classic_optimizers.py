@@ -84,7 +84,6 @@ def minimum(structure, optimizer, **loss):
     return value, pipe.training.frame().weights()
 
 
-@pytest.mark.issue(39)
 @pytest.mark.parametrize("structure", PIPES)
 @pytest.mark.parametrize("make", SMOOTH.values(), ids=SMOOTH)
 def test_smooth_ones_find_what_lbfgs_finds(structure, make):
@@ -104,7 +103,6 @@ FEW = {"model": {"emissions": {"features": FEATURES}}}
 each_scaling = pytest.mark.parametrize("make", SCALING.values(), ids=SCALING)
 
 
-@pytest.mark.issue(39)
 @each_scaling
 @pytest.mark.parametrize(
     "structure,loss",

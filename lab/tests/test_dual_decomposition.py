@@ -35,7 +35,6 @@ def _frustrated(n, rng):
     return scores._replace(tables=np.stack([-2.0 * np.eye(2)] * 2), label_of=np.arange(2))
 
 
-@pytest.mark.issue(40)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("seed", range(1))
 def test_what_is_proved_is_best(method, seed):
@@ -58,7 +57,6 @@ def test_what_is_proved_is_best(method, seed):
     assert 0.9 < certified / asked < 1.0
 
 
-@pytest.mark.issue(40)
 @pytest.mark.parametrize("method", METHODS)
 def test_branching_proves_all(method):
     for scores, clamp, best in _strong(120, 41):
@@ -72,7 +70,6 @@ def test_branching_proves_all(method):
         assert path.scores.sum() == pytest.approx(EnumeratedGraph(scores).ways[0][0])
 
 
-@pytest.mark.issue(40)
 def test_sweeps_are_enough_without_cycles():
     for scores, clamp, best in _strong(60, 42, tree=True):
         inference = DualDecomposition(iterations=8)
@@ -102,7 +99,6 @@ def _relaxed(scores):
     return -linprog(-np.concatenate(costs), A_eq=np.stack(rows), b_eq=right).fun
 
 
-@pytest.mark.issue(40)
 @pytest.mark.parametrize("method, apart", [("ad3", 1e-3), ("subgradient", 0.1)])
 def test_the_dual_falls_to_the_linear_program(method, apart):
     rng = np.random.default_rng(3)
@@ -114,7 +110,6 @@ def test_the_dual_falls_to_the_linear_program(method, apart):
         assert -1e-6 <= found.bounds.sum() - _relaxed(scores) <= apart
 
 
-@pytest.mark.issue(40)
 def test_toulbar2_agrees():
     toulbar2 = pytest.importorskip("pytoulbar2", reason="pytoulbar2 is not installed")
     rng, size, n = np.random.default_rng(4), 4, 24
@@ -136,7 +131,6 @@ def test_toulbar2_agrees():
         assert found == pytest.approx(known, abs=1e-3)
 
 
-@pytest.mark.issue(40)
 def test_sparse_steps_say_the_same(monkeypatch):
     for scores, clamp, _ in _strong(20, 43):
         found = []
@@ -146,7 +140,6 @@ def test_sparse_steps_say_the_same(monkeypatch):
         np.testing.assert_array_equal(*found)
 
 
-@pytest.mark.issue(40)
 def test_large_scores():
     for scores, clamp, _ in _strong(20, 44):
         large = scores._replace(
@@ -158,7 +151,6 @@ def test_large_scores():
         assert (path.states == -1).any() == (not known)
 
 
-@pytest.mark.issue(40)
 def test_a_batch_and_threads_say_the_same():
     rng = np.random.default_rng(5)
     pairs = [(0, 2), (1, 4), (0, 4), (6, 8), (9, 7), (5, 8)]
@@ -172,7 +164,6 @@ def test_a_batch_and_threads_say_the_same():
             np.testing.assert_array_equal(states[tokens], alone)
 
 
-@pytest.mark.issue(40)
 def test_what_is_not_proved_is_told_of_once_with_its_gap(caplog):
     scores = _frustrated(7, np.random.default_rng(0))
     inference = DualDecomposition(iterations=3)
@@ -190,7 +181,6 @@ def test_what_is_not_proved_is_told_of_once_with_its_gap(caplog):
     assert caplog.text.count("CRFW041") == 1 and f"within {pipe.decoding.inference.gap:.3g} of" in caplog.text
 
 
-@pytest.mark.issue(40)
 @pytest.mark.parametrize("name", TIED_RULES)
 def test_rules_and_ties_together(name, caplog):
     """The joined document is one chain over the states of the rules, with its ties outside it."""
@@ -209,7 +199,6 @@ def test_rules_and_ties_together(name, caplog):
     assert "CRFW607" not in caplog.text
 
 
-@pytest.mark.issue(40)
 def test_rules_that_no_automaton_holds_are_told_of(caplog):
     """The warning asked for the tables of a junction tree: AttributeError."""
     pipe, doc = tied_tagger([{"rule": "same_text_same_label"}], DUAL)
@@ -220,7 +209,6 @@ def test_rules_that_no_automaton_holds_are_told_of(caplog):
     assert caplog.text.count("CRFW607") == 1 and "spacy_crf_lab.DualDecomposition.v1 can't keep" in caplog.text
 
 
-@pytest.mark.issue(40)
 def test_documents_larger_than_junction_trees():
     """Ties beside a rule about the whole document, of names in 20 sentences that ties connect."""
     rules = {"@misc": "spacy_crf.constraints.v1", "rules": [{"rule": "exactly", "label": "PER", "n": 3}]}
@@ -233,7 +221,6 @@ def test_documents_larger_than_junction_trees():
     assert nlp.get_pipe("crf_ner").decoding.inference.n_asked > 0
 
 
-@pytest.mark.issue(40)
 @pytest.mark.parametrize(
     "settings", [{"method": "newton"}, {"iterations": 0}, {"exact": 1}, {"time_limit": 0.0}, {"method": None}]
 )

@@ -12,8 +12,6 @@ from tests.util import entities, ner_examples, plain, tag_examples
 
 from .test_kernel_emissions import ATOMS, XOR, layer_of, made
 
-pytestmark = pytest.mark.issue(41)
-
 PERCEPTRON = {"loss": {"@losses": "spacy_crf.Perceptron.v1"}}
 MARGIN = {"loss": {"@losses": "spacy_crf.MaxMargin.v1"}}
 

@@ -97,14 +97,12 @@ def f1(nlp, data):
     return nlp.evaluate(data)["ents_f"]
 
 
-@pytest.mark.issue(17)
 def test_what_one_sentence_says_is_known_to_others(nlp, unseen):
     chain = {"@architectures": "spacy_crf.LinearChain.v1", "emissions": EMISSIONS}
     assert f1(nlp, unseen) == 1.0
     assert f1(trained(chain), unseen) < 0.9
 
 
-@pytest.mark.issue(17)
 def test_optimizers_of_thinc_train_ties_too(unseen):
     nlp = spacy.blank("en")
     nlp.add_pipe("crf_ner", config={"model": graph()})
@@ -116,7 +114,6 @@ def test_optimizers_of_thinc_train_ties_too(unseen):
     assert f1(nlp, unseen) == 1.0
 
 
-@pytest.mark.issue(17)
 def test_saved_models_say_the_same(nlp, unseen, tmp_path):
     doc = unseen[0].predicted
     expected = nlp.get_pipe("crf_ner").marginals(doc)[0]
@@ -129,7 +126,6 @@ def test_saved_models_say_the_same(nlp, unseen, tmp_path):
         other.from_bytes(nlp.to_bytes())
 
 
-@pytest.mark.issue(17)
 def test_processes_say_the_same(nlp, unseen):
     docs = [example.predicted for example in unseen[:6]]
     here = [[(ent.start, ent.label_) for ent in doc.ents] for doc in nlp.pipe(doc.copy() for doc in docs)]
@@ -137,7 +133,6 @@ def test_processes_say_the_same(nlp, unseen):
     assert [[(ent.start, ent.label_) for ent in doc.ents] for doc in there] == here
 
 
-@pytest.mark.issue(17)
 def test_docs_without_ties_are_those_of_the_chain(nlp):
     """The same weights in both, and no word that is there twice."""
     pipe = nlp.get_pipe("crf_ner")
@@ -155,7 +150,6 @@ def test_docs_without_ties_are_those_of_the_chain(nlp):
     assert len(pipe(empty)) == 0
 
 
-@pytest.mark.issue(17)
 def test_docs_are_read_once(nlp, monkeypatch):
     """What ties ask of words is known from the words before; reading each Doc again took as long as a third of its prediction."""
     pipe, read = nlp.get_pipe("crf_ner"), []
@@ -169,7 +163,6 @@ def test_docs_are_read_once(nlp, monkeypatch):
         assert len(read) == 1
 
 
-@pytest.mark.issue(17)
 @pytest.mark.parametrize("attr", [*ATTRIBUTES])
 def test_templates_read_what_tokens_have(attr, monkeypatch):
     """Also with a new table of words, and as a copy."""
@@ -189,7 +182,6 @@ def test_templates_read_what_tokens_have(attr, monkeypatch):
             np.testing.assert_array_equal(np.stack(each.read(DocBatch([doc]), names), axis=1), known)
 
 
-@pytest.mark.issue(17)
 def test_annotation_that_is_there_speaks_along_the_ties(nlp):
     pipe = nlp.get_pipe("crf_ner")
     doc = make_doc(nlp.vocab, ["said Lund quietly .", "and Lund again ."])
@@ -199,7 +191,6 @@ def test_annotation_that_is_there_speaks_along_the_ties(nlp):
     assert [ent.label_ for ent in pipe(doc.copy()).ents] == ["PER", "PER"]
 
 
-@pytest.mark.issue(17)
 @pytest.mark.parametrize("settings", [{"confidence": True}, {"min_prob": 0.5}, {"decode": "posterior"}])
 def test_settings_of_prediction(settings, unseen):
     nlp = trained(graph(), steps=2, **settings)
@@ -209,7 +200,6 @@ def test_settings_of_prediction(settings, unseen):
         assert all(0.5 < ent._.crf_prob <= 1.0 for ent in doc.ents)
 
 
-@pytest.mark.issue(17)
 def test_rules_hold_beside_ties(unseen):
     rules = {"@misc": "spacy_crf.constraints.v1", "rules": [{"rule": "at_most", "label": "PER", "n": 1}]}
     nlp = trained(graph(), steps=2, constraints=rules)
@@ -296,7 +286,6 @@ def all_labellings():
     return np.array([p for p, _ in found]), [[span.label_ for span in spans] for _, spans in found]
 
 
-@pytest.mark.issue(33)
 @pytest.mark.parametrize("name", TIED_RULES)
 def test_junction_trees_are_exact_under_rules(name, all_labellings, caplog):
     """All were asked of chains with the exact pairs of neighbours, also a rule that no labelling breaks."""
@@ -319,7 +308,6 @@ def test_junction_trees_are_exact_under_rules(name, all_labellings, caplog):
     assert "CRFW607" not in caplog.text
 
 
-@pytest.mark.issue(33)
 @pytest.mark.parametrize(
     "inference",
     [
@@ -338,7 +326,6 @@ def test_rules_that_cannot_bind_leave_labellings_as_they_are(inference):
     assert found[0] == found[1]
 
 
-@pytest.mark.issue(33)
 def test_rules_that_no_clique_holds_are_told_of_once_for_a_doc(all_labellings, caplog):
     """The automaton of one needs larger tables, and a rule about texts has none: chains answer."""
     tags = all_labellings[1]
@@ -355,7 +342,6 @@ def test_rules_that_no_clique_holds_are_told_of_once_for_a_doc(all_labellings, c
     assert found[0] == found[2] == found[4]
 
 
-@pytest.mark.issue(33)
 def test_rules_too_large_for_automata_that_cannot_bind_are_not_told_of(caplog):
     """Probabilities were said to ignore a rule that no labelling of the Doc breaks."""
     pipe, doc = tied_tagger([{"rule": "at_most", "label": "*", "n": 50}])
@@ -365,7 +351,6 @@ def test_rules_too_large_for_automata_that_cannot_bind_are_not_told_of(caplog):
     assert caplog.text.count("CRFW603") == 1
 
 
-@pytest.mark.issue(33)
 def test_rules_say_what_they_change_beside_ties(all_labellings):
     """The best labelling without rules was that of chains without ties."""
     probabilities, tags = all_labellings
@@ -377,7 +362,6 @@ def test_rules_say_what_they_change_beside_ties(all_labellings):
     assert sum(price for _, _, price in changes) == pytest.approx(np.log(probabilities[0] / kept[0]))
 
 
-@pytest.mark.issue(17)
 def test_probabilities_of_a_doc(nlp, unseen):
     pipe, example = nlp.get_pipe("crf_ner"), unseen[0]
     doc = example.predicted
@@ -394,7 +378,6 @@ def test_probabilities_of_a_doc(nlp, unseen):
             ask()
 
 
-@pytest.mark.issue(41)
 @pytest.mark.parametrize(
     "inference",
     [
@@ -421,7 +404,6 @@ def test_the_best_labelling_is_that_of_prediction(inference):
     assert [mention.label for mention in suspect.best] == labels and np.isfinite(suspect.log_ratio)
 
 
-@pytest.mark.issue(17)
 def test_exact_answers_of_a_doc(nlp, unseen):
     """A graph with the same weights that is asked exactly: its two sentences are tied once, so that belief propagation is too."""
     pipe = nlp.get_pipe("crf_ner")
@@ -453,7 +435,6 @@ def test_exact_answers_of_a_doc(nlp, unseen):
     assert lower == upper
 
 
-@pytest.mark.issue(17)
 @pytest.mark.parametrize(
     "inference",
     [
@@ -470,7 +451,6 @@ def test_training_by_other_sums(inference, unseen):
     assert nlp.get_pipe("crf_ner").marginals(unseen[0].predicted)[0].sum() == pytest.approx(8.0)
 
 
-@pytest.mark.issue(17)
 @pytest.mark.parametrize("step", ["gibbs", "metropolis"])
 def test_walks_answer_what_is_asked_of_a_doc(nlp, unseen, step):
     """The same weights as those of belief propagation, which is exact here."""
@@ -492,7 +472,6 @@ def test_walks_answer_what_is_asked_of_a_doc(nlp, unseen, step):
             sampled.n_best(doc, 2)
 
 
-@pytest.mark.issue(17)
 def test_taggers_have_ties():
     nlp = spacy.blank("en")
     pipe = nlp.add_pipe("crf_tagger", config={"model": graph({"repeats": {**REPEATS, "only": None, "attr": "LOWER"}})})
@@ -514,14 +493,12 @@ def test_taggers_have_ties():
     assert [pipe(doc)[n].tag_ for n in (1, 5, 9)] == ["", "LOC", "LOC"]
 
 
-@pytest.mark.issue(17)
 @pytest.mark.parametrize("loss", ["SentenceLikelihood", "BesagPseudoLikelihood", "Piecewise"])
 def test_what_needs_no_inference_trains_ties(loss, unseen):
     nlp = trained(graph(), loss={"@losses": registered(loss)})
     assert f1(nlp, unseen) > (0.95 if loss == "Piecewise" else 0.999)
 
 
-@pytest.mark.issue(17)
 @pytest.mark.parametrize("loss", ["Perceptron", "MaxMargin"])
 @pytest.mark.parametrize(
     "inference",
@@ -545,7 +522,6 @@ def test_best_labellings_train_ties(loss, inference, unseen):
     assert f1(nlp, unseen) > 0.95
 
 
-@pytest.mark.issue(17)
 @pytest.mark.parametrize("start, persistent, least", [("chain", True, 0.99), ("gold", False, 0.85)])
 def test_samples_train_ties(start, persistent, least, unseen):
     """Another inference predicts. Contrastive divergence learns less of the ties at a time."""
@@ -562,7 +538,6 @@ def test_samples_train_ties(start, persistent, least, unseen):
     assert f1(nlp, unseen) > least
 
 
-@pytest.mark.issue(17)
 @pytest.mark.parametrize("factory", ["crf_ner", "semicrf_ner"])
 def test_samples_train_without_ties_too(factory):
     nlp = spacy.blank("en")
@@ -577,7 +552,6 @@ def test_samples_train_without_ties_too(factory):
         nlp.update(data, sgd=LBFGS())
 
 
-@pytest.mark.issue(17)
 def test_without_a_chain_the_scheme_still_holds(unseen):
     nlp = trained(graph(chain=False))
     model = nlp.get_pipe("crf_ner").model
@@ -585,7 +559,6 @@ def test_without_a_chain_the_scheme_still_holds(unseen):
     assert f1(nlp, unseen) == 1.0
 
 
-@pytest.mark.issue(17)
 def test_labels_may_be_added(nlp, unseen):
     grown = spacy.blank("en")
     pipe = grown.add_pipe("crf_ner", config={"model": graph()})
@@ -597,7 +570,6 @@ def test_labels_may_be_added(nlp, unseen):
     assert [(s.start, s.label_) for s, _ in before] == [(s.start, s.label_) for s, _ in after]
 
 
-@pytest.mark.issue(17)
 def test_explanations_show_the_ties_that_spoke(nlp):
     pipe = nlp.get_pipe("crf_ner")
     doc = make_doc(nlp.vocab, ["in Lund yesterday .", "and Lund again ."])
@@ -621,7 +593,6 @@ def test_explanations_show_the_ties_that_spoke(nlp):
         pipe.explain(doc, span, kind="texts", corpus=[], l2=0.1)
 
 
-@pytest.mark.issue(17)
 def test_weights_of_ties_have_labels(nlp):
     pipe = nlp.get_pipe("crf_ner")
     rows = {(row.feature, row.tags): row for row in pipe.weights()}
@@ -632,7 +603,6 @@ def test_weights_of_ties_have_labels(nlp):
     assert "PER → PER\trepeats: bias\t" in pipe.dump()
 
 
-@pytest.mark.issue(17)
 @pytest.mark.parametrize("inference, told", [(None, True), (TREE, False)])
 def test_calibration_says_where_probabilities_are_approximate(inference, told, nlp, unseen, tmp_path):
     other = spacy.blank("en")
@@ -648,7 +618,6 @@ def test_calibration_says_where_probabilities_are_approximate(inference, told, n
 # What does not go together
 
 
-@pytest.mark.issue(17)
 @pytest.mark.parametrize(
     "config, code",
     [
@@ -679,7 +648,6 @@ def of_groups(inference="GraphCut", loss="MaxMargin", **settings):
     return {"scheme": "IO", "model": model, "loss": {"@losses": registered(loss)}, **settings}
 
 
-@pytest.mark.issue(40)
 @pytest.mark.parametrize(
     "config, code",
     [
@@ -709,7 +677,6 @@ def grouped_docs(vocab, n, seed=0):
         yield found
 
 
-@pytest.mark.issue(40)
 @pytest.mark.parametrize(
     "inference, loss", [("GraphCut", "MaxMargin"), ("GraphCut", "Perceptron"), ("LinearProgram", "MaxMargin")]
 )
@@ -745,7 +712,6 @@ def test_groups_learn_rewards(inference, loss, tmp_path):
     )
 
 
-@pytest.mark.issue(40)
 def test_rewards_are_those_of_the_constrained_optimum():
     """A place's second mention is none, so that a weight for two places would be negative without its bound."""
     nlp = spacy.blank("en")
@@ -773,13 +739,11 @@ def test_rewards_are_those_of_the_constrained_optimum():
     np.testing.assert_allclose(rewards, known.x[objective.nonnegative], atol=1e-2)
 
 
-@pytest.mark.issue(17)
 def test_segments_take_no_ties():
     with pytest.raises(ValueError, match="CRF020"):
         spacy.blank("en").add_pipe("semicrf_ner", config={"model": graph()})
 
 
-@pytest.mark.issue(17)
 def test_optimizers_that_walk_are_refused_where_they_are_given(nlp, unseen):
     with pytest.raises(ValueError, match="CRF365"):
         trained_by(AveragedPerceptron(), nlp, unseen)
@@ -827,7 +791,6 @@ def trained_on_trees(**settings):
     return nlp
 
 
-@pytest.mark.issue(17)
 @pytest.mark.parametrize("settings", [{}, {"chain": False, "inference": TREE}], ids=["chain and tree", "tree"])
 def test_heads_speak_to_their_dependents(settings, tmp_path):
     nlp = trained_on_trees(**settings)
@@ -843,7 +806,6 @@ def test_heads_speak_to_their_dependents(settings, tmp_path):
     assert spacy.load(tmp_path).get_pipe("crf_tagger")(tree_doc(nlp.vocab, 5))[0].tag_ == "SG"
 
 
-@pytest.mark.issue(17)
 def test_docs_without_heads_are_refused():
     nlp = trained_on_trees()
     with pytest.raises(ValueError, match=r"CRF367.*annotating_components"):
@@ -860,7 +822,6 @@ def pairs_of(template, *texts):
     return sorted(zip(found.source.tolist(), found.target.tolist()))
 
 
-@pytest.mark.issue(17)
 @pytest.mark.parametrize(
     "settings, expected",
     [
@@ -879,7 +840,6 @@ def test_equal_words_are_tied(settings, expected, caplog):
     assert ("CRFW040" in caplog.text) == ("max_edges" in settings)
 
 
-@pytest.mark.issue(17)
 @pytest.mark.parametrize("edges", ["next", "all"])
 def test_equal_words_of_any_texts(edges):
     """Against looking at all pairs, in Docs of any length."""
@@ -897,13 +857,11 @@ def test_equal_words_of_any_texts(edges):
         assert sorted(zip(found.source.tolist(), found.target.tolist())) == expected
 
 
-@pytest.mark.issue(17)
 def test_words_of_two_docs_are_not_tied():
     assert pairs_of(RepeatedWords(), "Ann Bob", "Bob Ann Bob") == [(2, 4)]
     assert pairs_of(RepeatedWords(), "") == []
 
 
-@pytest.mark.issue(17)
 def test_a_word_everywhere_is_no_end_of_it(caplog):
     nlp = spacy.blank("en")
     docs = DocBatch([Doc(nlp.vocab, words=["Ann"] * 100_000)])
@@ -911,7 +869,6 @@ def test_a_word_everywhere_is_no_end_of_it(caplog):
     assert "'Ann'" in caplog.text and "1000" in caplog.text
 
 
-@pytest.mark.issue(17)
 def test_features_of_ties():
     nlp = spacy.blank("en")
     docs = DocBatch([make_doc(nlp.vocab, ["Ann x", "y Ann", *["z"] * 4, "Ann Ann"])])
@@ -926,7 +883,6 @@ def test_features_of_ties():
     assert spelled == ["bias", "sent_distance=5", "shape[0]|other_is_title=Xxx|1"]
 
 
-@pytest.mark.issue(17)
 def test_features_of_ties_that_ask_gazetteers():
     """At Ann alone the first name is in the list by itself; Lee is in it as part of a name, and so once."""
     people = Gazetteer([(("Ann",), "FIRST"), (("Ann", "Lee"), "FULL")])
@@ -965,7 +921,6 @@ def places(docs):
     return [[ent.start for ent in doc.ents] for doc in docs]
 
 
-@pytest.mark.issue(17)
 def test_gazetteers_of_ties_go_with_the_model(tmp_path):
     nlp, data = names_in_a_list(tmp_path)
     nlp.initialize(lambda: data)
@@ -990,7 +945,6 @@ def test_gazetteers_of_ties_go_with_the_model(tmp_path):
     assert len(pipe.model.get_ref("cliques").attrs["features"].gazetteers["names"].entries) == 3
 
 
-@pytest.mark.issue(17)
 def test_tokens_and_ties_share_a_gazetteer(tmp_path):
     """It is read once, and saved once."""
     emissions = {**EMISSIONS, "features": {**EMISSIONS["features"], "templates": ["lower[-1..1]", "in:names[0]"]}}
@@ -1003,7 +957,6 @@ def test_tokens_and_ties_share_a_gazetteer(tmp_path):
         assert of_tokens["names"] is of_ties["names"]
 
 
-@pytest.mark.issue(17)
 def test_gazetteers_of_ties_need_no_features_of_tokens(tmp_path):
     """Beside a neural network, and given from Python."""
     width = {"width": 8, "depth": 1, "embed_size": 50, "window_size": 1, "maxout_pieces": 2}
@@ -1025,7 +978,6 @@ def test_gazetteers_of_ties_need_no_features_of_tokens(tmp_path):
     np.testing.assert_array_equal(again.get_pipe("crf_ner").marginals(doc)[0], pipe.marginals(doc)[0])
 
 
-@pytest.mark.issue(17)
 def test_gazetteers_that_ties_miss_are_named(tmp_path):
     nlp, data = names_in_a_list(tmp_path, ["in:name"])
     with pytest.raises(ValueError, match=r"CRF944.*names"):
@@ -1041,7 +993,6 @@ def test_gazetteers_that_ties_miss_are_named(tmp_path):
         again.from_bytes(nlp.to_bytes())
 
 
-@pytest.mark.issue(17)
 @pytest.mark.parametrize(
     "settings",
     [

@@ -19,8 +19,6 @@ from tests.util import NER_TEXTS, entities, ner_examples, plain, tag_examples
 
 from .util import registered
 
-pytestmark = pytest.mark.issue(41)
-
 PAIRS = {"@misc": "spacy_crf_lab.feature_pairs.v1", "templates": ["lower[-1..1]", "shape[0]", "suffix2[0]"]}
 # The first tag is a matter of two words together, of none alone
 XOR = ["a/X a/Z", "b/X b/Z", "a/Y b/Z", "b/Y a/Z"]

@@ -19,8 +19,6 @@ from spacy_crf_lab.gaussian_graph import (
 )
 from spacy_crf_lab.label_cliques import LearnedGraph
 
-pytestmark = pytest.mark.issue(42)
-
 
 def chain_of_numbers(n_rows, n=6, seed=0, share=0.8):
     """Numbers each of which depends on the one before alone."""

@@ -50,7 +50,6 @@ def problems(n, seed=0, **settings):
         yield scores, rng.random(scores.emissions.shape) < 0.8 if number % 4 == 1 else None
 
 
-@pytest.mark.issue(17)
 def test_belief_propagation_is_exact_without_cycles():
     structure = TiedChains(PRECISE)
     for scores, clamp in problems(60, tree=True):
@@ -62,7 +61,6 @@ def test_belief_propagation_is_exact_without_cycles():
             assert_scores_close(expected, known.expectations())
 
 
-@pytest.mark.issue(17)
 @pytest.mark.parametrize("spread", [1.0, 40.0, 400.0])
 def test_messages_of_hundreds_of_strong_ties_are_exact(spread):
     """A word with 300 ties: what they say together is beyond the numbers of a float."""
@@ -79,7 +77,6 @@ def test_messages_of_hundreds_of_strong_ties_are_exact(spread):
     np.testing.assert_allclose(expected.tables.sum(), n - 1)
 
 
-@pytest.mark.issue(17)
 @pytest.mark.parametrize("seed", range(1))
 def test_junction_trees_are_exact(seed):
     """On any graph: sums, derivatives, the best labellings, samples, and chains with the same neighbours."""
@@ -121,7 +118,6 @@ def _check_samples(structure, scores, clamp, known):
     return True
 
 
-@pytest.mark.issue(17)
 @pytest.mark.parametrize(
     "inference", [JunctionTree(), Gibbs(), MeanField()], ids=lambda inference: type(inference).__name__
 )
@@ -139,7 +135,6 @@ def _distinct(drawn):
     return states.tolist(), counts.tolist()
 
 
-@pytest.mark.issue(17)
 @pytest.mark.parametrize("seed", range(1))
 def test_bounds_lie_around_the_log_partition(seed):
     structure, apart = TiedChains(PRECISE), []
@@ -159,7 +154,6 @@ def test_bounds_lie_around_the_log_partition(seed):
     assert 0.0 < np.median(apart) < 2.0
 
 
-@pytest.mark.issue(17)
 def test_four_students():
     """Koller & Friedman 2009, example 4.1: a cycle of four variables with two values each, Z = 7,201,840."""
     factors = [[30, 5, 1, 10], [100, 1, 1, 100], [1, 100, 100, 1], [100, 1, 1, 100]]
@@ -195,7 +189,6 @@ def _unlikeness(drawn, known):
     return chi2.sf(((found - expected) ** 2 / expected).sum(), max(1, len(found) - 1))
 
 
-@pytest.mark.issue(17)
 @pytest.mark.parametrize("step, thinning", [("gibbs", 15), ("metropolis", 40)])
 def test_walks_come_by_labellings_as_often_as_they_are_probable(step, thinning):
     """Also where a tie joins two tokens of one sequence, and where transitions depend on the token."""
@@ -213,7 +206,6 @@ def test_walks_come_by_labellings_as_often_as_they_are_probable(step, thinning):
     assert min(p_values) > 0.05 / len(p_values)
 
 
-@pytest.mark.issue(17)
 def test_what_walks_count_and_weigh_is_near_the_truth():
     structure = TiedChains(Gibbs(samples=500 if config.DISABLE_JIT else 4000))
     for number, (scores, clamp) in enumerate(problems(8, seed=13)):
@@ -235,7 +227,6 @@ def test_what_walks_count_and_weigh_is_near_the_truth():
         assert not structure.expectations(scores, clamp=clamp, weights=weights)[1].emissions.any(), number
 
 
-@pytest.mark.issue(17)
 def test_marginals_are_counted_without_weighing(monkeypatch):
     """Log partitions of walks take draws of their own."""
     structure = TiedChains(Gibbs(samples=20))
@@ -245,7 +236,6 @@ def test_marginals_are_counted_without_weighing(monkeypatch):
     np.testing.assert_allclose(structure.marginals(scores), expected.emissions)
 
 
-@pytest.mark.issue(17)
 @pytest.mark.parametrize("annealing", [0, 50])
 def test_walks_that_grow_cold_find_the_best_labelling(annealing):
     structure, exact, best = TiedChains(Gibbs(annealing=annealing)), TiedChains(JunctionTree()), []
@@ -256,7 +246,6 @@ def test_walks_that_grow_cold_find_the_best_labelling(annealing):
     assert np.mean(best) == 1.0 if annealing else np.mean(best) > 0.5
 
 
-@pytest.mark.issue(17)
 def test_one_seed_is_one_walk():
     """With any number of threads, whatever the order of the ties, and whatever is asked about beside."""
     rng = np.random.default_rng(15)
@@ -284,7 +273,6 @@ def test_one_seed_is_one_walk():
     assert (drawn[:, :6] != drawn[:, 6:]).any()  # what is not tied is drawn independently
 
 
-@pytest.mark.issue(17)
 def test_walks_that_stay_where_they_are_are_counted():
     """Two tokens that go together in two ways, each of which is likely."""
     rng = np.random.default_rng(16)
@@ -296,7 +284,6 @@ def test_walks_that_stay_where_they_are_are_counted():
         assert (inference.n_asked, inference.n_unsettled) == (1, unsettled)
 
 
-@pytest.mark.issue(17)
 def test_max_product_is_exact_without_cycles():
     """Also where several labellings are best: ends of ties that repel each other are decided one after the other."""
     structure = TiedChains(PRECISE)
@@ -315,7 +302,6 @@ def test_max_product_is_exact_without_cycles():
         assert structure.path_score(scores, found.states).sum() == pytest.approx(best, abs=1e-9)
 
 
-@pytest.mark.issue(17)
 def test_max_product_is_nearly_always_right_where_there_are_cycles():
     exact, right, of_sums = TiedChains(JunctionTree()), [], []
     for scores, clamp in problems(120, seed=19):
@@ -330,7 +316,6 @@ def test_max_product_is_nearly_always_right_where_there_are_cycles():
     assert np.mean(right) > 0.98 > 0.96 > np.mean(of_sums)
 
 
-@pytest.mark.issue(17)
 @pytest.mark.parametrize("is_open", [False, True])
 def test_nothing_is_learned_from_labellings_that_are_worse_than_the_annotation(is_open):
     """Of the best labellings of the chains alone, some are: losses below 0 drew weights away from what was right."""
@@ -353,7 +338,6 @@ def test_nothing_is_learned_from_labellings_that_are_worse_than_the_annotation(i
     assert is_open or spared > 1
 
 
-@pytest.mark.issue(17)
 @pytest.mark.parametrize("loss", [Perceptron(), MaxMargin()], ids=["perceptron", "max margin"])
 def test_losses_of_best_labellings_are_those_of_enumeration(loss):
     structure, right = TiedChains(BeliefPropagation()), []
@@ -383,7 +367,6 @@ def _check_derivative(loss, structure, scores, clamp, weights):
     assert_derivative(lambda moved: loss(structure, moved, clamp, weights=weights)[0].sum(), scores, derivative, names)
 
 
-@pytest.mark.issue(17)
 def test_tokens_given_all_others():
     """Besag's pseudo-likelihood against enumeration of each token."""
     structure, loss = TiedChains(BeliefPropagation()), BesagPseudoLikelihood()
@@ -398,14 +381,12 @@ def test_tokens_given_all_others():
         _check_derivative(loss, structure, scores, clamp, rng.random(len(scores.starts) - 1))
 
 
-@pytest.mark.issue(17)
 def test_marginals_of_tokens_are_refused_with_ties():
     scores, _, clamp, _ = next(_with_gold(1, seed=24))
     with pytest.raises(ValueError, match=r"CRF347.*PseudoLikelihood.*Sentence"):
         PseudoLikelihood()(TiedChains(BeliefPropagation()), scores, clamp)
 
 
-@pytest.mark.issue(17)
 def test_ties_are_pieces_of_their_own():
     structure, loss = TiedChains(BeliefPropagation()), Piecewise()
     for scores, _, clamp, rng in _with_gold(8, seed=23):
@@ -422,7 +403,6 @@ def test_ties_are_pieces_of_their_own():
         _check_derivative(loss, structure, scores, clamp, rng.random(len(scores.starts) - 1))
 
 
-@pytest.mark.issue(17)
 @pytest.mark.parametrize("is_open", [False, True])
 def test_derivatives_by_samples_are_right_on_average(is_open):
     """Of chains, of graphs that are drawn from exactly, and of walks that go on."""
@@ -447,7 +427,6 @@ def test_derivatives_by_samples_are_right_on_average(is_open):
                 np.testing.assert_allclose(mean, getattr(truth, name), atol=6.0 / np.sqrt(n), err_msg=name)
 
 
-@pytest.mark.issue(17)
 def test_walks_go_on_where_they_were():
     """Contrastive divergence stays near the annotation, of which ties that are strong let no walk go at once."""
     scores = random_graph([1, 1], 2, [(0, 1)], np.random.default_rng(26))
@@ -466,14 +445,12 @@ def test_walks_go_on_where_they_were():
     np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.issue(17)
 @pytest.mark.parametrize("settings", [{"samples": 0}, {"steps": 0}, {"persistent": 1}, {"start": "end"}, {"seed": -1}])
 def test_settings_of_samples_are_checked(settings):
     with pytest.raises(ValueError, match="CRF020"):
         SampledLikelihood(**settings)
 
 
-@pytest.mark.issue(17)
 def test_tables_over_the_limit_are_refused():
     rng = np.random.default_rng(9)
     pairs = [(u, v) for u in range(5) for v in range(u)]
@@ -497,7 +474,6 @@ def trees(n, seed):
         yield scores._replace(transitions=np.zeros((size, size))), clamp
 
 
-@pytest.mark.issue(17)
 def test_variables_are_eliminated_by_min_fill():
     """Against sets in Python; and where a table would be too large it ends there."""
     rng = np.random.default_rng(21)
@@ -529,7 +505,6 @@ def _lacking(neighbours, v):
     return sum(b not in neighbours[a] for a in neighbours[v] for b in neighbours[v] if a < b)
 
 
-@pytest.mark.issue(17)
 @pytest.mark.parametrize("seed", range(1))
 def test_trees_take_two_passes(seed):
     """Without any of the tables that eliminating would need."""
@@ -551,7 +526,6 @@ def test_trees_take_two_passes(seed):
     assert signatures(tree_kernels).get("grow", 0) <= 1
 
 
-@pytest.mark.issue(17)
 def test_trees_whose_numbers_are_too_small():
     """Scores, tables and products that the linear domain has no numbers for; and trees beside a cycle."""
     structure, rng = TiedChains(JunctionTree()), np.random.default_rng(13)
@@ -577,7 +551,6 @@ def test_trees_whose_numbers_are_too_small():
     np.testing.assert_allclose(expected.emissions, known.marginals, atol=1e-9)
 
 
-@pytest.mark.issue(17)
 def test_what_the_ends_of_ties_say_of_each_other():
     """Mutual information, where belief propagation is exact."""
     for scores, _ in problems(12, seed=14, tree=True):
@@ -595,7 +568,6 @@ def test_what_the_ends_of_ties_say_of_each_other():
             assert information == pytest.approx((pairs[some] * np.log(pairs[some] / apart[some])).sum(), abs=1e-9)
 
 
-@pytest.mark.issue(17)
 def test_the_best_subgraph_is_what_tables_have_room_for(caplog):
     """A ring of four and one more, whose weakest tie is left out; with room enough, none."""
     rng = np.random.default_rng(15)
@@ -628,7 +600,6 @@ def test_the_best_subgraph_is_what_tables_have_room_for(caplog):
         JunctionTree(drop="some")
 
 
-@pytest.mark.issue(17)
 @pytest.mark.parametrize("seed", range(1))
 def test_labellings_are_scored_as_they_are(seed):
     structure = TiedChains(PRECISE)
@@ -649,7 +620,6 @@ def test_labellings_are_scored_as_they_are(seed):
         assert found.scores.sum() == pytest.approx(structure.path_score(scores, found.states).sum())
 
 
-@pytest.mark.issue(17)
 @pytest.mark.parametrize("inference", [PRECISE, REWEIGHTED, MEAN_FIELD], ids=repr)
 def test_derivatives_are_those_of_the_approximation(inference):
     """Where there are cycles too: what has settled gives the derivatives of its log partition."""
@@ -669,7 +639,6 @@ def test_derivatives_are_those_of_the_approximation(inference):
         )
 
 
-@pytest.mark.issue(17)
 @pytest.mark.parametrize("seed", range(1))
 def test_the_likelihood_of_sentences_given_the_others(seed):
     """Against enumeration of each sentence, the labels at the other ends of its ties fixed; and its derivative by differences."""
@@ -729,7 +698,6 @@ def _tied_inside(n, *, labels=3, spread=2.0):
         yield random_graph(lengths, 3, pairs, rng, labels=labels, spread=spread, per_position=number % 3 == 0)
 
 
-@pytest.mark.issue(33)
 @pytest.mark.parametrize("inference", ["max_product", "annealing", "Gibbs", "JunctionTree", "DualDecomposition"])
 def test_no_other_labelling_of_a_sentence_is_better(inference):
     """With ties inside it 5 of 40 could be bettered."""
@@ -743,7 +711,6 @@ def test_no_other_labelling_of_a_sentence_is_better(inference):
             assert found == pytest.approx(EnumeratedGraph(scores).ways[0][0])
 
 
-@pytest.mark.issue(33)
 @pytest.mark.parametrize("inference", INSIDE)
 def test_log_partitions_with_ties_inside_sentences(inference):
     structure = TiedChains(INSIDE[inference])
@@ -757,7 +724,6 @@ def test_log_partitions_with_ties_inside_sentences(inference):
             assert apart * (1 if inference == "reweighted" else -1) > -1e-6
 
 
-@pytest.mark.issue(33)
 @pytest.mark.parametrize("loss", [SentenceLikelihood(), BesagPseudoLikelihood(), Piecewise(), LogLikelihood()])
 def test_losses_of_ties_inside_sentences(loss):
     """The likelihood of a sentence given the others was off by up to 4 nats, as each end was told the label of the other."""
@@ -777,7 +743,6 @@ def test_losses_of_ties_inside_sentences(loss):
         _check_derivative(loss, structure, scores, clamp, rng.random(len(scores.starts) - 1))
 
 
-@pytest.mark.issue(33)
 @pytest.mark.parametrize("spread", [1.0, 400.0])
 def test_sums_along_single_sequences(spread):
     """Equal to eliminating one token after the other, also where scores are beyond the numbers of a float."""
@@ -800,7 +765,6 @@ def test_sums_along_single_sequences(spread):
         assert_scores_close(found.chains, known.chains)
 
 
-@pytest.mark.issue(33)
 def test_the_reweighted_bound_is_convex_with_ties_inside_sentences():
     """It lay above the chord, as a maximum was taken off a maximum."""
     structure = TiedChains(REWEIGHTED)
@@ -817,7 +781,6 @@ def test_the_reweighted_bound_is_convex_with_ties_inside_sentences():
         assert middle <= (one + other) / 2.0 + 1e-6
 
 
-@pytest.mark.issue(33)
 def test_sentences_too_wide_for_a_junction_tree_are_told_of(monkeypatch, caplog):
     """Nothing is exact there, and the best labelling that was found and the loss are approximate."""
     narrow = JunctionTree(max_table=26)
@@ -836,7 +799,6 @@ def test_sentences_too_wide_for_a_junction_tree_are_told_of(monkeypatch, caplog)
     assert "a best labelling" in caplog.text and "SentenceLikelihood" in caplog.text and "1 of 1 sent" in caplog.text
 
 
-@pytest.mark.issue(17)
 def test_beliefs_are_close_where_there_are_cycles():
     structure, apart, misses = TiedChains(PRECISE), LinearChain(), []
     for scores, _ in problems(30, seed=3):
@@ -848,7 +810,6 @@ def test_beliefs_are_close_where_there_are_cycles():
     assert 1e-4 < of_beliefs < 0.2 * of_chains
 
 
-@pytest.mark.issue(17)
 def test_without_ties_it_is_the_chain_bit_by_bit():
     rng = np.random.default_rng(4)
     scores = random_graph([3, 0, 5, 2], 4, [], rng)
@@ -869,7 +830,6 @@ def test_without_ties_it_is_the_chain_bit_by_bit():
     np.testing.assert_array_equal(marginals[3:8], chain.marginals(apart))
 
 
-@pytest.mark.issue(17)
 def test_a_batch_is_one_by_one_whatever_the_order():
     rng = np.random.default_rng(5)
     first = random_graph([2, 3, 1], 3, [(0, 2), (1, 4), (0, 4)], rng)
@@ -894,7 +854,6 @@ def test_a_batch_is_one_by_one_whatever_the_order():
             np.testing.assert_array_equal(structure.with_threads(threads).marginals(both), expected)
 
 
-@pytest.mark.issue(17)
 def test_messages_that_do_not_settle_are_counted():
     rng = np.random.default_rng(6)
     scores = random_graph([1, 1, 1], 2, [(0, 1), (1, 2), (2, 0)], rng, spread=6.0)
@@ -906,7 +865,6 @@ def test_messages_that_do_not_settle_are_counted():
     assert none.n_unsettled == 0
 
 
-@pytest.mark.issue(17)
 def test_chains_that_are_told_nothing_new_are_not_asked_again(monkeypatch):
     """A cycle that takes long to settle, and many others that don't: where all were asked each time, it took 10 iterations."""
     rng, asked = np.random.default_rng(17), []
@@ -933,7 +891,6 @@ def test_chains_that_are_told_nothing_new_are_not_asked_again(monkeypatch):
     np.testing.assert_allclose(found, TiedChains(PRECISE).marginals(scores), atol=1e-4)
 
 
-@pytest.mark.issue(17)
 def test_ties_that_are_none_are_refused():
     rng = np.random.default_rng(7)
     scores = random_graph([2, 2], 2, [(0, 3)], rng)
@@ -947,7 +904,6 @@ def test_ties_that_are_none_are_refused():
             structure.log_partition(scores._replace(label_of=label_of))
 
 
-@pytest.mark.issue(17)
 @pytest.mark.parametrize(
     "settings",
     [{"samples": 0}, {"burn_in": -1}, {"thinning": 0}, {"annealing": -1}, {"step": "slice"}, {"seed": "one"}],
@@ -957,7 +913,6 @@ def test_settings_of_walks_are_checked(settings):
         Gibbs(**settings)
 
 
-@pytest.mark.issue(17)
 @pytest.mark.parametrize(
     "settings",
     [

@@ -89,7 +89,6 @@ def test_one_hidden_state_for_each_label_is_a_bag():
     np.testing.assert_allclose(STRUCTURE.marginals(scores), LinearChain().marginals(bag), atol=1e-12)
 
 
-@pytest.mark.issue(16)
 @pytest.mark.parametrize("scale", [1.0, 1000.0])
 def test_texts_are_chains_of_one_state(scale):
     """What is answered by a softmax is what a chain answers."""
@@ -111,7 +110,6 @@ def test_texts_are_chains_of_one_state(scale):
     assert TextSoftmax().marginals(nothing).shape == (0, 3)
 
 
-@pytest.mark.issue(19)
 def test_texts_take_no_passes_of_chains(monkeypatch):
     """A faster way of chains was inherited, and gave up at what naive Bayes scores: half of the texts a second."""
     for name in ("forward", "backward", "expect"):

@@ -24,7 +24,6 @@ from tests.util import NER_TEXTS, entities, ner_doc, ner_examples, plain, tag_ex
 
 from .util import registered
 
-pytestmark = pytest.mark.issue(39)
 START, END = "<", ">"
 TEXTS = [
     ("The old man runs .", "D A N V ."),

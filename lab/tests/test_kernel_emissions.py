@@ -21,8 +21,6 @@ from tests.util import check_copies, entities, ner_examples, plain, signatures, 
 
 from .util import registered
 
-pytestmark = pytest.mark.issue(41)
-
 ATOMS = {"@misc": "spacy_crf.features.v1", "templates": ["bias", "lower[-1..1]", "shape[0]"]}
 STRUCTURES = ["LinearChain", "MaxEnt", "MEMM", "HigherOrder", "FactorGraph"]
 OF_FEATURES = [name for name in KERNELS if name != "subtree"]

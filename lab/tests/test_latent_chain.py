@@ -491,7 +491,6 @@ def test_one_label_and_texts_of_any_length():
     assert {token.tag_ for token in nlp(Doc(nlp.vocab, words=words))} == {"NN"}
 
 
-@pytest.mark.issue(33)
 @pytest.mark.parametrize("scheme", ["IO", "IOB1"])
 def test_what_single_tags_say_leaves_all_hidden_states(scheme):
     """For optimizers that can't look at steps one state of each tag was left, of those with which the search began."""

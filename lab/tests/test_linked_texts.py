@@ -27,8 +27,6 @@ from tests.test_crf_textcat import LBFGS as OWN
 
 from .util import registered
 
-pytestmark = pytest.mark.issue(40)
-
 EXACT = {"@misc": "spacy_crf_lab.JunctionTree.v1"}
 LINKS = {"links": {"@misc": "spacy_crf_lab.LinkedDocuments.v1"}}
 NOTHING = "the of some"

@@ -18,8 +18,6 @@ from tests.util import plain, tag_examples
 
 from .test_baselines import BASELINES, EMISSIONS, examples_of, trained
 
-pytestmark = pytest.mark.issue(39)
-
 COSTS = {"label_weights": {"B": 2.0}, "cost": {"A": {"C": 3.0}}}
 LOSSES = [LogLikelihood(), LogLikelihood(**COSTS), SoftmaxMargin(**COSTS), Perceptron(), MaxMargin(**COSTS)]
 

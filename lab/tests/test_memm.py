@@ -22,8 +22,6 @@ from tests.util import tag_examples
 from .test_baselines import EMISSIONS
 from .util import for_rows
 
-pytestmark = pytest.mark.issue(39)
-
 
 def pairs_under_scheme(*args):
     """Trigrams under a tag scheme: some contexts are impossible."""

@@ -17,7 +17,6 @@ from spacy_crf.cli import app
 from spacy_crf.cli.tune import tune
 from spacy_crf_lab.gaussian_chain import Gaussians, GaussianScores, Similar
 
-pytestmark = pytest.mark.issue(42)
 GAUSSIANS = Gaussians()
 LBFGS = {"@optimizers": "spacy_crf.LBFGS.v1", "l2": 0.1}
 NAMES = {Token: "level", Span: "tone", Doc: "price"}

@@ -26,8 +26,6 @@ from tests.util import check_leave_out, entities, ner_examples, tag_examples
 
 from .util import registered
 
-pytestmark = pytest.mark.issue(41)
-
 TEMPLATES = ["bias", "lower[-1..1]", "shape[0]", "lower[-1]|lower[0]"]
 KINDS = ("random", "positions", "labels", "named")
 each_kind = pytest.mark.parametrize("kind", KINDS)

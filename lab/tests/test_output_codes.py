@@ -18,8 +18,6 @@ from tests.util import check_leave_out, plain, tag_examples
 from .test_baselines import EMISSIONS, trained
 from .util import registered
 
-pytestmark = pytest.mark.issue(41)
-
 LENGTHS = [3, 0, 1, 4]
 STARTS = np.array([0, 3, 3, 4, 8])
 CODES = np.array([[0, 0, 0], [0, 1, 1], [1, 0, 1], [1, 1, 0]], dtype=np.uint8)

@@ -22,8 +22,6 @@ from tests.util import signatures, tag_examples
 from .test_kernel_emissions import annotated_tokens, emissions_of, layer_of, random_tokens
 from .util import registered
 
-pytestmark = pytest.mark.issue(41)
-
 # Head, relation and part of speech of each word
 TREES = {
     "the dog saw a cat": "1/det/DET 2/nsubj/NOUN 2/ROOT/VERB 4/det/DET 2/obj/NOUN",

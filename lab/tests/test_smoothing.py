@@ -18,7 +18,6 @@ from spacy_crf_lab.ties.groups import RepeatedWords
 from spacy_crf_lab.ties.junction_tree import JunctionTree
 from tests import test_tables_by_label
 
-pytestmark = pytest.mark.issue(40)
 SMOOTH = {"@misc": "spacy_crf_lab.smooth.v1"}
 NAMES = ["Lund", "Berg", "Falk", "Holm", "Sand", "Kling"]
 

@@ -20,8 +20,6 @@ from spacy_crf_lab.ties.templates import Pairs
 from .test_factor_graph import examples, graph, make_doc, name_docs, trained
 from .util import registered
 
-pytestmark = pytest.mark.issue(17)
-
 
 @pytest.fixture(scope="module")
 def vocab():
@@ -159,7 +157,6 @@ def test_settings_of_phrases_are_checked(settings):
 # Similar words
 
 
-@pytest.mark.issue(33)
 @pytest.mark.parametrize("measure, score", [("jaro_winkler", JaroWinkler), ("levenshtein", Levenshtein)])
 @pytest.mark.parametrize("edges", ["all", "next", "hub"])
 def test_similar_words_by_all_pairs(measure, score, edges, vocab):
@@ -245,7 +242,6 @@ def test_which_acronyms_are_tied(vocab, caplog):
         Acronyms(shortest=4, longest=3)
 
 
-@pytest.mark.issue(40)
 def test_groups_have_all_tokens_that_pairs_connect(vocab):
     """Groups of two are ties; the words of phrases one by one."""
     doc = make_doc(vocab, ["New York and Rome", "in New York or Rome", "New York ."])
