@@ -9,11 +9,13 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from enum import Enum
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from types import FunctionType
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
+from thinc.api import Optimizer
 from typer.models import ArgumentInfo, OptionInfo
 from typer.utils import get_params_from_function
 
@@ -38,19 +40,22 @@ def main() -> None:
 
 def pages() -> dict[str, str]:
     return {
-        "reference_registry": (
-            f"# Registered names\n\n{_MADE} What each setting means: [settings](reference_settings.md).\n{registry()}"
-        ),
-        "reference_settings": (
-            f"# What settings mean\n\n{_MADE} In the order of [the names](reference_registry.md).\n{settings()}"
-        ),
-        "reference_api": f"# From Python\n\n{_MADE}\n{_api()}",
-        "reference_cli": f"# Commands and their options\n\n{_MADE} [The command line](command_line.md) says more.\n{cli()}",
+        "reference_settings": f"# Registered names and their settings\n\n{_MADE}\n{settings()}",
+        "reference_api": f"# From Python\n\n{_MADE} `help(…)` says what each argument is.\n{_api()}",
+        "reference_cli": f"# Commands and their options\n\n{_MADE}\n{cli()}",
         "reference_errors": f"# Errors and warnings\n\n{_MADE} Words in braces are filled in.\n{errors(messages())}",
     }
 
 
-# --------------------------------------------------------------------------------------------------------- registry
+# --------------------------------------------------------------------------------------------------------- settings
+
+
+class Setting(NamedTuple):
+    """A parameter, as a docstring of spaCy's form describes it."""
+
+    name: str
+    type: str
+    text: str
 
 
 def entry_points(project: Path = ROOT) -> Iterator[tuple[str, str, str]]:
@@ -67,46 +72,122 @@ def _at(place: str) -> Any:
     return getattr(importlib.import_module(module), attribute)
 
 
-def parameters(project: Path = ROOT) -> dict[str, list[str]]:
-    """Settings by registered name."""
-    return {name: _parameters(_at(place)) for _, name, place in entry_points(project)}
+def settings(project: Path = ROOT, *, whole: bool = True) -> str:
+    """A table for each group: a row for each name, and one for each of its settings.
 
-
-def registry(project: Path = ROOT) -> str:
-    rows = {}
-    text = ""
+    whole (bool): Whether rows have the type and all that a docstring says of a setting, or its first sentence.
+    """
+    tables: dict[str, list[tuple[str, str, str]]] = {}
+    told: dict[tuple[str, Setting], str] = {}
     for group, name, place in entry_points(project):
-        found = _at(place)
-        settings = " ".join(f"`{setting}`" for setting in _parameters(found))
-        rows.setdefault(group, []).append((f"`{name}`", _summary(found), settings))
-    for group, of_group in rows.items():
-        text += f"\n## {group.partition('_')[2]}\n\n" + _table(("name", "what it is", "settings"), of_group)
-    return text
+        rows = tables.setdefault(group, [])
+        rows.append((f"`{name}`", "", _summary(_at(place))))
+        for setting in settings_of(place):
+            first = told.setdefault((group, setting), name)
+            shown = setting.text if whole else _first_sentence(setting.text)
+            if first != name and len(shown.split()) > 3:
+                shown = f"as of `{first}`"
+            own = f"`{setting.name}`{setting.type if whole else ''}"
+            if rows[-1][2] == shown:
+                rows[-1] = ("", f"{rows[-1][1]}, {own}", shown)
+            else:
+                rows.append(("", own, shown))
+    parts = []
+    for group, rows in tables.items():
+        parts.append(f"\n## {group.partition('_')[2]}\n\n" + _table(("name", "setting", "what it is"), rows))
+    return "".join(parts)
+
+
+def settings_of(place: str) -> list[Setting]:
+    """The settings of what is registered, described by its docstring or by one that this refers to."""
+    found = _at(place)
+    names = [name for name in inspect.signature(found).parameters if name not in ("nlp", "name", "self")]
+    described = _described(found)
+    for other in re.findall(r"`(spacy_crf\.[\w.]+)`", inspect.getdoc(found) or ""):
+        described = {**_described(_registered().get(other)), **described}
+    settings = []
+    for name in names:
+        setting = described.get(name, Setting(name, "", ""))
+        seen = re.match(r"See `(?:spacy_crf\w*\.)?(\w+)(?:\.v1)?`", setting.text)
+        if seen:
+            bases = {base.__name__: base for base in getattr(found, "__mro__", ())}
+            other = bases.get(seen[1]) or _registered().get(seen[1])
+            setting = setting._replace(text=_described(other).get(name, setting).text)
+        settings.append(setting)
+    return settings
+
+
+@cache
+def _registered() -> dict[str, Any]:
+    """What the plugin registers, by its names and by the part of them that is its own."""
+    found = {name: _at(place) for _, name, place in entry_points()}
+    return {**{name.split(".")[-2]: each for name, each in found.items() if "." in name}, **found}
+
+
+def _described(found: Any) -> dict[str, Setting]:
+    """The parameters that a docstring describes, one or several in an entry."""
+    described = {}
+    if found is None:
+        return described
+    parameters = inspect.signature(found).parameters
+    for part in re.split(r"\n(?! )", (inspect.getdoc(found) or "").replace("``", "`")):
+        argument = _ARGUMENT.fullmatch(part)
+        if argument and argument[1] in parameters:
+            text = " ".join(argument[3].split())
+            for name, kind in _TYPED.findall(f"{argument[1]}{argument[2]}"):
+                described[name] = Setting(name, f" ({kind})" if kind else "", text)
+            described.setdefault(argument[1], Setting(argument[1], "", text))
+    return described
 
 
 def _summary(found: Any) -> str:
     """The first sentence of a docstring."""
     text = " ".join((inspect.getdoc(found) or "").split("\n\n")[0].split())
-    first = re.split(r"(?<=[.:]) (?=[A-Z`])", text)[0].removesuffix(":").removeprefix("Construct a ")
-    return re.sub(r" \(``spacy_crf\w*\.\w+\.v1``\)", "", first)
+    return re.sub(r" \(``spacy_crf\w*\.\w+\.v1``\)", "", _first_sentence(text)).replace("``", "`")
 
 
-def _parameters(found: Any) -> list[str]:
-    return [name for name in inspect.signature(found).parameters if name not in ("nlp", "name", "self")]
-
-
-def settings(project: Path = ROOT) -> str:
-    return "".join(f"\n## `{name}`\n\n{_told(_at(place))}\n" for _, name, place in entry_points(project))
+def _first_sentence(text: str) -> str:
+    first = re.split(r"(?<=[.:]) (?=[A-Z`])", text)[0]
+    return first.removesuffix(":").removeprefix("Construct a ")
 
 
 # --------------------------------------------------------------------------------------------------------------- api
 
-# What is imported from elsewhere, what methods return, and what all losses have
+# What is imported from elsewhere, and what methods return
 _OTHERS = (
     "spacy_crf.sklearn:CRF",
     "spacy_crf.explain.explanation:Explanation",
-    "spacy_crf.losses.clamped:ClampedLoss",
 )
+# Members of components by which the parts of the package call each other
+INNER = {
+    "annotation_of",
+    "asks_functions",
+    "assigns",
+    "by_probability",
+    "chains",
+    "check_optimizer",
+    "check_settings",
+    "choose_settings",
+    "decided",
+    "deciding_by",
+    "distribution",
+    "expect_kernels",
+    "expected_spans",
+    "feature_stores",
+    "follow_settings",
+    "forget_scores",
+    "get_loss",
+    "learner",
+    "make_annotation",
+    "owner",
+    "parts",
+    "probabilities_and_annotation",
+    "require_ready",
+    "requires",
+    "rules",
+    "rules_train",
+    "spans_of",
+}
 
 
 def public_names() -> Iterator[tuple[str, Any]]:
@@ -124,26 +205,30 @@ def bases() -> list[type]:
     return [base for base in dict.fromkeys(found) if base.__module__.startswith("spacy_crf.pipeline")]
 
 
-def methods(of: type) -> dict[str, Any]:
-    """Its own public functions and properties that are documented."""
+def methods(of: Any) -> dict[str, Any]:
+    """Its own public functions and properties that are documented; of optimizers none, since spaCy calls them."""
+    if not inspect.isclass(of) or issubclass(of, Optimizer):
+        return {}
     kinds = (FunctionType, property, classmethod, staticmethod)
     own = {name: each for name, each in vars(of).items() if isinstance(each, kinds) and not name.startswith("_")}
-    return {name: each for name, each in own.items() if inspect.getdoc(each)}
+    return {name: each for name, each in own.items() if name not in INNER and inspect.getdoc(each)}
 
 
 def _api() -> str:
     text = ""
     for name, each in [*public_names(), *((base.__name__, base) for base in bases())]:
         called = "" if inspect.isclass(each) else _called(each)
-        text += f"\n## `{name}{called}`\n\n"
         inherited = [base.__name__ for base in getattr(each, "__mro__", ())[1:] if base in bases()]
-        text += _told(each) + "\n"
+        text += f"\n## `{name}{called}`\n\n{_told(each)}\n"
         if inherited:
             text += "\nMethods too of " + ", ".join(f"[{base}](#{base.lower()})" for base in inherited) + ".\n"
-        for method, found in methods(each).items() if inspect.isclass(each) else ():
-            found = getattr(found, "__func__", found)
-            called = "" if isinstance(found, property) else _called(found)
-            text += f"\n### `{method}{called}`\n\n{_told(found)}\n"
+        rows = []
+        for method, member in methods(each).items():
+            function = getattr(member, "__func__", member)
+            called = "" if isinstance(function, property) else _called(function)
+            rows.append((f"`{method}{called}`", _told(function)))
+        if rows:
+            text += "\n" + _table(("member", "what it is"), rows)
     return text
 
 
@@ -154,37 +239,22 @@ def _called(function: Any) -> str:
 
 
 _ARGUMENT = re.compile(r"(RETURNS|YIELDS|RAISES|\w+)((?: \(.*?\)(?:, \w+(?= \())?)*)(?::\s|$)(.*)", re.DOTALL)
-_TYPED = re.compile(r"(\w+)? \((.*?)\)(?=$|, \w+ \()")
+_TYPED = re.compile(r"(\w+) \((.*?)\)(?=$|, \w+ \()")
 
 
 def _told(found: Any) -> str:
-    """A docstring of spaCy's form as Markdown."""
+    """The first paragraph of a docstring, and what it says of results."""
+    told = []
     text = (inspect.getdoc(found) or "").replace("``", "`")
-    parameters = inspect.signature(found).parameters.values() if callable(found) else []
-    names = {each.name for each in parameters} | {"RETURNS", "YIELDS", "RAISES"}
-    takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters)
-    return "\n\n".join(_paragraph(part, names, takes_any) for part in text.split("\n\n") if part)
-
-
-def _paragraph(text: str, names: set[str], takes_any: bool) -> str:
-    """Arguments become a list, and what is set in becomes a block."""
-    if text.startswith("    "):
-        return f"```text\n{text}\n```"
-    told, listed = [], []
-    for part in re.split(r"\n(?! )", text):
-        argument = _ARGUMENT.fullmatch(part)
-        if argument and (argument[1] in names or (takes_any and argument[2])):
-            listed.append(_entry(*argument.groups()))
-        else:
-            told.append(part)
-    return "\n\n".join("\n".join(lines) for lines in (told, listed) if lines)
-
-
-def _entry(name: str, kinds: str, text: str) -> str:
-    shown = name.capitalize() if name.isupper() else f"`{name}`"
-    typed = _TYPED.sub(lambda found: f"{f'`{found[1]}`' if found[1] else ''} (`{found[2]}`)", kinds)
-    words = " ".join(text.split())
-    return f"- {shown}{typed}{f': {words}' if words else ''}"
+    for paragraph in text.split("\n\n"):
+        for part in re.split(r"\n(?! )", paragraph):
+            argument = _ARGUMENT.fullmatch(part)
+            if argument and argument[1] in ("RETURNS", "YIELDS"):
+                kind = argument[2].strip(" ()")
+                told.append(f"{argument[1].capitalize()} `{kind}`: {' '.join(argument[3].split())}".removesuffix(": "))
+            elif not argument and paragraph == text.split("\n\n")[0]:
+                told.append(part)
+    return " ".join(told)
 
 
 # ---------------------------------------------------------------------------------------------------------- commands
@@ -235,8 +305,10 @@ def messages(*of: type) -> dict[str, str]:
     return {code: text.partition(": ")[2] for code, text in sorted(found.items()) if code.startswith("CRF")}
 
 
-def errors(of: dict[str, str]) -> str:
-    return "\n" + _table(("code", "message"), of.items())
+def errors(of: dict[str, str], *, whole: bool = True) -> str:
+    """A row for each code. whole (bool): Whether rows have the message, or its first sentence."""
+    shown = {code: text if whole else _first_sentence(text) for code, text in of.items()}
+    return "\n" + _table(("code", "message"), shown.items())
 
 
 def _table(head: tuple[str, ...], rows: Any) -> str:

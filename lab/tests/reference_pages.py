@@ -12,8 +12,8 @@ def page() -> str:
     return (
         "# Names, settings, commands and messages of the lab\n\n"
         "Made by `python -m spacy project run reference`.\n"
-        f"{of_plugin.registry(LAB)}{of_plugin.settings(LAB)}{of_plugin.cli('spacy_crf_lab')}\n## Messages\n"
-        f"{of_plugin.errors(of_plugin.messages(Errors, Warnings))}"
+        f"{of_plugin.settings(LAB, whole=False)}{of_plugin.cli('spacy_crf_lab')}\n## Messages\n"
+        f"{of_plugin.errors(of_plugin.messages(Errors, Warnings), whole=False)}"
     )
 
 
