@@ -178,7 +178,8 @@ def cut(scores: Scores, tokens: Tokens, starts: Ints) -> Scores:
 
 def _cut_lists(scores: Scores, tokens: Tokens) -> dict[str, Any]:
     """What the scores list of some tokens, such as spans, as keyword arguments of `_replace`."""
-    lists, n_tokens = zip(scores._fields[len(type(scores).AXES) :], scores[len(type(scores).AXES) :]), len(scores[0])
+    lists = zip(scores._fields[len(type(scores).AXES) :], scores[len(type(scores).AXES) :])
+    n_tokens = len(scores[0])
     return {name: listed.among(tokens, n_tokens) for name, listed in lists if hasattr(listed, "among")}
 
 
@@ -352,7 +353,8 @@ def _join_clamp(clamp: Any, size: int, length: int, places: Ints, breaks: Ints) 
     if not isinstance(clamp, SegmentClamp):
         return states
     may_begin, must_begin = np.ones((2, length), dtype=bool)
-    may_begin[places], must_begin[places] = clamp.may_begin, clamp.must_begin
+    may_begin[places] = clamp.may_begin
+    must_begin[places] = clamp.must_begin
     may_begin[breaks + 1] = True  # as wherever a sequence begins
     return SegmentClamp(states, may_begin, must_begin)
 
@@ -426,7 +428,8 @@ def expand_clamp(clamp: Any, tag_of: NDArray[np.int32]) -> Any:
 
 def tags_of(path: NDArray[np.int32], tag_of: NDArray[np.int32]) -> NDArray[np.int32]:
     """The path of tags for a path of states; negative entries (no path, or inside a segment) stay."""
-    tags, is_state = path.astype(np.int32), path >= 0
+    tags = path.astype(np.int32)
+    is_state = path >= 0
     tags[is_state] = tag_of[path[is_state]]
     return tags
 

@@ -11,9 +11,11 @@ from typing import Any, Optional, Union
 from .errors import Errors, known_names, shown
 
 # Squares and products of larger numbers overflow
-LEAST, MOST = 1e-100, 1e100
+LEAST = 1e-100
+MOST = 1e100
 # Bounds of numbers of repetitions or of cached things: larger ones would never end or take all memory. Seeds may be anything.
-MANY, ANY = 1_000_000, 2**63 - 1
+MANY = 1_000_000
+ANY = 2**63 - 1
 # How configs write tables by label: a section whose keys are the labels, or a list of pairs of a label and a value
 ByLabel = Union[dict[str, Any], list[Any]]
 # In pairs %24 stands for $, which spaCy writes twice whenever it saves a config, and %25 for a % before 24 or 25

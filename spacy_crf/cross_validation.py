@@ -32,7 +32,8 @@ from .pipeline.thresholds import Point, best, measure, shrunk, use
 from .report.suspects import Suspect, judged_by, ranked
 
 FOLDS = 5
-L1, L2 = (0.0, 0.05), (0.1, 0.03)
+L1 = (0.0, 0.05)
+L2 = (0.1, 0.03)
 ITERATIONS = 300
 # A candidate starts near its optimum, where a gain of 1 % in ten iterations would not show convergence
 DELTA = 2e-3
@@ -49,7 +50,8 @@ CLUSTER_TEMPLATES = (
 )
 # Least gain of F1 for which a threshold is used: decoding by probabilities takes longer than the best path
 LEAST_GAIN = 0.005
-DRAWS, LEVEL = 1000, 0.95
+DRAWS = 1000
+LEVEL = 0.95
 
 
 class Candidate(NamedTuple):
@@ -184,7 +186,8 @@ def refit(
     seed (int): Random seed that draws the folds.
     """
     owner = "spacy_crf.refit.v1"
-    folds, words = checks.count(owner, "folds", folds), checks.flag(owner, "words", words)
+    folds = checks.count(owner, "folds", folds)
+    words = checks.flag(owner, "words", words)
     fitted: list[Language] = []
 
     def read(nlp: Language) -> list[Example]:
@@ -277,7 +280,9 @@ class _Race:
     """The cross-validation of one component: a race of its candidates."""
 
     def __init__(self, nlp: Language, name: str, candidates: list[Candidate], thresholds: bool):
-        self._nlp, self._name, self._thresholds = nlp, name, thresholds
+        self._nlp = nlp
+        self._name = name
+        self._thresholds = thresholds
         self._settings = nlp.config.interpolate()["components"][name]
         self._of_initialize = nlp.config["initialize"]["components"].get(name) or {}
         self._judged = {candidate: _Judged(np.zeros((0, 3))) for candidate in candidates}
@@ -291,7 +296,8 @@ class _Race:
             if clusters not in self._untrained:
                 self._untrained[clusters] = self._initialized(clusters, examples)
             pipe = copy.deepcopy(self._untrained[clusters])
-            seen, unseen = self._annotated(pipe, examples, ~held), self._annotated(pipe, examples, held)
+            seen = self._annotated(pipe, examples, ~held)
+            unseen = self._annotated(pipe, examples, held)
             pipe.initialize(lambda seen=seen: seen, nlp=self._nlp, labels=list(pipe.labels))
             for candidate in self._trained(pipe, seen, [c for c in self._running if c.clusters == clusters]):
                 judged = self._judged[candidate]
@@ -321,7 +327,8 @@ class _Race:
 
     def _initialized(self, clusters: bool, examples: list[Example]) -> LearningPipe:
         """Put a new component into the pipeline, initialized with the labels and features of the examples but untrained."""
-        nlp, name = self._nlp, self._name
+        nlp = self._nlp
+        name = self._name
         settings = copy.deepcopy(self._settings)
         of_initialize = {key: value for key, value in self._of_initialize.items() if key not in ("corpus", "shards")}
         if clusters:
@@ -372,7 +379,9 @@ class _Race:
         self, chosen: Trial, examples: list[Example], fold_of: NDArray[np.int64]
     ) -> tuple[list[Example], list[Suspect]]:
         """Predictions of the winner for each text that it was trained without, and texts whose annotation looks wrong to it."""
-        found, suspects, judged = {}, [], self._judged[chosen.candidate]
+        found = {}
+        suspects = []
+        judged = self._judged[chosen.candidate]
         of_folds = np.split(judged.counts, np.cumsum(np.bincount(fold_of))[:-1])
         for fold, (pipe, counts) in enumerate(zip(judged.pipes, of_folds)):
             unseen = self._annotated(pipe, examples, fold_of == fold)

@@ -115,7 +115,8 @@ def no_component(wanted: str, names: Iterable[str], named: Optional[str] = None)
 
     wanted (str): What the component has to be, for the message. names: Components there. named: The only name that fits.
     """
-    components, named = known_names(names, *([named] if named else [])), f" named '{named}'" if named else ""
+    components = known_names(names, *([named] if named else []))
+    named = f" named '{named}'" if named else ""
     return ValueError(Errors.CRF710.format(wanted=wanted, named=named, components=components))
 
 

@@ -23,11 +23,17 @@ from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
 
-FORMAT, VERSION = "spacy_crf.lite", 3
-JOINT, BEFORE, BEHIND = "\x7f", "\ue000", "\ue001"  # between the values of a feature; around a word in its n-grams
+FORMAT = "spacy_crf.lite"
+VERSION = 3
+# between the values of a feature; around a word in its n-grams
+JOINT = "\x7f"
+BEFORE = "\ue000"
+BEHIND = "\ue001"
 _ABSENT = "\x00\x00"  # value of an attribute that a token does not have
 # Texts that are labelled together, bytes of the cached scores of words, and scores of steps in memory
-_AT_ONCE, _MOST_BYTES, _MOST_STEPS = 512, 1 << 26, 1 << 22
+_AT_ONCE = 512
+_MOST_BYTES = 1 << 26
+_MOST_STEPS = 1 << 22
 _NO_EXPORT = (KeyError, IndexError, TypeError, ValueError, AttributeError)  # for content of another form
 _FARTHEST = 1000  # tokens between a token and those that its features read
 _LEAST = float(np.finfo(np.float64).min)
@@ -148,7 +154,9 @@ def _like_num(word: str, words: set[str], endings: tuple[str, ...]) -> bool:
 
 def hash_text(text: str) -> int:
     """spaCy's hash of a string: MurmurHash64A with seed 1."""
-    data, factor, bits = text.encode("utf8"), 0xC6A4A7935BD1E995, (1 << 64) - 1
+    data = text.encode("utf8")
+    factor = 0xC6A4A7935BD1E995
+    bits = (1 << 64) - 1
     hashed = 1 ^ (len(data) * factor & bits)
     for at in range(0, len(data) & ~7, 8):
         k = int.from_bytes(data[at : at + 8], "little") * factor & bits
@@ -188,7 +196,8 @@ class _Phrases:
 
     def positions(self, text: list[str]) -> list[str]:
         """ "B", "I", "L" or "U" and the label for each token. Of overlapping phrases the longest counts, of equals the first."""
-        spelled, matches = [*map(self.spell, text)], []
+        spelled = [*map(self.spell, text)]
+        matches = []
         for begin in range(len(spelled)):
             end = begin + 1
             while end <= len(spelled) and tuple(spelled[begin:end]) in self._beginnings:
@@ -215,9 +224,12 @@ class _Table:
     """Weights of features: row f has ``weights[starts[f]:starts[f + 1]]`` in these ``columns``."""
 
     def __init__(self, content: dict[str, Any], width: int):
-        self.width, self.templates, n_rows = width, [], 0
+        self.width = width
+        self.templates = []
+        n_rows = 0
         for template in content["templates"]:
-            parts, rows = tuple(map(tuple, template["parts"])), dict(zip(template["keys"], count(n_rows)))
+            parts = tuple(map(tuple, template["parts"]))
+            rows = dict(zip(template["keys"], count(n_rows)))
             self.templates.append(_Template(template["name"], parts, rows, template.get("once", False)))
             n_rows += len(template["keys"])
         self.starts = np.append(0, np.cumsum(_numbers(content["counts"], np.int64, (n_rows,), least=0)))
@@ -256,10 +268,13 @@ class _Features:
         self.tables = {name: _Table(table, n_states ** (1 + (name == "transitions"))) for name, table in tables}
         of_texts = {f"in:{name}" for name in self.phrases}.union(self.columns) - {"orth"}
         self._of_words, self._others = ({name: [] for name in self.tables} for _ in range(2))
-        alone, joined, self.reach = set(), {"orth"}, 0
+        alone = set()
+        joined = {"orth"}
+        self.reach = 0
         for name, table in self.tables.items():
             for template in table.templates:
-                attributes, offsets = {a for *_, a, _ in template.parts} - {""}, {o for *_, o in template.parts}
+                attributes = {a for *_, a, _ in template.parts} - {""}
+                offsets = {o for *_, o in template.parts}
                 if not all(type(o) is int and abs(o) <= _FARTHEST for o in offsets):
                     raise LiteError(f"the template '{template.name}' reads tokens at {offsets}. Copy the file again.")
                 for attribute in attributes - self.getters.keys() - of_texts:
@@ -270,7 +285,9 @@ class _Features:
                 (self._of_words if is_alone else self._others)[name].append(template)
                 alone |= attributes if is_alone else set()
                 joined |= attributes if not is_alone or template.once else set()
-        self._alone, self._joined, self._places = [*alone], joined - of_texts, [a for a in joined if a[:3] == "in:"]
+        self._alone = [*alone]
+        self._joined = joined - of_texts
+        self._places = [a for a in joined if a[:3] == "in:"]
         self._offsets = {name: sorted({t.parts[0][1] for t in found}) for name, found in self._of_words.items()}
         width = sum(len(offsets) * self.tables[name].width for name, offsets in self._offsets.items())
         self._most_words = max(1000, _MOST_BYTES // max(8, 8 * width))
@@ -278,7 +295,8 @@ class _Features:
         self._start()
 
     def _make_getters(self, content: dict[str, Any]) -> dict[str, Callable[[str], Any]]:
-        words, endings = set(content["number_words"]), tuple(content["number_endings"])
+        words = set(content["number_words"])
+        endings = tuple(content["number_endings"])
         flags = {**FLAGS, "like_num": partial(_like_num, words=words, endings=endings)}
         flags["is_stop"] = lambda word, stops=set(content["stop_words"]): word.lower() in stops
         getters = {**STRINGS, **NGRAMS}
@@ -317,7 +335,8 @@ class _Features:
 
     def _learn(self, words: list[str]) -> None:
         """Read the attributes of new words."""
-        first, getters = len(self._values["orth"]), self.getters
+        first = len(self._values["orth"])
+        getters = self.getters
         for name, values in self._values.items():
             values += map(getters[name], words)
         read = ({name: getters[name](word) for name in self._alone} for word in words)
@@ -328,7 +347,9 @@ class _Features:
     def _add_words(self, words: list[dict[str, list[str]]], first: int) -> None:
         """Add the sums of words, whose numbers begin with `first`, by their values of attributes."""
         for name, offsets in self._offsets.items() if words else []:
-            table, sums, found = self.tables[name], self._sums[name], []
+            table = self.tables[name]
+            sums = self._sums[name]
+            found = []
             places = [(offsets.index(t.parts[0][1]), [a for a, _ in t.parts], t.rows) for t in self._of_words[name]]
             for n, values in enumerate(words):
                 for place, attributes, known in places:
@@ -355,14 +376,17 @@ class _Features:
         if len(self._known) > self._most_words:
             self._start()
         self._learn(list(dict.fromkeys(word for text in words for word in text if word not in self._known)))
-        reach, known = self.reach, self._known
-        before, behind = [*range(reach)][::-1], [*range(reach, 2 * reach)]
+        reach = self.reach
+        known = self._known
+        before = [*range(reach)][::-1]
+        behind = [*range(reach, 2 * reach)]
         numbers = [n for text in words for n in (*before, *map(known.__getitem__, text), *behind)]
         lengths = np.array([*map(len, words)], dtype=np.int64)
         bounds = np.append(0, np.cumsum(lengths))
         positions = np.arange(bounds[-1]) + reach * (2 * np.repeat(np.arange(len(words)), lengths) + 1)
         values = {name: [of_word[n] for n in numbers] for name, of_word in self._values.items()}
-        before, behind = self._outside[:reach][::-1], self._outside[reach:]
+        before = self._outside[:reach][::-1]
+        behind = self._outside[reach:]
         for place, name in enumerate(self.columns):
             if place != self._word_column:
                 values[name] = [v for text in texts for v in (*before, *(row[place] for row in text), *behind)]
@@ -373,14 +397,17 @@ class _Features:
 
     def rows(self, template: _Template, texts: _Texts) -> Array:
         """The row of a template's feature at each token, -1 for unknown features: int64[T]."""
-        reach, n_positions, get = self.reach, len(texts.words), template.rows.get
+        reach = self.reach
+        n_positions = len(texts.words)
+        get = template.rows.get
         lists = [texts.values[a][reach + o : n_positions - reach + o] for a, o in template.parts]
         keys = lists[0] if len(lists) == 1 else map(JOINT.join, zip(*lists))
         return np.array([get(key, -1) for key in keys], dtype=np.int64)[texts.positions - reach]
 
     def scores(self, name: str, texts: _Texts) -> Array:
         """Sums of the weights of one table: float64[T, C]."""
-        others, n_tokens = self._others[name], len(texts.positions)
+        others = self._others[name]
+        n_tokens = len(texts.positions)
         rows = np.array([self.rows(template, texts) for template in others]).reshape(len(others), n_tokens)
         scores = self.tables[name].total(np.stack([np.nonzero(rows >= 0)[1], rows[rows >= 0]], axis=1), n_tokens)
         for place, offset in enumerate(self._offsets[name]):
@@ -392,10 +419,14 @@ class _Features:
         n_tokens, longest = scores.shape[:2]
         if "spans" in self.tables:
             begin, length = np.nonzero(_inside(texts.bounds, longest))
-            first, table = texts.positions[begin], self.tables["spans"]
-            spans, places, found = [*zip(first.tolist(), (first + length + 1).tolist())], begin * longest + length, []
+            first = texts.positions[begin]
+            table = self.tables["spans"]
+            spans = [*zip(first.tolist(), (first + length + 1).tolist())]
+            places = begin * longest + length
+            found = []
             for template in table.templates:
-                known, values = template.rows, zip(*(self._of_spans(part, spans, texts) for part in template.parts))
+                known = template.rows
+                values = zip(*(self._of_spans(part, spans, texts) for part in template.parts))
                 keys = zip(places.tolist(), (map(JOINT.join, product(*parts)) for parts in values))
                 found += [(place, known[key]) for place, some in keys for key in some if key in known]
             scores += table.total(found, n_tokens * longest).reshape(scores.shape)
@@ -440,7 +471,9 @@ class _Steps:
     """Scores of the steps from one state to the next, in logarithms: a matrix, and one for each token if features weigh pairs."""
 
     def __init__(self, matrix: Array, tag_of: Array, of_tokens: Optional[Array] = None):
-        self.matrix, self._tag_of, self._of_tokens = matrix, tag_of, of_tokens
+        self.matrix = matrix
+        self._tag_of = tag_of
+        self._of_tokens = of_tokens
         self._shift = max(0.0, float(matrix.max(initial=0.0)))
         self._exp = np.exp(matrix - self._shift)
 
@@ -453,7 +486,8 @@ class _Steps:
     def sums(self, scores: Array, tokens: Array, *, back: bool = False) -> Array:
         """log sum_i exp(scores[n, i] + steps[n, i, j]) for steps into tokens (int[N]), with `back` over j: float64[N, S]."""
         if self._of_tokens is not None:
-            axes, n_parts = (0, 2, 1) if back else (0, 1, 2), 1 + scores.size * scores.shape[1] // _MOST_STEPS
+            axes = (0, 2, 1) if back else (0, 1, 2)
+            n_parts = 1 + scores.size * scores.shape[1] // _MOST_STEPS
             parts = zip(np.array_split(scores[:, :, np.newaxis], n_parts), np.array_split(tokens, n_parts))
             return np.concatenate([_log_sum(some + self.at(at).transpose(axes), 1) for some, at in parts])
         top = scores.max(axis=1, keepdims=True, initial=_LEAST)
@@ -484,7 +518,8 @@ class _States:
         self.matrix = np.full((len(self.tag_of), len(self.tag_of)), -np.inf)
         self.matrix[source, target] = _numbers(content["scores"], shape=source.shape)
         self.first, self.last = (_numbers(content[name], shape=self.tag_of.shape) for name in ("first", "last"))
-        self.label_of, n_labels = label_of[self.tag_of], int(label_of.max(initial=-1)) + 1
+        self.label_of = label_of[self.tag_of]
+        n_labels = int(label_of.max(initial=-1)) + 1
         self.has_label = self.label_of[:, np.newaxis] == np.arange(n_labels)  # [S, labels]
         self.continues = np.broadcast_to(continues, (len(label_of),) * 2)[self.tag_of[:, np.newaxis], self.tag_of]
         self.choice = _States(content["choice"], np.arange(-1, n_labels)) if "choice" in content else None
@@ -507,7 +542,9 @@ class _Segments:
     """Labellings of texts by segments: O, one token long, and spans, by the scores of length and tag (float64[T, K, C])."""
 
     def __init__(self, states: _States, scores: Array, bounds: Array, of_pairs: Optional[Array], blank: Array):
-        self.states, self.bounds, self._of_pairs = states, bounds, of_pairs
+        self.states = states
+        self.bounds = bounds
+        self._of_pairs = of_pairs
         self.scores = scores[:, :, states.tag_of]  # [T, K, S]
         self.scores[~_inside(bounds, scores.shape[1])] = -np.inf
         if states.may is not None:
@@ -518,7 +555,8 @@ class _Segments:
         self.text_of = np.repeat(np.arange(len(lengths)), lengths)  # [T]
         # The longest texts first: the tokens at each place in the texts, of those that are so long
         self._order = np.argsort(-lengths, kind="stable")[: np.count_nonzero(lengths)]
-        self._first, lengths = bounds[:-1][self._order], lengths[self._order]
+        self._first = bounds[:-1][self._order]
+        lengths = lengths[self._order]
         self._last = self._first + lengths - 1
         self._places = [self._first[: np.count_nonzero(lengths > t)] + t for t in range(int(lengths.max(initial=0)))]
 
@@ -528,7 +566,8 @@ class _Segments:
     def n_best(self, n: int) -> tuple[Array, Array, Array, Array, Array]:
         """Scores of the n best labellings of each text (float64[B, n], -inf where there are fewer); and of their segments, in
         order: the labelling (n times the text, plus its rank), first token, end and state. Ties go to the lower state."""
-        steps, (n_tokens, longest, size) = self.steps(), self.scores.shape
+        steps = self.steps()
+        (n_tokens, longest, size) = self.scores.shape
         # [T, S, n] scores of what comes before a segment that begins at a token, and up to one that ends with it; from where
         enters, ends = np.full((2, n_tokens, size, n), -np.inf)
         steps_to, lengths = np.empty((2, n_tokens, size, n), dtype=np.int64)
@@ -545,7 +584,9 @@ class _Segments:
         final = (ends[self._last] + self.states.last[:, np.newaxis]).reshape(-1, size * n)
         scores[self._order], places = _best(final, n)
         text, rank = np.nonzero(scores[self._order] > -np.inf)
-        number, end, place = n * self._order[text] + rank, self._last[text], places[text, rank]
+        number = n * self._order[text] + rank
+        end = self._last[text]
+        place = places[text, rank]
         found = [(number[:0],) * 4]
         while len(number):
             state, rank = np.divmod(place, n)
@@ -553,7 +594,9 @@ class _Segments:
             begin = end - length
             found.append((number, begin, end + 1, state))
             goes_on = begin > self.bounds[number // n]
-            number, end, place = number[goes_on], begin[goes_on] - 1, steps_to[begin, state, rank][goes_on]
+            number = number[goes_on]
+            end = begin[goes_on] - 1
+            place = steps_to[begin, state, rank][goes_on]
         number, begin, end, state = map(np.concatenate, zip(*found[::-1]))
         order = np.argsort(number, kind="stable")
         return scores, number[order], begin[order], end[order], state[order]
@@ -562,7 +605,8 @@ class _Segments:
     def sums(self) -> tuple[Array, Array, Array, Array, Array]:
         """Log sums by state (float64[T, S]): of what comes before a segment that begins at a token; of all up to one that ends
         with it; of all from one on that begins there; of what comes behind one that ends there. Of each text: float64[B]."""
-        steps, (n_tokens, longest, size) = self.steps(), self.scores.shape
+        steps = self.steps()
+        (n_tokens, longest, size) = self.scores.shape
         before, ends, begins, behind = np.zeros((4, n_tokens, size))
         for t, tokens in enumerate(self._places):
             before[tokens] = steps.sums(ends[tokens - 1], tokens) if t else self.states.first
@@ -581,7 +625,8 @@ class _Segments:
 
     def tags(self, begin: Array, end: Array, state: Array) -> Array:
         """The tags of the tokens of segments, in BIO."""
-        inside, lengths = 2 * self.states.tag_of[state], end - begin
+        inside = 2 * self.states.tag_of[state]
+        lengths = end - begin
         tags = np.repeat(inside, lengths)
         tags[np.cumsum(lengths) - lengths] -= inside > 0
         return tags
@@ -616,7 +661,9 @@ class _Chain(_Segments):
         return self.states.tag_of[state]
 
     def spans(self, begin: Array, end: Array, state: Array) -> tuple[Array, Array, Array]:
-        label, goes_on = self.states.label_of[state], np.zeros(1 + len(state), dtype=bool)  # from the token before
+        # from the token before
+        label = self.states.label_of[state]
+        goes_on = np.zeros(1 + len(state), dtype=bool)
         goes_on[1:-1] = self.states.continues[state[:-1], state[1:]] & (self.text_of[:-1] == self.text_of[1:])
         first, last = ((label >= 0) & ~beyond for beyond in (goes_on[:-1], goes_on[1:]))
         return begin[first], end[last], label[first]
@@ -633,21 +680,31 @@ class _Chain(_Segments):
     def weighed(self, begin: Array, end: Array, label: Array, least: Optional[float] = None) -> _Spans:
         """The probabilities of exactly these spans; with `least`, of all so probable ones that begin and may end like these."""
         _, ends, begins, behind, log_z = self.sums
-        log_z, emissions = log_z[self.text_of], self.scores[:, 0]
-        inside, around = self.steps(self.states.continues), self.steps(~self.states.continues)
-        tokens, opening, closing = np.arange(1, len(ends)), np.empty_like(ends), np.empty_like(ends)
-        opening[1:], closing[:-1] = around.sums(ends[:-1], tokens), around.sums(begins[1:], tokens, back=True)
-        opening[self._first], closing[self._last] = self.states.first, self.states.last
+        log_z = log_z[self.text_of]
+        emissions = self.scores[:, 0]
+        inside = self.steps(self.states.continues)
+        around = self.steps(~self.states.continues)
+        tokens = np.arange(1, len(ends))
+        opening = np.empty_like(ends)
+        closing = np.empty_like(ends)
+        opening[1:] = around.sums(ends[:-1], tokens)
+        closing[:-1] = around.sums(begins[1:], tokens, back=True)
+        opening[self._first] = self.states.first
+        closing[self._last] = self.states.last
         scores = np.where(self.states.has_label.T[label], opening[begin] + emissions[begin], -np.inf)
-        number, last, found = np.arange(len(begin)), begin, [(begin[:0], begin[:0], log_z[:0])]
+        number = np.arange(len(begin))
+        last = begin
+        found = [(begin[:0], begin[:0], log_z[:0])]
         while len(number):
             probability = np.exp(_log_sum(scores + closing[last], 1) - log_z[last])
-            goes_on, is_found = end[number] > last + 1, end[number] == last + 1
+            goes_on = end[number] > last + 1
+            is_found = end[number] == last + 1
             if least is not None:
                 goes_on &= np.exp(_log_sum(scores + behind[last], 1) - log_z[last]) - probability >= least
                 is_found = probability >= least
             found.append((number[is_found], last[is_found] + 1, probability[is_found]))
-            number, last = number[goes_on], last[goes_on] + 1
+            number = number[goes_on]
+            last = last[goes_on] + 1
             scores = inside.sums(scores[goes_on], last) + emissions[last]
         number, end, probability = map(np.concatenate, zip(*found))
         order = np.argsort(number, kind="stable")
@@ -679,10 +736,12 @@ class Model:
         # The label of each tag, and whether it continues the span of the tag before it
         label_of = (np.arange(len(self.tags)) - 1) // len(letters) if self.has_spans else np.arange(n_labels)
         letter = np.array([tag[0] if self.has_spans else "U" for tag in self.tags])
-        opens, closes = np.isin(letter, ["O", "B", "U"]), np.isin(letter, ["O", "L", "U"])
+        opens = np.isin(letter, ["O", "B", "U"])
+        closes = np.isin(letter, ["O", "L", "U"])
         continues = (label_of[:, np.newaxis] == label_of) & ~closes[:, np.newaxis] & ~opens
         spelling = (np.arange(-1, n_labels),) if self.kind == "segments" else (label_of, continues)
-        self._states, n_states = _States(content["states"], *spelling), len(spelling[0])
+        self._states = _States(content["states"], *spelling)
+        n_states = len(spelling[0])
         self._without_rules = _States(content["without_rules"], *spelling) if "without_rules" in content else None
         self._readers = [_Features({**content, **reader}, n_states) for reader in content["readers"]]
         if not self._readers:
@@ -740,7 +799,8 @@ class Model:
         found = []
         for batch in self._batches(texts):
             read = self._readers[0].read(batch)
-            of_tokens, totals = self._readers[0].scores("states", read), np.tile(self._states.first, (len(batch), 1))
+            of_tokens = self._readers[0].scores("states", read)
+            totals = np.tile(self._states.first, (len(batch), 1))
             np.add.at(totals, np.repeat(np.arange(len(batch)), np.diff(read.bounds)), of_tokens)
             rows = np.exp(totals - _log_sum(totals, 1)[:, np.newaxis]).tolist()
             found += [dict(sorted(zip(self.labels, row), key=lambda item: -item[1])) for row in rows]
@@ -748,7 +808,8 @@ class Model:
 
     def _batches(self, texts: Iterable[Text]) -> Iterator[list[Text]]:
         most = min(_AT_ONCE, _MOST_STEPS // len(self._states.first) ** 2) // len(self._lengths)
-        texts, most = iter(texts), max(1, most)
+        texts = iter(texts)
+        most = max(1, most)
         while batch := [*islice(texts, most)]:
             yield batch
 
@@ -759,21 +820,27 @@ class Model:
     def _labellings(self, texts: list[Text], states: Optional[_States] = None) -> Any:
         """The labellings of texts: `_Segments` or a `_Chain`."""
         reads = [(reader, reader.read(texts)) for reader in self._readers]
-        bounds, size, of_pairs = reads[0][1].bounds, self._lengths.shape[1], None
-        n_tokens, longest = int(bounds[-1]), max(1, min(len(self._lengths), int(np.diff(bounds).max(initial=0))))
-        scores, none = np.zeros((n_tokens, longest, size)), np.zeros((n_tokens, size))
+        bounds = reads[0][1].bounds
+        size = self._lengths.shape[1]
+        of_pairs = None
+        n_tokens = int(bounds[-1])
+        longest = max(1, min(len(self._lengths), int(np.diff(bounds).max(initial=0))))
+        scores = np.zeros((n_tokens, longest, size))
+        none = np.zeros((n_tokens, size))
         totals = dict.fromkeys(("states", "begins", "ends", "tokens"), none)
         for reader, read in reads:
             totals.update((name, reader.scores(name, read)) for name in reader.tables if name in totals)
             if "transitions" in reader.tables:
                 of_pairs = reader.scores("transitions", read).reshape(-1, size, size)
             reader.add_spans(read, scores)
-        inside, begins = none, totals["begins"]
+        inside = none
+        begins = totals["begins"]
         for k in range(longest):
             n = max(0, n_tokens - k)
             inside = inside[:n] + (totals["states"] + totals["tokens"])[k:]
             scores[:n, k] += inside + begins[:n] + totals["ends"][k:] + self._lengths[k]
-        states, words_of = states or self._states, self._readers[0].words_of
+        states = states or self._states
+        words_of = self._readers[0].words_of
         blank = np.array([word.isspace() for text in texts for word in words_of(text)], dtype=bool)
         states = states.blank if states.blank is not None and blank.any() else states
         return (_Segments if self.kind == "segments" else _Chain)(states, scores, bounds, of_pairs, blank)
@@ -795,7 +862,9 @@ class Model:
             probable labelling stay: less would break a rule.
         """
         labellings = labellings or self._labellings(texts)
-        bounds, choice, outside = labellings.bounds, labellings.states.choice, "O" if self.has_spans else ""
+        bounds = labellings.bounds
+        choice = labellings.states.choice
+        outside = "O" if self.has_spans else ""
         is_cut = choice is None or choice.asks is None
         choice = choice if by_spans else None
         scores, _, *segments = labellings.n_best(1) if choice is None else (labellings.sums[-1], None)
@@ -804,14 +873,19 @@ class Model:
             return [self._labelled([text], weigh, other)[0] for text, other in zip(texts, instead)]
         missed = np.zeros(len(texts), dtype=bool)
         if choice is not None:
-            tags, spans = [outside] * len(labellings.scores), self._chosen(labellings, choice)
+            tags = [outside] * len(labellings.scores)
+            spans = self._chosen(labellings, choice)
             missed[labellings.text_of[spans[0][spans[3] == 0.0]]] = True
         else:
             tags = [self.tags[tag] for tag in labellings.tags(*segments).tolist()]
             spans = labellings.weighed(*labellings.spans(*segments)) if weigh else []
-        found, starts, text_of = [[] for _ in texts], bounds.tolist(), labellings.text_of.tolist()
+        found = [[] for _ in texts]
+        starts = bounds.tolist()
+        text_of = labellings.text_of.tolist()
         for begin, end, label, probability in zip(*(column.tolist() for column in spans)):
-            first, name, length = starts[text_of[begin]], self.labels[label], end - begin
+            first = starts[text_of[begin]]
+            name = self.labels[label]
+            length = end - begin
             if is_cut and probability < self._least[label]:
                 tags[begin:end] = [outside] * length
                 continue
@@ -833,7 +907,8 @@ class Model:
         probabilities[begin, end - begin - 1, 1 + label] = probability
         # A span that is just probable enough is taken; one that is not listed, only if no other set keeps the rules
         worth = np.where(probabilities > 0.0, probabilities - np.append(0.0, prices) + 1e-9, -1e6)
-        worth[:, :, 0], worth[:, 0, 0] = -np.inf, 0.0
+        worth[:, :, 0] = -np.inf
+        worth[:, 0, 0] = 0.0
         chosen = _Segments(choice, worth, labellings.bounds, None, np.zeros(len(worth), bool))
         begin, end, label = chosen.spans(*chosen.n_best(1)[2:])
         return begin, end, label, probabilities[begin, end - begin - 1, 1 + label]

@@ -22,7 +22,8 @@ class Bar:
     """
 
     def __init__(self, what: str, unit: str, total: Optional[int] = None, *, at_once: bool = False):
-        self.what, self.total = what, total
+        self.what = what
+        self.total = total
         self._unit = unit
         self._speaks = at_once
         self._shown_at = time.monotonic() + (0.0 if at_once else _SHORT)
@@ -128,7 +129,8 @@ def _made() -> Any:
     from rich.console import Console  # most tasks end before a bar is needed
     from rich.progress import BarColumn, Progress, ProgressColumn, TimeElapsedColumn, TimeRemainingColumn
 
-    left, spent = TimeRemainingColumn(), TimeElapsedColumn()
+    left = TimeRemainingColumn()
+    spent = TimeElapsedColumn()
 
     class TimeColumn(ProgressColumn):
         """The time left, or without a total the time spent."""

@@ -16,7 +16,10 @@ from .errors import Errors
 from .types import Bools, Clamp, Ints, SegmentClamp
 
 # spaCy's codes for ``ent_iob``
-MISSING, INSIDE, OUTSIDE, BEGIN = 0, 1, 2, 3
+MISSING = 0
+INSIDE = 1
+OUTSIDE = 2
+BEGIN = 3
 
 
 class TransitionMask(NamedTuple):
@@ -40,7 +43,8 @@ class Segments(NamedTuple):
 
         label (int64[T]): -1 for none. goes_on (bool[T]): Tokens that continue the span before.
         """
-        begins, ends = (label >= 0) & ~goes_on, label >= 0
+        begins = (label >= 0) & ~goes_on
+        ends = label >= 0
         ends[:-1] &= ~goes_on[1:]
         return cls(np.flatnonzero(begins), np.flatnonzero(ends) + 1, label[begins])
 
@@ -82,7 +86,8 @@ class Scheme:
         label, prefix = self._label_and_prefix(n_labels)
         size = len(label)
         outside = label < 0
-        opens, closes = self._has(prefix, self.opens), self._has(prefix, self.closes)
+        opens = self._has(prefix, self.opens)
+        closes = self._has(prefix, self.closes)
         inside = self._has(prefix, "IL")
         same = label[:, None] == label[None, :]
         if self.name == "IO":
@@ -136,7 +141,8 @@ class Scheme:
         RETURNS (bool[T, S])
         """
         scheme = self.reading
-        tags, width = scheme.encode(iob, label, starts), len(scheme.prefixes)
+        tags = scheme.encode(iob, label, starts)
+        width = len(scheme.prefixes)
         allowed = np.zeros((len(tags), 1 + n_labels * width), dtype=bool)
         known = tags >= 0
         allowed[known, tags[known]] = True
@@ -164,7 +170,9 @@ class Scheme:
         if self.reading is self:
             return allowed, NO_STEPS
         opening = ends(starts, len(allowed))[0][:, np.newaxis]
-        outside, begins, goes_on = allowed[:, :1], allowed[:, 1::2], allowed[:, 2::2]
+        outside = allowed[:, :1]
+        begins = allowed[:, 1::2]
+        goes_on = allowed[:, 2::2]
         while True:  # a tag that continues nothing would be read as a begin
             before = np.roll(begins | goes_on, 1, axis=0) & ~opening
             if not (goes_on & ~before).any():
@@ -173,7 +181,8 @@ class Scheme:
         may = begins | goes_on
         surely = may & (may.sum(axis=1, keepdims=True) == 1) & ~outside
         surely_before = np.roll(surely, 1, axis=0) & ~opening
-        apart, joined = before & begins & ~goes_on, before & goes_on & ~begins
+        apart = before & begins & ~goes_on
+        joined = before & goes_on & ~begins
         inside = may & ~(apart & surely_before)
         apart &= ~surely_before
         if self.name == "IO":
@@ -283,7 +292,9 @@ SCHEMES = {
 # (330 spans a label, of 1.6 tokens) +1.3, snips (200, 1.8) +0.5, mit (750, 1.7) +0.6, (1,150) +0.8, (1,730; on dev) +0.5; but
 # ingredients (1,760, 1.8) -0.1, jnlpba (840, 2.1) -1.8, (1,660) -1.2, (9,350; on dev) -0.8, conll2000 (1,630, 1.7) -0.3, (3,270)
 # -0.4, cora (150, 4.2) -0.2. usaddress (300, 1.2) shows no difference.
-MANY_SPANS, SHORT_SPANS = 2000, 2.0  # spans of a label, and tokens of a span
+# spans of a label, and tokens of a span
+MANY_SPANS = 2000
+SHORT_SPANS = 2.0
 
 
 def choose_scheme(n_labels: int, lengths: Sequence[int]) -> str:

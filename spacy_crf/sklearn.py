@@ -72,7 +72,8 @@ class CRF(BaseEstimator):
         y (Iterable[List[str]]): For each sequence, the labels of its tokens.
         RAISES (ValueError): CRF020 for a parameter; CRF131, CRF111 or CRF853 for data that can't be used.
         """
-        X, y = sequences("X", X), sequences("y", y)
+        X = sequences("X", X)
+        y = sequences("y", y)
         check_lengths(X, y)
         _work().fit(self, X, y)
         return self
@@ -99,7 +100,8 @@ class CRF(BaseEstimator):
 
     def score(self, X: Iterable[Rows], y: Iterable[Sequence[str]]) -> float:
         """Compute the accuracy of the predicted labels. RAISES (ValueError): CRF853 if the lengths of X and y differ."""
-        X, y = sequences("X", X), sequences("y", y)
+        X = sequences("X", X)
+        y = sequences("y", y)
         check_lengths(X, y)
         right = [
             given == found
@@ -127,15 +129,18 @@ class CRF(BaseEstimator):
     def state_features_(self) -> dict[tuple[str, str], float]:
         """The weights other than 0, by attribute and label."""
         [emissions] = self._fitted.layers
-        table, weights = emissions.attrs["features"].states, emissions.get_param("states")
-        attributes, classes = self.attributes_, self.__dict__["classes_"]
+        table = emissions.attrs["features"].states
+        weights = emissions.get_param("states")
+        attributes = self.attributes_
+        classes = self.__dict__["classes_"]
         pairs = zip(table.rows_of_pairs().tolist(), table.pair_columns.tolist(), weights.tolist())
         return {(attributes[row], classes[column]): weight for row, column, weight in pairs if weight}
 
     @property
     def transition_features_(self) -> dict[tuple[str, str], float]:
         """The weights other than 0, by label and next label."""
-        weights, classes = self._fitted.get_param("transitions"), self.__dict__["classes_"]
+        weights = self._fitted.get_param("transitions")
+        classes = self.__dict__["classes_"]
         return {(classes[i], classes[j]): float(weights[i, j]) for i, j in np.argwhere(weights)}
 
     # ---------------------------------------------------------------------------------------------------- saving

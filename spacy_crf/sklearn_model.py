@@ -30,17 +30,21 @@ from .whole_files import FileFormat, seal, unpacked, unpacking, unseal
 
 _FORMAT = FileFormat("a CRF of spacy_crf.sklearn", b"spacy_crf.sklearn\n", 1)
 _BLOCK = 512  # sequences that are read together
-_SOURCE, _ITEMS = "items", "crf_items"  # name of the features in templates, and their key in doc.user_data
+# name of the features in templates, and their key in doc.user_data
+_SOURCE = "items"
+_ITEMS = "crf_items"
 _VOCAB = Vocab()
 Rows = Sequence[Any]  # a sequence: for each token a dict, or a list of strings
 
 
 def fit(crf: Any, X: list[Rows], y: list[Sequence[str]]) -> None:
     """Train a CRF, see `CRF.fit`."""
-    optimizer, key = _optimizer(crf), type(crf).__name__
+    optimizer = _optimizer(crf)
+    key = type(crf).__name__
     classes = _classes(y)
     source = _ItemsOfDocs()
-    docs, state = source.docs(X), {label: n for n, label in enumerate(classes)}
+    docs = source.docs(X)
+    state = {label: n for n, label in enumerate(classes)}
     states = [np.array([state[label] for label in labels], dtype=np.int64) for labels in y]
 
     def blocks() -> Iterator[AnnotatedDocs]:
@@ -58,7 +62,8 @@ def fit(crf: Any, X: list[Rows], y: list[Sequence[str]]) -> None:
     with nullcontext() if checks.one_of(key, "verbose", crf.verbose, (True, False, 0, 1)) else quietly():
         while optimizer.stop_reason(key) is None:
             crf.objective_ = optimizer.step(objective, key=key)
-    crf.classes_, crf.n_iter_ = classes, optimizer.iterations_made(key)
+    crf.classes_ = classes
+    crf.n_iter_ = optimizer.iterations_made(key)
     crf._model = prune(model)[0]
 
 
@@ -156,7 +161,8 @@ class _ItemsOfDocs(ItemReader):
                 except NotAnItem as error:
                     where = f"X[{number}][{token}]"
                     raise ValueError(Errors.CRF111.format(where=where, value=shown(error.args[0]))) from None
-        items, docs = self._list.items, []
+        items = self._list.items
+        docs = []
         for begin, end in pairwise(accumulate(map(len, X), initial=0)):
             some = slice(items.starts[begin], items.starts[end])
             own = Items(items.hashes[some], items.values[some], items.starts[begin : end + 1] - items.starts[begin])
@@ -193,7 +199,8 @@ def _drop_rare(model: Model, blocks: Callable[[], Iterator[AnnotatedDocs]], min_
         return
     [emissions] = model.layers
     features = emissions.attrs["features"]
-    met, observed = np.zeros(features.states.n_weights), model.attrs["observed"]
+    met = np.zeros(features.states.n_weights)
+    observed = model.attrs["observed"]
     steps = np.zeros(observed[:-2].shape)
     for block in blocks():
         gold = block.allowed.astype(np.float64)

@@ -144,7 +144,8 @@ class SegmentClamp(NamedTuple):
 
     def __and__(self, other: "SegmentClamp") -> "SegmentClamp":
         """The clamp of the segments that both allow."""
-        may_begin, must_begin = self.may_begin & other.may_begin, self.must_begin | other.must_begin
+        may_begin = self.may_begin & other.may_begin
+        must_begin = self.must_begin | other.must_begin
         return SegmentClamp(self.states & other.states, may_begin, must_begin)
 
 

@@ -25,7 +25,8 @@ from .errors import Errors
 HEADER = struct.Struct("<IIQ")  # format version, CRC-32 of the rest, its length
 _PIECE = 1 << 15  # bytes to compress at once
 # Unpacked content may take so many times the bytes of its file. Empty blocks pad files that shrink to less than two such parts
-_MOST_TIMES, _EMPTY_BLOCK = 50, b"\0\0\0\xff\xff"
+_MOST_TIMES = 50
+_EMPTY_BLOCK = b"\0\0\0\xff\xff"
 _ALWAYS_ROOM = 1 << 24  # bytes, also for the smallest file
 _FED = 1 << 10  # bytes to decompress at once
 _FEW = 64  # items of a list that is packed item by item
@@ -53,10 +54,13 @@ def seal_into(file: BinaryIO, form: FileFormat, parts: Iterable[bytes]) -> None:
 
     file (BinaryIO): A file that can seek.
     """
-    begin, check, length = file.tell(), 0, 0
+    begin = file.tell()
+    check = 0
+    length = 0
     file.write(form.magic + HEADER.pack(form.version, check, length))
     for piece in _compressed(parts):
-        check, length = zlib.crc32(piece, check), length + file.write(piece)
+        check = zlib.crc32(piece, check)
+        length = length + file.write(piece)
     file.seek(begin)
     file.write(form.magic + HEADER.pack(form.version, check, length))
 
@@ -143,7 +147,9 @@ def inflated(data: bytes) -> bytearray:
 
     RAISES (ValueError): CRF511 otherwise. RAISES (zlib.error): If the data is damaged.
     """
-    content, inflate, view = bytearray(), zlib.decompressobj(), memoryview(data)
+    content = bytearray()
+    inflate = zlib.decompressobj()
+    view = memoryview(data)
     for begin in range(0, len(view), _FED):
         piece = inflate.decompress(view[begin : begin + _FED])
         take_room(len(piece))

@@ -25,7 +25,8 @@ from .counting import Counts
 
 _BIO = get_scheme("BIO")
 # Numbers added to those of transitions and confusions, and to those of words. Of the words, 0.2 to 2 do about as well
-_SMOOTHING, _OF_WORDS = 0.1, 1.0
+_SMOOTHING = 0.1
+_OF_WORDS = 1.0
 
 
 class Reliability(NamedTuple):
@@ -67,7 +68,8 @@ def votes(docs: Sequence[Doc], keys: Sequence[str], labels: Sequence[str]) -> In
                 iob[source, start : start + len(doc)] = OUTSIDE
                 for span in filter_spans(span for span in group if span.label_ in number):
                     tokens = slice(start + span.start, start + span.end)
-                    iob[source, tokens], label[source, tokens] = INSIDE, number[span.label_]
+                    iob[source, tokens] = INSIDE
+                    label[source, tokens] = number[span.label_]
                     iob[source, start + span.start] = BEGIN
     return np.array([_BIO.encode(*of_source, starts) for of_source in zip(iob, label)], dtype=np.int64)
 
@@ -89,20 +91,25 @@ def aggregate(
     min_prob (float): Least probability of the spans that are returned.
     say (Callable[[int, float], None]): Called with the number of each iteration, and the log-likelihood before it.
     """
-    allowed, size, n_tokens = _BIO.transition_mask(n_labels), 1 + 2 * n_labels, len(words)
+    allowed = _BIO.transition_mask(n_labels)
+    size = 1 + 2 * n_labels
+    n_tokens = len(words)
     orders = Orders(1, np.zeros(0, dtype=np.int64), size)
     prior = Priors(_SMOOTHING, [*[_SMOOTHING] * len(said), _OF_WORDS])
-    codes, weights = np.vstack([said, words]), np.ones(len(starts) - 1)
+    codes = np.vstack([said, words])
+    weights = np.ones(len(starts) - 1)
     text = Observed(codes, np.ones((n_tokens, size), dtype=bool), starts, weights)
     # The first iteration takes the tags that most sources give for the truth
     most = np.array([(said == tag).sum(axis=0) for tag in range(size)]).argmax(axis=0)
-    counts, numbers = Counts.none(size, orders.keys), [np.zeros((size, size)) for _ in said]
+    counts = Counts.none(size, orders.keys)
+    numbers = [np.zeros((size, size)) for _ in said]
     counts.add(most, starts, np.ones(n_tokens))
     numbers.append(np.zeros((1 + words.max(initial=-1), size)))
     for of_source, found in zip(codes, numbers):
         np.add.at(found, (of_source[of_source >= 0], most[of_source >= 0]), 1.0)
     estimates = baum_welch([text], Estimates(counts, numbers), allowed, prior, orders, iterations, say)
-    scores, structure = scores_of(maximize(estimates, allowed, prior), text, orders), LinearChain()
+    scores = scores_of(maximize(estimates, allowed, prior), text, orders)
+    structure = LinearChain()
     of_tags = structure.marginals(scores)
     spans = SpanStates.even(_BIO.continues(n_labels), n_labels, offset=1, width=2)
     segments, probabilities = structure.likely_spans(scores, spans, min_prob)
@@ -113,7 +120,8 @@ def aggregate(
 def _reliability(codes: Ints, of_tags: Floats, starts: Ints) -> Reliability:
     """codes (int64[T]): What one source says. of_tags (float64[T, S]): Probabilities of the tags."""
     [seen] = np.nonzero(codes >= 0)
-    right, marks = of_tags[seen, codes[seen]], codes[seen] > 0
+    right = of_tags[seen, codes[seen]]
+    marks = codes[seen] > 0
     there = len(seen) - of_tags[seen, 0].sum()
     texts = np.unique(np.searchsorted(starts, seen, side="right"))
     found = right[marks].sum()

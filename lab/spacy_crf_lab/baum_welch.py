@@ -62,7 +62,8 @@ _LARGE = float(np.finfo(np.float64).max)
 def maximize(estimates: Estimates, allowed: TransitionMask, prior: Priors) -> Parameters:
     """The parameters of the largest posterior probability, given expected numbers of events."""
     counts = estimates.steps
-    follow, size = may_follow(allowed), len(counts.steps) - 1
+    follow = may_follow(allowed)
+    size = len(counts.steps) - 1
     with np.errstate(divide="ignore"):
         ends = np.stack([counts.steps[:-1, -1], counts.steps[:-1, :-1].sum(axis=1)]) + prior.steps
         ends *= np.stack([allowed.last, allowed.transitions.any(axis=1)])
@@ -103,9 +104,11 @@ def expect(
 
     take (Callable[[int, Floats], None]): Receives the number of each text, and the probabilities of its states: float64[T, S].
     """
-    size, structure = orders.size, LinearChain() if orders.order == 1 else HigherOrder()
+    size = orders.size
+    structure = LinearChain() if orders.order == 1 else HigherOrder()
     numbers: Any  # of the type that the scores have
-    counts, log_likelihood = Counts.none(size, orders.keys), 0.0
+    counts = Counts.none(size, orders.keys)
+    log_likelihood = 0.0
     said = [np.zeros(table.shape) for table in parameters.codes]
     for text, observed in enumerate(texts):
         scores = scores_of(parameters, observed, orders)

@@ -131,7 +131,8 @@ def by_neighbour(cascade: Floats) -> Floats:
 def relative(scores: BitScores) -> tuple[Floats, Floats]:
     """The shared scores of bits of 1, less those of 0, see `kernels.expect`: float64[3, C] and float64[C]."""
     _, steps, first, last, *_ = scores
-    enters, leaves = steps[:, 0, 1] - steps[:, 0, 0], steps[:, 1, 0] - steps[:, 0, 0]
+    enters = steps[:, 0, 1] - steps[:, 0, 0]
+    leaves = steps[:, 1, 0] - steps[:, 0, 0]
     ends = enters + leaves, first[:, 1] - first[:, 0] - enters, last[:, 1] - last[:, 0] - leaves
     return np.stack(ends), steps[:, 1, 1] - steps[:, 0, 1] - leaves
 
@@ -139,27 +140,37 @@ def relative(scores: BitScores) -> tuple[Floats, Floats]:
 def _sums(work: BitWork, weights: Floats, path: Any = ()) -> Optional[tuple[Floats, Floats, BitScores]]:
     """Log partitions and, if there is a path, its scores, both less those of zeros; and the derivative of their difference. None
     for scores that lie too far apart."""
-    scores, units, lengths = work.scores, work.units, np.diff(work.scores.starts)
+    scores = work.scores
+    units = work.units
+    lengths = np.diff(work.scores.starts)
     ends, coupling = relative(scores)
     held = np.zeros(0) if work.bits is None else np.where(work.bits < 0, 0.0, _HELD * (2.0 * work.bits - 1.0))
     units = units + held if held.size else units
     largest = 1.0 + 2.0 * (_size(units) + _size(coupling)) + sum(map(_size, ends))
     if not largest <= _LARGEST:
         return None
-    weights, of_path = arrays.contiguous(weights, np.float64), np.asarray(path, dtype=np.int32)
-    totals, d_units, counts = np.empty((2, work.n_sequences)), np.empty(units.shape), np.zeros((4, len(coupling)))
+    weights = arrays.contiguous(weights, np.float64)
+    of_path = np.asarray(path, dtype=np.int32)
+    totals = np.empty((2, work.n_sequences))
+    d_units = np.empty(units.shape)
+    counts = np.zeros((4, len(coupling)))
     given = units, ends, coupling, scores.starts, scores.codes.astype(np.float64), of_path, weights
     kernels.expect(*given, int(2.0 * _LARGEST // largest), totals, d_units, counts)
-    n_steps, n_ends = 0.0, 0.0  # equal in the log partition and the path
+    # equal in the log partition and the path
+    n_steps = 0.0
+    n_ends = 0.0
     if not len(of_path):
-        n_steps, n_ends = float(weights @ np.maximum(lengths - 1, 0)), float(weights @ (lengths > 0))
+        n_steps = float(weights @ np.maximum(lengths - 1, 0))
+        n_ends = float(weights @ (lengths > 0))
         d_units -= kernels.SCALE * np.repeat(weights, lengths)[:, np.newaxis]
         of_tokens = units.sum(axis=1) + (np.abs(held).sum(axis=1) if held.size else 0.0)
         totals[0] -= kernels.SCALE * np.diff(np.append(0.0, np.cumsum(of_tokens))[scores.starts])
         totals[0] += np.maximum(lengths - 1, 0) * scores.transitions[:, 0, 0].sum()
         totals[0] += (lengths > 0) * (scores.first[:, 0] + scores.last[:, 0]).sum()
     ones, opening, closing, pairs = counts
-    behind, before = ones - opening, ones - closing  # of steps to 1, and from 1
+    # of steps to 1, and from 1
+    behind = ones - opening
+    before = ones - closing
     of_steps = np.stack([n_steps - behind - before + pairs, behind - pairs, before - pairs, pairs], axis=1)
     of_ends = [np.stack([n_ends - some, some], axis=1) for some in (opening, closing)]
     return totals[0], totals[1], _of_units(work, d_units, of_steps.reshape(-1, 2, 2), *of_ends)
@@ -171,7 +182,9 @@ def _size(array: Floats) -> float:
 
 def _one_by_one(work: BitWork, weights: Floats) -> tuple[Floats, Floats, BitScores]:
     """`_sums` without a path, for scores that lie far apart: each chain as one of two tags."""
-    log_z, derivatives, chain = np.zeros(work.n_sequences), [], LinearChain()
+    log_z = np.zeros(work.n_sequences)
+    derivatives = []
+    chain = LinearChain()
     for c, shared in enumerate(zip(*work.scores[1:4])):
         scores = ChainScores(np.outer(work.units[:, c], [-kernels.SCALE, kernels.SCALE]), *shared, work.scores.starts)
         clamp = None if work.bits is None else work.bits[:, c, np.newaxis] != np.array([1, 0])

@@ -49,7 +49,8 @@ class BoostedFeatures(SparseFeatures):
 
     def __init__(self, feature_set: Any, **lists: Any):
         super().__init__(feature_set, **lists)
-        self.index, self.forest = FeatureIndex.empty(), Forest.none(1)
+        self.index = FeatureIndex.empty()
+        self.forest = Forest.none(1)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self.forest.roots):,} trees)"
@@ -88,7 +89,8 @@ class BoostedFeatures(SparseFeatures):
     def load(self, data: dict[str, Any]) -> dict[str, Any]:
         self._forget()
         self.n_states = data["n_tags"]
-        self.index, self.forest = FeatureIndex.from_dict(data["index"]), Forest(*map(np.array, data["forest"]))
+        self.index = FeatureIndex.from_dict(data["index"])
+        self.forest = Forest(*map(np.array, data["forest"]))
         return {}
 
 
@@ -103,7 +105,8 @@ class BoostedNode(Node):
         from .tree_boost import TreeBoost  # which reads this file
 
         if not isinstance(optimizer, TreeBoost):
-            what, reason = f"the model of '{name}'", "its trees have to grow"
+            what = f"the model of '{name}'"
+            reason = "its trees have to grow"
             raise cant_train(optimizer, what, reason, "spacy_crf_lab.TreeBoost.v1")
 
     def resize(self, model: Model, n_states: int) -> None:
@@ -139,7 +142,8 @@ def _feature(names: list[str], row: int) -> Feature:
 def _(role: BoostedNode, layer: Model, docs: DocBatch) -> LayerTerms:
     """A term for each path that a token takes through the trees, added up over the trees with this path."""
     features: BoostedFeatures = layer.attrs["boosted"]
-    leaves, (names, path_of) = features.leaves(docs), _paths(features)
+    leaves = features.leaves(docs)
+    (names, path_of) = _paths(features)
     n_tokens, n_trees = leaves.shape
     keys = np.repeat(np.arange(n_tokens), n_trees) * max(1, len(names)) + path_of[leaves].ravel()
     taken, where = np.unique(keys, return_inverse=True)
@@ -203,7 +207,8 @@ class BoostedCorpus:
         """One pass over the corpus, with the scores of the present trees."""
         forest = self.features.forest
         if self._forest is not forest:
-            scores, compiled = np.zeros_like(self.scores), CompiledForest(forest)
+            scores = np.zeros_like(self.scores)
+            compiled = CompiledForest(forest)
             place = np.full(len(self.features.index) + 1, -1, dtype=np.int32)
             place[compiled.rows] = np.arange(len(compiled.rows))
             for number, (rows, items) in enumerate(self._batches):
@@ -271,7 +276,8 @@ def _init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) 
     for batch in X():
         columns: TokenColumns = features.reader.read(batch.docs)
         builder.add(columns)
-    n_known, min_count = len(features.index), model.attrs["min_count"]
+    n_known = len(features.index)
+    min_count = model.attrs["min_count"]
     keep = builder.counts >= min_count
     keep[:n_known] = True
     if len(builder) and not keep.any():

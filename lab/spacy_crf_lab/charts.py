@@ -14,7 +14,8 @@ from spacy_crf.report.page import source
 def scatter(title: str, points: Sequence[tuple[float, float]]) -> Chart:
     """Draw predicted numbers by annotated ones, both on the same scale. points (Sequence): Annotated and predicted numbers."""
     numbers = [number for pair in points for number in pair]
-    least, most = min(numbers), max(numbers)
+    least = min(numbers)
+    most = max(numbers)
     span = most - least or 1.0
     marks = [f"{least + span * n / 4:.3g}" for n in range(5)]
     diagonal = f'<path class="diagonal" d="M{MARGIN} {SIZE}L{MARGIN + SIZE} 0"/>'
@@ -37,7 +38,8 @@ def label_graph(edges: Sequence[tuple[str, str, float]]) -> Chart:
             waiting += [other for other in reversed(linked[label]) if other not in order]
     radius = max(120.0, 15.0 * len(order) / (2 * np.pi))
     angles = dict(zip(order, np.arange(len(order)) * 2 * np.pi / max(1, len(order))))
-    middle, most = radius + 130, max((abs(weight) for *_, weight in edges), default=1.0) or 1.0
+    middle = radius + 130
+    most = max((abs(weight) for *_, weight in edges), default=1.0) or 1.0
     place = {label: (middle + radius * np.cos(a), middle + radius * np.sin(a)) for label, a in angles.items()}
     parts = []
     for first, second, weight in edges:

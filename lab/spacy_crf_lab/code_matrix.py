@@ -18,10 +18,13 @@ from .errors import Errors
 Codes = Union[str, Callable[[list[str]], Any]]
 
 KINDS = ("random", "one_vs_rest", "parts", "bounded")
-_DRAWS, _DRAWS_OF_LENGTH = 1000, 50  # random codes to choose the best one from
+# random codes to choose the best one from
+_DRAWS = 1000
+_DRAWS_OF_LENGTH = 50
 _FEW = 10  # tags for which all columns are listed
 # "bounded": the share of wrong bits, and the bound of the share of wrong tags
-_WRONG_BITS, _WRONG_TAGS = 0.05, 0.01
+_WRONG_BITS = 0.05
+_WRONG_TAGS = 0.01
 
 
 class Code(NamedTuple):
@@ -70,7 +73,8 @@ class Coder(NamedTuple):
 
     def _drawn(self, n_tags: int, known: Optional[Code]) -> Code:
         n_columns = 2 ** min(n_tags - 1, 62) - 1  # that are neither equal nor complementary nor constant
-        random, most = np.random.default_rng([self.seed, n_tags]), min(self.bits, n_columns)
+        random = np.random.default_rng([self.seed, n_tags])
+        most = min(self.bits, n_columns)
         if self.kind == "bounded":
             lengths = range(min(most, max(1, math.ceil(math.log2(n_tags)))), most + 1)
             drawn = (_best(n_tags, n_bits, _DRAWS_OF_LENGTH, random) for n_bits in lengths)
@@ -86,7 +90,8 @@ class Coder(NamedTuple):
 
     def _given(self, tags: Sequence[str]) -> Code:
         given: Any = self.kind
-        matrix, must = np.asarray(given(list(tags))), f"one row of bits for each of {len(tags)} tags"
+        matrix = np.asarray(given(list(tags)))
+        must = f"one row of bits for each of {len(tags)} tags"
         do = f"Return {must}"
         if matrix.ndim != 2 or len(matrix) != len(tags) or not matrix.shape[1] or not np.isin(matrix, (0, 1)).all():
             raise ValueError(Errors.CRF636.format(reason=f"codes returns {shown(matrix.tolist())}", do=do))
@@ -121,13 +126,15 @@ def wrong_tags(matrix: NDArray[np.uint8]) -> float:
 
 def _best(n_tags: int, n_bits: int, n_draws: int, random: np.random.Generator) -> NDArray[np.uint8]:
     """The code, of some random ones, with the largest distance of the nearest rows; of equals that with the least bound."""
-    found, best = np.zeros((n_tags, n_bits), dtype=np.uint8), (-1.0, 0.0)
+    found = np.zeros((n_tags, n_bits), dtype=np.uint8)
+    best = (-1.0, 0.0)
     off = n_bits * np.eye(n_tags, dtype=np.float32)
     for _ in range(n_draws):
         matrix = _draw(n_tags, n_bits, random)
         nearest = float((distances(matrix) + off).min())
         if nearest >= best[0] and (nearest, -wrong_tags(matrix)) > best:
-            found, best = matrix, (nearest, -wrong_tags(matrix))
+            found = matrix
+            best = (nearest, -wrong_tags(matrix))
     return found
 
 
@@ -177,7 +184,9 @@ def _parts(tags: Sequence[str], labels: Sequence[str], known: Optional[Code]) ->
     parts = [parts_of(*both) for both in zip(tags, labels)]
     names = list(dict.fromkeys(part for of_tag in parts for part in of_tag))
     kept: list[str] = [] if known is None else known.names
-    columns, found, seen = [], [], set()
+    columns = []
+    found = []
+    seen = set()
     for name in dict.fromkeys([*kept, *names]):
         column = np.array([name in of_tag for of_tag in parts], dtype=np.uint8)
         same = (column ^ column[0]).tobytes()

@@ -17,7 +17,8 @@ from .uses import Variances
 
 _CURVATURE = 0.1  # c2 of the strong Wolfe conditions: conjugacy needs a nearly exact line search
 # Iterations after which a preconditioner is renewed, and the relative gain of an iteration below which mixed ones end
-_RENEWED, _SLOW = 10, 0.01
+_RENEWED = 10
+_SLOW = 0.01
 # A preconditioner is this power of the curvatures. On 500 sentences of conll2000 to within 1e-4 of the minimum, -0.5 took 153
 # evaluations and -1 took 304; mixed 156 and 200; in Newton 150 and 277. Without it they were 158, and those of L-BFGS 75.
 _POWER = -0.5
@@ -98,7 +99,8 @@ class LastDirection:
     def prepare(self, objective: Objective, key: str) -> None:
         """RAISES (ValueError): CRF347 for a preconditioner if the objective evaluates nothing but its loss."""
         if self._optimizer.preconditioner != "none" and not hasattr(objective, "ask"):
-            what, reason = f"the shards of '{key}' with a preconditioner", "workers evaluate nothing but the loss"
+            what = f"the shards of '{key}' with a preconditioner"
+            reason = "workers evaluate nothing but the loss"
             raise cant_train(self._optimizer, what, reason, 'LBFGS, or preconditioner = "none"')
 
     def _scaled(self, gradient: Floats) -> Floats:
@@ -116,7 +118,8 @@ class LastDirection:
         return direction, 1.0 / norm(gradient) if self.scale is None else 1.0
 
     def learn(self, before: Position, after: Position, direction: Floats, step: float) -> None:
-        old, new = before.gradient, after.gradient
+        old = before.gradient
+        new = after.gradient
         scaled = self._scaled(new)
         overlap = dot(scaled, old)
         square = dot(scaled, new)
@@ -131,7 +134,8 @@ class LastDirection:
 
     def from_msg(self, msg: list[Any], n: int) -> None:
         direction, share, descent, scale, is_plain = msg
-        self.share, self.descent = float(share), float(descent)
+        self.share = float(share)
+        self.descent = float(descent)
         self.is_plain = checks.flag("the memory", "is_plain", is_plain)
         self.direction = None if direction is None else of_file("the latest direction", direction, np.float64, (n,))
         self.scale = None if scale is None else of_file("the preconditioner", scale, np.float64, (n,))

@@ -26,7 +26,8 @@ class Counts(NamedTuple):
     def add(self, tags: Ints, starts: Ints, weights: Floats) -> None:
         """Count the tags of sequences (int64[T], -1 for unknown ones), where each token counts as often as its weight says."""
         size = len(self.steps) - 1
-        begin, end = starts[:-1][starts[:-1] < starts[1:]], starts[1:][starts[:-1] < starts[1:]] - 1
+        begin = starts[:-1][starts[:-1] < starts[1:]]
+        end = starts[1:][starts[:-1] < starts[1:]] - 1
         before = np.append(-1, tags[:-1])
         before[begin] = size
         earlier = np.append(-1, before[:-1])
@@ -64,7 +65,8 @@ def step_scores(counts: Counts, allowed: TransitionMask, smoothing: float) -> St
     where p(v) is shared out among the tags that the scheme allows after u. Before each transition, the sequence ends with a
     probability that depends on u alone. Without triples, l3 = 0.
     """
-    steps, size = counts.steps[:, :-1], len(counts.steps) - 1
+    steps = counts.steps[:, :-1]
+    size = len(counts.steps) - 1
     of_tags = shares_of_tags(counts, smoothing)
     alone = of_tags * may_follow(allowed)
     alone = shares(alone, alone.sum(axis=1, keepdims=True))
@@ -104,13 +106,16 @@ def _interpolation(steps: Floats, grams: tuple[Ints, Ints, Ints], n_grams: Float
     grams (int64[G] each), n_grams (float64[G]): Triples and their counts; without any, pairs vote. pairs (float64[S + 1, S]):
         Counts of the pairs that begin triples.
     """
-    after, of_tags = steps.sum(axis=1), steps.sum(axis=0)
+    after = steps.sum(axis=1)
+    of_tags = steps.sum(axis=0)
     if len(n_grams):
         w, u, v = grams
-        votes, estimates = n_grams, [(n_grams, pairs[w, u])]
+        votes = n_grams
+        estimates = [(n_grams, pairs[w, u])]
     else:
         u, v = np.nonzero(steps)
-        votes, estimates = steps[u, v], []
+        votes = steps[u, v]
+        estimates = []
     estimates = [(of_tags[v], np.full(len(v), of_tags.sum())), (steps[u, v], after[u]), *estimates]
     ratios = [shares(np.maximum(n - 1.0, 0.0), np.maximum(total - 1.0, 0.0)) for n, total in estimates]
     won = np.bincount(np.argmax(ratios, axis=0), votes, minlength=3) + (np.arange(3) < len(estimates))

@@ -105,7 +105,8 @@ class CuttingPlane(CRFOptimizer):
 
     def _iterate(self, objective: Objective, run: BatchRun, key: str) -> None:
         memory = run.memory
-        lowest, best = memory.minimize(self.l2, self.planes), run.position.weights
+        lowest = memory.minimize(self.l2, self.planes)
+        best = run.position.weights
         position = self._cut(objective, memory, best + _WAY * (lowest - best))
         if position.value < run.position.value:
             run.position = position
@@ -141,7 +142,9 @@ class Planes:
 
     def __init__(self, size: int) -> None:
         self.slopes = [np.zeros(size)]  # a, float64[n] each
-        self.offsets, self.shares = np.zeros(1), np.ones(1)  # b, alpha
+        # b, alpha
+        self.offsets = np.zeros(1)
+        self.shares = np.ones(1)
         self.idle = np.zeros(1)  # iterations without a share
         self.products = np.zeros((1, 1))  # a·a of each two planes
         self.bound = -math.inf
@@ -171,7 +174,9 @@ class Planes:
             self.shares[1] = 1.0
         elif not keep.all():
             self.slopes = [each for each, stays in zip(self.slopes, keep) if stays]
-            self.offsets, self.shares, self.idle = self.offsets[keep], self.shares[keep], self.idle[keep]
+            self.offsets = self.offsets[keep]
+            self.shares = self.shares[keep]
+            self.idle = self.idle[keep]
             self.products = self.products[np.ix_(keep, keep)]
         return slope * (-1.0 / (2.0 * l2))
 

@@ -62,12 +62,14 @@ class DualOptimizer(OnlineOptimizer):
         corpus = pass_.corpus
         run.is_held = False  # weights of earlier training are part of the objective
         if corpus.pairs is not None:
-            what, reason = f"features of pairs of tags of '{key}'", "they are not part of the dual"
+            what = f"features of pairs of tags of '{key}'"
+            reason = "they are not part of the dual"
             fitting = "LBFGS, SGD or AdaGrad, or leave these features out (transitions = [])"
             raise cant_train(self, what, reason, fitting)
         partial = int((~corpus.is_known).sum())
         if partial:
-            what, reason = f"'{key}'", f"{partial} of {len(corpus.is_known)} sequences are not annotated completely"
+            what = f"'{key}'"
+            reason = f"{partial} of {len(corpus.is_known)} sequences are not annotated completely"
             fitting = "LBFGS, SGD, AdaGrad or a perceptron, or leave these sequences out"
             raise cant_train(self, what, reason, fitting)
         is_new = run.numbers.get("signature") != objective.signature
@@ -86,7 +88,8 @@ class DualOptimizer(OnlineOptimizer):
     def _beginning(self, objective: SequenceObjective, pass_: CorpusPass, run: OnlineRun) -> dict[str, NDArray]:
         """The arrays of a run before the first pass."""
         corpus = pass_.corpus
-        centre, strength = np.zeros_like(run.slots), np.full_like(run.slots, self.l2)
+        centre = np.zeros_like(run.slots)
+        strength = np.full_like(run.slots, self.l2)
         if objective.anchor is not None:
             centre[corpus.slot_of_weight] = objective.anchor.centre
             strength[corpus.slot_of_weight] += objective.anchor.strength
@@ -107,7 +110,8 @@ class DualOptimizer(OnlineOptimizer):
             return 0.0, place
         loss, _ = self.ascend(pass_._replace(order=np.sort(pass_.order)), run, learns=False)
         slots = pass_.corpus.slot_of_weight
-        centre, strength = run.arrays["centre"][slots], run.arrays["strength"][slots]
+        centre = run.arrays["centre"][slots]
+        strength = run.arrays["strength"][slots]
         distance = run.slots[slots] - centre
         square = float(strength @ distance**2)
         # The costs in the dual are relative to the scores at the centre: w0 · uses, and d = -uses / 2 strength
@@ -122,9 +126,11 @@ class DualOptimizer(OnlineOptimizer):
         """Pass through the corpus once. Weights and distributions change only if `learns`. RETURNS: As `walk`."""
         *room, _ = pass_.room
         table = make_table(pass_.corpus, pass_.room)
-        dual, strength = run.arrays["dual"], run.arrays["strength"]
+        dual = run.arrays["dual"]
+        strength = run.arrays["strength"]
         uses = run.arrays.get("uses", np.zeros((0, pass_.corpus.n_states)))
-        theta, rates = run.arrays.get("theta", uses[:0]), run.arrays.get("rates", dual[:0])
+        theta = run.arrays.get("theta", uses[:0])
+        rates = run.arrays.get("rates", dual[:0])
         given = pass_.order, learns, pass_.costs, run.slots, strength
         return ascend(*room, table, Ascent(*given, uses, dual, theta, rates, bool(run.numbers["first"])))
 
@@ -180,7 +186,8 @@ class ExponentiatedGradient(DualOptimizer):
 
     def distributions(self, corpus: ChainCorpus, pass_: CorpusPass) -> dict[str, NDArray]:
         """Nearly all of the mass on the annotation."""
-        arrays, rows = super().distributions(corpus, pass_), make_table(corpus, pass_.room).rows
+        arrays = super().distributions(corpus, pass_)
+        rows = make_table(corpus, pass_.room).rows
         theta = np.zeros(arrays["uses"].shape)
         tokens = np.concatenate([np.arange(*bounds) for bounds in rows[:, :2]])
         theta[tokens, corpus.gold] = 5.0

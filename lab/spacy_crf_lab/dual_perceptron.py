@@ -111,11 +111,13 @@ class DualPerceptron(CRFOptimizer):
     def step(self, objective: Any, *, key: str) -> float:
         """RAISES (ValueError): CRF347 for models without a kernel, or with rules in training; CRF020 for too small a budget."""
         sequences = self._sequences(objective, key)
-        run, losses = self._run_of(sequences, key), 0.0
+        run = self._run_of(sequences, key)
+        losses = 0.0
         basis = Basis(sequences.layer.kernel.known.kernels, sequences.tokens)
         matrix = basis.matrix() if len(basis) <= _MATRIX else None
         for _ in range(self.epochs_per_step):
-            losses, n_sequences = 0.0, len(sequences.starts) - 1
+            losses = 0.0
+            n_sequences = len(sequences.starts) - 1
             for place in np.random.default_rng((self.seed, run.iteration)).permutation(n_sequences).tolist():
                 losses += self._learn(run, sequences, basis, matrix, place)
             run.iteration += 1
@@ -135,7 +137,8 @@ class DualPerceptron(CRFOptimizer):
         must = f"0, or at least the number of tags of '{key}', {objective.n_states}"
         checks.expect(not 0 < self.budget < objective.n_states, type(self).__name__, "budget", self.budget, must)
         [layer] = layers
-        tokens, lengths = HashedTokens.joined(layer.tokens), [*map(np.diff, layer.starts)]
+        tokens = HashedTokens.joined(layer.tokens)
+        lengths = [*map(np.diff, layer.starts)]
         _, first, number = np.unique(tokens.fingerprints, return_index=True, return_inverse=True)
         factors = [np.ones(len(some)) if given is None else given for some, given in zip(lengths, weights)]
         starts = np.append(0, np.cumsum(np.concatenate(lengths)))
@@ -143,7 +146,8 @@ class DualPerceptron(CRFOptimizer):
         return Sequences(model, loss, layer, tokens.some(first), number, starts, *annotation)
 
     def _run_of(self, sequences: Sequences, key: str) -> DualRun:
-        run, signature = self._runs.get(key), sequences.signature
+        run = self._runs.get(key)
+        signature = sequences.signature
         if run is None or run.signature != signature:
             if run is not None:
                 logger.warning(Warnings.CRFW620.format(name=key))
@@ -160,7 +164,9 @@ class DualPerceptron(CRFOptimizer):
     def _learn(self, run: DualRun, sequences: Sequences, basis: Basis, matrix: Optional[Floats], place: int) -> float:
         """Learn from one sequence. RETURNS (float): Its loss."""
         tokens = slice(sequences.starts[place], sequences.starts[place + 1])
-        number, counters, node = sequences.number[tokens], run.values["counters"], sequences.node
+        number = sequences.number[tokens]
+        counters = run.values["counters"]
+        node = sequences.node
         [used] = np.nonzero(counters.any(axis=1))
         if matrix is None:
             scores = basis.times(sequences.tokens.some(number), counters)
@@ -190,7 +196,8 @@ class DualPerceptron(CRFOptimizer):
 
     def _write(self, run: DualRun, sequences: Sequences) -> None:
         """Make the counted tokens the basis, and write the counters or their averages to the model."""
-        model, layer = sequences.model, sequences.layer
+        model = sequences.model
+        layer = sequences.layer
         used: Any = run.values["counters"].any(axis=1) | run.drifts["counters"].any(axis=1)
         used[:1] |= not used.any()
         layer.kernel.basis = Basis(layer.kernel.known.kernels, sequences.tokens.some(np.flatnonzero(used)))

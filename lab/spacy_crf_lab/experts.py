@@ -36,7 +36,8 @@ class Experts(NamedTuple):
     @classmethod
     def of_labels(cls, labels: Sequence[str]) -> "Experts":
         """An expert for each label, with a column for all states of other labels. labels: Of the states, "O" for none."""
-        label_of, outside = np.array(labels, dtype=object), labels.index(OUTSIDE) if OUTSIDE in labels else 0
+        label_of = np.array(labels, dtype=object)
+        outside = labels.index(OUTSIDE) if OUTSIDE in labels else 0
         known = [label for label in dict.fromkeys(labels) if label != OUTSIDE] or [OUTSIDE]
         columns = np.zeros((len(known), len(labels)), dtype=np.int64)
         expert_of: list[int] = []
@@ -70,7 +71,8 @@ class Experts(NamedTuple):
 
     def mask(self, allowed: TransitionMask) -> SharedScores:
         """Masks of the parameters: the steps of each expert that stand for possible steps of states."""
-        stands_for, of_one = self.stands_for, self.expert_of[:, np.newaxis] == self.expert_of
+        stands_for = self.stands_for
+        of_one = self.expert_of[:, np.newaxis] == self.expert_of
         steps = of_one & (stands_for @ allowed.transitions @ stands_for.T > 0.0)
         return {
             "transitions": steps,
@@ -91,7 +93,8 @@ class Experts(NamedTuple):
 
     def pooled(self, shared: SharedScores, shares: Floats) -> SharedScores:
         """Weighted sums of the shared scores of the experts, for states."""
-        mix, steps = self.mix(shares), shared["transitions"]
+        mix = self.mix(shares)
+        steps = shared["transitions"]
         parts = [share * steps[np.ix_(own, own)] for share, own in zip(shares, self.columns)]
         return {"transitions": np.sum(parts, axis=0), "first": shared["first"] @ mix, "last": shared["last"] @ mix}
 
@@ -116,7 +119,8 @@ class SetOfExperts(ChainSet):
     def __init__(self, structure: Structure, experts: Experts, held_out: HeldOut, weights: Floats):
         columns = experts.states_of
         super().__init__([structure] * len(columns), columns, [experts.state_of[own] for own in columns])
-        self.held_out, self.weights = held_out, weights
+        self.held_out = held_out
+        self.weights = weights
 
 
 def shares_of(model: Model) -> Floats:
@@ -134,7 +138,8 @@ class SharesObjective:
     signature = b"shares"
 
     def __init__(self, model: Model, texts: Iterable[tuple[ChainScores, HeldOut]]):
-        self._model, self._texts = model, list(texts)
+        self._model = model
+        self._texts = list(texts)
 
     def weights(self) -> Floats:
         return shares_of(self._model)
@@ -144,8 +149,10 @@ class SharesObjective:
         self._model.set_param("shares", shares)
 
     def evaluate(self, weights: Floats) -> tuple[float, Floats]:
-        role, loss = self._model.attrs["role"], LogLikelihood()
-        value, gradient = 0.0, np.zeros(len(weights))
+        role = self._model.attrs["role"]
+        loss = LogLikelihood()
+        value = 0.0
+        gradient = np.zeros(len(weights))
         for scores, held_out in self._texts:
             pooled = role.pooled(self._model, scores, weights)
             losses, d_pooled, _ = loss(held_out.structure, pooled, held_out.clamp, weights=held_out.weights)
@@ -164,7 +171,8 @@ def by_position(templates: Sequence[Template]) -> Bools:
 
 def at_random(templates: Sequence[Template], *, n: int, share: float, seed: int) -> Bools:
     """Which of n experts read each template (bool[M, n]): the first one reads all, the others a random share each."""
-    random, reads = np.random.default_rng(seed), np.ones((len(templates), n), dtype=bool)
+    random = np.random.default_rng(seed)
+    reads = np.ones((len(templates), n), dtype=bool)
     for expert in range(1, n):
         reads[random.permutation(len(templates))[max(1, round(share * len(templates))) :], expert] = False
     return reads

@@ -37,15 +37,18 @@ def uncertain_tokens(objective: CorpusObjective, place: int, weights: Floats) ->
     objective (CorpusObjective): Its loss is a log-likelihood. place (int): Number of the layer whose features may grow.
     weights (float64[n]): Of the objective.
     """
-    layer, found = objective.parts[2][place], []
+    layer = objective.parts[2][place]
+    found = []
     name = layer.features.kinds[STATES].scores
     errors: list[Any] = []
     uses: list[Any] = []
     objective.ask(weights, into=errors)
     objective.ask(weights, loss=Observed([]), into=uses)
     for number, (error, use) in enumerate(zip(errors, uses)):
-        error, use = getattr(error[place], name), getattr(use[place], name)
-        starts, (_, of_sequences, _) = layer.found[number].starts, objective.annotation(number)
+        error = getattr(error[place], name)
+        use = getattr(use[place], name)
+        starts = layer.found[number].starts
+        (_, of_sequences, _) = objective.annotation(number)
         factors = np.ones(starts[-1]) if of_sequences is None else np.repeat(of_sequences, np.diff(starts))
         tokens = np.flatnonzero(np.abs(error).max(axis=1, initial=0.0) > _CERTAIN * factors)
         by = factors[tokens, np.newaxis]
@@ -64,7 +67,8 @@ def gains(
     l1 (float), l2 (float): Costs of |w| and of w², which gains are less by.
     RETURNS (float64[W], float64[W])
     """
-    values, side = np.zeros(len(wanted)), np.zeros(len(wanted))
+    values = np.zeros(len(wanted))
+    side = np.zeros(len(wanted))
     for step in range(_STEPS):
         slopes, curves = _sums(tokens, uncertain, wanted, values, derivatives=True)
         side = np.where(np.abs(slopes) > l1, np.sign(slopes), 0.0) if step == 0 else side

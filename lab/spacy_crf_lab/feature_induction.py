@@ -73,7 +73,8 @@ def parts_of(names: FeatureNames) -> Ints:
     """The features that each feature is a conjunction of: int64[F, P], -1 for none. A template of several parts makes
     conjunctions of the features of its parts, as far as these are templates themselves.
     """
-    first, widths = names.part_starts[:-1], [1 + template.count("|") for template in names.templates]
+    first = names.part_starts[:-1]
+    widths = [1 + template.count("|") for template in names.templates]
     found = np.full((len(names.template_of), max(widths, default=1)), -1)
     rows_of = [np.flatnonzero(names.template_of == number) for number in range(len(names.templates))]
     row_of_value = {}
@@ -100,11 +101,14 @@ class Chosen:
     """
 
     def __init__(self, objective: TiedObjective, whole: CorpusObjective, chosen: Bools):
-        self._objective, self._chosen = objective, chosen
+        self._objective = objective
+        self._chosen = chosen
         self.restricted = whole.restricted(chosen)
         self.signature = (*objective.signature, checksum([chosen]))
         self.frequencies = self.restricted.frequencies
-        self.renew, self.ask, self.evaluate = self.restricted.renew, self.restricted.ask, self.restricted.evaluate
+        self.renew = self.restricted.renew
+        self.ask = self.restricted.ask
+        self.evaluate = self.restricted.evaluate
 
     def weights(self) -> Floats:
         return single_weights(self._objective)[self._chosen]
@@ -214,12 +218,14 @@ class FeatureInduction(CRFOptimizer):
             )
         run = self._runs.get(key)
         if run is None or not run.continues(objective):
-            known, weights = Candidates(objective), single_weights(objective)
+            known = Candidates(objective)
+            weights = single_weights(objective)
             chosen = np.ones(len(weights), dtype=bool)
             chosen[known.weights] = weights[known.weights] != 0.0
             if self.conjunctions and not known.is_conjunction.any():
                 logger.warning(Warnings.CRFW630.format(name=key))
-            worth, inner = np.zeros(len(known.parts)), self.inner.without_runs()
+            worth = np.zeros(len(known.parts))
+            inner = self.inner.without_runs()
             run = self._runs[key] = InductionRun(objective.signature, weights, chosen, worth, inner, candidates=known)
         if run.candidates is None:
             run.candidates = Candidates(objective)
@@ -247,7 +253,8 @@ class FeatureInduction(CRFOptimizer):
 
     def _allowed(self, run: InductionRun) -> Bools:
         """Which features may get weights: bool[F]."""
-        is_conjunction, parts = run.candidates.is_conjunction, run.candidates.parts
+        is_conjunction = run.candidates.is_conjunction
+        parts = run.candidates.parts
         if not self.conjunctions or run.iteration == 1:
             return ~is_conjunction
         atoms = np.flatnonzero(~is_conjunction)
@@ -257,7 +264,8 @@ class FeatureInduction(CRFOptimizer):
 
     def _judge(self, run: InductionRun, before: float, key: str) -> None:
         """Decide whether the model is grown, and tell the templates that it has then."""
-        chosen, is_full = run.chosen[run.candidates.weights], False
+        chosen = run.chosen[run.candidates.weights]
+        is_full = False
         if self.max_weights is not None:
             is_full = int(chosen.sum()) >= self.max_weights
         waits = self.conjunctions and run.iteration == 1 and run.candidates.is_conjunction.any()  # for the pool
@@ -287,7 +295,8 @@ class FeatureInduction(CRFOptimizer):
         return {**vars(run), "inner": run.inner.to_bytes(), "candidates": None}
 
     def run_from_msg(self, msg: dict[str, Any]) -> InductionRun:
-        owner, reason = "a run", msg["stop_reason"]
+        owner = "a run"
+        reason = msg["stop_reason"]
         hash(msg["signature"])  # an array has none
         inner = self.inner.without_runs().from_bytes(msg["inner"])
         weights = of_file("the weights", msg["weights"], np.float64, (None,))

@@ -92,8 +92,11 @@ class Gaussians(Structure[GaussianScores]):
 
         RAISES (ValueError): CRF651 if numbers that are far apart in their texts are tied, so that the matrix is too large.
         """
-        n, n_sequences = len(scores.sums), len(scores.starts) - 1
-        begin, reach, at = np.empty(n, np.int64), np.empty(n, np.int64), np.zeros(n + 1, np.int64)
+        n = len(scores.sums)
+        n_sequences = len(scores.starts) - 1
+        begin = np.empty(n, np.int64)
+        reach = np.empty(n, np.int64)
+        at = np.zeros(n + 1, np.int64)
         source, target, kind, similarity = scores.similar
         kernels.lay_out(source, target, begin, reach, at)
         if at[-1] > _MOST:
@@ -107,14 +110,17 @@ class Gaussians(Structure[GaussianScores]):
         wants = np.ones(n_sequences) if weights is None else np.asarray(weights, dtype=np.float64)
         known = np.zeros(n, dtype=bool) if clamp is None else ~np.isnan(clamp)
         values = np.where(known, 0.0 if clamp is None else clamp, 0.0).astype(np.float64)
-        of_block, (mean, variance, d_f) = np.zeros(len(blocks) - 1), np.empty((3, n))
+        of_block = np.zeros(len(blocks) - 1)
+        (mean, variance, d_f) = np.empty((3, n))
         precision, *strengths = np.exp(np.clip(scores.logs, -_LARGEST, _LARGEST)).tolist()
-        f, d_logs = scores.sums[:, 0] / np.sqrt(2.0 * precision), np.zeros(len(scores.logs))
+        f = scores.sums[:, 0] / np.sqrt(2.0 * precision)
+        d_logs = np.zeros(len(scores.logs))
         ties = (source, target, kind, similarity, begin, reach, at, blocks, wants[heads[:-1]])
         kernels.sum_up(f, known, values, precision, np.array(strengths), *ties, of_block, mean, variance, d_f, d_logs)
         d_logs[0] -= 0.5 * d_f @ f
         d_logs[np.abs(scores.logs) > _LARGEST] = 0.0
-        log_z, d_sums = np.zeros(n_sequences), d_f / np.sqrt(2.0 * precision)
+        log_z = np.zeros(n_sequences)
+        d_sums = d_f / np.sqrt(2.0 * precision)
         log_z[heads[:-1]] = of_block
         return Moments(log_z, mean, variance, scores._replace(sums=d_sums[:, np.newaxis], logs=d_logs))
 
@@ -142,7 +148,9 @@ class SimilarNode(Node):
     meaning = ("similar",)
 
     def __init__(self, functions: Functions):
-        self.unit, self.functions = "doc", functions  # the component sets the unit
+        # the component sets the unit
+        self.unit = "doc"
+        self.functions = functions
         words: Any = RepeatedWords
         self._lemmas = words(attr="LEMMA", only="is_alpha", features=[], max_edges=10_000_000)
         self._links = LinkedDocuments(features=[])
@@ -182,7 +190,8 @@ class SimilarNode(Node):
         except (TypeError, ValueError) as error:
             raise ValueError(Errors.CRF650.format(name=name, text=doc.text[:40], reason=error, n=n)) from error
         rows = rows.reshape(-1, 3)  # without any pair it has one axis
-        ends, similarity = np.sort(rows[:, :2], axis=1), rows[:, 2]
+        ends = np.sort(rows[:, :2], axis=1)
+        similarity = rows[:, 2]
         are_places = (ends % 1.0 == 0.0) & (ends >= 0.0) & (ends < n)
         wrong = ~are_places.all(axis=1) | (ends[:, 0] == ends[:, 1]) | ~((similarity >= 0.0) & (similarity < np.inf))
         if wrong.any():
@@ -243,16 +252,19 @@ class GaussianNode(OfTexts, Architecture):
 
     def use(self, model: Model, unit: str, owner: str) -> None:
         """Give tokens, sentences or texts numbers. RAISES (ValueError): CRF020 for similarities that these do not have."""
-        layer, emissions = model.get_ref("similar"), model.get_ref("emissions")
+        layer = model.get_ref("similar")
+        emissions = model.get_ref("emissions")
         self.unit = emissions.attrs["role"].features(emissions).unit = UNITS[unit]
-        told, similar = layer.attrs["role"].functions, layer.attrs["similar"]
+        told = layer.attrs["role"].functions
+        similar = layer.attrs["similar"]
         possible = [*(name for name, units in SIMILAR.items() if unit in units), *(() if unit == "doc" else told)]
         if similar is None:
             similar = [name for name in possible if name == "next" or name in told]
         must = f"a list of some of {', '.join(possible)}, each once, for unit = {unit!r}"
         fits = len(set(similar)) == len(similar) and {*told} <= {*similar} <= {*possible}
         checks.expect(fits, owner, "similar", similar, must)
-        layer.attrs["similar"], layer.attrs["role"].unit = [*similar], unit
+        layer.attrs["similar"] = [*similar]
+        layer.attrs["role"].unit = unit
         self.group_of = group_of if "links" in similar else None
 
     def join(self, outputs: tuple, shared: SharedScores) -> GaussianScores:
@@ -305,7 +317,8 @@ class GaussianNode(OfTexts, Architecture):
 
         names = ["log precision", *(f"log strength of {kind}" for kind in model.get_ref("similar").attrs["similar"])]
         weights: Any = model.get_param(name)
-        rows, nothing = np.arange(len(weights)), np.zeros(len(weights), dtype=np.int64)
+        rows = np.arange(len(weights))
+        nothing = np.zeros(len(weights), dtype=np.int64)
         features = [Feature(each, "strengths", None) for each in names]
         return [Block(name, _begin(weights), (nothing,), rows, features.__getitem__)]
 

@@ -14,7 +14,8 @@ from spacy_crf.types import Bools, Floats
 from .errors import Errors, Warnings
 from .kernels import gaussian_graph as kernels
 
-TOLERANCE, MOST = 1e-6, 200
+TOLERANCE = 1e-6
+MOST = 200
 
 
 def covariance_selection(covariance: Floats, edges: Bools) -> Floats:
@@ -26,9 +27,12 @@ def covariance_selection(covariance: Floats, edges: Bools) -> Floats:
     RAISES (ValueError): CRF642 for a covariance that is not positive. Warns if the fit does not converge (CRFW481).
     """
     covariance = _positive(covariance, "covariance_selection")
-    n, change, scale = len(covariance), np.inf, np.sqrt(np.diag(covariance))
+    n = len(covariance)
+    change = np.inf
+    scale = np.sqrt(np.diag(covariance))
     given = covariance / np.outer(scale, scale)
-    estimate, betas = given.copy(), np.zeros((n, n))
+    estimate = given.copy()
+    betas = np.zeros((n, n))
     for _ in range(10 * MOST):
         before = estimate.copy()
         for j in range(n):
@@ -93,7 +97,8 @@ class Numbers(NamedTuple):
 
         RAISES (ValueError): CRF641 if fewer than two tokens have all numbers, or a number is the same for all of them.
         """
-        values, labels = np.column_stack([*columns]), tuple(labels)
+        values = np.column_stack([*columns])
+        labels = tuple(labels)
         values = values[~np.isnan(values).any(axis=1)]
         same = [label for label, column in zip(labels, values.T) if len(values) and np.ptp(column) == 0.0]
         if len(values) < 2 or same:

@@ -83,10 +83,13 @@ class HiddenWork(NamedTuple):
 
     def of_label(self, label: int, texts: NDArray[np.bool_]) -> _OfLabel:
         """The chains of some texts (bool[B]) below a label."""
-        scores, size, lengths = self.scores, self.scores.states.shape[1], np.diff(self.scores.starts)
+        scores = self.scores
+        size = self.scores.states.shape[1]
+        lengths = np.diff(self.scores.starts)
         shared = scores.units.shape[1] == size
         columns = slice(0, size) if shared else slice(label * size, (label + 1) * size)
-        chosen, starts = np.repeat(texts, lengths), np.append(0, np.cumsum(lengths[texts]))
+        chosen = np.repeat(texts, lengths)
+        starts = np.append(0, np.cumsum(lengths[texts]))
         emissions = scores.units[chosen, columns] + scores.states[label]
         chain = ChainScores(emissions, scores.transitions[label], scores.first[label], scores.last[label], starts)
         return _OfLabel(label, texts, chosen, columns, _CHAIN.prepare(chain))
@@ -140,12 +143,14 @@ class HiddenChains(Structure[HiddenScores]):
         self, scores: Any, *, clamp: Optional[Clamp] = None, weights: Optional[Floats] = None
     ) -> tuple[Floats, HiddenScores]:
         work = self.prepare(scores, clamp)
-        found, passes = np.full(work.scores.labels.shape, -np.inf), []
+        found = np.full(work.scores.labels.shape, -np.inf)
+        passes = []
         for part in work.parts():
             log_z, kept = _CHAIN.forward(part.work)
             found[part.texts, part.label] = work.scores.labels[part.texts, part.label] + log_z
             passes.append((part, kept))
-        log_z, total = log_sum(found), arrays.zeros(work.scores)
+        log_z = log_sum(found)
+        total = arrays.zeros(work.scores)
         total.labels[:] = _shares(found, log_z)
         if weights is not None:
             total.labels[:] *= weights[:, np.newaxis]
@@ -167,7 +172,8 @@ class HiddenChains(Structure[HiddenScores]):
     ) -> tuple[Floats, HiddenScores]:
         work = self.prepare(scores, clamp)
         labels, best = self.viterbi(work)
-        total, weights = arrays.zeros(work.scores), np.ones(len(labels)) if weights is None else weights
+        total = arrays.zeros(work.scores)
+        weights = np.ones(len(labels)) if weights is None else weights
         for label in np.unique(labels[labels >= 0]).tolist():
             part = work.of_label(label, labels == label)
             d_chain = arrays.zeros(part.work.scores)
@@ -252,7 +258,9 @@ class HiddenRole(Seeded, OfTexts, Architecture):
 
     def __init__(self, hidden: int, shared: bool, unit: str):
         super().__init__()
-        self.hidden, self.shared, self.unit = hidden, shared, unit
+        self.hidden = hidden
+        self.shared = shared
+        self.unit = unit
 
     def named_states(
         self, model: Model, parameter: Optional[str], places: tuple[NDArray[np.int64], ...]
@@ -266,7 +274,8 @@ class HiddenRole(Seeded, OfTexts, Architecture):
         return (label, *(first + state for state in states))
 
     def reasons(self, model: Model, docs: DocBatch) -> Reasons:
-        scores, structure = model.predict(docs), self.structure
+        scores = model.predict(docs)
+        structure = self.structure
         found = HiddenReasons(structure.label_scores(scores), self.rows(docs), structure.left_out(scores))
         found.states_below = partial(structure.states_below, scores)
         return found
@@ -329,7 +338,8 @@ class HiddenRole(Seeded, OfTexts, Architecture):
 
     def spread_out(self, model: Model, seed: int) -> None:
         """Add random numbers to the weights: states that start equal would stay equal."""
-        random, spread = np.random.default_rng(seed), model.attrs["spread"]
+        random = np.random.default_rng(seed)
+        spread = model.attrs["spread"]
         for node in model.walk() if self.hidden > 1 else ():
             for name in node.param_names:
                 values: Any = node.get_param(name)
@@ -357,7 +367,8 @@ def HiddenChain(
     restarts (int): Number of initializations to try, with the seeds from `seed` on; training continues with the best one.
     """
     owner = "HiddenChain"
-    hidden, shared = checks.count(owner, "hidden", hidden, most=1 << 10), checks.flag(owner, "shared", shared)
+    hidden = checks.count(owner, "hidden", hidden, most=1 << 10)
+    shared = checks.flag(owner, "shared", shared)
     unit = checks.one_of(owner, "unit", unit, (TOKEN, SENT))
     check_text_emissions(owner, emissions, unit)
     begins = {

@@ -49,16 +49,19 @@ class Counted:
 
     def check_optimizer(self, model: Model, optimizer: Optional[Optimizer], name: str) -> None:
         if isinstance(optimizer, CRFOptimizer) and not isinstance(optimizer, Counting):
-            what, reason = f"{model.name} of '{name}'", "its weights follow from counts"
+            what = f"{model.name} of '{name}'"
+            reason = "its weights follow from counts"
             raise cant_train(optimizer, what, reason, "spacy_crf_lab.Counting.v1")
 
     def start(self, model: Model, corpus: Batches, is_new: bool) -> None:
         """Count tags, and set the weights to logarithms of probabilities."""
         if not is_new:
             return
-        layer, attrs = model.get_ref("emissions"), model.attrs
+        layer = model.get_ref("emissions")
+        attrs = model.attrs
         features: EmissionFeatures = layer.attrs["features"]
-        tally, blocks = Tally(features), []
+        tally = Tally(features)
+        blocks = []
         has_triples = isinstance(self, HigherOrderNode)
         orders = self.orders(model) if has_triples else Orders(1, np.zeros(0, dtype=np.int64), model.get_dim("nO"))
         counts = Counts.none(features.n_states, orders.keys)
@@ -70,8 +73,10 @@ class Counted:
             blocks += [block] if attrs["em_iterations"] else []
         if blocks:
             counts = _expected(model, orders, blocks, counts, tally)
-        weights, allowed = tally.weights(attrs["smoothing"]), attrs["allowed"]
-        kept, steps = weights > _LEAST, step_scores(counts, allowed, attrs["smoothing"])
+        weights = tally.weights(attrs["smoothing"])
+        allowed = attrs["allowed"]
+        kept = weights > _LEAST
+        steps = step_scores(counts, allowed, attrs["smoothing"])
         layer.attrs["features"] = features.with_tables({**features.tables, "states": tally.table.pruned(kept)})
         values: Any = weights[kept].astype(np.float32)
         layer.set_param("states", values)
@@ -95,25 +100,36 @@ class TrigramNode(Counted, HigherOrderNode):
 def _expected(model: Model, orders: Orders, blocks: list[Block], counts: Counts, tally: Tally) -> Counts:
     """Replace the counts by expected ones, after some iterations of `baum_welch`. The first iteration has the counts of the
     annotation, or random ones without any; each word begins with the tags of its ending."""
-    attrs, table, size, smoothing = model.attrs, tally.table, orders.size, model.attrs["smoothing"]
+    attrs = model.attrs
+    table = tally.table
+    size = orders.size
+    smoothing = model.attrs["smoothing"]
     is_word = tally.level == tally.level.max(initial=0)
-    number, rows, texts = np.cumsum(is_word) - 1, table.rows_of_pairs(), []
+    number = np.cumsum(is_word) - 1
+    rows = table.rows_of_pairs()
+    texts = []
     endings, of_words = np.zeros((2, int(is_word.sum()), size))
-    slots, pairs = table.slots(tally.weights(smoothing)), is_word[rows]
+    slots = table.slots(tally.weights(smoothing))
+    pairs = is_word[rows]
     of_words[number[rows[pairs]], table.pair_columns[pairs]] = tally.n_pairs[pairs]
     for block in blocks:
-        words, scores = np.where(block.rows[-1] >= 0, number[block.rows[-1]], -1), np.zeros(block.allowed.shape)
+        words = np.where(block.rows[-1] >= 0, number[block.rows[-1]], -1)
+        scores = np.zeros(block.allowed.shape)
         table.add_scores(features_of(block.rows[:-1]), slots, scores)
-        chances, known = np.exp(scores - scores.max(axis=1, keepdims=True, initial=0.0)), words >= 0
+        chances = np.exp(scores - scores.max(axis=1, keepdims=True, initial=0.0))
+        known = words >= 0
         endings[words[known]] = (chances / chances.sum(axis=1, keepdims=True))[known]
         texts.append(Observed(words[np.newaxis], *block[1:]))
     if not counts.steps.any():
         random = np.random.default_rng(attrs["seed"])
-        of_words, counts.steps[:] = random.exponential(size=of_words.shape), random.exponential(size=counts.steps.shape)
-    prior, allowed = Priors(smoothing, [smoothing * endings]), attrs["allowed"]
+        of_words = random.exponential(size=of_words.shape)
+        counts.steps[:] = random.exponential(size=counts.steps.shape)
+    prior = Priors(smoothing, [smoothing * endings])
+    allowed = attrs["allowed"]
     say = partial(announcements.info, "HMM: iteration %d begins with log-likelihood %.2f")
     estimates = baum_welch(texts, Estimates(counts, [of_words]), allowed, prior, orders, attrs["em_iterations"], say)
-    parameters, tally.n_pairs[:] = maximize(estimates, allowed, prior), 0.0
+    parameters = maximize(estimates, allowed, prior)
+    tally.n_pairs[:] = 0.0
 
     def add(text: int, of_tags: Floats) -> None:
         tally.add(blocks[text].rows, of_tags)
@@ -131,7 +147,8 @@ class Counting(CRFOptimizer):
     def check_fit(self, pipe: Any) -> None:
         super().check_fit(pipe)
         if pipe.model.attrs["role"].counts is None:
-            what, reason = f"{pipe.model.name} of '{pipe.name}'", "its weights do not follow from counts"
+            what = f"{pipe.model.name} of '{pipe.name}'"
+            reason = "its weights do not follow from counts"
             raise cant_train(self, what, reason, "spacy_crf.LBFGS.v1")
         pipe.told.add(Warnings.CRFW465)  # who takes this optimizer knows that update changes nothing
 

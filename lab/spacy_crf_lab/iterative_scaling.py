@@ -56,7 +56,8 @@ class GIS(BatchOptimizer):
     def search(
         self, objective: Any, run: BatchRun, gradient: Floats, direction: Floats, step: float
     ) -> tuple[Optional[RayPoint], int]:
-        before, memory = run.position, run.memory
+        before = run.position
+        memory = run.memory
         strength = self.l2 + getattr(objective, "strength", 0.0)
         expected = np.empty_like(memory.observed)
         expected[0] = gradient - 2.0 * strength * before.weights + memory.observed.sum(axis=0)

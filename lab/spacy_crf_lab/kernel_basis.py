@@ -141,7 +141,8 @@ class BasisOfKernel:
     """M tokens that one kernel compares with others."""
 
     def __init__(self, kernel: Kernel, tokens: HashedTokens):
-        self._tokens, self.squares = tokens, kernel.squares(tokens)
+        self._tokens = tokens
+        self.squares = kernel.squares(tokens)
         keys, row = np.unique(tokens.hashes, return_inverse=True)
         self._table = HashTable(keys)
         order = np.argsort(row, kind="stable")
@@ -154,7 +155,8 @@ class BasisOfKernel:
 
     def values(self, tokens: HashedTokens) -> Callable[[int, int], Floats]:
         """RETURNS (Callable): From the numbers of the first and the last of some of the tokens to float64[N, M]."""
-        rows, squares = self._table.rows(tokens.hashes), self.kernel.squares(tokens)
+        rows = self._table.rows(tokens.hashes)
+        squares = self.kernel.squares(tokens)
 
         def of_block(begin: int, end: int) -> Floats:
             products = np.zeros((end - begin, self._tokens.n))
@@ -178,7 +180,8 @@ class Basis:
     def __init__(
         self, kernels: tuple[Kernel, ...], tokens: HashedTokens, whitener: Optional[NDArray[np.float32]] = None
     ):
-        self.tokens, self.whitener = tokens, whitener
+        self.tokens = tokens
+        self.whitener = whitener
         self._of_kernels = [BasisOfKernel(kernel, tokens.of(number)) for number, kernel in enumerate(kernels)]
         self.kernels = tuple(of.kernel for of in self._of_kernels)
 

@@ -33,7 +33,10 @@ _BATCH = 50
 _L2 = 0.02  # relative to the mean of K(x, x)
 _ITERATIONS = 10  # of L-BFGS, before each batch
 # Of weights of kernels, which have converged if none changes by more
-_BASIS_OF_SUM, _ITERATIONS_OF_SUM, _ROUNDS, _CHANGE = 500, 30, 30, 0.01
+_BASIS_OF_SUM = 500
+_ITERATIONS_OF_SUM = 30
+_ROUNDS = 30
+_CHANGE = 0.01
 _EPS = 1e-5  # eigenvalues that are rounding, relative to the largest K(x, x)
 
 
@@ -50,9 +53,12 @@ class AnnotatedTokens(NamedTuple):
         cls, read: Callable[[list[Doc]], HashedTokens], batches: Iterable[AnnotatedDocs], n_states: int
     ) -> "AnnotatedTokens":
         """Read the tokens with annotation."""
-        parts, allowed, factors = [], [np.zeros((0, n_states), dtype=np.bool_)], [np.zeros(0)]
+        parts = []
+        allowed = [np.zeros((0, n_states), dtype=np.bool_)]
+        factors = [np.zeros(0)]
         for batch in batches:
-            states, lengths = states_of(batch.allowed), np.diff(batch.starts)
+            states = states_of(batch.allowed)
+            lengths = np.diff(batch.starts)
             told = ~batch.unset | (states.sum(axis=1) == 1)
             parts.append(read(batch.docs).some(np.flatnonzero(told)))
             allowed.append(states[told])
@@ -60,7 +66,8 @@ class AnnotatedTokens(NamedTuple):
         tokens = HashedTokens.joined(parts)
         _, first, number = np.unique(tokens.fingerprints, return_index=True, return_inverse=True)
         order = np.argsort(first)
-        told, weights = np.concatenate(allowed), np.concatenate(factors)
+        told = np.concatenate(allowed)
+        weights = np.concatenate(factors)
         return cls(tokens.some(first[order]), np.argsort(order)[number], told, weights)
 
     def drawn(self, generator: np.random.Generator) -> "AnnotatedTokens":
@@ -128,25 +135,33 @@ def import_vectors(kernels: Kernels, annotated: AnnotatedTokens, n: int, generat
     |G(x)|² / K(x, x) joins, whose function K(., x) has the largest share of G; then G loses this share, for the next token. The
     model learns before each batch, beginning with its weights of before.
     """
-    tokens, model = annotated.tokens, LocalModel(annotated)
+    tokens = annotated.tokens
+    model = LocalModel(annotated)
     every = Basis(kernels, tokens)
-    kernels, l2 = every.kernels, _L2 * float(np.abs(every.diagonal()).mean())  # kernels with the gamma of all tokens
-    left, chosen = np.arange(tokens.n), np.zeros(0, dtype=np.int64)
+    # kernels with the gamma of all tokens
+    kernels = every.kernels
+    l2 = _L2 * float(np.abs(every.diagonal()).mean())
+    left = np.arange(tokens.n)
+    chosen = np.zeros(0, dtype=np.int64)
     while len(chosen) < n:
         model.learn(l2, _ITERATIONS)
         pool = np.sort(generator.choice(left, min(_POOL, len(left)), replace=False))
-        basis, residuals = Basis(kernels, tokens.some(pool)), model.residuals
+        basis = Basis(kernels, tokens.some(pool))
+        residuals = model.residuals
         slopes: Any = sum(values.T @ residuals[block] for block, values in basis.blocks(tokens))  # [N, S]
-        gram, is_left = basis.matrix(), np.ones(len(pool), dtype=np.bool_)
+        gram = basis.matrix()
+        is_left = np.ones(len(pool), dtype=np.bool_)
         lengths = np.where(gram.diagonal() > 0.0, gram.diagonal(), np.inf)
         for _ in range(min(_BATCH, n - len(chosen), len(pool))):
             best = int(np.argmax(np.where(is_left, (slopes**2).sum(axis=1) / lengths, -1.0)))
             is_left[best] = False
             slopes -= np.outer(gram[:, best] / lengths[best], slopes[best])
         added = pool[~is_left]
-        left, chosen = np.setdiff1d(left, added), np.append(chosen, added)
+        left = np.setdiff1d(left, added)
+        chosen = np.append(chosen, added)
         # Features that the kernel with the added tokens has beyond those that are there
-        of_added, there = Basis(kernels, tokens.some(added)), model.features[:, 1:]
+        of_added = Basis(kernels, tokens.some(added))
+        there = model.features[:, 1:]
         rest = of_added.features(tokens) - there @ there[added].T
         eigenvalues, vectors = np.linalg.eigh(rest[added].astype(np.float64))
         kept = eigenvalues > _EPS * of_added.diagonal().max()
@@ -165,13 +180,15 @@ def weighted(kernels: Kernels, annotated: AnnotatedTokens, norm: float, generato
     alone = [Basis((kernel,), tokens.of(number)) for number, kernel in enumerate(kernels)]
     scaled = [of.kernels[0]._replace(weight=1.0 / (float(np.abs(of.diagonal()).mean()) or 1.0)) for of in alone]
     grams = [Basis((kernel,), some.of(number)).matrix() for number, kernel in enumerate(scaled)]
-    shares, change = np.full(len(kernels), len(kernels) ** (-1.0 / norm)), np.inf
+    shares = np.full(len(kernels), len(kernels) ** (-1.0 / norm))
+    change = np.inf
     counters = np.zeros((some.n, annotated.allowed.shape[1]))
     for _ in range(_ROUNDS):
         kernels = tuple(k._replace(weight=k.weight * share) for k, share in zip(scaled, shares.tolist()))
         if change < _CHANGE:
             break
-        basis, model = Basis(kernels, some).whiten(), LocalModel(annotated)
+        basis = Basis(kernels, some).whiten()
+        model = LocalModel(annotated)
         model.add(basis.features(tokens))
         model.values[1:] = basis.features(some).T @ counters
         model.learn(_L2, _ITERATIONS_OF_SUM)

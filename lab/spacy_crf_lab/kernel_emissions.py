@@ -52,7 +52,8 @@ class KernelFeatures(SparseFeatures):
         self, feature_set: Any, kernels: tuple[Kernel, ...], templates: tuple[list[Template], ...], **lists: Any
     ):
         super().__init__(feature_set, **lists)
-        self.kernels, self._templates = kernels, templates
+        self.kernels = kernels
+        self._templates = templates
         self.basis: Optional[Basis] = None
 
     def __repr__(self) -> str:
@@ -81,16 +82,22 @@ class KernelFeatures(SparseFeatures):
     def _features(self, templates: CompiledTemplates, columns: TokenColumns) -> HashedTokens:
         found = templates.hash(columns)
         tokens, template = np.nonzero(found.hashes != NO_FEATURE)
-        hashes, values, n_tokens = found.hashes[tokens, template], np.ones(len(tokens), np.float32), len(found.hashes)
+        hashes = found.hashes[tokens, template]
+        values = np.ones(len(tokens), np.float32)
+        n_tokens = len(found.hashes)
         if templates.item_templates or len(np.unique(templates.seeds)) < len(templates.seeds):
             # A token may have a feature more than once
             tokens = np.concatenate([tokens, found.item_tokens])
-            hashes, values = np.append(hashes, found.item_hashes), np.append(values, found.item_values)
+            hashes = np.append(hashes, found.item_hashes)
+            values = np.append(values, found.item_values)
             order = np.lexsort((hashes, tokens))
-            tokens, hashes, values = tokens[order], hashes[order], values[order]
+            tokens = tokens[order]
+            hashes = hashes[order]
+            values = values[order]
             is_new = np.append(True, (np.diff(tokens) != 0) | (hashes[1:] != hashes[:-1]))[: len(tokens)]
             values = np.add.reduceat(values, np.flatnonzero(is_new)) if len(values) else values
-            tokens, hashes = tokens[is_new], hashes[is_new]
+            tokens = tokens[is_new]
+            hashes = hashes[is_new]
         return HashedTokens(*by_token(tokens, hashes, values, n_tokens))  # pyright: ignore[reportArgumentType]
 
     @property
@@ -104,7 +111,8 @@ class KernelFeatures(SparseFeatures):
         # The weights of the latest prediction, its basis, and the weights of the values of the kernel
         kept: Any = self._scorer
         if kept is None or kept[0] is not weights or kept[1] is not self.basis:
-            whitener, own = self.known.whitener, weights.T.astype(np.float64)
+            whitener = self.known.whitener
+            own = weights.T.astype(np.float64)
             self._scorer = kept = weights, self.basis, own if whitener is None else whitener @ own
         return kept[1].times(self.read(docs), kept[2])
 
@@ -281,7 +289,8 @@ def _compared(place: str, given: dict[str, Any], features: FeatureSet) -> tuple[
     """A kernel from its settings, and the templates that it reads. RAISES (ValueError): CRF020."""
     for key in given:
         checks.one_of(OWNER, f"{place}setting", key, ("kernel", "degree", "offset", "gamma", "templates"))
-    name, gamma = checks.one_of(OWNER, f"{place}kernel", given["kernel"], KERNELS), given["gamma"]
+    name = checks.one_of(OWNER, f"{place}kernel", given["kernel"], KERNELS)
+    gamma = given["gamma"]
     kernel = Kernel(
         name,
         checks.count(OWNER, f"{place}degree", given["degree"], most=9),
@@ -300,7 +309,8 @@ def _compared(place: str, given: dict[str, Any], features: FeatureSet) -> tuple[
 
 def _forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Emissions, Callable]:
     kernel: KernelFeatures = model.attrs["kernel"]
-    output, batch = model.get_ref("output"), DocBatch.of(docs)
+    output = model.get_ref("output")
+    batch = DocBatch.of(docs)
     if not is_train:
         weights: Any = output.get_param("W")
         bias: Any = output.get_param("b")
@@ -321,13 +331,18 @@ def _init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) 
     """Choose the basis. A basis that is there stays, and grows by states alone."""
     if X is None or Y is None:
         return
-    role, sizes, output = model.attrs["role"], Sizes(*Y), model.get_ref("output")
+    role = model.attrs["role"]
+    sizes = Sizes(*Y)
+    output = model.get_ref("output")
     role.resize(model, sizes.n_states)
     kernel: KernelFeatures = model.attrs["kernel"]
     annotated = AnnotatedTokens.read(kernel.read, X(), sizes.n_states)
     if kernel.basis is not None and len(kernel.basis):
         return
-    some, n_all, n, kernels = annotated.tokens, annotated.tokens.n, model.attrs["basis"], kernel.kernels
+    some = annotated.tokens
+    n_all = annotated.tokens.n
+    n = model.attrs["basis"]
+    kernels = kernel.kernels
     generator = np.random.default_rng(model.attrs["seed"])
     if len(kernels) > 1 and n_all:
         kernels = weighted(kernels, annotated.drawn(generator), model.attrs["norm"], generator)

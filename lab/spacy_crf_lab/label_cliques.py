@@ -38,7 +38,9 @@ class Annotated(NamedTuple):
 
         Warns of labels that no text has, or none lacks (CRFW480).
         """
-        n, clamps, weights = len(labels), [np.zeros((0, 2 * len(labels)), dtype=bool)], [np.zeros(0)]
+        n = len(labels)
+        clamps = [np.zeros((0, 2 * len(labels)), dtype=bool)]
+        weights = [np.zeros(0)]
         for clamp, of_texts in batches:
             clamps.append(clamp)
             weights.append(np.ones(len(clamp)) if of_texts is None else of_texts)
@@ -88,10 +90,12 @@ class Annotated(NamedTuple):
 
         Warns if a regression does not converge (CRFW481).
         """
-        n, deviations = len(self.labels), np.sqrt(np.diag(self.covariance))
+        n = len(self.labels)
+        deviations = np.sqrt(np.diag(self.covariance))
         label_of, rows = np.nonzero(self.present.T)
         starts = np.searchsorted(label_of, np.arange(n + 1)).astype(np.int64)
-        weights, left = np.zeros((n, n + 1)), 0.0
+        weights = np.zeros((n, n + 1))
+        left = 0.0
         for j in np.flatnonzero(deviations > 1e-12):
             penalties = np.where(deviations > 1e-12, l1 * deviations[j] * deviations, np.inf)
             penalties[j] = np.inf
@@ -106,7 +110,8 @@ class Annotated(NamedTuple):
     def mutual_information(self) -> Floats:
         """Mutual information of pairs of labels, in nats: float64[L, L]."""
         both = self.together / self.counts.sum()
-        of_one, of_other = np.diag(both)[:, np.newaxis], np.diag(both)
+        of_one = np.diag(both)[:, np.newaxis]
+        of_other = np.diag(both)
         joint = _entropy(both, of_one - both, of_other - both, 1.0 - of_one - of_other + both)
         found = _entropy(of_one, 1.0 - of_one) + _entropy(of_other, 1.0 - of_other) - joint
         return np.where(found > 1e-12, found, 0.0)
@@ -119,7 +124,8 @@ def _entropy(*shares: Floats) -> Floats:
 
 def tree(strengths: Floats) -> list[tuple[int, int]]:
     """The maximum spanning tree (or forest) of the pairs with a strength above 0 (Kruskal 1956)."""
-    group, found = list(range(len(strengths))), []
+    group = list(range(len(strengths)))
+    found = []
     for j, k in ranked(strengths):
         if group[j] != group[k]:
             found.append((j, k))

@@ -60,7 +60,8 @@ class LabelDecoding(TextDecoding):
     def check_fit(self, pipe: Any) -> None:
         """RAISES (ValueError): CRF482 for a loss that the inference method cannot train."""
         super().check_fit(pipe)
-        loss, inference = pipe.loss, self.structure.inference
+        loss = pipe.loss
+        inference = self.structure.inference
         asked = LOG_PARTITION if isinstance(loss, (LogLikelihood, SoftmaxMargin)) else MAXIMUM
         if inference is not None and asked not in inference.answers:
             reason = f"{inference.name} does not answer what it asks; leave inference out"
@@ -81,11 +82,14 @@ class LabelGraphRole(LabelSetNode):
 
     def __init__(self, cliques: dict[str, LabelClique], inference: Optional[Inference], strength: float):
         super().__init__()
-        self._cliques, self._labels, self._strength = cliques, (), strength
+        self._cliques = cliques
+        self._labels = ()
+        self._strength = strength
         self.structure = LabelGraphs(inference)
 
     def check_labels(self, model: Model, labels: Any, name: str) -> None:
-        self._labels, self._name = tuple(labels), name
+        self._labels = tuple(labels)
+        self._name = name
         for clique in self._cliques.values():
             clique.check(self._labels, name)
 
@@ -114,7 +118,8 @@ class LabelGraphRole(LabelSetNode):
             places_of(model.attrs["edges"], model.attrs["implies"], n_states)
 
     def check(self, model: Model, n_states: int) -> None:
-        edges, implies = model.attrs["edges"], model.attrs["implies"]
+        edges = model.attrs["edges"]
+        implies = model.attrs["implies"]
         n_edges = len(edges) if isinstance(edges, np.ndarray) else 0
         check_array("edges", edges, (n_edges, 2), np.int64)
         check_array("implies", implies, (n_edges,), np.bool_)
@@ -138,7 +143,8 @@ class LabelGraphRole(LabelSetNode):
     def weight_blocks(self, model: Model, name: str) -> Any:
         if name != "pairs":
             return None
-        edges, weights = model.attrs["edges"], self._strength * model.get_param(name)
+        edges = model.attrs["edges"]
+        weights = self._strength * model.get_param(name)
         return [Block(name, weights, (*edges.T,), np.zeros(len(edges), np.int64), partial(Feature.shared, name))]
 
     def named_states(self, model: Model, parameter: Optional[str], places: tuple[Ints, ...]) -> tuple[Ints, ...]:
@@ -148,7 +154,8 @@ class LabelGraphRole(LabelSetNode):
         return edges[..., 0], edges[..., 1]
 
     def reasons(self, model: Model, docs: DocBatch) -> Reasons:
-        scores, (units, of_units) = model.predict(docs), scores_of_tokens(model, docs)
+        scores = model.predict(docs)
+        (units, of_units) = scores_of_tokens(model, docs)
         without = np.repeat(scores.labels, np.diff(docs.bounds), axis=0)
         without[:, : of_units.shape[1]] -= of_units
         starts = np.arange(len(without) + 1)

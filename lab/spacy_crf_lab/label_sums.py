@@ -65,7 +65,8 @@ def places_of(edges: NDArray[np.int64], implies: Bools, n_labels: int) -> Places
 
 @lru_cache(maxsize=64)
 def _places(edges: bytes, implies: bytes, n_labels: int) -> Places:
-    pairs, sizes = np.frombuffer(edges, dtype=np.int64).reshape(-1, 2), np.full(n_labels, 2)
+    pairs = np.frombuffer(edges, dtype=np.int64).reshape(-1, 2)
+    sizes = np.full(n_labels, 2)
     order, largest = elimination_order(pairs[:, 0].copy(), pairs[:, 1].copy(), sizes, MOST_ENTRIES)
     if largest > MOST_ENTRIES:
         raise ValueError(Errors.CRF481.format(edges=len(pairs), labels=n_labels, most=MOST_ENTRIES))
@@ -83,7 +84,8 @@ def _places(edges: bytes, implies: bytes, n_labels: int) -> Places:
         into.append(entries)
     into_starts = np.append(0, np.cumsum([*map(len, into)]))[:-1].astype(np.int64)
     plan = kernels.Plan(order.variables, starts, parents, np.concatenate(into).astype(np.int32), into_starts)
-    entries, broken = [], [np.zeros(0, dtype=np.int64)]
+    entries = []
+    broken = [np.zeros(0, dtype=np.int64)]
     for (source, target), is_implied in zip(pairs.tolist(), np.frombuffer(implies, dtype=bool)):
         k = min(order.place[source], order.place[target])
         has, has_other = (numbers[k] >> tables[k].index(label) & 1 for label in (source, target))
@@ -114,12 +116,15 @@ class LabelGraphs(IndependentLabels):
     ) -> tuple[Floats, LabelScores]:
         work: LabelSetWork = self.prepare(scores, clamp)
         weights = work.check_weights(weights)
-        total, log_z, n_labels = arrays.zeros(work.scores), np.zeros(work.n_sequences), work.scores.n_labels
+        total = arrays.zeros(work.scores)
+        log_z = np.zeros(work.n_sequences)
+        n_labels = work.scores.n_labels
         known = np.zeros(len(log_z), dtype=bool)
         if work.clamp is not None:  # fully annotated texts have one labelling, which takes no sums
             known = (work.clamp[:, :n_labels] != work.clamp[:, n_labels:]).all(axis=1)
             log_z[known] = _add_labellings(work, known, work.clamp[known, :n_labels], weights, total)
-        own, of_rest = np.ascontiguousarray(work.own[~known]), weights[~known]
+        own = np.ascontiguousarray(work.own[~known])
+        of_rest = weights[~known]
         if self._tied is not None:
             # A label that is neither leaves other components of its text possible, which must not count
             of_rest = np.where((own.reshape(len(own), 2, n_labels).max(axis=1) > -np.inf).all(axis=1), of_rest, 0.0)
@@ -131,22 +136,27 @@ class LabelGraphs(IndependentLabels):
             total.pairs[:] += d_tied.tables[:, 1, 1]
             return log_z, total
         places = places_of(work.scores.edges, work.scores.implies, n_labels)
-        tables, rest, d_labels = places.tables(work.scores.pairs), np.empty(len(own)), np.empty(own.shape)
+        tables = places.tables(work.scores.pairs)
+        rest = np.empty(len(own))
+        d_labels = np.empty(own.shape)
         d_tables = np.zeros(len(tables))
         kernels.expectations(own, tables, places.plan, of_rest, rest, d_labels, d_tables)
-        log_z[~known], total.labels[~known] = rest, d_labels
+        log_z[~known] = rest
+        total.labels[~known] = d_labels
         total.pairs[:] += np.bincount(places.pair_of, d_tables[places.entries], minlength=len(total.pairs))
         return log_z, total
 
     def viterbi(self, scores: Any, *, clamp: Optional[Bools] = None) -> Path:
         work = self.prepare(scores, clamp)
-        own, n_labels = np.ascontiguousarray(work.own), work.scores.n_labels
+        own = np.ascontiguousarray(work.own)
+        n_labels = work.scores.n_labels
         shape = (len(own), n_labels)
         if self._tied is not None:
             found = self._tied.viterbi(_as_tied(own, work.scores))
             total = found.scores.reshape(shape).sum(axis=1)
             return Path(np.where(total[:, np.newaxis] > -np.inf, found.states.reshape(shape), -1), total)
-        states, best = np.empty(shape, dtype=np.int32), np.empty(len(own))
+        states = np.empty(shape, dtype=np.int32)
+        best = np.empty(len(own))
         places = places_of(work.scores.edges, work.scores.implies, n_labels)
         kernels.best(own, places.tables(work.scores.pairs), places.plan, states, best)
         return Path(states, best)
@@ -156,7 +166,8 @@ class LabelGraphs(IndependentLabels):
     ) -> tuple[Floats, LabelScores]:
         work = self.prepare(scores, clamp)
         states, best = self.viterbi(work)
-        total, found = arrays.zeros(work.scores), best > -np.inf
+        total = arrays.zeros(work.scores)
+        found = best > -np.inf
         _add_labellings(work, found, states[found] == 1, work.check_weights(weights), total)
         return best, total
 
@@ -164,10 +175,14 @@ class LabelGraphs(IndependentLabels):
 def _add_labellings(work: LabelSetWork, texts: Bools, present: Bools, weights: Floats, total: LabelScores) -> Floats:
     """Add the weighted uses of scores by a labelling (of bool[N, L]) of each of some texts (bool[B]). RETURNS (float64[N]): Their
     scores."""
-    scores, states, weights = work.scores, np.concatenate([present, ~present], axis=1), weights[texts]
-    first, second = present[:, scores.edges[:, 0]], present[:, scores.edges[:, 1]]
+    scores = work.scores
+    states = np.concatenate([present, ~present], axis=1)
+    weights = weights[texts]
+    first = present[:, scores.edges[:, 0]]
+    second = present[:, scores.edges[:, 1]]
     is_broken = (first & ~second & scores.implies).any(axis=1)
-    weights, both = np.where(is_broken, 0.0, weights), (first & second).astype(np.float64)
+    weights = np.where(is_broken, 0.0, weights)
+    both = (first & second).astype(np.float64)
     total.labels[texts] = weights[:, np.newaxis] * states
     total.pairs[:] += weights @ both
     found = np.where(states, scores.labels[texts], 0.0).sum(axis=1) + both @ scores.pairs
@@ -182,7 +197,8 @@ def _as_tied(own: Floats, scores: LabelScores) -> TiedScores:
     kinds = np.arange(n_edges, dtype=np.int32)
     ties = Ties(source, target, np.tile(kinds, n_texts), kinds[:, np.newaxis], np.zeros(n_edges, dtype=bool))
     emissions = np.stack([own[:, size // 2 :], own[:, : size // 2]], axis=2).reshape(-1, 2)
-    tables, nothing = np.zeros((n_edges, 2, 2)), np.zeros(2)
+    tables = np.zeros((n_edges, 2, 2))
+    nothing = np.zeros(2)
     tables[:, 1, 1] = scores.pairs
     starts = np.arange(len(emissions) + 1)
     return TiedScores(emissions, np.zeros((2, 2)), nothing, nothing, tables, np.arange(2), ties, starts)

@@ -155,14 +155,17 @@ class LaplacePropagation(LBFGS):
     # ----------------------------------------------------------------------------------------------------- propagation
 
     def _propagate(self, objective: Any, key: str) -> float:
-        corpus, model = objective.corpus, objective.model
+        corpus = objective.corpus
+        model = objective.model
         self._check_model(model, key)
         if corpus.pairs is not None or corpus.segments is not None or objective.anchor is not None:
             reason = "propagation is for chains with features of tokens, whose training begins anew"
             fitting = 'LaplacePropagation with method = "diagonal_laplace"'
             raise cant_train(self, f"the model of '{key}'", reason, fitting)
         run = self._run_of(objective, key)
-        slots, room, value = corpus.slot_of_weight, make_room(corpus, maximum=False), 0.0
+        slots = corpus.slot_of_weight
+        room = make_room(corpus, maximum=False)
+        value = 0.0
         for _ in range(self.sweeps):
             if run.stop_reason is not None:
                 break
@@ -178,7 +181,8 @@ class LaplacePropagation(LBFGS):
                 raise ValueError(Errors.CRF206.format(what="The loss", name=key, where=where))
             run.iteration += 1
             mean = run.mean[slots]
-            value, length = losses + self.l2 * dot(mean, mean), norm(mean)
+            value = losses + self.l2 * dot(mean, mean)
+            length = norm(mean)
             gap = math.sqrt(moved) / max(length, TINY)
             logger.debug("%s: sweep %d objective %.6f moves %.3g", key, run.iteration, value, gap)
             if gap <= self.delta:
@@ -193,7 +197,8 @@ class LaplacePropagation(LBFGS):
         return float(value)
 
     def _run_of(self, objective: Any, key: str) -> PropagationRun:
-        run, corpus = self._runs.get(key), objective.corpus
+        run = self._runs.get(key)
+        corpus = objective.corpus
         now = objective.weights().astype(np.float32)
         if run is not None and run.signature == objective.signature and np.array_equal(run.weights, now):
             self.expect_alike("weights", len(run.mean), len(corpus.learned))
@@ -216,7 +221,8 @@ class LaplacePropagation(LBFGS):
     def run_from_msg(self, msg: Any) -> Any:
         if not self.wants_sequences:
             return super().run_from_msg(msg)
-        owner, reason = "a run", msg["stop_reason"]
+        owner = "a run"
+        reason = msg["stop_reason"]
         hash(msg["signature"])  # an array has none
         starts, slots, *factors = msg["sites"]
         starts = of_file("starts of the sites", starts, np.int64, (None,))
@@ -244,9 +250,12 @@ class LaplacePropagation(LBFGS):
 
 def sites_of(corpus: ChainCorpus) -> Sites:
     """Flat factors of each sequence, one for each weight that it uses."""
-    size, starts, (slots, _, _, bounds) = corpus.n_states, corpus.starts, corpus.states
+    size = corpus.n_states
+    starts = corpus.starts
+    (slots, _, _, bounds) = corpus.states
     shared = np.arange(corpus.chain_start, len(corpus.learned))
-    counts, every = [0], []
+    counts = [0]
+    every = []
     for begin, end in zip(2 * starts[:-1], 2 * starts[1:]):
         sides = np.arange(begin, end)
         of_use = np.repeat(sides % 2 == 0, np.diff(bounds[begin : end + 1]))

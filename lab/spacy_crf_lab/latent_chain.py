@@ -56,8 +56,10 @@ def n_best(
     """
     work: Any = structure.prepare(scores, clamp)
     of_states = tag_of if work.tag_of is None else tag_of[work.tag_of]
-    tags, totals = np.empty((n, work.n_tokens), dtype=np.int32), np.empty((work.n_sequences, n))
-    counts, proven = np.empty(work.n_sequences, dtype=np.int64), np.empty(work.n_sequences, dtype=np.bool_)
+    tags = np.empty((n, work.n_tokens), dtype=np.int32)
+    totals = np.empty((work.n_sequences, n))
+    counts = np.empty(work.n_sequences, dtype=np.int64)
+    proven = np.empty(work.n_sequences, dtype=np.bool_)
     # Transitions that are possible at some token: range of each source state (int64[S + 1]), and the target states
     source, target = np.nonzero((work.transitions > -np.inf).any(axis=0))
     arcs = np.searchsorted(source, np.arange(work.n_states + 1)), target
@@ -85,7 +87,8 @@ def _of_best_paths(
 ) -> list[tuple[float, States]]:
     """Labellings that the best paths of one sequence spell, except the known ones."""
     first = np.searchsorted(tag_of, tag_of)
-    seen, found = {states.tobytes() for _, states in known}, []
+    seen = {states.tobytes() for _, states in known}
+    found = []
     work = structure.prepare(sequence)
     [paths] = structure.n_best(work if clamp is None else work.clamped(clamp), n)
     for _, path in paths:
@@ -105,7 +108,9 @@ class Labellings:
     """
 
     def __init__(self, structure: Structure, decoding: "LatentDecoding"):
-        self._structure, self._decoding, self.log_partition = structure, decoding, structure.log_partition
+        self._structure = structure
+        self._decoding = decoding
+        self.log_partition = structure.log_partition
 
     def n_best(self, scores: ChainScores, n: int, *, clamp: Any = None) -> list[list[tuple[float, States]]]:
         """The n best labellings of each sequence, with a path of states for each."""
@@ -216,7 +221,8 @@ class LatentNode(Seeded, ChainNode):
 
     def spread_out(self, model: Model, seed: int, *, first: int = 0) -> None:
         """Add random numbers to the weights of the states, from `first` on, whose tags have several states."""
-        tag_of, spread = model.attrs["tag_of"], model.attrs["spread"]
+        tag_of = model.attrs["tag_of"]
+        spread = model.attrs["spread"]
         states = (np.bincount(tag_of)[tag_of] > 1) & (np.arange(len(tag_of)) >= first)
         random = np.random.default_rng((seed, first))
         for layer in model.layers if states.any() else ():

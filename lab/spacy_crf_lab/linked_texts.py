@@ -48,7 +48,8 @@ class LinkedTextsRole(TextNode, FactorGraphRole):
 
     def reasons(self, model: Model, docs: DocBatch) -> Reasons:
         """The evidence of tokens beside what the ties of a text say."""
-        found, scores = super().reasons(model, docs), model.predict(docs)
+        found = super().reasons(model, docs)
+        scores = model.predict(docs)
         told = self.structure.as_chains(scores).emissions - scores.emissions
         left_out = found.left_out + np.repeat(told, np.diff(docs.bounds), axis=0)
         return Reasons(found.scores + told, found.units, left_out)

@@ -66,7 +66,8 @@ def segment_marginals(structure: Structure, work: Work, every: SpanList) -> tupl
 
 def marginals(structure: Structure, work: Work, annotation: AnnotatedBatch):
     """Compute the terms of `PseudoLikelihood`."""
-    starts, n_tokens = work.starts, work.n_tokens
+    starts = work.starts
+    n_tokens = work.n_tokens
     listed = every_span(starts, len(lengths_of(work)))
     begin = begins_of(listed)
     pieces, steps = segment_marginals(structure, work, listed)
@@ -80,7 +81,8 @@ def marginals(structure: Structure, work: Work, annotation: AnnotatedBatch):
     terms = -factors * np.log(np.minimum(safe, 1.0))
     # The derivative of log p(the piece at token t is in A) is the expectation of 1[in A] / p over labellings, less 1: an allowed
     # piece is rewarded with 1 / p for each of its tokens that has a term.
-    d_pieces, d_steps = np.zeros_like(pieces), np.zeros_like(steps)
+    d_pieces = np.zeros_like(pieces)
+    d_steps = np.zeros_like(steps)
     marginal_gradient(pieces, steps, allowed, factors / safe, listed.starts, starts, d_pieces, d_steps)
     d_scores = structure.segments_derivative(work, begin, begin + listed.lengths, d_pieces)
     d_transitions = d_steps if per_position(work.scores) else d_steps.sum(axis=0)
@@ -89,28 +91,36 @@ def marginals(structure: Structure, work: Work, annotation: AnnotatedBatch):
 
 def conditionals(structure: Structure, work: Work, annotation: AnnotatedBatch):
     """Compute the terms of `BesagPseudoLikelihood`."""
-    scores, starts, size = work.scores, work.starts, work.n_states
+    scores = work.scores
+    starts = work.starts
+    size = work.n_states
     path = _named_path(annotation.clamp, starts, lengths_of(work))
     t, a, c, first, last = _named_neighbours(path, starts)
     # A segment of state j begins at t, between segments of the states i and k; or the segment of state i continues.
     #
     #     a       t       c                a               c
     #     i ––––– j ––––– k –––      or    i ––––––––––––– k –––
-    i, k, c_inside = path[a], np.where(last, 0, np.append(path, 0)[c]), np.where(last, 0, c)
-    by_token, row = per_position(scores), np.arange(len(t))
+    i = path[a]
+    k = np.where(last, 0, np.append(path, 0)[c])
+    c_inside = np.where(last, 0, c)
+    by_token = per_position(scores)
+    row = np.arange(len(t))
     into = scores.transitions[t, i] if by_token else scores.transitions[i]
     into = np.where(first[:, np.newaxis], scores.first, into)
     out = scores.transitions[c_inside, :, k] if by_token else scores.transitions[:, k].T
     out = np.where(last[:, np.newaxis], scores.last, out)
-    begin, end = np.concatenate([a, a, t]), np.concatenate([np.maximum(t, a + 1), c, c])
+    begin = np.concatenate([a, a, t])
+    end = np.concatenate([np.maximum(t, a + 1), c, c])
     left, merged, right = np.split(structure.score_segments(work, begin, end), 3)
     logits = np.empty((len(t), size + 1))
     logits[:, :size] = np.where(first, 0.0, left[row, i])[:, np.newaxis] + into + right + out
     logits[:, size] = np.where(first, -np.inf, merged[row, i] + out[row, i])
     gold = np.where(path[t] == GOES_ON, size, path[t])
     # Each of these tokens chooses one of several options
-    terms, no_option = np.zeros(len(path)), np.zeros(len(path), dtype=bool)
-    reached, log_z = logits[row, gold], log_sum(logits)
+    terms = np.zeros(len(path))
+    no_option = np.zeros(len(path), dtype=bool)
+    reached = logits[row, gold]
+    log_z = log_sum(logits)
     no_option[t] = reached == -np.inf
     impossible = any_token(no_option, starts)
     factors = token_factors(annotation, impossible, starts)[t]
@@ -120,7 +130,9 @@ def conditionals(structure: Structure, work: Work, annotation: AnnotatedBatch):
     d_logits[counted] = np.exp(logits[counted] - log_z[counted, np.newaxis])
     d_logits[row, gold] -= 1.0
     d_logits *= factors[:, np.newaxis]
-    d_right, d_left, d_merged = d_logits[:, :size], np.zeros((len(t), size)), np.zeros((len(t), size))
+    d_right = d_logits[:, :size]
+    d_left = np.zeros((len(t), size))
+    d_merged = np.zeros((len(t), size))
     d_left[row, i] = np.where(first, 0.0, d_right.sum(axis=1))
     d_merged[row, i] = d_logits[:, size]
     d_scores = structure.segments_derivative(work, begin, end, np.concatenate([d_left, d_merged, d_right]))
@@ -138,17 +150,21 @@ def blocks(size: int, structure: Structure, work: Work, annotation: AnnotatedBat
     """Compute the terms of `BesagPseudoLikelihood` for blocks of `size` tokens. RAISES (ValueError): CRF347 for segments."""
     if isinstance(work.scores, SegmentScores):
         raise no_chain(BesagPseudoLikelihood(block=size), "segments")
-    starts, states, n_tokens = work.starts, annotation.clamp.states, work.n_tokens
+    starts = work.starts
+    states = annotation.clamp.states
+    n_tokens = work.n_tokens
     gold = np.where(states.sum(axis=1) == 1, states.argmax(axis=1), _OPEN)
     opens, closes = ends(starts, n_tokens)
     sequence = np.repeat(np.arange(work.n_sequences), np.diff(starts))
     begin = np.flatnonzero((np.arange(n_tokens) - starts[sequence]) % size == 0)
     end = np.minimum(begin + size, starts[sequence[begin] + 1])
     # The tokens of a block, and its neighbours
-    first, last = begin - ~opens[begin], end + ~closes[end - 1]
+    first = begin - ~opens[begin]
+    last = end + ~closes[end - 1]
     n_open = np.append(0, np.cumsum(gold == _OPEN))
     named = n_open[last] == n_open[first]
-    begin, end = begin[named], end[named]
+    begin = begin[named]
+    end = end[named]
     before = np.where(opens[begin], NO_STATE, gold[begin - 1])
     after = np.where(closes[end - 1], NO_STATE, np.append(gold, NO_STATE)[end])
     factors = np.diff(np.append(0.0, np.cumsum(annotation.factors))[np.stack([begin, end])], axis=0)[0] / (end - begin)
@@ -156,7 +172,8 @@ def blocks(size: int, structure: Structure, work: Work, annotation: AnnotatedBat
     free, named_only = (run_sequences(structure, work, clamp, runs) for clamp in (np.ones_like(states), states))
     impossible = named_only.reached == -np.inf
     weights = np.where(impossible, 0.0, annotation.weights)
-    d_free, d_scores = arrays.zeros(work.scores), arrays.zeros(work.scores)
+    d_free = arrays.zeros(work.scores)
+    d_scores = arrays.zeros(work.scores)
     free.subtract(structure, work, weights, d_free)
     arrays.subtract(d_scores, d_free)
     named_only.subtract(structure, work, weights, d_scores)
@@ -166,7 +183,9 @@ def blocks(size: int, structure: Structure, work: Work, annotation: AnnotatedBat
 
 def piecewise(structure: Structure, work: Work, annotation: AnnotatedBatch):
     """Compute the terms of `Piecewise`."""
-    scores, starts, states = work.scores, work.starts, annotation.clamp.states
+    scores = work.scores
+    starts = work.starts
+    states = annotation.clamp.states
     listed = every_span(starts, len(lengths_of(work)))
     begin = begins_of(listed)
     end = begin + listed.lengths
@@ -195,7 +214,8 @@ def _allowed(listed: SpanList, starts: NDArray[np.int64], annotation: AnnotatedB
     """Which segments the annotation allows: bool[N, S]."""
     clamp = annotation.clamp
     opens, _ = ends(starts, len(clamp.states))
-    may, begins = np.append(clamp.may_begin | opens, True), begins_of(listed)
+    may = np.append(clamp.may_begin | opens, True)
+    begins = begins_of(listed)
     ends_of = begins + listed.lengths
     # Number of forbidden tokens up to each token
     forbidden = np.cumsum(np.vstack([np.zeros_like(clamp.states[:1]), ~clamp.states]), axis=0, dtype=np.int32)
@@ -228,11 +248,13 @@ def _named_neighbours(path: NDArray[np.int64], starts: NDArray[np.int64]):
         ends.
     """
     n_tokens = len(path)
-    opens, place = ends(starts, n_tokens)[0], np.arange(n_tokens)
+    opens = ends(starts, n_tokens)[0]
+    place = np.arange(n_tokens)
     goes_on = path == GOES_ON
     before = np.append(-1, np.maximum.accumulate(np.where(goes_on, -1, place)))[:-1]
     behind = np.append(np.minimum.accumulate(np.where(goes_on, n_tokens, place)[::-1])[::-1], n_tokens)[1:]
-    named, is_end = np.append(path != _OPEN, True), np.append(opens, True)
+    named = np.append(path != _OPEN, True)
+    is_end = np.append(opens, True)
     [t] = np.nonzero(named[:-1] & (opens | named[before]) & (is_end[behind] | named[behind]))
     return t, np.where(opens[t], t, before[t]), behind[t], opens[t], is_end[behind[t]]
 
@@ -253,7 +275,8 @@ def _sum_before(scores: Scores, states: NDArray[np.bool_]) -> tuple[Floats, Floa
     share = np.where(opens, 1.0, np.matmul(before[:, np.newaxis], shares)[:, 0])  # of the allowed states together
 
     def derive(d_all: Floats, d_allowed: Floats) -> Floats:
-        d_all, d_allowed = d_all * ~opens, d_allowed * ~opens / np.where(share > 0.0, share, 1.0)
+        d_all = d_all * ~opens
+        d_allowed = d_allowed * ~opens / np.where(share > 0.0, share, 1.0)
         if per_position(scores):
             return shares * (d_all[:, np.newaxis] - before[:, :, np.newaxis] * d_allowed[:, np.newaxis])
         return shares[0] * (d_all.sum(axis=0) - before.T @ d_allowed)
@@ -273,12 +296,14 @@ def _sum_pieces(
     RETURNS (float64[T], float64[N, S]): For each token, the log-sum over the segments that end there and the case that none does;
         the share of each segment in that sum.
     """
-    n_tokens, final = len(into), end - 1
+    n_tokens = len(into)
+    final = end - 1
     _, closes = ends(scores.starts, n_tokens)
     shares = of_spans + into[begin]
     shares[closes[final]] += scores.last
     best = shares.max(axis=1)
-    largest, farthest = np.full(n_tokens, -np.inf), np.full(n_tokens, -1)
+    largest = np.full(n_tokens, -np.inf)
+    farthest = np.full(n_tokens, -1)
     np.maximum.at(largest, final, best)
     np.maximum.at(farthest, begin, np.where(best > -np.inf, final, -1))
     goes_on = np.maximum.accumulate(farthest) > np.arange(n_tokens)
@@ -341,7 +366,8 @@ class LocalLoss(LabelledLoss):
         work = free.prepare(scores)
         weights = work.check_weights(weights)
         whole = self.annotation(clamp, getattr(structure, "wrong", NO_SEGMENTS), weights)
-        losses, impossible = np.zeros(len(weights)), np.zeros(len(weights), dtype=bool)
+        losses = np.zeros(len(weights))
+        impossible = np.zeros(len(weights), dtype=bool)
         d_scores = arrays.zeros(work.scores)
         row_size = work.n_states * max(work.n_states, len(lengths_of(work)))
         for chunk in work.chunks(max(1, _LARGEST_TABLE // row_size)):
@@ -522,7 +548,8 @@ class SampledLikelihood(LabelledLoss):
 
     def _draw(self, structure: Any, work: Work[Scores], gold: Optional[States], clamp: Any) -> States:
         """Draw labellings (int32[N, T]). gold (int32[1, T]): The annotated labelling if it is known."""
-        seed, begin = int(self.random.integers(1 << 31)), gold if self.start == "gold" else None
+        seed = int(self.random.integers(1 << 31))
+        begin = gold if self.start == "gold" else None
         if not hasattr(structure, "walk_samples"):  # which draws labellings, and need not walk from one to another
             return structure.sample(work, self.samples, seed=seed)
         return structure.walk_samples(work, self.samples, seed=seed, loss=self, begin=begin, annotation=clamp)

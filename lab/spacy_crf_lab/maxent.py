@@ -68,7 +68,8 @@ class MaxEntDecoding(Decoding):
     def check_fit(self, pipe: Any) -> None:
         """Check the loss of a component. RAISES (ValueError): CRF347 if it asks how tokens depend on their neighbours."""
         if not isinstance(pipe.loss, ClampedLoss):
-            what, reason = f"the independent tokens of '{pipe.name}'", "it asks how they depend on their neighbours"
+            what = f"the independent tokens of '{pipe.name}'"
+            reason = "it asks how they depend on their neighbours"
             raise cant_train(pipe.loss, what, reason, CLAMPED_LOSSES)
 
 

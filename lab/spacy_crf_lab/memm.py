@@ -70,15 +70,18 @@ class LocalChoices(Structure[Any]):
         ask = super().expectations if self.ruled is None else self.ruled.expectations
         log_z, expected = ask(self.normalised(work), clamp=clamp, weights=weights)
         opens, goes_on, uses = _places(work)
-        behind, steps = np.zeros((work.n_tokens, uses.shape[1], work.n_states)), expected.transitions
+        behind = np.zeros((work.n_tokens, uses.shape[1], work.n_states))
+        steps = expected.transitions
         behind[:, -1] = expected.emissions
         if behind.shape[1] > 1:
-            behind[~opens, -1], behind[:, :-1] = 0.0, steps
+            behind[~opens, -1] = 0.0
+            behind[:, :-1] = steps
             steps = steps if arrays.per_position(work.given) else steps.sum(axis=0)
         uses[1:, :, :-1][goes_on] = behind[:-1][goes_on]
         uses[opens, -1, -1] = behind[opens, -1].sum(axis=1)
         found = work.given._replace(**{**arrays.named(expected), "transitions": steps})
-        of_steps, of_grams = np.zeros(work.choices.steps.shape), getattr(found, "grams", np.zeros(0))
+        of_steps = np.zeros(work.choices.steps.shape)
+        of_grams = getattr(found, "grams", np.zeros(0))
         kernels.learn_every(work.choices, uses, (found.emissions, of_steps, found.last, of_grams))
         found.transitions[...] += of_steps[:, :-1].reshape(steps.shape)
         found.first[:] += of_steps[:, -1].sum(axis=0)
@@ -116,8 +119,11 @@ def _minus(scores: Floats, normalizers: Floats) -> Floats:
 
 def follow(work: Any, choices: kernels.Choices, states: States, weights: Floats) -> tuple[Floats, Any]:
     """Log probabilities of paths (float64[B]), and the derivative of the sum of -weights times them."""
-    totals, emissions, last = np.empty(work.n_sequences), np.empty(choices.emissions.shape), np.zeros(work.n_states)
-    steps, grams = np.zeros(choices.steps.shape), np.zeros(choices.grams.shape)
+    totals = np.empty(work.n_sequences)
+    emissions = np.empty(choices.emissions.shape)
+    last = np.zeros(work.n_states)
+    steps = np.zeros(choices.steps.shape)
+    grams = np.zeros(choices.grams.shape)
     kernels.follow(choices, states, weights, totals, (emissions, steps, last, grams))
     found = {"emissions": emissions, "last": last, "first": steps[:, -1].sum(axis=0)}
     found["transitions"] = steps[:, :-1].reshape(np.shape(work.given.transitions))
@@ -133,7 +139,8 @@ class ChecksLoss:
     def check_fit(self, pipe: Any) -> None:
         """RAISES (ValueError): CRF347 if the loss of the component is no sum over choices."""
         if not isinstance(pipe.loss, ClampedLoss) or pipe.loss.maximum:
-            what, reason = f"the choices of '{pipe.name}'", "it is no sum over choices that are normalised one by one"
+            what = f"the choices of '{pipe.name}'"
+            reason = "it is no sum over choices that are normalised one by one"
             raise cant_train(pipe.loss, what, reason, "LogLikelihood or SoftmaxMargin")
 
 

@@ -28,7 +28,9 @@ class MixedChain(ChainNode):
         last: Optional[Callable[[Emissions], Emissions]] = None,
     ):
         super().__init__()
-        self._mixes, self._names, self._last = mixes, names, last
+        self._mixes = mixes
+        self._names = names
+        self._last = last
 
     def join(self, outputs: tuple[Emissions, ...], shared: SharedScores) -> ChainScores:
         outputs = outputs if self._last is None else (outputs[0], self._last(outputs[0]))

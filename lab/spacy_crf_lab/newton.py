@@ -17,7 +17,8 @@ from .conjugate_gradient import preconditioner
 # Length of the move between two gradients whose difference is taken, relative to max(1, |w|)
 _SMALL = 1e-5
 # The residual of the Newton equation is at most this share of the gradient, and most iterations of conjugate gradients
-_LOOSE, _MOST = 0.5, 250
+_LOOSE = 0.5
+_MOST = 250
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -44,11 +45,14 @@ class Newton(BatchOptimizer):
 
     def _solve(self, objective: Objective, run: BatchRun, gradient: Floats) -> tuple[Floats, int]:
         """Solve H d = -gradient as exactly as the latest gain makes worth while. RETURNS: d, and the number of evaluations."""
-        weights, small = run.weights, _SMALL * max(1.0, norm(run.weights))
+        weights = run.weights
+        small = _SMALL * max(1.0, norm(run.weights))
         scale = preconditioner(self, objective, weights) if hasattr(objective, "ask") else 1.0
-        direction, residual = np.zeros_like(gradient), gradient.copy()
+        direction = np.zeros_like(gradient)
+        residual = gradient.copy()
         scaled = scale * residual
-        along, square = -scaled, dot(residual, scaled)
+        along = -scaled
+        square = dot(residual, scaled)
         enough = min(_LOOSE, run.memory.ratio) * norm(gradient)
         for products in range(1, _MOST + 1):
             length = small / norm(along)
@@ -64,7 +68,8 @@ class Newton(BatchOptimizer):
             if norm(residual) <= enough:
                 break
             scaled = scale * residual
-            before, square = square, dot(residual, scaled)
+            before = square
+            square = dot(residual, scaled)
             along *= square / before
             along -= scaled
         return direction, products

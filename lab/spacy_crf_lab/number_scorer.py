@@ -29,7 +29,8 @@ class NumberAnnotation(Annotation):
     scores_prefix = "number"
 
     def __init__(self, unit: str, attribute: str):
-        self.unit, self.attribute = unit, attribute
+        self.unit = unit
+        self.attribute = attribute
 
     @property
     def assigns(self) -> list[str]:
@@ -50,7 +51,8 @@ class NumberAnnotation(Annotation):
         """The numbers of the references, for parts of the predicted Docs with the same characters."""
         values = []
         for example in examples:
-            predicted, doc = example.predicted, example.reference
+            predicted = example.predicted
+            doc = example.reference
             if not self.gold_labels(doc):
                 values.append(np.full(len(parts_of(predicted, self.unit)), np.nan))
                 continue
@@ -172,14 +174,16 @@ class CRFScorer(LearningPipe):
         scores = super().score(examples, **settings)
         gold = self.annotation.gold(examples, np.zeros(0, np.int64), GoldReport()).clamp
         found = self.predict([example.predicted for example in examples], keep_annotation=False)
-        known, width = ~np.isnan(gold), NormalDist().inv_cdf(0.95) * found.deviations
+        known = ~np.isnan(gold)
+        width = NormalDist().inv_cdf(0.95) * found.deviations
         if known.any():
             scores["number_coverage"] = float((np.abs(found.means - gold) <= width)[known].mean())
         return scores | {name.replace("number", self.cfg["attribute"], 1): value for name, value in scores.items()}
 
     def table(self, doc: Doc) -> list[tuple[str, str, str]]:
         """Rows of a table of the numbers of a Doc: words, the name of the number, and the number."""
-        unit, attribute = self.cfg["unit"], self.cfg["attribute"]
+        unit = self.cfg["unit"]
+        attribute = self.cfg["attribute"]
         return [(part.text, attribute, f"{part._.get(attribute):.6g}") for part in parts_of(doc, unit)]
 
 
@@ -197,8 +201,10 @@ def score_numbers(
     names = ("number_rmse", "number_mae", "number_correlation", "number_r2")
     scores: dict[str, Optional[float]] = dict.fromkeys([*names, "number_coverage"])
     if len(gold):
-        errors, varies = found - gold, len(gold) > 1 and np.ptp(gold) > 0.0
-        scores["number_rmse"], scores["number_mae"] = math.sqrt(np.mean(errors**2)), float(np.abs(errors).mean())
+        errors = found - gold
+        varies = len(gold) > 1 and np.ptp(gold) > 0.0
+        scores["number_rmse"] = math.sqrt(np.mean(errors**2))
+        scores["number_mae"] = float(np.abs(errors).mean())
         if varies:
             scores["number_r2"] = float(1.0 - np.mean(errors**2) / np.var(gold))
             scores["number_correlation"] = float(np.corrcoef(found, gold)[0, 1]) if np.ptp(found) > 0.0 else 0.0

@@ -82,7 +82,11 @@ class OpinionPoolNode(ChainNode):
 
     def __init__(self, kind: str, n: int, learns: bool, expert_of: Sequence[int], reads: Optional[Callable]):
         super().__init__()
-        self.kind, self.n, self.learns, self.expert_of, self._reads = kind, n, learns, expert_of, reads
+        self.kind = kind
+        self.n = n
+        self.learns = learns
+        self.expert_of = expert_of
+        self._reads = reads
         self.holds_out = True  # whether some texts are held out
         self.experts = Experts.of_all(0, n)
         self._has_warned = False
@@ -94,7 +98,8 @@ class OpinionPoolNode(ChainNode):
 
     def check_optimizer(self, model: Model, optimizer: Optional[Optimizer], name: str) -> None:
         if self.after_passes and not isinstance(optimizer, CRFOptimizer):
-            what, reason = f"the weights of the experts of '{name}'", "it never sees all texts at once"
+            what = f"the weights of the experts of '{name}'"
+            reason = "it never sees all texts at once"
             raise cant_train(optimizer, what, reason, 'spacy_crf.LBFGS.v1, or set weights to "equal"')
 
     # ----------------------------------------------------------------------------------------------- layout
@@ -152,7 +157,8 @@ class OpinionPoolNode(ChainNode):
         [layer] = model.layers
         node = layer.attrs["role"]
         features: EmissionFeatures = node.features(layer)
-        table, templates = features.states, features.feature_set.templates
+        table = features.states
+        templates = features.feature_set.templates
         reads = dict(zip(map(str, templates), self._reads(templates)))
         names = table.index.spelled
         readers = np.array([reads[name] for name in names.templates]).reshape(-1, self.n)
@@ -243,12 +249,14 @@ class OpinionPoolNode(ChainNode):
         """The scores of the pool, with weights of the experts (float64[k])."""
         of_experts = {name: getattr(scores, name) for name in self.params}
         known = {name: np.where(array > -np.inf, array, 0.0) for name, array in of_experts.items()}
-        shared, possible = self.experts.pooled(known, shares), model.attrs["allowed"]._asdict()
+        shared = self.experts.pooled(known, shares)
+        possible = model.attrs["allowed"]._asdict()
         limited = {name: np.where(possible[name], array, -np.inf) for name, array in shared.items()}
         return scores._replace(emissions=scores.emissions @ self.experts.mix(shares), **limited)
 
     def explained(self, model: Model) -> Explained:
-        shares, experts = shares_of(model), self.experts
+        shares = shares_of(model)
+        experts = self.experts
         mixes = [experts.mix(shares)]
         if self.kind == "named":
             mixes = [shares[expert] * np.eye(experts.columns.shape[1]) for expert in self.expert_of]
@@ -264,7 +272,8 @@ class OpinionPoolNode(ChainNode):
 @blocks_of.register
 def _(role: OpinionPoolNode, model: Model) -> Iterator[Block]:
     """Weights, times those of the experts."""
-    shares, experts = shares_of(model), role.experts
+    shares = shares_of(model)
+    experts = role.experts
     for number, layer in enumerate(model.layers):
         for block in blocks_of(layer.attrs["role"], layer):
             own = role.expert_of[number] if role.kind == "named" else experts.expert_of[block.states[-1]]
@@ -316,12 +325,15 @@ def OpinionPool(
     if isinstance(experts, dict):
         checks.expect(emissions is None, _OWNER, "emissions", emissions, "null: each of the named experts has its own")
         layers, expert_of = _layers_of(experts, possible)
-        n, known = len(experts), [*experts]
+        n = len(experts)
+        known = [*experts]
     else:
         features = _shared(emissions)
-        layers, known = {"emissions": emissions}, [kind]
+        layers = {"emissions": emissions}
+        known = [kind]
         if kind == "positions":
-            n, reads = len(POSITIONS), by_position
+            n = len(POSITIONS)
+            reads = by_position
             _check_positions(features)
         elif kind == "random":
             reads = partial(at_random, **settings)
@@ -364,7 +376,8 @@ def _layers_of(experts: dict[str, Any], possible: bool) -> tuple[dict[str, Model
     layers: dict[str, Model] = {}
     expert_of = []
     for number, (name, model) in enumerate(experts.items()):
-        setting, role = f"experts.{name}", getattr(model, "attrs", {}).get("role")
+        setting = f"experts.{name}"
+        role = getattr(model, "attrs", {}).get("role")
         shown = getattr(model, "name", model)
         checks.expect(type(role) is ChainNode, _OWNER, setting, shown, "a spacy_crf.LinearChain.v1, and no pool")
         same = model.attrs["possible_transitions"] == possible

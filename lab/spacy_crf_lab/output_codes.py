@@ -63,7 +63,8 @@ class CodesDecoding(Decoding):
         """Check the loss of a component. RAISES (ValueError): CRF347 if it is no sum over bits."""
         loss = pipe.loss
         if type(loss) is not LogLikelihood or loss.cost or loss.label_weights:
-            what, reason = f"the bits of '{pipe.name}'", "chains of bits know no tags and no costs of tags"
+            what = f"the bits of '{pipe.name}'"
+            reason = "chains of bits know no tags and no costs of tags"
             raise cant_train(loss, what, reason, "LogLikelihood without cost and label_weights")
 
 
@@ -81,7 +82,8 @@ class CodesNode(ChainNode):
 
     def __init__(self, coder: Coder, decode: str, cascade: bool):
         super().__init__()
-        self.coder, self.decode = coder, decode
+        self.coder = coder
+        self.decode = decode
         self.params = (*Architecture.params, "cascade") if cascade else Architecture.params
         self._asked: tuple[Any, ...] = ()  # the tags, their labels, and the code of the first tags if it was learned
         self._code: Optional[Code] = None  # the code of the tags, once it is needed
@@ -102,11 +104,13 @@ class CodesNode(ChainNode):
         goes_on = model.attrs["matrix"] is not None and [*tags[: len(self._learned)]] == self._learned
         names: Any = model.attrs["bit_names"]
         known = Code(matrix, names) if goes_on else None
-        self._asked, self._code = (list(tags), list(labels), known), None
+        self._asked = (list(tags), list(labels), known)
+        self._code = None
 
     def expect(self, model: Model, n_states: int, saved: dict[str, bytes]) -> None:
         super().expect(model, n_states, saved)
-        matrix, names = unpacked(saved["matrix"]), unpacked(saved["bit_names"])
+        matrix = unpacked(saved["matrix"])
+        names = unpacked(saved["bit_names"])
         self._code = None if matrix is None else Code(matrix, names)
 
     @property
@@ -178,7 +182,8 @@ class CodesNode(ChainNode):
 
     def named_states(self, model: Model, parameter: Optional[str], places: tuple[Ints, ...]) -> tuple[Ints, ...]:
         # Numbers of bits follow those of the tags and of the start of a sequence
-        n_bits, first = self.columns(0), model.get_dim("nO") + 1
+        n_bits = self.columns(0)
+        first = model.get_dim("nO") + 1
         if parameter == "cascade":
             return first + places[2], first + n_bits + 2 + places[0], first + places[1]
         return first + places[0], *(first + n_bits + values for values in places[1:])
@@ -190,7 +195,8 @@ class CodesNode(ChainNode):
         """The transitions, firsts and lasts of tags, the same object as long as those of bits are unchanged."""
         latest = self._product
         if latest is None or latest[0] is not scores.transitions:
-            allowed, of_tags = model.attrs["allowed"]._asdict(), self._of_tags(scores.codes, scores._asdict())
+            allowed = model.attrs["allowed"]._asdict()
+            of_tags = self._of_tags(scores.codes, scores._asdict())
             limited = {name: np.where(allowed[name], array, -np.inf) for name, array in of_tags.items()}
             latest = self._product = scores.transitions, limited
         return latest[1]
@@ -198,7 +204,9 @@ class CodesNode(ChainNode):
     def _of_tags(self, codes: Any, shared: SharedScores) -> SharedScores:
         """The transitions, firsts and lasts of tags in the product of the chains."""
         has = [(codes == value).astype(np.float64) for value in (0, 1)]
-        steps, first, last = np.zeros((len(codes), len(codes))), np.zeros(len(codes)), np.zeros(len(codes))
+        steps = np.zeros((len(codes), len(codes)))
+        first = np.zeros(len(codes))
+        last = np.zeros(len(codes))
         for value in (0, 1) if self.decode == "product" else ():
             first += has[value] @ shared["first"][:, value]
             last += has[value] @ shared["last"][:, value]
@@ -213,7 +221,8 @@ class CodesNode(ChainNode):
 
     def in_prediction(self, model: Model, scores: Any) -> ChainScores:
         """The chain of tags."""
-        units, signs = self._read_neighbours(scores)[0], 2.0 * scores.codes - 1.0
+        units = self._read_neighbours(scores)[0]
+        signs = 2.0 * scores.codes - 1.0
         if self.decode == "product":
             emissions = kernels.SCALE * units @ signs.T
         elif self.decode == "hamming":  # minus the number of wrong bits: a pair of signs agrees or does not

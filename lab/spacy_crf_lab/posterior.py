@@ -130,13 +130,17 @@ def drawn_weights(model: Model, name: str, n: int) -> DrawnWeights:
         raise ValueError(Errors.CRF645.format(name=name, problem=problem))
     nodes = [(layer, layer.attrs["role"].features(layer)) for layer in model.layers]
     scorers = [features.scorer({part: layer.get_param(part) for part in features.tables}) for layer, features in nodes]
-    known, posterior = _DRAWN.get(model), posterior_of(model) or {}
+    known = _DRAWN.get(model)
+    posterior = posterior_of(model) or {}
     if known is not None and len(known.shared) == n and known.precision is posterior.get("precision"):
         is_same = all(one is other for one, other in zip(known.scorers, scorers))
         if is_same:
             return known
     deviations = 1.0 / np.sqrt(precision_of(model, name))
-    weights, random, architecture, shared = Weights(model), np.random.default_rng(_SEED), model.attrs["role"], []
+    weights = Weights(model)
+    random = np.random.default_rng(_SEED)
+    architecture = model.attrs["role"]
+    shared = []
     tables = [(part, table) for _, features in nodes for part, table in features.tables.items()]
     drawn = {part: np.empty((len(table.zero_slots()), n), dtype=np.float32) for part, table in tables}
     mean = weights.weights()
@@ -155,7 +159,8 @@ def drawn_weights(model: Model, name: str, n: int) -> DrawnWeights:
 
 def _outputs_of(features: SparseFeatures, docs: DocBatch, drawn: dict[str, Slots], n_draws: int) -> list[Any]:
     """Outputs of a layer by each draw."""
-    found, scores = features.look_up(docs), {}
+    found = features.look_up(docs)
+    scores = {}
     for kind, (rows, values, starts) in found.features.items():
         name, of = features.kinds[kind]
         if of not in scores:

@@ -33,7 +33,8 @@ class Seeded:
         loss = pipe.loss if pipe.loss.smooth else LogLikelihood().bind(pipe.decoding.state_labels)
         blocks = pipe.training.blocks(initialization.as_in_training())
         objective = CorpusObjective(model, loss, map(pipe.training.data, blocks))
-        first, l2 = model.attrs["seed"], getattr(initialization.optimizer, "l2", _L2)
+        first = model.attrs["seed"]
+        l2 = getattr(initialization.optimizer, "l2", _L2)
         found = []
         for seed in range(first, first + model.attrs["restarts"]):
             objective.assign(np.zeros_like(objective.weights()))

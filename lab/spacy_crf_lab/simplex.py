@@ -13,14 +13,16 @@ def mixture(products: Floats, offsets: Floats, shares: Floats) -> Floats:
 
     products (float64[M, M]): Positive semidefinite. shares (float64[M]): Where the search begins.
     """
-    x, least = shares / shares.sum(), _ROUNDING * (1.0 + np.abs(offsets).max() + np.abs(products).max())
+    x = shares / shares.sum()
+    least = _ROUNDING * (1.0 + np.abs(offsets).max() + np.abs(products).max())
     # Planes may be equal, so that without more on the diagonal there is no single maximum
     products = products + np.eye(len(x)) * (_ROUNDING * np.trace(products) / len(x) + np.finfo(np.float64).tiny)
     active = x > 0.0
     for _ in range(20 * len(x)):
         some = np.flatnonzero(active)
         system = np.ones((len(some) + 1, len(some) + 1))
-        system[:-1, :-1], system[-1, -1] = products[np.ix_(some, some)], 0.0
+        system[:-1, :-1] = products[np.ix_(some, some)]
+        system[-1, -1] = 0.0
         *found, level = np.linalg.solve(system, np.append(offsets[some], 1.0))
         goal = np.zeros_like(x)
         goal[some] = found
@@ -29,7 +31,8 @@ def mixture(products: Floats, offsets: Floats, shares: Floats) -> Floats:
             way = np.where(falling, x / np.where(falling, x - goal, 1.0), np.inf)
             first = int(way.argmin())
             x = x + way[first] * (goal - x)
-            x[first], active[first] = 0.0, False
+            x[first] = 0.0
+            active[first] = False
             continue
         x = goal
         gains = np.where(active, -np.inf, offsets - products @ x - level)

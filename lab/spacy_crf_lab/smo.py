@@ -43,7 +43,9 @@ class SMO(DualOptimizer):
 
     def _expect_labellings(self, run: OnlineRun, corpus: ChainCorpus) -> None:
         """RAISES (ValueError): CRF921 if the arcs of a loaded run, which kernels follow, are no labellings."""
-        counts, arcs, size = run.arrays["counts"], run.arrays["arcs"], corpus.n_states
+        counts = run.arrays["counts"]
+        arcs = run.arrays["arcs"]
+        size = corpus.n_states
         try:
             expect_below("numbers of arcs", counts, arcs.shape[1] + 1, least=1)
             expect_below("arcs", arcs.ravel(), size * size)
@@ -81,13 +83,16 @@ class SMO(DualOptimizer):
         if not learns:
             return super().ascend(pass_, run, learns=False)
         *room, _ = pass_.room
-        total, done, order = 0.0, 0, pass_.order
+        total = 0.0
+        done = 0
+        order = pass_.order
         while True:
             arcs = Arcs(*(run.arrays[name] for name in Arcs._fields))
             given = Exchange(order[done:], pass_.costs, run.slots, run.arrays["strength"], run.arrays["dual"])
             loss, place, is_full = exchange(*room, arcs, given)
             if not is_full:
                 return total + loss, place if place < 0 else done + place
-            total, done = total + loss, done + place
+            total = total + loss
+            done = done + place
             for name in ("arcs", "masses"):
                 run.arrays[name] = np.concatenate([run.arrays[name], np.zeros_like(run.arrays[name])], axis=1)

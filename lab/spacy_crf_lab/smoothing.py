@@ -123,10 +123,12 @@ class Smoothing:
             if of_own > 0.0 and (self.scores == "probabilities" or of_own == p.max()):
                 own[n] = np.clip(np.log(np.maximum(p, _LEAST) / of_own), -self.price, 0.0)
         table = np.diag([self._reward(label) for label in labels])[np.newaxis]
-        kinds, none = np.zeros(pairs.shape[1], dtype=np.int32), np.zeros(len(labels))
+        kinds = np.zeros(pairs.shape[1], dtype=np.int32)
+        none = np.zeros(len(labels))
         source, target = pairs
         ties = Ties(source, target, kinds, np.zeros((1, 1), dtype=np.int32), np.zeros(1, dtype=bool))
-        steps, starts = np.zeros((len(labels), len(labels))), np.arange(len(places) + 1)
+        steps = np.zeros((len(labels), len(labels)))
+        starts = np.arange(len(places) + 1)
         scores = TiedScores(own, steps, none, none, table, np.arange(len(labels)), ties, starts)
         return [labels[state] for state in self.structure.viterbi(scores).states.tolist()]
 
@@ -167,7 +169,8 @@ class CRFSmooth(LaterPipe):
         self.smoothing = smoothing
 
     def _write(self, docs: list[Doc]) -> None:
-        smoothing, tied = self.smoothing, []
+        smoothing = self.smoothing
+        tied = []
         for doc in docs:
             places = _places(doc)
             pairs = smoothing.tied(doc, places)
@@ -187,7 +190,8 @@ class CRFSmooth(LaterPipe):
 
         RAISES (ValueError): CRF710 if the component does not give them.
         """
-        scores, pipe = self.smoothing.scores, dict(self._nlp.components).get(self.component)
+        scores = self.smoothing.scores
+        pipe = dict(self._nlp.components).get(self.component)
         if scores == "labels" or not docs:
             return [None] * len(docs)
         if scores == "probabilities":
@@ -230,7 +234,8 @@ def _of_beam(ner: Any, doc: Doc) -> Probabilities:
     parts = [sentence.as_doc() for sentence in doc.sents] if doc.has_annotation("SENT_START") else [doc.copy()]
     for part in parts:  # entities that are there would be part of all parses
         part.set_ents([], default="missing")
-    found, begin = {}, 0
+    found = {}
+    begin = 0
     for part, of_part in zip(parts, ner.scored_ents(ner.beam_parse(parts, _BEAM, beam_density=_DENSITY))):
         found |= {(begin + start, begin + end, label): p for (start, end, label), p in of_part.items()}
         begin += len(part)

@@ -67,7 +67,8 @@ class TreeBoost(CRFOptimizer):
     def check_fit(self, pipe: Any) -> None:
         super().check_fit(pipe)
         if not any(isinstance(node.attrs.get("role"), BoostedNode) for node in pipe.model.walk()):
-            what, reason = f"the model of '{pipe.name}'", "it has no trees that could grow"
+            what = f"the model of '{pipe.name}'"
+            reason = "it has no trees that could grow"
             raise cant_train(self, what, reason, "spacy_crf.LBFGS.v1")
 
     def step(self, objective: Any, *, key: str) -> float:
@@ -104,7 +105,8 @@ class TreeBoost(CRFOptimizer):
     ) -> tuple[float, Floats]:
         """Grow a tree, and move the transitions. RETURNS (float, float64[n]): The loss and its gradient afterwards."""
         settings = Growth(self.leaves, self.shrinkage, self.l2, self.min_gain)
-        before, size = corpus.scores, corpus.scores.shape[1]
+        before = corpus.scores
+        size = corpus.scores.shape[1]
         derivatives: NDArray[np.float32] = np.empty((len(before), 2 * size), dtype=np.float32)
         derivatives[:, :size] = -corpus.derivatives
         _, curvature = objective.ask(run.weights, loss=Variances())
@@ -118,7 +120,9 @@ class TreeBoost(CRFOptimizer):
             corpus.set_trees(run.forest.plus(part), before + part.values[leaf_of])
             found, of_found = objective.evaluate(weights)
             if found < value:
-                run.weights, run.forest, run.iteration = weights, corpus.features.forest, run.iteration + 1
+                run.weights = weights
+                run.forest = corpus.features.forest
+                run.iteration = run.iteration + 1
                 return found, of_found
         corpus.set_trees(run.forest, before)
         run.stop_reason = f"round {run.iteration + 1} found no tree that lowers the loss"

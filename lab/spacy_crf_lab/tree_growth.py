@@ -33,7 +33,10 @@ class Postings(NamedTuple):
     @classmethod
     def of(cls, batches: Sequence[tuple[TemplateRows, TokenFeatures]], n_features: int) -> "Postings":
         """The lists for a corpus, whose batches have features by template, and others."""
-        tokens, rows, values, n_tokens = [], [], [], 0
+        tokens = []
+        rows = []
+        values = []
+        n_tokens = 0
         for by_template, items in batches:
             template, token = np.nonzero(by_template >= 0)
             of_items = np.ones(len(items.rows), np.float32) if items.values is None else items.values
@@ -46,24 +49,31 @@ class Postings(NamedTuple):
             (np.int32, rows), (np.int64, tokens), (np.float32, values)
         ))  # fmt: skip
         order = np.lexsort((token, row))
-        row, token, value = row[order], token[order], value[order]
+        row = row[order]
+        token = token[order]
+        value = value[order]
         is_new = np.append(True, (np.diff(row) != 0) | (np.diff(token) != 0))[: len(row)]
         if not is_new.all():  # of a feature that a token has more than once, the highest value passes all thresholds
             value = np.maximum.reduceat(value, np.flatnonzero(is_new))
-            row, token = row[is_new], token[is_new]
+            row = row[is_new]
+            token = token[is_new]
         if (value != 1.0).any():
             order = np.lexsort((token, -value, row))
-            row, token, value = row[order], token[order], value[order]
+            row = row[order]
+            token = token[order]
+            value = value[order]
         last = np.append((np.diff(row) != 0) | (np.diff(value) != 0), True)[: len(row)]
         ends = np.flatnonzero(last) + 1
         cuts = np.bincount(row[ends - 1], minlength=n_features)
         for feature in np.flatnonzero(cuts > _CUTS):
             own = np.flatnonzero(row[ends - 1] == feature)
-            begin, size = ends[own[0] - 1] if own[0] else 0, ends[own[-1]]
+            begin = ends[own[0] - 1] if own[0] else 0
+            size = ends[own[-1]]
             wanted = begin + np.ceil((size - begin) * np.arange(1, _CUTS + 1) / _CUTS)
             chosen = np.unique(np.searchsorted(ends[own], wanted))
             ends = np.delete(ends, np.delete(own, chosen))
-        of_cut, low = row[ends - 1], value[ends - 1]
+        of_cut = row[ends - 1]
+        low = value[ends - 1]
         thresholds = np.full(len(ends), -np.inf, dtype=np.float32)
         goes_on = np.flatnonzero(np.diff(of_cut) == 0)
         behind = value[ends[goes_on]]
@@ -117,21 +127,31 @@ def grow(
     RETURNS (Forest, int32[T]): The tree, and the leaf of each token.
     """
     n_tokens, width = derivatives.shape
-    most, size = settings.leaves, width // 2
-    leaf_of, sums = np.zeros(n_tokens, dtype=np.int32), np.zeros((most, width))
+    most = settings.leaves
+    size = width // 2
+    leaf_of = np.zeros(n_tokens, dtype=np.int32)
+    sums = np.zeros((most, width))
     add_up(np.where(counts, leaf_of, np.int32(-1)), derivatives, sums)
     asked: dict[int, tuple[int, int, int]] = {}  # by node: the cut, and the nodes for "no" and "yes"
-    node_of, new = [0], [0]  # the node of each leaf; leaves whose best splits are to be found
-    cuts, gains = np.full(most, -1), np.zeros(most)  # of the best splits
+    # the node of each leaf; leaves whose best splits are to be found
+    node_of = [0]
+    new = [0]
+    # of the best splits
+    cuts = np.full(most, -1)
+    gains = np.zeros(most)
     while new and len(node_of) < most:
         search = partial(_best_cuts, postings, derivatives, np.where(counts, leaf_of, -1), new, sums, settings.l2)
         for found, of_found in run_chunks(search, postings.parts(threads), threads):
             better = of_found > gains[new]
-            cuts[new], gains[new] = np.where(better, found, cuts[new]), np.where(better, of_found, gains[new])
+            cuts[new] = np.where(better, found, cuts[new])
+            gains[new] = np.where(better, of_found, gains[new])
         [worth] = np.nonzero(gains > max(settings.min_gain, _WORTH * gains.max()))
-        worth, new = worth[np.argsort(-gains[worth], kind="stable")][: most - len(node_of)], []
+        worth = worth[np.argsort(-gains[worth], kind="stable")][: most - len(node_of)]
+        new = []
         for leaf in worth.tolist():
-            cut, added, no = int(cuts[leaf]), len(node_of), 2 * len(asked) + 1
+            cut = int(cuts[leaf])
+            added = len(node_of)
+            no = 2 * len(asked) + 1
             split(postings.tokens_of(cut), leaf, added, leaf_of, counts, derivatives, sums[added])
             sums[leaf] -= sums[added]
             asked[node_of[leaf]] = cut, no, no + 1
@@ -152,8 +172,11 @@ def _in_order(
     postings: Postings, asked: dict[int, tuple[int, int, int]], node_of: list[int], values: NDArray[np.float32]
 ) -> tuple[Forest, list[int]]:
     """The tree with its nodes in order, and the numbers that its leaves had."""
-    leaf_of, leaves = {node: leaf for leaf, node in enumerate(node_of)}, []
-    feature, threshold, yes = [], [], []
+    leaf_of = {node: leaf for leaf, node in enumerate(node_of)}
+    leaves = []
+    feature = []
+    threshold = []
+    yes = []
 
     def append(node: int) -> None:
         place = len(yes)
@@ -185,9 +208,11 @@ def _best_cuts(
     """The best cut of each of some leaves among those of a run of features, and what it gains: 0 if no cut gains anything."""
     place = np.full(len(sums) + 1, -1, dtype=np.int32)  # the last entry is for tokens that do not count
     place[leaves] = np.arange(len(leaves))
-    totals, size = sums[leaves], sums.shape[1] // 2
+    totals = sums[leaves]
+    size = sums.shape[1] // 2
     unsplit = (totals[:, :size] ** 2 / (np.maximum(totals[:, size:], 0.0) + l2)).sum(axis=1)
-    best, found = np.full(len(leaves), -1), (1.0 + _ROUNDING) * unsplit
+    best = np.full(len(leaves), -1)
+    found = (1.0 + _ROUNDING) * unsplit
     lists = postings.tokens, postings.ends, postings.cut_starts
     find_splits(features, *lists, place[leaf_of], derivatives, totals, l2, best, found, np.zeros_like(totals))
     return best, found - (1.0 + _ROUNDING) * unsplit

@@ -44,14 +44,16 @@ class Forest(NamedTuple):
 
     def paths(self, index: FeatureIndex) -> list[str]:
         """The questions and answers that lead to each leaf."""
-        before, paths = [""] * len(self.feature), []
+        before = [""] * len(self.feature)
+        paths = []
         for node, (row, threshold, yes) in enumerate(zip(self.feature.tolist(), self.threshold, self.yes.tolist())):
             if row < 0:
                 paths.append(before[node] or EVERYWHERE)
                 continue
             asked = index.name(row) + ("" if threshold == -np.inf else f" > {threshold:.6g}")
             so_far = before[node] + " and " if before[node] else ""
-            before[node + 1], before[yes] = f"{so_far}not {asked}", so_far + asked
+            before[node + 1] = f"{so_far}not {asked}"
+            before[yes] = so_far + asked
         return paths
 
     def check(self, n_features: int, n_states: int) -> None:
@@ -65,7 +67,10 @@ class Forest(NamedTuple):
         fits = (
             (self.feature < n_features).all() and not np.isnan(self.threshold).any() and np.isfinite(self.values).all()
         )
-        roots, waiting, n_of_tree = [], [], 0  # waiting are the nodes for "yes" that are to come
+        # waiting are the nodes for "yes" that are to come
+        roots = []
+        waiting = []
+        n_of_tree = 0
         for node, (row, yes) in enumerate(zip(self.feature.tolist(), self.yes.tolist())):
             if not n_of_tree:
                 roots.append(node)

@@ -38,7 +38,8 @@ class Observed(LabelledLoss):
     ) -> tuple[Floats, Scores, Bools]:
         """See `ClampedLoss`."""
         if "path" not in structure.answers:
-            states, is_complete = None, (states_of(clamp).sum(axis=1) <= 1).all()
+            states = None
+            is_complete = (states_of(clamp).sum(axis=1) <= 1).all()
         else:
             states = structure.only_path(clamp)
             is_complete = states is not None
@@ -48,7 +49,8 @@ class Observed(LabelledLoss):
         if states is None:
             found, uses = structure.expectations(work, clamp=clamp, weights=weights)
         else:
-            found, uses = structure.path_score(work, states), zeros(scores)
+            found = structure.path_score(work, states)
+            uses = zeros(scores)
             weights = np.ones(len(found)) if weights is None else weights
             structure.path_expectations(work, states, weights=np.where(found == -np.inf, 0.0, weights), out=uses)
         return np.zeros(len(found)), uses, found == -np.inf

@@ -33,7 +33,8 @@ class Tally:
     """Counts of features with tags, and how features back off, for F features and W pairs of these with tags."""
 
     def __init__(self, features: EmissionFeatures):
-        self.table, self._compiled = features.states, features.compiled.templates["states"]
+        self.table = features.states
+        self._compiled = features.compiled.templates["states"]
         self.n_pairs = np.zeros(self.table.n_weights)
         self.level, self.parent = np.repeat([[0], [-1]], len(self.table.index), axis=1)
 
@@ -44,7 +45,8 @@ class Tally:
             last = rows[0]
             for level, row in enumerate(rows[1:], 1):
                 has = row >= 0
-                self.level[row[has]], self.parent[row[has]] = level, last[has]
+                self.level[row[has]] = level
+                self.parent[row[has]] = last[has]
                 last = np.where(has, row, last)
             weights = np.ones(len(batch.starts) - 1) if batch.weights is None else batch.weights
             yield Block(rows, states_of(batch.allowed), batch.starts, weights)
@@ -59,7 +61,8 @@ class Tally:
         """Weights of the pairs (float64[W]), where the estimate by the ending counts as `smoothing` occurrences of a word."""
         last = self.level.max(initial=0)
         strength = np.full(len(self.level), _OF_ENDINGS)
-        strength[self.level == 0], strength[self.level == last] = self.table.n_columns * smoothing, smoothing
+        strength[self.level == 0] = self.table.n_columns * smoothing
+        strength[self.level == last] = smoothing
         order = [np.flatnonzero(self.level == level) for level in range(last + 1)]
         return log_ratios(self.table, self.n_pairs, Chain(self.parent, strength, order))
 
@@ -89,23 +92,29 @@ def log_ratios(table: Table, n_pairs: Floats, chain: Chain) -> Floats:
     n_pairs (float64[W]): Count of each pair of feature and tag in the table.
     RETURNS (float64[W])
     """
-    rows, size = table.rows_of_pairs(), table.n_columns
+    rows = table.rows_of_pairs()
+    size = table.n_columns
     keys = rows * size + table.pair_columns
     totals = np.bincount(rows, n_pairs, minlength=len(table.index))
     kept = shares(chain.strength, totals + chain.strength)
-    ratios, probabilities = np.zeros(len(rows)), np.zeros(len(rows))
+    ratios = np.zeros(len(rows))
+    probabilities = np.zeros(len(rows))
 
     def by_parents(features: Ints, tags: Ints) -> Floats:
         """p(tag | parent) of some features."""
-        found, left, row = np.full(len(features), 1.0), np.arange(len(features)), chain.parent[features]
+        found = np.full(len(features), 1.0)
+        left = np.arange(len(features))
+        row = chain.parent[features]
         while len(left):
             general = row < 0
             found[left[general]] /= size
-            left, row = left[~general], row[~general]
+            left = left[~general]
+            row = row[~general]
             place = np.minimum(np.searchsorted(keys, row * size + tags[left]), len(keys) - 1)
             has_pair = (keys[place] == row * size + tags[left]) & (n_pairs[place] > 0.0)
             found[left[has_pair]] *= probabilities[place[has_pair]]
-            left, row = left[~has_pair], row[~has_pair]
+            left = left[~has_pair]
+            row = row[~has_pair]
             found[left] *= np.where(totals[row] > 0.0, kept[row], 1.0)
             row = chain.parent[row]
         return found

@@ -62,7 +62,8 @@ def annotate_cli(
         if workers is None:
             for option in (option for option, value in given.items() if value):
                 raise ValueError(Errors.CRF788.format(option=option, other="--workers"))
-            source, output = Path(input_path), Path(output_path)
+            source = Path(input_path)
+            output = Path(output_path)
             is_standard = output_path == STANDARD
             if not is_standard:
                 check_writable(output, source)

@@ -129,8 +129,10 @@ def annotate_file(options: AnnotateOptions, source: Path, progress: Progress) ->
     RAISES (ValueError): With the place, if a text can't be annotated; CRF710 if the options need a certainty that no component
         gives; CRF784 if there are no texts; CRF786 if the folder has the parts of other work.
     """
-    output, path = Path(options.target), Path(f"{options.target}.part")
-    folder, annotator = WorkFolder(str(path)), Annotator(options._replace(target=str(path), code=None))
+    output = Path(options.target)
+    path = Path(f"{options.target}.part")
+    folder = WorkFolder(str(path))
+    annotator = Annotator(options._replace(target=str(path), code=None))
     is_over = False  # whether the output has all texts, or no part was finished
     try:
         with folder.alone():
@@ -173,13 +175,16 @@ def _annotate(run: Run, left: Iterable[Task], manifest: Manifest, source: str, s
     RAISES (ValueError): CRF779 if none of many texts can be annotated, CRF784 if there are no texts.
     """
     before = _totals(manifest)
-    texts, left_out = before["texts"], len(before["errors"])
+    texts = before["texts"]
+    left_out = len(before["errors"])
     done = size - sum(part.size for part in left) if isinstance(left, list) else 0
     progress(texts, done, size)
     try:
         for part, entry in run(left):
             manifest.enter(part.number, entry)
-            texts, left_out, done = texts + entry["texts"], left_out + len(entry["errors"]), done + part.size
+            texts = texts + entry["texts"]
+            left_out = left_out + len(entry["errors"])
+            done = done + part.size
             if not texts and left_out >= TEXTS:  # the annotator itself checks large parts
                 raise _all_wrong(part, entry["errors"])
             progress(texts, done, size)
@@ -281,7 +286,8 @@ class Annotator:
     def __init__(self, options: AnnotateOptions, n_parts: int = 0):
         from ..pipeline.probabilities import tell_probabilities
 
-        self._options, self._digits = options, max(5, len(str(n_parts - 1)))
+        self._options = options
+        self._digits = max(5, len(str(n_parts - 1)))
         import_code(options.code)
         self.nlp = load_pipeline(options.model)
         is_asked = options.sort or options.min_prob > 0.0 or options.component is not None
@@ -304,14 +310,18 @@ class Annotator:
             if isinstance(part, Batch):
                 found = list(self.records(part.items))
                 kept = (json.dumps((record.uncertainty, record.text)) for record in found)
-                suffix, content = ".jsonl", "".join(f"{line}\n" for line in kept).encode("ascii")
+                suffix = ".jsonl"
+                content = "".join(f"{line}\n" for line in kept).encode("ascii")
             elif is_parquet(part.path):
-                suffix, (found, content) = PARQUET, self._annotate_rows(part)
+                suffix = PARQUET
+                (found, content) = self._annotate_rows(part)
             else:
-                writer, file = WRITERS[self._options.format], io.BytesIO()
+                writer = WRITERS[self._options.format]
+                file = io.BytesIO()
                 found = list(self._annotate(self._items_of_lines(part), self._options.format))
                 writer.join((record.text for record in found), file, self.nlp.vocab)
-                suffix, content = writer.suffix, file.getvalue()
+                suffix = writer.suffix
+                content = file.getvalue()
         if not found and len(self._errors) >= TEXTS:
             raise _all_wrong(part, self._errors)
         name = f"part-{part.number:0{self._digits}}{suffix}"
@@ -379,7 +389,8 @@ class Annotator:
 
         with_places (bool): Whether to write where each text comes from. Texts of archives keep only their fields, such as an id.
         """
-        options, format_ = self._options, format_ or self._options.format
+        options = self._options
+        format_ = format_ or self._options.format
         for doc, (place, fields) in self.nlp.pipe(((item.value["text"], item) for item in items), as_tuples=True):
             if with_places:
                 set_origin(doc, place, fields.get("id"))

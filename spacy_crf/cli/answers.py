@@ -45,8 +45,10 @@ def read_answers(path: Path, labels: Optional[list[str]]) -> Iterator[Answer]:
     RAISES (ValueError): With file and line, CRF701 or CRF871 for an answer that can't be read, CRF846 for other labels.
     """
     for place, fields in read_items(path):
-        text, met = fields["text"], Counter()
-        entities, unsure = fields.get("entities"), fields.get("unsure") or []
+        text = fields["text"]
+        met = Counter()
+        entities = fields.get("entities")
+        unsure = fields.get("unsure") or []
         if not isinstance(entities, list) or not isinstance(unsure, list):
             raise unreadable(place, 'an answer needs a list under "entities"; "unsure" is a list, too')
         spans = [_entity(entity, text, met, labels, place) for entity in entities]
@@ -65,7 +67,8 @@ def read_answers(path: Path, labels: Optional[list[str]]) -> Iterator[Answer]:
 def _entity(entity: Any, text: str, met: Counter[str], labels: Optional[list[str]], place: str) -> tuple[Span, float]:
     """Read the span and the score of an entity. met (Counter[str]): Number of earlier entities with the same words, by words."""
     fields: Any = entity if isinstance(entity, dict) else {}
-    label, score = fields.get("label", fields.get("entity_group")), fields.get("score", 1.0)
+    label = fields.get("label", fields.get("entity_group"))
+    score = fields.get("score", 1.0)
     if "start" in fields or "text" not in fields:
         span = parse_span({**fields, "label": label} if fields else entity, text, place)
     else:

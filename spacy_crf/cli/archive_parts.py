@@ -12,7 +12,9 @@ from ..workers.file_systems import LOCAL, file_system
 LINES = (".jsonl", ".ndjson", ".txt")
 PARQUET = ".parquet"
 _PARTS = 256  # default number of parts of an archive: enough for all workers to finish at about the same time
-_LEAST, _MOST = 1 << 18, 1 << 22  # bytes of a part
+# bytes of a part
+_LEAST = 1 << 18
+_MOST = 1 << 22
 # Properties that show whether a file has changed, as far as its file system has them
 _STAMPS = ("size", "mtime", "ETag", "etag", "md5Hash", "generation", "LastModified")
 
@@ -66,12 +68,14 @@ def _cut(path: str, size: int, part_bytes: int) -> Iterator[tuple[int, int, int]
             yield begin, min(begin + part_bytes, size), min(part_bytes, size - begin)
         return
     with opened_parquet(path) as file:
-        begin, together = 0, 0
+        begin = 0
+        together = 0
         for n in range(file.num_row_groups):
             together += file.metadata.row_group(n).total_byte_size
             if together >= part_bytes or n == file.num_row_groups - 1:
                 yield begin, n + 1, together
-                begin, together = n + 1, 0
+                begin = n + 1
+                together = 0
 
 
 def lines(part: Part) -> Iterator[tuple[str, bytes]]:

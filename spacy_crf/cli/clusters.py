@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from ..clusters.brown import Brown, CountedText, WordCounter
     from ..features.clusters import WordClusters
 
-CLUSTERS, VECTORS = "spacy crf clusters", "spacy crf vectors"
+CLUSTERS = "spacy crf clusters"
+VECTORS = "spacy crf vectors"
 MOST_BROWN = 10_000  # clusters: more need a table of more than 1.6 GB
 SAVE_SECONDS = 60.0
 Method = choice("Method", ("cbow", "skipgram"))
@@ -136,7 +137,8 @@ def clusters_of_texts(
     stats = [path.stat() for path in texts]
     files = [[str(path.resolve()), stat.st_size, stat.st_mtime_ns] for path, stat in zip(texts, stats)]
     what = json.dumps([settings, files])
-    checkpoint, saved = _checkpoint(output), time.monotonic()
+    checkpoint = _checkpoint(output)
+    saved = time.monotonic()
     brown: Optional[Brown] = None
     if checkpoint.exists():
         try:
@@ -231,7 +233,9 @@ def vectors_of_texts(texts: list[Path], lang: str = "en", **options: Any) -> Lan
         needed = {"package": "floret", "install": install}
         raise ValueError(Errors.CRF781.format(what="Learning vectors", reason=error, **needed)) from error
     with TemporaryDirectory() as folder:
-        path, table, source = Path(folder) / "words.txt", Path(folder) / "vectors.floret", ", ".join(map(str, texts))
+        path = Path(folder) / "words.txt"
+        table = Path(folder) / "vectors.floret"
+        source = ", ".join(map(str, texts))
         n_words = 0
         with progress_bar("reading") as progress, path.open("w", encoding="utf8") as file:
             for _, doc in read_raw(texts, tokenizer(lang), _reading(progress)):

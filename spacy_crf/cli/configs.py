@@ -127,7 +127,8 @@ def init_config_cli(
     else:
         words = NO_WORDS if lookups is None else Words.gathered(lookups)
         words = Words((*words.clusters, *(clusters or ())), vectors or words.vectors, gazetteers or words.gazetteers)
-        made_for, optimized = options["--component"].value, (optimize or OptimizeName.efficiency).value
+        made_for = options["--component"].value
+        optimized = (optimize or OptimizeName.efficiency).value
         text = make_config(made_for, (recipe or RecipeName.fast).value, words, optimized, lang, name)
     text = in_language(text, lang, None if segmenter is None else segmenter.value)
     if output == "-":
@@ -235,7 +236,8 @@ def _change(sections: Sections, component: str, before: Sections, after: Section
             _change_settings(lines, before[name][1], new)
             continue
         # Insert the section behind the last one of the same block
-        block, everything = own(name).rpartition(".")[0], list(sections.items())
+        block = own(name).rpartition(".")[0]
+        everything = list(sections.items())
         last = max(n for n, (other, _) in enumerate(everything) if f"{other}.".startswith(f"{block}."))
         sections.clear()
         sections.update([*everything[: last + 1], (own(name), (own(above), new)), *everything[last + 1 :]])
@@ -293,7 +295,9 @@ def _value(line: str) -> str:
 
 
 def _read(stem: str) -> Sections:
-    sections, above, name = {}, "", ""
+    sections = {}
+    above = ""
+    name = ""
     for line in (FOLDER / f"{stem}.cfg").read_text(encoding="utf8").splitlines(keepends=True):
         if line.startswith("["):
             name = line.strip()[1:-1]

@@ -91,7 +91,8 @@ def convert_cli(
         )
     for path, target in targets:
         check_writable(target, path)
-        source, report = Source(path, settings.encoding), Report()
+        source = Source(path, settings.encoding)
+        report = Report()
         with progress_bar(f"reading {path.name}") as progress:
             docs = doc_bin(_followed(read(source, nlp, settings, report), source, progress))
         write_whole(target, docs.to_bytes())

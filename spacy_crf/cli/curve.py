@@ -64,7 +64,8 @@ def curve_cli(
         wanted = sorted(numbers("crf curve", "--shares", shares, lambda share: 0 < share <= 100, must))
         progress(total=sum(wanted))
         settings = read_config(config, ctx, interpolate=False)
-        name, interpolated = _path_of_texts(settings), settings.interpolate()
+        name = _path_of_texts(settings)
+        interpolated = settings.interpolate()
         of_texts: Any = dot_to_object(interpolated, name)
         path = Path(of_texts or "")
         docs = read_docs(path, blank(interpolated["nlp"]["lang"]), ReadSettings(format="spacy", without_spans=True))
@@ -80,7 +81,8 @@ def curve_cli(
     if as_json:
         print(json.dumps([point._asdict() for point in points], indent=2))
         return
-    names, rows = [name for name in points[0].scores if len(points[0].scores) > 1], []
+    names = [name for name in points[0].scores if len(points[0].scores) > 1]
+    rows = []
     for n, point in enumerate(points):
         gain = f"{100 * (point.score - points[n - 1].score):+.2f}" if n else ""
         scores = [f"{100 * point.scores[name]:.2f}" for name in names]
@@ -94,7 +96,8 @@ def curve_cli(
 def _train_share(config: Config, name: str, docs: list[Doc], share: float) -> CurvePoint:
     """Train on a part of the texts. The score is the best evaluation on the dev corpus."""
     with TemporaryDirectory() as folder, quietly():
-        texts, output = Path(folder) / "train.spacy", Path(folder) / "output"
+        texts = Path(folder) / "train.spacy"
+        output = Path(folder) / "output"
         output.mkdir()
         doc_bin(docs).to_disk(texts)
         started = time.perf_counter()

@@ -82,7 +82,9 @@ class Wording:
 def describe(docs: Iterable[Doc], nlp: Language) -> CorpusFacts:
     """Count the contents of Docs. nlp (Language): The pipeline whose tokenizer the training will use."""
     docs = list(docs)
-    found, tags, cats = CorpusFacts(), Counter(), Counter()
+    found = CorpusFacts()
+    tags = Counter()
+    cats = Counter()
     of_entities = _Lengths()
     of_groups: dict[str, _Lengths] = defaultdict(_Lengths)
     of_numbers: dict[str, list[float]] = defaultdict(list)
@@ -166,12 +168,15 @@ def overlap(train: list[Doc], dev: list[Doc]) -> dict[str, Any]:
     texts: dict[str, Doc] = {}
     for doc in train:
         texts.setdefault(_key(doc), doc)
-    known, seen, unseen = {_words(span) for doc in train for span in doc.ents}, Counter(), Counter()
+    known = {_words(span) for doc in train for span in doc.ents}
+    seen = Counter()
+    unseen = Counter()
     for doc in dev:
         for span in doc.ents:
             seen[span.label_] += 1
             unseen[span.label_] += _words(span) not in known
-    of_train, of_dev = _all_labels(train), _all_labels(dev)
+    of_train = _all_labels(train)
+    of_dev = _all_labels(dev)
     return {
         "documents": [f"{_short(doc.text)}{_at(texts[_key(doc)])}{_at(doc)}" for doc in dev if _key(doc) in texts],
         "only_in_dev": sorted(of_dev - of_train),
@@ -267,10 +272,13 @@ def data_cli(
     """Describe annotated texts and suspicious annotation. The command prints labels and lengths of spans, misaligned
     spans, repeated texts, the overlap of train and dev, and words that are annotated in several ways."""
     nlp = blank(lang)
-    settings, report, dev_report = ReadSettings(overlaps="longest", without_spans=True), Report(), Report()
+    settings = ReadSettings(overlaps="longest", without_spans=True)
+    report = Report()
+    dev_report = Report()
     docs = read_docs(path, nlp, settings, report=report)
     dev_docs = read_docs(dev, nlp, settings, report=dev_report) if dev else []
-    facts, dev_facts = describe(docs, nlp), describe(dev_docs, nlp) if dev else None
+    facts = describe(docs, nlp)
+    dev_facts = describe(dev_docs, nlp) if dev else None
     common = overlap(docs, dev_docs) if dev else None
     if as_json:
         found = {"train": asdict(facts) | {"unread": asdict(report)}}

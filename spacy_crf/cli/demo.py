@@ -76,7 +76,9 @@ class Demo:
         wanted = "of spacy_crf that gives labels, to try"
         pipes = our_pipes(nlp, component, wanted, lambda pipe: pipe.labelled, of_tokens=False)
         tell_probabilities(pipes)
-        self._nlp, self._pipes, self._file = nlp, {pipe.name: pipe for pipe in pipes}, file
+        self._nlp = nlp
+        self._pipes = {pipe.name: pipe for pipe in pipes}
+        self._file = file
         if file is not None and len(pipes) > 1:
             raise ValueError(Errors.CRF977.format(names=", ".join(self._pipes)))
         for name, pipe in self._pipes.items() if file is not None else ():
@@ -111,7 +113,9 @@ class Demo:
         RETURNS (Dict[str, Any]): The "components"; each with its "tokens" (word and white space behind it), "spans", and the
             "best" labellings: as many as "n", each with its probability and spans.
         """
-        text, n, sections = _field(given, "text", str), given.get("n", 5), []
+        text = _field(given, "text", str)
+        n = given.get("n", 5)
+        sections = []
         if type(n) is not int or not 1 <= n <= MOST_BEST:
             raise _wrong("n", f"a number from 1 to {MOST_BEST}", n)
         for name, pipe in self._pipes.items():
@@ -119,7 +123,8 @@ class Demo:
             tokens = [[token.text, token.whitespace_] for token in doc]
             if _kind(pipe) == "cats":
                 found = [(p, [[0, len(doc), label]]) for label, p in pipe.probabilities(doc).items()]
-                best, spans = found[:n], [[*found[0][1][0], found[0][0]]]
+                best = found[:n]
+                spans = [[*found[0][1][0], found[0][0]]]
             else:
                 best = [(p, [_plain(span) for span in of]) for p, of in pipe.n_best(doc, n, keep_annotation=True)]
                 mentions = pipe.annotation.mentions_in(pipe(doc))
@@ -148,7 +153,8 @@ class Demo:
             raise ValueError(Errors.CRF975)
         pipe = self._pipe(given)
         doc = doc_before(self._nlp, pipe, _field(given, "text", str))
-        spans, kind = _spans(_field(given, "spans", list), doc), _kind(pipe)
+        spans = _spans(_field(given, "spans", list), doc)
+        kind = _kind(pipe)
         for span in spans:
             pipe.annotation.check_label(span.label_)
             if span.label_ not in pipe.labels:
@@ -312,7 +318,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self) -> tuple[str, bytes]:
         """Type and content of the answer. RAISES (ValueError): With a code, see `STATUS`."""
         self._check_sender()
-        path, demo = self.path.partition("?")[0], self.server.demo
+        path = self.path.partition("?")[0]
+        demo = self.server.demo
         if path not in METHODS:
             raise ValueError(Errors.CRF971.format(path=shown(path)))
         if self.command != METHODS[path]:

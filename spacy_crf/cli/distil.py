@@ -108,7 +108,9 @@ def distil_cli(
             raise ValueError(Errors.CRF788.format(option=f"The pipeline {teacher}", other="TEXTS"))
         settings = {"labels": wanted, "min_prob": min_prob, "min_score": min_score, "n_process": n_process}
         streams = [distil(each, part, **settings) for each, part in zip(teachers, tee(raw, len(teachers)))]
-        docs, n_spans, n_dropped = DocBin(), 0, 0
+        docs = DocBin()
+        n_spans = 0
+        n_dropped = 0
         for of_text in zip(*streams):  # by each teacher
             doc = of_text[0]
             if len(of_text) > 1:
@@ -262,8 +264,11 @@ class Softener:
         min_score: float,
     ):
         self._pipe = None if component is None else nlp.get_pipe(component)
-        self._spans_key, self._score_extension = spans_key, score_extension
-        self._labels, self._min_prob, self._min_score = labels, min_prob, min_score
+        self._spans_key = spans_key
+        self._score_extension = score_extension
+        self._labels = labels
+        self._min_prob = min_prob
+        self._min_score = min_score
 
     def __call__(self, doc: Doc) -> Doc:
         from ..pipeline.supervision import soft_scores

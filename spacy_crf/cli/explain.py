@@ -127,7 +127,8 @@ def explain_cli(
     from ..pipeline.crf_textcat import CRFTextClassifier
 
     check_writable(html, train)
-    nlp, found = load_pipeline(model), []
+    nlp = load_pipeline(model)
+    found = []
     options: dict[str, Any] = {"effect": top} if effect else {}
     if train is not None:  # effects of texts depend on the regularization in the config
         optimizer = nlp.config["training"]["optimizer"] or {}
@@ -238,7 +239,8 @@ def _show_transitions(found: dict[str, Any], label: Optional[str]) -> None:
 
     tags = found["tags"]
     chosen = [n for n, tag in enumerate(tags) if label is None or tag == "O" or tag in (label, f"{tag[:2]}{label}")]
-    steps, ends = found["transitions"]["transitions"], [found["transitions"][name] for name in ("first", "last")]
+    steps = found["transitions"]["transitions"]
+    ends = [found["transitions"][name] for name in ("first", "last")]
     if len(chosen) <= _WIDEST:
         widest = 3 + max([5, *(len(tags[n]) for n in chosen)])
         n_columns = max(1, Console().width // widest - 2)

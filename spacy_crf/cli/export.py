@@ -68,11 +68,13 @@ def export_cli(
         return
     from ..migrate.lite import compare_lite, export_lite, write_lite
 
-    nlp, names = load_pipeline(model), [name.strip() for name in columns.split(",")]
+    nlp = load_pipeline(model)
+    names = [name.strip() for name in columns.split(",")]
     content = export_lite(nlp, component, columns=names, prune=prune, bits=bits)
     write_lite(content, output, kind)
     tables = [table for reader in content["readers"] for table in reader["tables"].values()]
-    n_weights, size = sum(len(table["weights"]) for table in tables), output.stat().st_size / 1e6
+    n_weights = sum(len(table["weights"]) for table in tables)
+    size = output.stat().st_size / 1e6
     msg.good(f"{output}: {counted(len(content['labels']), 'label')}, {counted(n_weights, 'weight')}, {size:.2f} MB")
     if with_reader:
         write_whole(output.parent / "lite.py", Path(lite.__file__).read_bytes())
@@ -171,7 +173,8 @@ class _PipelineTagger:
     """A component of a pipeline, with the methods of `lite.Model` that `crf tag` calls."""
 
     def __init__(self, nlp: Language, component: Optional[str], columns: list[str]):
-        self._nlp, self.columns = nlp, columns
+        self._nlp = nlp
+        self.columns = columns
         Columns(columns)  # checks the names
         checks.expect("orth" in columns, "crf tag", "--columns", ",".join(columns), "with orth, the column of the word")
         [self._pipe, *_] = our_pipes(nlp, component, _ONE_TAG, lambda pipe: pipe.chains[0] is pipe)

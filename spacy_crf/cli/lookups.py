@@ -47,7 +47,9 @@ class Words(NamedTuple):
         """
         from ..features.clusters import LOOKUPS, PACKAGE, VECTORS, Clusters, read_file
 
-        tables, lists, templates = {}, {}, []
+        tables = {}
+        lists = {}
+        templates = []
         for given in self.clusters:
             name, _, source = given.rpartition("=")
             name = name or {PACKAGE: "brown"}.get(source) or _name(Path(source))

@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 _PACKAGE = Path(__file__).parents[1]
 FOLDER = next(folder for folder in (_PACKAGE / "projects", _PACKAGE.parent / "projects") if folder.is_dir())
 _SPLITS = ("train", "dev", "test")
-_MOST_FILES, _MOST_BYTES = 10_000, 4_000_000_000  # of the annotated texts that are copied into a project
+# of the annotated texts that are copied into a project
+_MOST_FILES = 10_000
+_MOST_BYTES = 4_000_000_000
 _WARM_UP = 20  # texts, so that the speed is not that of compiling kernels
 _OF_META = ("name", "version", "description", "author", "email", "url", "license", "sources")
 
@@ -140,7 +142,8 @@ def card_cli(
     if output.exists() and (not output.is_dir() or any(output.iterdir())) and not (output / "meta.json").is_file():
         raise ValueError(Errors.CRF796.format(path=output))
     nlp = load_pipeline(model)
-    pipes, examples = our_pipes(nlp, component), read_examples(data, nlp)
+    pipes = our_pipes(nlp, component)
+    examples = read_examples(data, nlp)
     for _ in nlp.pipe(example.reference.text for example in examples[:_WARM_UP]):
         pass
     scores = nlp.evaluate([Example(example.predicted.copy(), example.reference) for example in examples])
@@ -179,7 +182,8 @@ def _scores(judged: "Judged") -> str:
     """The scores of a component, as a table of Markdown."""
     from ..report.figures import scores
 
-    wrong, n = len({case.doc for case in judged.errors}), len(judged.examples)
+    wrong = len({case.doc for case in judged.errors})
+    n = len(judged.examples)
     lines = [f"### What `{judged.pipe.name}` finds", ""]
     learned = judged.pipe.training.learned.count(judged.examples)
     if learned is None:

@@ -85,7 +85,8 @@ def _show_errors(judged: "Judged", chosen: "list[Case]", most: int) -> None:
     from ..report.cases import KINDS
     from ..report.figures import scores
 
-    columns, rows = ("label", "annotated", "found", "precision", "recall", "F1", "95 %"), []
+    columns = ("label", "annotated", "found", "precision", "recall", "F1", "95 %")
+    rows = []
     for row in scores(judged):
         shares = (f"{100 * share.value:.1f}" for share in (row.precision, row.recall, row.f))
         between = f"{100 * row.f.low:.1f}–{100 * row.f.high:.1f}"
@@ -108,8 +109,10 @@ def _show_errors(judged: "Judged", chosen: "list[Case]", most: int) -> None:
 
 def _around(text: str, first: int, last: int) -> str:
     """The text of a place with some words on each side, or with some letters in texts without spaces."""
-    start, end = max(0, first - _AROUND), last + _AROUND
-    before, after = _SPACE.sub(" ", text[start:first]), _SPACE.sub(" ", text[last:end])
+    start = max(0, first - _AROUND)
+    end = last + _AROUND
+    before = _SPACE.sub(" ", text[start:first])
+    after = _SPACE.sub(" ", text[last:end])
     if start and not text[start - 1].isspace() and " " in before:
         before = before.partition(" ")[2]
     if text[end : end + 1].strip() and " " in after:
@@ -185,7 +188,8 @@ def report_cli(
         with_labels = [of_pipe for of_pipe in judged if of_pipe.cases or not of_pipe.of_texts]
         judged = with_labels or judged  # the texts may have no labels of their own
         progress(advance=1, description="training without each part" if folds else "writing")
-        subjects, suspects = [], None
+        subjects = []
+        suspects = None
         if held_out:
             with _written_by("spacy crf fit", data / SUSPECTS) as text:
                 suspects = of_jsonl(text)
@@ -230,9 +234,11 @@ def calibrate_cli(
         warn_of_learned_texts(pipes, examples, data)
     of_all = {} if held_out else nlp.evaluate(examples)
     for pipe in pipes:
-        scores, name = pipe.score(examples) if held_out else of_all, pipe.name
+        scores = pipe.score(examples) if held_out else of_all
+        name = pipe.name
         prefix = pipe.annotation.scores_prefix
-        calibration, brier = scores[f"{prefix}_calibration"], scores[f"{prefix}_brier"]
+        calibration = scores[f"{prefix}_calibration"]
+        brier = scores[f"{prefix}_brier"]
         if svg is not None:
             points = [(row["probability"], row["right"], row["spans"]) for row in calibration or () if row["spans"]]
             write_whole(svg, charts.alone(charts.reliability(f"{name}: share that is right by probability", points)))
@@ -283,7 +289,8 @@ def threshold_cli(
         checks.expect(len(goals) == 1, "threshold", "--precision", precision, "left out with --recall")
         checks.expect(not expected, "threshold", "--expected", expected, "left out where DATA proves a promise")
         [(of, goal)] = goals.items()
-        alpha, spans_key = 0.05 if alpha is None else alpha, "crf_candidates" if spans_key is None else spans_key
+        alpha = 0.05 if alpha is None else alpha
+        spans_key = "crf_candidates" if spans_key is None else spans_key
         _promise(nlp, data, _with_thresholds(nlp, component), of, goal, alpha, spans_key, per_label=per_label)
         if output is not None:
             save_pipeline(nlp, output)
@@ -339,7 +346,8 @@ def _promise(
     tell_trimmed(pipe, (example.reference for example in examples))
     judged = judge(pipe, annotated_before(nlp, pipe.name, examples))
     found = promises(pipe, judged, goal, alpha, of=of, per_label=per_label)
-    columns, rows = ("label", "min_prob", "annotated", "recall", "precision", "spans a text"), []
+    columns = ("label", "min_prob", "annotated", "recall", "precision", "spans a text")
+    rows = []
     for row in found:
         shares = (f"{100 * share:.2f}" for share in (row.recall, row.precision))
         rows.append((row.label or "all", f"{row.min_prob:g}", f"{row.n_gold:,}", *shares, f"{row.found:.2f}"))

@@ -82,7 +82,8 @@ def brief_errors() -> Iterator[None]:
     except BrokenPipeError:  # the program that reads the output has ended
         raise
     except OSError as error:
-        path, reason = error.filename or "A file", error.strerror or error
+        path = error.filename or "A file"
+        reason = error.strerror or error
         advice = " (make room, and give the same command again)" if is_full(error) else ""
         msg.fail(Errors.CRF706.format(path=path, reason=f"{reason}{advice}"), exits=1)
     except UnicodeError as error:
@@ -94,7 +95,8 @@ def brief_errors() -> Iterator[None]:
             missing is not None
         ):  # spaCy says neither of what package a name is, nor stops before it has listed all others
             name, package = missing.groups()
-            first, others = Errors.CRF717.format(name=name, package=package.replace("_", "-")), []
+            first = Errors.CRF717.format(name=name, package=package.replace("_", "-"))
+            others = []
         msg.fail(first)
         for line in others:  # the first line would take them into its paragraph
             print(line)
@@ -189,7 +191,8 @@ def import_code(path: Optional[Path]) -> None:
             raise ImportError("its name does not end with .py")
         import_file("python_code", path)
     except Exception as error:  # whatever is in the file
-        place, reason = f"The Python file {path} (--code)", f"{type(error).__name__}: {error}"
+        place = f"The Python file {path} (--code)"
+        reason = f"{type(error).__name__}: {error}"
         raise ValueError(Errors.CRF701.format(place=place, reason=reason)) from error
 
 

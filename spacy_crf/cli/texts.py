@@ -19,7 +19,10 @@ from .formats.source import Item, Source, parsed, read_lines, unreadable
 from .formats.spacy_files import docs_of
 
 STANDARD = "-"  # input or output
-PREDICTED, ANNOTATED, SUSPECTS = "predicted.spacy", "annotated.spacy", "suspects.jsonl"  # in a folder of held-out texts
+# in a folder of held-out texts
+PREDICTED = "predicted.spacy"
+ANNOTATED = "annotated.spacy"
+SUSPECTS = "suspects.jsonl"
 _STEPS = 1000  # updates of a progress bar
 _OBJECT = re.compile(r"""\{\s*(["'}]|$)""")  # the beginning of a line that is meant to be a JSON object
 _OPTION = re.compile(r"--[a-z]")  # an option of `convert` in a message
@@ -43,7 +46,8 @@ def read_raw(paths: Iterable[Path], nlp: Language, progress: Optional[Progress] 
     RAISES (ValueError): With file and line, if a text can't be read.
     """
     sizes = [(path, 0 if str(path) == STANDARD else path.stat().st_size) for path in paths]
-    total, before = sum(size for _, size in sizes), 0
+    total = sum(size for _, size in sizes)
+    before = 0
 
     def add_progress(done: int, _: int = 0) -> None:
         if progress is not None:
@@ -74,7 +78,8 @@ def read_items(path: Path, progress: Optional[Progress] = None) -> Iterator[Item
         for place, line in read_lines(sys.stdin.buffer, "the standard input"):
             yield from items_of_line(line, place)
         return
-    source, reported = Source(path), 0
+    source = Source(path)
+    reported = 0
     refuse_binary(path)
     is_json = source.is_json()
     for place, value in source.items() if is_json else source.lines():
@@ -113,7 +118,8 @@ def read_docs(
     report (Report): Collects counts of the contents, and annotation that could not be used.
     RAISES (ValueError): With file and line, if a text can't be read; if there are no texts, or no annotation.
     """
-    settings, report = settings or ReadSettings(), report or Report()
+    settings = settings or ReadSettings()
+    report = report or Report()
     files = sorted(path.rglob("*.spacy")) if path.is_dir() and not brat.is_collection(path) else [path]
     try:
         docs = [doc for file in files for doc in read(Source(file, settings.encoding), nlp, settings, report)]
@@ -144,7 +150,8 @@ def read_examples(path: Path, nlp: Language, spans_key: Optional[str] = None) ->
     spans_key (str): Key of ``doc.spans`` for the spans of files other than .spacy; None for ``doc.ents``.
     RAISES (ValueError): If there are no texts, or one can't be read.
     """
-    report, is_spacy = Report(), path.suffix == ".spacy" or (path.is_dir() and not brat.is_collection(path))
+    report = Report()
+    is_spacy = path.suffix == ".spacy" or (path.is_dir() and not brat.is_collection(path))
     docs = read_docs(path, nlp, ReadSettings(without_spans=is_spacy, spans_key=spans_key), report=report)
     if not is_spacy:
         report.print_warnings()

@@ -122,7 +122,8 @@ def update_cli(
     finders = [pipe for pipe in pipes if hasattr(pipe.annotation, "gold_spans")]
     if labels is not None and not finders:
         raise no_component("that finds entities or spans, which --labels is about", nlp.pipe_names, component)
-    names, keys = [pipe.name for pipe in pipes], {pipe.cfg.get("spans_key") for pipe in pipes}
+    names = [pipe.name for pipe in pipes]
+    keys = {pipe.cfg.get("spans_key") for pipe in pipes}
     spans_key = keys.pop() if len(keys) == 1 else None
     examples = read_examples(data, nlp, spans_key)
     sets = {} if dev is None else {"dev": read_examples(dev, nlp, spans_key)}
@@ -143,7 +144,8 @@ def update_cli(
         nlp.update(examples, sgd=sgd, exclude=others, annotates=annotates)
     save_pipeline(nlp, output)
     for title, texts in sets.items():
-        after, rows = _scores(nlp, names, texts), []
+        after = _scores(nlp, names, texts)
+        rows = []
         for name in {**after, **before[title]}:
             both = (before[title].get(name), after.get(name))
             rows.append((name, *("" if score is None else f"{100 * score:.2f}" for score in both)))
@@ -153,7 +155,8 @@ def update_cli(
 
 def _scores(nlp: Language, names: Iterable[str], examples: list[Example]) -> dict[str, Optional[float]]:
     """The scores of components that have a weight, and the F score of each label."""
-    found, scores = nlp.evaluate(examples), {}
+    found = nlp.evaluate(examples)
+    scores = {}
     for name in names:
         weights: Any = nlp.get_pipe_meta(name).default_score_weights
         for score, weight in weights.items():
@@ -186,7 +189,8 @@ def compile_cli(
     from ..kernels.announcing import announcer
 
     for component in [chosen.value for chosen in components or ComponentName]:
-        before, started = announcer.compiled, time.perf_counter()
+        before = announcer.compiled
+        started = time.perf_counter()
         with TemporaryDirectory() as folder, quietly():
             path = Path(folder, "texts.spacy")
             nlp = spacy.blank("en")
@@ -195,7 +199,8 @@ def compile_cli(
             nlp = init_nlp(load_config(FOLDER / f"{component}.cfg", overrides=paths))
             train(nlp, Path(folder), stdout=io.StringIO(), stderr=io.StringIO())
             list(spacy.load(Path(folder, "model-best")).pipe(_COMPILED_TEXTS))
-        compiled, seconds = announcer.compiled - before, time.perf_counter() - started
+        compiled = announcer.compiled - before
+        seconds = time.perf_counter() - started
         if compiled:
             msg.good(f"{component}: {counted(compiled, 'kernel')} compiled in {seconds:.0f} s")
         else:

@@ -35,7 +35,8 @@ from .shared import (
     read_config,
 )
 
-OWNER, DEFAULT = "crf tune", "spacy_crf.LBFGS.v1"
+OWNER = "crf tune"
+DEFAULT = "spacy_crf.LBFGS.v1"
 PATIENCE = 3  # a training ends after so many evaluations without a better score
 
 
@@ -152,7 +153,8 @@ def tune(
         for fold, some in product(range(folds), _chains(list(of_scheme)))
     ]
     found: dict[Candidate, list[Outcome]] = {candidate: [] for candidate in candidates}
-    done, total = 0, len(candidates) * folds
+    done = 0
+    total = len(candidates) * folds
     on_progress(done, total)
     if workers == 1:
         results: Iterable[Any] = ((task, tuner(task)) for task in tasks)
@@ -205,7 +207,9 @@ class Tuner:
             wanted = "to tune: name one that scores sparse features with --component"
             raise no_component(wanted, nlp.pipe_names, component)
         self.name: str = pipes[0].name
-        self._nlp, self._folds, self._iterations = nlp, folds, iterations
+        self._nlp = nlp
+        self._folds = folds
+        self._iterations = iterations
         interpolated = nlp.config.interpolate()
         self._training = registry.resolve(interpolated["training"], schema=ConfigSchemaTraining)
         names = [self._training["train_corpus"], self._training["dev_corpus"]]
@@ -291,7 +295,8 @@ class _Fold:
     ):
         from ..pipeline.initialization import earlier_annotation
 
-        self.place, self._score_weights = place, weights
+        self.place = place
+        self._score_weights = weights
         self._pipe = _fresh(nlp, name, place[0])
         nlp.initialize(lambda: learned)
         # Features may read the annotation of earlier components
@@ -306,7 +311,8 @@ class _Fold:
         """Train with each optimizer until the score on the held-out texts stops rising. Yields the best evaluations."""
         from ..optimizers.batch import BatchOptimizer
 
-        pipe, objective = self._pipe, None
+        pipe = self._pipe
+        objective = None
         for optimizer in optimizers:
             started = time.perf_counter()
             # A minimum is found sooner from that of the previous optimizer. Not where a tag has several states: strong
@@ -314,13 +320,16 @@ class _Fold:
             goes_on = isinstance(optimizer, BatchOptimizer) and pipe.model.attrs["role"].names_states(pipe.model)
             if objective is None or not goes_on:
                 objective = self._objective(optimizer)
-            best, n_weights, waited = -np.inf, 0, 0
+            best = -np.inf
+            n_weights = 0
+            waited = 0
             while waited < PATIENCE and optimizer.iterations_made(pipe.name) < iterations:
                 optimizer.step(objective, key=pipe.name)
                 score = self._score()
                 waited = 0 if score > best else waited + 1
                 if score >= best:
-                    best, n_weights = score, int(np.count_nonzero(objective.weights()))
+                    best = score
+                    n_weights = int(np.count_nonzero(objective.weights()))
                 if optimizer.stop_reason(pipe.name) is not None:
                     break
             yield Outcome(best, n_weights, time.perf_counter() - started)
@@ -438,7 +447,8 @@ def _shown(value: Any) -> str:
 
 def use(settings: Config, name: str, best: Candidate) -> None:
     """Write a candidate into a config: into the block of the optimizer that trains the component."""
-    component, training = settings["components"][name], settings["training"]
+    component = settings["components"][name]
+    training = settings["training"]
     if best.scheme is not None:
         component["scheme"] = best.scheme
     if _names(component.get("optimizer"), "spacy_crf.Minibatch.v1"):

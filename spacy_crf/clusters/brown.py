@@ -52,7 +52,8 @@ class WordCounter:
     def text(self, min_count: int, *, lower: bool = False, digits: bool = False) -> CountedText:
         """Return the words that occur at least `min_count` times; words that differ only in case (`lower`) or in digits count as
         one word. White space is skipped; a rarer word separates its neighbours."""
-        spelled, place = [], {}
+        spelled = []
+        place = {}
         for key in self._table.keys.tolist():
             word = self._strings[key]
             word = word.lower() if lower else word
@@ -70,7 +71,8 @@ class WordCounter:
 
 def _bigrams(tokens: NDArray[np.int64], n_words: int) -> Bigrams:
     """Count pairs of neighbours. tokens (int64[T]): Ranks of the words, -1 for rare words and ends of texts."""
-    left, right = tokens[:-1], tokens[1:]
+    left = tokens[:-1]
+    right = tokens[1:]
     beside = (left >= 0) & (right >= 0)
     pairs, counts = np.unique(left[beside] * max(1, n_words) + right[beside], return_counts=True)
     left, right = np.divmod(pairs, max(1, n_words))
@@ -105,7 +107,8 @@ class Brown:
         self.text = text
         self.n = n
         self.done = 0  # number of words that are in clusters
-        size, n_words = n + 1, len(text.words)
+        size = n + 1
+        n_words = len(text.words)
         self._window = Window(
             np.zeros((size, size), dtype=np.int32),
             np.zeros((size, size), dtype=np.int32),
@@ -143,12 +146,14 @@ class Brown:
         paths = {int(window.is_used.argmax()): ""}
         for kept, merged in merges[::-1].tolist():
             path = paths[kept]
-            paths[kept], paths[merged] = f"{path}0", f"{path}1"
+            paths[kept] = f"{path}0"
+            paths[merged] = f"{path}1"
         return paths
 
     def to_bytes(self, what: str) -> bytes:
         """Serialize the state. what (str): Description of the texts and settings, which `from_bytes` compares."""
-        bigrams, slots = self.text.bigrams, slots_of(self._window)[: self.done]
+        bigrams = self.text.bigrams
+        slots = slots_of(self._window)[: self.done]
         saved = (bigrams.next_starts, bigrams.next_words, bigrams.next_counts, slots, self._window.losses)
         arrays = {name: _packed(array, dtype) for (name, dtype), array in zip(_SAVED.items(), saved)}
         content = {"what": what, "n": self.n, "done": self.done, "arrays": arrays}
@@ -182,8 +187,11 @@ class Brown:
 
         RAISES (ValueError): For arrays that no clustering has.
         """
-        words, n, done = content["words"], content["n"], content["done"]
-        n_words, size = len(words), n + 1
+        words = content["words"]
+        n = content["n"]
+        done = content["done"]
+        n_words = len(words)
+        size = n + 1
         starts, right, counts, slots, losses = saved
         _expect(all(array.ndim == 1 for array in saved[:4]), "shapes")
         _expect(all(isinstance(word, str) for word in words) and isinstance(content["digits"], bool), "words")
@@ -209,7 +217,9 @@ class Brown:
         _, first, of_word = np.unique(slots, return_index=True, return_inverse=True)
         window.parent[:done] = first[of_word]  # the first word of the class
         inside = (left < done) & (right < done)
-        one, other, of_pairs = slots[left[inside]], slots[right[inside]], counts[inside]
+        one = slots[left[inside]]
+        other = slots[right[inside]]
+        of_pairs = counts[inside]
         np.add.at(window.after, (other, one), of_pairs)
         window.before[:] = window.after.T
         window.first[:] = window.after.sum(axis=0)

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from ..schemes import Segments
 from ..types import Bools, Floats, Ints, StateGraph
 
-OUTSIDE, BREAK = 0, 1
+OUTSIDE = 0
+BREAK = 1
 _FIRST_LABEL = 2
 
 
@@ -122,7 +123,8 @@ def make_automaton(n_states: int, n_events: int) -> Automaton:
 
 def per_sentence(automaton: Automaton) -> Automaton:
     """An automaton that ends at each break and starts anew behind it."""
-    following, scores = automaton.next.copy(), automaton.scores.copy()
+    following = automaton.next.copy()
+    scores = automaton.scores.copy()
     following[:, BREAK] = np.where(automaton.last > -np.inf, 0, -1)
     scores[:, BREAK] = np.where(automaton.last > -np.inf, automaton.last, 0.0)
     return Automaton(following, scores, automaton.last)
@@ -155,7 +157,8 @@ def product(first: Automaton, second: Automaton, *, max_states: Optional[int] = 
     number = {(0, 0): 0}
     pairs = [(0, 0)]
     rows = []
-    next_1, next_2 = first.next[:, representative].tolist(), second.next[:, representative].tolist()
+    next_1 = first.next[:, representative].tolist()
+    next_2 = second.next[:, representative].tolist()
     for a, b in pairs:  # the loop appends to the list
         row = []
         for to in zip(next_1[a], next_2[b]):
@@ -225,7 +228,8 @@ def rule_graph(tags: SpanTags, automaton: Automaton, allowed: np.ndarray) -> Sta
         break, also define the tags that may begin and end sequences.
     RETURNS (StateGraph): The graph over S + 1 tags, with the states that lie on some path, ordered by tag.
     """
-    n_tags, n_states = len(tags.label_of) + 1, automaton.n_states
+    n_tags = len(tags.label_of) + 1
+    n_states = automaton.n_states
     before, after = np.nonzero(allowed)  # tag pairs
     events = tags.events[before, after]
     # State (tag, q) has number tag * Q + q. Each arc is a pair of tags and the automaton's state that reads it.
@@ -233,7 +237,8 @@ def rule_graph(tags: SpanTags, automaton: Automaton, allowed: np.ndarray) -> Sta
     to = automaton.next[:, events]  # [Q, pairs]
     possible = (to >= 0) & (automaton.scores[:, events] > -np.inf)
     from_q, pair = np.nonzero(possible)
-    source, target = before[pair] * n_states + from_q, after[pair] * n_states + to[from_q, pair]
+    source = before[pair] * n_states + from_q
+    target = after[pair] * n_states + to[from_q, pair]
     scores = automaton.scores[from_q, events[pair]]
     # State 0 reads the first event; no sequence begins or ends with a break.
     first = np.full((n_tags, n_states), -np.inf)
@@ -243,11 +248,14 @@ def rule_graph(tags: SpanTags, automaton: Automaton, allowed: np.ndarray) -> Sta
     first[kept, reached[kept]] = automaton.scores[0, opening[kept]]
     last = np.full((n_tags, n_states), -np.inf)
     last[:-1][allowed[:-1, -1]] = automaton.last
-    first, last = first.reshape(-1), last.reshape(-1)
+    first = first.reshape(-1)
+    last = last.reshape(-1)
     useful = _reachable(source, target, first > -np.inf) & _reachable(target, source, last > -np.inf)
     number = np.cumsum(useful) - 1
     kept = useful[source] & useful[target]
-    source, target, scores = number[source[kept]], number[target[kept]], scores[kept]
+    source = number[source[kept]]
+    target = number[target[kept]]
+    scores = scores[kept]
     tag_of = np.repeat(np.arange(n_tags), len(q))[useful]
     return _in_order(source, target, scores, first[useful], last[useful], tag_of)
 

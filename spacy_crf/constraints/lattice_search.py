@@ -54,16 +54,14 @@ _SETUP = 5e-4  # to set up a restricted lattice
 _NODE = 4e-9  # to examine a node
 _ADDED = 2.5e-9  # to connect a node, for each state
 _MADE = 1.5e-8  # to make an arc or variable, for each automaton
-_ARC, _VARIABLE, _MOVE = (
-    5e-9,
-    5e-9,
-    3e-9,
-)  # of an iteration of the descent, for each arc, variable and move of an automaton
-_TRIED, _READ, _VISITED = (
-    2.5e-7,
-    6e-9,
-    7e-8,
-)  # of branch and bound: to try an arc, to read it, for each node
+# of an iteration of the descent, for each arc, variable and move of an automaton
+_ARC = 5e-9
+_VARIABLE = 5e-9
+_MOVE = 3e-9
+# of branch and bound: to try an arc, to read it, for each node
+_TRIED = 2.5e-7
+_READ = 6e-9
+_VISITED = 7e-8
 _BOUND = 4e-9  # of bounds outside the restricted lattice, for each token and move
 
 

@@ -75,7 +75,8 @@ class Follows(Rule):
 class _OnPattern(Rule):
     """Base of the rules that depend on the tokens."""
 
-    local, reads_pattern = True, True
+    local = True
+    reads_pattern = True
     required: ClassVar = {"label": arguments.labels}
     optional: ClassVar = {
         "pattern": (arguments.patterns, None),
@@ -113,7 +114,8 @@ class AtEdges(_OnPattern):
         return "begins" if self.kind == "starts_with" else "ends"
 
     def violations(self, tags, found, opening, closing):
-        of_label, at_start = self._tags(tags), self.kind == "starts_with"
+        of_label = self._tags(tags)
+        at_start = self.kind == "starts_with"
         wrong, edges = (~found.begins, opening) if at_start else (~found.ends, closing)
         always = ~tags.continues.any(axis=0 if at_start else 1)  # tags that always begin, or end, a span
         emissions = wrong[:, None] & of_label & (always | edges[:, None])
@@ -126,7 +128,8 @@ class AtEdges(_OnPattern):
 class Custom(Rule):
     """A registered function (``@spacy.registry.misc``) returns the tags that each token may have."""
 
-    local, reads_tags = True, True
+    local = True
+    reads_tags = True
     required: ClassVar = {"function": arguments.text}
 
     @property
@@ -178,7 +181,8 @@ class Counted(Rule):
         return self._in_scope([self._counter(tags, tags.begins(label), most) for label in self.labels(tags)])
 
     def _counter(self, tags, event, most):
-        bounded_above, bounded_below = self.kind != "at_least", self.kind != "at_most"
+        bounded_above = self.kind != "at_least"
+        bounded_below = self.kind != "at_most"
         if self.n > most:  # a document cannot have so many spans
             automaton = make_automaton(1, tags.n_events)
             if bounded_below and not self.hard:
@@ -263,7 +267,8 @@ class Implication(Rule):
 class Length(Rule):
     """Spans of the label have at least ``min`` and at most ``max`` tokens."""
 
-    bounds_length, by_label = True, True
+    bounds_length = True
+    by_label = True
     required: ClassVar = {"label": arguments.labels}
     optional: ClassVar = {"min": (arguments.count, 1), "max": (arguments.count, None)}
 
@@ -287,14 +292,16 @@ class Length(Rule):
     def _measure(self, tags, begins, inside, most):
         # State: number of tokens of the span so far, 0 outside; the last state stands for all lengths that need no distinction. A
         # span that would need more tokens than a document has is forbidden at its beginning.
-        shortest, longest = self.min, self.max if self.max is not None and self.max <= most else None
+        shortest = self.min
+        longest = self.max if self.max is not None and self.max <= most else None
         if shortest > most:
             automaton = make_automaton(1, tags.n_events)
             automaton.charge(0, begins, self.price)
             return automaton
         size = 1 + max(shortest if longest is None else longest if self.hard else longest + 1, 1)
         automaton = make_automaton(size, tags.n_events)
-        automaton.next[:], automaton.next[:, begins] = 0, 1
+        automaton.next[:] = 0
+        automaton.next[:, begins] = 1
         automaton.next[1:, inside] = np.minimum(np.arange(2, size + 1), size - 1)
         automaton.charge(slice(1, shortest), np.arange(tags.n_events) != inside, self.price)
         automaton.last[1:shortest] = self.price

@@ -87,7 +87,8 @@ def read_jsonl(path: Union[str, Path]) -> list[Table]:
 
     RAISES (ValueError): The message names the line that is no table.
     """
-    path, tables = Path(path), []
+    path = Path(path)
+    tables = []
     try:
         lines = path.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:

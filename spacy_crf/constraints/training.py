@@ -256,7 +256,8 @@ class RuledStructure:
         return group.docs[np.unique(np.searchsorted(group.doc_starts, group.starts[sequences], side="right") - 1)]
 
     def _refuse(self, rule: Rule) -> NoReturn:
-        limit, what = self._rules.most_states, "training under rules"
+        limit = self._rules.most_states
+        what = "training under rules"
         raise ValueError(Errors.CRF614.format(name=rule.name, limit=limit, what=what))
 
     # Methods that each structure adds

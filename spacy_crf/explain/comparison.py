@@ -51,7 +51,8 @@ class Likelihoods(NamedTuple):
     @property
     def odds(self) -> float:
         """Log-odds of the first side against the second."""
-        having, lacking = self.log_z[: self.n_having], self.log_z[self.n_having :]
+        having = self.log_z[: self.n_having]
+        lacking = self.log_z[self.n_having :]
         return float(np.logaddexp.reduce(having) - np.logaddexp.reduce(lacking))
 
     def shares(self, *, of_having: float = 1.0, of_lacking: float = -1.0) -> Floats:
@@ -75,17 +76,25 @@ class Comparison:
         self, pipe: "CRFPipe", reading: Reading, sides: Sides, span: Optional[SpanOf], against: Optional[str] = None
     ):
         docs = reading.docs
-        self.pipe, self.doc, self.reading = pipe, docs[0], reading
-        self.sides, self.span, self.against = sides, span, against
+        self.pipe = pipe
+        self.doc = docs[0]
+        self.reading = reading
+        self.sides = sides
+        self.span = span
+        self.against = against
         self._structure: Structure = pipe.decoding.explained
         preset, clamp = (reading.scores, None) if self.is_of_texts else preset_labellings(pipe, docs, reading.scores)
-        self.ruled, self._joins, fixed = None, False, preset
+        self.ruled = None
+        self._joins = False
+        fixed = preset
         if pipe.rules() is not None:
             self.ruled = Ruled(pipe, docs, preset, clamp)
             self.ruled.leave_out(sides.having, "forbids the span")
             self.ruled.leave_out(sides.lacking, "asks for the span")
-            fixed, graph = self.ruled.apply(), self.ruled.graph()
-            self._joins, self._structure = graph is not None, graph or self._structure
+            fixed = self.ruled.apply()
+            graph = self.ruled.graph()
+            self._joins = graph is not None
+            self._structure = graph or self._structure
         # Compare the sequences of these tokens, or all sequences, since rules may connect them
         starts = np.asarray(reading.scores.starts)
         first = np.searchsorted(starts, sides.tokens.start, side="right") - 1
@@ -134,7 +143,8 @@ class Comparison:
 
     def of_doc(self, uses: Any) -> Any:
         """Extend the uses of the compared tokens' scores to uses of all scores of the Doc."""
-        scores, steps = self.reading.scores, uses.transitions
+        scores = self.reading.scores
+        steps = uses.transitions
         if arrays.axes(uses, "transitions")[0] == "token":
             scores = scores._replace(transitions=np.broadcast_to(0.0, (len(scores[0]), *steps.shape[1:])))
         total = arrays.zeros(scores)
@@ -144,13 +154,16 @@ class Comparison:
     def best(self) -> tuple[NDArray[np.int32], NDArray[np.int32], float]:
         """Find the best labelling of each side, for the compared tokens, and the difference of their scores."""
         if self.ruled is not None:
-            ours, theirs = self.ruled.best(self.sides.having), self.ruled.best(self.sides.lacking)
+            ours = self.ruled.best(self.sides.having)
+            theirs = self.ruled.best(self.sides.lacking)
             if ours is None or theirs is None:
                 raise nothing(self.pipe, has=ours is None)
             return ours[2], theirs[2], theirs[1] - ours[1]
         found = [self._structure.viterbi(work) for work in self.measure().works]
-        scores, n_having = np.array([path.scores.sum() for path in found]), len(self.sides.having)
-        ours, theirs = int(scores[:n_having].argmax()), n_having + int(scores[n_having:].argmax())
+        scores = np.array([path.scores.sum() for path in found])
+        n_having = len(self.sides.having)
+        ours = int(scores[:n_having].argmax())
+        theirs = n_having + int(scores[n_having:].argmax())
         return found[ours].states, found[theirs].states, float(scores[ours] - scores[theirs])
 
     def margin(self) -> float:
@@ -167,7 +180,8 @@ class Comparison:
     def explanation(
         self, kind: str, target: float, base: float, rows: list[Row], totals: dict[str, float], **more: Any
     ) -> Explanation:
-        words, against = [token.text for token in self.doc], f"against {self.against or 'everything else'}"
+        words = [token.text for token in self.doc]
+        against = f"against {self.against or 'everything else'}"
         asked = kind, self.pipe.name, words, self.span, against
         rules = [] if self.ruled is None else [*self.ruled.left_out, *self.ruled.effects()]
         return Explanation(*asked, target, base, rows, totals, rules=rules, **more)
@@ -212,9 +226,13 @@ class Ruled:
 
     def __init__(self, pipe: "CRFPipe", docs: DocBatch, scores: Any, clamp: Any):
         compiled: Any = pipe.rules()  # the caller has asked whether there are rules
-        self._pipe, self._docs, self._scores, self._clamp = pipe, docs, scores, clamp
+        self._pipe = pipe
+        self._docs = docs
+        self._scores = scores
+        self._clamp = clamp
         self._structure = pipe.decoding.explained
-        self._rules, self._facts = compiled.all.upto(len(docs[0])), compiled.matcher(docs)
+        self._rules = compiled.all.upto(len(docs[0]))
+        self._facts = compiled.matcher(docs)
         self._places = self._rules.places
         self.left_out: list[RuleEffect] = []
 
@@ -244,7 +262,8 @@ class Ruled:
 
     def costs(self, path: NDArray[np.int32]) -> dict[int, float]:
         """The cost that each active rule subtracts from the score of a labelling, by the rule's place."""
-        totals, costs = self._rules.totals(path, self._scores.starts, self._docs.bounds)[0], {}
+        totals = self._rules.totals(path, self._scores.starts, self._docs.bounds)[0]
+        costs = {}
         no_scores = arrays.zeros(self._scores)
         for place in self._places:
             prices = self._rules.decodable(no_scores, self._facts, [place])
@@ -254,7 +273,9 @@ class Ruled:
 
     def rows(self, having: NDArray[np.int32], lacking: NDArray[np.int32]) -> list[Row]:
         """The contributions of soft rules to the difference of the scores of two labellings."""
-        ours, theirs, rows = self.costs(having), self.costs(lacking), []
+        ours = self.costs(having)
+        theirs = self.costs(lacking)
+        rows = []
         for rule in self._rules.rules:
             if not rule.hard and ours.get(rule.place, 0.0) != theirs.get(rule.place, 0.0):
                 cost = ours[rule.place] - theirs[rule.place]
@@ -293,7 +314,8 @@ def effects(pipe: "CRFPipe", doc: Doc) -> "tuple[list[Span], list[tuple[Rule, li
     docs = DocBatch([doc])
     _, scores = by_steps(pipe.parts(), docs, pipe.model.predict(docs))
     facts = compiled.matcher(docs)
-    every, structure = compiled.all.rules, pipe.decoding.structure
+    every = compiled.all.rules
+    structure = pipe.decoding.structure
 
     def best(rules: "list[Rule]") -> tuple[list[Span], float]:
         some = pipe.decoding.compile_rules(constraints.only(rules.__contains__))
@@ -304,10 +326,12 @@ def effects(pipe: "CRFPipe", doc: Doc) -> "tuple[list[Span], list[tuple[Rule, li
         return pipe.spans_of(doc, pipe.decoding.segments(found.tags, scores.starts)), score
 
     before, score = best([])
-    now, changes = before, []
+    now = before
+    changes = []
     for n, rule in enumerate(every, start=1):
         spans, less = best(every[:n])
         if spans != now:
             changes.append((rule, spans, score - less))
-            now, score = spans, less
+            now = spans
+            score = less
     return before, changes

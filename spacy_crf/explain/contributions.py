@@ -41,7 +41,8 @@ def contrast(comparison: Comparison) -> Explanation:
 
     def spans(path: NDArray[np.int32]) -> list[SpanOf]:
         found: Segments = pipe.decoding.segments(pipe.decoding.tags(path), comparison.scores.starts)
-        shift, columns = comparison.tokens.start, zip(*(column.tolist() for column in found))
+        shift = comparison.tokens.start
+        columns = zip(*(column.tolist() for column in found))
         return [(begin + shift, end + shift, pipe.labels[label]) for begin, end, label in columns]
 
     totals = {"score": target, **comparison.probability(comparison.measure().odds)}
@@ -81,13 +82,16 @@ def _transitions(path: NDArray[np.int32], opening: NDArray[np.bool_]) -> set[tup
 # ---------------------------------------------------------------------------------------------------------- log-odds
 
 _NODES, _FACTORS = np.polynomial.legendre.leggauss(16)
-_RELATIVE, _SMALLEST = 2e-7, 1e-3  # error of the integral relative to the log-odds, or to this where they are smaller
+# error of the integral relative to the log-odds, or to this where they are smaller
+_RELATIVE = 2e-7
+_SMALLEST = 1e-3
 _MOST_HALVINGS = 12
 
 
 def log_odds(comparison: Comparison) -> Explanation:
     """Explain by log-odds: the rows add up to the log-odds."""
-    base, target = _scaled(comparison, 0.0).odds, comparison.measure().odds
+    base = _scaled(comparison, 0.0).odds
+    target = comparison.measure().odds
     uses = integrate(comparison, (0.0, 1.0), (base, target), _RELATIVE * max(abs(target), _SMALLEST))
     rows = comparison.reading.rows(comparison.of_doc(uses))
     totals = comparison.probability(target) | {"all labellings alike": base}
@@ -103,7 +107,8 @@ def integrate(
     odds (Tuple[float, float]): The log-odds at the ends of the interval.
     most_left (float): Largest error of the integral.
     """
-    middle, half = sum(interval) / 2, (interval[1] - interval[0]) / 2
+    middle = sum(interval) / 2
+    half = (interval[1] - interval[0]) / 2
     measured = (_scaled(comparison, middle + half * node) for node in _NODES)
     parts = (comparison.uses(one, factor * half * one.shares()) for one, factor in zip(measured, _FACTORS))
     found = reduce(arrays.added, parts)
@@ -178,7 +183,8 @@ def _feature_rows(reading: Reading, uses: tuple[Any, Any]) -> Iterator[Row]:
         numbers = terms.place * (terms.feature.max() + 1) + terms.feature
         _, first, group = np.unique(numbers, return_index=True, return_inverse=True)
         having, lacking = (array.reshape(len(array), -1)[terms.row[first]] for array in (having, lacking))
-        cells, shape = group * having.shape[1] + terms.column, having.shape
+        cells = group * having.shape[1] + terms.column
+        shape = having.shape
         if mix is not None:  # columns do not exclude each other, but states do
             having, lacking = (side.emissions[terms.row[first]] for side in uses)
         losses = _losses(_sums(cells, terms.value * terms.weight, shape, mix), (having, lacking))
@@ -229,7 +235,8 @@ def contrast_of_labels(comparison: Any) -> Explanation:
 
         score(y) = E[score(y, h) | y] + H(h | y)
     """
-    measured, target = comparison.measure(), comparison.margin()
+    measured = comparison.measure()
+    target = comparison.margin()
     uses = uses_between_labels(comparison, measured)
     base = 0.0 if "path" in comparison.pipe.decoding.structure.answers else target - dot(comparison.scores, uses)
     totals = {"score": target, **comparison.probability(measured.odds)}

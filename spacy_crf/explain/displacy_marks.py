@@ -87,9 +87,12 @@ def _spans(doc: Doc) -> list[Span]:
 
 def _mark(span: Span, options: dict[str, Any], colors: dict[str, str]) -> dict[str, Any]:
     probability = span._.crf_prob
-    told, percent, faint = escape(span.label_), "", 0.0
+    told = escape(span.label_)
+    percent = ""
+    faint = 0.0
     if probability is not None:
-        told, percent = f"{told}, probability {probability:.4f}", f" {probability:.0%}"
+        told = f"{told}, probability {probability:.4f}"
+        percent = f" {probability:.0%}"
         faint = round(_FAINTEST * (1.0 - probability), 3)
     link = options.get("kb_url_template")
     params = {"told": told, "percent": percent, "faint": faint, "text": escape(span.text)}

@@ -25,9 +25,12 @@ class SpanPlace:
     """A span in a sequence of T tokens: its tokens are ``begin:end``; its label is a number, -1 for ``O``."""
 
     def __init__(self, begin: int, end: int, label: int, starts: NDArray[np.int64]):
-        self.begin, self.end, self.label = begin, end, label
+        self.begin = begin
+        self.end = end
+        self.label = label
         self.size = int(starts[-1])
-        self.opens, self.closes = begin in starts, end in starts
+        self.opens = begin in starts
+        self.closes = end in starts
         self.tokens = range(begin, end)
 
 
@@ -43,7 +46,8 @@ class ChainEvents:
         self._label_of = decoding.label_of_states
         continues: Any = decoding.spans.continues  # tags have it, segments do not
         self._mask: TransitionMask = decoding.mask()
-        self._continues, self._continued = continues.any(axis=0), continues.any(axis=1)
+        self._continues = continues.any(axis=0)
+        self._continued = continues.any(axis=1)
 
     def having(self, place: SpanPlace) -> list[NDArray[np.bool_]]:
         """Clamps of the labellings with the span; for ``O``, of the labellings in which all its tokens are outside."""
@@ -73,10 +77,12 @@ class ChainEvents:
 
     def _upto(self, place: SpanPlace, token: int) -> list[Allowed]:
         """Events in which the span begins at its first token and continues up to, not including, this token."""
-        of_label, begin = self._of_label(place), place.begin
+        of_label = self._of_label(place)
+        begin = place.begin
         starts: list[Allowed] = [{begin: of_label}]
         if not place.opens:  # a continuing tag begins a span only behind a tag that can't be continued
-            goes_on, continued = of_label & self._continues, of_label & self._continued
+            goes_on = of_label & self._continues
+            continued = of_label & self._continued
             starts = [{begin: of_label & ~goes_on}, {begin - 1: ~continued, begin: goes_on}]
         for at in range(begin + 1, token):
             starts = [going for so_far in starts for going in self._joined(so_far, at, of_label)]
@@ -91,7 +97,8 @@ class ChainEvents:
         """Events in which, in addition, the token does not continue the span of the previous token."""
         if token == place.end and place.closes:
             return [so_far]
-        before, goes_on = so_far[token - 1], self._of_label(place) & self._continues
+        before = so_far[token - 1]
+        goes_on = self._of_label(place) & self._continues
         cut = so_far | {token - 1: before & ~self._continued}
         return [cut, so_far | {token - 1: before & self._continued, token: ~goes_on}]
 
@@ -144,7 +151,8 @@ class SegmentEvents:
         self, place: SpanPlace, end: int, begins: set[int], state: Optional[int] = None, upto: Optional[int] = None
     ) -> SegmentClamp:
         """Clamp with a segment from the first token up to, not including, `end`; or with tokens of a state."""
-        clamp, upto = self._free(place), end if upto is None else upto
+        clamp = self._free(place)
+        upto = end if upto is None else upto
         clamp.states[place.begin : upto] = np.arange(self._n_states) == (1 + place.label if state is None else state)
         clamp.may_begin[place.begin + 1 : end] = False
         for token in begins - {place.size}:

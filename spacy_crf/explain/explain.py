@@ -93,9 +93,12 @@ def ask(pipe: "CRFPipe", doc: Doc, span: Any, against: Against) -> Comparison:
         sides, in_words = reader.labellings(against)
         return Comparison(pipe, reading, sides, None, in_words)
     wanted = reader.span(span)
-    place, events = reader.place(wanted), reader.events
+    place = reader.place(wanted)
+    events = reader.events
     if against is None:
-        lacking, other, in_words = events.lacking(place), place, None
+        lacking = events.lacking(place)
+        other = place
+        in_words = None
     elif isinstance(against, (str, Span)):
         rival = reader.span(against) if isinstance(against, Span) else (*wanted[:2], against)
         is_outside = isinstance(against, str) and against in ("", "O") and against not in pipe.labels
@@ -103,10 +106,12 @@ def ask(pipe: "CRFPipe", doc: Doc, span: Any, against: Against) -> Comparison:
         other = SpanPlace(*rival[:2], -1, reader.starts) if is_outside else reader.place(rival)
         if rival == wanted:
             raise ValueError(_cant(pipe, f"'{doc[wanted[0] : wanted[1]].text}'", "`against` asks for the same"))
-        lacking, in_words = events.having(other), f"'{doc[rival[0] : rival[1]].text}' as {rival[2]}"
+        lacking = events.having(other)
+        in_words = f"'{doc[rival[0] : rival[1]].text}' as {rival[2]}"
     else:
         clamp, spelled = reader.only(against)
-        lacking, other = [clamp], SpanPlace(0, len(doc), -1, reader.starts)
+        lacking = [clamp]
+        other = SpanPlace(0, len(doc), -1, reader.starts)
         in_words = f"the labelling {spelled}"
     tokens = slice(min(place.begin, other.begin), max(place.end, other.end))
     return Comparison(pipe, reading, Sides(events.having(place), lacking, tokens), wanted, in_words)
@@ -116,7 +121,9 @@ class _SpanReader:
     """Reads the spans and labellings that users ask about."""
 
     def __init__(self, pipe: "CRFPipe", doc: Doc, reading: Reading):
-        self._pipe, self._doc, self._reading = pipe, doc, reading
+        self._pipe = pipe
+        self._doc = doc
+        self._reading = reading
         self.starts = np.asarray(reading.scores.starts)
         self.events = events_of(pipe.decoding)
 
@@ -161,7 +168,8 @@ class _SpanReader:
 
     def only(self, spans: Iterable[Span]) -> tuple[Any, str]:
         """The clamp that allows a single labelling, and the labelling in words."""
-        found, decoding = labelling(self._pipe.name, self._doc, spans), self._pipe.decoding
+        found = labelling(self._pipe.name, self._doc, spans)
+        decoding = self._pipe.decoding
         places = [self.place(span) for span in found]
         columns = zip(*((place.begin, place.end, place.label) for place in places))
         segments = Segments(*(np.array(c, dtype=np.int64) for c in columns)) if found else NO_SEGMENTS

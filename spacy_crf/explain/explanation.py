@@ -237,7 +237,9 @@ class Explanation:
             table.add_row(Text(contribution, style), *map(Text, cells))
         return Group(Text(self.title, "bold"), *map(Text, self.told()), table)
 
-    __str__, _repr_html_, __rich__ = to_text, to_html, to_rich
+    __str__ = to_text
+    _repr_html_ = to_html
+    __rich__ = to_rich
 
 
 def aligned(rows: list[tuple[str, ...]]) -> str:
@@ -250,7 +252,8 @@ def shorter(text: str, most: int = 60) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-_MOST_TAGS, _MOST_FLIPS = 3, 3
+_MOST_TAGS = 3
+_MOST_FLIPS = 3
 _LOSSES = "how much the log-odds fall without each word:"
 _SHARES = "shares of the score, not what would change without a text"
 
@@ -328,7 +331,8 @@ def _marked(explanation: Explanation) -> str:
     start, end, _ = explanation.span or (0, 0, "")
     words = []
     for n, word in enumerate(explanation.words):
-        text, value = escape(word), sums.get(n, 0.0)
+        text = escape(word)
+        value = sums.get(n, 0.0)
         if start <= n < end and end - start < len(explanation.words):
             text = f"<u>{text}</u>"
         if value:

@@ -39,9 +39,12 @@ Ends = tuple[NDArray[np.int64], NDArray[np.int64]]  # the first token of each pl
 def read_by(template: str) -> tuple[list[int], list[int], bool]:
     """The tokens that a template reads: offsets from the first token of a place, offsets from its last token, and whether it
     reads all tokens in between."""
-    begin, end, inside = [], [], False
+    begin = []
+    end = []
+    inside = False
     for part in template.split("|"):
-        match, offset = _SEGMENT.match(part), offset_of(part)
+        match = _SEGMENT.match(part)
+        offset = offset_of(part)
         if match is None:
             begin += [] if offset is None else [offset]
         elif match[1] in ("first", "before"):
@@ -91,7 +94,8 @@ class Terms(NamedTuple):
         of_template: dict[str, list[int]] = {}
         for n, row in enumerate(features.tolist()):
             of_template.setdefault(self.name(row).template, []).append(n)
-        tokens, weights = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
+        tokens = [np.zeros(0, dtype=np.int64)]
+        weights = [np.zeros(0, dtype=np.int64)]
         for template, chosen in of_template.items():
             some = np.flatnonzero(np.isin(number, chosen))
             from_begin, from_end, inside = read_by(template)
@@ -101,7 +105,8 @@ class Terms(NamedTuple):
             if inside:
                 tokens.append(arrays.ranges(begin[some], end[some]))
                 weights.append(np.repeat(some, end[some] - begin[some]))
-        token, weight = np.concatenate(tokens), np.concatenate(weights)
+        token = np.concatenate(tokens)
+        weight = np.concatenate(weights)
         order = np.argsort(token, kind="stable")
         return Readers(token[order], weight[order])
 
@@ -157,14 +162,18 @@ def _(role: SparseNode, layer: Model, docs: DocBatch) -> LayerTerms:
     features: SparseFeatures = role.features(layer)
     units = None if features.unit is None else UnitRows.of(features.unit, docs.sequence_starts(), docs.bounds)
     features = features if units is None else features.of_unit(TOKEN)  # so each feature has a token
-    found, own = features.look_up(docs), {}
+    found = features.look_up(docs)
+    own = {}
     if any(isinstance(table.index, HashedIndex) for table in features.tables.values()):
         found, own = _named(features, docs, found)  # vectors are not hashed
-    size, terms, sums = int(found.starts[-1]), [], {}
+    size = int(found.starts[-1])
+    terms = []
+    sums = {}
     n_rows: Any = None if units is None else len(units.tokens) - 1
     for kind, of_kind in found.features.items():
         name, of = features.kinds[kind]
-        tokens, table = _tokens_of(found.listed if of == "spans" else None, size), features.tables[name]
+        tokens = _tokens_of(found.listed if of == "spans" else None, size)
+        table = features.tables[name]
         place, row, column, value, weight = _expand(table, layer.get_param(name), of_kind, own.get(name))
         rows = place if units is None else np.repeat(np.arange(n_rows), np.diff(units.tokens))[place]
         named = partial(Feature.of, own.get(name, table.index))
@@ -194,8 +203,10 @@ def _expand(table: Any, weights: Any, found: TokenFeatures, own: Optional[Featur
     """
     rows = found.rows.astype(np.int64)
     weight_rows = rows if own is None else table.index.rows(own.keys).astype(np.int64)[rows]
-    begin, end = table.pair_starts[weight_rows], table.pair_starts[weight_rows + 1]
-    pairs, counts = arrays.ranges(begin, end), end - begin
+    begin = table.pair_starts[weight_rows]
+    end = table.pair_starts[weight_rows + 1]
+    pairs = arrays.ranges(begin, end)
+    counts = end - begin
     place = np.repeat(np.repeat(np.arange(len(found.starts) - 1), np.diff(found.starts)), counts)
     values = np.ones(len(rows)) if found.values is None else found.values.astype(np.float64)
     columns = table.pair_columns[pairs].astype(np.int64)
@@ -204,10 +215,12 @@ def _expand(table: Any, weights: Any, found: TokenFeatures, own: Optional[Featur
 
 def _of_vectors(terms: Terms, index: VectorIndex) -> Terms:
     """Make terms with one feature for each vector; its weight is the product of the vector and the weights of its dimensions."""
-    n_offsets, size = len(index.offsets), int(np.prod(terms.shape[1:]))
+    n_offsets = len(index.offsets)
+    size = int(np.prod(terms.shape[1:]))
     cells = (terms.place * n_offsets + terms.feature // index.width) * size + terms.column
     used, first, where = np.unique(cells, return_index=True, return_inverse=True)
-    place, column = used // size, used % size
+    place = used // size
+    column = used % size
     return terms._replace(
         place=place // n_offsets,
         row=terms.row[first],
@@ -226,7 +239,9 @@ def _named(features: SparseFeatures, docs: DocBatch, found: Any) -> tuple[Any, d
     """
     compiled = features.compile()  # a reader of its own: it keeps names, and makes the tables of words anew
     compiled.reader.keep_names(True)
-    columns, own, named = compiled.reader.read(docs), {}, {}
+    columns = compiled.reader.read(docs)
+    own = {}
+    named = {}
     for kind, templates in compiled.templates.items():
         builder = IndexBuilder(templates, FeatureIndex.empty())
         named[kind] = builder.add(columns)
@@ -254,7 +269,8 @@ def read_whole(layer: Model, docs: DocBatch, source: str) -> LayerTerms:
 def _whole(of: str, scores: Floats, spans: Any, source: str = ENCODER) -> Terms:
     place, column = (index.ravel() for index in np.indices(scores.shape))
     tokens = _tokens_of(None if spans is None else spans.listed, len(scores) if spans is None else len(spans.begins))
-    ones, feature = np.ones(scores.size), Feature(source, source, None)
+    ones = np.ones(scores.size)
+    feature = Feature(source, source, None)
     nothing = np.zeros(scores.size, dtype=np.int64)
     return Terms(of, place, place, column, ones, scores.ravel(), nothing, lambda row: feature, tokens, scores.shape)
 
@@ -263,7 +279,8 @@ def read_terms(given: TokenTerms, emissions: Emissions) -> LayerTerms:
     """Present the scores that tokens receive from elsewhere as a layer of the model."""
     (names, tokens, scores, template), (size, starts) = given, (emissions.scores.shape, emissions.starts)
     some, column = np.nonzero(scores)
-    values, every = (np.ones(len(some)), scores[some, column]), np.arange(size[0])
+    values = (np.ones(len(some)), scores[some, column])
+    every = np.arange(size[0])
 
     def name(row: int) -> Feature:
         return Feature(names[row], template, 0)
@@ -290,11 +307,16 @@ class Reading:
     """
 
     def __init__(self, pipe: "CRFPipe", docs: DocBatch):
-        self.docs, self._tags, self._model = docs, names_of(pipe), pipe.model
+        self.docs = docs
+        self._tags = names_of(pipe)
+        self._model = pipe.model
         models, shares = zip(*members_of(pipe.model))
-        self._models, self._shares = models, shares
+        self._models = models
+        self._shares = shares
         nodes, weights, mixes = zip(*[model.attrs["role"].explained(model) for model in models])
-        self._architecture, self._weights, self._mixes = nodes[0], weights, mixes
+        self._architecture = nodes[0]
+        self._weights = weights
+        self._mixes = mixes
         self._layers = [_read_layers(model, docs) for model in models]
         params = self._architecture.params
         # Weights that all tokens share, summed over the members of a pool
@@ -306,7 +328,8 @@ class Reading:
 
     def _join(self, outputs: list[tuple[Any, ...]]) -> Any:
         """Combine outputs of the layers of each member into scores."""
-        join, potentials = self._architecture.join, self._architecture.potentials
+        join = self._architecture.join
+        potentials = self._architecture.potentials
         found = [join(own, potentials(*member)) for own, *member in zip(outputs, self._models, self._weights)]
         return found[0] if len(found) == 1 else self._architecture.weighted_sum(found, np.array(self._shares))
 
@@ -380,7 +403,8 @@ class Reading:
         rows = []
         for token, before, after, use in steps or ():
             place = tuple(self._architecture.places_of(np.array([before, after])))
-            weight, tags = float(self.shared["transitions"][place]), (self._tags[before], self._tags[after])
+            weight = float(self.shared["transitions"][place])
+            tags = (self._tags[before], self._tags[after])
             feature = Feature.shared("transitions")
             rows.append(Row(*feature, token, token + 1, tags, 1.0, weight, use, weight * use))
         for name, of_name in self._architecture.derivatives(derivative).items():
@@ -388,7 +412,8 @@ class Reading:
                 continue
             weights = self.shared[name]
             for index in np.argwhere((of_name != 0.0) & (weights != 0.0)).tolist():
-                weight, use = float(weights[tuple(index)]), float(of_name[tuple(index)])
+                weight = float(weights[tuple(index)])
+                use = float(of_name[tuple(index)])
                 tags = self.names_of(name, tuple(index[1:] if name == "lengths" else index))
                 feature = Feature.shared(name, index[0])
                 rows.append(Row(*feature, None, None, tags, 1.0, weight, use, weight * use))

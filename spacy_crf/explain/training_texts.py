@@ -97,13 +97,15 @@ def texts(
     of_rules = sum(row.contribution for row in weights if row.feature.startswith("rule "))
     base = of_rules - l1 * uses.signs() / (2 * l2)
     shares = np.array([slope for _, slope in uses.slopes(examples)]) / (-2 * l2)
-    left, scale = base + shares.sum() - target, sum(abs(row.contribution) for row in weights)
+    left = base + shares.sum() - target
+    scale = sum(abs(row.contribution) for row in weights)
     if abs(left) > _MOST_LEFT * max(scale, 1e-9):
         raise refuse(
             f"they add up to {target + left:.4f}, but the contrast is {target:.4f}. Give exactly the texts of the training, its "
             f"l2 and l1 (here {l2:g} and {l1:g}), and train until L-BFGS stops by itself, with a smaller delta"
         )
-    totals, effects = {"score": target}, {}
+    totals = {"score": target}
+    effects = {}
     if n_effects:
         odds, effects = effects_of_texts(comparison, LeftOut(pipe, examples, l2, l1), n_effects)
         totals |= comparison.probability(odds)
@@ -118,7 +120,8 @@ def texts(
 def effects_of_texts(comparison: Comparison, left_out: "LeftOut", n: int) -> tuple[float, dict[int, float]]:
     """Compute the log-odds, and their change without each of the n texts with the largest effects."""
     docs = comparison.reading.docs
-    measured, effects = comparison.measure(), {}
+    measured = comparison.measure()
+    effects = {}
     uses = comparison.of_doc(comparison.uses(measured, measured.shares()))
     for number in left_out.influential(Direction.of_scores(comparison.pipe, docs, uses), n):
         moved = comparison.cut(left_out.change(number).scores(docs))
@@ -138,14 +141,17 @@ class LeftOut:
 
     def __init__(self, pipe: "CRFPipe", examples: list[Example], l2: float, l1: float):
         reason: Optional[str] = None
-        self._pipe, pipe = pipe, pipe.learner
+        self._pipe = pipe
+        pipe = pipe.learner
         if not getattr(pipe.loss, "smooth", True):
             reason = f"its loss {type(pipe.loss).__name__} has no second derivatives"
         elif not pipe.model.attrs["role"].names_states(pipe.model):
             reason = "annotation does not name its states, and training anew may end at another optimum"
         if reason is not None:
             raise ValueError(Errors.CRF834.format(name=pipe.name, reason=reason))
-        self._examples, self._l2, self._l1 = examples, l2, l1
+        self._examples = examples
+        self._l2 = l2
+        self._l1 = l1
         self._objective = self._of(pipe.training.blocks(examples))
         self._weights = self._objective.weights()
         self._gradient = self._objective.evaluate(self._weights)[1]
@@ -170,7 +176,9 @@ class LeftOut:
         return self._direction(self._step(number))
 
     def _step(self, number: int) -> Floats:
-        own, weights, free = self._of([[self._examples[number]]]), self._weights, self._free
+        own = self._of([[self._examples[number]]])
+        weights = self._weights
+        free = self._free
         slope = own.evaluate(weights)[1]
 
         def gradient(at: Floats) -> Floats:
@@ -202,7 +210,9 @@ class LeftOut:
 
 def _solve(product: Callable[[Floats], Floats], right: Floats) -> Floats:
     """Solve A x = right by conjugate gradients, to `_PRECISION`; `product` multiplies a vector by A."""
-    x, left, along = np.zeros_like(right), right.copy(), right.copy()
+    x = np.zeros_like(right)
+    left = right.copy()
+    along = right.copy()
     size = right @ right
     enough = _PRECISION**2 * size
     for _ in range(_MOST_PRODUCTS):
@@ -215,7 +225,8 @@ def _solve(product: Callable[[Floats], Floats], right: Floats) -> Floats:
         step = size / curvature
         x += step * along
         left -= step * image
-        before, size = size, left @ left
+        before = size
+        size = left @ left
         along = left + size / before * along
     return x
 
@@ -231,13 +242,16 @@ class Direction:
     """
 
     def __init__(self, pipe: "CRFPipe", of_layers: dict[str, Floats], shared: dict[str, Floats]):
-        self._pipe, self._architecture = pipe, pipe.model.attrs["role"]
-        self.of_layers, self.shared = of_layers, shared
+        self._pipe = pipe
+        self._architecture = pipe.model.attrs["role"]
+        self.of_layers = of_layers
+        self.shared = shared
 
     @classmethod
     def of_scores(cls, pipe: "CRFPipe", docs: DocBatch, derivative: Any) -> "Direction":
         """Compute the uses of each weight in a sum of scores of texts, from the uses of each score."""
-        model, of_layers = pipe.model, {}
+        model = pipe.model
+        of_layers = {}
         architecture = model.attrs["role"]
         found = _look_up(model, docs)
         parts = architecture.part(derivative, _outputs(model, found, _learned(model)[0]))
@@ -281,7 +295,8 @@ class Direction:
         bounds = learner.decoding.bounds(data.docs).tolist()
         scores, along = self._both(data)
         for begin, end in itertools.pairwise(bounds):
-            rows, sequences = slice(begin, end), slice(*np.searchsorted(data.starts, [begin, end]))
+            rows = slice(begin, end)
+            sequences = slice(*np.searchsorted(data.starts, [begin, end]))
             if begin == end:
                 yield 0.0
                 continue
@@ -302,8 +317,10 @@ class Direction:
     def _both(self, data: AnnotatedDocs) -> tuple[Any, Any]:
         """The scores of texts, and their changes along the direction."""
         model = self._pipe.learner.model
-        found, (of_layers, shared) = _look_up(model, DocBatch.of(data.docs)), _learned(model)
-        join, potentials = model.attrs["role"].join, model.attrs["role"].potentials(model, shared)
+        found = _look_up(model, DocBatch.of(data.docs))
+        (of_layers, shared) = _learned(model)
+        join = model.attrs["role"].join
+        potentials = model.attrs["role"].potentials(model, shared)
         along = join(_outputs(model, found, self.of_layers), self.shared)
         return join(_outputs(model, found, of_layers), potentials), along
 

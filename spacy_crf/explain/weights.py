@@ -88,7 +88,8 @@ def blocks_of(role: Node, model: Model) -> Iterator[Block]:
 def _(role: SparseNode, model: Model) -> Iterator[Block]:
     features = role.features(model)
     for name, table in features.tables.items():
-        rows, columns = table.rows_of_pairs(), table.pair_columns.astype(np.int64)
+        rows = table.rows_of_pairs()
+        columns = table.pair_columns.astype(np.int64)
         states = divmod(columns, features.n_states) if features.is_of_pairs(name) else (columns,)
         own = table.counts, templates_of(table.index, rows)
         yield Block(name, model.get_param(name), tuple(states), rows, partial(Feature.of, table.index), *own)
@@ -138,7 +139,8 @@ def largest(
     if top is not None:
         top = checks.count(pipe.owner, "top", top, least=0, most=checks.ANY)
     pipe.require_ready([])
-    wanted, names = _states_of(pipe, label), names_of(pipe)
+    wanted = _states_of(pipe, label)
+    names = names_of(pipe)
     wanted = np.append(wanted, np.full(len(names) - len(wanted), label is None))
     found = []
     for block in blocks(pipe):
@@ -152,7 +154,8 @@ def largest(
 
 
 def _row(block: Block, n: int, tags: list[str]) -> WeightRow:
-    row, numbers = int(block.rows[n]), [int(states[n]) for states in block.states]
+    row = int(block.rows[n])
+    numbers = [int(states[n]) for states in block.states]
     if block.label_of is not None:  # the first state of each label stands for it
         numbers = [int((block.label_of == number).argmax()) for number in numbers]
     count = None if block.counts is None else int(block.counts[row]) or None
@@ -169,7 +172,8 @@ def _states_of(pipe: "CRFPipe", label: Optional[str]) -> NDArray[np.bool_]:
 
     RAISES (ValueError): CRF846 for any other name.
     """
-    names, tags = pipe.decoding.state_names(), pipe.tags()
+    names = pipe.decoding.state_names()
+    tags = pipe.tags()
     if label is None:
         return np.ones(len(names), dtype=bool)
     if label in pipe.labels:
@@ -266,7 +270,8 @@ def _transitions(pipe: "CRFPipe") -> dict[str, Any]:
     if isinstance(members[0][0].attrs["role"], OfTexts):
         return {}  # of texts, whose weights are among the others
     nodes, every, _ = zip(*[model.attrs["role"].explained(model) for model, _ in members])
-    possible, found = nodes[0].possible(members[0][0]), {}
+    possible = nodes[0].possible(members[0][0])
+    found = {}
     for name in ("transitions", "first", "last"):
         weights: Any = sum(share * own[name] for (_, share), own in zip(members, every))
         listed: Any = np.where(possible[name], weights.astype(object), None)

@@ -30,13 +30,17 @@ def words(comparison: Comparison, candidates: int = 5, near: int = 50) -> Explan
     """
     candidates = checks.count(comparison.pipe.owner, "candidates", candidates, least=0, most=1000)
     near = checks.count(comparison.pipe.owner, "near", near, least=0, most=checks.ANY)
-    odds, first, last = comparison.measure().odds, comparison.tokens.start, comparison.tokens.stop
+    odds = comparison.measure().odds
+    first = comparison.tokens.start
+    last = comparison.tokens.stop
     if comparison.is_of_texts:
-        first, last = 0, len(comparison.doc)
+        first = 0
+        last = len(comparison.doc)
     elif comparison.span is not None:
         first = max(first, comparison.span[0] - near)
         last = min(last, comparison.span[1] + near)
-    label, rows = () if comparison.span is None else (comparison.span[2],), []
+    label = () if comparison.span is None else (comparison.span[2],)
+    rows = []
     for token in range(first, last):
         loss = odds - _odds_without(comparison, token)
         rows.append(Row(comparison.doc[token].text, "word", 0, token, token + 1, label, 1.0, loss, 1.0, loss))
@@ -79,7 +83,8 @@ def changed(doc: Any, words: dict[int, str]) -> Doc:
 
 def _flips(comparison: Comparison, places: list[int], n: int) -> list[Flip]:
     """Find changes of one word that reverse the decision; changes of several words if there are none."""
-    doc, flips = comparison.doc, []
+    doc = comparison.doc
+    flips = []
     decision = comparison.margin() > 0
 
     def change(words: dict[int, str]) -> float:
@@ -117,7 +122,8 @@ def _found(comparison: Comparison, doc: Doc) -> list[tuple[int, int, str]]:
 
 def _learned(comparison: Comparison, n: int) -> list[str]:
     """List the words with the largest weights for each label."""
-    pipe, decoding = comparison.pipe, comparison.pipe.decoding
+    pipe = comparison.pipe
+    decoding = comparison.pipe.decoding
     labels = [*decoding.annotation.tags()[: decoding.tag_spans.offset], *pipe.labels]
     rows = (row for label in labels for row in largest(pipe, label, n, _of_words)) if n else ()
     return [text for text in (row.feature.partition("=")[2] for row in rows) if not text.startswith("<")]

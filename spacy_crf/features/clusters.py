@@ -48,7 +48,10 @@ ClusterSource = Union[str, Path, dict[str, Any]]
 WIDTHS: dict[str, Optional[int]] = {"cluster": None, **{f"cluster{n}": n for n in (4, 6, 8, 10, 20)}}
 FORMAT = FileFormat("a file of clusters", b"spacy_crf clusters\n", 1)
 MOST_CLUSTERS = 1 << 16
-PACKAGE, VECTORS, LOOKUPS = "spacy-lookups-data", "vectors", "lookups"  # in place of a path
+# in place of a path
+PACKAGE = "spacy-lookups-data"
+VECTORS = "vectors"
+LOOKUPS = "lookups"
 PACKAGED_LANGUAGES = ("en", "de", "es")
 _TABLE = "lexeme_cluster"
 _N_CLUSTERS = 1000
@@ -91,7 +94,8 @@ class WordClusters(NamedTuple):
     def of_words(cls, words: Iterable[tuple[str, str]], digits: bool = False) -> "WordClusters":
         """words: Each with its path, the most frequent first. RAISES (ValueError): CRF943 for too many clusters."""
         place: dict[str, int] = {}
-        hashes, numbers = [], []
+        hashes = []
+        numbers = []
         for word, path in words:
             hashes.append(get_string_id(word))  # some words are symbols of spaCy
             numbers.append(place.setdefault(path, len(place)))
@@ -110,8 +114,10 @@ class WordClusters(NamedTuple):
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "WordClusters":
         """RAISES (ValueError): CRF509 for damaged clusters."""
-        words, numbers = of_byte_planes(data["words"], np.uint64), of_byte_planes(data["numbers"], np.uint16)
-        paths, digits = list(data["paths"]), data["digits"]
+        words = of_byte_planes(data["words"], np.uint64)
+        numbers = of_byte_planes(data["numbers"], np.uint16)
+        paths = list(data["paths"])
+        digits = data["digits"]
         whole = len(words) == len(numbers) > 0 and numbers.max() < len(paths) and isinstance(digits, bool)
         if not whole or not all(isinstance(path, str) for path in paths):
             found = f"of {len(words)} words, {len(numbers)} numbers and {len(paths)} paths"
@@ -128,7 +134,9 @@ class Clusters:
     def __init__(self, given: WordClusters):
         words, first = np.unique(given.words, return_index=True)
         self._table = given._replace(words=words, numbers=given.numbers[first])  # by rising hashes
-        self.paths, self.digits = given.paths, given.digits  # list[C], bool
+        # list[C], bool
+        self.paths = given.paths
+        self.digits = given.digits
 
     def __len__(self) -> int:
         return len(self._table.words)
@@ -148,11 +156,13 @@ class Clusters:
         """
         words, numbers = self._table[:2]
         if self.digits:
-            orths, lowers = orths.copy(), lowers.copy()
+            orths = orths.copy()
+            lowers = lowers.copy()
             for n, text in enumerate(texts):
                 if DIGIT.search(text):
                     text = with_zeros(text)
-                    orths[n], lowers[n] = get_string_id(text), get_string_id(text.lower())
+                    orths[n] = get_string_id(text)
+                    lowers[n] = get_string_id(text.lower())
         found = find_sorted(words, numbers, orths)
         unknown = np.flatnonzero(found < 0)
         found[unknown] = find_sorted(words, numbers, lowers[unknown])
@@ -458,7 +468,8 @@ def _halves(points: Floats) -> Optional[NDArray[np.bool_]]:
     for _ in range(_ITERATIONS):
         if side.all() or not side.any():
             return None
-        one, other = centred[~side].mean(axis=0), centred[side].mean(axis=0)
+        one = centred[~side].mean(axis=0)
+        other = centred[side].mean(axis=0)
         # |x - other|^2 < |x - one|^2
         moved = centred @ (other - one) > (other @ other - one @ one) / 2
         if (moved == side).all():

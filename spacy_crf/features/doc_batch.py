@@ -101,7 +101,9 @@ class DocPart(DocBatch):
         self.whole = docs
         self.kept = kept
         self.bounds = np.searchsorted(kept, docs.bounds)
-        self.words, self.sent_start, self.ent_iob = docs.words[kept], docs.sent_start[kept], docs.ent_iob[kept]
+        self.words = docs.words[kept]
+        self.sent_start = docs.sent_start[kept]
+        self.ent_iob = docs.ent_iob[kept]
         self.is_space = docs.is_space[kept]
 
 

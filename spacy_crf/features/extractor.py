@@ -90,9 +90,11 @@ class FeatureSet(AttributesRead):
         self.transitions = parse_templates(checks.listed(_OWNER, "transitions", transitions, "templates"))
         if not self.templates:
             raise ValueError(Errors.CRF107)
-        before, behind = math.inf, math.inf
+        before = math.inf
+        behind = math.inf
         if isinstance(self.padding, dict):
-            before, behind = len(self.padding["before"]), len(self.padding["behind"])
+            before = len(self.padding["before"])
+            behind = len(self.padding["behind"])
         for template in filter(reads_outer, self.transitions):
             raise ValueError(Errors.CRF121.format(template=template, reason=OF_TOKENS))
         for template in self.templates + self.transitions:
@@ -165,7 +167,8 @@ class FeatureSet(AttributesRead):
         RAISES (ValueError): CRF106 for a missing gazetteer, CRF940 for missing clusters, CRF941 for the first bits of clusters
             that are no tree, CRF800 for missing vectors.
         """
-        attributes, clusters = self.attributes(), clusters or {}
+        attributes = self.attributes()
+        clusters = clusters or {}
         for template in self.templates + self.transitions:
             for attribute, _ in template.parts:
                 if is_of_clusters(attribute):
@@ -208,7 +211,8 @@ def check_attribute(attribute: str, template: NamedTuple, functions: Mapping) ->
 
 def _check_clusters(template: Template, attribute: str, clusters: Mapping[str, Clusters]) -> None:
     """RAISES (ValueError): CRF940 if there is no such table, CRF941 if the attribute asks for bits of clusters that have none."""
-    kind, table = attribute.partition(":")[0], table_read(attribute)
+    kind = attribute.partition(":")[0]
+    table = table_read(attribute)
     if table not in clusters:
         there = [f"{kind}:{name}" if name else kind for name in clusters]
         known = f"there are {', '.join(there)} alone" if there else "there are none"
@@ -335,7 +339,8 @@ class CompiledTemplates:
         source[~inside] = 0
         first = items.starts[source]
         behind = np.where(inside, items.starts[source + 1], first)
-        tokens, sources = np.repeat(np.arange(len(first)), behind - first), ranges(first, behind)
+        tokens = np.repeat(np.arange(len(first)), behind - first)
+        sources = ranges(first, behind)
         hashes = np.full(len(tokens), template_seed(template), dtype=np.uint64)
         for n, part in enumerate(template.parts):
             mix_all(hashes, items.hashes[sources] if n == position else self.part_values(columns, part, tokens))
@@ -345,7 +350,8 @@ class CompiledTemplates:
 
     def part_values(self, columns: TokenColumns, part: TemplatePart, tokens: NDArray[np.int64]) -> NDArray[np.uint64]:
         """The values of a plain part (no function, no extension) at some tokens: uint64[N]."""
-        position, column = columns.positions[tokens] + part.offset, self._column[part.attribute]
+        position = columns.positions[tokens] + part.offset
+        column = self._column[part.attribute]
         n_lexeme_columns = len(self.reader.lexeme_attributes)
         if column < n_lexeme_columns:
             return columns.table.columns[columns.lexemes[position], column]
@@ -381,7 +387,8 @@ class CompiledTemplates:
         n_tokens, width = features.hashes.shape
         found = index.rows(features.hashes.ravel())
         known = found >= 0
-        rows, counts = found[known], known.reshape(n_tokens, width).sum(axis=1)
+        rows = found[known]
+        counts = known.reshape(n_tokens, width).sum(axis=1)
         if not self.item_templates:
             return TokenFeatures(rows, None, np.append(0, np.cumsum(counts)))
         item_rows = index.rows(features.item_hashes)

@@ -117,7 +117,8 @@ class CountingTable(HashTable):
             grown = np.zeros(2 * (len(self) + len(keys)), dtype=np.int32)
             grown[: len(self)] = self.counts
             self._counts = grown
-        new_keys, new_at = np.empty(len(keys), dtype=np.uint64), np.empty(len(keys), dtype=np.int64)
+        new_keys = np.empty(len(keys), dtype=np.uint64)
+        new_at = np.empty(len(keys), dtype=np.int64)
         n_new = count(slots, rows, keys, len(self), self._counts, new_keys, new_at) - len(self)
         self._append(new_keys[:n_new].copy())
         return new_at[:n_new]
@@ -173,7 +174,8 @@ class FeatureNames(NamedTuple):
     @classmethod
     def from_packed(cls, packed: dict[str, Any]) -> "FeatureNames":
         """RAISES (ValueError): CRF509 for parts that don't fit together."""
-        widths, text = unpack_numbers(packed["widths"]), inflated(packed["strings"])
+        widths = unpack_numbers(packed["widths"])
+        text = inflated(packed["strings"])
         take_room(8 * len(text))  # a short string takes more memory than its characters
         names = cls(
             list(packed["templates"]),
@@ -323,7 +325,8 @@ class FeatureCounter:
         self, keep: NDArray[np.bool_], template_of: NDArray, widths: NDArray, parts: NDArray, strings: list[str]
     ):
         """The index of the features to keep (bool[N]), from the names of the new features."""
-        keys, n_known = self._table.keys, len(self.known)
+        keys = self._table.keys
+        n_known = len(self.known)
         starts = np.append(0, np.cumsum(widths)).astype(np.int64)
         names = FeatureNames(self._names, template_of, starts, parts, strings)
         new = FeatureIndex(keys[n_known:][keep[n_known:]], names)

@@ -98,7 +98,8 @@ class Gazetteer:
     def from_dict(cls, data: dict[str, Any]) -> "Gazetteer":
         """RAISES (ValueError): CRF509 for a damaged gazetteer."""
         entries = [(tuple(words), label) for words, label in data["entries"]]
-        attr, scan = data["attr"], data["scan"]
+        attr = data["attr"]
+        scan = data["scan"]
         types = set(map(type, chain.from_iterable((*words, label) for words, label in entries)))
         whole = all(words and all(words) for words, _ in entries)
         if not types <= {str} or not whole or attr not in [*SPELLINGS] or not isinstance(scan, bool):
@@ -177,7 +178,8 @@ def _entry(line: str) -> tuple[str, str]:
     item = json.loads(line)
     if not isinstance(item, dict):
         item = {"text": item}
-    text, label = item.get("pattern", item.get("text")), item.get("label", _NO_LABEL)
+    text = item.get("pattern", item.get("text"))
+    label = item.get("label", _NO_LABEL)
     if not isinstance(text, str) or not isinstance(label, str) or not text.strip():
         possible = "an object with a phrase under 'pattern' or 'text' and, perhaps, a string under 'label'"
         raise ValueError(f"expected a phrase, or {possible}")

@@ -121,7 +121,8 @@ class ItemHashes(ItemNames):
 
     def __init__(self, source: str, names: Optional[dict[int, str]] = None):
         self.size = 0
-        self._source, self._names = source, names
+        self._source = source
+        self._names = names
         super().__init__(self._hash)
 
     def _hash(self, name: str) -> int:
@@ -165,7 +166,8 @@ class ItemList:
     @property
     def items(self) -> Items:
         """All items that were added."""
-        hashes, values = np.array(self._hashes, dtype=np.uint64), np.array(self._values, dtype=np.float32)
+        hashes = np.array(self._hashes, dtype=np.uint64)
+        values = np.array(self._values, dtype=np.float32)
         return Items(hashes, values, np.array(self._ends, dtype=np.int64))
 
 
@@ -180,11 +182,15 @@ class WordItems:
     """
 
     def __init__(self, name: str, function: Callable[[str], Any], n_padding: int, names: Optional[dict[int, str]]):
-        self._name, self._function, self._names = name, function, names
+        self._name = name
+        self._function = function
+        self._names = names
         self._known = None if names is not None else ItemHashes(name)
         self._size = n_padding
         self._starts = np.zeros(n_padding + 1, dtype=np.int64)  # [V + 1]
-        self._hashes, self._values = np.zeros(0, dtype=np.uint64), np.zeros(0, dtype=np.float32)  # [N]
+        # [N]
+        self._hashes = np.zeros(0, dtype=np.uint64)
+        self._values = np.zeros(0, dtype=np.float32)
 
     def make(self, words: list[str]) -> Items:
         """Call the function on words. RAISES (ValueError): CRF111 and CRF131 for what is no item."""
@@ -205,7 +211,8 @@ class WordItems:
 
     def add(self, items: Items) -> None:
         """Add the items of the next words."""
-        used, size = int(self._starts[self._size]), self._size + len(items.starts) - 1
+        used = int(self._starts[self._size])
+        size = self._size + len(items.starts) - 1
         if used + len(items.hashes) > len(self._hashes):
             self._hashes = grown(self._hashes, used, used + len(items.hashes))
             self._values = grown(self._values, used, len(self._hashes))
@@ -218,7 +225,8 @@ class WordItems:
 
     def of(self, numbers: NDArray[np.integer]) -> Items:
         """The items of words, by their numbers."""
-        first, behind = self._starts[numbers], self._starts[numbers + 1]
+        first = self._starts[numbers]
+        behind = self._starts[numbers + 1]
         some = ranges(first, behind)
         return Items(self._hashes[some], self._values[some], np.append(0, np.cumsum(behind - first)))
 

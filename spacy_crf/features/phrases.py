@@ -69,7 +69,9 @@ class PhraseIndex:
         texts: list[str] = []
         place: dict[str, int] = {}
         hash_of: dict[str, int] = {}
-        hashes, widths, labels = array("Q"), array("l"), array("i")
+        hashes = array("Q")
+        widths = array("l")
+        labels = array("i")
         for words, label in entries:
             if not words:
                 continue
@@ -101,7 +103,8 @@ class PhraseIndex:
         """
         rows = self._table.rows(keys)
         [found] = np.nonzero(rows >= 0)
-        first, behind = self._key_starts[rows[found]], self._key_starts[rows[found] + 1]
+        first = self._key_starts[rows[found]]
+        behind = self._key_starts[rows[found] + 1]
         return np.repeat(found, behind - first), self._key_labels[ranges(first, behind)]
 
     def near(self, spans: SpelledSpans) -> Similarities:
@@ -184,7 +187,8 @@ class _Candidates:
         shared = np.empty(len(span))
         jaccard(spans.words, spans.begin[span], spans.length[span], phrases.words, phrases.starts, phrase, shared)
         how = {"scorer": JaroWinkler.normalized_similarity, "score_cutoff": LEAST_JARO_WINKLER, "dtype": np.float64}
-        texts, others = [spans.texts[s] for s in span.tolist()], [phrases.texts[p] for p in phrase.tolist()]
+        texts = [spans.texts[s] for s in span.tolist()]
+        others = [phrases.texts[p] for p in phrase.tolist()]
         alike = cpdist(texts, others, **how)
         group, of_pair = np.unique(span * phrases.n_labels + phrases.label_of[phrase], return_inverse=True)
         best = np.zeros((2, len(group)))

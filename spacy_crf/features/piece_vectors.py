@@ -51,7 +51,8 @@ class PieceVectors:
     """
 
     def __init__(self, data: NDArray[np.float32], pieces: Pieces):
-        self.data, self.pieces = data, pieces
+        self.data = data
+        self.pieces = pieces
         self._rows = {piece: n for n, piece in enumerate(pieces.pieces) if n != pieces.unknown}
         self._longest = max(map(len, self._rows), default=0)
 
@@ -82,7 +83,8 @@ class PieceVectors:
 
     def _greedy(self, word: str) -> list[int]:
         """Repeatedly take the longest piece with which the rest of the word begins (Schuster & Nakajima 2012)."""
-        begin, rows = 0, []
+        begin = 0
+        rows = []
         while begin < len(word):
             prefix = self.pieces.prefix if begin else ""
             ends = range(min(len(word), begin + self._longest), begin, -1)
@@ -96,15 +98,18 @@ class PieceVectors:
     def _likeliest(self, word: str) -> list[int]:
         """The most probable pieces of a unigram model (Kudo 2018, section 3.2). Characters without a piece are left out."""
         # best[end] = max_begin best[begin] + score of word[begin:end]
-        best, back = [0.0] + [-math.inf] * len(word), [(0, -1)] * (len(word) + 1)
+        best = [0.0] + [-math.inf] * len(word)
+        back = [(0, -1)] * (len(word) + 1)
         missing = min(self.pieces.scores) - 10.0
         for end in range(1, len(word) + 1):
             for begin in range(max(0, end - self._longest), end):
                 row = self._rows.get(word[begin:end], -1)
                 score = self.pieces.scores[row] if row >= 0 else missing if end - begin == 1 else -math.inf
                 if best[begin] + score > best[end]:
-                    best[end], back[end] = best[begin] + score, (begin, row)
-        rows, end = [], len(word)
+                    best[end] = best[begin] + score
+                    back[end] = (begin, row)
+        rows = []
+        end = len(word)
         while end:
             end, row = back[end]
             rows.append(row)
@@ -140,7 +145,8 @@ def read_piece_vectors(folder: Path) -> PieceVectors:
 def _pieces(tokenizer: Any, normalize: bool) -> Pieces:
     """RAISES (ValueError): For a tokenizer of another kind."""
     model = tokenizer.get("model") or {}
-    vocab, kind = model.get("vocab"), model.get("type")
+    vocab = model.get("vocab")
+    kind = model.get("type")
     normalizer = tokenizer.get("normalizer") or {}
     parts = normalizer.get("normalizers", [normalizer])
     berts = [part for part in parts if part.get("type") == "BertNormalizer"]

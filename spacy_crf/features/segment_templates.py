@@ -40,7 +40,9 @@ Pattern = list[dict[str, Any]]
 
 # Parts that read one token, with its offset from the end of the segment
 TOKEN_PARTS = {"first": 0, "before": -1, "last": 0, "after": 1, "contains": 0, "count": 0}
-OPENING, CLOSING, _INSIDE = {"first", "before"}, {"last", "after"}, {"contains", "count"}
+OPENING = {"first", "before"}
+CLOSING = {"last", "after"}
+_INSIDE = {"contains", "count"}
 WHOLE = {"text": "orth", "lower": "lower", "folded": "folded", "shape": "shape"}
 ITEMS = {"in", "near", "matches", "fn"}  # parts with any number of values per span
 PHRASES = {"in", "near"}  # the ones that name a gazetteer

@@ -125,7 +125,9 @@ class CompiledSegments:
 
     def _compile(self, templates: Iterable[tuple[SegmentTemplate, Sequence[SegmentPart]]]) -> kernels.SpanTemplates:
         """Compile some of the parts of each template."""
-        seeds, part_starts, parts = [], [0], []
+        seeds = []
+        part_starts = [0]
+        parts = []
         for template, some in templates:
             seeds.append(hash_string(str(template)))
             for kind, name, offset in some:
@@ -190,14 +192,18 @@ class CompiledSegments:
         return SpanItems.labelled(span, np.zeros(len(span), dtype=np.int32), ["yes"], np.ones(len(span)))
 
     def _find_near(self, name: str, spans: ListedSpans) -> SpanItems:
-        phrases, cache, column = self.phrases[name], self._similar, self._columns.index(self._phrase_column[name])
-        keys, words = spans.whole[:, column], spans.tokens.values[column]
+        phrases = self.phrases[name]
+        cache = self._similar
+        column = self._columns.index(self._phrase_column[name])
+        keys = spans.whole[:, column]
+        words = spans.tokens.values[column]
         distinct, where, inverse = np.unique(keys, return_index=True, return_inverse=True)
         known: dict[int, Any] = {key: cache.get((name, key)) for key in distinct.tolist()}
         new = np.array([n for n, similar in enumerate(known.values()) if similar is None], dtype=np.int64)
         if len(new):
             spelled = list(map(attrgetter(f"{self._phrase_column[name]}_"), chain.from_iterable(spans.docs)))
-            at, width = spans.begin[where[new]], spans.length[where[new]]
+            at = spans.begin[where[new]]
+            width = spans.length[where[new]]
             texts = [" ".join(spelled[b : b + k]) for b, k in zip(at.tolist(), width.tolist())]
             found = phrases.near(SpelledSpans(words, spans.tokens.positions[at], width, texts))
             asked = {key: [] for key in distinct[new].tolist()}
@@ -214,7 +220,8 @@ class CompiledSegments:
         of, label, shared, alike = (np.array(column) for column in zip(*rows))
         # From distinct spans, whose similarities are contiguous, to all spans
         first, behind = np.searchsorted(of, [inverse, inverse + 1])
-        span, row = np.repeat(np.arange(len(keys)), behind - first), ranges(first, behind)
+        span = np.repeat(np.arange(len(keys)), behind - first)
+        row = ranges(first, behind)
         names = [f"{measure} {label}".strip() for measure in ("jaccard", "jaro-winkler") for label in phrases.labels]
         values = np.concatenate([shared[row], alike[row]])
         kind = np.concatenate([label[row], label[row] + len(phrases.labels)])
@@ -238,8 +245,11 @@ class CompiledSegments:
 
     def _call(self, name: str, spans: ListedSpans) -> SpanItems:
         """The items that a function returns for spans. RAISES (ValueError): CRF111 for values that are no items."""
-        function, doc_starts = self.feature_set.functions[name], spans.columns.doc_starts
-        at, texts, numbers = [], [], []
+        function = self.feature_set.functions[name]
+        doc_starts = spans.columns.doc_starts
+        at = []
+        texts = []
+        numbers = []
         of_doc = np.searchsorted(doc_starts, spans.begin, side="right") - 1
         start = spans.begin - doc_starts[of_doc]
         for n, (d, b, e) in enumerate(zip(of_doc.tolist(), start.tolist(), (start + spans.length).tolist())):
@@ -266,7 +276,8 @@ class CompiledSegments:
         self, docs: list[Doc], columns: TokenColumns, longest: int, index: FeatureIndex, token_index: FeatureIndex
     ) -> KnownSpans:
         """All spans of at most `longest` tokens that have a feature in the index."""
-        n_tokens, tokens = len(columns.positions), self.read(columns)
+        n_tokens = len(columns.positions)
+        tokens = self.read(columns)
         wholes: Any = _NONE_KNOWN  # first tokens, lengths and rows
         if self._reads_wholes and self.feature_set.spans and len(index):
             wholes = kernels.list_known(tokens, longest, self._plain.seeds, self._plain.columns, index.sieved)
@@ -284,7 +295,8 @@ class CompiledSegments:
         begin, length, rows, values = (array[order] for array in (begin, length, rows, values))
         spans, bounds = _distinct(begin, length, n_tokens)
         n_spans = len(spans.lengths)
-        span, is_own = np.repeat(np.arange(n_spans), np.diff(bounds)), order < n_own
+        span = np.repeat(np.arange(n_spans), np.diff(bounds))
+        is_own = order < n_own
         of_own, of_repeats = (_by_span(span[s], rows[s], values[s], n_spans) for s in (is_own, ~is_own))
         return KnownSpans(spans, of_own, of_repeats)
 
@@ -294,7 +306,8 @@ class CompiledSegments:
         """The known features of templates with items, and of plain templates except those that read only whole spans."""
         if not len(index) or (self._reads_wholes and not self._with_items):
             return
-        n_tokens, at_once = len(tokens.closing), max(1, _SPANS_AT_ONCE // longest)
+        n_tokens = len(tokens.closing)
+        at_once = max(1, _SPANS_AT_ONCE // longest)
         for first in range(0, n_tokens, at_once):
             begin, length = all_spans(tokens.closing, first, min(first + at_once, n_tokens), longest)
             spans = self.listed(docs, columns, tokens, begin, length)
@@ -332,14 +345,20 @@ class CompiledSegments:
 def _repeated_items(token, row, value, opening, closing, longest: int) -> _Found:
     """Corrections for items that occur several times in a span: minus the value of each occurrence after the first."""
     order = np.lexsort((token, row))
-    token, row, value = token[order], row[order], value[order]
-    before, after = token[:-1], token[1:]
+    token = token[order]
+    row = row[order]
+    value = value[order]
+    before = token[:-1]
+    after = token[1:]
     first = np.maximum(after - longest + 1, opening[after])  # the earliest first token of a span with both occurrences
     [pair] = np.nonzero((row[1:] == row[:-1]) & (before >= first))
     pair, begin = np.repeat(pair, before[pair] + 1 - first[pair]), ranges(first[pair], before[pair] + 1)
-    first, behind = after[pair] + 1, np.minimum(begin + longest, closing[after[pair]]) + 1
-    chosen, end = np.repeat(np.arange(len(pair)), behind - first), ranges(first, behind)
-    pair, begin = pair[chosen], begin[chosen]
+    first = after[pair] + 1
+    behind = np.minimum(begin + longest, closing[after[pair]]) + 1
+    chosen = np.repeat(np.arange(len(pair)), behind - first)
+    end = ranges(first, behind)
+    pair = pair[chosen]
+    begin = begin[chosen]
     return begin, (end - begin).astype(np.int32), row[1:][pair], -value[1:][pair]
 
 
@@ -385,8 +404,10 @@ class SpanIndexBuilder(FeatureCounter):
         RETURNS (TokenFeatures): The rows of the features among all features met so far, span by span.
         """
         listed = self._compiled.listed(docs, columns, self._compiled.read(columns), begin, length)
-        hashes, items = self._compiled.hash(listed), self._compiled.items(listed)
-        width, n_plain = max(1, hashes.shape[1]), len(self._compiled.feature_set.spans)
+        hashes = self._compiled.hash(listed)
+        items = self._compiled.items(listed)
+        width = max(1, hashes.shape[1])
+        n_plain = len(self._compiled.feature_set.spans)
         at: Any = self._table.add(hashes.ravel())
         at_item: Any = self._table.add(items.hash)
         names = items.names()
@@ -429,7 +450,8 @@ def _spell(
     part: SegmentPart, begin, length, compiled: CompiledSegments, columns: TokenColumns, vocab: Vocab
 ) -> list[str]:
     """The values of a plain part at spans, as text."""
-    tokens, spell = compiled.tokens, compiled.reader.spell
+    tokens = compiled.tokens
+    spell = compiled.reader.spell
     if part.kind == "length":
         return [*map(str, length.tolist())]
     if part.kind in WHOLE:

@@ -87,11 +87,13 @@ class KindBuilder:
         """Renumber the kinds of a batch; the features of kinds without a number become items."""
         kinds = batch.kinds[number]
         single = np.flatnonzero(numbers[kinds] < 0)
-        lengths, reach = np.diff(batch.starts), self._compiled.reader.reach
+        lengths = np.diff(batch.starts)
+        reach = self._compiled.reader.reach
         ends = np.cumsum(lengths + 2 * reach)
         sequence = np.searchsorted(ends, single, side="right")
         position = single - (2 * sequence + 1) * reach  # as a token number, possibly outside of the sequence
-        tokens, rows = [], []
+        tokens = []
+        rows = []
         for offset, rows_of_kinds in zip(features.offsets, features.rows):
             token = position - offset
             seen = (batch.starts[sequence] <= token) & (token < batch.starts[sequence + 1])
@@ -144,7 +146,8 @@ class _Windows:
         self._at_offset: dict[int, list[int]] = {}  # templates by the offset of the window that they read
         for template in sorted(templates.tolist(), key=lambda template: -compiled.widths[template]):
             offsets = compiled.part_offsets[compiled.parts_of(template)]
-            first, last = int(offsets.min()), int(offsets.max())
+            first = int(offsets.min())
+            last = int(offsets.max())
             fitting = [offset for offset in self._at_offset if offset <= first and last < offset + width]
             self._at_offset.setdefault(fitting[0] if fitting else first, []).append(template)
 
@@ -156,7 +159,8 @@ class _Windows:
 
     def read(self, positions: _Positions) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
         """The values in each window, and one key for them. Windows do not extend beyond the positions around a sequence."""
-        columns, room = positions[0][:, self._columns], positions[1]
+        columns = positions[0][:, self._columns]
+        room = positions[1]
         values = np.zeros((len(columns), self._width, len(self._columns)), dtype=np.uint64)
         for place in range(self._width):
             known = np.flatnonzero(room >= place)

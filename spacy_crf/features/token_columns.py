@@ -127,7 +127,8 @@ class ColumnReader:
     def keeping(self, attributes: Iterable[str]) -> "ColumnReader":
         """A reader with its own table, which keeps only some attributes of words. Others can be read while a word is new
         (`LexemeTable.rows`)."""
-        reader, kept = copy(self), {*attributes, *self._needed}
+        reader = copy(self)
+        kept = {*attributes, *self._needed}
         reader.lexeme_attributes = [name for name in self._of_words if name in kept]
         reader._word_items = [name for name in self._word_items if name in kept]
         reader._start_table()
@@ -172,7 +173,8 @@ class ColumnReader:
         table = self.table
         if table.size > self.max_words:
             table = self.table = self._new_table()
-        starts, reach = docs.sequence_starts(), self.reach
+        starts = docs.sequence_starts()
+        reach = self.reach
         numbers = table.numbers(docs.words, docs)
         lexemes, positions = place(numbers, starts, reach)
         n_plain = len(self.token_attributes)
@@ -187,7 +189,8 @@ class ColumnReader:
                 found = read_document(self._of_document, forms, doc_starts, starts)
                 tokens[2 * reach :, n_plain : n_plain + found.shape[1]] = found
             if self._of_stage:
-                lower, column = table.columns[numbers, self._lower], n_plain + len(self._of_document)
+                lower = table.columns[numbers, self._lower]
+                column = n_plain + len(self._of_document)
                 found = read_stage(self._of_stage, labelling, lower, doc_starts, starts)
                 tokens[2 * reach :, column : column + found.shape[1]] = found
             if self._of_outer:

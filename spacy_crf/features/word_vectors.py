@@ -137,8 +137,11 @@ class WordVectors:
     def from_dict(cls, data: dict[str, Any]) -> "WordVectors":
         """RAISES (ValueError): CRF509 for damaged vectors."""
         table = np.frombuffer(data["data"], dtype="<f4").astype(np.float32)
-        keys, rows = np.frombuffer(data["keys"], dtype="<u8"), np.frombuffer(data["rows"], dtype="<i4")
-        width, parts, scale = data["width"], data["parts"], data["scale"]
+        keys = np.frombuffer(data["keys"], dtype="<u8")
+        rows = np.frombuffer(data["rows"], dtype="<i4")
+        width = data["width"]
+        parts = data["parts"]
+        scale = data["scale"]
         whole = isinstance(width, int) and width > 0 and len(table) and len(table) % width == 0
         whole = whole and bool(np.isfinite(table).all()) and data["key"] in KEYS and len(keys) == len(rows)
         whole = whole and (scale is None or 0 < scale < np.inf) and bool((keys[1:] > keys[:-1]).all())
@@ -175,19 +178,25 @@ def make_vectors(given: Union[Vectors, PieceVectors], dims: Optional[int], lengt
     source (str): Where the vectors come from, for messages.
     RAISES (ValueError): CRF803 if the vectors cannot be used, or have fewer numbers than `dims`.
     """
-    key, parts = "orth", None
+    key = "orth"
+    parts = None
     if isinstance(given, PieceVectors):
-        data, keys, rows, parts = given.data, np.zeros(0, np.uint64), np.zeros(0, np.int32), given.pieces
+        data = given.data
+        keys = np.zeros(0, np.uint64)
+        rows = np.zeros(0, np.int32)
+        parts = given.pieces
     elif isinstance(given, Vectors):
         key = next(name for name, number in IDS.items() if number == given.attr).lower()
         data, keys, rows = table_of(given)  # without words if the vectors are of parts of words
         order = np.argsort(keys)
-        keys, rows = keys[order], rows[order].astype(np.int32)
+        keys = keys[order]
+        rows = rows[order].astype(np.int32)
         if given.mode == Mode.floret:
             parts = FloretSettings(*(getattr(given, name) for name in FloretSettings._fields))
     else:
         raise ValueError(Errors.CRF803.format(source=source, reason=f"they are of the class {type(given).__name__}"))
-    width, used = data.shape[1], data if parts is not None else data[rows]
+    width = data.shape[1]
+    used = data if parts is not None else data[rows]
     reason = None
     if key not in KEYS:
         reason = f"they are looked up by {key}, which is no attribute of words"
@@ -243,7 +252,8 @@ def read_vectors(
     must += "'dims' (how many numbers a vector is reduced to) and 'length' (the mean length of the vectors)"
     settings = checks.path_and_settings(f"[initialize.components.{name}]", "vectors", given, possible, must)
     if settings["path"] is None:
-        found, source = vocab.vectors, "the pipeline ([initialize] vectors)"
+        found = vocab.vectors
+        source = "the pipeline ([initialize] vectors)"
         if isinstance(found, Vectors) and not found.shape[0]:
             return known
     else:

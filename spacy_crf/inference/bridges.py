@@ -81,7 +81,8 @@ class Bridges(NamedTuple):
         """The scores of all states, -inf where a token is blank (bool[T]) and its state would open or close a span."""
         if isinstance(scores, SegmentScores):
             forbidden = np.ix_(blank, ~self.at_blank)
-            begins, ends = scores.begins.copy(), scores.ends.copy()
+            begins = scores.begins.copy()
+            ends = scores.ends.copy()
             begins[forbidden] = ends[forbidden] = -np.inf
             return scores._replace(begins=begins, ends=ends)
         emissions = scores[0]
@@ -114,7 +115,8 @@ class Bridges(NamedTuple):
 
     def _at(self, blank: Bools) -> Ints:
         """The state that stands for each state of the chain at each token: int64[T, S]."""
-        states, tag_of = np.arange(self.n_states), self.tag_of
+        states = np.arange(self.n_states)
+        tag_of = self.tag_of
         own = np.searchsorted(tag_of, states)
         bridge = np.searchsorted(tag_of, states, side="right") - 1
         return np.where(blank[:, np.newaxis], bridge, own)
@@ -151,8 +153,11 @@ class BridgedStructure:
     """
 
     def __init__(self, structure: Any, bridges: Bridges, blank: Bools):
-        self.of, self.bridges, self._blank = structure, bridges, blank
-        self.exact, self.answers = structure.exact, structure.answers
+        self.of = structure
+        self.bridges = bridges
+        self._blank = blank
+        self.exact = structure.exact
+        self.answers = structure.answers
         self.threads = structure.threads
 
     @property

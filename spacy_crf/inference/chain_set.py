@@ -30,7 +30,8 @@ class ChainSet:
     exact = True
 
     def __init__(self, structures: Sequence[Any], states_of: Sequence[Ints], of_loss: Optional[Sequence[Ints]] = None):
-        self.structures, self.states_of = tuple(structures), tuple(states_of)
+        self.structures = tuple(structures)
+        self.states_of = tuple(states_of)
         self._of_loss = self.states_of if of_loss is None else of_loss
         self._losses: tuple[Any, list[Any]] = None, []  # the latest loss, and that of each chain
 
@@ -65,7 +66,8 @@ def evaluate(
     for of_loss, of_chain, own, allowed, states in chains:
         lost, d_own, lacks = of_loss(of_chain, own, allowed, weights=weights, **told)
         add_states(d_scores, d_own, states)
-        losses, impossible = losses + lost, impossible | lacks
+        losses = losses + lost
+        impossible = impossible | lacks
     return losses, d_scores, impossible
 
 
@@ -77,7 +79,8 @@ def of_states(scores: Scores, states: Ints) -> Scores:
 def split(scores: Scores, states_of: Sequence[Ints]) -> list[Scores]:
     """The scores of the states of each chain."""
     found: list[dict[str, Floats]] = [{} for _ in states_of]
-    every, sizes = np.concatenate(states_of), np.array([*map(len, states_of)])
+    every = np.concatenate(states_of)
+    sizes = np.array([*map(len, states_of)])
     runs = [*map(_run, states_of)]
     for name, array in arrays.named(scores).items():
         if arrays.axes(scores, name)[-1] == "next state":

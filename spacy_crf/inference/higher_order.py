@@ -52,7 +52,8 @@ class HigherOrderWork(Work[HigherOrderScores]):
         work = type(self)(self.scores, None, self.given)
         work.expansion = self.whole.expansion
         work.annotated = self.in_states(clamp)
-        work.lattices, work.kept = {}, kept
+        work.lattices = {}
+        work.kept = kept
         return work
 
     def most_tokens(self, tokens: int) -> int:
@@ -96,7 +97,8 @@ class HigherOrderWork(Work[HigherOrderScores]):
     @cached_property
     def grams(self) -> kernels.Grams:
         """The n-grams of tags that have a weight."""
-        orders, n_steps = self.scores.orders, self.transitions.size
+        orders = self.scores.orders
+        n_steps = self.transitions.size
         table: Any = orders.table  # see `HigherOrder.conform`
         keys, rows = table
         return kernels.Grams(keys, rows, orders.digits(self.n_states), orders.size + 1, n_steps)
@@ -115,11 +117,13 @@ class HigherOrderWork(Work[HigherOrderScores]):
     @property
     def lattice(self) -> PrunedLattice:
         """The lattice around the annotation if the work has one, else the lattice of the clamp."""
-        whole, place = self.whole, self.place
+        whole = self.whole
+        place = self.place
         if whole.annotated is None:
             return self._own_lattice
         if place not in whole.lattices:
-            annotated, kept = whole.annotated[place : place + self.n_tokens], whole.kept
+            annotated = whole.annotated[place : place + self.n_tokens]
+            kept = whole.kept
             if kept is None:
                 whole.lattices[place] = make_lattice(self, annotated)
             elif place in kept.now:
@@ -149,7 +153,8 @@ class HigherOrderWork(Work[HigherOrderScores]):
         RETURNS (float64[B], float64[M, S]): Log partitions, 0 for sequences with a lattice; and the probability of each state at
             the M tokens of sequences without one.
         """
-        emissions, sequence_of = self.emissions[self.are_alone], self.sequence_of[self.are_alone]
+        emissions = self.emissions[self.are_alone]
+        sequence_of = self.sequence_of[self.are_alone]
         largest = emissions.max(axis=1, initial=-np.inf)
         chances = np.exp(emissions - np.where(largest > -np.inf, largest, 0.0)[:, np.newaxis])
         sums = chances.sum(axis=1)
@@ -177,7 +182,8 @@ class HigherOrder(Structure[HigherOrderScores]):
 
     def conform(self, scores: Union[HigherOrderScores, ChainScores]) -> HigherOrderScores:
         if isinstance(scores, ChainScores):
-            size, none = np.shape(scores.emissions)[1], np.zeros(0, dtype=np.int64)
+            size = np.shape(scores.emissions)[1]
+            none = np.zeros(0, dtype=np.int64)
             scores = HigherOrderScores(*scores[:4], none.astype(float), Orders(1, none, size), scores.starts)
         orders = scores.orders
         arrays.check_shape("grams", scores.grams, (len(orders.keys),), "one number for each n-gram that has a weight")
@@ -209,21 +215,24 @@ class HigherOrder(Structure[HigherOrderScores]):
         return best, _noted(work, used)
 
     def forward(self, work: HigherOrderWork) -> tuple[Floats, Any]:
-        sums, depth = work.sums, work.lattice.depth
+        sums = work.sums
+        depth = work.lattice.depth
         log_z = sums.log_z
         if not depth.all():
             log_z = np.where(depth == 0, work.alone[0], log_z)
         return log_z, None
 
     def backward(self, work: HigherOrderWork, kept: Any, weights: Floats, out: HigherOrderScores) -> None:
-        level, depth = work.lattice.level, work.lattice.depth
+        level = work.lattice.level
+        depth = work.lattice.depth
         kernels.collect(level, work.sums.chances(weights), work.starts, _flat(out))
         if not depth.all():
             alone = work.are_alone
             out.emissions[alone] += weights[work.sequence_of[alone], np.newaxis] * work.alone[1]
 
     def best(self, work: HigherOrderWork) -> Path:
-        sums, depth = work.sums, work.lattice.depth
+        sums = work.sums
+        depth = work.lattice.depth
         path = Path(np.empty(work.n_tokens, dtype=np.int32), np.empty(work.n_sequences))
         kernels.viterbi(sums.level, sums.scores, sums.weights, work.starts, *path)
         if not depth.all():
@@ -246,12 +255,14 @@ class HigherOrder(Structure[HigherOrderScores]):
     def score_path(self, work: HigherOrderWork, states: States) -> Floats:
         totals = np.empty(work.n_sequences)
         potentials = work.emissions, work.scores.first, work.scores.last, work.table, work.stride
-        order, depth = work.scores.orders.levels, self._depths(work)
+        order = work.scores.orders.levels
+        depth = self._depths(work)
         kernels.score_paths(states, potentials, work.starts, work.grams, order, depth, totals)
         return totals
 
     def add_path(self, work: HigherOrderWork, states: States, weights: Floats, out: HigherOrderScores) -> None:
-        order, depth = work.scores.orders.levels, self._depths(work)
+        order = work.scores.orders.levels
+        depth = self._depths(work)
         kernels.add_paths(states, weights, work.starts, work.grams, order, work.stride, depth, _flat(out))
 
     def _depths(self, work: HigherOrderWork) -> NDArray[np.int64]:
@@ -281,11 +292,14 @@ class HigherOrder(Structure[HigherOrderScores]):
 
     def _posterior(self, work: HigherOrderWork, spans: SpanStates) -> tuple:
         """Make the first arguments of the kernels that compute span probabilities."""
-        level, chances = work.sums.level, work.sums.chances()
+        level = work.sums.level
+        chances = work.sums.chances()
         continues: Any = spans.continues
-        label_of, tag_of = spans.label_of, work.tag_of
+        label_of = spans.label_of
+        tag_of = work.tag_of
         if tag_of is not None:
-            label_of, continues = label_of[tag_of], np.ascontiguousarray(continues[np.ix_(tag_of, tag_of)])
+            label_of = label_of[tag_of]
+            continues = np.ascontiguousarray(continues[np.ix_(tag_of, tag_of)])
         enters, leaves = np.zeros((2, len(level.symbol)))
         kernels.span_ends(level, chances, continues, work.starts, enters, leaves)
         return level, chances, (enters, leaves), continues, label_of
@@ -295,7 +309,8 @@ def _noted(work: HigherOrderWork, found: HigherOrderScores) -> HigherOrderScores
     """Record the mean pruning thresholds of training in the expectations."""
     if work.whole.annotated is None or isinstance(found, ChainScores):
         return found
-    lattices, measured = work.whole.lattices, np.full(work.scores.orders.levels, np.nan)
+    lattices = work.whole.lattices
+    measured = np.full(work.scores.orders.levels, np.nan)
     for m in range(len(measured)):
         of_chunks = [float(lattices[place].thresholds[m]) for place in sorted(lattices)]
         of_chunks = [threshold for threshold in of_chunks if threshold > 0.0]

@@ -36,9 +36,11 @@ class LinearChain(Structure[ChainScores]):
             return
         exponentials = work.exponentials
         linear, log_z, logs = kept
-        layout, (scaled, alpha, linear_log_z) = exponentials.layout, linear
+        layout = exponentials.layout
+        (scaled, alpha, linear_log_z) = linear
         out.first[:], out.last[:] = scaling.backward(work, linear, weights, out.emissions)
-        d_block, d_arcs = np.zeros_like(exponentials.block), np.zeros_like(exponentials.arcs)
+        d_block = np.zeros_like(exponentials.block)
+        d_arcs = np.zeros_like(exponentials.arcs)
         kernels.transition_expectations(scaled, layout, alpha, d_block, d_arcs)
         d_block *= exponentials.block
         d_arcs *= exponentials.arcs
@@ -72,12 +74,14 @@ class LinearChain(Structure[ChainScores]):
         arcs = np.exp(arcs - arcs.max(initial=-np.inf))
         states = np.empty(uniforms.shape, dtype=np.int32)
         exponentials = work.exponentials
-        number, rows = exponentials.layout.number, (linear.alpha, linear.log_z)
+        number = exponentials.layout.number
+        rows = (linear.alpha, linear.log_z)
         kernels.sample(rows, number, exponentials.last, (before, sources), arcs, work.starts, uniforms, states)
         return states
 
     def score_path(self, work: ChainWork, states: States) -> Floats:
-        path_scores, scores = np.empty(work.n_sequences), work.scores
+        path_scores = np.empty(work.n_sequences)
+        scores = work.scores
         free = kernels.ChainArrays(scores.emissions, work.transitions, scores.first, scores.last, work.starts)
         kernels.path_score(free, states, path_scores)
         return path_scores
@@ -91,7 +95,8 @@ class LinearChain(Structure[ChainScores]):
         return np.where((end - begin == 1)[:, np.newaxis], work.emissions[begin], -np.inf)
 
     def segments_derivative(self, work: ChainWork, begin: Ints, end: Ints, derivative: Floats) -> ChainScores:
-        out, single = arrays.zeros(work.scores), end - begin == 1
+        out = arrays.zeros(work.scores)
+        single = end - begin == 1
         places = begin[single, np.newaxis] * work.n_states + np.arange(work.n_states)
         sums = np.bincount(places.ravel(), derivative[single].ravel(), minlength=out.emissions.size)
         out.emissions[:] = sums.reshape(out.emissions.shape)

@@ -26,7 +26,8 @@ def prefixes(work: Any, log_z: Floats) -> tuple[Floats, Floats]:
     each); `log_z` (float64[B]) receives the log partitions.
     """
     shape = work.n_tokens, work.n_states
-    entered, left = np.empty(shape), np.empty(shape)
+    entered = np.empty(shape)
+    left = np.empty(shape)
     kernels.log_forward(work.log_potentials, entered, left, log_z)
     return entered, left
 

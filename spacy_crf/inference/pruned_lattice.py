@@ -65,7 +65,8 @@ def key_of(tags: tuple[Any, ...], size: int) -> Any:
 
 def tags_of_keys(keys: NDArray[np.int64], size: int) -> NDArray[np.int64]:
     """Tags of the n-grams with some keys (int64[G]), padded in front with -1: int64[G, MOST + 1]."""
-    left, tags = keys.copy(), np.full((len(keys), MOST + 1), -1, dtype=np.int64)
+    left = keys.copy()
+    tags = np.full((len(keys), MOST + 1), -1, dtype=np.int64)
     for place in range(MOST, -1, -1):
         has_more = left > 1
         tags[has_more, place] = left[has_more] % (size + 1)
@@ -88,7 +89,9 @@ class HigherOrderScores(NamedTuple):
 
 
 _LIKELY = 1e-3  # the search for a threshold starts with larger probabilities
-_LESS, _LEAST = 1e-2, 1e-12  # factor for a threshold that left no labelling, and the smallest threshold
+# factor for a threshold that left no labelling, and the smallest threshold
+_LESS = 1e-2
+_LEAST = 1e-12
 _FEW = 32  # up to so many states, the first level keeps all: pairs are a better criterion than emissions
 _MOST_ARCS = 1 << 28  # largest number of arcs of a chunk, which take some gigabytes
 
@@ -113,7 +116,8 @@ class LatticeCache:
 
     def renew(self) -> None:
         """Let the next evaluation rebuild the lattices and keep their present nodes."""
-        self.before, self.now = self.now or self.before, {}
+        self.before = self.now or self.before
+        self.now = {}
 
 
 HigherOrderWork = Any  # of structure.py, which imports this file
@@ -123,7 +127,9 @@ class Sums:
     """Scores of a lattice, in which a clamp (bool[T, S]) may forbid states. Its forward pass is computed on demand."""
 
     def __init__(self, work: HigherOrderWork, level: kernels.Level, clamp: Optional[Clamp] = None):
-        self.level, self.starts, self._table = level, work.starts, work.table
+        self.level = level
+        self.starts = work.starts
+        self._table = work.table
         self.weights = self._table[level.used]
         self.scores = level.scores
         if clamp is not None:
@@ -175,10 +181,12 @@ def make_lattice(
     before (PrunedLattice): Lattice whose nodes stay.
     """
     levels = work.scores.orders.levels
-    depth, thresholds = np.full(work.n_sequences, levels), np.full(levels, np.nan)
+    depth = np.full(work.n_sequences, levels)
+    thresholds = np.full(levels, np.nan)
     level, thresholds[0] = _first_level(work, annotated, before, depth)
     for m in range(1, levels):
-        sums, stays = Sums(work, level), depth < levels
+        sums = Sums(work, level)
+        stays = depth < levels
         chosen = sums.weights > -np.inf
         if work.scores.orders.keep is not None:
             chances = sums.chances().arcs
@@ -193,14 +201,16 @@ def make_lattice(
                     chosen |= _were_chosen(work, level, m, before)
                 allowed = annotated[tokens_of(level), level.symbol] & (level.scores > -np.inf)
                 lost = _lost(level, allowed, chosen, work.starts) & ~stays
-                depth[lost], stays = m, stays | lost
+                depth[lost] = m
+                stays = stays | lost
         level = kernels.next_level(level, m, sums.weights, chosen, stays, work.starts, work.grams)
     return PrunedLattice(level, tokens_of(level), depth, thresholds)
 
 
 def with_scores(work: HigherOrderWork, lattice: PrunedLattice) -> PrunedLattice:
     """The lattice with the scores of `work`."""
-    level, scores = lattice.level, np.empty(len(lattice.tokens))
+    level = lattice.level
+    scores = np.empty(len(lattice.tokens))
     ends = work.scores.first, work.scores.last
     kernels.score_nodes(level, work.emissions, *ends, work.starts, work.table, scores)
     return lattice._replace(level=level._replace(scores=scores))
@@ -226,7 +236,8 @@ def _first_level(
     if before is not None:
         kept[before.tokens, before.level.symbol] = True
     kept &= possible
-    level, of_token = _level_of(work, kept), work.sequence_of
+    level = _level_of(work, kept)
+    of_token = work.sequence_of
     if annotated is None and work.is_free:
         return level, threshold
     nodes = level.scores > -np.inf
@@ -249,7 +260,8 @@ def _first_level(
 
 def _were_chosen(work: HigherOrderWork, level: kernels.Level, m: int, before: PrunedLattice) -> NDArray[np.bool_]:
     """Find the arcs that are nodes of another lattice, or ends of its nodes."""
-    base, digits = work.grams.base, work.grams.digits
+    base = work.grams.base
+    digits = work.grams.digits
     counts = np.diff(level.arcs)
     into = np.repeat(np.arange(len(counts)), counts)
     codes = level.code[arrays.ranges(level.source, level.source + counts)] * base + digits[level.symbol[into]]
@@ -275,7 +287,8 @@ def _threshold(work: HigherOrderWork, m: int, chances: Floats, in_training: bool
 
 def _level_of(work: HigherOrderWork, kept: Clamp) -> kernels.Level:
     scores = work.scores
-    levels, ends = scores.orders.levels, (scores.first, scores.last)
+    levels = scores.orders.levels
+    ends = (scores.first, scores.last)
     counts = kept.sum(axis=1)
     n_arcs = int((counts[1:] * counts[:-1]).sum())
     if n_arcs > _MOST_ARCS:

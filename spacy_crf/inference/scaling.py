@@ -27,7 +27,8 @@ WORTH_IT = 2 / 3
 # Entries of a block that take as long as one arc if arcs mostly come in long runs, as in graphs.
 ARC_COST_IN_RUNS = 4
 # Scores in a part of a chunk: half a megabyte fits the caches, and calls of kernels take a negligible time.
-_CACHED, _LEAST = 1 << 16, 128
+_CACHED = 1 << 16
+_LEAST = 128
 
 
 class ChainWork(Work[ChainScores]):
@@ -64,7 +65,8 @@ class ChainWork(Work[ChainScores]):
     @cached_property
     def steps(self) -> "OrderedScores":
         """The shared scores in the order of their layout."""
-        shared, expansion = (self.transitions, self.scores.first, self.scores.last), self.expansion
+        shared = (self.transitions, self.scores.first, self.scores.last)
+        expansion = self.expansion
         if self.per_position:
             return OrderedScores(_whole(self.n_states), *shared)
         if self.whole is not self:
@@ -162,7 +164,8 @@ def _find_block(size: int, mask: bytes) -> TransitionLayout:
     in_block = n_sources + ARC_COST * elsewhere
     costs = n_states @ np.minimum(on_arcs, in_block)
     k = np.lexsort((first, costs))[0]
-    is_source, is_target = of_kinds[:, k], (in_block[:, k] < on_arcs[:, 0])[kind.ravel()]
+    is_source = of_kinds[:, k]
+    is_target = (in_block[:, k] < on_arcs[:, 0])[kind.ravel()]
 
     # Arcs are added up by runs of such as rise side by side: so states with more arcs come first, and behind arcs the order is
     # that of their first sources
@@ -180,7 +183,8 @@ def _find_block(size: int, mask: bytes) -> TransitionLayout:
     # The first arc to each target, then the second …: two that follow one another change different states.
     turn = (rest.cumsum(axis=0) - 1)[source, target]
     places = np.lexsort((target, turn))
-    source, target = source[places].astype(np.int32), target[places].astype(np.int32)
+    source = source[places].astype(np.int32)
+    target = target[places].astype(np.int32)
     whole = _whole(size)
     cost = shape[0] * shape[1] + ARC_COST * len(source)
     if shape == whole.shape or cost > WORTH_IT * whole.shape[0] * whole.shape[1]:
@@ -245,7 +249,8 @@ class OrderedScores:
         if graph is None or size <= WHOLE or ARC_COST_IN_RUNS * len(graph.source) >= size**2:
             return cls(_find_layout(transitions), transitions, first, last)
         # No block. Arcs that rise side by side form runs, which are long: tags mostly leave an automaton in its state
-        states, places = np.arange(size), np.lexsort((graph.source, graph.target - graph.source))
+        states = np.arange(size)
+        places = np.lexsort((graph.source, graph.target - graph.source))
         layout = TransitionLayout(states, states, 0, graph.source[places], graph.target[places], (0, 0))
         return cls(layout, transitions, first, last)
 
@@ -259,7 +264,8 @@ class OrderedScores:
         """Arguments of the `viterbi` kernel: the layout, the block of each matrix (float64[1 or n, R, C]) and the arcs
         (float64[A]). (numba unpacks a plain tuple in half the time.)
         """
-        layout, transitions = self.layout, self.transitions
+        layout = self.layout
+        transitions = self.transitions
         rows, columns = layout.states_of_block
         block = np.full((max(1, len(transitions)), *layout.shape), -np.inf)
         if layout.is_whole:
@@ -273,9 +279,11 @@ _shared = LatestResults(32)
 
 
 def _exponentials(layout: TransitionLayout, transitions: Floats, first: Floats, last: Floats) -> Exponentials:
-    size, (height, width) = len(layout.order), layout.shape
+    size = len(layout.order)
+    (height, width) = layout.shape
     row = _padded(max(size, width, layout.offset + _padded(height, WHOLE)), WHOLE)
-    matrices, ends = np.zeros((len(transitions), row, row)), np.zeros((2, row))
+    matrices = np.zeros((len(transitions), row, row))
+    ends = np.zeros((2, row))
     if not layout.is_whole:
         transitions = transitions[:, layout.order[:, np.newaxis], layout.order]
     shift, spread = exp_less(transitions, matrices[:, :size, :size])
@@ -325,7 +333,8 @@ class ForwardPass(NamedTuple):
 def _scale(exponentials: Exponentials, scores: Floats, starts: Ints, emissions: Floats) -> kernels.ScaledPotentials:
     """Potentials of these scores (float64[n, S]); emissions (float64[n, P]) become a part of them."""
     shift, spread = np.empty((2, len(scores)))
-    shift[:], spread[:] = exponentials.shift, exponentials.spread
+    shift[:] = exponentials.shift
+    spread[:] = exponentials.spread
     shift[starts[:-1][starts[:-1] < starts[1:]]] = exponentials.end_shift
     layout = exponentials.layout
     kernels.scale(scores, layout.order[: 0 if layout.in_order else None], emissions, shift, spread)
@@ -360,7 +369,8 @@ def backward(work: ChainWork, before: ForwardPass, weights: Floats, d_emissions:
     d_emissions (float64[n, S]): Receives the derivatives of emissions.
     RETURNS (float64[2, S]): Derivatives of firsts and lasts.
     """
-    d_ends, layout = np.zeros((2, work.n_states)), work.exponentials.layout
+    d_ends = np.zeros((2, work.n_states))
+    layout = work.exponentials.layout
     kernels.expectations(before.scaled, layout, weights, before.alpha, before.log_z, d_emissions, *d_ends)
     return d_ends
 
@@ -371,8 +381,11 @@ def expect(work: ChainWork, weights: Floats, out: ChainScores) -> Floats:
     RETURNS (float64[B]): Log partitions, NaN where a sequence needs log space.
     """
     exponentials = work.exponentials
-    layout, log_z, ends = exponentials.layout, np.empty(work.n_sequences), (out.first, out.last)
-    d_block, d_arcs = np.zeros_like(exponentials.block), np.zeros_like(exponentials.arcs)
+    layout = exponentials.layout
+    log_z = np.empty(work.n_sequences)
+    ends = (out.first, out.last)
+    d_block = np.zeros_like(exponentials.block)
+    d_arcs = np.zeros_like(exponentials.arcs)
     for (sequences, tokens), (scaled, alpha, of_part) in _forward_by_parts(work, log_z):
         kernels.expectations(scaled, layout, weights[sequences], alpha, of_part, out.emissions[tokens], *ends)
         kernels.transition_expectations(scaled, layout, alpha, d_block, d_arcs)
@@ -388,8 +401,11 @@ def marginals(work: ChainWork, rows: Ints) -> tuple[Floats, Floats]:
     RETURNS (float64[N, S], float64[B]): Probabilities of the states; and log partitions, NaN where a sequence needs log space.
     """
     layout = work.exponentials.layout
-    log_z, ends = np.empty(work.n_sequences), np.zeros((2, work.n_states))
-    found, room, weights = np.empty((len(rows), work.n_states)), np.empty((0, work.n_states)), np.ones(work.n_sequences)
+    log_z = np.empty(work.n_sequences)
+    ends = np.zeros((2, work.n_states))
+    found = np.empty((len(rows), work.n_states))
+    room = np.empty((0, work.n_states))
+    weights = np.ones(work.n_sequences)
     for (sequences, tokens), (scaled, alpha, of_part) in _forward_by_parts(work, log_z):
         room = room if len(room) >= len(alpha) else np.empty((len(alpha), work.n_states))
         kernels.expectations(scaled, layout, weights[sequences], alpha, of_part, room[: len(alpha)], *ends)
@@ -400,13 +416,17 @@ def marginals(work: ChainWork, rows: Ints) -> tuple[Floats, Floats]:
 
 def _forward_by_parts(work: ChainWork, log_z: Floats) -> Iterator[tuple[Chunk, ForwardPass]]:
     """Forward passes part by part, each in the memory of the one before, so that its arrays stay in the cache."""
-    exponentials, scores, starts = work.exponentials, work.emissions, work.starts
-    layout, width = exponentials.layout, len(exponentials.first)
+    exponentials = work.exponentials
+    scores = work.emissions
+    starts = work.starts
+    layout = exponentials.layout
+    width = len(exponentials.first)
     parts = work.chunks(max(_LEAST, _CACHED // width))
     room = aligned((2, max(tokens.stop - tokens.start for _, tokens in parts), width))
     for sequences, tokens in parts:
         scaled, alpha = room[:, : tokens.stop - tokens.start]
         starts_here = starts[sequences.start : sequences.stop + 1] - tokens.start
-        potentials, of_part = _scale(exponentials, scores[tokens], starts_here, scaled), log_z[sequences]
+        potentials = _scale(exponentials, scores[tokens], starts_here, scaled)
+        of_part = log_z[sequences]
         kernels.forward(potentials, layout, alpha, of_part)
         yield Chunk(sequences, tokens), ForwardPass(potentials, alpha, of_part)

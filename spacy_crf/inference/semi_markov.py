@@ -89,7 +89,9 @@ class SegmentWork(Work[SegmentScores]):
     @cached_property
     def log_potentials(self) -> LogPotentials:
         """Scores of segments with the clamp applied, as the log-space recursions take them."""
-        scores, clamp, tokens = self.rows(self.scores), self.clamp, self.scores.tokens
+        scores = self.rows(self.scores)
+        clamp = self.clamp
+        tokens = self.scores.tokens
         opening, closing = np.empty((2, *tokens.shape))
         reach = np.empty(tokens.shape, dtype=np.int32)
         self.masked = kernels.running_sums(scores, opening, closing) or clamp is not None
@@ -146,7 +148,8 @@ class SemiMarkov(Structure[SegmentScores]):
         return log_z, (linear, log_z, logs)
 
     def backward(self, work: SegmentWork, kept: tuple, weights: Floats, out: SegmentScores) -> None:
-        rows, (linear, log_z, logs) = work.rows(out), kept
+        rows = work.rows(out)
+        (linear, log_z, logs) = kept
         if linear is not None:
             potentials, prefixes, linear_log_z = linear
             kernels.expectations(potentials, prefixes, weights, linear_log_z, rows)
@@ -185,8 +188,10 @@ class SemiMarkov(Structure[SegmentScores]):
         kernels.path_expectations(states, weights, work.rows(out))
 
     def score_segments(self, work: SegmentWork, begin: Ints, end: Ints) -> Floats:
-        scores, log_potentials = work.scores, work.log_potentials
-        length, last = end - begin, end - 1
+        scores = work.scores
+        log_potentials = work.log_potentials
+        length = end - begin
+        last = end - 1
         possible = length <= len(scores.lengths)
         found = log_potentials.opening[begin] + log_potentials.closing[last]
         place = np.where(possible, length, 1) - 1
@@ -208,7 +213,8 @@ class SemiMarkov(Structure[SegmentScores]):
         # A listed span has expectations of its own, one for each state
         listing, _, numbers = list_spans(work.scores, segments.start[asked], segments.end[asked])
         _, expected = SemiMarkov().expectations(SegmentWork(listing, work.clamp, listing))
-        tag, tag_of = spans.offset + segments.label[asked], work.tag_of
+        tag = spans.offset + segments.label[asked]
+        tag_of = work.tag_of
         of_tags = expected.spans if tag_of is None else arrays.by_tag(expected.spans, tag_of, work.n_tags)
         probabilities = np.zeros(len(segments.start))
         probabilities[asked] = of_tags[numbers, tag]
@@ -220,7 +226,9 @@ class SemiMarkov(Structure[SegmentScores]):
         most_states = 1 if tag_of is None else int(np.bincount(tag_of).max(initial=1))
         # Lower by one part in a million, so that rounding does not miss a bound such as 1.0
         min_log_prob = np.log(min_prob / most_states) - 1e-6 if min_prob > 0 else -np.inf
-        log_z, room, count = np.empty(work.n_sequences), -1, 0
+        log_z = np.empty(work.n_sequences)
+        room = -1
+        count = 0
         entered, _ = log_space.prefixes(work, log_z)
         leaving, _ = log_space.suffixes(work)
         while count > room:  # once to count them, and once to list them
@@ -267,7 +275,8 @@ class _Exponentials(NamedTuple):
 
 
 def _exponentials(transitions: Floats, lengths: Floats, first: Floats, last: Floats) -> _Exponentials:
-    exp_transitions, ends = np.empty_like(transitions), np.empty((2, len(first)))
+    exp_transitions = np.empty_like(transitions)
+    ends = np.empty((2, len(first)))
     shift, spread = exp_less(transitions, exp_transitions)
     first_shift, first_spread = exp_less(first, ends[0])
     last_shift, last_spread = exp_less(last, ends[1])
@@ -299,7 +308,8 @@ def _linear_forward(work: SegmentWork) -> Optional[tuple]:
     """Forward pass in the linear domain: potentials, prefixes, and log partitions less the shift of the ends, NaN for sequences
     that need log space (float64[B]). None if the scores do not fit the domain.
     """
-    log_potentials, exponentials = work.log_potentials, work.exponentials
+    log_potentials = work.log_potentials
+    exponentials = work.exponentials
     if work.masked or exponentials.spread > SPREAD:
         return None
     if exponentials.extra + _largest(log_potentials.spans) > kernels.EXTRA:
@@ -310,7 +320,8 @@ def _linear_forward(work: SegmentWork) -> Optional[tuple]:
     of_ends = exponentials.first, exponentials.last, exponentials.shift, exponentials.unbroken
     where = log_potentials.span_of, log_potentials.starts
     potentials = kernels.ScaledSegmentPotentials(*of_tokens, *of_segments, *of_steps, *of_ends, *where)
-    rows, scales = np.empty((2, *log_potentials.opening.shape)), np.empty((2, work.n_tokens))
+    rows = np.empty((2, *log_potentials.opening.shape))
+    scales = np.empty((2, work.n_tokens))
     prefixes = kernels.SegmentForwardRows(rows[0], scales[0], rows[1], scales[1])
     done = potentials, prefixes, np.empty(work.n_sequences)
     kernels.forward(*done)

@@ -33,9 +33,11 @@ def worth(candidates: Segments, gains: Floats, n_labels: int, starts: Ints, *, m
     may_touch (bool): Whether a span may begin where another span of its label ends.
     """
     begin, end, label = candidates
-    n_tokens, size = int(starts[-1]), 1 + n_labels
+    n_tokens = int(starts[-1])
+    size = 1 + n_labels
     listed, _, number = add_spans(None, begin, end, n_tokens)
-    begins, spans = np.full((n_tokens, size), _UNLISTED), np.zeros((len(listed.lengths), size))
+    begins = np.full((n_tokens, size), _UNLISTED)
+    spans = np.zeros((len(listed.lengths), size))
     begins[:, 0] = 0.0
     spans[number, 1 + label] = gains + _ROUNDING - _UNLISTED
     lengths = np.zeros((max(1, int(listed.lengths.max(initial=1))), size))
@@ -43,7 +45,8 @@ def worth(candidates: Segments, gains: Floats, n_labels: int, starts: Ints, *, m
     transitions = np.zeros((size, size))
     if not may_touch:
         transitions[np.arange(1, size), np.arange(1, size)] = -np.inf
-    none, ends = np.zeros((n_tokens, size)), np.zeros(size)
+    none = np.zeros((n_tokens, size))
+    ends = np.zeros(size)
     return SegmentScores(none, begins, none, lengths, spans, transitions, ends, ends, listed, np.asarray(starts))
 
 

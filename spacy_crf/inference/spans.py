@@ -105,7 +105,8 @@ def _neighbours(possible: Bools, continues: Bools) -> Bools:
     """
     if len(possible) != 1:  # they may differ from token to token, or there is none
         return np.ones((4, possible.shape[1]), dtype=bool)
-    inside, outside = possible[0] & continues, possible[0] & ~continues
+    inside = possible[0] & continues
+    outside = possible[0] & ~continues
     return np.array([inside.any(axis=0), outside.any(axis=0), inside.any(axis=1), outside.any(axis=1)])
 
 

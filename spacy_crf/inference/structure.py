@@ -77,7 +77,8 @@ class Expansion:
     """The arrays that all sequences share once tags are expanded to the states of a graph, by the name of the scores."""
 
     def __init__(self, graph: StateGraph, arrays: dict[str, Floats]):
-        self.graph, self.arrays = graph, arrays
+        self.graph = graph
+        self.arrays = arrays
         self._made: dict[Any, Any] = {}
 
     def keep(self, what: Any, make: Callable[[], Any]) -> Any:
@@ -179,7 +180,8 @@ class Work(Generic[Scores]):
         return self._part(np.flatnonzero(tokens), np.append(0, np.cumsum(lengths[sequences]))), tokens
 
     def _part(self: OfWork, tokens: arrays.Tokens, starts: Ints) -> OfWork:
-        scores, clamp = arrays.cut(self.scores, tokens, starts), arrays.cut_clamp(self.clamp, tokens)
+        scores = arrays.cut(self.scores, tokens, starts)
+        clamp = arrays.cut_clamp(self.clamp, tokens)
         return type(self)(scores, clamp, self.given, self.whole)
 
     @cached_property
@@ -438,13 +440,15 @@ class Structure(Generic[Scores]):
         """
         work = self.prepare(scores, clamp)
         weights = work.check_weights(weights)
-        log_z, total = np.empty(work.n_sequences), arrays.zeros(work.scores)
+        log_z = np.empty(work.n_sequences)
+        total = arrays.zeros(work.scores)
         if work.n_tokens <= work.most_tokens(self.chunk_tokens):
             log_z[:] = self.expect(work, weights, total)
             return log_z, self.narrow(work, total)
 
         def expect_chunk(chunk: Chunk) -> Scores:
-            part, of_chunk = work.cut(chunk), arrays.part_of(total, chunk.tokens)
+            part = work.cut(chunk)
+            of_chunk = arrays.part_of(total, chunk.tokens)
             log_z[chunk.sequences] = self.expect(part, weights[chunk.sequences], of_chunk)
             return of_chunk
 
@@ -484,7 +488,8 @@ class Structure(Generic[Scores]):
         RETURNS (float64[B], Scores): Best scores, and the weighted use of each score by the best paths.
         """
         work = self.prepare(scores, clamp)
-        path, used = self._best(work), arrays.zeros(work.given)
+        path = self._best(work)
+        used = arrays.zeros(work.given)
         self.count(work, path.states, work.check_weights(weights), used)
         return path.scores, used
 
@@ -500,7 +505,8 @@ class Structure(Generic[Scores]):
         """Weighted use of each score by the given labellings. RETURNS (Scores): `out` if it is given, which receives the sums."""
         work = self.prepare(scores)
         used = arrays.zeros(work.given) if out is None else out
-        states, weights = work.check_states(states), work.check_weights(weights)
+        states = work.check_states(states)
+        weights = work.check_weights(weights)
         if work.tag_of is None:
             self.add_path(work, states, weights, used)
         else:  # the path of the labelling is unknown
@@ -533,7 +539,8 @@ class Structure(Generic[Scores]):
 
         def search(b: int) -> list[tuple[float, States]]:
             sequence = work.cut(work.chunk(b, b + 1))
-            states, scores = np.empty((n, sequence.n_tokens), dtype=np.int32), np.zeros(n)
+            states = np.empty((n, sequence.n_tokens), dtype=np.int32)
+            scores = np.zeros(n)
             found = 0 if sequence.n_tokens else 1
             found = found or self.rank(sequence, states, scores)
             return [(score, self.labels(work, path)) for score, path in zip(scores[:found].tolist(), states)]
@@ -570,7 +577,8 @@ class Structure(Generic[Scores]):
         if not asked.all():  # most sentences of a novel have no span
             work, tokens = work.only(asked)
             place = np.append(0, np.cumsum(tokens))
-            begin, end = place[begin], place[end]
+            begin = place[begin]
+            end = place[end]
 
         def weigh(chunk: Chunk) -> None:
             shift = chunk.tokens.start

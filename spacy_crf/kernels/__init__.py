@@ -124,7 +124,8 @@ def _source(path: Path) -> str:
 def _cache_in(folder: Path):
     """Make numba keep a function's machine code in a folder. numba asks for the folder only while the function is declared."""
     before = {name: getattr(config, name, "") for name in ("CACHE_DIR", "CACHE_LOCATOR_CLASSES")}
-    config.CACHE_DIR, config.CACHE_LOCATOR_CLASSES = str(folder), ""
+    config.CACHE_DIR = str(folder)
+    config.CACHE_LOCATOR_CLASSES = ""
     try:
         yield
     finally:

@@ -62,7 +62,10 @@ def _g(x, y, logs):
 def _own(i, j, window, logs):
     """The terms of a loss besides its sum over all classes: those of the row and column sums of i and j, and a correction,
     since the four counts among i and j become one, but the sum treats them as counts with other classes."""
-    ii, ij, ji, jj = window.after[i, i], window.after[j, i], window.after[i, j], window.after[j, j]
+    ii = window.after[i, i]
+    ij = window.after[j, i]
+    ji = window.after[i, j]
+    jj = window.after[j, j]
     loss = _f(ii, logs) + _f(ij, logs) + _f(ji, logs) + _f(jj, logs) - _f(ii + ij + ji + jj, logs)
     loss -= _g(ii, ji, logs) + _g(ij, jj, logs) + _g(ii, ij, logs) + _g(ji, jj, logs)
     loss -= _g(window.first[i], window.first[j], logs) + _g(window.second[i], window.second[j], logs)
@@ -81,7 +84,8 @@ def _slot_of(word, window):
 def _add_counts(word, new, bigrams, window):
     """Add the counts of a new word in a slot of its own, beside the words that have classes already."""
     for n in range(bigrams.next_starts[word], bigrams.next_starts[word + 1]):
-        other, count = bigrams.next_words[n], bigrams.next_counts[n]
+        other = bigrams.next_words[n]
+        count = bigrams.next_counts[n]
         if other <= word:
             k = new if other == word else _slot_of(other, window)
             window.after[k, new] += count
@@ -89,7 +93,8 @@ def _add_counts(word, new, bigrams, window):
             window.first[new] += count
             window.second[k] += count
     for n in range(bigrams.previous_starts[word], bigrams.previous_starts[word + 1]):
-        other, count = bigrams.previous_words[n], bigrams.previous_counts[n]
+        other = bigrams.previous_words[n]
+        count = bigrams.previous_counts[n]
         if other < word:
             k = _slot_of(other, window)
             window.before[k, new] += count
@@ -122,7 +127,8 @@ def _change_sums(new, old, sums, window, logs):
 @helper
 def _place(word, new, bigrams, window, logs):
     """Make a class of one word in a free slot, and compute its losses."""
-    old_first, old_second = window.first.copy(), window.second.copy()
+    old_first = window.first.copy()
+    old_second = window.second.copy()
     _add_counts(word, new, bigrams, window)
     window.slot[word] = new
     _change_sums(new, old_first, window.first, window, logs)
@@ -143,12 +149,16 @@ def _place(word, new, bigrams, window, logs):
 @helper
 def _cheapest(window):
     """The slots of the two classes whose merge loses least, the first of equals."""
-    best, one, other = np.inf, -1, -1
+    best = np.inf
+    one = -1
+    other = -1
     for i in range(len(window.losses)):
         if window.is_used[i]:
             for j in range(i):
                 if window.losses[i, j] < best:
-                    best, one, other = window.losses[i, j], i, j
+                    best = window.losses[i, j]
+                    one = i
+                    other = j
     if window.first[one] + window.second[one] < window.first[other] + window.second[other]:
         one, other = other, one
     return one, other
@@ -159,9 +169,11 @@ def _merge_contexts(a, b, beside, window, logs):
     """Merge rows a and b of `beside`, and update the losses of the pairs of classes that have a or b beside them."""
     for i in range(len(beside)):
         if beside[b, i] > 0 and i != b:
-            x, y = beside[a, i], beside[b, i]
+            x = beside[a, i]
+            y = beside[b, i]
             for j in range(len(beside)):
-                u, v = beside[a, j], beside[b, j]
+                u = beside[a, j]
+                v = beside[b, j]
                 if u + v > 0 and j != b and (j > i or (j < i and v == 0)):
                     change = _g(x + y, u + v, logs) - _g(x, u, logs) - _g(y, v, logs)
                     window.losses[max(i, j), min(i, j)] += change
@@ -174,7 +186,8 @@ def _merge_contexts(a, b, beside, window, logs):
 def _merge_items(a, b, beside, window, logs):
     """Add column b of `beside` to column a, and update the losses of the pairs of a with other classes."""
     for k in range(len(beside)):
-        x, y = beside[k, a], beside[k, b]
+        x = beside[k, a]
+        y = beside[k, b]
         if y > 0:
             for j in range(len(beside)):
                 z = beside[k, j]
@@ -236,7 +249,8 @@ def join_classes(window, logs):
     for n in range(len(merges)):
         a, b = _cheapest(window)
         _merge(a, b, window, logs)
-        merges[n, 0], merges[n, 1] = a, b
+        merges[n, 0] = a
+        merges[n, 1] = b
     return merges
 
 

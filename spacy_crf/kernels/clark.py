@@ -44,8 +44,10 @@ def exchange_words(bigrams: Bigrams, classes: Classes, letters: Letters, weight:
     RETURNS (int): Number of words that moved.
     """
     of_word, pairs, first, second = classes
-    n_classes, n_moved = len(first), 0
-    before, after = np.zeros(n_classes, np.int64), np.zeros(n_classes, np.int64)
+    n_classes = len(first)
+    n_moved = 0
+    before = np.zeros(n_classes, np.int64)
+    after = np.zeros(n_classes, np.int64)
     beside = np.zeros(n_classes, np.int64)  # the classes beside the word
     gain = np.zeros(n_classes)
     sides = (
@@ -53,7 +55,9 @@ def exchange_words(bigrams: Bigrams, classes: Classes, letters: Letters, weight:
         (bigrams.previous_starts, bigrams.previous_words, bigrams.previous_counts, before),
     )
     for word in range(len(of_word)):
-        own, itself, n_beside = of_word[word], 0, 0
+        own = of_word[word]
+        itself = 0
+        n_beside = 0
         for starts, words, counts, found in sides:
             for n in range(starts[word], starts[word + 1]):
                 if words[n] == word:
@@ -64,7 +68,8 @@ def exchange_words(bigrams: Bigrams, classes: Classes, letters: Letters, weight:
                     beside[n_beside] = k
                     n_beside += 1
                 found[k] += counts[n]
-        n_before, n_after = before.sum(), after.sum()
+        n_before = before.sum()
+        n_after = after.sum()
         _move(classes, own, -1, before, after, itself, n_before, n_after, beside[:n_beside])
         for c in range(n_classes):
             gain[c] = -(_f(first[c] + n_after + itself, logs) - _f(first[c], logs))

@@ -38,7 +38,8 @@ def document_values(forms, doc_starts, begins):
     """
     values = np.full((len(forms.lower), 3), ABSENT, dtype=np.uint64)
     for d in range(len(doc_starts) - 1):
-        begin, end = doc_starts[d], doc_starts[d + 1]
+        begin = doc_starts[d]
+        end = doc_starts[d + 1]
         order, bounds = _grouped(forms.lower[begin:end])
         for g in range(len(bounds) - 1):
             if bounds[g + 1] > bounds[g] + 1:
@@ -51,7 +52,8 @@ def _grouped(keys):
     """The places of keys (uint64[N]), equal keys side by side (int64[N]), and where each key begins and the last one ends
     (int64[M + 1])."""
     order = np.argsort(keys)  # a stable sort takes three times as long
-    bounds, size = np.empty(len(keys) + 1, dtype=np.int64), 0
+    bounds = np.empty(len(keys) + 1, dtype=np.int64)
+    size = 0
     for n in range(len(keys)):
         if n == 0 or keys[order[n]] != keys[order[n - 1]]:
             bounds[size] = n
@@ -66,8 +68,11 @@ def _of_word(tokens, forms, begins, values):
     all_begin = True
     for t in tokens:
         all_begin = all_begin and begins[t]
-    titles, n_shapes, form = 0, 0, -1
-    shapes, counts = np.empty(MOST_SHAPES, dtype=np.uint64), np.zeros(MOST_SHAPES, dtype=np.int64)
+    titles = 0
+    n_shapes = 0
+    form = -1
+    shapes = np.empty(MOST_SHAPES, dtype=np.uint64)
+    counts = np.zeros(MOST_SHAPES, dtype=np.int64)
     for t in tokens:
         if begins[t] and not all_begin:
             continue
@@ -128,7 +133,9 @@ def majorities(first, doc_starts, n_labels, entities):
 @helper
 def _of_entities(first, spans, tokens, label, n_labels, values):
     """Fill in the majorities of entities for a Doc that has at least one entity."""
-    starts, ends, labels = first.start[spans], first.end[spans], first.label[spans]
+    starts = first.start[spans]
+    ends = first.end[spans]
+    labels = first.label[spans]
     texts = np.empty(len(starts), dtype=np.uint64)
     for n in range(len(starts)):
         texts[n] = FIRST_HASH
@@ -162,7 +169,8 @@ def _parts(lower, starts, ends, labels):
         length = ends[n] - starts[n]
         if length <= MOST_WORDS:
             size += length * (length + 1) // 2 - 1
-    parts, of_parts = np.empty(size, dtype=np.uint64), np.empty(size, dtype=np.int64)
+    parts = np.empty(size, dtype=np.uint64)
+    of_parts = np.empty(size, dtype=np.int64)
     size = 0
     for n in range(len(starts)):
         length = ends[n] - starts[n]
@@ -170,7 +178,8 @@ def _parts(lower, starts, ends, labels):
             text = FIRST_HASH
             for t in range(begin, min(ends[n], begin + length - 1)):
                 text = mix(text, lower[t])
-                parts[size], of_parts[size] = text, labels[n]
+                parts[size] = text
+                of_parts[size] = labels[n]
                 size += 1
     return parts, of_parts
 
@@ -178,14 +187,17 @@ def _parts(lower, starts, ends, labels):
 @helper
 def _longest(first, begin, stop, label, n_labels, texts, most):
     """Length, 0 for none, and label of the longest text of an entity that begins at a token outside of all entities."""
-    text, length, found = FIRST_HASH, 0, NO_LABEL
+    text = FIRST_HASH
+    length = 0
+    found = NO_LABEL
     for t in range(begin, min(stop, begin + MOST_WORDS)):
         if label[t] != n_labels or (t > begin and first.begins[t]):
             break
         text = mix(text, first.lower[t])
         here = _at(text, texts, most)
         if here != NO_LABEL:
-            length, found = t + 1 - begin, here
+            length = t + 1 - begin
+            found = here
     return length, found
 
 
@@ -194,7 +206,8 @@ def _most_of_others(keys, labels, n_labels):
     """For each of N keys, the majority label of the other places with the same key: int64[N]."""
     most = np.full(len(keys), NO_LABEL)
     order, bounds = _grouped(keys)
-    counts, without = np.zeros(n_labels, dtype=np.int64), np.empty(n_labels, dtype=np.int64)
+    counts = np.zeros(n_labels, dtype=np.int64)
+    without = np.empty(n_labels, dtype=np.int64)
     for g in range(len(bounds) - 1):
         places = order[bounds[g] : bounds[g + 1]]
         if len(places) > 1:
@@ -216,7 +229,8 @@ def _most_of_others(keys, labels, n_labels):
 def _most_of_each(keys, labels, n_labels):
     """The distinct keys in order (uint64[M]), and the majority label of each (int64[M])."""
     order, bounds = _grouped(keys)
-    most, counts = np.empty(len(bounds) - 1, dtype=np.int64), np.zeros(n_labels, dtype=np.int64)
+    most = np.empty(len(bounds) - 1, dtype=np.int64)
+    counts = np.zeros(n_labels, dtype=np.int64)
     for g in range(len(most)):
         counts[:] = 0
         for n in order[bounds[g] : bounds[g + 1]]:

@@ -128,7 +128,8 @@ def first_duals(arcs, kinds, variables, order, duals):
     order (int64[A]): Automata, the first ones before the others: only one automaton cancels the gain of an arc.
     duals (float64[Z]): Receives them.
     """
-    n_nodes, n_arcs = len(arcs.time), len(arcs.source)
+    n_nodes = len(arcs.time)
+    n_arcs = len(arcs.source)
     prefix = np.full(n_nodes, -np.inf)
     suffix = np.full(n_nodes, -np.inf)
     prefix[0] = suffix[-1] = 0.0

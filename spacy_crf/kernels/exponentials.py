@@ -10,16 +10,20 @@ from . import helper
 LEAST = -700.0  # the smallest argument of exp
 _INVERSE = 1.0 / math.log(2.0)
 # log(2) in two parts: the product of a whole number and the first part is exact
-_UPPER, _LOWER = float.fromhex("0x1.62e42fee00000p-1"), float.fromhex("0x1.a39ef35793c76p-33")
+_UPPER = float.fromhex("0x1.62e42fee00000p-1")
+_LOWER = float.fromhex("0x1.a39ef35793c76p-33")
 _ROUND = 1.5 * 2.0**52  # adding it rounds a number, and puts the whole number into the last bits
-_BIAS, _FRACTION = 1023, 52  # exponent of a float64 minus the true one, and number of bits of its fraction
+# exponent of a float64 minus the true one, and number of bits of its fraction
+_BIAS = 1023
+_FRACTION = 52
 
 
 @helper(fastmath={"nnan", "nsz"}, forceinline=True)
 def extremes(rows, t):
     """The largest score in a row of scores (float64[n, P]), and the smallest that is not -inf; -inf and inf if there is none.
     (LLVM vectorises a maximum only if it may ignore NaN and the sign of 0; other numbers stay what they are.)"""
-    largest, smallest = -np.inf, np.inf
+    largest = -np.inf
+    smallest = np.inf
     for j in range(rows.shape[1]):
         score = rows[t, j]
         largest = max(largest, score)

@@ -9,7 +9,10 @@ from . import helper, kernel
 from .hashing import ABSENT, find_slot
 from .numerics import FIRST_HASH, NO_FEATURE, mix
 
-BEGIN, INSIDE, LAST, UNIT = 0, 1, 2, 3
+BEGIN = 0
+INSIDE = 1
+LAST = 2
+UNIT = 3
 
 
 @kernel
@@ -45,7 +48,9 @@ def positions_in_phrases(words, doc_starts, table, labels, values):
     # The longest first; of equals, the first
     order = np.argsort((lengths.max() - lengths) * len(words) + begins)
     for m in order:
-        begin, last, of_label = begins[m], begins[m] + lengths[m] - 1, values[found[m]]
+        begin = begins[m]
+        last = begins[m] + lengths[m] - 1
+        of_label = values[found[m]]
         # A phrase placed earlier is at least as long: this one lies inside it, or overlaps one of its ends
         if covered[begin] != ABSENT or covered[last] != ABSENT:
             continue
@@ -53,7 +58,8 @@ def positions_in_phrases(words, doc_starts, table, labels, values):
             covered[begin] = of_label[UNIT]
             continue
         covered[begin + 1 : last] = of_label[INSIDE]
-        covered[begin], covered[last] = of_label[BEGIN], of_label[LAST]
+        covered[begin] = of_label[BEGIN]
+        covered[last] = of_label[LAST]
     return covered
 
 
@@ -61,7 +67,8 @@ def positions_in_phrases(words, doc_starts, table, labels, values):
 def _matches(words, doc_starts, table, labels):
     """All phrases in the texts: first tokens, lengths and labels (int64[M] each)."""
     slots, rows = table
-    matches, size = np.empty((64, 3), dtype=np.int64), 0
+    matches = np.empty((64, 3), dtype=np.int64)
+    size = 0
     for d in range(len(doc_starts) - 1):
         for begin in range(doc_starts[d], doc_starts[d + 1]):
             hashed = FIRST_HASH
@@ -76,6 +83,8 @@ def _matches(words, doc_starts, table, labels):
                     wider = np.empty((2 * size, 3), dtype=np.int64)
                     wider[:size] = matches
                     matches = wider
-                matches[size, 0], matches[size, 1], matches[size, 2] = begin, t + 1 - begin, labels[row]
+                matches[size, 0] = begin
+                matches[size, 1] = t + 1 - begin
+                matches[size, 2] = labels[row]
                 size += 1
     return matches[:size, 0], matches[:size, 1], matches[:size, 2]

@@ -72,7 +72,8 @@ def hash_ngrams(points, ends, size, slots):
     RETURNS (hashes uint64[V, slots], first int64[V, slots]): Hashes, ABSENT in unused slots; and where each run begins, counted
     from the mark.
     """
-    hashes, firsts = np.empty((len(ends), slots), dtype=np.uint64), np.empty((len(ends), slots), dtype=np.int64)
+    hashes = np.empty((len(ends), slots), dtype=np.uint64)
+    firsts = np.empty((len(ends), slots), dtype=np.int64)
     begin = 0
     for v in range(len(ends)):
         length = ends[v] - begin
@@ -87,10 +88,12 @@ def hash_ngrams(points, ends, size, slots):
             for other in range(found):
                 is_new = is_new and hashes[v, other] != hashed
             if is_new:
-                hashes[v, found], firsts[v, found] = hashed, first
+                hashes[v, found] = hashed
+                firsts[v, found] = first
                 found += 1
         for slot in range(found, slots):
-            hashes[v, slot], firsts[v, slot] = ABSENT, 0
+            hashes[v, slot] = ABSENT
+            firsts[v, slot] = 0
         begin = ends[v]
     return hashes, firsts
 
@@ -123,7 +126,8 @@ def place(numbers, starts, reach):
     placed = np.empty(len(numbers) + 2 * reach * (len(starts) - 1), dtype=np.int32)
     positions = np.empty(len(numbers), dtype=np.int64)
     for b in range(len(starts) - 1):
-        first, behind = starts[b] + (2 * b + 1) * reach, starts[b + 1] + (2 * b + 1) * reach
+        first = starts[b] + (2 * b + 1) * reach
+        behind = starts[b + 1] + (2 * b + 1) * reach
         for distance in range(reach):
             placed[first - 1 - distance] = distance
             placed[behind + distance] = reach + distance
@@ -249,7 +253,8 @@ def sift(hashes, positions, asked, table, keys, tokens, rows, size):
     pass are looked up, nearly all of which are known: this takes half of the time.
     """
     sieve, slots, rows_of_slots = table
-    first, passed = size, 0
+    first = size
+    passed = 0
     for n in range(len(asked)):
         key = hashes[positions[asked[n]]]
         keys[passed] = key
@@ -270,10 +275,13 @@ def find_known(hashes, positions, table):
     hashes (uint64[M, P]): From `hash_features`, positions (int64[T]), table: As in `sift`.
     RETURNS (tokens int32[F], rows int32[F])
     """
-    n_tokens, size = len(positions), np.int64(0)  # with a literal, numba would compile a second variant of `sift`
+    # with a literal, numba would compile a second variant of `sift`
+    n_tokens = len(positions)
+    size = np.int64(0)
     tokens = np.empty(len(hashes) * n_tokens + 1, dtype=np.int32)
     rows = np.empty(len(hashes) * n_tokens + 1, dtype=np.int32)
-    asked, keys = np.empty(n_tokens, dtype=np.int32), np.empty(n_tokens + 1, dtype=np.uint64)
+    asked = np.empty(n_tokens, dtype=np.int32)
+    keys = np.empty(n_tokens + 1, dtype=np.uint64)
     for t in range(n_tokens):
         asked[t] = t
     for m in range(len(hashes)):
@@ -314,7 +322,8 @@ def mark_pairs(rows, starts, columns, column_starts, seen):
     """
     for t in range(len(starts) - 1):
         for c in range(column_starts[t], column_starts[t + 1]):
-            word, bit = columns[c] >> 6, np.uint64(1) << np.uint64(columns[c] & 63)
+            word = columns[c] >> 6
+            bit = np.uint64(1) << np.uint64(columns[c] & 63)
             for n in range(starts[t], starts[t + 1]):
                 seen[rows[n], word] |= bit
 

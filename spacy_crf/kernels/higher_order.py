@@ -77,7 +77,8 @@ def _use(grams, states, begin, t, m, stride):
 
     begin (int): First token of the sequence.
     """
-    digits, base = grams.digits, grams.base
+    digits = grams.digits
+    base = grams.base
     if t == begin or t - begin + 1 < m:
         return -1
     if m == 1:
@@ -99,7 +100,8 @@ def score_paths(states, potentials, starts, grams, order, depth, totals):
     """
     emissions, first, last, table, stride = potentials
     for b in range(starts.shape[0] - 1):
-        begin, end = starts[b], starts[b + 1]
+        begin = starts[b]
+        end = starts[b + 1]
         totals[b] = 0.0
         for t in range(begin, end):
             if states[t] < 0:
@@ -122,7 +124,8 @@ def add_paths(states, factors, starts, grams, order, stride, depth, out):
     """
     d_emissions, d_first, d_last, d_transitions, d_grams = out
     for b in range(starts.shape[0] - 1):
-        begin, end = starts[b], starts[b + 1]
+        begin = starts[b]
+        end = starts[b + 1]
         lowest = 0
         for t in range(begin, end):
             lowest = min(lowest, states[t])
@@ -158,7 +161,8 @@ def first_level(kept, emissions, first, last, starts, grams, order, stride):
 
     kept (bool[T, S]): States that become nodes.
     """
-    digits, base = grams.digits, grams.base
+    digits = grams.digits
+    base = grams.base
     n_tokens, size = kept.shape
     node_starts = np.zeros(n_tokens + 1, dtype=np.int64)
     for t in range(n_tokens):
@@ -167,13 +171,16 @@ def first_level(kept, emissions, first, last, starts, grams, order, stride):
             node_starts[t + 1] += kept[t, j]
     n_nodes = node_starts[-1]
     symbol, code, source = np.zeros((3, n_nodes), dtype=np.int64)
-    scores, arcs = np.empty(n_nodes), np.zeros(n_nodes + 1, dtype=np.int64)
+    scores = np.empty(n_nodes)
+    arcs = np.zeros(n_nodes + 1, dtype=np.int64)
     for b in range(starts.shape[0] - 1):
         for t in range(starts[b], starts[b + 1]):
             v = node_starts[t]
             for j in range(size):
                 if kept[t, j]:
-                    symbol[v], code[v], scores[v] = j, base + digits[j], emissions[t, j]
+                    symbol[v] = j
+                    code[v] = base + digits[j]
+                    scores[v] = emissions[t, j]
                     if t == starts[b]:
                         scores[v] += first[j]
                     if t == starts[b + 1] - 1:
@@ -202,14 +209,18 @@ def next_level(level, m, weights, chosen, stays, starts, grams):
     stays (bool[B]): Sequences that keep the lattice of level m.
     """
     node_starts, symbol, code, scores, source, arcs, used, trail = level
-    digits, base = grams.digits, grams.base
+    digits = grams.digits
+    base = grams.base
     n_before = symbol.shape[0]
-    first_new, n_new = np.empty(n_before, dtype=np.int64), np.empty(n_before, dtype=np.int64)
-    new_starts, n_nodes = np.zeros(starts[-1] + 1, dtype=np.int64), 0
+    first_new = np.empty(n_before, dtype=np.int64)
+    n_new = np.empty(n_before, dtype=np.int64)
+    new_starts = np.zeros(starts[-1] + 1, dtype=np.int64)
+    n_nodes = 0
     for b in range(starts.shape[0] - 1):
         for t in range(starts[b], starts[b + 1]):
             for v in range(node_starts[t], node_starts[t + 1]):
-                first_new[v], n_new[v] = n_nodes, 1
+                first_new[v] = n_nodes
+                n_new[v] = 1
                 if t > starts[b] and not stays[b]:
                     n_new[v] = 0
                     for a in range(arcs[v], arcs[v + 1]):
@@ -217,14 +228,18 @@ def next_level(level, m, weights, chosen, stays, starts, grams):
                 n_nodes += n_new[v]
             new_starts[t + 1] = n_nodes
     new_symbol, new_code, new_source = np.zeros((3, n_nodes), dtype=np.int64)
-    new_scores, new_arcs = np.empty(n_nodes), np.zeros(n_nodes + 1, dtype=np.int64)
+    new_scores = np.empty(n_nodes)
+    new_arcs = np.zeros(n_nodes + 1, dtype=np.int64)
     new_trail = np.empty((n_nodes, trail.shape[1]), dtype=np.int64)
     for b in range(starts.shape[0] - 1):
         for t in range(starts[b], starts[b + 1]):
             for v in range(node_starts[t], node_starts[t + 1]):
                 w = first_new[v]
                 if t == starts[b] or stays[b]:
-                    new_symbol[w], new_code[w], new_scores[w], new_trail[w] = symbol[v], code[v], scores[v], trail[v]
+                    new_symbol[w] = symbol[v]
+                    new_code[w] = code[v]
+                    new_scores[w] = scores[v]
+                    new_trail[w] = trail[v]
                     if stays[b]:
                         new_source[w] = first_new[source[v]] if t > starts[b] else 0
                         new_arcs[w + 1] = new_arcs[w] + arcs[v + 1] - arcs[v]
@@ -235,8 +250,10 @@ def next_level(level, m, weights, chosen, stays, starts, grams):
                 for a in range(arcs[v], arcs[v + 1]):
                     if chosen[a]:
                         u = source[v] + a - arcs[v]
-                        new_symbol[w], new_code[w] = symbol[v], code[u] * base + digits[symbol[v]]
-                        new_scores[w], new_trail[w] = scores[v] + weights[a], trail[v]
+                        new_symbol[w] = symbol[v]
+                        new_code[w] = code[u] * base + digits[symbol[v]]
+                        new_scores[w] = scores[v] + weights[a]
+                        new_trail[w] = trail[v]
                         new_trail[w, m - 1] = used[a]
                         new_source[w] = first_new[u]
                         new_arcs[w + 1] = new_arcs[w] + n_new[u]
@@ -423,9 +440,11 @@ def viterbi(level, scores, weights, starts, path, totals):
     path (int32[T]): Receives the states, -1 where no path is allowed. totals (float64[B]): Receives the scores.
     """
     node_starts, symbol, _, _, source, arcs, _, _ = level
-    delta, back = np.empty(symbol.shape[0]), np.empty(symbol.shape[0], dtype=np.int64)
+    delta = np.empty(symbol.shape[0])
+    back = np.empty(symbol.shape[0], dtype=np.int64)
     for b in range(starts.shape[0] - 1):
-        begin, end = starts[b], starts[b + 1]
+        begin = starts[b]
+        end = starts[b + 1]
         if begin == end:
             totals[b] = 0.0
             continue
@@ -436,7 +455,8 @@ def viterbi(level, scores, weights, starts, path, totals):
                 for a in range(arcs[v], arcs[v + 1]):
                     score = delta[source[v] + a - arcs[v]] + weights[a]
                     if score > best:
-                        best, back[v] = score, source[v] + a - arcs[v]
+                        best = score
+                        back[v] = source[v] + a - arcs[v]
                 delta[v] = best + scores[v]
         totals[b] = follow_nodes(level, delta, back, begin, end, path)
 
@@ -448,10 +468,12 @@ def follow_nodes(level, delta, back, begin, end, path):
     delta (float64[N]), back (int64[N]): Score of the best prefix that ends with each node, and the node before, -1 for none.
     RETURNS (float): The score of the path.
     """
-    last, total = -1, -np.inf
+    last = -1
+    total = -np.inf
     for v in range(level.starts[end - 1], level.starts[end]):
         if delta[v] > total:
-            last, total = v, delta[v]
+            last = v
+            total = delta[v]
     for t in range(end - 1, begin - 1, -1):
         path[t] = level.symbol[last] if last >= 0 else -1
         last = back[last] if last >= 0 else -1
@@ -466,11 +488,14 @@ def n_best(level, scores, weights, n, paths, totals):
     RETURNS (int): Number of paths.
     """
     node_starts, symbol, _, _, source, arcs, _, _ = level
-    n_nodes, n_tokens = symbol.shape[0], node_starts.shape[0] - 1
+    n_nodes = symbol.shape[0]
+    n_tokens = node_starts.shape[0] - 1
     delta = np.full((n_nodes, n), -np.inf)  # scores of the n best prefixes that end here
-    from_node, from_rank = np.full((n_nodes + 1, n), np.int32(-1)), np.empty((n_nodes + 1, n), dtype=np.int32)
+    from_node = np.full((n_nodes + 1, n), np.int32(-1))
+    from_rank = np.empty((n_nodes + 1, n), dtype=np.int32)
     sums = np.empty(n)
-    rows, steps = np.empty(max(1, n_nodes), dtype=np.int64), np.zeros(max(1, n_nodes))
+    rows = np.empty(max(1, n_nodes), dtype=np.int64)
+    steps = np.zeros(max(1, n_nodes))
     for t in range(n_tokens + 1):
         # One node after the last token
         is_end = t == n_tokens
@@ -479,10 +504,12 @@ def n_best(level, scores, weights, n, paths, totals):
                 delta[v, 0] = scores[v]
                 continue
             if t < n_tokens:
-                first, n_arcs = source[v], arcs[v + 1] - arcs[v]
+                first = source[v]
+                n_arcs = arcs[v + 1] - arcs[v]
                 steps[:n_arcs] = weights[arcs[v] : arcs[v + 1]]
             else:
-                first, n_arcs = node_starts[t - 1], n_nodes - node_starts[t - 1]
+                first = node_starts[t - 1]
+                n_arcs = n_nodes - node_starts[t - 1]
                 steps[:n_arcs] = 0.0
             for k in range(n_arcs):
                 rows[k] = first + k
@@ -495,7 +522,8 @@ def n_best(level, scores, weights, n, paths, totals):
                     totals[rank] = sums[rank]
     found = 0
     while found < n and from_node[n_nodes, found] >= 0:
-        v, rank = n_nodes, found
+        v = n_nodes
+        rank = found
         for t in range(n_tokens, 0, -1):
             v, rank = from_node[v, rank], from_rank[v, rank]
             paths[found, t - 1] = symbol[v]
@@ -614,7 +642,8 @@ def likely_spans(level, chances, ends, continues, label_of, starts, min_prob, be
     """
     enters, leaves = ends
     open_spans = np.zeros(enters.shape[0])
-    n_labels, found = label_of.max() + 1 if label_of.shape[0] else 0, 0
+    n_labels = label_of.max() + 1 if label_of.shape[0] else 0
+    found = 0
     for b in range(starts.shape[0] - 1):
         for last in range(starts[b], starts[b + 1]):
             for one in range(n_labels):
@@ -625,7 +654,9 @@ def likely_spans(level, chances, ends, continues, label_of, starts, min_prob, be
                     p = _entered(level, enters, t, open_spans)
                     if p > 0.0 and p >= min_prob:
                         if found < begin.shape[0]:
-                            begin[found], end[found], label[found] = t, last + 1, one
+                            begin[found] = t
+                            end[found] = last + 1
+                            label[found] = one
                             probabilities[found] = min(1.0, p)
                         found += 1
                     if t > starts[b]:

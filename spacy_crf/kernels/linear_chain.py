@@ -47,7 +47,9 @@ from .numerics import LANES, LINEAR, SPREAD, TINY, best_end, draw_mass
 from .tiles import add_product, add_products_of_neighbours
 
 # Numba compiles a helper again for each literal argument, but not for these variables
-_ZERO, _NO, _YES = np.int64(0), np.bool_(False), np.bool_(True)
+_ZERO = np.int64(0)
+_NO = np.bool_(False)
+_YES = np.bool_(True)
 
 
 class ChainArrays(NamedTuple):
@@ -134,7 +136,8 @@ def _multiply(blocks, k, source, s, first, target, t, to, runs, back, arcs):
         target[t, j] = 0.0
     add_product(source, s, first, blocks, k, target, t, to)
     for n in range(runs.shape[0]):
-        begin, length = runs[n, 2], runs[n, 3]
+        begin = runs[n, 2]
+        length = runs[n, 3]
         there = runs[n, 0] if back else runs[n, 1]
         here = runs[n, 1] if back else runs[n, 0]
         for k in range(length):
@@ -177,7 +180,8 @@ def forward(potentials, layout, alpha, log_z):
     width = alpha.shape[1]
     step = 1 if block.shape[0] > 1 else 0
     for b in range(starts.shape[0] - 1):
-        begin, end = starts[b], starts[b + 1]
+        begin = starts[b]
+        end = starts[b + 1]
         total = 0.0
         # alpha[t, j] = emissions[t, j] + logsum_i(alpha[t-1, i] + transitions[i, j])
         for t in range(begin, end):
@@ -215,7 +219,8 @@ def expectations(potentials, layout, weights, alpha, log_z, d_emissions, d_first
     d_emissions (float64[n, S]), d_first, d_last (float64[S]): Receive the expectations, state by state (first, last: added).
     """
     emissions, _, transposed, arcs, runs, _, last, _, _, starts = potentials
-    order, offset = layout.order, layout.offset
+    order = layout.order
+    offset = layout.offset
     beta = np.empty((2, alpha.shape[1]))  # beta of a token, and the token's expectations
     states = d_emissions.shape[1]
     width = alpha.shape[1]
@@ -224,7 +229,8 @@ def expectations(potentials, layout, weights, alpha, log_z, d_emissions, d_first
         in_order &= order[j] == j
     step = 1 if transposed.shape[0] > 1 else 0
     for b in range(starts.shape[0] - 1):
-        begin, end = starts[b], starts[b + 1]
+        begin = starts[b]
+        end = starts[b + 1]
         if begin == end:
             continue
         trusted = log_z[b] > -np.inf
@@ -241,7 +247,8 @@ def expectations(potentials, layout, weights, alpha, log_z, d_emissions, d_first
                     trusted = False
                     break
                 # From here on alpha[t] is scaled for the step to t + 1, whose product the divisor has made smaller
-                inverse, factor = 1.0 / divisor, weights[b] / total
+                inverse = 1.0 / divisor
+                factor = weights[b] / total
                 too_small = 0
                 for j in range(width):
                     too_small += (beta[0, j] * inverse < TINY) & (beta[0, j] > 0.0)
@@ -280,7 +287,9 @@ def transition_expectations(potentials, layout, alpha, d_block, d_arcs):
     d_block (float64[1 | n, R, C+]): The products in the block, added over all tokens if there is one matrix.
     d_arcs (float64[A]): The products outside, added over all tokens.
     """
-    emissions, runs, offset = potentials.emissions, potentials.runs, layout.offset
+    emissions = potentials.emissions
+    runs = potentials.runs
+    offset = layout.offset
     tokens = alpha.shape[0]
     height, width = d_block.shape[1:]
     if d_block.shape[0] > 1:
@@ -293,7 +302,10 @@ def transition_expectations(potentials, layout, alpha, d_block, d_arcs):
     rest = 1 + max(tokens - 1, 0) // 4 * 4
     for t in range(1, rest, 4):
         for n in range(runs.shape[0]):
-            i, j, begin, length = runs[n, 0], runs[n, 1], runs[n, 2], runs[n, 3]
+            i = runs[n, 0]
+            j = runs[n, 1]
+            begin = runs[n, 2]
+            length = runs[n, 3]
             for k in range(length):
                 d_arcs[begin + k] += (
                     alpha[t - 1, i + k] * emissions[t, j + k]
@@ -303,7 +315,10 @@ def transition_expectations(potentials, layout, alpha, d_block, d_arcs):
                 )
     for t in range(rest, tokens):
         for n in range(runs.shape[0]):
-            i, j, begin, length = runs[n, 0], runs[n, 1], runs[n, 2], runs[n, 3]
+            i = runs[n, 0]
+            j = runs[n, 1]
+            begin = runs[n, 2]
+            length = runs[n, 3]
             for k in range(length):
                 d_arcs[begin + k] += alpha[t - 1, i + k] * emissions[t, j + k]
 
@@ -331,7 +346,8 @@ def viterbi(scores, layout, block, arcs, states, totals):
     ordered = np.empty((2, (size + LANES - 1) // LANES * LANES))  # two rows of delta, by turns, in order
     matrix = block[0]
     for b in range(starts.shape[0] - 1):
-        begin, end = starts[b], starts[b + 1]
+        begin = starts[b]
+        end = starts[b + 1]
         if begin == end:
             totals[b] = 0.0
             continue
@@ -341,14 +357,18 @@ def viterbi(scores, layout, block, arcs, states, totals):
             delta[begin, order[j]] = ordered[begin % 2, j]
         # delta[t, j] = emissions[t, j] + max_i(delta[t-1, i] + transitions[i, j])
         for t in range(begin + 1, end):
-            before, now = (t - 1) % 2, t % 2
+            before = (t - 1) % 2
+            now = t % 2
             if step == 1:
                 matrix = block[t]
             for j in range(ordered.shape[1]):
                 ordered[now, j] = -np.inf
             for i in range(0, height, LANES):
                 n = offset + i
-                a, c, d, e = ordered[before, n], ordered[before, n + 1], ordered[before, n + 2], ordered[before, n + 3]
+                a = ordered[before, n]
+                c = ordered[before, n + 1]
+                d = ordered[before, n + 2]
+                e = ordered[before, n + 3]
                 for j in range(width):
                     upper = max(a + matrix[i, j], c + matrix[i + 1, j])
                     lower = max(d + matrix[i + 2, j], e + matrix[i + 3, j])
@@ -364,7 +384,8 @@ def viterbi(scores, layout, block, arcs, states, totals):
             continue
         states[end - 1] = best
         for t in range(end - 1, begin, -1):  # written out: calling `best_before` would add a tenth to the total time
-            j, score = best, -np.inf
+            j = best
+            score = -np.inf
             for i in range(size):
                 score = max(score, delta[t - 1, i] + transitions[t * step, i, j])
             best = 0
@@ -399,7 +420,8 @@ def sample(linear, number, last, predecessors, arcs, starts, uniforms, states):
                         masses[i] = alpha[t, number[i]] * last[number[i]]
                     drawn = draw_mass(masses, uniforms[n, t])
                 else:
-                    first, n_sources = before[state], before[state + 1] - before[state]
+                    first = before[state]
+                    n_sources = before[state + 1] - before[state]
                     for m in range(n_sources):
                         masses[m] = alpha[t, number[sources[first + m]]] * arcs[first + m]
                     drawn = sources[first + draw_mass(masses[:n_sources], uniforms[n, t])]
@@ -412,7 +434,8 @@ def path_score(scores, states, totals):
     emissions, transitions, first, last, starts = scores
     step = 1 if transitions.shape[0] > 1 else 0
     for b in range(starts.shape[0] - 1):
-        begin, end = starts[b], starts[b + 1]
+        begin = starts[b]
+        end = starts[b + 1]
         score = 0.0
         for t in range(begin, end):
             if states[t] < 0:
@@ -431,7 +454,8 @@ def path_expectations(states, weights, out):
     d_emissions, d_transitions, d_first, d_last, starts = out
     step = 1 if d_transitions.shape[0] > 1 else 0
     for b in range(starts.shape[0] - 1):
-        begin, end = starts[b], starts[b + 1]
+        begin = starts[b]
+        end = starts[b + 1]
         lowest = 0
         for t in range(begin, end):
             lowest = min(lowest, states[t])

@@ -18,8 +18,11 @@ from ..errors import Warnings, announcements
 from . import config
 
 _LINE = 64  # bytes of a cache line
-_INT, _LONG = ir.IntType(32), ir.IntType(64)
-_TO_READ, _ALL_CACHES, _DATA = _INT(0), _INT(3), _INT(1)
+_INT = ir.IntType(32)
+_LONG = ir.IntType(64)
+_TO_READ = _INT(0)
+_ALL_CACHES = _INT(3)
+_DATA = _INT(1)
 
 
 def with_loops(loops: Any) -> Callable[[Any], Any]:
@@ -57,7 +60,8 @@ def _compiles(typed, arguments) -> bool:
             numba.njit(lambda given: function(*given)).compile((types.Tuple([*map(types.unliteral, arguments)]),))
             _found[typed] = True
         except Exception as error:  # any error of numba or LLVM
-            is_first, _found[typed] = False not in _found.values(), False
+            is_first = False not in _found.values()
+            _found[typed] = False
             reason = str(error).strip().splitlines() or [type(error).__name__]
             if is_first:
                 announcements.warning(Warnings.CRFW043.format(version=numba.__version__, reason=reason[0][:200]))

@@ -69,8 +69,10 @@ def gather(log_potentials, t, begin, entered, terms):
     terms (float64[K, S]): Receives them; -inf where a piece is forbidden.
     RETURNS (int): Number of possible lengths.
     """
-    lengths, spans = log_potentials.lengths, log_potentials.spans
-    span_of, reach = log_potentials.span_of, log_potentials.reach
+    lengths = log_potentials.lengths
+    spans = log_potentials.spans
+    span_of = log_potentials.span_of
+    reach = log_potentials.reach
     size = lengths.shape[1]
     n_lengths = min(lengths.shape[0], t - begin + 1)
     for k in range(n_lengths):
@@ -89,7 +91,8 @@ def exponentials_of(transitions, turned):
 
     RETURNS (float64[S, S], float64, bool): The exponentials; the maximum, -inf if no score is finite; `turned`.
     """
-    size, top = transitions.shape[1], -np.inf
+    size = transitions.shape[1]
+    top = -np.inf
     exps = np.empty((size, size))
     for i in range(size if transitions.shape[0] == 1 else 0):
         for j in range(size):
@@ -169,10 +172,12 @@ def log_forward(log_potentials, entered, left, log_z):
     size = lengths.shape[1]
     step = 1 if transitions.shape[0] > 1 else 0
     known = exponentials_of(transitions, False)
-    terms, shares = np.empty(lengths.shape), np.empty(lengths.shape)
+    terms = np.empty(lengths.shape)
+    shares = np.empty(lengths.shape)
     room = np.empty((1, size))
     for b in range(starts.shape[0] - 1):
-        begin, end = starts[b], starts[b + 1]
+        begin = starts[b]
+        end = starts[b + 1]
         if begin == end:
             log_z[b] = 0.0
             continue
@@ -201,10 +206,12 @@ def log_backward(log_potentials, leaving, out):
     longest, size = lengths.shape
     step = 1 if transitions.shape[0] > 1 else 0
     known = exponentials_of(transitions, True)
-    terms, shares = np.empty(lengths.shape), np.empty(lengths.shape)
+    terms = np.empty(lengths.shape)
+    shares = np.empty(lengths.shape)
     room = np.empty((1, size))
     for b in range(starts.shape[0] - 1):
-        begin, end = starts[b], starts[b + 1]
+        begin = starts[b]
+        end = starts[b + 1]
         for t in range(end - 1, begin - 1, -1):
             # leaving[t, i] = closing[t, i] + logsum_j(transitions[i, j] + out[t+1, j])
             if t == end - 1:
@@ -241,7 +248,8 @@ def log_expectations(log_potentials, weights, entered, left, leaving, suffixes, 
     exps, top, _ = exponentials_of(transitions, False)
     room = np.empty((2, size))
     for b in range(starts.shape[0] - 1):
-        begin, end = starts[b], starts[b + 1]
+        begin = starts[b]
+        end = starts[b + 1]
         if begin == end or log_z[b] == -np.inf:
             continue
         for t in range(begin, end):
@@ -263,7 +271,8 @@ def log_expectations(log_potentials, weights, entered, left, leaving, suffixes, 
                         d_spans[span, j] += expected
             if t == begin:
                 continue
-            before, after = _largest(left, t - 1), _largest(suffixes, t)
+            before = _largest(left, t - 1)
+            after = _largest(suffixes, t)
             exponent = before + after + top - log_z[b]
             # All products that underflow sum to less than 1e-130 · e^exponent
             if -np.inf < exponent < SPREAD / 3.0:
@@ -295,11 +304,14 @@ def n_best(log_potentials, predecessors, n, states, totals):
     tokens, size = opening.shape
     longest = lengths.shape[0]
     step = 1 if transitions.shape[0] > 1 else 0
-    entered, left = np.full((tokens, size, n), -np.inf), np.full((tokens, size, n), -np.inf)
-    from_state, from_rank = np.full((tokens + 1, size, n), np.int32(-1)), np.empty((tokens + 1, size, n), np.int32)
+    entered = np.full((tokens, size, n), -np.inf)
+    left = np.full((tokens, size, n), -np.inf)
+    from_state = np.full((tokens + 1, size, n), np.int32(-1))
+    from_rank = np.empty((tokens + 1, size, n), np.int32)
     longer = np.empty((tokens, size, n), np.int32)  # tokens of the piece after its first
     enter_rank = np.empty((tokens, size, n), np.int32)
-    rows, extra = np.empty(max(size, longest), dtype=np.int64), np.empty(max(size, longest))
+    rows = np.empty(max(size, longest), dtype=np.int64)
+    extra = np.empty(max(size, longest))
     scores = np.empty(n)
     before, sources = predecessors
     every = np.arange(size)
@@ -327,7 +339,8 @@ def n_best(log_potentials, predecessors, n, states, totals):
         for j in range(size):
             if longest == 1 and reach[t, j] <= t and span_of[t, 0] < 0:  # a single list: nothing to merge
                 for rank in range(n):
-                    longer[t, j, rank], enter_rank[t, j, rank] = 0, rank
+                    longer[t, j, rank] = 0
+                    enter_rank[t, j, rank] = rank
                     left[t, j, rank] = entered[t, j, rank] + lengths[0, j] + closing[t, j]
                 continue
             for k in range(n_lengths):
@@ -340,7 +353,9 @@ def n_best(log_potentials, predecessors, n, states, totals):
                 left[t, j, rank] = scores[rank] + closing[t, j]
     found = 0
     while found < n and from_state[tokens, 0, found] >= 0:
-        t, state, rank = tokens, 0, found
+        t = tokens
+        state = 0
+        rank = found
         while t > 0:
             state, rank = from_state[t, state, rank], from_rank[t, state, rank]
             begin = t - longer[t - 1, state, rank] - 1
@@ -370,7 +385,8 @@ def sample(log_potentials, predecessors, entered, left, uniforms, states):
     every = np.arange(size)
     for n in range(uniforms.shape[0]):
         for b in range(starts.shape[0] - 1):
-            begin, t = starts[b], starts[b + 1] - 1
+            begin = starts[b]
+            t = starts[b + 1] - 1
             state = -1
             while t >= begin:
                 possible = every if state == -1 else sources[before[state] : before[state + 1]]

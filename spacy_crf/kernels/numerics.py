@@ -17,7 +17,9 @@ NO_FEATURE = np.uint64(0)  # the hash that stands for no feature
 FIRST_HASH = np.uint64(0x9E3779B97F4A7C15)
 _SECOND = np.uint64(0xBF58476D1CE4E5B9)
 _THIRD = np.uint64(0x94D049BB133111EB)
-_R30, _R27, _R31 = np.uint64(30), np.uint64(27), np.uint64(31)
+_R30 = np.uint64(30)
+_R27 = np.uint64(27)
+_R31 = np.uint64(31)
 
 
 @helper
@@ -71,10 +73,12 @@ def best_end(rows, t, last):
 
     rows (float64[n, S]): Scores of the best prefixes. last (float64[S]): Scores of ends, added to row t.
     """
-    best, score = -1, -np.inf
+    best = -1
+    score = -np.inf
     for j in range(len(last)):
         if rows[t, j] + last[j] > score:
-            best, score = j, rows[t, j] + last[j]
+            best = j
+            score = rows[t, j] + last[j]
     return best, score if best >= 0 or len(last) == 0 else rows[t, 0] + last[0]
 
 
@@ -101,13 +105,17 @@ def merge(lists, rows, extra, scores, chosen, ranks):
     """
     taken = np.zeros(len(extra), dtype=np.int64)
     for n in range(len(scores)):
-        best, score = -1, -np.inf
+        best = -1
+        score = -np.inf
         for m in range(len(extra)):
             if taken[m] < len(scores) and lists[rows[m], taken[m]] + extra[m] > score:
-                best, score = m, lists[rows[m], taken[m]] + extra[m]
+                best = m
+                score = lists[rows[m], taken[m]] + extra[m]
         if best == -1:
             return n
-        scores[n], chosen[n], ranks[n] = score, best, taken[best]
+        scores[n] = score
+        chosen[n] = best
+        ranks[n] = taken[best]
         taken[best] += 1
     return len(scores)
 

@@ -18,7 +18,8 @@ def run_automata(events, doc_starts, following, scores, last, offsets, totals):
     """
     for d in range(doc_starts.shape[0] - 1):
         for n in range(offsets.shape[0] - 1):
-            state, total = 0, 0.0
+            state = 0
+            total = 0.0
             for t in range(doc_starts[d], doc_starts[d + 1]):
                 total += scores[offsets[n] + state, events[t]]
                 state = following[offsets[n] + state, events[t]]

@@ -11,7 +11,10 @@ from .hashing import ABSENT, sift
 from .numerics import NO_FEATURE, mix
 
 # Kinds of template parts, by the value that they read from a span of the tokens b to e - 1
-LENGTH, WHOLE, FIRST, LAST = 0, 1, 2, 3
+LENGTH = 0
+WHOLE = 1
+FIRST = 2
+LAST = 3
 
 
 @kernel
@@ -93,12 +96,18 @@ def list_known(tokens, longest, seeds, columns, table):
     RETURNS (begin int64[F], length int32[F], rows int32[F])
     """
     values, positions, closing = tokens
-    n_tokens, n_positions, size = len(positions), values.shape[1], 0
+    n_tokens = len(positions)
+    n_positions = values.shape[1]
+    size = 0
     # Vectorised over spans: all spans of one length, then of the next
-    whole, hashes = np.zeros(values.shape, dtype=np.uint64), np.empty(n_positions, dtype=np.uint64)
-    asked, keys = np.arange(n_tokens).astype(np.int32), np.empty(n_tokens + 1, dtype=np.uint64)
+    whole = np.zeros(values.shape, dtype=np.uint64)
+    hashes = np.empty(n_positions, dtype=np.uint64)
+    asked = np.arange(n_tokens).astype(np.int32)
+    keys = np.empty(n_tokens + 1, dtype=np.uint64)
     room = 4 * n_tokens + 1
-    found, rows, lengths = np.empty(room, np.int32), np.empty(room, np.int32), np.empty(room, np.int32)
+    found = np.empty(room, np.int32)
+    rows = np.empty(room, np.int32)
+    lengths = np.empty(room, np.int32)
     for k in range(longest):
         left = 0
         for n in range(len(asked)):
@@ -107,13 +116,16 @@ def list_known(tokens, longest, seeds, columns, table):
         asked = asked[:left]
         for m in range(len(seeds) if left else 0):
             behind = n_positions - k
-            target, source = whole[columns[m], :behind], values[columns[m], k:]
+            target = whole[columns[m], :behind]
+            source = values[columns[m], k:]
             for p in range(behind):
                 target[p] = mix(target[p], source[p])
                 hashes[p] = mix(seeds[m], target[p])
             if size + left + 1 > len(found):
                 more = np.empty(len(found) + left + 1, np.int32)
-                found, rows, lengths = np.append(found, more), np.append(rows, more), np.append(lengths, more)
+                found = np.append(found, more)
+                rows = np.append(rows, more)
+                lengths = np.append(lengths, more)
             before = size
             size = sift(hashes, positions, asked, table, keys, found, rows, size)
             lengths[before:size] = k + 1
@@ -124,11 +136,14 @@ def list_known(tokens, longest, seeds, columns, table):
     for t in range(n_tokens):
         place[t + 1] += place[t]
     begin = np.empty(size, dtype=np.int64)
-    length, row = np.empty(size, dtype=np.int32), np.empty(size, dtype=np.int32)
+    length = np.empty(size, dtype=np.int32)
+    row = np.empty(size, dtype=np.int32)
     for n in range(size):
         at = place[found[n]]
         place[found[n]] += 1
-        begin[at], length[at], row[at] = found[n], lengths[n], rows[n]
+        begin[at] = found[n]
+        length[at] = lengths[n]
+        row[at] = rows[n]
     return begin, length, row
 
 
@@ -143,7 +158,8 @@ def list_repeats(keys, closing, longest):
     size = 0
     for fill in range(2):
         begin = np.empty(size if fill else 0, dtype=np.int64)
-        length, rows = np.empty(len(begin), dtype=np.int32), np.empty(len(begin), dtype=np.int32)
+        length = np.empty(len(begin), dtype=np.int32)
+        rows = np.empty(len(begin), dtype=np.int32)
         size = 0
         for token in range(len(keys)):
             if keys[token] < 0:
@@ -157,7 +173,9 @@ def list_repeats(keys, closing, longest):
             while t >= 0 and t > token - longest and closing[t] == closing[token]:
                 for stop in range(token + 1, min(closing[token], t + longest) + 1):
                     if fill:
-                        begin[size], length[size], rows[size] = t, stop - t, keys[token]
+                        begin[size] = t
+                        length[size] = stop - t
+                        rows[size] = keys[token]
                     size += 1
                 t -= 1
     return begin, length, rows
@@ -281,7 +299,8 @@ def best_jaccard(words, rows, begin, length, postings, best):
     shared = np.zeros(len(postings.sizes), dtype=np.int64)  # number of words that the span shares with each text
     met = np.empty(len(postings.sizes), dtype=np.int64)  # texts that share a word
     for span in range(len(begin)):
-        n_words, n_met = 0, 0
+        n_words = 0
+        n_met = 0
         for w in range(begin[span], begin[span] + length[span]):
             again = False
             for v in range(begin[span], w):
@@ -312,9 +331,12 @@ def jaccard(words, starts, lengths, other_words, other_starts, others, similarit
     similarity (float64[P]): Receives the similarity.
     """
     for p in range(len(starts)):
-        begin, end = starts[p], starts[p] + lengths[p]
-        other_begin, other_end = other_starts[others[p]], other_starts[others[p] + 1]
-        both, one = 0, 0
+        begin = starts[p]
+        end = starts[p] + lengths[p]
+        other_begin = other_starts[others[p]]
+        other_end = other_starts[others[p] + 1]
+        both = 0
+        one = 0
         for i in range(begin, end):
             again = False
             for k in range(begin, i):

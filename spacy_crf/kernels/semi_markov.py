@@ -37,7 +37,8 @@ from .numerics import LANES, LINEAR, TINY, best_before, best_end
 LEAD = 200.0
 EXTRA = 100.0
 LARGEST_EXPONENT = 600.0
-SMALLEST, LARGEST = 1e-250, 1e100
+SMALLEST = 1e-250
+LARGEST = 1e100
 
 
 class ScaledSegmentPotentials(NamedTuple):
@@ -74,7 +75,10 @@ def running_sums(scores, opening, closing):
     opening, closing (float64[n, S]): Receive the scores. A score of -inf counts as 0 here: see `mask`.
     RETURNS (bool): Whether a token forbids a state.
     """
-    tokens, begins, ends, starts = scores.tokens, scores.begins, scores.ends, scores.starts
+    tokens = scores.tokens
+    begins = scores.begins
+    ends = scores.ends
+    starts = scores.starts
     forbids = False
     size = tokens.shape[1]
     total = np.empty(size)
@@ -103,7 +107,8 @@ def mask(tokens, allowed, may_begin, must_begin, starts, opening, closing, reach
     """
     size = tokens.shape[1]
     for b in range(starts.shape[0] - 1):
-        begin, end = starts[b], starts[b + 1]
+        begin = starts[b]
+        end = starts[b + 1]
         for t in range(begin, end):
             for j in range(size):
                 reach[t, j] = t if t == begin or must_begin[t] else reach[t - 1, j]
@@ -158,7 +163,10 @@ def _multiply(into, matrices, k, row):
         into[0, j] = 0.0
     whole = size // LANES * LANES
     for i in range(0, whole, LANES):
-        a, c, d, e = row[i], row[i + 1], row[i + 2], row[i + 3]
+        a = row[i]
+        c = row[i + 1]
+        d = row[i + 2]
+        e = row[i + 3]
         for j in range(size):
             upper = a * matrices[k, i, j] + c * matrices[k, i + 1, j]
             into[0, j] += upper + (d * matrices[k, i + 2, j] + e * matrices[k, i + 3, j])
@@ -245,14 +253,17 @@ def forward(potentials, prefixes, log_z):
     """
     opening, closing, lengths, spans, transitions, _, first, last, shift, unbroken, span_of, starts = potentials
     enter, enter_scale, left, left_scale = prefixes
-    size, longest = opening.shape[1], lengths.shape[0]
+    size = opening.shape[1]
+    longest = lengths.shape[0]
     step = 1 if transitions.shape[0] > 1 else 0
     window = np.empty((longest, size))
     reference = np.empty(size)
     # Separate arrays, so that the compiler knows that they overlap no others
-    now, before = np.empty((1, size)), np.empty(size)
+    now = np.empty((1, size))
+    before = np.empty(size)
     for b in range(starts.shape[0] - 1):
-        begin, end = starts[b], starts[b + 1]
+        begin = starts[b]
+        end = starts[b + 1]
         if begin == end:
             log_z[b] = 0.0
             continue
@@ -330,16 +341,19 @@ def expectations(potentials, prefixes, weights, log_z, out):
     opening, closing, lengths, spans, _, transitions, _, last, shift, unbroken, span_of, starts = potentials
     enter, enter_scale, left, left_scale = prefixes
     _, d_begins, d_ends, d_lengths, d_spans, d_transitions, _, _, _, _ = out
-    size, longest = opening.shape[1], lengths.shape[0]
+    size = opening.shape[1]
+    longest = lengths.shape[0]
     step = 1 if transitions.shape[0] > 1 else 0
     window = np.empty((longest, size))
     reference = np.empty(size)
-    leave, suffix = np.empty((1, size)), np.empty((1, size))
+    leave = np.empty((1, size))
+    suffix = np.empty((1, size))
     factor = np.empty(size)
     d_long = np.empty((longest, size))  # of one sequence, which the kernel may still refuse
     d_steps = np.empty((1 if step == 0 else 0, size, size))
     for b in range(starts.shape[0] - 1):
-        begin, end = starts[b], starts[b + 1]
+        begin = starts[b]
+        end = starts[b + 1]
         _clear(out, begin, end)
         if begin == end or not log_z[b] > -np.inf:
             continue
@@ -456,16 +470,20 @@ def viterbi(log_potentials, states, totals):
     The kernel keeps no backpointers: the way back repeats the search, along the best path only.
     """
     opening, closing, lengths, spans, transitions, first, _, span_of, reach, starts = log_potentials
-    size, longest = lengths.shape[1], lengths.shape[0]
+    size = lengths.shape[1]
+    longest = lengths.shape[0]
     step = 1 if transitions.shape[0] > 1 else 0
-    entered, left = np.empty(opening.shape), np.empty(opening.shape)
+    entered = np.empty(opening.shape)
+    left = np.empty(opening.shape)
     # Separate arrays, so that the compiler knows that they overlap no others; four states at a time
-    now, before = np.empty(size), np.full((size + LANES - 1) // LANES * LANES, -np.inf)
+    now = np.empty(size)
+    before = np.full((size + LANES - 1) // LANES * LANES, -np.inf)
     steps = np.full((len(before), size), -np.inf)
     if transitions.shape[0] == 1:
         steps[:size] = transitions[0]
     for b in range(starts.shape[0] - 1):
-        begin, end = starts[b], starts[b + 1]
+        begin = starts[b]
+        end = starts[b + 1]
         if begin == end:
             totals[b] = 0.0
             continue
@@ -481,7 +499,10 @@ def viterbi(log_potentials, states, totals):
                 for j in range(size):
                     now[j] = -np.inf
                 for i in range(0, len(before), LANES):
-                    a, c, d, e = before[i], before[i + 1], before[i + 2], before[i + 3]
+                    a = before[i]
+                    c = before[i + 1]
+                    d = before[i + 2]
+                    e = before[i + 3]
                     for j in range(size):
                         upper = max(a + steps[i, j], c + steps[i + 1, j])
                         lower = max(d + steps[i + 2, j], e + steps[i + 3, j])
@@ -520,12 +541,14 @@ def follow_back(log_potentials, entered, left, begin, end, states):
         states[begin:end] = -1
         return total
     while True:
-        best, longer = -np.inf, 0
+        best = -np.inf
+        longer = 0
         for k in range(min(len(lengths), t - begin + 1)):
             span = span_of[t - k, k]
             score = entered[t - k, state] + lengths[k, state] + (spans[span, state] if span >= 0 else 0.0)
             if score > best and t - k >= reach[t, state]:
-                best, longer = score, k
+                best = score
+                longer = k
         states[t - longer + 1 : t + 1] = GOES_ON
         t -= longer
         states[t] = state
@@ -543,10 +566,12 @@ def list_probable(log_potentials, entered, leaving, log_z, min_log_prob, found):
     RETURNS (int): Number of segments, perhaps above M.
     """
     _, _, lengths, spans, _, _, _, span_of, reach, starts = log_potentials
-    size, longest = lengths.shape[1], lengths.shape[0]
+    size = lengths.shape[1]
+    longest = lengths.shape[0]
     count = 0
     for b in range(starts.shape[0] - 1):
-        begin, end = starts[b], starts[b + 1]
+        begin = starts[b]
+        end = starts[b + 1]
         if begin == end or log_z[b] == -np.inf:
             continue
         for t in range(begin, end):
@@ -583,7 +608,8 @@ def path_score(scores, states, totals):
     tokens, begins, ends, lengths, spans, transitions, first, last, span_of, starts = scores
     step = 1 if transitions.shape[0] > 1 else 0
     for b in range(starts.shape[0] - 1):
-        t, end = starts[b], starts[b + 1]
+        t = starts[b]
+        end = starts[b + 1]
         score = 0.0
         before = -1
         while t < end:
@@ -611,7 +637,8 @@ def path_expectations(states, weights, out):
     d_tokens, d_begins, d_ends, d_lengths, d_spans, d_transitions, d_first, d_last, span_of, starts = out
     step = 1 if d_transitions.shape[0] > 1 else 0
     for b in range(starts.shape[0] - 1):
-        t, end = starts[b], starts[b + 1]
+        t = starts[b]
+        end = starts[b + 1]
         before = -1
         while t < end and states[t] >= 0:
             state = states[t]
@@ -653,7 +680,10 @@ def add_segments(begin, end, derivative, out):
 @kernel
 def cover(out):
     """Expected number of segments that cover each token: begun up to the token, minus ended before it."""
-    d_tokens, d_begins, d_ends, starts = out.tokens, out.begins, out.ends, out.starts
+    d_tokens = out.tokens
+    d_begins = out.begins
+    d_ends = out.ends
+    starts = out.starts
     for b in range(starts.shape[0] - 1):
         for t in range(starts[b], starts[b + 1]):
             for j in range(d_tokens.shape[1]):

@@ -74,7 +74,10 @@ class SpanStates(NamedTuple):
 @helper(inline="always")
 def _step(posterior, t, i, j):
     """P(i at t - 1, j at t)."""
-    left, matrices, right, number = posterior.left, posterior.matrices, posterior.right, posterior.number
+    left = posterior.left
+    matrices = posterior.matrices
+    right = posterior.right
+    number = posterior.number
     k = t if matrices.shape[0] > 1 else 0
     if posterior.in_logs:
         return math.exp(left[t - 1, number[i]] + matrices[k, i, j] + right[t, number[j]])
@@ -84,7 +87,9 @@ def _step(posterior, t, i, j):
 @helper(inline="always")
 def _enter(posterior, continues, t, first_state, states):
     """states[m] = P(a span begins at t, with state first_state + m)."""
-    neighbours, marginals, opening = posterior.neighbours, posterior.marginals, posterior.opening
+    neighbours = posterior.neighbours
+    marginals = posterior.marginals
+    opening = posterior.opening
     for m in range(states.shape[0]):
         j = first_state + m
         states[m] = marginals[t, j]
@@ -120,7 +125,9 @@ def _advance(posterior, continues, t, first_state, states, before):
 @helper(inline="always")
 def _leave(posterior, continues, t, first_state, states):
     """P(a span that is in one of the states at t - 1 ends before t)."""
-    neighbours, marginals, opening = posterior.neighbours, posterior.marginals, posterior.opening
+    neighbours = posterior.neighbours
+    marginals = posterior.marginals
+    opening = posterior.opening
     at_end = t == marginals.shape[0] or opening[t]
     total = 0.0
     for m in range(states.shape[0]):
@@ -149,8 +156,11 @@ def span_probabilities(posterior, spans, begin, end, label, probabilities):
     continues, label_starts = spans
     room = np.empty((2, continues.shape[0]))
     for n in range(begin.shape[0]):
-        i, b, e = label_starts[label[n]], begin[n], end[n]
-        states, before = room[0, : label_starts[label[n] + 1] - i], room[1, : label_starts[label[n] + 1] - i]
+        i = label_starts[label[n]]
+        b = begin[n]
+        e = end[n]
+        states = room[0, : label_starts[label[n] + 1] - i]
+        before = room[1, : label_starts[label[n] + 1] - i]
         _enter(posterior, continues, b, i, states)
         for t in range(b + 1, e):
             _advance(posterior, continues, t, i, states, before)
@@ -168,14 +178,17 @@ def likely_spans(posterior, spans, min_prob, begin, end, label, probabilities):
     RETURNS (int): Number of spans, perhaps more than N.
     """
     continues, label_starts = spans
-    marginals, opening = posterior.marginals, posterior.opening
+    marginals = posterior.marginals
+    opening = posterior.opening
     tokens = marginals.shape[0]
     room = np.empty((2, continues.shape[0]))
     found = 0
     for b in range(tokens):
         for of_label in range(label_starts.shape[0] - 1):
-            first_state, behind = label_starts[of_label], label_starts[of_label + 1]
-            states, before = room[0, : behind - first_state], room[1, : behind - first_state]
+            first_state = label_starts[of_label]
+            behind = label_starts[of_label + 1]
+            states = room[0, : behind - first_state]
+            before = room[1, : behind - first_state]
             possible = 0.0
             for m in range(first_state, behind):
                 possible += marginals[b, m]
@@ -188,7 +201,10 @@ def likely_spans(posterior, spans, min_prob, begin, end, label, probabilities):
                 p = _leave(posterior, continues, e, first_state, states)
                 if p >= min_prob and p > 0.0:
                     if found < begin.shape[0]:
-                        begin[found], end[found], label[found], probabilities[found] = b, e, of_label, p
+                        begin[found] = b
+                        end[found] = e
+                        label[found] = of_label
+                        probabilities[found] = p
                     found += 1
                 if e == tokens or opening[e]:
                     break

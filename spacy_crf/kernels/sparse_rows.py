@@ -19,7 +19,9 @@ from .llvm_code import fetch
 # Each thread owns runs of neighbouring slots: two threads must not keep writing to one cache line.
 _SHARED = 5
 # Size of a table (3 MB) from which on rows are prefetched: with 2.3 MB prefetching cost more time than it saved
-LARGE, AHEAD = 3 << 17, 3  # AHEAD counts rows
+# AHEAD counts rows
+LARGE = 3 << 17
+AHEAD = 3
 
 
 @kernel
@@ -37,8 +39,10 @@ def lay_out_slots(pair_starts, pair_columns, n_columns, threshold):
     slot_columns = np.empty(slot_starts[n_rows], dtype=np.int32)
     slot_of_pair = np.empty(len(pair_columns), dtype=np.int64)
     for f in range(n_rows):
-        begin, end = pair_starts[f], pair_starts[f + 1]
-        at, stop = slot_starts[f], slot_starts[f + 1]
+        begin = pair_starts[f]
+        end = pair_starts[f + 1]
+        at = slot_starts[f]
+        stop = slot_starts[f + 1]
         if stop - at == n_columns:
             for column in range(n_columns):
                 slot_columns[at + column] = column
@@ -64,7 +68,8 @@ def add_scores(rows, values, starts, begin, end, slot_starts, slot_columns, slot
     for t in range(begin, end):
         target = scores[t]
         for n in range(starts[t], starts[t + 1]):
-            at, stop = slot_starts[rows[n]], slot_starts[rows[n] + 1]
+            at = slot_starts[rows[n]]
+            stop = slot_starts[rows[n] + 1]
             value = np.float64(values[n]) if len(values) > 0 else 1.0
             if stop - at == n_columns:
                 row = slots[at:stop]
@@ -81,7 +86,9 @@ def add_rows(tokens, rows, slot_starts, slot_columns, slots, scores):
     """scores[t, c] += weight[f, c] for pairs of a token t (int32[N]) and a feature f (int32[N]), otherwise as ``add_scores``."""
     n_columns = scores.shape[1]
     for n in range(len(tokens)):  # slices of arrays are reference-counted, which took as long as everything else
-        t, at, stop = tokens[n], slot_starts[rows[n]], slot_starts[rows[n] + 1]
+        t = tokens[n]
+        at = slot_starts[rows[n]]
+        stop = slot_starts[rows[n] + 1]
         if stop - at == n_columns:
             for c in range(n_columns):
                 scores[t, c] += slots[at + c]
@@ -212,10 +219,12 @@ def add_kind_rows(kinds, starts, reach, first, table, scores):
     """
     n_columns = scores.shape[1]
     width = table.shape[1]
-    sums, rows = scores.reshape(-1), table.reshape(-1)
+    sums = scores.reshape(-1)
+    rows = table.reshape(-1)
     is_large = len(rows) >= LARGE
     for b in range(len(starts) - 1):
-        begin, end = starts[b], starts[b + 1]
+        begin = starts[b]
+        end = starts[b + 1]
         shift = (2 * b + 1) * reach
         for position in range(begin - reach, end + reach):
             if is_large and position + shift + AHEAD < len(kinds):
@@ -223,7 +232,8 @@ def add_kind_rows(kinds, starts, reach, first, table, scores):
                 if ahead >= 0:
                     fetch(rows, ahead * width * n_columns, (ahead + 1) * width * n_columns)
             kind = np.int64(kinds[position + shift])
-            low, high = max(position + first, begin), min(position + first + width, end)
+            low = max(position + first, begin)
+            high = min(position + first + width, end)
             if kind >= 0 and low < high:
                 at = (kind * width + low - position - first) * n_columns
                 target = sums[low * n_columns : high * n_columns]
@@ -237,10 +247,12 @@ def scatter_kind_rows(kinds, starts, reach, first, d_scores, part, mask, d_table
     """The gradient of ``add_kind_rows`` for kinds of one part: d_table[kind at position, o] += d_scores[position + first + o]."""
     n_columns = d_scores.shape[1]
     width = d_table.shape[1]
-    rows, sums = d_scores.reshape(-1), d_table.reshape(-1)
+    rows = d_scores.reshape(-1)
+    sums = d_table.reshape(-1)
     is_large = len(sums) >= LARGE
     for b in range(len(starts) - 1):
-        begin, end = starts[b], starts[b + 1]
+        begin = starts[b]
+        end = starts[b + 1]
         shift = (2 * b + 1) * reach
         for position in range(begin - reach, end + reach):
             if is_large and position + shift + AHEAD < len(kinds):
@@ -248,7 +260,8 @@ def scatter_kind_rows(kinds, starts, reach, first, d_scores, part, mask, d_table
                 if ahead >= 0 and ahead & mask == part:
                     fetch(sums, ahead * width * n_columns, (ahead + 1) * width * n_columns)
             kind = np.int64(kinds[position + shift])
-            low, high = max(position + first, begin), min(position + first + width, end)
+            low = max(position + first, begin)
+            high = min(position + first + width, end)
             if kind >= 0 and kind & mask == part and low < high:
                 at = (kind * width + low - position - first) * n_columns
                 source = rows[low * n_columns : high * n_columns]

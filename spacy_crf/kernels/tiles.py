@@ -18,7 +18,9 @@ from .numerics import LANES
 
 WHOLE = 8  # numbers in a vector
 # Vectors of sums that fit the registers, with AVX-512 and without; more than so many of one row are no faster
-_MOST, _FEW, _OF_ROW = 16, 4, 8
+_MOST = 16
+_FEW = 4
+_OF_ROW = 8
 
 INT = ir.IntType(64)
 VECTOR = ir.VectorType(ir.DoubleType(), WHOLE)
@@ -26,7 +28,9 @@ _FUSED = ("contract",)
 
 
 def _add_up_by_loops(width, n, left, a, a_step, right, b, b_step, sums, s):
-    left, right, sums = left.reshape(-1), right.reshape(-1), sums.reshape(-1)
+    left = left.reshape(-1)
+    right = right.reshape(-1)
+    sums = sums.reshape(-1)
     for i in range(len(s)):
         total = sums[s[i] : s[i] + width]
         for k in range(n):
@@ -67,7 +71,8 @@ def add_up(typing, width, n, left, a, a_step, right, b, b_step, sums, s):
                 add_tile(whole, n_vectors)
         return context.get_dummy_value()
 
-    whole, places = types.int64, types.UniTuple(types.int64, height)
+    whole = types.int64
+    places = types.UniTuple(types.int64, height)
     return types.void(whole, whole, left, places, whole, right, whole, whole, sums, places), generate
 
 
@@ -114,7 +119,8 @@ def _vector_at(builder, pointer, begin, v):
 
 def _everywhere(builder, number):
     """A vector that repeats one number."""
-    undefined, first = ir.Constant(VECTOR, ir.Undefined), ir.Constant(ir.IntType(32), 0)
+    undefined = ir.Constant(VECTOR, ir.Undefined)
+    first = ir.Constant(ir.IntType(32), 0)
     of_first = ir.Constant(ir.VectorType(ir.IntType(32), WHOLE), [0] * WHOLE)
     return builder.shuffle_vector(builder.insert_element(undefined, number, first), undefined, of_first)
 
@@ -126,7 +132,8 @@ def add_product(rows, s, first, matrices, k, target, t, to):
     rows (float64[n, P]), matrices (float64[m, R, C]), target (float64[n, P]): C is a multiple of WHOLE.
     """
     height, width = matrices.shape[1:]
-    row, sums = s * rows.shape[1] + first, t * target.shape[1] + to
+    row = s * rows.shape[1] + first
+    sums = t * target.shape[1] + to
     add_up(width, height, rows, (row,), 1, matrices, k * height * width, width, target, (sums,))
 
 
@@ -139,6 +146,7 @@ def add_products_of_neighbours(left, first, right, matrix):
     tokens, wide = left.shape
     height, width = matrix.shape[1:]
     for i in range(0, height if tokens > 1 else 0, LANES):  # without tokens there may be no matrix
-        columns, rows = (first + i, first + i + 1, first + i + 2, first + i + 3), i * width
+        columns = (first + i, first + i + 1, first + i + 2, first + i + 3)
+        rows = i * width
         sums = (rows, rows + width, rows + 2 * width, rows + 3 * width)
         add_up(width, tokens - 1, left, columns, wide, right, wide, wide, matrix, sums)

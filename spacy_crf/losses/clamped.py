@@ -197,7 +197,8 @@ class ClampedLoss(LabelledLoss):
             if self.maximum and not structure.exact and (best < reached).any():
                 # The search found nothing better than the best known labelling, which is the annotation: nothing to learn
                 weights = np.where(best < reached, 0.0, weights)
-                best, (_, d_scores) = np.maximum(best, reached), value(work, weights=weights)
+                best = np.maximum(best, reached)
+                (_, d_scores) = value(work, weights=weights)
                 if states is None:
                     _, d_clamped = value(work, clamp=clamp, weights=weights)
             if states is None:

@@ -181,13 +181,15 @@ class _RunSequences(NamedTuple):
         _, expected = structure.expectations(self.work, weights=weight * weights[self.sequence])
         entered, left = _ends(expected)
         opening, closing = self.work.ends()
-        d_first, d_last = entered[opening], left[closing]
+        d_first = entered[opening]
+        d_last = left[closing]
         total = arrays.zeros(work.scores)
         arrays.add_repeated(total, expected, self.tokens)
         total.first[:] = d_first[before == NO_STATE].sum(axis=0)
         total.last[:] = d_last[after == NO_STATE].sum(axis=0)
         d_transitions = total.transitions.reshape(work.transitions.shape)
-        inner, outer = before != NO_STATE, after != NO_STATE
+        inner = before != NO_STATE
+        outer = after != NO_STATE
         np.add.at(d_transitions, (_rows(work, begin[inner]), before[inner]), d_first[inner])
         by_target = d_transitions.swapaxes(1, 2)
         np.add.at(by_target, (_rows(work, end[outer]), after[outer]), d_last[outer])
@@ -201,15 +203,18 @@ def run_sequences(structure: Structure, work: Work, clamp: Any, runs: Runs) -> _
         return _RunSequences(runs, None, none, none, np.zeros(work.n_sequences))
     tokens = arrays.ranges(begin, end)
     starts = np.append(0, np.cumsum(end - begin))
-    inner, outer = before != NO_STATE, after != NO_STATE
-    opening, closing = starts[:-1], starts[1:] - 1
+    inner = before != NO_STATE
+    outer = after != NO_STATE
+    opening = starts[:-1]
+    closing = starts[1:] - 1
     clamp = arrays.cut_clamp(clamp, tokens)
     if goes_on is not None:  # exclude states that would extend the spans beside a run
         _leave_out(clamp, opening[inner], goes_on[before[inner]])
         _leave_out(clamp, closing[outer], goes_on[:, after[outer]].T)
     scores = arrays.cut(work.scores, tokens, starts)
     # The states beside a run replace `first` and `last`
-    first, last = np.tile(work.scores.first, (len(begin), 1)), np.tile(work.scores.last, (len(begin), 1))
+    first = np.tile(work.scores.first, (len(begin), 1))
+    last = np.tile(work.scores.last, (len(begin), 1))
     first[inner] = work.transitions[_rows(work, begin[inner]), before[inner]]
     last[outer] = work.transitions[_rows(work, end[outer]), :, after[outer]]
     entered, left = _ends(scores)

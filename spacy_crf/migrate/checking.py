@@ -38,8 +38,10 @@ class Comparison(NamedTuple):
 def scorer_of(model: ForeignModel) -> Callable[[Rows, Optional[Rows], Sequence[str]], float]:
     """A function that scores a labelling of a sequence as the other program does, a sum in float64, feature by feature: by the
     features of each token, those of each pair of labels, or None, and the labels."""
-    n_states, number = len(model.labels), {label: n for n, label in enumerate(model.labels)}
-    of_states, of_pairs = _by_name(model.states), _by_name(model.pairs)
+    n_states = len(model.labels)
+    number = {label: n for n, label in enumerate(model.labels)}
+    of_states = _by_name(model.states)
+    of_pairs = _by_name(model.pairs)
 
     def score(rows: Rows, pairs: Optional[Rows], labels: Sequence[str]) -> float:
         states = [number[label] for label in labels]
@@ -92,11 +94,13 @@ def compare(
         theirs = rival(doc, rows)
         found = component.predict([doc.copy() if doc.has_annotation("SENT_START") else doc])
         ours = [labels[tag] for tag in found.tags]
-        n_sequences, n_tokens = n_sequences + 1, n_tokens + len(doc)
+        n_sequences = n_sequences + 1
+        n_tokens = n_tokens + len(doc)
         wrong = sum(a != b for a, b in zip(ours, theirs, strict=True))
         if wrong:
             gap = abs(score(rows, of_pairs, ours) - score(rows, of_pairs, theirs))
-            largest, different = max(largest, gap), different + wrong
+            largest = max(largest, gap)
+            different = different + wrong
             ties += wrong if gap < TIE else 0
     return Comparison(n_sequences, n_tokens, different, ties, largest)
 

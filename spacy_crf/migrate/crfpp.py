@@ -26,7 +26,8 @@ def compile_template(line: str) -> Pattern:
     """Compile a line of a file of templates. RAISES (ValueError): CRF856 if the line is not a template."""
 
     def place(match: "re.Match[str]") -> PatternPlace:
-        row, column = int(match[1]), int(match[2])
+        row = int(match[1])
+        column = int(match[2])
         if abs(row) > _FARTHEST:
             raise ValueError(Errors.CRF856.format(template=line, reason=f"rows are at most {_FARTHEST} away"))
         return PatternPlace(column, row)
@@ -85,7 +86,8 @@ def _read_text(data: bytes, source: str) -> ForeignModel:
     if missing:
         octets.refuse("the header", f"{', '.join(sorted(missing))} is missing")
     cost, n_weights = (_number(octets, "the header", head[name]) for name in ("cost-factor", "maxid"))
-    names, ids = [], []
+    names = []
+    ids = []
     for number, line in parts[3]:
         first, _, name = line.partition(b" ")
         if not first.isdigit() or len(first) > 18:
@@ -117,7 +119,8 @@ def _read_binary(data: bytes, source: str) -> ForeignModel:
         octets.refuse("the header, byte 0", f"version {version} is not known, only {_VERSION}")
     if not np.isfinite(cost):
         octets.refuse("the header, byte 8", f"the cost factor is {cost}")
-    at, lists = _HEADER.size, []
+    at = _HEADER.size
+    lists = []
     for what in ("the labels", "the templates"):
         (length,) = octets.fields("<I", at, what)
         lists.append([as_text(text) for text in octets.part(at + 4, length, what).split(b"\0") if text])
@@ -136,16 +139,21 @@ def _paths(octets: Octets, units: NDArray) -> tuple[list[str], NDArray[np.int64]
     A unit with base b continues with byte c at the unit ``b + c + 1`` if the check of that unit is b. At the unit b itself a key
     ends; its value is -1 minus that unit's base.
     """
-    base, check = units["base"].astype(np.int64), units["check"].astype(np.int64)
+    base = units["base"].astype(np.int64)
+    check = units["check"].astype(np.int64)
     if not len(units):
         octets.refuse("the features", "there are none")
     step = np.arange(len(units)) - check
     of = np.argsort(check, kind="stable")
     of = of[(step[of] >= 0) & (step[of] <= 256)]
     parents = check[of]
-    names, ids, left = [], [], 64 * len(octets)  # limit in bytes, so that a broken array can't fill the memory
+    # limit in bytes, so that a broken array can't fill the memory
+    names = []
+    ids = []
+    left = 64 * len(octets)
     seen = np.zeros(len(units), dtype=bool)
-    path, waiting = bytearray(), [(int(base[0]), 0)]
+    path = bytearray()
+    waiting = [(int(base[0]), 0)]
     while waiting:
         begin, depth = waiting.pop()
         if depth:

@@ -20,7 +20,8 @@ _HEADER = struct.Struct("<4sI4s9I")
 _VERSION = 100
 _CHUNK = struct.Struct("<4sII")  # name, size, number of entries
 _FEATURE = np.dtype([("type", "<u4"), ("source", "<u4"), ("target", "<u4"), ("weight", "<f8")])
-_STATE, _TRANSITION = 0, 1
+_STATE = 0
+_TRANSITION = 1
 _DATABASE = struct.Struct("<4s5I")  # name, size, flags, byte order, number of texts, place of their list
 _ORDER = 0x62445371
 _TABLES = 256
@@ -54,10 +55,12 @@ def read_crfsuite(data: bytes, source: str) -> ForeignModel:
         for end, known in (("source", sources), ("target", labels)):
             if len(some) and some[end].max() >= len(known):
                 octets.refuse("the features", f"one names number {some[end].max()} of {len(known)} {what}")
-    states, steps = found[found["type"] == _STATE], found[found["type"] == _TRANSITION]
+    states = found[found["type"] == _STATE]
+    steps = found[found["type"] == _TRANSITION]
     transitions = np.zeros((len(labels), len(labels)))
     transitions[steps["source"], steps["target"]] = steps["weight"]
-    rows, columns = states["source"].astype(np.int64), states["target"].astype(np.int64)
+    rows = states["source"].astype(np.int64)
+    columns = states["target"].astype(np.int64)
     return ForeignModel("crfsuite", labels, Weighted(attributes, rows, columns, states["weight"].copy()), transitions)
 
 
@@ -96,14 +99,20 @@ def _read_texts(octets: Octets, at: int, n: int, what: str) -> list[str]:
 
 def write_crfsuite(model: ForeignModel, path: Path) -> None:
     """Write a model for CRFsuite. Leaves out weights that are 0, as CRFsuite itself does."""
-    states, transitions = model.states, model.transitions
+    states = model.states
+    transitions = model.transitions
     kept = states.weights != 0
     used, rows = np.unique(states.rows[kept], return_inverse=True)
     before, after = np.nonzero(transitions)
     features = np.zeros(int(kept.sum()) + len(before), dtype=_FEATURE)
-    of_states, of_steps = features[: len(rows)], features[len(rows) :]
-    of_states["source"], of_states["target"], of_states["weight"] = rows, states.columns[kept], states.weights[kept]
-    of_steps["type"], of_steps["source"], of_steps["target"] = _TRANSITION, before, after
+    of_states = features[: len(rows)]
+    of_steps = features[len(rows) :]
+    of_states["source"] = rows
+    of_states["target"] = states.columns[kept]
+    of_states["weight"] = states.weights[kept]
+    of_steps["type"] = _TRANSITION
+    of_steps["source"] = before
+    of_steps["target"] = after
     of_steps["weight"] = transitions[before, after]
     attributes = [states.names[row] for row in used.tolist()]
     chunks = [_CHUNK.pack(b"FEAT", _CHUNK.size + features.nbytes, len(features)) + features.tobytes()]
@@ -146,7 +155,8 @@ def _references(name: bytes, lists: list[NDArray[np.int64]], at: int, *, n_used:
 def _texts(texts: Sequence[str]) -> bytes:
     """Make a database of texts. Half of the places in its hash tables are free."""
     begin = _DATABASE.size + 8 * _TABLES
-    entries, tables = [], [[] for _ in range(_TABLES)]
+    entries = []
+    tables = [[] for _ in range(_TABLES)]
     at = begin
     for number, text in enumerate(texts):
         octets = text.encode("utf8") + b"\0"
@@ -155,7 +165,8 @@ def _texts(texts: Sequence[str]) -> bytes:
         entries.append(_TEXT.pack(number, len(octets)) + octets)
         at += len(entries[-1])
     places = (begin + np.cumsum([0, *map(len, entries)]))[:-1]
-    references, buckets = [], []
+    references = []
+    buckets = []
     for table in tables:
         references.append((at if table else 0, 2 * len(table)))
         buckets.append(_buckets(table))
@@ -182,13 +193,21 @@ def _jenkins(octets: bytes) -> int:
     last = (len(octets) - 1) // 12 * 12  # beginning of the last block
     words = struct.unpack(f"<{last // 4 + 3}I", octets + bytes(last + 12 - len(octets)))
     for n in range(0, len(words) - 3, 3):
-        a, b, c = (a + words[n]) & most, (b + words[n + 1]) & most, (c + words[n + 2]) & most
-        a, c = ((a - c) & most) ^ _turned(c, 4), (c + b) & most
-        b, a = ((b - a) & most) ^ _turned(a, 6), (a + c) & most
-        c, b = ((c - b) & most) ^ _turned(b, 8), (b + a) & most
-        a, c = ((a - c) & most) ^ _turned(c, 16), (c + b) & most
-        b, a = ((b - a) & most) ^ _turned(a, 19), (a + c) & most
-        c, b = ((c - b) & most) ^ _turned(b, 4), (b + a) & most
+        a = (a + words[n]) & most
+        b = (b + words[n + 1]) & most
+        c = (c + words[n + 2]) & most
+        a = ((a - c) & most) ^ _turned(c, 4)
+        c = (c + b) & most
+        b = ((b - a) & most) ^ _turned(a, 6)
+        a = (a + c) & most
+        c = ((c - b) & most) ^ _turned(b, 8)
+        b = (b + a) & most
+        a = ((a - c) & most) ^ _turned(c, 16)
+        c = (c + b) & most
+        b = ((b - a) & most) ^ _turned(a, 19)
+        a = (a + c) & most
+        c = ((c - b) & most) ^ _turned(b, 4)
+        b = (b + a) & most
     a, b, c = ((value + word) & most for value, word in zip((a, b, c), words[-3:]))
     c = ((c ^ b) - _turned(b, 14)) & most
     a = ((a ^ c) - _turned(c, 11)) & most

@@ -73,7 +73,9 @@ def set_columns(doc: Doc, names: Sequence[str], values: Sequence[Sequence[str]])
 
 FILE_NAME = "functions.py"
 # Names of the sources of features of labels, of pairs of labels, and of words
-SOURCE, PAIRS, WORDS = "imported", "imported_pairs", "imported_words"
+SOURCE = "imported"
+PAIRS = "imported_pairs"
+WORDS = "imported_words"
 _FILE = '''"""Registers what makes the features of the model in this folder: give it to commands with --code, or run it before
 spacy.load."""
 
@@ -175,7 +177,8 @@ def find_function(path: str) -> tuple[str, Callable]:
 
 def write_registration(folder: Path, paths: dict[str, Sequence[str]]) -> Path:
     """Write a file that registers the functions that paths name, each with its columns. RETURNS (Path): The file."""
-    imports, calls = [], []
+    imports = []
+    calls = []
     for path, columns in paths.items():
         module, _, function = path.partition(":")
         imports.append(f"import {module}")
@@ -271,14 +274,18 @@ def compile_form(
     known (str): The commands, for messages.
     RAISES (ValueError): CRF856 for any other "%".
     """
-    form, at, places = "", 0, []
+    form = ""
+    at = 0
+    places = []
     for match in [*command.finditer(line), None]:
         between = line[at : match.start() if match else len(line)]
         if "%" in between:
             raise ValueError(Errors.CRF856.format(template=line, reason=f"'%' begins only {known}, not {between!r}"))
         form += between
         if match:
-            form, at, places = form + "%s", match.end(), [*places, place(match)]
+            form = form + "%s"
+            at = match.end()
+            places = [*places, place(match)]
     return Pattern(form, tuple(places))
 
 
@@ -330,7 +337,9 @@ def _in_blocks(
     owners = np.argsort(starts, kind="stable")
     owners = owners[starts[owners] >= 0]
     at = np.searchsorted(starts[owners], ids, side="right") - 1
-    ids, weights, rows = ids[at >= 0], weights[at >= 0], owners[at[at >= 0]]
+    ids = ids[at >= 0]
+    weights = weights[at >= 0]
+    rows = owners[at[at >= 0]]
     inside = ids - starts[rows] < size
     return rows[inside], ids[inside] - starts[rows[inside]], weights[inside]
 

@@ -84,7 +84,9 @@ def export_lite(
     RAISES (ValueError): CRF710 if no component can be exported, CRF791 for a part of it that lite cannot compute.
     """
     pipe = _exported(nlp, component)
-    model, node, kind = pipe.model, pipe.model.attrs["role"], _KINDS[pipe.model.name]
+    model = pipe.model
+    node = pipe.model.attrs["role"]
+    kind = _KINDS[pipe.model.name]
     _check_settings(pipe)
     exporter = _Exporter(pipe.name, nlp.vocab, columns, prune, bits)
     shared = node.potentials(model, {name: model.get_param(name) for name in node.params})
@@ -119,7 +121,8 @@ def export_lite(
             for name, states in exporter.of_blank(pipe, rules, shared).items():
                 content[name]["blank"] = states
     if not pipe.annotation.spans_are_tokens and kind != "text":
-        content["scheme"], content["letters"] = pipe.annotation.scheme.name, pipe.annotation.scheme.prefixes
+        content["scheme"] = pipe.annotation.scheme.name
+        content["letters"] = pipe.annotation.scheme.prefixes
     if kind == "segments":
         content["lengths"] = shared["lengths"]
         if rules is not None:
@@ -170,7 +173,8 @@ def _states(transitions: NDArray, first: NDArray, last: NDArray) -> dict[str, An
 def _choice(decoding: Any) -> dict[str, NDArray]:
     """Scores of O and the labels, by which spans may be chosen together."""
     size = 1 + len(decoding.annotation.labels)
-    transitions, ends = np.zeros((size, size)), np.zeros(size)
+    transitions = np.zeros((size, size))
+    ends = np.zeros(size)
     if not decoding.spans_may_touch:
         transitions[np.arange(1, size), np.arange(1, size)] = -np.inf
     return {"transitions": transitions, "first": ends, "last": ends}
@@ -183,7 +187,11 @@ class _Exporter:
     """
 
     def __init__(self, name: str, vocab: Vocab, columns: Sequence[str], prune: float, bits: int):
-        self._name, self._vocab, self._columns, self._prune, self._bits = name, vocab, columns, prune, bits
+        self._name = name
+        self._vocab = vocab
+        self._columns = columns
+        self._prune = prune
+        self._bits = bits
         owner = "crf export"
         checks.number(owner, "--prune", prune)
         checks.one_of(owner, "--bits", bits, (16, 32))
@@ -199,7 +207,8 @@ class _Exporter:
     def reader(self, layer: Any) -> dict[str, Any]:
         """The tables of one layer of the model. RAISES (ValueError): CRF791 for templates that lite can't read."""
         features = layer.attrs[layer.attrs["role"].attr]
-        chosen, places = features.feature_set, {}
+        chosen = features.feature_set
+        places = {}
         if hasattr(chosen, "span_items"):
             for place in ("begins", "ends", "tokens"):
                 lines = getattr(chosen, place)
@@ -222,12 +231,14 @@ class _Exporter:
 
     def _table(self, table: Table, weights: NDArray) -> dict[str, Any]:
         """The weights of a table that are left, by template and value."""
-        kept, scale = np.abs(weights) > self._prune, 1.0
+        kept = np.abs(weights) > self._prune
+        scale = 1.0
         if self._bits == 16 and len(weights):
             scale = float(np.abs(weights).max()) / np.iinfo(np.int16).max or 1.0
             weights = np.round(weights / scale).astype(np.int16)
             kept &= weights != 0
-        table, weights = table.pruned(kept), weights[kept]
+        table = table.pruned(kept)
+        weights = weights[kept]
         names = _with_marks(table.index.spelled, table.index.keys)
         bounds = zip(names.part_starts[:-1].tolist(), names.part_starts[1:].tolist())
         keys = [lite.JOINT.join([names.strings[part] for part in names.parts[b:e].tolist()]) for b, e in bounds]
@@ -304,7 +315,8 @@ class _Exporter:
             of_arcs = transitions[graph.tag_of[graph.source], graph.tag_of[graph.target]]
             transitions = np.full((len(graph.tag_of), len(graph.tag_of)), -np.inf)
             transitions[graph.source, graph.target] = of_arcs
-            first, last = first[graph.tag_of] + graph.first, last[graph.tag_of] + graph.last
+            first = first[graph.tag_of] + graph.first
+            last = last[graph.tag_of] + graph.last
         plain = _states(transitions, first, last)
         found = {"states": plain}
         if rules is not None:
@@ -331,7 +343,8 @@ class _Exporter:
                 raise _refused(self._name, f"the rule '{rule.name}' ({rule.kind})", how)
         for rule in rules.left_out:  # probabilities would know it here
             raise _refused(self._name, f"the rule '{rule.name}', which its probabilities leave out", how)
-        together, most = make_automaton(1, rules.tags.n_events), _MOST_STATES // len(rules.allowed)
+        together = make_automaton(1, rules.tags.n_events)
+        most = _MOST_STATES // len(rules.allowed)
         kept = frozenset(rule.place for rule in rules.rules if rule.hard or not only_hard)
         for rule, automaton, _ in rules.automata:
             if rule.place not in kept:
@@ -342,13 +355,17 @@ class _Exporter:
                 what = f"rules whose automata, up to that of '{rule.name}', have more than {most} states together"
                 raise _refused(self._name, what, how)
         masks = rules._masks(kept, None)
-        transitions, first = shared["transitions"], shared["first"]
+        transitions = shared["transitions"]
+        first = shared["first"]
         if masks.transitions is not None:
-            transitions, first = transitions + masks.transitions, first + masks.first
+            transitions = transitions + masks.transitions
+            first = first + masks.first
         graph = rule_graph(rules.tags, together, rules.allowed)
         tag_of = graph.tag_of
         inside = (tag_of[graph.source] < len(first)) & (tag_of[graph.target] < len(first))  # a text has no breaks
-        source, target, scores = graph.source[inside], graph.target[inside], graph.scores[inside]
+        source = graph.source[inside]
+        target = graph.target[inside]
+        scores = graph.scores[inside]
         scores = scores + transitions[tag_of[source], tag_of[target]]
         possible = scores > -np.inf
         real = tag_of < len(first)  # the break is the last tag, so numbers stay
@@ -371,7 +388,8 @@ class _Exporter:
 def _with_marks(names: FeatureNames, keys: NDArray[np.uint64]) -> FeatureNames:
     """The names of features (uint64[F]) with marks before and behind words that no other character is: names have "^" and "$",
     which words have too."""
-    strings, parts = list(names.strings), names.parts.copy()
+    strings = list(names.strings)
+    parts = names.parts.copy()
     for number, template in enumerate(names.templates):
         match = _NGRAMS.fullmatch(template)
         if match is None:
@@ -380,7 +398,8 @@ def _with_marks(names: FeatureNames, keys: NDArray[np.uint64]) -> FeatureNames:
         rows = np.flatnonzero(names.template_of == number)
         texts = [strings[part] for part in parts[names.part_starts[rows]].tolist()]
         whole = np.array([len(text) == size for text in texts], dtype=bool)  # others are positions outside the text
-        rows, texts = rows[whole], [text for text, is_ngram in zip(texts, whole.tolist()) if is_ngram]
+        rows = rows[whole]
+        texts = [text for text, is_ngram in zip(texts, whole.tolist()) if is_ngram]
         points = np.array([[*map(ord, text)] for text in texts], dtype=np.uint64).reshape(len(texts), size)
         for first, last in ((True, True), (True, False), (False, True)):
             candidates = points.copy()
@@ -431,10 +450,12 @@ class Check(NamedTuple):
 
 def compare_lite(nlp: Language, component: str, model: lite.Model, examples: Sequence[Example]) -> Check:
     """Label annotated texts by a component and by its export."""
-    pipe, columns = nlp.get_pipe(component), Columns(model.columns)
+    pipe = nlp.get_pipe(component)
+    columns = Columns(model.columns)
     docs = [*nlp.pipe(example.predicted for example in examples)]
     gold = [_labels_of(pipe, example.reference) for example in examples]
-    ours, theirs = [_labels_of(pipe, doc) for doc in docs], [_labels_by(model, columns.read(doc)) for doc in docs]
+    ours = [_labels_of(pipe, doc) for doc in docs]
+    theirs = [_labels_by(model, columns.read(doc)) for doc in docs]
     return Check(len(docs), sum(map(ne, ours, theirs)), _f1(gold, ours), _f1(gold, theirs))
 
 
@@ -450,7 +471,9 @@ def _labels_of(pipe: Any, doc: Doc) -> set[tuple]:
 
 def _labels_by(model: lite.Model, sequences: list[list[list[str]]]) -> set[tuple]:
     """The entities, labels or category that an export gives to a text, whose sequences are lists of columns."""
-    texts, first, found = [[*zip(*columns)] for columns in sequences], 0, set()
+    texts = [[*zip(*columns)] for columns in sequences]
+    first = 0
+    found = set()
     if model.kind == "text":
         return {(next(iter(model.classify([*chain.from_iterable(texts)]))),)}
     for rows in texts:

@@ -80,7 +80,8 @@ def native_of(model: ForeignModel, of_labels: Sequence[str], of_pairs: Sequence[
     ]
     texts = [text for lines in found for text in lines.templates]
     offsets = [part.offset for text in texts for template in parse_template(text) for part in template.parts]
-    before, behind = -min([0, *offsets]), max([0, *offsets])
+    before = -min([0, *offsets])
+    behind = max([0, *offsets])
     padding = {
         "before": [outside(-n) for n in range(1, before + 1)],
         "behind": [outside(n) for n in range(1, behind + 1)],
@@ -98,7 +99,8 @@ def _native_lines(
     changes: dict[str, str],
 ) -> NativeLines:
     used = [(row, weighted.names[row]) for row in np.unique(weighted.rows[weighted.weights != 0]).tolist()]
-    templates, replayed = [], []
+    templates = []
+    replayed = []
     uses: list[Use] = []
     heads: list[str] = []
     for line, pattern in lines:

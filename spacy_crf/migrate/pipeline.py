@@ -77,12 +77,14 @@ def build_pipeline(
 
 def _set_weights(component: LearningPipe, model: ForeignModel, native: Native) -> None:
     labels = component.annotation.tag_labels()
-    known, model = model.labels, _with_labels(model, labels)
+    known = model.labels
+    model = _with_labels(model, labels)
     chain: Any = component.model
     n_states = len(labels)
     [emissions] = chain.layers
     chain.attrs["role"].resize(chain, n_states)
-    tables, old = {}, emissions.attrs["features"]
+    tables = {}
+    old = emissions.attrs["features"]
     for name, source, weighted, lines in (
         ("states", SOURCE, model.states, native.of_labels),
         ("transitions", PAIRS, model.pairs, native.of_pairs),
@@ -99,7 +101,8 @@ def _set_weights(component: LearningPipe, model: ForeignModel, native: Native) -
 def _with_labels(model: ForeignModel, labels: list[str]) -> ForeignModel:
     """The model with its labels in another order. A label that it does not have never occurs: steps to it, and from it, have
     weights so low that no other weights can compensate them."""
-    size, before = len(labels), len(model.labels)
+    size = len(labels)
+    before = len(model.labels)
     place = np.array([labels.index(label) for label in model.labels])
     transitions = np.full((size, size), FORBIDDEN)
     transitions[np.ix_(place, place)] = model.transitions
@@ -117,11 +120,13 @@ def _table(weighted: Weighted, source: str, native: NativeLines, n_columns: int)
     used = [(row, weighted.names[row]) for row in np.unique(by_row).tolist()]
     replayed = [Use(f"fn:{source}[0]", (name,), row) for row, name in used if name.startswith(native.heads)]
     numbers: dict[tuple[str, tuple[str, ...]], int] = {}
-    features, rows = [], []
+    features = []
+    rows = []
     for template, values, row in [*replayed, *native.uses]:
         features.append(numbers.setdefault((template, values), len(numbers)))
         rows.append(row)
-    begins, ends = np.searchsorted(by_row, rows, side="left"), np.searchsorted(by_row, rows, side="right")
+    begins = np.searchsorted(by_row, rows, side="left")
+    ends = np.searchsorted(by_row, rows, side="right")
     each = kept[ranges(begins, ends)]
     at = np.repeat(np.array(features, dtype=np.int64), ends - begins) * n_columns + weighted.columns[each]
     places, inverse = np.unique(at, return_inverse=True)
@@ -174,7 +179,9 @@ def weights_of(nlp: Language, component: Optional[str] = None) -> ForeignModel:
     tagger = exported(nlp, component)
     chain: Any = tagger.model
     [emissions] = chain.layers
-    features, first, last = emissions.attrs["features"], chain.get_param("first"), chain.get_param("last")
+    features = emissions.attrs["features"]
+    first = chain.get_param("first")
+    last = chain.get_param("last")
     allowed = tagger.annotation.mask()
     for is_so, what, how in (
         (bool(features.feature_set.transitions), "features of pairs of labels", _WITHOUT_PAIRS),
@@ -182,16 +189,19 @@ def weights_of(nlp: Language, component: Optional[str] = None) -> ForeignModel:
     ):
         if is_so:
             raise ValueError(Errors.CRF858.format(name=tagger.name, what=what, how=how.format(name=tagger.name)))
-    first, last = np.where(allowed.first, first, FORBIDDEN), np.where(allowed.last, last, FORBIDDEN)
+    first = np.where(allowed.first, first, FORBIDDEN)
+    last = np.where(allowed.last, last, FORBIDDEN)
     table = features.states
     names = _plain_names(table.index)
-    rows, columns = table.rows_of_pairs(), table.pair_columns.astype(np.int64)
+    rows = table.rows_of_pairs()
+    columns = table.pair_columns.astype(np.int64)
     weights = [emissions.get_param("states").astype(np.float64)]
     warn_of_decoding(tagger, "CRFsuite")
     states = np.arange(len(first))
     for name, of_labels in (("__BOS__", first), ("__EOS__", last)):
         if of_labels.any():
-            rows, columns = np.append(rows, np.full(len(states), len(names))), np.append(columns, states)
+            rows = np.append(rows, np.full(len(states), len(names)))
+            columns = np.append(columns, states)
             weights.append(of_labels.astype(np.float64))
             names.append(name)
     transitions = np.where(allowed.transitions, chain.get_param("transitions"), FORBIDDEN).astype(np.float64)

@@ -141,7 +141,8 @@ class _Command(dict[str, str]):
 
     def __init__(self, command: str, expression: str | None):
         super().__init__()
-        self._kind, self._lowers = command.lower(), command.isupper()
+        self._kind = command.lower()
+        self._lowers = command.isupper()
         self._expression: Any = None if expression is None else Expression(expression)
 
     def __missing__(self, word: str) -> str:
@@ -260,7 +261,8 @@ class _Lines(Octets):
             match: Any = _WEIGHTS.fullmatch(part)
             try:
                 lines = match[0].decode("ascii").replace("=", "\n").split("\n")
-                ids, values = np.array([*map(int, lines[:-1:2])]), np.array([*map(float.fromhex, lines[1::2])])
+                ids = np.array([*map(int, lines[:-1:2])])
+                values = np.array([*map(float.fromhex, lines[1::2])])
             except (TypeError, ValueError, OverflowError):
                 self.refuse_here("not all lines are weights, as NUMBER=0x1.8p+1")
             yield ids, values
@@ -290,7 +292,8 @@ def read_wapiti(data: "bytes | BinaryIO", source: str) -> ForeignModel:
     size = len(labels)
     starts = np.append(0, np.cumsum(of_labels * size + of_pairs * size * size))
     blocks = (np.where(of_labels, starts[:-1], -1), np.where(of_pairs, starts[:-1] + np.where(of_labels, size, 0), -1))
-    n_lines, parts = 0, [(np.zeros(0, dtype=np.int64), np.zeros(0))]
+    n_lines = 0
+    parts = [(np.zeros(0, dtype=np.int64), np.zeros(0))]
     for ids, values in lines.weights():
         n_lines += len(ids)
         wrong = (ids >= starts[-1]) | ~np.isfinite(values)

@@ -16,7 +16,9 @@ from .pipeline import FORBIDDEN, exported, warn_of_decoding
 _SOURCE = "spacy_crf.wapiti_features.v1"
 Weights = tuple[NDArray[np.int64], NDArray]  # numbers of labels, or of pairs of labels, and their weights
 _NONE: Weights = (np.zeros(0, dtype=np.int64), np.zeros(0))
-_FIRST, _LAST = "u:spacy_crf first=%x[-1,0]", "u:spacy_crf last=%x[1,0]"  # patterns of positions outside the sequence
+# patterns of positions outside the sequence
+_FIRST = "u:spacy_crf first=%x[-1,0]"
+_LAST = "u:spacy_crf last=%x[1,0]"
 
 
 def export_wapiti(nlp: Language, component: Optional[str] = None) -> bytes:
@@ -25,8 +27,10 @@ def export_wapiti(nlp: Language, component: Optional[str] = None) -> bytes:
     RAISES (ValueError): CRF710 if no component can be exported, CRF791 for rules and for templates that are no patterns.
     """
     tagger: Any = exported(nlp, component)
-    model, [emissions] = tagger.model, tagger.model.layers
-    features, allowed = emissions.attrs["features"], tagger.annotation.mask()
+    model = tagger.model
+    [emissions] = tagger.model.layers
+    features = emissions.attrs["features"]
+    allowed = tagger.annotation.mask()
     if tagger.rules() is not None:
         raise ValueError(Errors.CRF791.format(name=tagger.name, what="rules", form="a model of Wapiti", how=_NO_RULES))
     patterns = _patterns(nlp, tagger.name, features.feature_set)
@@ -45,7 +49,9 @@ def export_wapiti(nlp: Language, component: Optional[str] = None) -> bytes:
         "b": (np.arange(size * size), steps.ravel()),
         **_weights(features.transitions, emissions.get_param("transitions")),
     }
-    names, values, at = [*dict.fromkeys([*of_labels, *of_pairs])], [], []
+    names = [*dict.fromkeys([*of_labels, *of_pairs])]
+    values = []
+    at = []
     begin = 0
     for name in names:
         for kinds, table, width in (("u*", of_labels, size), ("b*", of_pairs, size * size)):
@@ -72,7 +78,8 @@ def _blocks(nlp: Language, component: str) -> dict[str, dict[str, Any]]:
 
 def _patterns(nlp: Language, component: str, feature_set: Any) -> list[str]:
     """The patterns that make the features. RAISES (ValueError): CRF791 for a template that is not made of patterns."""
-    blocks, patterns = _blocks(nlp, component), []
+    blocks = _blocks(nlp, component)
+    patterns = []
     for template in feature_set.templates + feature_set.transitions:
         block = blocks.get(str(template).removeprefix("fn:").removesuffix("[0]"), {})
         if block.get("@misc") != _SOURCE:
@@ -85,7 +92,8 @@ def _patterns(nlp: Language, component: str, feature_set: Any) -> list[str]:
 
 def _weights(table: Table, weights: NDArray[np.float32]) -> dict[str, Weights]:
     """Columns and weights by the name of the observation."""
-    names, bounds = (name.partition("[0]=")[2] for name in table.index.names()), pairwise(table.pair_starts.tolist())
+    names = (name.partition("[0]=")[2] for name in table.index.names())
+    bounds = pairwise(table.pair_starts.tolist())
     return {name: (table.pair_columns[b:e].astype(np.int64), weights[b:e]) for name, (b, e) in zip(names, bounds)}
 
 

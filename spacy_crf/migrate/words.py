@@ -33,7 +33,8 @@ def native_of_words(model: ForeignModel, function: Callable[[str], Any], edges: 
     used = np.unique(model.states.rows[model.states.weights != 0]).tolist()
     names = [model.states.names[row] for row in used]
     heads = _heads(function, names)
-    uses, left = [], []
+    uses = []
+    left = []
     for row, name in zip(used, names):
         ways = [way for offset, rest in _readings(name) for way in _ways(offset, rest, heads, edges)]
         if len(ways) == 1:

@@ -168,7 +168,8 @@ class Architecture(Node):
         """`potentials`, the same object as long as the weights are unchanged. Callers must not write to it. (Optimizers change
         weights in place, so their bytes are compared.)
         """
-        latest, limits = self._latest, self.limits(model)
+        latest = self._latest
+        limits = self.limits(model)
         asked = tuple([array.tobytes() for array in weights.values()])
         if latest is None or latest[0] is not limits or latest[1] != asked:
             latest = self._latest = (limits, asked, self.potentials(model, weights))
@@ -224,7 +225,8 @@ class Architecture(Node):
 
     def observe(self, model: Model, corpus: Batches, n_states: int) -> None:
         """Find the transitions that get a weight: those of unambiguous annotation in training, or all that are possible."""
-        observed, possible = model.attrs["observed"].astype(bool), self._possible_steps(model, n_states)
+        observed = model.attrs["observed"].astype(bool)
+        possible = self._possible_steps(model, n_states)
         if model.attrs["possible_transitions"]:
             observed |= possible
         else:
@@ -234,7 +236,8 @@ class Architecture(Node):
         model.attrs["observed"] = (observed & possible).astype(np.uint8)
 
     def _possible_steps(self, model: Model, n_states: int) -> Bools:
-        shapes, possible = self.shapes(model, n_states), self.possible(model)
+        shapes = self.shapes(model, n_states)
+        possible = self.possible(model)
         steps = [np.broadcast_to(possible[name], shapes[name]) for name in ("transitions", "first", "last")]
         return np.vstack(steps)
 
@@ -265,7 +268,8 @@ def exact_weights(model: Model) -> SharedScores:
 
 def build(name: str, node: Architecture, layers: dict[str, Model], **attrs: Any) -> StructureModel:
     """A model of a structure, with layers under the names by which `model.get_ref` finds them, and attributes."""
-    params, parts = dict.fromkeys(node.params), list(layers.values())
+    params = dict.fromkeys(node.params)
+    parts = list(layers.values())
     refs: dict[str, Optional[Model]] = {**layers}
     attrs = {"role": node, "met": [0, 0], "observed": None, "beside": None, "allowed": None, **attrs}
     model = StructureModel(
@@ -324,11 +328,13 @@ def init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) -
     of_states = {name: model.attrs.get(name) for name in ("tag_of", "inner")}
     sizes = Sizes(*Y)._replace(longest=node.longest(model), **of_states)
     is_new = not model.has_dim("nO")
-    met, unread = list(model.attrs["met"]), [True]
+    met = list(model.attrs["met"])
+    unread = [True]
 
     def read() -> Iterable[AnnotatedDocs]:
         """The corpus for the layers; the first reading counts its tokens and sequences."""
-        counts, unread[:] = bool(unread), []
+        counts = bool(unread)
+        unread[:] = []
         for batch in X():
             if counts:
                 met[0] += int(batch.starts[-1])
@@ -347,9 +353,12 @@ def init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) -
 def _mark(observed: Bools, clamp: Any, starts: Ints) -> None:
     """Mark in ``observed`` (bool[S + 2, S]) the transitions, firsts and lasts of tokens whose annotation leaves one state."""
     allowed = states_of(clamp)
-    n_states, steps = allowed.shape[1], getattr(clamp, "must_begin", None)  # [T] tokens with a transition; None for all
+    # [T] tokens with a transition; None for all
+    n_states = allowed.shape[1]
+    steps = getattr(clamp, "must_begin", None)
     state = np.where(allowed.sum(axis=1) == 1, allowed.argmax(axis=1), -1)
-    begin, end = starts[:-1][starts[:-1] < starts[1:]], starts[1:][starts[:-1] < starts[1:]]
+    begin = starts[:-1][starts[:-1] < starts[1:]]
+    end = starts[1:][starts[:-1] < starts[1:]]
     for row, tokens in ((-2, begin), (-1, end - 1)):
         observed[row, state[tokens][state[tokens] >= 0]] = True
     pairs, _ = pairs_allowed(allowed, starts, steps)

@@ -44,11 +44,15 @@ class ChainOfSet(Architecture):
 
     def __init__(self, whole: Model, states: Ints):
         super().__init__()
-        self.whole, self.states = whole, states
+        self.whole = whole
+        self.states = states
         of = whole.attrs["role"]
         self.of: Architecture = of
-        self.gives, self.structure, self.labelled = of.gives, of.structure, of.labelled
-        self.params, self.is_linear = getattr(of, "params", ()), of.is_linear
+        self.gives = of.gives
+        self.structure = of.structure
+        self.labelled = of.labelled
+        self.params = getattr(of, "params", ())
+        self.is_linear = of.is_linear
         self.given: Optional[tuple[Doc, Any]] = None  # a Doc, and the scores of the set for it
 
     def longest_of_states(self, model: Model) -> NDArray[np.int32]:
@@ -59,7 +63,8 @@ class ChainOfSet(Architecture):
 
     def _of_set(self, derivative: Any) -> Any:
         """The derivative by the scores of the set, from that by the scores of the chain."""
-        size, total = self.whole.get_dim("nO"), {}
+        size = self.whole.get_dim("nO")
+        total = {}
         for name, array in arrays.named(derivative).items():
             kinds = zip(arrays.axes(derivative, name), array.shape)
             total[name] = np.zeros([size if kind.endswith("state") else n for kind, n in kinds])
@@ -102,7 +107,9 @@ class _ChainModel(StructureModel):
         refs: dict[str, Optional[Model]] = {name: whole.get_ref(name) for name in whole.ref_names}
         attrs = {**whole.attrs, "role": node}
         super().__init__("chain", _forward, layers=whole.layers, refs=refs, attrs=attrs, ops=NumpyOps())
-        self.id, self._params, self._has_params = whole.id, whole._params, whole._has_params
+        self.id = whole.id
+        self._params = whole._params
+        self._has_params = whole._has_params
 
 
 def chain_of(whole: Model, states: Ints) -> Model:

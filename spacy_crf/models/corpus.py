@@ -26,7 +26,8 @@ from .word_vectors import CorpusVectors
 
 # Tokens that one thread scores at a time (half as many took 10 to 15 % longer); fewer if transitions depend on the position, and
 # with many tags few enough that their scores stay in the cache (with 117 tags, 8 % of a pass)
-_BLOCK, _SCORES = 1 << 13, 1 << 18
+_BLOCK = 1 << 13
+_SCORES = 1 << 18
 # Bound of the random numbers of marks; sums of 4 million of them are exact
 _MARKS = 1 << 31
 Collector = Callable[[int, Any, GradientPart], None]  # adds up derivatives by the scores of a batch with a number
@@ -97,7 +98,8 @@ class SparseCorpus:
         self.features = features
         self.names: Iterable[str] = features.tables  # of the weights of the layer
         self.found: list[FoundFeatures] = []  # features of each batch that are stored batch by batch
-        tables, compiled = features.tables, features.compiled.templates
+        tables = features.tables
+        compiled = features.compiled.templates
         windows = () if features.unit is not None else ("states",) if "states" in compiled else tuple(compiled)
         self.tokens = {kind: FixedTokens(compiled[kind], tables[kind]) for kind in windows}
         has_vectors = VECTORS in tables and features.unit is None
@@ -166,7 +168,8 @@ class SparseCorpus:
 
     def with_stored(self, stored: list[Any]) -> "SparseCorpus":
         """The corpus that a file holds, with the same features. RAISES: Any error for another one."""
-        corpus, (of_batches, tokens, vectors) = copy.copy(self), stored
+        corpus = copy.copy(self)
+        (of_batches, tokens, vectors) = stored
         corpus.found = []
         for starts, listed, by_kind in of_batches:
             features = {kind: TokenFeatures(*some) for kind, some in by_kind.items()}
@@ -187,7 +190,8 @@ class SparseCorpus:
         for number, (starts, by_kind, listed) in enumerate(self.found):
             of_file("starts of sequences", starts, np.int64, (None,), copied=False)
             expect_starts("starts of sequences", starts, int(starts[-1]))
-            n_tokens, n_spans = int(starts[-1]), 0
+            n_tokens = int(starts[-1])
+            n_spans = 0
             for tokens in self.tokens.values():
                 if not np.array_equal(tokens.blocks[number].starts, starts):
                     raise ValueError("features of tokens are of other sequences")
@@ -205,7 +209,8 @@ class SparseCorpus:
     def copied(self) -> "SparseCorpus":
         """A copy whose weights can be thinned and moved without changing this corpus."""
         corpus = copy.copy(self)
-        corpus.found, corpus.tokens = [*self.found], {kind: copy.copy(tokens) for kind, tokens in self.tokens.items()}
+        corpus.found = [*self.found]
+        corpus.tokens = {kind: copy.copy(tokens) for kind, tokens in self.tokens.items()}
         return corpus
 
     @property
@@ -229,7 +234,8 @@ class SparseCorpus:
         weights = {name: np.zeros(table.n_weights) for name, table in self.features.tables.items()}
         of_pass = self.at(weights, threads=threads)
         for number in range(len(self.found)):
-            drawn, scores = {}, of_pass.score(number)
+            drawn = {}
+            scores = of_pass.score(number)
             for name, array in scores._asdict().items():
                 if isinstance(array, np.ndarray) and array.dtype == np.float64:
                     numbers = generator.integers(_MARKS, size=len(array)).astype(np.float64)
@@ -245,7 +251,8 @@ class SparseCorpus:
     def move(self, features: SparseFeatures) -> None:
         """Replace the weights by the weights of other tables with the same features."""
         kinds = features.kinds.items()
-        before, self.features = self.features.tables, features
+        before = self.features.tables
+        self.features = features
         places = {
             kind: features.tables[table].slots_after(before[table]) for kind, (table, _) in kinds if table in before
         }
@@ -261,7 +268,9 @@ class SparsePass:
     """Scores batches one by one, collects the derivatives by their scores, and sums up the derivatives of the weights."""
 
     def __init__(self, corpus: SparseCorpus, weights: dict[str, Floats], threads: int, into: dict[str, Floats]):
-        self._corpus, self._features, self._threads = corpus, corpus.features, threads
+        self._corpus = corpus
+        self._features = corpus.features
+        self._threads = threads
         self._slots = self._features.slots(weights)
         self._gradients = {name: np.zeros(len(of_table)) for name, of_table in weights.items()}
         self._d_slots = {
@@ -278,7 +287,9 @@ class SparsePass:
 
     def score(self, number: int) -> Any:
         """Scores of the layer for one batch, in one thread."""
-        found, kinds, scores = self._corpus.found[number], self._features.kinds, {}
+        found = self._corpus.found[number]
+        kinds = self._features.kinds
+        scores = {}
         for kind, tokens in self._tokens.items():
             into = scores[kinds[kind].scores] = np.zeros((int(found.starts[-1]), self._features.n_states))
             tokens.add_scores(number, into)
@@ -293,7 +304,8 @@ class SparsePass:
 
     def collect(self, numbers: Iterable[int], derivatives: Iterable[Any]) -> None:
         """Collect the derivatives by the scores of some batches."""
-        batches, collectors = [*zip(numbers, derivatives)], self._collectors()
+        batches = [*zip(numbers, derivatives)]
+        collectors = self._collectors()
 
         def collect(task: tuple[Collector, GradientPart]) -> None:
             collector, part = task
@@ -314,9 +326,11 @@ class SparsePass:
         return [self._collect, *windows, *([] if self._vectors is None else [self._collect_vectors])]
 
     def _collect(self, number: int, d_scores: Any, part: GradientPart) -> None:
-        kinds, tables = self._features.kinds, self._features.tables
+        kinds = self._features.kinds
+        tables = self._features.tables
         for kind, tokens in self._tokens.items():
-            given, into = getattr(d_scores, kinds[kind].scores), (self._d_slots[kind], self._gradients[kind])
+            given = getattr(d_scores, kinds[kind].scores)
+            into = (self._d_slots[kind], self._gradients[kind])
             tokens.scatter(number, given, *into, part=part)
         for kind, features in self._corpus.found[number].features.items():
             table, of = kinds[kind]
@@ -398,7 +412,8 @@ class DensePass:
     """One pass over a `DenseCorpus`, see `SparsePass`."""
 
     def __init__(self, corpus: DenseCorpus, weights: dict[str, Floats]):
-        self._corpus, self._weights = corpus, weights
+        self._corpus = corpus
+        self._weights = weights
         self._role = corpus.layer.attrs["role"]
         self._gradients = {name: np.zeros(array.shape) for name, array in weights.items()}
 

@@ -68,7 +68,8 @@ class EmissionFeatures(SparseFeatures):
         return self.tables["transitions"]
 
     def _compile(self) -> CompiledFeatures:
-        reader, both = self.feature_set.reader(self.gazetteers, self.clusters, self.vectors), self.feature_set
+        reader = self.feature_set.reader(self.gazetteers, self.clusters, self.vectors)
+        both = self.feature_set
         templates = {"states": both.counted, "transitions": both.transitions, INNER: both.inner}
         used = {kind: some for kind, some in templates.items() if some or kind == "states"}
         return CompiledFeatures(reader, {kind: CompiledTemplates(some, reader) for kind, some in used.items()})
@@ -83,7 +84,8 @@ class EmissionFeatures(SparseFeatures):
 
     def with_states(self, states: Ints, n_states: int) -> "EmissionFeatures":
         """The weights for other states with these numbers (int64[S]). (For features without pairs of states and vectors.)"""
-        before, columns = self.states, states[self.states.pair_columns].astype(np.int32)
+        before = self.states
+        columns = states[self.states.pair_columns].astype(np.int32)
         table = Table(before.index, before.pair_starts, columns, n_states, before.counts)
         found: Any = self.with_tables({**self.tables, "states": table}, n_states=n_states)
         return found
@@ -164,7 +166,8 @@ def HashedEmissions(features: FeatureSet, rows: int = 1 << 18) -> Model[list[Doc
     templates = [*map(str, features.transitions + features.inner)]
     must = "without templates of transitions, and without outer: hashed features have weights for all states"
     checks.expect(not templates, owner, "features", templates, must)
-    stored, own = EmissionFeatures(features), {"meaning": ("rows",), "rows": rows}
+    stored = EmissionFeatures(features)
+    own = {"meaning": ("rows",), "rows": rows}
     return sparse.make_layer("hashed_emissions", "features", stored, Emissions, _hashed_init, **own)
 
 
@@ -191,7 +194,8 @@ def _hashed_init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] =
     is_new = len(features.states.index) != model.attrs["rows"]
     if is_new:
         features.tables["states"] = Table.full(HashedIndex(model.attrs["rows"]), n_tags)
-    met, vectors = CountingTable(), features.counters().get(VECTORS)
+    met = CountingTable()
+    vectors = features.counters().get(VECTORS)
     for batch in X():
         columns = features.reader.read(batch.docs)
         hashes = features.compiled.templates["states"].hash(columns)
@@ -259,10 +263,12 @@ def pairs_of_tags(allowed: Clamp, starts: Ints, tag_of: Optional[Ints]) -> tuple
     """
     if tag_of is None or len(tag_of) == 1 + tag_of.max(initial=-1):
         return pairs_allowed(allowed, starts)
-    size, first = len(tag_of), np.searchsorted(tag_of, tag_of)
+    size = len(tag_of)
+    first = np.searchsorted(tag_of, tag_of)
     pairs, bounds = pairs_allowed(allowed & (first == np.arange(size)), starts)  # pairs of the first states
     counts = np.bincount(first, minlength=size)
-    before, after = pairs // size, pairs % size
+    before = pairs // size
+    after = pairs % size
     n = counts[before] * counts[after]
     place = np.arange(n.sum()) - np.repeat(np.cumsum(n) - n, n)
     width = np.repeat(counts[after], n)

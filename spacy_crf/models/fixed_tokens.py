@@ -55,7 +55,8 @@ class FixedTokens:
         self.windows: list[WindowTable] = []
         self.blocks: list[CorpusTokens] = []  # with first slots in place of feature rows
         self._builder = KindBuilder(compiled, table.index)
-        self._reach, self._has_items = compiled.reader.reach, bool(compiled.item_templates)
+        self._reach = compiled.reader.reach
+        self._has_items = bool(compiled.item_templates)
 
     def add(self, columns: TokenColumns) -> None:
         """Add the next batch."""
@@ -74,14 +75,17 @@ class FixedTokens:
                 for offset, of_offset in zip(kinds.offsets, kinds.rows)
             }
             self.windows.append(WindowTable(sight, first_slots, self._reach, kinds.rows[0].shape[1]))
-        first_slots, placed = self.table.first_slots, self.table.placed
+        first_slots = self.table.first_slots
+        placed = self.table.placed
         self.blocks = [block._replace(rest=first_slots(block.rest), items=placed(block.items)) for block in blocks]
         del self._builder
 
     def move(self, table: Table) -> None:
         """Replace the weights by those of another table of the same features, which may have fewer weights."""
-        places, self.table = table.slots_after(self.table), table
-        before, self.blocks = self.blocks, []
+        places = table.slots_after(self.table)
+        self.table = table
+        before = self.blocks
+        self.blocks = []
         for block in before:
             items = table.placed_after(block.items, places)
             self.blocks.append(_shorter(block._replace(rest=places[block.rest], items=items)))
@@ -101,8 +105,10 @@ class FixedTokens:
                 of_templates.append(np.where(kind >= 0, first_slots[:, kind], -1))
         slots = np.vstack(of_templates)
         template, at = np.nonzero(slots >= 0)
-        begin, end = items.starts[tokens], items.starts[tokens + 1]
-        chosen, values = ranges(begin, end), None
+        begin = items.starts[tokens]
+        end = items.starts[tokens + 1]
+        chosen = ranges(begin, end)
+        values = None
         rows = items.rows[chosen]
         if items.values is not None:
             rows = self.table.first_slots(rows)
@@ -123,7 +129,8 @@ class FixedTokens:
     @classmethod
     def from_stored(cls, stored: list[Any], table: Table) -> "FixedTokens":
         """Features from the data that `stored` gives. RAISES: Any error for other data."""
-        tokens, (windows, blocks) = cls.__new__(cls), stored
+        tokens = cls.__new__(cls)
+        (windows, blocks) = stored
         tokens.table = table
         tokens.windows = [WindowTable(Sight(*sight), dict(slots), *rest) for sight, slots, *rest in windows]
         tokens.blocks = [
@@ -167,10 +174,14 @@ class TokensPass:
     """
 
     def __init__(self, tokens: FixedTokens, slots: Floats, *, threads: int = 1):
-        self._blocks, self._windows, self._table, self._slots = tokens.blocks, tokens.windows, tokens.table, slots
+        self._blocks = tokens.blocks
+        self._windows = tokens.windows
+        self._table = tokens.table
+        self._slots = slots
         shapes = [(windows.n_windows, windows.sight.width, self._table.n_columns) for windows in self._windows]
         # Scores of each window for each token that sees it, and their derivatives: [U, O, C]
-        self._scores, self._d_scores = [*map(np.zeros, shapes)], [*map(np.zeros, shapes)]
+        self._scores = [*map(np.zeros, shapes)]
+        self._d_scores = [*map(np.zeros, shapes)]
         for windows, scores in zip(self._windows, self._scores):
             for place, first_slots in windows.first_slots.items():
                 self._table.add_references(first_slots, slots, scores, place=place, threads=threads)
@@ -190,7 +201,8 @@ class TokensPass:
 
     def scatter_windows(self, table: int, number: int, d_scores: Floats, *, part: GradientPart) -> None:
         """Collect the derivatives of a batch for one of the tables of windows."""
-        block, windows = self._blocks[number], self._windows[table]
+        block = self._blocks[number]
+        windows = self._windows[table]
         where = block.kinds[table], block.starts, windows.reach, windows.sight.first
         scatter_kind_rows(*where, d_scores, *part, self._d_scores[table])
 
@@ -214,7 +226,8 @@ def items_side_by_side(block: CorpusTokens) -> CorpusTokens:
     rows, values, starts = block.items
     there = np.ones(len(rows), dtype=bool) if values is None else values != 0
     counts = np.diff(starts)
-    width, n_tokens = int(counts.max(initial=0)), len(counts)
+    width = int(counts.max(initial=0))
+    n_tokens = len(counts)
     if (values is not None and (values[there] != 1).any()) or width * n_tokens > _PADDED * len(rows):
         return block
     place = np.arange(len(rows)) - np.repeat(starts[:-1], counts)
@@ -226,7 +239,8 @@ def items_side_by_side(block: CorpusTokens) -> CorpusTokens:
 
 def _shorter(block: CorpusTokens) -> CorpusTokens:
     """The block with templates that have few weights moved to the items, if that makes a pass shorter."""
-    rest, items = block.rest, block.items
+    rest = block.rest
+    items = block.items
     if items.values is not None:
         return block._replace(rest=rest[(rest >= 0).any(axis=1)])
     few = (rest >= 0).mean(axis=1) < _SPARSE

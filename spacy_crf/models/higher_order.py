@@ -48,10 +48,12 @@ class HigherOrderNode(Architecture):
 
     def orders(self, model: Model) -> Orders:
         """N-grams and pruning of the model; the same object until they change."""
-        attrs, made = model.attrs, self._made
+        attrs = model.attrs
+        made = self._made
         made_of = attrs["allowed"], attrs["keys"], attrs["thresholds"], attrs["keep"]
         if made is None or any(one is not other for one, other in zip(made[1], made_of)):
-            learned, thresholds = attrs["thresholds"], None
+            learned = attrs["thresholds"]
+            thresholds = None
             if learned is not None and learned["keep"] == attrs["keep"]:
                 thresholds = np.array(learned["least"])
             orders = Orders(attrs["order"], attrs["keys"], model.get_dim("nO"), attrs["keep"], thresholds)
@@ -93,7 +95,8 @@ class HigherOrderNode(Architecture):
     ) -> tuple[NDArray[np.int64], ...]:
         if parameter is not None or self._parts is None:
             return places
-        parts, size = self._parts, len(self._parts.tag_columns)
+        parts = self._parts
+        size = len(self._parts.tag_columns)
         # Numbers of parts follow the numbers of tags and the number of the start of a sequence
         numbers = np.full(parts.n_columns, -1)
         numbers[parts.tag_columns] = np.arange(size)
@@ -110,8 +113,10 @@ class HigherOrderNode(Architecture):
         if name != "grams":
             return None
         # One block for each length of n-grams. The state after the last tag stands for the start of a sequence
-        weights, tags = model.get_param("grams"), tags_of_keys(model.attrs["keys"], model.get_dim("nO"))
-        blocks, lengths = [], (tags >= 0).sum(axis=1)
+        weights = model.get_param("grams")
+        tags = tags_of_keys(model.attrs["keys"], model.get_dim("nO"))
+        blocks = []
+        lengths = (tags >= 0).sum(axis=1)
         for length in np.unique(lengths).tolist():
             some = lengths == length
             states = tuple(tags[some, -length:].T)
@@ -139,7 +144,8 @@ class HigherOrderNode(Architecture):
 
     def learn(self, model: Model, d_scores: Iterable[HigherOrderScores]) -> None:
         """Update the thresholds of pruning: running averages, in the log domain, of the thresholds of the batches."""
-        keep, known = model.attrs["keep"], model.attrs["thresholds"]
+        keep = model.attrs["keep"]
+        known = model.attrs["thresholds"]
         measured = [d_batch.orders.measured for d_batch in d_scores]
         measured = [least for least in measured if least is not None and np.isfinite(least).any()]
         if not measured:
@@ -163,7 +169,8 @@ class HigherOrderNode(Architecture):
 
     def observe(self, model: Model, corpus: Batches, n_states: int) -> None:
         super().observe(model, corpus, n_states)
-        order, before = model.attrs["order"], model.attrs["keys"]
+        order = model.attrs["order"]
+        before = model.attrs["keys"]
         if order < 2:
             return
         if model.attrs["transitions_from"] == "possible":
@@ -182,13 +189,16 @@ class HigherOrderNode(Architecture):
         model.attrs["keys"] = keys
 
     def check(self, model: Model, n_states: int) -> None:
-        keys, order, thresholds = model.attrs["keys"], model.attrs["order"], model.attrs["thresholds"]
+        keys = model.attrs["keys"]
+        order = model.attrs["order"]
+        thresholds = model.attrs["thresholds"]
         check_array("keys", keys, (len(keys) if isinstance(keys, np.ndarray) else 0,), np.int64)
         check_equal("the order of keys", bool((np.diff(keys) > 0).all()), True)
         bounds = [(n_states + 1) ** (order + 2), (n_states + 1) ** 3]
         check_equal("keys", not len(keys) or bool(keys[-1] < bounds[0] and keys[0] >= bounds[1]), True)
         if thresholds is not None:
-            least, keep = thresholds["least"], thresholds["keep"]
+            least = thresholds["least"]
+            keep = thresholds["keep"]
             are_numbers = [type(value) for value in [keep, *least]] == [float] * (1 + max(1, order))
             check_equal("thresholds", are_numbers and not any(value <= 0.0 or value > 1.0 for value in least), True)
         check_equal("parts of labels", model.attrs["parts"], None if self._parts is None else self._parts.names)
@@ -221,7 +231,8 @@ def _seen_keys(order: int, allowed: NDArray[np.bool_], starts: NDArray[np.int64]
 def _possible_keys(order: int, allowed: Any, n_states: int) -> NDArray[np.int64]:
     """Keys of all n-grams that the tag scheme allows: int64[G]. RAISES (ValueError): CRF321 if there are too many."""
     steps = np.vstack([allowed.transitions, allowed.first])  # tags that may follow each tag, and the start
-    grams, found = np.argwhere(steps), [np.zeros(0, dtype=np.int64)]
+    grams = np.argwhere(steps)
+    found = [np.zeros(0, dtype=np.int64)]
     for m in range(2, order + 1):
         n_more = int(allowed.transitions.sum(axis=1)[grams[:, -1]].sum())
         if n_more > _MOST_GRAMS:

@@ -33,7 +33,11 @@ class TagParts(NamedTuple):
     def of(cls, tags: Sequence[str], label_parts: Union[str, Callable[[str], list[str]]]) -> "TagParts":
         """Make the columns of some tags. RAISES (ValueError): CRF327 if a function returns anything but texts."""
         take_apart = NAMED[label_parts] if isinstance(label_parts, str) else label_parts
-        names, tag_columns, columns, starts, known = [], [], [], [0], {}
+        names = []
+        tag_columns = []
+        columns = []
+        starts = [0]
+        known = {}
         for tag in tags:
             found: Any = take_apart(tag)
             if not isinstance(found, (list, tuple)) or not all(isinstance(part, str) for part in found):

@@ -55,14 +55,17 @@ class Ties(NamedTuple):
         """Find the ties of n weights by keys (uint64[n]) that are equal for equal weights; a single weight (bool[n]) equals no
         others, whatever its key.
         """
-        first, stands = np.arange(len(keys)), single.copy()  # the previous equal weight, and whether there is none
+        # the previous equal weight, and whether there is none
+        first = np.arange(len(keys))
+        stands = single.copy()
         part = keys.astype(np.uint8) % _PARTS
         part[single] = _PARTS
         for number in range(_PARTS):  # a table of all keys would take the most memory
             some = np.flatnonzero(part == number)
             table = CountingTable()
             new = some[table.add(keys[some])]
-            first[some], stands[new] = new[table.rows(keys[some])], True
+            first[some] = new[table.rows(keys[some])]
+            stands[new] = True
         numbers = np.cumsum(stands, dtype=np.int32)
         numbers -= 1
         for begin in range(0, len(first), _CHUNK):
@@ -76,7 +79,8 @@ class Variables:
     """Base of objectives whose variables are groups of equal weights of a model."""
 
     def __init__(self, model: Model, ties: Ties):
-        self._every, self.ties = Weights(model), ties
+        self._every = Weights(model)
+        self.ties = ties
         self._roots = np.sqrt(ties.copies)
 
     @property
@@ -120,9 +124,11 @@ def keys_of(model: Model, marks: Sequence[Any]) -> tuple[NDArray[np.uint64], Boo
     """
     every = Weights(model)
     n_weights = int(every._starts[-1])
-    keys, single = np.empty(n_weights, dtype=np.uint64), np.ones(n_weights, dtype=bool)
+    keys = np.empty(n_weights, dtype=np.uint64)
+    single = np.ones(n_weights, dtype=bool)
     for number, (block, start) in enumerate(zip(every._blocks, every._starts)):
-        is_table, weights = number < len(every._tables) and block.name != VECTORS, block.read()
+        is_table = number < len(every._tables) and block.name != VECTORS
+        weights = block.read()
         single[start : start + block.size] = not is_table
         for begin in range(0, block.size, _CHUNK):
             here = slice(start + begin, start + min(begin + _CHUNK, block.size))
@@ -144,7 +150,8 @@ class MergedStates:
     def __init__(self, possible: SharedScores, weighed: SharedScores, is_known: Bools):
         kinds = {name: possible[name].astype(np.int64) + (possible[name] & weighed[name]) for name in possible}
         group = _split(kinds, np.where(is_known, np.arange(len(is_known)), len(is_known)))
-        n_groups, allowed = int(group.max()) + 1, possible["transitions"]
+        n_groups = int(group.max()) + 1
+        allowed = possible["transitions"]
         among = np.zeros((n_groups, n_groups), dtype=bool)
         among[tuple(group[ends] for ends in np.nonzero(allowed))] = True
         order = order_of(among)

@@ -47,7 +47,8 @@ class EncoderNode(Node):
         """Set attributes that the corpus determines."""
 
     def resize(self, model: Model, n_states: int) -> None:
-        output, size = model.get_ref("output"), self.kinds * n_states
+        output = model.get_ref("output")
+        size = self.kinds * n_states
         names = ("W", "b") if output.has_param("W") else ()
         before = {
             name: (output.get_param(name), output.get_grad(name) if output.has_grad(name) else None) for name in names
@@ -75,7 +76,8 @@ class EncoderNode(Node):
             self.resize(model, n_states)
 
     def check(self, model: Model, n_states: int) -> None:
-        output, size = model.get_ref("output"), self.kinds * n_states
+        output = model.get_ref("output")
+        size = self.kinds * n_states
         check_equal("nO", output.maybe_get_dim("nO"), size)
         width: Any = output.maybe_get_dim("nI")  # None, which no array has, is told as a mistake
         check_weights(output, {"W": (size, width), "b": (size,)})
@@ -118,7 +120,8 @@ def _forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Any, Callab
     role: EncoderNode = model.attrs["role"]
     encoder, *dense = model.layers
     vectors, backprop_vectors = encoder(docs, is_train and role.learns)
-    lengths, backprops = [len(vector) for vector in vectors], []
+    lengths = [len(vector) for vector in vectors]
+    backprops = []
     flat = model.ops.flatten(vectors)
     for layer in dense:
         flat, backprop_layer = layer(flat, is_train)
@@ -142,7 +145,8 @@ def _init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) 
     output = model.get_ref("output")
     if X is None or Y is None:
         return
-    role, sizes = model.attrs["role"], Sizes(*Y)
+    role = model.attrs["role"]
+    sizes = Sizes(*Y)
     role.measure(model, sizes)
     role.resize(model, sizes.n_states)
     if output.has_param("W"):

@@ -127,7 +127,8 @@ class CorpusObjective(Weights):
     def keep(self, stands: Bools) -> None:
         """Restrict the objective to some of the weights (bool[n])."""
         keys = [self._key(block.model, block.name) for block in self._tables]
-        kept, owners = dict(zip(keys, np.split(stands, self._starts[1:-1]))), {}
+        kept = dict(zip(keys, np.split(stands, self._starts[1:-1])))
+        owners = {}
         for layer, names in zip(self._layers, self._names):
             if isinstance(layer, SparseCorpus):
                 layer.thin({name: kept[key] for name, key in names.items()})
@@ -214,7 +215,8 @@ class CorpusObjective(Weights):
         loss = self._loss if loss is None else loss
         self.losses: list[Floats] = [np.zeros(0)] * self.n_batches
         of_layers, own = self.split(weights)
-        architecture, threads = self.architecture, self._structure.threads
+        architecture = self.architecture
+        threads = self._structure.threads
         shared = architecture.potentials(self._model, own)
         if self._merged is not None and not self._merged[0].holds(shared):  # these weights are not equal any more
             (merged, features), self._merged = self._merged, None
@@ -225,12 +227,15 @@ class CorpusObjective(Weights):
         structures = self._remembering or [self._structure] * self.n_batches
         gradient = np.zeros(len(weights))
         passes = self._passes(of_layers, self.split(gradient)[0])
-        value, n_impossible, d_shared = 0.0, 0, {name: np.zeros(shared[name].shape) for name in own}
+        value = 0.0
+        n_impossible = 0
+        d_shared = {name: np.zeros(shared[name].shape) for name in own}
 
         def differentiate(number: int):
             annotation = self._annotation[number]
             outputs = tuple(of_layer.score(number) for of_layer in passes)
-            scores, structure = architecture.join(outputs, shared), annotation.structure or structures[number]
+            scores = architecture.join(outputs, shared)
+            structure = annotation.structure or structures[number]
             clamp = annotation.clamp.unpacked()
             soft = {} if annotation.soft is None else {"soft": annotation.soft}
             of_sequences = annotation.weights
@@ -239,11 +244,13 @@ class CorpusObjective(Weights):
             told = {"weights": of_sequences, **soft}
             losses, d_scores, impossible = evaluate(loss, structure, scores, clamp, **told)
             self.losses[number] = losses
-            d_own, d_outputs = architecture.derivatives(d_scores), architecture.part(d_scores, outputs)
+            d_own = architecture.derivatives(d_scores)
+            d_outputs = architecture.part(d_scores, outputs)
             return losses, impossible, d_own, d_outputs, d_scores
 
         for first in range(0, self.n_batches, _GROUP):
-            numbers, derivatives = range(first, min(first + _GROUP, self.n_batches)), []
+            numbers = range(first, min(first + _GROUP, self.n_batches))
+            derivatives = []
             for losses, impossible, d_own, d_outputs, d_scores in run_chunks(differentiate, numbers, threads):
                 architecture.learn(self._model, [d_scores])
                 value += float(losses.sum())
@@ -281,7 +288,8 @@ class CorpusObjective(Weights):
     def scores(self, weights: Floats) -> Callable[[int], Any]:
         """A function that gives the scores of a batch at weights (float64[n]), for models whose states are not merged."""
         of_layers, own = self.split(weights)
-        passes, shared = self._passes(of_layers), self.architecture.potentials(self._model, own)
+        passes = self._passes(of_layers)
+        shared = self.architecture.potentials(self._model, own)
         return lambda number: self.architecture.join(tuple(of_layer.score(number) for of_layer in passes), shared)
 
 

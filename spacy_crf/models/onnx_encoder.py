@@ -25,8 +25,10 @@ from ..errors import Errors, known_names
 from ..inference.threads import default_threads
 from .node import no_backprop
 
-_OWNER, _TOKENIZER = "spacy_crf.OnnxTok2Vec.v1", "tokenizer.json"
-_POOLINGS, _MERGES = ("first", "last", "mean", "max"), ("mean", "concat")
+_OWNER = "spacy_crf.OnnxTok2Vec.v1"
+_TOKENIZER = "tokenizer.json"
+_POOLINGS = ("first", "last", "mean", "max")
+_MERGES = ("mean", "concat")
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
 _BATCH = 1 << 13  # largest number of pieces in a batch, padding included
 _OF_PARENTS: list[Any] = []  # opened by other processes; never deleted here, which would wait for their threads
@@ -100,7 +102,9 @@ class OnnxEncoder:
     """An ONNX file with its tokenizer, and the settings of `OnnxTok2Vec`. Each process that needs the files opens them."""
 
     def __init__(self, path: Path, tokenizer: Path, settings: dict[str, Any]):
-        self.path, self.tokenizer, self.settings = path, tokenizer, settings
+        self.path = path
+        self.tokenizer = tokenizer
+        self.settings = settings
         self.digests: list[str] = []  # of both files, where the encoder was opened
         self._opened: Optional[_Opened] = None
 
@@ -118,7 +122,9 @@ class OnnxEncoder:
 
     def _open(self) -> _Opened:
         self.digests = [*map(_digest, (self.path, self.tokenizer))]
-        runtime, window, overlap = _package("onnxruntime"), self.settings["window"], self.settings["overlap"]
+        runtime = _package("onnxruntime")
+        window = self.settings["window"]
+        overlap = self.settings["overlap"]
         try:
             tokenizer = _package("tokenizers").Tokenizer.from_file(str(self.tokenizer))
             tokenizer.no_padding()
@@ -131,7 +137,8 @@ class OnnxEncoder:
         must = f"less than {room}: the window has {window} pieces with special ones"
         checks.expect(overlap < room, _OWNER, "overlap", overlap, must)
         options = runtime.SessionOptions()
-        options.log_severity_level, options.intra_op_num_threads = 4, default_threads()
+        options.log_severity_level = 4
+        options.intra_op_num_threads = default_threads()
         try:
             session = runtime.InferenceSession(str(self.path), options, providers=["CPUExecutionProvider"])
         except Exception as error:  # as above
@@ -140,7 +147,8 @@ class OnnxEncoder:
         if not {"input_ids"} <= {*inputs} <= {*_INPUTS}:
             reason = f"its inputs are {known_names(inputs)}, and need to be some of {known_names(_INPUTS)}"
             raise _unusable(self.path, reason)
-        names, outputs = [each.name for each in session.get_outputs()], []
+        names = [each.name for each in session.get_outputs()]
+        outputs = []
         for layer in self.settings["layers"]:
             if layer not in names and not (type(layer) is int and -len(names) <= layer < len(names)):
                 there = f"has the {len(names)} outputs {known_names(names, layer)}"
@@ -154,10 +162,13 @@ class OnnxEncoder:
     def _run(self, opened: _Opened, windows: list[_Window]) -> Vectors:
         """Run the encoder on the pieces of some windows. RETURNS (float32[B, L, width])"""
         ids = np.zeros((len(windows), max(len(window.ids) for window in windows)), dtype=np.int64)
-        types, mask = np.zeros_like(ids), np.zeros_like(ids)
+        types = np.zeros_like(ids)
+        mask = np.zeros_like(ids)
         for row, window in enumerate(windows):
             n = len(window.ids)
-            ids[row, :n], types[row, :n], mask[row, :n] = window.ids, window.types, 1
+            ids[row, :n] = window.ids
+            types[row, :n] = window.types
+            mask[row, :n] = 1
         places = np.broadcast_to(np.arange(ids.shape[1]), ids.shape)
         given: dict[str, NDArray[np.int64]] = dict(zip(_INPUTS, (ids, mask, types, places)))
         try:
@@ -181,8 +192,10 @@ class OnnxEncoder:
 
     def vectors(self, docs: Iterable[Doc]) -> list[Vectors]:
         """Vectors of the tokens of each Doc (float32[T, width]); 0 for white space and other tokens without pieces."""
-        docs, opened = list(docs), self.open()
-        windows, batch = self._windows(opened, docs), []
+        docs = list(docs)
+        opened = self.open()
+        windows = self._windows(opened, docs)
+        batch = []
         pieces: list[Vectors] = [np.zeros((0, opened.width), np.float32)] * len(windows)
         by_length = sorted(range(len(windows)), key=lambda number: len(windows[number].ids))
         for place, number in enumerate(by_length, start=1):
@@ -204,7 +217,8 @@ class OnnxEncoder:
         return vectors
 
     def _windows(self, opened: _Opened, docs: list[Doc]) -> list[_Window]:
-        found, half = [], self.settings["overlap"] // 2
+        found = []
+        half = self.settings["overlap"] // 2
         for number, encoding in enumerate(opened.tokenizer.encode_batch([doc.text for doc in docs])):
             parts = [encoding, *encoding.overflowing]
             for part in parts:
@@ -251,9 +265,11 @@ def _pooled(pooling: str, doc: Doc, text: NDArray[np.int64], pieces: Vectors) ->
     vectors = np.zeros((len(doc), pieces.shape[1]), dtype=np.float32)
     idx, length, is_space = doc.to_array([IDX, LENGTH, IS_SPACE]).astype(np.int64).T.reshape(3, len(doc))
     begins, ends = np.maximum.accumulate(text, axis=0).T
-    first, behind = np.searchsorted(ends, idx, side="right"), np.searchsorted(begins, idx + length, side="left")
+    first = np.searchsorted(ends, idx, side="right")
+    behind = np.searchsorted(begins, idx + length, side="left")
     [there] = np.nonzero((behind > first) & (is_space == 0))
-    first, behind = first[there], behind[there]
+    first = first[there]
+    behind = behind[there]
     if not len(there):
         return vectors
     if pooling in ("first", "last"):

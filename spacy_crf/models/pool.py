@@ -46,8 +46,11 @@ class PoolNode(Node):
         self.holds_out = True  # whether some texts train no member
         self.at_rest = 0  # number of members, from the first, that are not trained now
         self.of = of
-        self.gives, self.structure, self.in_training = of.gives, of.structure, of.in_training
-        self.meaning, self.labelled = of.meaning, of.labelled
+        self.gives = of.gives
+        self.structure = of.structure
+        self.in_training = of.in_training
+        self.meaning = of.meaning
+        self.labelled = of.labelled
         self.learned = tuple(name for name in of.learned if name in _SHARED)
 
     def begin(self, model: Model, initialization: Any, is_new: bool) -> None:
@@ -136,7 +139,8 @@ def pooled_loss(
     RETURNS (float64[B], Pooled, bool[B]): Losses, derivatives of their sum, and which sequences are impossible.
     """
     of_pool = loss if soft else LogLikelihood()
-    weights, held_out = np.ones(len(scores.held_out)) if weights is None else weights, scores.held_out
+    weights = np.ones(len(scores.held_out)) if weights is None else weights
+    held_out = scores.held_out
     of_held_out = np.where(held_out, weights, 0.0)
     losses, d_pool, impossible = evaluate(of_pool, structure, scores.pool, clamp, weights=of_held_out, **soft)
     d_members = []

@@ -75,7 +75,9 @@ class ListedFeatures:
         vectors: Optional[WordVectors] = None,
     ):
         self.feature_set = feature_set
-        self.gazetteers, self.clusters, self.vectors = gazetteers or {}, clusters or {}, vectors
+        self.gazetteers = gazetteers or {}
+        self.clusters = clusters or {}
+        self.vectors = vectors
 
     def recompile(self) -> None:
         """Forget the compiled templates."""
@@ -101,7 +103,8 @@ class ListedFeatures:
 
     def set_stage(self, feature_set: Any, first_stage: Optional[Labeller]) -> None:
         """Set templates, and the first stage whose labels some of them read."""
-        self.feature_set, self.first_stage = feature_set, first_stage
+        self.feature_set = feature_set
+        self.first_stage = first_stage
         self.recompile()
 
     def check_lists(self) -> None:

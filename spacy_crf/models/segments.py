@@ -75,7 +75,8 @@ class SegmentFeatures(SparseFeatures):
         return dict.fromkeys(PLACES, n_states)
 
     def find_spans(self, docs: list[Doc], columns: TokenColumns) -> tuple[dict[str, TokenFeatures], Optional[SpanList]]:
-        spans, tokens = self.tables["spans"].index, self.tables["tokens"].index
+        spans = self.tables["spans"].index
+        tokens = self.tables["tokens"].index
         known = self.compiled.known_spans(docs, columns, self.longest, spans, tokens)
         return {"spans": known.rows, "repeats": known.repeats}, known.listed
 
@@ -121,7 +122,8 @@ class SegmentFeatures(SparseFeatures):
             if not is_written(saved, patterns):
                 raise ValueError(Errors.CRF510.format(setting="patterns", saved=saved, ours=patterns))
             self.feature_set = self.feature_set.with_patterns(saved)
-        self.n_states, self.longest = data["n_states"], data["longest"]
+        self.n_states = data["n_states"]
+        self.longest = data["longest"]
         return data["rows"]
 
 
@@ -135,9 +137,11 @@ def SparseSegments(
     possible_states (bool): Whether every feature gets a weight for every label, not only for labels that it occurs with.
     """
     features = segment_features() if features is None else features
-    owner, must = "SparseSegments", "a feature set of segments, such as spacy_crf.segment_features.v1"
+    owner = "SparseSegments"
+    must = "a feature set of segments, such as spacy_crf.segment_features.v1"
     checks.expect(isinstance(features, SegmentFeatureSet), owner, "features", features, must)
-    settings, stored = sparse.counting_settings(owner, min_count, possible_states), SegmentFeatures(features)
+    settings = sparse.counting_settings(owner, min_count, possible_states)
+    stored = SegmentFeatures(features)
     return sparse.make_layer("sparse_segments", "segment_features", stored, SpanScores, sparse.init, **settings)
 
 
@@ -207,7 +211,8 @@ def means(scores: Floats, listed: SpanList) -> Floats:
 def scatter_means(d_spans: Floats, listed: SpanList) -> Floats:
     """Derivatives by the scores of tokens (float64[T, S]), from derivatives by `means`."""
     shares = d_spans / listed.lengths[:, np.newaxis]
-    changes, begin = np.zeros((len(listed.starts), d_spans.shape[1])), begins_of(listed)
+    changes = np.zeros((len(listed.starts), d_spans.shape[1]))
+    begin = begins_of(listed)
     for length in range(1, 1 + int(listed.lengths.max(initial=0))):
         some = np.flatnonzero(listed.lengths == length)  # no two of these spans begin at the same token
         changes[begin[some]] += shares[some]

@@ -76,7 +76,10 @@ class SequencesObjective(Weights):
         return self.describe_token(int(self.corpus.starts[sequence]))
 
     def _look_up(self, batch: AnnotatedDocs) -> _Batch:
-        docs, found, listed, excluded = DocBatch.of(batch.docs), {}, None, None
+        docs = DocBatch.of(batch.docs)
+        found = {}
+        listed = None
+        excluded = None
         for features in self.features:
             of_layer = features.look_up(docs)
             kinds = features.kinds
@@ -111,13 +114,15 @@ class SequencesObjective(Weights):
         of_spans = {kind: count_slots(uses[kind], self.n_states) for kind in _OF_SPANS if kind in uses}
         of_tokens = [kind for kind in uses if kind not in of_spans]
         touched: Any = sum(count_slots(uses[kind], self._width(kind)) for kind in of_tokens)
-        segments, certain = None, single
+        segments = None
+        certain = single
         if of_spans:
             segments, certain = self._segments(batches, uses, gold, starts)
             at_spans: Any = sum(of_spans.values())
             touched = touched + at_spans[segments.listed_starts]
         is_known = np.diff(np.append(0, np.cumsum(~certain))[starts]) == 0
-        possible, forbidden = self.architecture.possible(self._model), []
+        possible = self.architecture.possible(self._model)
+        forbidden = []
         places = [self._first_slot[name] + layout.of_pair for name, layout in self._layouts.items()]
         n_slots = self._chain_start
         for block in self._shared:

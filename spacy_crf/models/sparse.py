@@ -140,7 +140,8 @@ class SparseFeatures(ListedFeatures):
     def compile(self) -> Any:
         """Templates compiled for a new reader: an object with ``reader``, and ``templates`` (CompiledTemplates) by kind."""
         compiled = self._compile()
-        compiled.reader.first_stage, compiled.reader.max_words = self.first_stage, self.max_words
+        compiled.reader.first_stage = self.first_stage
+        compiled.reader.max_words = self.max_words
         return compiled
 
     @property
@@ -322,7 +323,8 @@ class Scorer:
         features = self._features
         columns = self.reader.read(docs)
         of_spans, listed = features.find_spans(docs, columns)
-        scores, n_known = {}, columns.table.size
+        scores = {}
+        n_known = columns.table.size
         for kind, scorer in self._of_tokens.items():
             name, shape = self._places[kind]
             if name not in scores:
@@ -370,7 +372,8 @@ class SparseNode(Node):
     """Node of a model whose parameters are the weights of its features, which are the attribute `attr`."""
 
     def __init__(self, attr: str, gives: type, meaning: tuple[str, ...] = ()):
-        self.attr, self.gives = attr, gives
+        self.attr = attr
+        self.gives = gives
         self.learned = (attr,)
         self.meaning = meaning
 
@@ -382,7 +385,8 @@ class SparseNode(Node):
         old = self.features(model)
         if old.n_states == n_states:
             return
-        columns, tables = old.columns_among(n_states), {}
+        columns = old.columns_among(n_states)
+        tables = {}
         every = model.attrs.get("possible_states", True)  # True for hashed features
         for name, width in old.widths(n_states).items():
             has_all = (every and name != INNER) or name == VECTORS
@@ -397,7 +401,8 @@ class SparseNode(Node):
         tables = {name: getattr(features, name) for name in ("gazetteers", "clusters", "vectors")}
         model.attrs[self.attr] = type(features)(features.feature_set, **tables)
         model.attrs[self.attr].set_stage(features.feature_set, features.first_stage)
-        model.attrs[self.attr].unit, model.attrs[self.attr].max_words = features.unit, features.max_words
+        model.attrs[self.attr].unit = features.unit
+        model.attrs[self.attr].max_words = features.max_words
 
     def check(self, model: Model, n_states: int) -> None:
         features = self.features(model)
@@ -450,9 +455,11 @@ def init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) -
     """
     if X is None or Y is None:
         return
-    node, sizes = model.attrs["role"], Sizes(*Y)
+    node = model.attrs["role"]
+    sizes = Sizes(*Y)
     node.resize(model, sizes.n_states)
-    old, min_count = node.features(model), model.attrs["min_count"]
+    old = node.features(model)
+    min_count = model.attrs["min_count"]
     old.reader.keep_names(True)
     counters = old.counters()
     for batch in X():
@@ -483,7 +490,8 @@ def prune(model: Model) -> tuple[Model, int, int]:
     for layer in pruned.layers:
         node = layer.attrs["role"]
         if isinstance(node, SparseNode):
-            before, tables = node.features(layer), {}
+            before = node.features(layer)
+            tables = {}
             for name, table in before.tables.items():
                 weights: Any = layer.get_param(name)
                 kept = weights != 0

@@ -171,7 +171,8 @@ class Table:
         """A table with more columns for the same features: the present ones have new numbers (int64[C]) in the same order, and
         for added ones every feature gets a weight.
         """
-        added, n_rows = np.asarray(list(added), dtype=np.int64), len(self.index)
+        added = np.asarray(list(added), dtype=np.int64)
+        n_rows = len(self.index)
         row = np.concatenate([self.rows_of_pairs(), np.repeat(np.arange(n_rows), len(added))])
         column = np.concatenate([columns[self.pair_columns], np.tile(added, n_rows)])
         order = np.lexsort((column, row)) if len(added) else slice(None)
@@ -303,7 +304,8 @@ class Table:
 
     def expect_slots(self, what: str, first_slots: NDArray) -> None:
         """Check first slots that a file holds. RAISES (ValueError): Without a code."""
-        first, size = self._slots.first, len(self._slots.columns)
+        first = self._slots.first
+        size = len(self._slots.columns)
         of_file(what, first_slots, first.dtype, (None,) * np.ndim(first_slots), copied=False)
         expect_below(what, first_slots.ravel(), size, least=-1)
         begins = np.zeros(size + 1, dtype=bool)  # the last one stands for -1
@@ -344,7 +346,8 @@ class Table:
         """Add the gradient of the weights to ``gradient`` (float64[W]), or to zeros, and return it."""
         gradient = np.zeros(self.n_weights) if gradient is None else gradient
         values = _NO_VALUES if features.values is None else features.values
-        d_scores, pairs = d_scores.reshape(len(d_scores), self.n_columns), (self.pair_starts, self.pair_columns)
+        d_scores = d_scores.reshape(len(d_scores), self.n_columns)
+        pairs = (self.pair_starts, self.pair_columns)
         scatter_gradient(features.rows, values, features.starts, d_scores, *pairs, *part, gradient)
         return gradient
 
@@ -431,8 +434,10 @@ class PairCounter:
 
     def add_chosen(self, features: TokenFeatures, chosen: Ints, columns: Ints) -> None:
         """`add` for the features of some tokens (int64[M]), each with one column (int64[M])."""
-        begin, end = features.starts[:-1][chosen], features.starts[1:][chosen]
-        rows, starts = features.rows[ranges(begin, end)], np.append(0, np.cumsum(end - begin))
+        begin = features.starts[:-1][chosen]
+        end = features.starts[1:][chosen]
+        rows = features.rows[ranges(begin, end)]
+        starts = np.append(0, np.cumsum(end - begin))
         self.add(TokenFeatures(rows, None, starts), columns.astype(np.int32), np.arange(len(chosen) + 1))
         counts = np.bincount(rows, minlength=len(self))
         if self._counts is not None:
@@ -445,12 +450,14 @@ class PairCounter:
         min_count (int): 0 keeps all, even features without a column, which may have one in other parts of a corpus.
         first (int): If given, each feature gets a weight for every column from this one on, not only for those it occurs with.
         """
-        counts, n_known = self.builder.counts if self._counts is None else self._counts, len(self._known.index)
+        counts = self.builder.counts if self._counts is None else self._counts
+        n_known = len(self._known.index)
         keep = (counts >= min_count) & (self._seen[: len(self)].any(axis=1) | (min_count == 0))
         keep[:n_known] = True
         met = counts[keep].astype(np.int64)
         met[:n_known] += self._known.counts
-        index, n_columns = self.builder.freeze(keep, vocab), self._known.n_columns
+        index = self.builder.freeze(keep, vocab)
+        n_columns = self._known.n_columns
         if first is not None:
             return Table.full(index, n_columns, met, first=first)
         starts, columns = list_pairs(self._seen[: len(self)][keep], n_columns)

@@ -95,7 +95,8 @@ class TableScorer:
         RETURNS (float): Number of words of the columns' table whose other attributes are not needed any more; inf for all.
         """
         n_known = self._add_lexemes(columns, scores)
-        rest, index = self._rest, self._table.index
+        rest = self._rest
+        index = self._table.index
         if not len(self._table.pair_columns):
             return n_known
         if rest.templates:
@@ -129,7 +130,8 @@ class TableScorer:
     def _of_words(self, attributes: NDArray[np.uint64], vectors: NDArray[np.float32]) -> Floats:
         values = np.ascontiguousarray(attributes.T)
         rows = self._of_lexemes.rows_of_values(values, self._of_lexemes.part_columns, self._table.index)
-        first_slots, scores = self._table.first_slots(rows), np.zeros((rows.shape[1], *self._shape))
+        first_slots = self._table.first_slots(rows)
+        scores = np.zeros((rows.shape[1], *self._shape))
         for place, templates in self._places:
             self._table.add_references(first_slots[templates], self.slots, scores, place=place)
         if self._matrix is not None:
@@ -141,7 +143,8 @@ class TableScorer:
         """Scores of words by their items: float64[N, C]. seed (uint64): The hash of the template."""
         hashes = np.full(len(items.hashes), seed)
         mix_all(hashes, items.hashes)
-        rows, scores = self._table.index.rows(hashes), np.zeros((len(items.starts) - 1, self._table.n_columns))
+        rows = self._table.index.rows(hashes)
+        scores = np.zeros((len(items.starts) - 1, self._table.n_columns))
         if self._table.n_weights:
             found = some_of(TokenFeatures(rows, items.values, items.starts), rows >= 0)
             self._table.add_scores(found, self.slots, scores)

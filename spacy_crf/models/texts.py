@@ -49,7 +49,8 @@ class OddsReasons(Reasons):
 
 def _log_odds(scores: Floats, labels: Ints) -> Floats:
     """Log-odds of one label of each row: float64[N]."""
-    rows, others = np.arange(len(scores)), scores.copy()
+    rows = np.arange(len(scores))
+    others = scores.copy()
     others[rows, labels] = -np.inf
     return scores[rows, labels] - np.logaddexp.reduce(others, axis=1)
 
@@ -84,7 +85,8 @@ class OfTexts:
         """The batch with the label of each text at all of its tokens."""
         docs = DocBatch.of(batch.docs)
         lengths = np.diff(docs.bounds)
-        allowed, unset = np.repeat(self.spread(batch.allowed), lengths, axis=0), np.repeat(batch.unset, lengths)
+        allowed = np.repeat(self.spread(batch.allowed), lengths, axis=0)
+        unset = np.repeat(batch.unset, lengths)
         return batch._replace(allowed=allowed, unset=unset, starts=docs.sequence_starts())
 
 
@@ -99,7 +101,8 @@ class TextNode(OfTexts, ChainNode):
         return TextScores(*super().join(outputs, shared))
 
     def reasons(self, model: Model, docs: DocBatch) -> Reasons:
-        scores, (units, of_units) = model.predict(docs), scores_of_tokens(model, docs)
+        scores = model.predict(docs)
+        (units, of_units) = scores_of_tokens(model, docs)
         labels = scores.emissions + scores.first
         return Reasons(labels, units, np.repeat(labels, np.diff(docs.bounds), axis=0) - of_units)
 
@@ -202,7 +205,8 @@ class NaiveBayesNode(TextNode):
         """
         if not is_new:
             return
-        alpha, emissions = model.attrs["alpha"], model.get_ref("emissions")
+        alpha = model.attrs["alpha"]
+        emissions = model.get_ref("emissions")
         table, n_texts, n_pairs = _counted(emissions, corpus, model.get_dim("nO"))
         columns = table.pair_columns
         n_labels = np.bincount(columns, n_pairs, minlength=len(n_texts))
@@ -218,7 +222,8 @@ def _counted(emissions: Model, corpus: Batches, n_labels: int) -> tuple[Table, N
     """
     features = emissions.attrs["role"].features(emissions)
     table = features.states
-    n_texts, n_pairs = np.zeros(n_labels), np.zeros(table.n_weights)
+    n_texts = np.zeros(n_labels)
+    n_pairs = np.zeros(table.n_weights)
     for batch in corpus():
         factors = np.ones(len(batch.docs)) if batch.weights is None else batch.weights
         share = factors[:, np.newaxis] * (batch.allowed & (batch.allowed.sum(axis=1) == 1)[:, np.newaxis])

@@ -54,7 +54,8 @@ class TableBlock(NamedTuple):
 
     def met(self, evidence: Evidence, key: str) -> Floats:
         """How often training met the feature, token or sequence of each weight: float64[N]. New features come last."""
-        counts, known = np.zeros(len(self.table.index)), evidence.counts[key]
+        counts = np.zeros(len(self.table.index))
+        known = evidence.counts[key]
         counts[: len(known)] = known
         return counts[self.table.rows_of_pairs()]
 
@@ -97,7 +98,8 @@ NAMES = ("W", "b")
 
 def _blocks_on_encoder(layer: Model) -> Iterator[ArrayBlock]:
     """Weights of the layer on an encoder: all entries, for each kind of scores and each state."""
-    output, kinds = layer.get_ref("output"), layer.attrs["role"].kinds
+    output = layer.get_ref("output")
+    kinds = layer.attrs["role"].kinds
     for name in NAMES:
         shape = output.get_param(name).shape
         yield ArrayBlock(output, name, np.ones((kinds, shape[0] // kinds, *shape[1:]), dtype=bool), shape)
@@ -171,7 +173,8 @@ class Weights:
 
     def evidence_of(self, docs: list[Doc]) -> Evidence:
         """Evidence in texts."""
-        counts, docs = {}, DocBatch.of(docs)
+        counts = {}
+        docs = DocBatch.of(docs)
         sequences = self.architecture.starts(docs)
         for layer, features in zip(self._sparse, self.features):
             found = features.look_up(docs)

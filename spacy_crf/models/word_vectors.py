@@ -31,7 +31,8 @@ def seen_matrices(table: Table, weights: NDArray, sight: Sight) -> Floats:
 
 def token_vectors(columns: TokenColumns, index: VectorIndex) -> TokenFeatures:
     """Numbers of the vectors other than 0 as features of tokens."""
-    width, n_tokens = index.width, len(columns.positions)
+    width = index.width
+    n_tokens = len(columns.positions)
     values = np.empty((n_tokens, len(index.offsets), width), dtype=np.float32)
     for place, offset in enumerate(index.offsets):
         values[:, place] = columns.table.vectors[columns.lexemes[columns.positions + offset]]
@@ -46,7 +47,8 @@ class VectorCounter:
 
     def __init__(self, known: Table, offsets: list[int], width: int):
         self._known = known
-        self._offsets, self._width = offsets, width
+        self._offsets = offsets
+        self._width = width
         self._counts = np.zeros(len(offsets), dtype=np.int64)
 
     def add(self, columns: TokenColumns) -> None:
@@ -57,7 +59,8 @@ class VectorCounter:
 
     def freeze(self, min_count: int, vocab: Vocab, first: Optional[int] = None) -> Table:
         """A table with a weight for each number and tag, or with the present weights."""
-        known, counts = self._known, np.repeat(self._counts, self._width)
+        known = self._known
+        counts = np.repeat(self._counts, self._width)
         if not len(known.index):
             return Table.full(VectorIndex(self._offsets, self._width), known.n_columns, counts)
         return Table(known.index, known.pair_starts, known.pair_columns, known.n_columns, known.counts + counts)
@@ -79,7 +82,9 @@ class CorpusVectors:
     def finish(self) -> None:
         """Number the words after the last batch, with -1 for words without a vector."""
         tables = {id(table): table for table, _, _ in self._batches}
-        vectors, numbers, n_words = [], {}, 0
+        vectors = []
+        numbers = {}
+        n_words = 0
         for key, table in tables.items():
             met = np.zeros(table.size, dtype=bool)
             for of_batch, lexemes, _ in self._batches:
@@ -121,7 +126,8 @@ class CorpusVectors:
 
     def gradient(self, d_table: Floats, *, threads: int = 1) -> Floats:
         """Gradient of the weights: float64[W]."""
-        n_dims, n_columns = self.words.shape[1], self._weights.n_columns
+        n_dims = self.words.shape[1]
+        n_columns = self._weights.n_columns
         flat = d_table.reshape(len(d_table), math.prod(d_table.shape[1:]))
 
         def gradient(begin: int) -> Floats:

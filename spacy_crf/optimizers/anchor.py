@@ -47,9 +47,12 @@ class Anchor(NamedTuple):
         before, since, batch (Evidence): Evidence of the earlier data, all new data, and the next step (None: all new data).
         """
         was, known = begin
-        places, now = frame.places(was), frame.weights()
-        weights, asked_for = np.zeros_like(now), np.full_like(now, LATER)
-        weights[places], asked_for[places] = known, 1.0
+        places = frame.places(was)
+        now = frame.weights()
+        weights = np.zeros_like(now)
+        asked_for = np.full_like(now, LATER)
+        weights[places] = known
+        asked_for[places] = 1.0
         others = np.zeros_like(now) if batch is None else np.maximum(frame.met(since) - frame.met(batch), 0.0)
         share = 1.0 if batch is None else min(1.0, batch.sequences / max(1, since.sequences))
         hold = STRENGTH * asked_for * frame.met(before)
@@ -92,7 +95,8 @@ class Anchored:
 
     def __init__(self, objective: Objective, anchor: Anchor):
         self._objective = objective
-        self.origin, self.strength = anchor.centre, anchor.strength
+        self.origin = anchor.centre
+        self.strength = anchor.strength
         # Weights as the model has them, and the distance that they represent
         self._assigned = objective.weights(), anchor.now - anchor.centre
         check = zlib.crc32(np.ascontiguousarray(self.strength).data, zlib.crc32(np.ascontiguousarray(self.origin).data))
@@ -108,7 +112,8 @@ class Anchored:
 
     def weights(self) -> Floats:
         """RETURNS (float64[n]): The distance from the centre, without the model's rounding to float32."""
-        weights, (assigned, distance) = self._objective.weights(), self._assigned
+        weights = self._objective.weights()
+        (assigned, distance) = self._assigned
         return distance.copy() if np.array_equal(weights, assigned) else weights - self.origin
 
     def evaluate(self, weights: Floats) -> tuple[float, Floats]:

@@ -29,13 +29,17 @@ SILENCE = 10.0  # seconds between log messages of long steps; a terminal shows a
 # Share of the time that evaluating the model after a step may take: with "auto", a step has 10 to 30 iterations accordingly. Far
 # from the minimum of the objective no model is evaluated, and a step has 5.
 OVERHEAD = 0.15
-EARLY, FEWEST, MOST = 5, 10, 30
+EARLY = 5
+FEWEST = 10
+MOST = 30
 # The objective is near its minimum if the last ten iterations lower it by no more than this share each on average: 3 % in ten. If
 # each ten iterations gain no more than 5/8 of the ten before, it is then within 5 % of the minimum, as on the sets of
 # docs/benchmarks.md; with 5 % in ten it would have been 6 % above on mit_restaurant.
-NEAR, WINDOW = 0.003, 10
+NEAR = 0.003
+WINDOW = 10
 # Largest difference between weights and their float32 values in a model
-ROUNDED, TINY = 1e-6, float(np.finfo(np.float32).tiny)
+ROUNDED = 1e-6
+TINY = float(np.finfo(np.float32).tiny)
 PRECISION = float(np.finfo(np.float64).eps)  # smaller relative changes of an objective count as no change
 
 
@@ -158,10 +162,12 @@ class BatchOptimizer(CRFOptimizer):
 
     def _renew(self, objective: Objective, run: BatchRun, key: str) -> None:
         """Continue with an objective that may have changed; if it has not, a run that has stopped stays stopped."""
-        before, run.position = run.position.value, self.evaluate(objective, run.position.weights)
+        before = run.position.value
+        run.position = self.evaluate(objective, run.position.weights)
         after = run.position.value
         if run.stop_reason is None or abs(after - before) > self.delta * max(abs(after), PRECISION):
-            run.values, run.stop_reason = deque([after], maxlen=self.period + 1), None
+            run.values = deque([after], maxlen=self.period + 1)
+            run.stop_reason = None
             self._judge(objective, run, key)
 
     def resume(self, objective: Objective, data: bytes, *, key: str) -> int:
@@ -208,9 +214,11 @@ class BatchOptimizer(CRFOptimizer):
         run.values.append(point.value)
         self._judge(objective, run, key)
         progress = Progress(key, run.iteration, point.value, run.gradient_norm, point.step, evaluations)
-        say, now = logger.debug, time.monotonic()
+        say = logger.debug
+        now = time.monotonic()
         if now - self._last_said >= SILENCE and not self._bar.is_shown:
-            say, self._last_said = announcements.info, now
+            say = announcements.info
+            self._last_said = now
         say("%s: iteration %d objective %.6f gradient norm %.4g step %.4g evaluations %d", *progress)
         if self.on_iteration is not None:
             self.on_iteration(progress)
@@ -246,7 +254,8 @@ class BatchOptimizer(CRFOptimizer):
         curvature (float): c2 of the strong Wolfe conditions.
         RETURNS (tuple[Optional[RayPoint], int]): The accepted point, with its Position, and the number of evaluations.
         """
-        before, slope = run.position, dot(gradient, direction)
+        before = run.position
+        slope = dot(gradient, direction)
         if not slope < 0:
             return None, 0
 
@@ -271,7 +280,8 @@ class BatchOptimizer(CRFOptimizer):
         elif self.max_iterations is not None and run.iteration >= self.max_iterations:
             self._stop(run, key, f"max_iterations = {self.max_iterations} reached")
         if not run.is_near_minimum:
-            n, values = min(len(run.values) - 1, WINDOW), run.values
+            n = min(len(run.values) - 1, WINDOW)
+            values = run.values
             is_near = n >= min(EARLY, self.period) and values[-1 - n] - values[-1] <= NEAR * n * abs(values[-1])
             run.is_near_minimum = run.stop_reason is not None or is_near
             if run.is_near_minimum and run.stop_reason is None and self.iterations_per_step == "auto":

@@ -89,7 +89,8 @@ class LBFGS(BatchOptimizer):
         if not self.l1:  # a smooth objective: only weights with a bound stay on their side of 0
             against &= bounded
         direction[against] = 0.0
-        orthant, stays = np.where(before.weights != 0, before.weights, direction), True if self.l1 else bounded
+        orthant = np.where(before.weights != 0, before.weights, direction)
+        stays = True if self.l1 else bounded
         if not dot(gradient, direction) < 0:
             return None, 0
         if run.memory:
@@ -134,7 +135,8 @@ class CurvaturePairs:
 
     def propose(self, gradient: Floats) -> tuple[Floats, float]:
         """The two-loop recursion (Nocedal & Wright, algorithm 7.4) on -gradient, where H0 is diagonal."""
-        direction, reach = np.negative(gradient), 1.0 if self._reach is None else self._reach
+        direction = np.negative(gradient)
+        reach = 1.0 if self._reach is None else self._reach
         if not self.pairs:
             direction *= reach
             return direction, 1.0 / norm(direction)
@@ -151,7 +153,8 @@ class CurvaturePairs:
         return direction, 1.0
 
     def learn(self, before: Position, after: Position, direction: Floats, step: float) -> None:
-        move, change = after.weights - before.weights, after.gradient - before.gradient
+        move = after.weights - before.weights
+        change = after.gradient - before.gradient
         curvature = dot(move, change)
         if curvature > np.finfo(np.float64).eps * norm(move) * norm(change):  # else the move contradicts a convex model
             self.pairs.append((move, change, curvature))

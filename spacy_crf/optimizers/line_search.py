@@ -35,7 +35,8 @@ def strong_wolfe(
     """
     # Algorithms 3.5 and 3.6 as one loop. `low` is the lowest point so far that satisfies the first condition; once a minimum is
     # bracketed, `high` is the other end of the bracket, on either side of `low`.
-    low, high = start, None
+    low = start
+    high = None
     width = math.inf
     for evaluations in range(1, max_evaluations + 1):
         point = phi(step)
@@ -53,7 +54,8 @@ def strong_wolfe(
             elif high is None:
                 step = _extrapolate(before, low)
                 continue
-        last_width, width = width, abs(high.step - low.step)
+        last_width = width
+        width = abs(high.step - low.step)
         if width <= 1e-15 * max(low.step, high.step):
             break
         step = _interpolate(low, high)

@@ -218,7 +218,8 @@ class CRFOptimizer(Optimizer):
     def without_runs(self: OfOptimizer) -> OfOptimizer:
         """A copy of the optimizer without any state."""
         other = copy.copy(self)
-        other._runs, other.averages = {}, None if self.averages is None else {}
+        other._runs = {}
+        other.averages = None if self.averages is None else {}
         return other
 
     def iterations_made(self, key: str) -> int:
@@ -242,7 +243,9 @@ class CRFOptimizer(Optimizer):
         ours = {name: getattr(self, name) for name in self.identity}
         try:
             msg: Any = srsly.msgpack_loads(data, use_list=False)
-            optimizer, settings, saved_runs = msg["optimizer"], msg["settings"], dict(msg["runs"])
+            optimizer = msg["optimizer"]
+            settings = msg["settings"]
+            saved_runs = dict(msg["runs"])
         except Exception as error:  # msgpack raises many kinds, and fields may be missing
             raise self.unusable(error) from error
         if optimizer != type(self).__name__ or settings != ours:

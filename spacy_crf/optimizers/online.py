@@ -201,7 +201,8 @@ class OnlineOptimizer(CRFOptimizer):
 
     def _walk_through(self, pass_: CorpusPass, run: OnlineRun, objective: SequenceObjective) -> tuple[float, int]:
         """`walk`, with the weights drawn back in between if the model continues from earlier training. RETURNS: As `walk`."""
-        order, losses = pass_.order, 0.0
+        order = pass_.order
+        losses = 0.0
         length = PROXIMAL_AFTER if run.is_held and self.walks_in_parts else max(1, len(order))
         for begin in range(0, len(order), length):
             part = order[begin : begin + length]
@@ -220,11 +221,14 @@ class OnlineOptimizer(CRFOptimizer):
 
         start (OnlineRun): The run before the latest `n_sequences` sequences.
         """
-        slots, anchor = objective.corpus.slot_of_weight, objective.anchor
-        weights, before = self.present(run)[slots], self.present(start)[slots]
+        slots = objective.corpus.slot_of_weight
+        anchor = objective.anchor
+        weights = self.present(run)[slots]
+        before = self.present(start)[slots]
         rates = self.rates(run, objective, weights - before, n_sequences)
         way = anchor.drawn(weights, rates, n_sequences) - before
-        farthest, allowed = np.abs(way).max(initial=0.0), LONGEST_STEP * np.abs(anchor.begin).max(initial=0.0)
+        farthest = np.abs(way).max(initial=0.0)
+        allowed = LONGEST_STEP * np.abs(anchor.begin).max(initial=0.0)
         part = allowed / farthest if 0.0 < allowed < farthest else 1.0
         moves = before + part * way - weights
         run.slots[slots] += moves / run.numbers.get("scale", 1.0)
@@ -235,7 +239,8 @@ class OnlineOptimizer(CRFOptimizer):
             array[slots] = start.arrays[name][slots] + part * (array - start.arrays[name])[slots]
 
     def _run_of(self, objective: SequenceObjective, key: str) -> OnlineRun:
-        earlier, corpus = self._runs.get(key), objective.corpus
+        earlier = self._runs.get(key)
+        corpus = objective.corpus
         weights = objective.weights()
         assigned = weights.astype(np.float32)
         if earlier is not None and earlier.layout == objective.layout and np.array_equal(earlier.weights, assigned):
@@ -249,7 +254,8 @@ class OnlineOptimizer(CRFOptimizer):
         self.start(run, objective)
         if earlier is not None and earlier.frame is not None and earlier.layout != objective.layout:
             self._take_over(run, earlier, objective)
-        run.frame, run.slot_of_weight = objective.frame(), corpus.slot_of_weight
+        run.frame = objective.frame()
+        run.slot_of_weight = corpus.slot_of_weight
         return run
 
     def expect_fits(self, run: OnlineRun, objective: SequenceObjective) -> None:
@@ -276,12 +282,15 @@ class OnlineOptimizer(CRFOptimizer):
         grown[places] = earlier.weights
         if not np.array_equal(grown, run.weights):
             return
-        there, here = earlier.slot_of_weight, objective.corpus.slot_of_weight[places]
+        there = earlier.slot_of_weight
+        here = objective.corpus.slot_of_weight[places]
         run.slots[here] = earlier.slots[there]
         for name, values in earlier.arrays.items():
             if name in run.arrays and values.shape == earlier.slots.shape:
                 run.arrays[name][here] = values[there]
-        run.numbers, run.count, run.iteration = dict(earlier.numbers), earlier.count, earlier.iteration
+        run.numbers = dict(earlier.numbers)
+        run.count = earlier.count
+        run.iteration = earlier.iteration
 
     @staticmethod
     def _snapshot(run: OnlineRun) -> OnlineRun:
@@ -293,7 +302,8 @@ class OnlineOptimizer(CRFOptimizer):
         return [run.layout, run.weights, run.slots, run.arrays, run.numbers, run.count, run.iteration, run.stop_reason]
 
     def run_from_msg(self, msg: list[Any]) -> OnlineRun:
-        owner, (layout, weights, slots, arrays, numbers, count, iteration, reason) = "a run", msg
+        owner = "a run"
+        (layout, weights, slots, arrays, numbers, count, iteration, reason) = msg
         hash((layout, numbers.get("signature")))  # arrays have none
         told = {name: float(number) for name, number in numbers.items() if name != "signature"}
         checks.expect(not np.isnan([*told.values()]).any(), owner, "numbers", told, "numbers")

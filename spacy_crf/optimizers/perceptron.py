@@ -119,7 +119,8 @@ class AROW(OnlineOptimizer):
     def start(self, run: OnlineRun, objective: SequenceObjective) -> None:
         run.arrays["variance"] = variance = np.full_like(run.slots, self.variance)
         if objective.anchor is not None:  # the variance of each weight follows from the earlier training
-            slots, anchor = objective.corpus.slot_of_weight, objective.anchor
+            slots = objective.corpus.slot_of_weight
+            anchor = objective.anchor
             variance[slots] = 1.0 / (1.0 / self.variance + 2.0 * anchor.hold)
 
     def rates(self, run: OnlineRun, objective: SequenceObjective, moves: Floats, n_sequences: int) -> float:

@@ -86,7 +86,8 @@ class SGD(Regularized):
         return decay, 1.0 / slower, 1.0 / (slower * run.numbers["eta"])
 
     def walk(self, pass_: CorpusPass, run: OnlineRun) -> tuple[float, int]:
-        numbers, sequences = run.numbers, run.numbers["sequences"]
+        numbers = run.numbers
+        sequences = run.numbers["sequences"]
         l1 = 0.0 if run.is_held else self.l1
         schedule = self._schedule(run)
         if not l1:
@@ -102,7 +103,8 @@ class SGD(Regularized):
     def _calibrate(self, pass_: CorpusPass, run: OnlineRun, goal: SequenceObjective, key: str) -> float:
         """The rate with the lowest objective after one pass over a sample. RAISES (ValueError): CRF213 if all diverge."""
         # Multiply the first rate while that helps, then divide it
-        corpus, n_sequences = pass_.corpus, len(pass_.order)
+        corpus = pass_.corpus
+        n_sequences = len(pass_.order)
         sample = np.random.default_rng((self.seed, 1 << 20)).permutation(n_sequences)[: self.calibration_samples]
         pass_ = pass_._replace(order=sample)
         share = len(sample) / run.numbers["sequences"]  # the corpus may have more sequences than this part
@@ -123,18 +125,23 @@ class SGD(Regularized):
             return after if np.isfinite(after) else np.inf
 
         before = objective(run)
-        best, best_eta, factor, lower = np.inf, self.calibration_eta, self.calibration_rate, 0
+        best = np.inf
+        best_eta = self.calibration_eta
+        factor = self.calibration_rate
+        lower = 0
         eta = self.calibration_eta
         for _ in range(4 * self.calibration_candidates):
             after = try_rate(eta)
             if after < best:
-                best, best_eta = after, eta
+                best = after
+                best_eta = eta
             if after < before:
                 lower += 1
             if lower >= self.calibration_candidates and factor < 1.0:
                 break
             if factor > 1.0 and (after > best or after == np.inf):  # too large: continue below the first rate
-                eta, factor = self.calibration_eta, 1.0 / self.calibration_rate
+                eta = self.calibration_eta
+                factor = 1.0 / self.calibration_rate
             elif factor < 1.0 and after > best and lower > 0:
                 break
             eta *= factor
@@ -172,7 +179,8 @@ class AdaGrad(Regularized):
 
     def walk(self, pass_: CorpusPass, run: OnlineRun) -> tuple[float, int]:
         sequences = run.numbers["sequences"]
-        regularized, squares = run.arrays["regularized"], run.arrays["squares"]
+        regularized = run.arrays["regularized"]
+        squares = run.arrays["squares"]
         l1, l2 = (0.0, 0.0) if run.is_held else (self.l1, self.l2)
         settings = (float(self.rate), float(self.epsilon), l1 / sequences, l2 / sequences)
         loss, place = self.apply(kernels.ADAGRAD, pass_, run, *settings, memory=regularized, squares=squares)

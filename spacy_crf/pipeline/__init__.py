@@ -20,7 +20,8 @@ def fields_of(doc: Doc) -> dict[str, Field]:
     avoids that)."""
     fields: dict[str, Field] = {}
     for ent in doc.ents:
-        name, n = ent.label_, 1
+        name = ent.label_
+        n = 1
         while name in fields:
             n += 1
             name = f"{ent.label_} {n}"

@@ -27,7 +27,8 @@ class LaterPipe(Pipe):
     """
 
     def __init__(self, nlp: Language, name: str, component: str):
-        self.name, self._nlp = name, nlp
+        self.name = name
+        self._nlp = nlp
         self.component = checks.text(f"Component '{name}'", "component", component)
 
     def __call__(self, doc: Doc) -> Doc:
@@ -101,7 +102,8 @@ def _likely_spans(pipe: CRFPipe, docs: list[Doc], of_label: dict[str, float]) ->
     segments, probabilities = ask(question).likely_spans(least)
     number = np.searchsorted(batch.bounds, segments.start, side="right") - 1
     found: list[Likely] = [[] for _ in docs]
-    shift, labels = batch.bounds[number], pipe.labels
+    shift = batch.bounds[number]
+    labels = pipe.labels
     columns = (number, segments.start - shift, segments.end - shift, segments.label, probabilities)
     for n, start, end, label, p in zip(*(column.tolist() for column in columns)):
         found[n].append((Span(docs[n], start, end, label=labels[label]), p))

@@ -39,7 +39,9 @@ class Chain(CRFPipe):
     """
 
     def __init__(self, of: "ChainSetPipe", annotation: Annotation, labels: Sequence[str], slots: Ints, **settings: Any):
-        self.of, self.slots, self.labelled = of, slots, of.labelled
+        self.of = of
+        self.slots = slots
+        self.labelled = of.labelled
         self.states = np.flatnonzero(np.isin(of.decoding.label_of_states, [-1, *slots]))
         settings |= {name: of.cfg[name] for name in ("max_words", *KEYS)}
         shared = {"loss": of.loss.among(self.states), "constraints": of.rules_for(labels), "annotation": annotation}

@@ -86,7 +86,8 @@ _LINKS = [("._.", name, None, None) for name in ("crf_id", "crf_links", "crf_gro
 def pass_links(examples: Iterable[Example]) -> Iterator[Example]:
     """Give each predicted Doc the links of its reference Doc, unless it has its own."""
     for example in examples:
-        links, own = example.reference.user_data, example.predicted.user_data
+        links = example.reference.user_data
+        own = example.predicted.user_data
         own.update({key: links[key] for key in _LINKS if key in links and key not in own})
         yield example
 

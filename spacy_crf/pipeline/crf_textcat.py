@@ -36,7 +36,8 @@ class TextDecoding(Decoding):
         """RAISES (ValueError): CRF480 for a model of one label in a component of several labels, and the other way round; CRF482
         for a loss with costs, if labels do not exclude each other."""
         super().check_fit(pipe)
-        several, asked = self.model.attrs["role"].several, pipe.cfg["multilabel"]
+        several = self.model.attrs["role"].several
+        asked = pipe.cfg["multilabel"]
         if several != asked:
             what = "several labels" if several else "one label"
             raise ValueError(Errors.CRF480.format(name=pipe.name, model=self.model.name, what=what, asked=asked))
@@ -185,7 +186,8 @@ class CRFTextClassifier(LearningPipe):
         RAISES (ValueError): CRF846 for a label that the component does not have.
         """
         check_doc(self.name, doc)
-        docs, node = DocBatch([doc]), self.model.attrs["role"]
+        docs = DocBatch([doc])
+        node = self.model.attrs["role"]
         [row] = self.predict(docs).probabilities
         checks.labels(self.owner, [] if label is None else [label], self.labels)
         reasons = node.reasons(self.model, docs)
@@ -260,10 +262,12 @@ class CRFTextClassifier(LearningPipe):
     def _around_half(self, doc: Doc, attr: str) -> dict[str, float]:
         """The probabilities of labels, moved so that each label's threshold is 0.5, 0 stays 0 and 1 stays 1."""
         least = np.clip(self._thresholds(), 1e-12, 1.0 - 1e-12)
-        moved, cats = dict(getattr(doc, attr)), dict(zip(self.labels, least.tolist()))
+        moved = dict(getattr(doc, attr))
+        cats = dict(zip(self.labels, least.tolist()))
         for label, t in cats.items():
             if label in moved:
-                above, below = moved[label] * (1.0 - t), (1.0 - moved[label]) * t
+                above = moved[label] * (1.0 - t)
+                below = (1.0 - moved[label]) * t
                 moved[label] = above / (above + below)
         return moved
 
@@ -307,7 +311,8 @@ class CRFTextClassifier(LearningPipe):
         positive_label (str): With two labels, the one whose F1 is the score, as in spaCy's `textcat`.
         RAISES (ValueError): CRF469 for fewer than two labels, CRF020 for a positive label that is not one of two labels.
         """
-        before, self.cfg["positive_label"] = self.cfg["positive_label"], positive_label
+        before = self.cfg["positive_label"]
+        self.cfg["positive_label"] = positive_label
         try:
             super().initialize(get_examples, **settings)
         except BaseException:

@@ -142,7 +142,8 @@ class Decoding:
 
     def state_names(self) -> list[str]:
         """Names of the states: tags, or "TAG/1", "TAG/2" … for a tag with several states. Further names come last."""
-        tags, several = self.annotation.tags(), np.bincount(self.tag_of)[self.tag_of] > 1
+        tags = self.annotation.tags()
+        several = np.bincount(self.tag_of)[self.tag_of] > 1
         number = (np.arange(self.n_states) - self._first[self.tag_of]).tolist()
         columns = zip(self.tag_of, number, several)
         return [*(f"{tags[tag]}/{n + 1}" if some else tags[tag] for tag, n, some in columns), *self.further_names]
@@ -253,7 +254,8 @@ class Decoding:
         """The distribution for the scores of a Doc under the graph of some rules (None without rules)."""
         if graph is None and not self.always_joins:
             return self.batch(scores, clamp)
-        joined, starts = arrays.join_sequences(scores, clamp), np.asarray(scores.starts)
+        joined = arrays.join_sequences(scores, clamp)
+        starts = np.asarray(scores.starts)
         return Distribution(self, graph or self.structure, joined, scores[0].shape[1], starts)
 
     def batch(self, scores: Any, clamp: Any) -> "Distribution":
@@ -344,7 +346,8 @@ class Distribution(NamedTuple):
 
     def likely_spans(self, min_prob: float) -> tuple[Segments, Floats]:
         """All spans with at least a certain probability."""
-        scores, clamp = self.joined.scores, self.joined.clamp
+        scores = self.joined.scores
+        clamp = self.joined.clamp
         (begin, end, label), probabilities = self.structure.likely_spans(scores, self._spans, min_prob, clamp=clamp)
         token_at = np.full(len(scores[0]), -1)
         token_at[self.joined.tokens] = np.arange(len(self.joined.tokens)) if self.kept is None else self.kept

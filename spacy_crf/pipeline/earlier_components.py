@@ -41,7 +41,8 @@ def annotator(nlp: Optional[Language], name: str, attributes: list[str]) -> Call
         for component in components:
             doc = component(doc)
         if read and same_words(doc, example.reference):
-            values, gold = read_attributes([doc], read), read_attributes([example.reference], read)
+            values = read_attributes([doc], read)
+            gold = read_attributes([example.reference], read)
             filled: Any = np.where(_unset(doc, read, values), gold, values)
             if (filled != values).any():
                 doc.from_array(read, filled)

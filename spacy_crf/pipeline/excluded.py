@@ -22,9 +22,11 @@ from .pipe import LearningPipe
 def without_unusable(pipe: LearningPipe, known: Supervision, starts: NDArray[np.int64], kind: str) -> Supervision:
     """Drop supervision that the loss or the optimizer cannot use, and warn once about it."""
     loss = pipe.loss.of_annotation if known.soft is None else pipe.loss
-    who, usable = f"The loss {type(pipe.loss).__name__}", pipe.decoding.labelled in loss.excludes
+    who = f"The loss {type(pipe.loss).__name__}"
+    usable = pipe.decoding.labelled in loss.excludes
     if kind != "objective":
-        who, usable = "Optimizers that learn from one sequence after the other", pipe.decoding.walks_around_wrong
+        who = "Optimizers that learn from one sequence after the other"
+        usable = pipe.decoding.walks_around_wrong
     # To exclude single spans takes states that know spans
     if usable and "span_probabilities" in pipe.decoding.structure.answers:
         return known
@@ -40,7 +42,8 @@ def without_unusable(pipe: LearningPipe, known: Supervision, starts: NDArray[np.
 def structure_of(pipe: LearningPipe, docs: list[Doc], known: Supervision, starts: NDArray[np.int64]) -> Any:
     """Structure with the rules, if they apply in training, without wrong spans, and without white space at the edges of
     spans; None to use the model's own structure."""
-    node, decoding = pipe.model.attrs["role"], pipe.decoding
+    node = pipe.model.attrs["role"]
+    decoding = pipe.decoding
     blank = _blank(pipe, docs, known)
     if blank is None:
         return _ruled(pipe, decoding, docs, known, starts)

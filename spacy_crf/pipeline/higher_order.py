@@ -30,7 +30,8 @@ class HigherOrderDecoding(Decoding):
     def check_fit(self, pipe: Any) -> None:
         """Check the loss of a component. RAISES (ValueError): CRF347 if it is defined for chains of order 1 only."""
         if not isinstance(pipe.loss, ClampedLoss):
-            what, reason = f"the chain of higher order of '{pipe.name}'", "it asks for the scores of single tokens"
+            what = f"the chain of higher order of '{pipe.name}'"
+            reason = "it asks for the scores of single tokens"
             raise cant_train(pipe.loss, what, reason, CLAMPED_LOSSES)
 
     def compile_rules(self, constraints: Constraints) -> RuleSet:
@@ -49,6 +50,7 @@ class HigherOrderDecoding(Decoding):
         """Make scores whose best labelling has the largest expected worth. The worth of a token does not depend on other tokens,
         and pruned tags stay pruned.
         """
-        found, none = super().expected(scores, worth), np.zeros(0, dtype=np.int64)
+        found = super().expected(scores, worth)
+        none = np.zeros(0, dtype=np.int64)
         emissions = np.where(found.emissions > 0.0, found.emissions, -np.inf)
         return found._replace(emissions=emissions, grams=np.zeros(0), orders=Orders(1, none, scores.orders.size))

@@ -69,8 +69,12 @@ class Initialization:
         shards: Any,
         **lists: Any,
     ):
-        self.pipe, self.read, self.nlp, self.labels = pipe, read, nlp, labels
-        self.corpus, self.shards = corpus, shards
+        self.pipe = pipe
+        self.read = read
+        self.nlp = nlp
+        self.labels = labels
+        self.corpus = corpus
+        self.shards = shards
         self.words: Any = None  # settings of lists of words, None if there are none and no template reads any
         if any(value is not None for value in lists.values()) or any(map(_reads_lists, pipe.feature_stores)):
             from .word_lists import read_settings
@@ -97,7 +101,9 @@ class Initialization:
 
     def run(self) -> None:
         """Take the steps of every component, and those that its parts and settings add."""
-        pipe, is_new, is_sharded = self.pipe, self.saved is None, self.shards is not None
+        pipe = self.pipe
+        is_new = self.saved is None
+        is_sharded = self.shards is not None
         prepares = self.wants_stream and self.corpus is not None and pipe.is_linear and not pipe.has_encoder
         self.choose_corpus()
         if is_sharded:
@@ -231,7 +237,8 @@ class Initialization:
 
     def count_features(self) -> None:
         """Count features, in this process or by the workers of shards. Without annotation, later texts add features."""
-        pipe, work = self.pipe, self.work
+        pipe = self.pipe
+        work = self.work
         if work is not None and work.count(pipe, self.had_labels):
             return
         if not count(pipe, self.read, self.nlp if work is None else None, self.had_labels):
@@ -265,15 +272,21 @@ def count(pipe: LearningPipe, get_examples: Read, nlp: Optional[Language], had_l
     RETURNS (bool): Whether any token is annotated; None without texts.
     RAISES (ValueError): CRF431 if no token is annotated and no labels were given.
     """
-    report, left_out, was_read = GoldReport(), set(pipe.cfg["left_out"]), False
+    report = GoldReport()
+    left_out = set(pipe.cfg["left_out"])
+    was_read = False
     says_something = pipe.model.attrs["role"].counts == "all"
     n_tags = len(pipe.tags())
-    annotate, unread, n_docs, n_tokens = earlier_annotation(pipe, nlp), _unread(pipe), 0, 0
+    annotate = earlier_annotation(pipe, nlp)
+    unread = _unread(pipe)
+    n_docs = 0
+    n_tokens = 0
     comparison = None if nlp is None else TokenComparison(nlp)
 
     def annotated() -> Iterator[AnnotatedDocs]:
         nonlocal says_something, was_read, n_docs, n_tokens
-        is_first, was_read = not was_read, True
+        is_first = not was_read
+        was_read = True
         # Without labels there is nothing to count, but neural layers need a text for their initialization
         for examples in pipe.training.blocks(get_examples() if pipe.labels or pipe.has_encoder else ()):
             docs = [annotate(example) for example in examples]

@@ -79,7 +79,8 @@ def _redrawn(words: list[Word], own: Pools, listed: Pools, share: float, draws: 
     for label, mention in _parts(words):
         pool = listed[label] if label in listed and draws.random() < share else own.get(label)
         if label and pool:
-            first, last = mention[0], mention[-1]
+            first = mention[0]
+            last = mention[-1]
             mention = [word._replace(entity=f"I-{label}", tag="", sent_start=-1) for word in draws.choice(pool)]
             mention[0] = mention[0]._replace(entity=f"B-{label}", sent_start=first.sent_start)
             mention[-1] = mention[-1]._replace(space=last.space)
@@ -89,7 +90,8 @@ def _redrawn(words: list[Word], own: Pools, listed: Pools, share: float, draws: 
 
 def _parts(words: list[Word]) -> Iterator[tuple[str, list[Word]]]:
     """Mentions with their labels, and the words between them with none."""
-    numbers, number = [], 0
+    numbers = []
+    number = 0
     for word in words:
         number += word.entity[:1] != "I"
         numbers.append(number)

@@ -127,7 +127,8 @@ class Continuation:
 
 def proximal_step_of(pipe: LearningPipe, optimizer: Any, before: dict[Any, Any]) -> Callable[[int], None]:
     """A function that moves weights towards those of earlier training after a step; `before` are the weights before it."""
-    params, start = parameters(pipe.model), pipe.training.frame().weights()
+    params = parameters(pipe.model)
+    start = pipe.training.frame().weights()
     gradients: list[Any] = [node.get_grad(name) for node, name in params if node.has_grad(name)]
     length = math.sqrt(sum(float((gradient**2).sum()) for gradient in gradients))
     averages = {}
@@ -155,7 +156,8 @@ def proximal_step_of(pipe: LearningPipe, optimizer: Any, before: dict[Any, Any])
 def unmet(pipe: LearningPipe, examples: Iterable[Example], met: set[int]) -> list[Example]:
     """Examples whose text, with this annotation, is new. Their fingerprints are added to those of earlier texts (`met`)."""
     read = [IDS[name.upper()] for name in pipe.token_attributes]
-    keys, new = Keys.of(pipe), []
+    keys = Keys.of(pipe)
+    new = []
     for example in examples:
         check = hash((example.reference.text, supervision.fingerprint(pipe.annotation, [example], keys, read)))
         if check not in met:

@@ -142,7 +142,9 @@ class LearningPipe(TrainablePipe):
         """Name of the component in messages about settings and arguments."""
         return f"Component '{self.name}'"
 
-    warn, warn_once = Parts.warn, Parts.warn_once  # with the component's `name` and `told`
+    # with the component's `name` and `told`
+    warn = Parts.warn
+    warn_once = Parts.warn_once
 
     # ---------------------------------------------------------------------------------------------------- labels
 
@@ -266,7 +268,8 @@ class LearningPipe(TrainablePipe):
 
         RAISES (ValueError): CRF810 if there are such templates but no first stage; CRF811 for a first stage without any.
         """
-        stores, first = self.feature_stores, self.first_stage
+        stores = self.feature_stores
+        first = self.first_stage
         self._connect_outer(stores)
         if first is not None:
             for features in stores:
@@ -556,13 +559,17 @@ def batches(name: str, docs: Iterable[Doc], batch_size: int, *, by_group: bool =
 
     by_group (bool): Whether Docs of one ``doc._.crf_group`` that follow one another stay in one batch, however many they are.
     """
-    batch, size, most, checked = [], 0, min(batch_size, _MOST_DOCS), only_docs(name, docs)
+    batch = []
+    size = 0
+    most = min(batch_size, _MOST_DOCS)
+    checked = only_docs(name, docs)
     for group in _groups(checked) if by_group else ([doc] for doc in checked):
         batch += group
         size += sum(map(len, group))
         if len(batch) >= most or size >= _MOST_TOKENS:
             yield batch
-            batch, size = [], 0
+            batch = []
+            size = 0
     if batch:
         yield batch
 

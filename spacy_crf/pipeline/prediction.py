@@ -189,7 +189,8 @@ class CRFPipe(LearningPipe):
         if decoder is not None:
             decoder.check(self)
         if self.rules_train and not isinstance(self.loss, ClampedLoss):
-            what, reason = f"the rules of '{name}'", "it ignores rules, which in_training = true puts into training"
+            what = f"the rules of '{name}'"
+            reason = "it ignores rules, which in_training = true puts into training"
             raise cant_train(self.loss, what, reason, CLAMPED_LOSSES)
 
     def _labels_changed(self) -> None:
@@ -418,7 +419,8 @@ class CRFPipe(LearningPipe):
     def _ask_about(self, doc: Doc, keep_annotation: bool) -> Unsettled:
         """The unsettled part of a Doc."""
         check_doc(self.name, doc)
-        docs, parts = DocBatch([doc]), self.parts()
+        docs = DocBatch([doc])
+        parts = self.parts()
         self.require_ready(docs)
         preset = self.annotation.preset(docs) if keep_annotation else None
         return unsettled(parts, docs, self.model.predict(docs), preset)
@@ -483,7 +485,8 @@ class CRFPipe(LearningPipe):
             from ..constraints.settings import Constraints
 
             # The rules of the config replace the saved ones, unless the config names a file that does not exist.
-            mine, own = self.constraints or Constraints([]), rules["config"]
+            mine = self.constraints or Constraints([])
+            own = rules["config"]
             if not mine.missing:
                 tables = mine.tables[: self._own_rules]
                 own = [next((rule for rule in own if is_written(rule, table)), table) for table in tables]

@@ -48,7 +48,8 @@ def step(training: Any, optimizer: CRFOptimizer, examples: list[Example]) -> flo
         training.corpus = PreparedBatch(pipe, examples, kind)
     per_token = _PASS_PER_TOKEN + _PASS_PER_TAG * pipe.decoding.n_states
     training.corpus.objective.passes_per_evaluation = pipe.evaluation / (per_token * max(1, training.corpus.n_tokens))
-    is_worth_evaluating, role = False, pipe.model.attrs["role"]
+    is_worth_evaluating = False
+    role = pipe.model.attrs["role"]
     try:
         while not is_worth_evaluating:
             training.corpus.before_step(optimizer)
@@ -67,7 +68,8 @@ def step(training: Any, optimizer: CRFOptimizer, examples: list[Example]) -> flo
     n_impossible = getattr(training.corpus.objective, "n_impossible", 0)
     if n_impossible:
         pipe.warn_once(Warnings.CRFW403, n=n_impossible)
-    tick, training.tick = training.tick, None
+    tick = training.tick
+    training.tick = None
     if tick is not None:
         tick.goes_on[pipe.name] = optimizer.stop_reason(pipe.name) is None
     training.prunes = optimizer.leaves_zeros

@@ -23,7 +23,9 @@ from .supervision import without_steps
 if TYPE_CHECKING:
     from .decoding import Decoding
 
-BLOCKED, FORCED = "crf_blocked", "crf_forced"  # keys of doc.spans
+# keys of doc.spans
+BLOCKED = "crf_blocked"
+FORCED = "crf_forced"
 
 
 def restrict(
@@ -99,7 +101,8 @@ def _on_level(
     Spans for which there is no level come last in the outermost chain, which refuses them."""
 
     def is_possible(span: Span) -> bool:
-        begin, end = shift + span.start, shift + span.end
+        begin = shift + span.start
+        end = shift + span.end
         if begin == end or span.label_ not in annotation.labels:
             return False
         label = annotation.labels.index(span.label_)
@@ -111,7 +114,8 @@ def _on_level(
 
     kept = [span for span in forced if is_possible(span)]
     if not fit(kept):
-        possible, kept = kept, []
+        possible = kept
+        kept = []
         for span in possible:  # earlier ones come first
             if fit([*kept, span]):
                 kept.append(span)
@@ -137,10 +141,13 @@ def _block(parts: Parts, settled: PresetAnnotation, span: Span, shift: int) -> O
 def _force(parts: Parts, settled: PresetAnnotation, starts: NDArray[np.int64], span: Span, shift: int) -> Optional[str]:
     """Add a span that must be found. RETURNS (str): Why that is impossible, or None."""
     annotation = parts.annotation
-    begin, end = shift + span.start, shift + span.end
+    begin = shift + span.start
+    end = shift + span.end
     if span.label_ not in parts.labels:
         return None if span.label_ in annotation.elsewhere else "the component has no such label"
-    tokens, label, longest = slice(begin, end), parts.labels.index(span.label_), parts.decoding.longest
+    tokens = slice(begin, end)
+    label = parts.labels.index(span.label_)
+    longest = parts.decoding.longest
     if longest is not None and end - begin > longest[1 + label]:
         return f"the longest segment of its label has {longest[1 + label]} tokens"
     if begin == end:
@@ -161,7 +168,9 @@ def _force(parts: Parts, settled: PresetAnnotation, starts: NDArray[np.int64], s
         return f"doc.spans['{BLOCKED}'] comes first"
     problem = annotation.refused_beside(settled, starts, begin, end, label)
     if problem is None:
-        settled.iob[tokens], settled.label[tokens], settled.taken[tokens] = iob, label, True
+        settled.iob[tokens] = iob
+        settled.label[tokens] = label
+        settled.taken[tokens] = True
     return problem
 
 

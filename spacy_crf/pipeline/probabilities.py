@@ -40,7 +40,8 @@ def predict(question: Unsettled, least: Optional[Floats]) -> tuple[NDArray[np.in
     parts = question.parts
     scores = question.scores
     batch = ask(question)
-    tags, settings = batch.most_probable(), parts.settings
+    tags = batch.most_probable()
+    settings = parts.settings
     if settings["decode"] == "spans":
         tags, probabilities = batch.best_spans(tags, np.zeros(len(parts.labels)) if least is None else least)
         if parts.decoding.decoder is None:
@@ -132,7 +133,8 @@ class Batch:
         if not self.rules_ask:
             enough = gains >= 0.0
             candidates = Segments(*(column[enough] for column in candidates))
-            probabilities, gains = probabilities[enough], gains[enough]
+            probabilities = probabilities[enough]
+            gains = gains[enough]
         chosen = self.choose(candidates, gains, most_probable)
         place = places_of(chosen, candidates)
         of_chosen = probabilities[place] if (place >= 0).all() else self.span_probabilities(chosen)
@@ -151,7 +153,8 @@ class Batch:
         from ..inference.semi_markov import SemiMarkov
         from ..inference.span_choice import places_of, worth
 
-        decoding, starts = self._decoding, np.asarray(self.scores.starts)
+        decoding = self._decoding
+        starts = np.asarray(self.scores.starts)
         n_labels = len(decoding.annotation.labels)
         scores = worth(candidates, gains, n_labels, starts, may_touch=decoding.spans_may_touch)
         if self._rules is None:
@@ -252,7 +255,8 @@ class Batch:
         scores, clamp = cut_document(scores, self._clamp, tokens)
         graph = None
         if self._rules is not None:
-            rules, kept = self._rules.upto(tokens.stop - tokens.start), self._kept(d)
+            rules = self._rules.upto(tokens.stop - tokens.start)
+            kept = self._kept(d)
             self._warn_of_ignored(rules)
             scores = rules.apply(scores, self._facts.at(tokens), kept)
             automata = rules.fitting.intersection(rules.automata_of(kept))
@@ -318,7 +322,9 @@ def tell_probabilities(pipes: Iterable[Any]) -> None:
 def write_probabilities(docs: Iterable[Doc], prediction: Any, decoding: Decoding, present: Segments) -> None:
     """Set ``span._.crf_prob``, and other certainties, of the spans that were found; where spans are tokens, those of tokens.
     Present spans keep the values of their label; without one they are certain."""
-    docs, bounds, annotation = list(docs), prediction.doc_starts, decoding.annotation
+    docs = list(docs)
+    bounds = prediction.doc_starts
+    annotation = decoding.annotation
     segments = decoding.segments(prediction.tags, prediction.starts)
     certainties = prediction.certainties
     if certainties is None:
@@ -344,14 +350,18 @@ def _write(
     """Set values as span._.set does, or token._.set, but without Spans, which took longer than inference. Present segments, whose
     labels are those in the Doc, keep the values that they have."""
     number = np.searchsorted(bounds, segments.start, side="right") - 1
-    first, last = segments.start - bounds[number], segments.end - bounds[number] - 1
-    of_tokens, labels = annotation.spans_are_tokens, annotation.written_labels
+    first = segments.start - bounds[number]
+    last = segments.end - bounds[number] - 1
+    of_tokens = annotation.spans_are_tokens
+    labels = annotation.written_labels
     written = repeat(None) if are_present or not labels else [labels[n] for n in segments.label.tolist()]
     columns = zip(*(values.tolist() for values in certainties.values()))
     for n, i, j, label, row in zip(number.tolist(), first.tolist(), last.tolist(), written, columns):
         doc = docs[n]
-        known, opening = doc.user_data, doc[i]
-        begin, end = opening.idx, None
+        known = doc.user_data
+        opening = doc[i]
+        begin = opening.idx
+        end = None
         if not of_tokens:
             closing = opening if i == j else doc[j]
             end = closing.idx + len(closing)

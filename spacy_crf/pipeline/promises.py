@@ -57,7 +57,8 @@ class Judged(NamedTuple):
     right: Bools  # [M] whether the span is annotated
 
     def of_label(self, label: int) -> "Judged":
-        gold, found = self.gold_label == label, self.found_label == label
+        gold = self.gold_label == label
+        found = self.found_label == label
         return Judged(
             self.gold[gold], self.gold_label[gold], self.found[found], self.found_label[found], self.right[found]
         )
@@ -82,7 +83,8 @@ def judge(pipe: "CRFPipe", examples: Iterable[Example]) -> list[Judged]:
     """
     if pipe.labelled == "texts":
         return _judge_labels(pipe, list(examples))
-    judged, number = [], {label: n for n, label in enumerate(pipe.labels)}
+    judged = []
+    number = {label: n for n, label in enumerate(pipe.labels)}
     for example in examples:
         doc = example.predicted
         likely = {
@@ -111,7 +113,8 @@ def judge(pipe: "CRFPipe", examples: Iterable[Example]) -> list[Judged]:
 
 def _judge_labels(pipe: Any, examples: list[Example]) -> list[Judged]:
     """`judge` for texts with several labels, in the place of spans."""
-    judged, (probabilities, annotation) = [], pipe.probabilities_and_annotation(examples)
+    judged = []
+    (probabilities, annotation) = pipe.probabilities_and_annotation(examples)
     for row, present, absent in zip(probabilities, *annotation):
         [gold], [found] = np.nonzero(present), np.nonzero((row >= GRID[0]) & (present | absent))
         judged.append(Judged(np.where(row[gold] >= GRID[0], row[gold], 0.0), gold, row[found], found, present[found]))
@@ -128,8 +131,10 @@ def p_values(losses: Floats, weights: Floats, risk: float, alpha: float) -> Floa
     RETURNS (float64[G])
     """
     excess = np.random.default_rng(0).permutation(weights * (losses - risk))  # texts in files are often sorted
-    gain, goal = np.zeros(excess.shape[1]), np.log(1.0 / alpha)
-    most, squares = np.zeros_like(gain), np.full_like(gain, risk * (1.0 - risk))
+    gain = np.zeros(excess.shape[1])
+    goal = np.log(1.0 / alpha)
+    most = np.zeros_like(gain)
+    squares = np.full_like(gain, risk * (1.0 - risk))
     for n, of_text in enumerate(excess):
         # Of the bets that are too small to lose all, the best one for a normal distribution with the variance so far
         bets = np.sqrt(2.0 * goal / len(excess) * (n + 1) / squares)
@@ -167,7 +172,8 @@ def promise_precision(name: str, judged: Sequence[Judged], precision: float, alp
     """
     found = np.array([len(text.found) - np.searchsorted(np.sort(text.found), GRID) for text in judged])
     right = np.array([text.right.sum() - np.searchsorted(np.sort(text.found[text.right]), GRID) for text in judged])
-    weights, losses = _weights(found), 1.0 - right / np.maximum(found, 1)
+    weights = _weights(found)
+    losses = 1.0 - right / np.maximum(found, 1)
     starts = np.searchsorted(GRID, _STARTS)
     level = alpha / len(starts)
     fullest = starts[-1]

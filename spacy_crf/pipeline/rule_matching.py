@@ -40,7 +40,8 @@ class RuleMatcher:
 
     def __init__(self, vocab: Vocab, rules: list[Rule], tag_of: NDArray[np.int64]):
         self._vocab = vocab
-        self._tag_of, self._n_tags = tag_of, 1 + int(tag_of.max(initial=-1))
+        self._tag_of = tag_of
+        self._n_tags = 1 + int(tag_of.max(initial=-1))
         words: dict[int, Matcher] = {}
         self._matchers: dict[int, Any] = {}
         self._functions: dict[int, tuple[Rule, Callable]] = {}

@@ -39,7 +39,9 @@ def unpack(data: bytes, source: str, component: str) -> tuple[dict[str, Any], di
     content = unseal(FORMAT, data, source)
     try:
         content = unpacked(content)
-        settings, model, found = dict(content["settings"]), unpacked(content["model"]), content["component"]
+        settings = dict(content["settings"])
+        model = unpacked(content["model"])
+        found = content["component"]
     except Exception as error:  # msgpack may raise any error
         raise ValueError(Errors.CRF508.format(source=source, reason=reason_of(error))) from error
     if not isinstance(found, str) or found != component:
@@ -57,9 +59,11 @@ def load_model(model: Model, saved: dict[str, Any], n_states: int) -> None:
 
     RAISES (ValueError): CRF510 for a setting that contradicts the saved model; any error for data that no model has saved.
     """
-    nodes, n_parts = list(model.walk()), 1 + len(model.layers)
+    nodes = list(model.walk())
+    n_parts = 1 + len(model.layers)
     n_states_of = {model.id: n_states}
-    names, ours = [info["name"] for info in saved["nodes"][:n_parts]], [node.name for node in nodes[:n_parts]]
+    names = [info["name"] for info in saved["nodes"][:n_parts]]
+    ours = [node.name for node in nodes[:n_parts]]
     if names != ours:
         raise ValueError(Errors.CRF510.format(setting="model", saved=" > ".join(names), ours=" > ".join(ours)))
     for node, info, attrs, params in zip(nodes, saved["nodes"], saved["attrs"], saved["params"]):
@@ -69,7 +73,8 @@ def load_model(model: Model, saved: dict[str, Any], n_states: int) -> None:
         if "role" in node.attrs:
             ours_of = node.attrs["role"]
             for setting in ours_of.meaning:
-                found, ours = unpacked(attrs[setting]), node.attrs[setting]
+                found = unpacked(attrs[setting])
+                ours = node.attrs[setting]
                 if found != ours:
                     raise ValueError(Errors.CRF510.format(setting=setting, saved=found, ours=ours))
             for name in set(attrs) - set(ours_of.learned):  # attributes that were not learned

@@ -66,7 +66,8 @@ def _morph(token: Token) -> str:
 
 def _pos_and_morph(token: Token) -> str:
     """The morphology and part of speech in the form of spaCy's morphologizer: "Number=Sing|POS=NOUN"."""
-    pos, feats = token.pos_, _morph(token)
+    pos = token.pos_
+    feats = _morph(token)
     fields = [f"POS={pos}"] * bool(pos) + feats.split("|") * bool(feats)
     return "|".join(sorted(fields, key=lambda field: field.partition("=")[0]))
 
@@ -94,14 +95,16 @@ def calibration(probabilities: NDArray[np.float64], right: NDArray[np.bool_]) ->
         of right spans (None without spans); "calibration_error", the mean distance of the two, weighted by the number of spans
         (Naeini et al. 2015); "brier", the mean squared distance of probability and truth. Both are None without spans.
     """
-    bins, error = [], 0.0
+    bins = []
+    error = 0.0
     number = np.minimum((probabilities * N_BINS).astype(np.int64), N_BINS - 1)
     for n in range(N_BINS):
         inside = number == n
         count = int(inside.sum())
         mean = share = None
         if count:
-            mean, share = float(probabilities[inside].mean()), float(right[inside].mean())
+            mean = float(probabilities[inside].mean())
+            share = float(right[inside].mean())
             error += count * abs(mean - share)
         bins.append({"from": n / N_BINS, "to": (n + 1) / N_BINS, "spans": count, "probability": mean, "right": share})
     total = len(probabilities)

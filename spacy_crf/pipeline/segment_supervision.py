@@ -61,7 +61,8 @@ def allow_alternatives(gold: Supervision, texts: Texts, key: str) -> tuple[Segme
     RETURNS (SegmentClamp, Segments, Segments): The clamp, segments that the clamp allows but the annotation does not, and the
         alternatives with a label.
     """
-    clamp, missing = gold.clamp, gold.unset.copy()
+    clamp = gold.clamp
+    missing = gold.unset.copy()
     n_tokens = len(missing)
     named = set(_named(texts, key))
     touched = np.zeros(n_tokens, dtype=bool)
@@ -93,7 +94,9 @@ def find_incorrect(clamp: SegmentClamp, texts: Texts, key: str) -> Segments:
     """Wrong segments from the spans in ``reference.spans[key]``, unless the annotation decides already: exactly these tokens with
     this label."""
     annotated = set(zip(*(column.tolist() for column in certain_segments(clamp, texts.starts))))
-    found, labels, report = set(), texts.annotation.labels, texts.report
+    found = set()
+    labels = texts.annotation.labels
+    report = texts.report
     for first, span in possible_spans(texts.examples, key, texts.annotation, report):
         if not span.label:
             report.add_span(span, key, "have no label, and say nothing")
@@ -122,7 +125,8 @@ def _named(texts: Texts, key: str) -> Iterator[_Segment]:
     examples, annotation, starts, longest, report = texts
     labels = annotation.labels
     for first, span in trimmed_spans(examples, key, annotation, report):
-        begin, end = first + span.start, first + span.end
+        begin = first + span.start
+        end = first + span.end
         if span.label_ in ("", "O"):
             yield from ((t, t + 1, 0) for t in range(begin, end))
         elif span.label_ not in labels:

@@ -41,7 +41,8 @@ class SegmentDecoding(Decoding):
     def worth(self, expected: SegmentScores) -> dict[str, Floats]:
         """Expected number of right tags, as for chains. That sum is equal for one segment and for two neighbours of one label; a
         tiny bonus for the likelier begin decides between them instead of rounding errors."""
-        tokens, begins = np.clip(expected.tokens, 0.0, 1.0), np.clip(expected.begins, 0.0, 1.0)
+        tokens = np.clip(expected.tokens, 0.0, 1.0)
+        begins = np.clip(expected.begins, 0.0, 1.0)
         goes_on = tokens - begins
         return {"tokens": tokens + _LITTLE * goes_on, "begins": _LITTLE * (begins - goes_on)}
 
@@ -71,7 +72,9 @@ class SegmentDecoding(Decoding):
         self, gold: Supervision, examples: list[Example], starts: NDArray[np.int64], keys: Keys, report: GoldReport
     ) -> Supervision:
         self._report_long(self._split(gold.clamp, starts), examples, report)
-        clamp, wrong, named = gold.clamp, NO_SEGMENTS, NO_SEGMENTS
+        clamp = gold.clamp
+        wrong = NO_SEGMENTS
+        named = NO_SEGMENTS
         texts = Texts(examples, self.annotation, starts, self.longest, report)
         if keys.alternatives:
             clamp, wrong, named = segment_supervision.allow_alternatives(gold, texts, keys.alternatives)
@@ -82,7 +85,8 @@ class SegmentDecoding(Decoding):
 
     def spell_spans(self, spans: Segments) -> Spelt:
         """How segments spell spans; spans that are too long are split into the fewest allowed segments."""
-        length, step = spans.end - spans.start, self.longest[1 + spans.label]
+        length = spans.end - spans.start
+        step = self.longest[1 + spans.label]
         n_pieces = -(-length // step)
         starts = np.append(0, np.cumsum(n_pieces))
         lengths = np.repeat(step, n_pieces).astype(np.int64)

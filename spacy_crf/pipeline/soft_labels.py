@@ -24,7 +24,9 @@ from .annotation.trimming import without_blanks
 from .decoding import Parts
 from .supervision import Spelt, soft_scores
 
-_ROUNDING, _TOLERANCE = 1e-9, 1e-4  # of sums of weights, and of scores as they were written
+# of sums of weights, and of scores as they were written
+_ROUNDING = 1e-9
+_TOLERANCE = 1e-4
 
 
 class SoftSpans(NamedTuple):
@@ -80,7 +82,8 @@ def _read(
 
     RAISES (ValueError): CRF825 to CRF846 for spans that cannot be soft labels of the component.
     """
-    rows, shift = [], 0
+    rows = []
+    shift = 0
     is_soft = np.zeros(int(starts[-1]), dtype=bool)
     for example in examples:
         if key in example.reference.spans:
@@ -100,7 +103,8 @@ def _read(
                     if not kept:
                         continue
                     [aligned] = kept
-                    begin, end = shift + aligned.start, shift + aligned.end
+                    begin = shift + aligned.start
+                    end = shift + aligned.end
                     rows.append((begin, end, parts.labels.index(span.label_), score))
                     if ((starts > begin) & (starts < end)).any() and not parts.annotation.spans_are_tokens:
                         report.add_span(span, key, "cross the start of a sentence, and their tokens count as missing")
@@ -135,7 +139,9 @@ def _fit(
 
     add (Callable): Reports a problem with some tokens.
     """
-    n_tokens, key, tokens_alone = len(is_soft), parts.loss.spans_key, parts.annotation.spans_are_tokens
+    n_tokens = len(is_soft)
+    key = parts.loss.spans_key
+    tokens_alone = parts.annotation.spans_are_tokens
     if tokens_alone:
         length = spans.end - spans.begin
         at = ranges(spans.begin, spans.end)
@@ -169,7 +175,8 @@ def _label(
     spans: SoftSpans, tags: Spelt, is_soft: NDArray[np.bool_], starts: NDArray[np.int64], parts: Parts
 ) -> tuple[SoftLabelling, NDArray[np.bool_]]:
     """The probabilities of states and transitions that spans imply, and the possible states at each token: bool[T, S]."""
-    n_tokens, n_pieces = len(is_soft), np.diff(tags.starts)
+    n_tokens = len(is_soft)
+    n_pieces = np.diff(tags.starts)
     weight = np.repeat(spans.weight, n_pieces)
     ends_at = np.cumsum(tags.lengths) - np.repeat(np.append(0, np.cumsum(spans.end - spans.begin))[:-1], n_pieces)
     end = np.repeat(spans.begin, n_pieces) + ends_at
@@ -181,7 +188,8 @@ def _label(
     meets = is_soft & ~ends(starts, n_tokens)[0]
     meets[1:] &= is_soft[:-1]
     left, right, of_pairs = _pairs(spans, meets)
-    first, last = tags.states[tags.starts[:-1]], tags.states[tags.starts[1:] - 1]
+    first = tags.states[tags.starts[:-1]]
+    last = tags.states[tags.starts[1:] - 1]
     between = SoftTransitions(spans.begin[right], last[left], first[right], of_pairs)
     steps = SoftTransitions._make(map(np.concatenate, zip(inside, between)))
     runs = _runs(spans, (first, last), is_soft, starts)
@@ -215,11 +223,14 @@ def _runs(
     spans: SoftSpans, states: tuple[NDArray, NDArray], is_soft: NDArray[np.bool_], starts: NDArray[np.int64]
 ) -> Runs:
     """Runs of tokens without soft labels. states: The first and the last state of each span."""
-    n_tokens, (opens, closes) = len(is_soft), ends(starts, len(is_soft))
-    before, after = np.append(True, is_soft[:-1])[:n_tokens], np.append(is_soft[1:], True)[:n_tokens]
+    n_tokens = len(is_soft)
+    (opens, closes) = ends(starts, len(is_soft))
+    before = np.append(True, is_soft[:-1])[:n_tokens]
+    after = np.append(is_soft[1:], True)[:n_tokens]
     [begin] = np.nonzero(~is_soft & (opens | before))
     end = np.flatnonzero(~is_soft & (closes | after)) + 1
-    at_end, at_begin = np.isin(spans.end, begin), np.isin(spans.begin, end)
+    at_end = np.isin(spans.end, begin)
+    at_begin = np.isin(spans.begin, end)
     before_runs = _by_token(spans.end[at_end], states[1][at_end], spans.weight[at_end])
     after_runs = _by_token(spans.begin[at_begin], states[0][at_begin], spans.weight[at_begin])
     alone = {NO_STATE: 1.0}

@@ -40,7 +40,8 @@ class FoundSpans(NamedTuple):
 
     def of_docs(self) -> list[bytes]:
         """A value for each Doc, equal in two predictions that find the same."""
-        rows, bounds = np.stack(self.segments, axis=1), np.searchsorted(self.segments.start, self.doc_starts)
+        rows = np.stack(self.segments, axis=1)
+        bounds = np.searchsorted(self.segments.start, self.doc_starts)
         return [rows[a:b].tobytes() for a, b in pairwise(bounds.tolist())]
 
 
@@ -77,7 +78,8 @@ class SpanQuestions:
     """Likely spans, their probabilities and the best sets of them in one chain; labels are those of the chain."""
 
     def __init__(self, chain: SpanChain, batch: Batch):
-        self._chain, self._batch = chain, batch
+        self._chain = chain
+        self._batch = batch
         self._most_probable = batch.most_probable()
         self.has_rules = self._most_probable is not None
         self.rules_ask = batch.rules_ask
@@ -133,13 +135,15 @@ class OutermostSpans:
         self._pipe = pipe
 
     def __call__(self, docs: DocBatch) -> Labelling:
-        pipe, none = self._pipe, self._pipe.annotation.labelling(NO_SEGMENTS)
+        pipe = self._pipe
+        none = self._pipe.annotation.labelling(NO_SEGMENTS)
         outer = [chain for chain in pipe.chains if not chain.annotation.level]
         if len(outer) == len(pipe.chains):
             return none
         without = copy(docs)
         without.labelling = none
-        scores, found = pipe.model.predict(without), []
+        scores = pipe.model.predict(without)
+        found = []
         for chain, own in zip(outer, split(scores, [chain.states for chain in outer])):
             parts, own = without_edges(chain.parts(), docs, own)
             spans = chain.decoding.segments(parts.decoding.best_tags(own, None), scores.starts)
@@ -241,7 +245,8 @@ class CRFSpanCategorizer(ChainSetPipe, CRFEntityRecognizer):
         for key in KEYS:
             must = f"another key than spans_key, '{spans_key}'"
             checks.expect(settings.get(key) != spans_key, self.owner, key, settings.get(key), must)
-        threshold, groups = read_min_prob(self.owner, threshold, "threshold"), check_groups(self.owner, groups)
+        threshold = read_min_prob(self.owner, threshold, "threshold")
+        groups = check_groups(self.owner, groups)
         self._chooses_groups = groups == "auto"
         node = getattr(model, "attrs", {}).get("role")
         self.labelled = "segments" if getattr(node, "labelled", None) == "segments" else "tokens"
@@ -339,7 +344,8 @@ class CRFSpanCategorizer(ChainSetPipe, CRFEntityRecognizer):
 
     def set_annotations(self, docs: Iterable[Doc], found: FoundSpans) -> None:
         """Write the spans to ``doc.spans[spans_key]``, with their probabilities as ``attrs["scores"]``."""
-        docs, key = list(docs), self.cfg["spans_key"]
+        docs = list(docs)
+        key = self.cfg["spans_key"]
         for vocab in {doc.vocab for doc in docs}:
             self.annotation.introduce(vocab)
         hashes = [self.vocab.strings[label] for label in self.labels]
@@ -365,7 +371,8 @@ class CRFSpanCategorizer(ChainSetPipe, CRFEntityRecognizer):
 
     def chain_for(self, doc: Doc, span: Span) -> SpanChain:
         """The chain of the label, on the level where the span is most probable."""
-        outermost, place = self.chain(span.label_), (span.start, span.end, span.label_)
+        outermost = self.chain(span.label_)
+        place = (span.start, span.end, span.label_)
         if outermost.annotation.n_levels == 1:
             return outermost
 

@@ -73,7 +73,8 @@ def forbid_incorrect(
 
     RETURNS (Segments): The other spans, which no clamp can exclude.
     """
-    found, allowed = set(), gold.clamp
+    found = set()
+    allowed = gold.clamp
     opening = set(starts.tolist())
     for begin, span in possible_spans(examples, key, annotation, report):
         tags = annotation.span_tags(span.label_, len(span)) if span.label else None
@@ -102,7 +103,8 @@ def forbid_incorrect(
 
 def without_steps(decoding: Any, scores: ChainScores, steps: NDArray[np.int64]) -> ChainScores:
     """Scores of a chain that forbid certain steps (int64[N, 3]), see `Scheme.spell`."""
-    label, continues = decoding.label_of_states, decoding.spans.continues
+    label = decoding.label_of_states
+    continues = decoding.spans.continues
     shape = (len(scores.emissions), *continues.shape)
     transitions = np.array(np.broadcast_to(scores.transitions, shape))
     for token, to_label, goes_on in steps.tolist():
@@ -113,7 +115,9 @@ def without_steps(decoding: Any, scores: ChainScores, steps: NDArray[np.int64]) 
 def leave_out(decoding: Any, steps: NDArray[np.int64], clamp: Clamp, starts: NDArray[np.int64]) -> None:
     """Remove states from a clamp, in place, until no labelling takes any of the given steps. This also excludes some allowed
     labellings; it serves losses and optimizers that cannot handle steps. At least one labelling remains if there was one."""
-    allowed, label, continues = clamp.copy(), decoding.label_of_states, decoding.spans.continues
+    allowed = clamp.copy()
+    label = decoding.label_of_states
+    continues = decoding.spans.continues
     for token, to_label, goes_on in steps.tolist():
         of_label = label == to_label
         # A step that continues a span has its label before and here; a step that begins one has another tag before
@@ -164,7 +168,8 @@ def aligned_spans(examples: list[Example], key: str) -> Iterator[tuple[int, Span
     """Spans as spans of the predicted Docs, each with the first token of its Doc in the batch."""
     begin = 0
     for example in examples:
-        predicted, reference = example.predicted, example.reference
+        predicted = example.predicted
+        reference = example.reference
         if key in reference.spans:
             spans = list(reference.spans[key])
             if not same_words(predicted, reference):
@@ -214,7 +219,8 @@ def _weights(examples: list[Example]) -> list[float]:
         weight = doc._.get(WEIGHT)
         is_number = isinstance(weight, (float, Real))  # `isinstance(…, Real)` alone is slow
         if not (is_number and math.isfinite(weight) and float(weight) >= 0.0):
-            owner, must = f"The document '{doc.text[:40]}...'", "a finite number, at least 0"
+            owner = f"The document '{doc.text[:40]}...'"
+            must = "a finite number, at least 0"
             checks.expect(False, owner, "doc._.crf_weight", weight, must)
         weights.append(float(weight))
     return weights

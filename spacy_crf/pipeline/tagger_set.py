@@ -102,7 +102,8 @@ class CRFTaggerSet(ChainSetPipe, CRFTagger):
         for vocab in {doc.vocab for doc in docs}:
             self.annotation.introduce(vocab)
         n_tokens = int(found.chains[0].doc_starts[-1])
-        together, (has_new, is_present) = np.ones(n_tokens), np.zeros((2, n_tokens), dtype=bool)
+        together = np.ones(n_tokens)
+        (has_new, is_present) = np.zeros((2, n_tokens), dtype=bool)
         for chain, of_chain in zip(self.chains, found.chains):
             present = chain.annotation.write(docs, of_chain).start
             is_present[present] = True

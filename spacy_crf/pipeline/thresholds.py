@@ -69,7 +69,8 @@ def measure(
     """
     if pipe.labelled == "texts":
         return _measure_labels(pipe, list(examples), min_probs, judge=judge)
-    examples, done = list(examples), 0
+    examples = list(examples)
+    done = 0
     points = [Point(min_prob, 0, 0.0, 0.0, {}) for min_prob in min_probs]
     settings = dict(pipe.cfg)
     try:
@@ -152,7 +153,8 @@ def best_of_labels(points: list[Point], beta: float = 1.0) -> dict[str, float]:
             f = [_f(sum(others, point.by_label.get(label, Counter())), beta) for point in points]
             top = points[f.index(max(f))]
             if max(f) > f[points.index(chosen[label])] + _CHANCE:
-                chosen[label], is_better = top, True
+                chosen[label] = top
+                is_better = True
     return {**{label: point.min_prob for label, point in chosen.items()}, OTHERS: start.min_prob}
 
 
@@ -186,7 +188,8 @@ def fit_min_prob(
     limit (int): Number of texts to use whenever the pipeline is saved, spread evenly over all texts; 0 for all.
     """
     owner = "spacy_crf.fit_min_prob.v1"
-    beta, per_label = checks.positive(owner, "beta", beta), checks.flag(owner, "per_label", per_label)
+    beta = checks.positive(owner, "beta", beta)
+    per_label = checks.flag(owner, "per_label", per_label)
     limit = checks.count(owner, "limit", limit, least=0)
     corpus = Corpus(path)
 

@@ -107,7 +107,8 @@ class Training:
 
         RAISES (ValueError): As `check_optimizer` of the component, for the config's optimizer, before features are counted.
         """
-        own, given = self.optimizer_for(None), None
+        own = self.optimizer_for(None)
+        given = None
         if nlp is None or (own is not None and not isinstance(own, Minibatch)):
             return self.pipe.optimizer
         if (nlp.config.get("training") or {}).get("optimizer"):
@@ -127,7 +128,8 @@ class Training:
         pipe = self.pipe
         pipe.check_optimizer(optimizer)
         if isinstance(optimizer, CRFOptimizer) and not pipe.is_linear:
-            what, reason = f"the neural encoder of '{pipe.name}'", "it trains sums of weights alone"
+            what = f"the neural encoder of '{pipe.name}'"
+            reason = "it trains sums of weights alone"
             raise cant_train(optimizer, what, reason, "Adam.v1, or leave the encoder out")
         self.optimizer = optimizer
 
@@ -210,12 +212,14 @@ class Training:
         if optimizer is pipe.optimizer and optimizer is not sgd:
             text = "%s: learns by its own %s; with optimizer = null it learns by what the pipeline learns by"
             self._announce_once(text, type(optimizer).__name__)
-        batch, self._batch = self._batch, []
+        batch = self._batch
+        self._batch = []
         if not isinstance(optimizer, CRFOptimizer):
             for part in batch:
                 if not part.has_gradient:  # the config names another optimizer
                     self._add_gradient(part)
-            n_sequences, self._n_gradients = self._n_gradients, 0
+            n_sequences = self._n_gradients
+            self._n_gradients = 0
             self.announce_continuation(n_sequences)
             step_by_gradient(pipe, optimizer, n_sequences, self._last_docs)
             pipe.forget_scores()
@@ -325,7 +329,9 @@ class Training:
         """Batches of about as many tokens as fit into memory together; a terminal shows how many texts were read."""
         features = self.pipe.sparse_features
         limit = block_tokens(features) if features is not None else _BLOCK_TOKENS
-        block, size, n_texts = [], 0, 0
+        block = []
+        size = 0
+        n_texts = 0
         with Bar(f"{self.pipe.name}: reading features", "text") as bar:
             for group in self._groups(examples):
                 block += group
@@ -334,7 +340,8 @@ class Training:
                 if size >= limit:
                     yield block
                     bar.show(n_texts)
-                    block, size = [], 0
+                    block = []
+                    size = 0
             if block:
                 yield block
                 bar.show(n_texts)
@@ -412,7 +419,8 @@ class Training:
 
     def supervise(self, examples: list[Example], starts: NDArray[np.int64], report: GoldReport) -> Supervision:
         """Supervision by the gold annotation, the alternatives, the incorrect spans and the soft labels."""
-        parts, keys = self.pipe.parts(), Keys.of(self.pipe)
+        parts = self.pipe.parts()
+        keys = Keys.of(self.pipe)
         gold = parts.annotation.gold(examples, starts, report)
         if keys.incorrect:
             from .supervision import refuse_contradictions
@@ -520,14 +528,16 @@ def _finish_update(model: Model, optimizer: Optimizer) -> None:
             shim.finish_update(optimizer)
     for node, name in parameters(model):
         if node.has_grad(name):
-            key, scale = (node.id, name), node.attrs.get("lr_scale", 1.0)
+            key = (node.id, name)
+            scale = node.attrs.get("lr_scale", 1.0)
             node.set_param(name, optimizer(key, node.get_param(name), node.get_grad(name), lr_scale=scale)[0])
 
 
 def _forget_other_shapes(optimizer: Optimizer, params: list[tuple[Model, str]]) -> None:
     """Reset thinc's optimizers for parameters with a new layout, as spaCy's resizable layers do."""
     for node, name in params:
-        key, size = (node.id, name), node.get_param(name).size
+        key = (node.id, name)
+        size = node.get_param(name).size
         states = [state for state in (optimizer.mom1, optimizer.mom2, optimizer.averages) if state and key in state]
         if any(state[key].size != size for state in states):
             for state in (*states, optimizer.nr_update):

@@ -91,7 +91,8 @@ def first_stage(
     RAISES (ValueError): CRF020 for a model of another kind, CRF811 for a model with an encoder, CRF210 for a loss that L-BFGS
         cannot train.
     """
-    name, model = settings["name"], settings["model"]
+    name = settings["name"]
+    model = settings["model"]
     must = "an architecture of spacy_crf, such as spacy_crf.LinearChain.v1"
     checks.expect(gives(model) is not None, f"Component '{name}'", "model", getattr(model, "name", model), must)
     if any(node.has_ref("tok2vec") for node in (model, *model.layers)):
@@ -209,13 +210,15 @@ class FirstStage:
 def _keys(docs: list[Doc]) -> list[bytes]:
     """A key for each Doc, equal for texts with the same words."""
     batch = DocBatch.of(docs)
-    words, bounds = batch.words, batch.bounds.tolist()
+    words = batch.words
+    bounds = batch.bounds.tolist()
     return [hashlib.blake2b(words[a:b].tobytes(), digest_size=16).digest() for a, b in pairwise(bounds)]
 
 
 def _by_doc(spans: Segments, bounds: NDArray[np.int64]) -> list[DocSpans]:
     """The spans of each Doc of a batch, in order."""
-    first, columns = np.searchsorted(spans.start, bounds).tolist(), np.array(spans)
+    first = np.searchsorted(spans.start, bounds).tolist()
+    columns = np.array(spans)
     return [columns[:, a:b] - _shift(begin) for a, b, begin in zip(first, first[1:], bounds.tolist())]
 
 

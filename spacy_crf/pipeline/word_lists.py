@@ -29,7 +29,8 @@ def read_settings(pipe: LearningPipe, gazetteers: Any, clusters: Any, vectors: A
     """Read the settings about words: single ones, or those in `words`. RAISES (ValueError): CRF020."""
     owner = f"[initialize.components.{pipe.name}]"
     must = "a table with some of tables, vectors and gazetteers, and none of these beside it (its tables are clusters)"
-    words, single = checks.table(owner, "words", words, must), (clusters, vectors, gazetteers)
+    words = checks.table(owner, "words", words, must)
+    single = (clusters, vectors, gazetteers)
     keys = ("tables", "vectors", "gazetteers")
     named_once = all(words.get(key) is None or other is None for key, other in zip(keys, single))
     checks.expect(named_once and words.keys() <= {*keys}, owner, "words", words, must)
@@ -59,7 +60,8 @@ def set_lists(pipe: LearningPipe, words: Settings, nlp: Optional[Language], *, a
     for name in dict.fromkeys([*wanted, *words.clusters]):
         settings = f"{own[:-1]}.words.tables] {name}" if name else f"{own} clusters"
         template = f"cluster:{name}[-1..1]" if name else "cluster6[-1..1]"
-        given, read = words.clusters.get(name), partial(read_clusters, table=name)
+        given = words.clusters.get(name)
+        read = partial(read_clusters, table=name)
         what = f"clusters '{name}'" if name else "clusters"
         table = _of_words(pipe, are_kept, what, template, settings, given, known.get(name), name in wanted, read)
         clusters |= {} if table is None else {name: table}
@@ -127,7 +129,8 @@ def announce(pipe: LearningPipe) -> None:
 
 def _announce_table(pipe: LearningPipe, table: str, found: int, n: int, size: int, is_learned: bool) -> None:
     """Log how many of n words are in the clusters of a table of some size. RAISES (ValueError): CRF947 for too few."""
-    name, own = pipe.name, f"[initialize.components.{pipe.name}"
+    name = pipe.name
+    own = f"[initialize.components.{pipe.name}"
     # A table of the most frequent words alone may have few of the words of a large corpus
     if is_learned and found < LEAST_KNOWN * min(n, size):
         setting = f"{own}.words.tables] {table}" if table else f"{own}] clusters"

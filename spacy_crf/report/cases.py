@@ -130,7 +130,8 @@ def match(gold: Iterable[Mention], found: Iterable[Mention]) -> list[tuple[str, 
 
     RETURNS (list): Kind, annotated mention and found mention of each case, in the order of the text.
     """
-    missed, spurious = {mention.place: mention for mention in gold}, {mention.place: mention for mention in found}
+    missed = {mention.place: mention for mention in gold}
+    spurious = {mention.place: mention for mention in found}
     matched: list[tuple[str, Any, Any]] = [
         ("right", missed.pop(place), spurious.pop(place)) for place in missed.keys() & spurious.keys()
     ]

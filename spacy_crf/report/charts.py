@@ -15,9 +15,13 @@ from numpy.typing import NDArray
 from ..explain.explanation import shorter
 from .figures import Share
 
-BARS, ROW = 410, 24  # page.css has the margins for names and numbers
+# page.css has the margins for names and numbers
+BARS = 410
+ROW = 24
 # SIZE fits a phone, MARGIN holds the numbers, TOP leaves room for points at the upper edge
-SIZE, MARGIN, TOP = 260, 60, 8
+SIZE = 260
+MARGIN = 60
+TOP = 8
 # Style of a chart in its own file, on white
 _STYLE = """
 svg { background: #fff } text { font: 12px sans-serif } .axis { fill: #555 } .grid { stroke: #ccc; fill: none }
@@ -36,14 +40,16 @@ class Chart(Markup):
 def shares(title: str, rows: Sequence[tuple[str, Share]]) -> Chart:
     """Draw a bar from 0 to 1 for each row, with its interval. Positions are shares of the width, so a narrow screen shortens the
     bars and keeps the size of the text."""
-    parts, height = [], ROW * len(rows) + 22
+    parts = []
+    height = ROW * len(rows) + 22
     for n in range(5):
         parts.append(f'<line class="grid" x1="{25 * n}%" y1="0" x2="{25 * n}%" y2="{height - 20}"/>')
     for n in (0, 50, 100):
         parts.append(f'<text class="axis" x="{n}%" y="{height - 6}" text-anchor="middle">{n} %</text>')
     for n, (name, share) in enumerate(rows):
         value, low, high = (f"{100 * part:.1f}" for part in (share.value, share.low, share.high))
-        top, middle = n * ROW + 4, n * ROW + ROW / 2
+        top = n * ROW + 4
+        middle = n * ROW + ROW / 2
         parts += [
             f'<text x="0" dx="-8" y="{middle + 4}" text-anchor="end">{escape(shorter(name, 24))}</text>',
             f'<rect class="bar" x="0" y="{top}" width="{value}%" height="{ROW - 8}"/>',
@@ -67,7 +73,8 @@ def reliability(title: str, points: Iterable[tuple[float, float, int]]) -> Chart
 def learning_curve(points: Sequence[tuple[float, float]]) -> Chart:
     """Draw scores by number of training texts. The x axis begins at 0, the y axis at the lowest score."""
     xs, ys = zip(*points)
-    least, most = min(ys), max(ys)
+    least = min(ys)
+    most = max(ys)
     span = most - least or 1.0
     parts = square([f"{least + span * n / 4:.3g}" for n in range(5)], [f"{max(xs) * n / 4:,.0f}" for n in range(5)])
     places = [(MARGIN + SIZE * x / max(xs), SIZE - SIZE * (y - least) / span, 4.0) for x, y in points]
@@ -79,7 +86,8 @@ def confusion(labels: Sequence[str], counts: NDArray[np.int64]) -> Chart:
 
     labels (Sequence[str]), counts (int64[L + 1, L + 1]): See `figures.confusion`.
     """
-    width, left = 76, 96
+    width = 76
+    left = 96
     parts = [f'<text class="axis" x="{left - 8}" y="16" text-anchor="end">annotated</text>']
     for n, name in enumerate([*labels, "missed"]):
         x = left + (n + 0.5) * width
@@ -89,8 +97,10 @@ def confusion(labels: Sequence[str], counts: NDArray[np.int64]) -> Chart:
         parts.append(f'<text x="{left - 8}" y="{y + 16}" text-anchor="end">{escape(shorter(name, 12))}</text>')
         for column, number in enumerate(row):
             if number:
-                x, share = left + column * width, number / sum(row)
-                ink, place = "#fff" if share > 0.5 else "#000", f'x="{x + width / 2}" y="{y + 16}"'
+                x = left + column * width
+                share = number / sum(row)
+                ink = "#fff" if share > 0.5 else "#000"
+                place = f'x="{x + width / 2}" y="{y + 16}"'
                 cell = f'x="{x}" y="{y}" width="{width}" height="{ROW}" fill="#06c" fill-opacity="{share:.2f}"'
                 parts.append(f'<rect {cell}/><text {place} text-anchor="middle" fill="{ink}">{number}</text>')
     size = (left + width * (len(labels) + 1), ROW * (len(labels) + 2) + 4)
@@ -108,7 +118,8 @@ def square(rows: Optional[list[str]] = None, columns: Optional[list[str]] = None
     percent = [f"{25 * n} %" for n in range(5)]
     parts = []
     for n, (row, column) in enumerate(zip(rows or percent, columns or percent)):
-        x, y = MARGIN + SIZE * n / 4, SIZE - SIZE * n / 4
+        x = MARGIN + SIZE * n / 4
+        y = SIZE - SIZE * n / 4
         parts += [
             f'<path class="grid" d="M{x} 0V{SIZE}M{MARGIN} {y}H{MARGIN + SIZE}"/>',
             f'<text class="axis" x="{x}" y="{SIZE + 16}" text-anchor="middle">{column}</text>',
@@ -134,8 +145,10 @@ def _lined(
 def dotted(title: str, x_name: str, y_name: str, parts: list[str], places: list[tuple[float, float, float]]) -> Chart:
     """Draw a chart with points. places (list): Coordinates and radius of each."""
     parts += [f'<circle class="point" cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}"/>' for x, y, radius in places]
-    width, height = SIZE + MARGIN + 20, SIZE + 44 + TOP
-    below, beside = f'x="{MARGIN + SIZE / 2}" y="{SIZE + 34}"', f'x="12" y="{SIZE / 2}"'
+    width = SIZE + MARGIN + 20
+    height = SIZE + 44 + TOP
+    below = f'x="{MARGIN + SIZE / 2}" y="{SIZE + 34}"'
+    beside = f'x="12" y="{SIZE / 2}"'
     parts.append(f'<text class="axis" {below} text-anchor="middle">{escape(x_name)}</text>')
     turned = f'{beside} transform="rotate(-90 12 {SIZE / 2})"'
     parts.append(f'<text class="axis" {turned} text-anchor="middle">{escape(y_name)}</text>')
@@ -144,5 +157,6 @@ def dotted(title: str, x_name: str, y_name: str, parts: list[str], places: list[
 
 def svg(title: str, size: str, parts: Iterable[str]) -> Chart:
     """Draw what has a title, and a size in attributes."""
-    inside, title = "".join(parts), escape(title)
+    inside = "".join(parts)
+    title = escape(title)
     return Chart(f'<svg role="img" aria-label="{title}" {size}><title>{title}</title>{inside}</svg>')

@@ -61,7 +61,8 @@ def scores(judged: Judged) -> list[Score]:
     total = counts.sum(axis=0)
     drawn = np.random.default_rng(0).multinomial(texts, np.full(texts, 1 / texts), size=DRAWS) if texts else [[]]
     resampled = (drawn @ counts.reshape(texts, -1)).reshape(-1, *total.shape)
-    values, spread = _precision_recall_f(total[np.newaxis])[0], _precision_recall_f(resampled)
+    values = _precision_recall_f(total[np.newaxis])[0]
+    spread = _precision_recall_f(resampled)
     low, high = np.quantile(spread, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
     rows = []
     for n, label in enumerate([ALL, *labels]):
@@ -91,7 +92,8 @@ def confusion(cases: Iterable[Case], labels: Sequence[str]) -> NDArray[np.int64]
 
     RETURNS (int64[L + 1, L + 1])
     """
-    number, other = {label: n for n, label in enumerate(labels)}, len(labels)
+    number = {label: n for n, label in enumerate(labels)}
+    other = len(labels)
     table = np.zeros((other + 1, other + 1), dtype=np.int64)
     for case in cases:
         row, column = (number.get(mention.label, other) if mention else other for mention in (case.gold, case.found))
@@ -135,7 +137,8 @@ def _span(judged: Judged, case: Any) -> Any:
 
 def _names(bounds: Sequence[int], one: str, many: str) -> list[str]:
     """Names of groups of numbers: up to each bound, and above the last one."""
-    names, least = [], 0 if bounds[0] == 0 else 1
+    names = []
+    least = 0 if bounds[0] == 0 else 1
     for most in bounds:
         numbers = f"{most}" if least == most else f"{least} to {most}"
         names.append(f"{numbers} {one if most == 1 else many}")
@@ -156,7 +159,8 @@ def wilson(right: int, n: int) -> Share:
     """The share `right / n` with its score interval (Wilson 1927)."""
     if n == 0:
         return Share(0.0, 0.0, 1.0)
-    share, square = right / n, _Z * _Z
+    share = right / n
+    square = _Z * _Z
     middle = (share + square / (2 * n)) / (1 + square / n)
     reach = _Z / (1 + square / n) * np.sqrt(share * (1 - share) / n + square / (4 * n * n))
     return Share(share, max(0.0, float(middle - reach)), min(1.0, float(middle + reach)))

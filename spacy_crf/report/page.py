@@ -53,7 +53,8 @@ def render(title: str, subjects: Sequence[Judged], *, curve: Sequence[tuple[floa
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters["percent"] = lambda share: f"{100 * (share.value if isinstance(share, Share) else share):.1f}"
     environment.filters["part"] = lambda number: f"{number:.2f}"
-    style, script = Markup(source("page.css")), Markup(source("page.js"))
+    style = Markup(source("page.css"))
+    script = Markup(source("page.js"))
     return environment.from_string(source("page.html.jinja")).render(
         title=title,
         version=f"spacy-crf {__version__}",
@@ -70,7 +71,8 @@ def render(title: str, subjects: Sequence[Judged], *, curve: Sequence[tuple[floa
 
 
 def _section(judged: Judged) -> dict[str, Any]:
-    rows, labels = scores(judged), labels_of(judged.cases)
+    rows = scores(judged)
+    labels = labels_of(judged.cases)
     found: list[Any] = [case for case in judged.cases if case.found and case.found.probability is not None]
     probabilities = np.array([case.found.probability for case in found], dtype=np.float64)
     trusted = calibration(probabilities, np.array([case.kind == "right" for case in found], dtype=bool))
@@ -147,7 +149,8 @@ def parts(text: str, case: Optional[Case]) -> list[tuple[str, str]]:
     if case is None:
         return [(shorter(text, MOST_OF_TEXT), "")]
     first, last = case.places
-    begin, end = max(0, first - AROUND), min(len(text), last + AROUND)
+    begin = max(0, first - AROUND)
+    end = min(len(text), last + AROUND)
     marks = [(name, mention) for name, mention in (("gold", case.gold), ("found", case.found)) if mention]
     cuts = sorted({begin, end, *(place for _, mention in marks for place in (mention.start, mention.end))})
     pieces = []

@@ -16,7 +16,9 @@ from ..errors import Errors
 from ..pipeline.corpora import doc_bin, docs_in
 from . import mapped
 
-_TOKENS, _DOCS = 4096, 64  # largest size of a piece, except for its last text
+# largest size of a piece, except for its last text
+_TOKENS = 4096
+_DOCS = 64
 
 
 class Pieces:
@@ -85,12 +87,14 @@ class Pieces:
 
 
 def _pieces(examples: Iterable[Example]) -> Iterator[list[Example]]:
-    piece, size = [], 0
+    piece = []
+    size = 0
     for example in examples:
         piece.append(example)
         size += len(example.predicted)
         if size >= _TOKENS or len(piece) == _DOCS:
             yield piece
-            piece, size = [], 0
+            piece = []
+            size = 0
     if piece:
         yield piece

@@ -95,7 +95,8 @@ class File:
                 if min(shape, default=0) < 0:
                     raise ValueError(f"an array of {kind} has the shape {shape}")
                 end = at + dtype.itemsize * int(np.prod(shape))
-                array, at = np.frombuffer(octets[at:end], dtype=dtype).reshape(shape), _aligned(end)
+                array = np.frombuffer(octets[at:end], dtype=dtype).reshape(shape)
+                at = _aligned(end)
                 return array
 
             self.value = json.loads(said, object_hook=with_array)

@@ -54,7 +54,8 @@ class SumTree:
                 other = self.left.pop(neighbour)
                 gradient = np.add(other.gradient, terms.gradient, out=other.gradient)
                 terms = LossTerms(other.value + terms.value, other.n_impossible + terms.n_impossible, gradient)
-            level, place = level + 1, place >> 1
+            level = level + 1
+            place = place >> 1
         if not terms.gradient.flags.writeable:  # arrays from workers lie in the read-only memory of the message
             terms = terms._replace(gradient=terms.gradient.copy())
         self.left[level, place] = terms
@@ -104,8 +105,11 @@ class MixedEpochs(Weights):
         signature: tuple[int, ...],
     ):
         super().__init__(model)
-        self.loss, self.signature, self._ask = loss, signature, ask
-        self.n_sequences, self._shares = sum(n_sequences), shares_of(n_sequences, mixing)
+        self.loss = loss
+        self.signature = signature
+        self._ask = ask
+        self.n_sequences = sum(n_sequences)
+        self._shares = shares_of(n_sequences, mixing)
         size = int(self._starts[-1])
         # The main process has no corpus, and its slots are the weights, see `types.ChainCorpus`
         none = np.zeros(0, dtype=np.int64)
@@ -136,14 +140,16 @@ def _told(run: OnlineRun) -> OnlineRun:
 
 def begin_part(lesson: Lesson, objective: SequenceObjective) -> dict[str, float]:
     """Prepare a run on a part of its corpus. RETURNS (dict[str, float]): The initial numbers of the run."""
-    optimizer, own = lesson.optimizer, _in_slots(lesson, objective)
+    optimizer = lesson.optimizer
+    own = _in_slots(lesson, objective)
     optimizer.prepare(objective, optimizer.pass_through(objective), own, lesson.key)
     return own.numbers
 
 
 def walk_part(lesson: Lesson, objective: SequenceObjective, part: int) -> tuple[float, Floats]:
     """Run an epoch on one part of a corpus, from the weights that all parts share. RETURNS: The loss, and a `mixture`."""
-    optimizer, own = lesson.optimizer, _in_slots(lesson, objective)
+    optimizer = lesson.optimizer
+    own = _in_slots(lesson, objective)
     # The first part gets the seed of an undivided corpus
     seed = (optimizer.seed, own.iteration, part) if part else (optimizer.seed, own.iteration)
     loss = optimizer.epoch(optimizer.pass_through(objective), own, objective, seed, lesson.key)
@@ -160,7 +166,8 @@ def mixture(optimizer: OnlineOptimizer, run: OnlineRun, slots: Any) -> Floats:
 
 def take_mixture(optimizer: OnlineOptimizer, run: OnlineRun, mixed: Floats) -> None:
     """Store an average of mixtures in a run whose slots are the weights."""
-    names, size = sorted(run.arrays), len(run.slots)
+    names = sorted(run.arrays)
+    size = len(run.slots)
     run.slots, *arrays, numbers = np.split(mixed, size * np.arange(1, len(names) + 2))
     *numbers, run.count = numbers.tolist()
     run.numbers = dict(zip(sorted(run.numbers), numbers))
@@ -172,12 +179,14 @@ def take_mixture(optimizer: OnlineOptimizer, run: OnlineRun, mixed: Floats) -> N
 
 def _in_slots(lesson: Lesson, objective: SequenceObjective) -> OnlineRun:
     """Copy the lesson's run, whose slots are the weights, for a part of its corpus."""
-    corpus, run = objective.corpus, lesson.run
+    corpus = objective.corpus
+    run = lesson.run
     own = OnlineRun(run.layout, run.weights, np.zeros(len(corpus.learned)), iteration=run.iteration)
     own.slots[corpus.slot_of_weight] = run.slots
     own.slots[corpus.forbidden] = -np.inf
     lesson.optimizer.start(own, objective)
     for name, array in run.arrays.items():
         own.arrays[name][corpus.slot_of_weight] = array
-    own.numbers, own.count = dict(run.numbers), run.count
+    own.numbers = dict(run.numbers)
+    own.count = run.count
     return own

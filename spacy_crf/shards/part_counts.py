@@ -61,7 +61,8 @@ def expect_counts(model: Model, part: Any) -> None:
         for name, table in of_part.items():
             if "keys" not in table:
                 continue
-            n_rows, widths = len(table["keys"]), table["widths"]
+            n_rows = len(table["keys"])
+            widths = table["widths"]
             templates, strings = json.loads(table["spelled"].tobytes())
             of_file("keys", table["keys"], np.uint64, (None,), copied=False)
             sizes = {len(table[of_rows]) for of_rows in ("counts", "widths", "n_parts", "template_of")}
@@ -106,7 +107,8 @@ def put_together(model: Model, vocab: Vocab, n_states: int, parts: Callable[[], 
         {name: TableSum(table) for name, table in layer.attrs["role"].features(layer).tables.items()}
         for layer in model.layers
     ]
-    met, observed = np.zeros(2, dtype=np.int64), np.zeros((n_states + 2, n_states), dtype=np.uint8)
+    met = np.zeros(2, dtype=np.int64)
+    observed = np.zeros((n_states + 2, n_states), dtype=np.uint8)
     clustered = [ClusteredWords.none(len(of_layer.clusters)) for of_layer in _with_clusters(model)]
     for part in parts():
         for of_layer, of_part in zip(sums, part["tables"]):
@@ -146,7 +148,8 @@ class TableSum:
     """
 
     def __init__(self, empty: Table):
-        self._empty, self._n_columns = empty, empty.n_columns
+        self._empty = empty
+        self._n_columns = empty.n_columns
         self._is_hashed = not isinstance(empty.index, FeatureIndex)  # hashed features have no names, and share rows
         self._rows = HashTable()
         self._rows.slots_per_key = 2  # this hash table is the largest object while parts are joined
@@ -183,8 +186,10 @@ class TableSum:
         if self._is_hashed:
             return 0
         self._kept = (self._counts >= min_count) & self._seen.any(axis=1)
-        self._keys, self._rows = self._rows.keys[self._kept], HashTable()
-        self._counts, self._seen = self._counts[self._kept], self._seen[self._kept]
+        self._keys = self._rows.keys[self._kept]
+        self._rows = HashTable()
+        self._counts = self._counts[self._kept]
+        self._seen = self._seen[self._kept]
         return len(self._kept)
 
     @property
@@ -196,7 +201,8 @@ class TableSum:
         if self._is_hashed:
             return
         new = self._new.pop(0)
-        begin, self._named = self._named, self._named + int(new.sum())
+        begin = self._named
+        self._named = self._named + int(new.sum())
         new[new] = self._kept[begin : self._named]
         n_parts = part["n_parts"]
         parts = part["parts"][np.repeat(new, n_parts)]

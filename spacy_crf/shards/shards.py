@@ -148,8 +148,11 @@ class ShardedTraining:
     """
 
     def __init__(self, shards: Shards, pipe: "CRFPipe", nlp: Language, kind: str):
-        self.shards, self._pipe, self.kind = shards, pipe, kind
-        folder, head = WorkFolder(str(shards.path.absolute()), Errors.CRF472), _head(shards, pipe, nlp)
+        self.shards = shards
+        self._pipe = pipe
+        self.kind = kind
+        folder = WorkFolder(str(shards.path.absolute()), Errors.CRF472)
+        head = _head(shards, pipe, nlp)
         folder.make()
         self._lock = shared_lock(shards.path)
         self._manifest = Manifest(folder, head, first=_FROZEN, is_entry=_is_entry)
@@ -279,7 +282,8 @@ class ShardedTraining:
         return found
 
     def _sum(self, verb: str, told: Any) -> LossTerms:
-        n, workers = self.shards.n, self.shards.workers
+        n = self.shards.n
+        workers = self.shards.workers
         bounds = [number * n // workers for number in range(workers + 1)]
         tasks = [ShardTask(verb, *both) for both in pairwise(bounds)]
         tree = SumTree(n)
@@ -307,7 +311,8 @@ class _SumOfFiles:
     """The sum of arrays, one in each of several files. Only the slices that are read are in memory."""
 
     def __init__(self, files: list[mapped.File], number: int):
-        self._files, self._arrays = files, [file.value[number] for file in files]
+        self._files = files
+        self._arrays = [file.value[number] for file in files]
 
     def __getitem__(self, here: slice) -> Floats:
         first, *others = self._arrays
@@ -324,7 +329,8 @@ class ShardedObjective(Variables):
 
     def __init__(self, model: Any, ties: Ties, ask: Callable[[Floats], LossTerms], signature: tuple):
         super().__init__(model, ties)
-        self._ask, self.signature = ask, signature
+        self._ask = ask
+        self.signature = signature
         self.n_impossible = 0
 
     def evaluate(self, weights: Floats) -> tuple[float, Floats]:
@@ -336,7 +342,10 @@ class ShardedCorpus(PreparedCorpus):
     """The corpus that the component was initialized with, in shards."""
 
     def __init__(self, pipe: "CRFPipe", training: ShardedTraining, n_tokens: int, found: list[Any]):
-        self._pipe, self._training, self.n_tokens, self.kind = pipe, training, n_tokens, training.kind
+        self._pipe = pipe
+        self._training = training
+        self.n_tokens = n_tokens
+        self.kind = training.kind
         self._knows = self._of_pipe()
         self._saved_at = -1  # the iteration of the last checkpoint, -1 before the first step
         if self.kind == "sequences":
@@ -362,7 +371,8 @@ class ShardedCorpus(PreparedCorpus):
     def after_step(self, optimizer: Any) -> None:
         """Write a checkpoint if one is due. RAISES (ValueError): CRF475 if the disk is full; the previous checkpoint stays."""
         name = self._pipe.name
-        at, is_over = optimizer.iterations_made(name), optimizer.stop_reason(name) is not None
+        at = optimizer.iterations_made(name)
+        is_over = optimizer.stop_reason(name) is not None
         if at > self._saved_at and (is_over or at >= self._saved_at + self._training.shards.checkpoint_every):
             with mapped.whole(self._training.shards.path / _CHECKPOINT) as file:
                 seal_into(file, _SAVED, optimizer.checkpoint(name))

@@ -27,8 +27,12 @@ from .part_counts import counted, counts_all
 if TYPE_CHECKING:
     from ..pipeline.prediction import CRFPipe
 
-COUNTED, PREPARED, MARKS, SHARD = "counted-{:05}", "prepared-{:05}", "marks-{:05}", "shard-{:05}"
-FROZEN, VARIABLES = "frozen", "variables"
+COUNTED = "counted-{:05}"
+PREPARED = "prepared-{:05}"
+MARKS = "marks-{:05}"
+SHARD = "shard-{:05}"
+FROZEN = "frozen"
+VARIABLES = "variables"
 
 
 class ShardTask(NamedTuple):
@@ -50,7 +54,10 @@ class ShardWork:
     def __init__(self, folder: str, n: int, digest: int, pipe: bytes, threads: int):
         os.environ["SPACY_CRF_THREADS"] = str(threads)
         announcements.setLevel(logging.WARNING)
-        self._folder, self._n, self._digest, self._pipe = Path(folder), n, digest, pipe
+        self._folder = Path(folder)
+        self._n = n
+        self._digest = digest
+        self._pipe = pipe
         self._pieces = Pieces(self._folder / "corpus")
         self._shards: dict[int, CorpusObjective] = {}
         self._files: dict[int, mapped.File] = {}  # the files of these shards
@@ -118,7 +125,8 @@ class ShardWork:
         """Run an epoch on each shard, and sum the weighted results as far as the tree allows."""
         tree = SumTree(self._n)
         for number in range(task.begin, task.end):
-            objective, value = self._laid_out(number, lesson), 0.0
+            objective = self._laid_out(number, lesson)
+            value = 0.0
             if objective is None:
                 found = mixture(lesson.optimizer, lesson.run, slice(None))
             else:

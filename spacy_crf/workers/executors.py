@@ -109,16 +109,20 @@ class Processes(Executor):
 
 class _ProcessStaff:
     def __init__(self, make: Maker, workers: int):
-        self._make, self._workers = make, workers
+        self._make = make
+        self._workers = workers
         self.processes: dict[int, _Process] = {}  # processes by their place
 
     def run(self, tasks: Iterable[Any], shared: Any = None) -> Iterator[tuple[Any, Any]]:
-        left, deaths, idle = list(tasks)[::-1], Counter(), list(range(self._workers))
+        left = list(tasks)[::-1]
+        deaths = Counter()
+        idle = list(range(self._workers))
         busy: dict[Connection, tuple[int, Any]] = {}  # place and task of each process
 
         def give() -> None:
             while left and idle:
-                place, task = idle.pop(0), left.pop()
+                place = idle.pop(0)
+                task = left.pop()
                 if place not in self.processes:
                     self.processes[place] = _Process(self._make)
                 busy[self.processes[place].connection] = place, task
@@ -231,7 +235,10 @@ class Ray(Executor):
             raise ImportError(
                 Errors.CRF781.format(what="The executor 'ray'", package="Ray", reason=error, install="'spacy-crf[ray]'")
             ) from None
-        self.workers, self.address, self.cores, self._ray = workers, address, cores, ray
+        self.workers = workers
+        self.address = address
+        self.cores = cores
+        self._ray = ray
 
     @contextmanager
     def staff(self, make: Maker) -> Iterator["_RayStaff"]:
@@ -262,7 +269,8 @@ class Ray(Executor):
 
 class _RayStaff:
     def __init__(self, executor: Ray, make: Maker):
-        self._executor, self._ray = executor, executor._ray
+        self._executor = executor
+        self._ray = executor._ray
         hire = self._ray.remote(_Worker).options(num_cpus=executor.cores).remote
         self._hire = lambda: hire(make)
         self._actors: list[Any] = []  # workers by their place
@@ -271,7 +279,9 @@ class _RayStaff:
     def run(self, tasks: Iterable[Any], shared: Any = None) -> Iterator[tuple[Any, Any]]:
         """Run tasks, see `Executor.staff`. RAISES (ValueError): CRF782 if no worker gets ready, CRF783 if workers have other
         versions than this process, CRF739 if they can't import the function that does tasks."""
-        ray, deaths, left = self._ray, Counter(), list(tasks)[::-1]
+        ray = self._ray
+        deaths = Counter()
+        left = list(tasks)[::-1]
         shared = None if shared is None else ray.put(shared)  # once for each machine
         while len(self._actors) < min(self._executor.workers, len(left)):
             self._replace(len(self._actors))
@@ -281,7 +291,8 @@ class _RayStaff:
 
         def give() -> None:
             while left and idle:
-                place, task = idle.pop(0), left.pop()
+                place = idle.pop(0)
+                task = left.pop()
                 running[self._actors[place].do.remote(task, shared)] = place, task
 
         while left or running:

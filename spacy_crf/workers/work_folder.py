@@ -21,7 +21,8 @@ from ..errors import Errors, Warnings, announcements, shown
 from ..whole_files import is_unfinished, room_for, unfinished_name
 from .file_systems import LOCAL, file_system
 
-MANIFEST, LOCK = "manifest.jsonl", "lock"
+MANIFEST = "manifest.jsonl"
+LOCK = "lock"
 _SHARE = 0.01  # largest share of the time for writing the manifest, which grows with the work
 _SECONDS = 2.0  # shortest time between two writes of the manifest
 # The byte that is locked. On Windows other processes can't read it, so it lies behind the bytes that name the process.
@@ -137,7 +138,8 @@ class WorkFolder:
     """
 
     def __init__(self, folder: str, error: str = Errors.CRF786):
-        self.folder, self._error = folder, error
+        self.folder = folder
+        self._error = error
         self._system, self._root = file_system(folder)
 
     def refusal(self, reason: str) -> ValueError:
@@ -231,7 +233,8 @@ class Manifest:
         first: Optional[str] = None,
         is_entry: Callable[[Any, Any], bool] = lambda key, known: True,
     ):
-        self._folder, self.head = folder, head
+        self._folder = folder
+        self.head = head
         self._is_entry = is_entry
         self.done: dict[Any, Any] = {}
         self._next = 0.0  # time of the next write

@@ -56,7 +56,8 @@ def aggregate_cli(
     names = known if labels is None else [label.strip() for label in labels.split(",")]
     checks.labels("--labels", names, known)
     checks.expect(names, OWNER, "--spans-key", spans_key, "keys of spans with labels: all of these lists are empty")
-    said, starts = votes(docs, keys, names), DocBatch(docs).bounds
+    said = votes(docs, keys, names)
+    starts = DocBatch(docs).bounds
     _, words = np.unique(read_attributes(docs, [LOWER])[:, 0], return_inverse=True)
     with progress_bar("aggregating") as progress:
         found = aggregate(

@@ -156,8 +156,10 @@ def _edges(known: Any, template: "LearnedGraph", together: Any) -> list[Edge]:
     """The pairs that a template finds, the strongest first."""
     from ..gaussian_graph import graphical_lasso, partial_correlations
 
-    strengths, correlation = template.strengths(known), known.correlation
-    partial, names = partial_correlations(graphical_lasso(correlation, template.l1, known.owner)), known.labels
+    strengths = template.strengths(known)
+    correlation = known.correlation
+    partial = partial_correlations(graphical_lasso(correlation, template.l1, known.owner))
+    names = known.labels
     return [
         Edge(names[j], names[k], round(together[j, k]), *(float(of[j, k]) for of in (strengths, correlation, partial)))
         for (j, k), _ in template.pairs(known)

@@ -54,17 +54,20 @@ def report_numbers_cli(
 
     check_writable(output, data)
     nlp = load_pipeline(model)
-    scorers, examples = _scorers(nlp, component), read_examples(data, nlp)
+    scorers = _scorers(nlp, component)
+    examples = read_examples(data, nlp)
     for example, doc in zip(examples, nlp.pipe(example.predicted for example in examples)):
         example.predicted = doc
-    drawn, rows = [], []
+    drawn = []
+    rows = []
     for pipe in scorers:
         scores = pipe.score(examples)
         points = [*zip(*(numbers.tolist() for numbers in pipe.annotation.compared(examples)))]
         drawn += [scatter(pipe.name, points)] if points else []
         shown = ("" if scores[name] is None else f"{scores[name]:.4g}" for name in _SCORES)
         rows.append((pipe.name, f"{len(points):,}", *shown))
-    title, caption = f"{name_of(nlp, model)} on {data.name}", counted(len(examples), "text")
+    title = f"{name_of(nlp, model)} on {data.name}"
+    caption = counted(len(examples), "text")
     columns = ("component", "numbers", *_SCORES.values())
     write_whole(output, table_page(title, caption, Chart("".join(drawn)), columns, rows).encode("utf8"))
     msg.good(f"Report in {output}")

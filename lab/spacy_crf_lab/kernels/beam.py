@@ -26,7 +26,9 @@ def _choose(values, n, beam, chosen):
     RETURNS (int): Number of places.
     """
     width, margin = beam
-    found, least = 0, -np.inf  # of the values from `least` down none is kept
+    # of the values from `least` down none is kept
+    found = 0
+    least = -np.inf
     for k in range(n):
         if values[k] > least:
             m = min(found, width - 1)
@@ -47,8 +49,14 @@ def _advance(row, kept, n, matrices, k, values):
     """values[j] = max(values[j], row[i] + matrices[k, i, j]) for n kept states i (int64[>= n]), four at a time; the last of them
     counts again where fewer than four are left."""
     for m in range(0, n, LANES):
-        h, i, o, p = kept[m], kept[min(m + 1, n - 1)], kept[min(m + 2, n - 1)], kept[min(m + 3, n - 1)]
-        a, c, d, e = row[h], row[i], row[o], row[p]
+        h = kept[m]
+        i = kept[min(m + 1, n - 1)]
+        o = kept[min(m + 2, n - 1)]
+        p = kept[min(m + 3, n - 1)]
+        a = row[h]
+        c = row[i]
+        d = row[o]
+        e = row[p]
         for j in range(len(values)):
             upper = max(a + matrices[k, h, j], c + matrices[k, i, j])
             lower = max(d + matrices[k, o, j], e + matrices[k, p, j])
@@ -68,10 +76,14 @@ def viterbi(scores, leaving, beam, states, totals):
     tokens, size = emissions.shape
     step = 1 if transitions.shape[0] > 1 else 0
     beam = min(beam[0], size), beam[1]
-    kept, counts = np.empty((tokens, beam[0]), dtype=np.int64), np.empty(tokens, dtype=np.int64)
-    delta, now, ranks = np.empty((tokens, size)), np.empty(size), np.empty(size)
+    kept = np.empty((tokens, beam[0]), dtype=np.int64)
+    counts = np.empty(tokens, dtype=np.int64)
+    delta = np.empty((tokens, size))
+    now = np.empty(size)
+    ranks = np.empty(size)
     for b in range(starts.shape[0] - 1):
-        begin, end = starts[b], starts[b + 1]
+        begin = starts[b]
+        end = starts[b + 1]
         if begin == end:
             totals[b] = 0.0
             continue
@@ -90,11 +102,14 @@ def viterbi(scores, leaving, beam, states, totals):
         best, totals[b] = best_end(delta, end - 1, last)
         states[begin:end] = best
         for t in range(end - 1, begin if best >= 0 else end, -1):
-            after, score, best = best, -np.inf, size
+            after = best
+            score = -np.inf
+            best = size
             for i in kept[t - 1, : counts[t - 1]]:
                 through = delta[t - 1, i] + transitions[t * step, i, after]
                 if through > score or (through == score and i < best):
-                    best, score = i, through
+                    best = i
+                    score = through
             states[t - 1] = best
 
 
@@ -116,9 +131,12 @@ def search(log_potentials, leaving, beam, left, states, totals):
     step = 1 if transitions.shape[0] > 1 else 0
     beam = min(beam[0], size), beam[1]
     chosen = np.empty(beam[0], dtype=np.int64)
-    entered, now, ranks = np.empty(opening.shape), np.empty(size), np.empty(size)
+    entered = np.empty(opening.shape)
+    now = np.empty(size)
+    ranks = np.empty(size)
     for b in range(starts.shape[0] - 1):
-        begin, end = starts[b], starts[b + 1]
+        begin = starts[b]
+        end = starts[b + 1]
         if begin == end:
             totals[b] = 0.0
             continue
@@ -171,12 +189,15 @@ def search_lattice(level, scores, weights, leaving, beam, starts, kept, states, 
     for t in range(len(node_starts) - 1):
         most = max(most, node_starts[t + 1] - node_starts[t])
     beam = min(beam[0], most), beam[1]
-    chosen, ranks = np.empty(beam[0], dtype=np.int64), np.empty(most)
-    delta, back = np.empty(len(symbol)), np.empty(len(symbol), dtype=np.int64)
+    chosen = np.empty(beam[0], dtype=np.int64)
+    ranks = np.empty(most)
+    delta = np.empty(len(symbol))
+    back = np.empty(len(symbol), dtype=np.int64)
     before = np.empty(most, dtype=np.int64)  # the nodes that are kept of the token before, in their order
     kept[:] = False
     for b in range(starts.shape[0] - 1):
-        begin, end = starts[b], starts[b + 1]
+        begin = starts[b]
+        end = starts[b + 1]
         if begin == end:
             totals[b] = 0.0
             continue
@@ -184,13 +205,16 @@ def search_lattice(level, scores, weights, leaving, beam, starts, kept, states, 
         for t in range(begin, end):
             nodes = node_starts[t + 1] - node_starts[t]
             for v in range(node_starts[t], node_starts[t + 1]):
-                best, back[v] = 0.0 if t == begin else -np.inf, -1
-                first, behind = source[v], source[v] + arcs[v + 1] - arcs[v]
+                best = 0.0 if t == begin else -np.inf
+                back[v] = -1
+                first = source[v]
+                behind = source[v] + arcs[v + 1] - arcs[v]
                 m = np.searchsorted(before[:n_before], first)
                 while m < n_before and before[m] < behind:
                     score = delta[before[m]] + weights[arcs[v] + before[m] - first]
                     if score > best:
-                        best, back[v] = score, before[m]
+                        best = score
+                        back[v] = before[m]
                     m += 1
                 delta[v] = best + scores[v]
             found = nodes

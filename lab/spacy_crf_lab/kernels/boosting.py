@@ -66,10 +66,13 @@ def add_leaves(leaves, values, scores):
 @helper
 def _gain(sums, total, l2):
     """sum_k g²/(h + l2) of both sides of a split, from the sums of one side and of both: [2S], first g, then h."""
-    size, found = len(sums) // 2, 0.0
+    size = len(sums) // 2
+    found = 0.0
     for k in range(size):
-        g, h = sums[k], sums[size + k]
-        other_g, other_h = total[k] - g, max(total[size + k] - h, 0.0)
+        g = sums[k]
+        h = sums[size + k]
+        other_g = total[k] - g
+        other_h = max(total[size + k] - h, 0.0)
         found += g * g / (h + l2) + other_g * other_g / (other_h + l2)
     return found
 
@@ -87,7 +90,8 @@ def find_splits(features, tokens, ends, cut_starts, place, derivatives, totals, 
     sums (float64[O, 2S]): All 0, before and afterwards.
     """
     width = derivatives.shape[1]
-    met, is_met = np.empty(len(totals), dtype=np.int32), np.zeros(len(totals), dtype=np.bool_)
+    met = np.empty(len(totals), dtype=np.int32)
+    is_met = np.zeros(len(totals), dtype=np.bool_)
     for f in range(features[0], features[1]):
         n_met = 0
         at = ends[cut_starts[f] - 1] if cut_starts[f] > 0 else 0
@@ -100,7 +104,8 @@ def find_splits(features, tokens, ends, cut_starts, place, derivatives, totals, 
                         is_met[o] = True
                         met[n_met] = o
                         n_met += 1
-                    target, source = sums[o], derivatives[t]
+                    target = sums[o]
+                    source = derivatives[t]
                     for k in range(width):
                         target[k] += source[k]
             at = ends[cut]
@@ -123,7 +128,8 @@ def add_up(leaf_of, derivatives, sums):
     """
     for t in range(len(leaf_of)):
         if leaf_of[t] >= 0:
-            target, source = sums[leaf_of[t]], derivatives[t]
+            target = sums[leaf_of[t]]
+            source = derivatives[t]
             for k in range(len(source)):
                 target[k] += source[k]
 

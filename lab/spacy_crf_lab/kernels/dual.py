@@ -28,8 +28,10 @@ class ScoreTable(NamedTuple):
 
 def make_table(corpus: ChainCorpus, room: PassBuffers) -> ScoreTable:
     """The rows of all sequences of a corpus, beside its work space."""
-    work, segments = room.work, room.segments
-    scores, derivatives = (work.nodes, work.chain), (work.d_nodes, work.d_chain)
+    work = room.work
+    segments = room.segments
+    scores = (work.nodes, work.chain)
+    derivatives = (work.d_nodes, work.d_chain)
     n_tokens = np.diff(corpus.starts)
     heights = [n_tokens, np.full(len(n_tokens), corpus.n_states + 2)]
     if segments is not None:
@@ -95,11 +97,15 @@ def ascend(
 def _move_mean(corpus, work, pairs, segments, table, ascent, b):
     """Lacoste-Julien, Jaggi, Schmidt & Pletscher 2013, algorithm 3: each sequence keeps the mean of the labellings that it met,
     and moves it towards its most violating labelling by the best step."""
-    weights, l2, uses, dual = ascent.weights, ascent.l2, ascent.uses, ascent.dual
+    weights = ascent.weights
+    l2 = ascent.l2
+    uses = ascent.uses
+    dual = ascent.dual
     cost = _cost(corpus, work.d_nodes, b, ascent.costs)
     mean = uses[table.rows[b, 0] : table.rows[b, -1]]
     n_slots = _aim(corpus, work, pairs, segments, table, b, mean)
-    slots, amounts = work.slots[:n_slots], work.amounts[:n_slots]
+    slots = work.slots[:n_slots]
+    amounts = work.amounts[:n_slots]
     slope, square = _along(slots, amounts, weights, l2)
     # The dual is sum of costs - |sum of uses|² / 4 l2, and w = -uses / 2 l2.
     gap = slope + cost - dual[b]
@@ -120,9 +126,17 @@ def _move_distribution(corpus, work, pairs, chains, segments, table, ascent, b):
 
     RETURNS (float): The log partition.
     """
-    weights, l2, dual, rates, first = ascent.weights, ascent.l2, ascent.dual, ascent.rates, ascent.first
-    rows, n, weight = table.rows[b], corpus.starts[b + 1] - corpus.starts[b], corpus.weights[b]
-    mean, theta, scores = ascent.uses[rows[0] : rows[-1]], ascent.theta[rows[0] : rows[-1]], table.room
+    weights = ascent.weights
+    l2 = ascent.l2
+    dual = ascent.dual
+    rates = ascent.rates
+    first = ascent.first
+    rows = table.rows[b]
+    n = corpus.starts[b + 1] - corpus.starts[b]
+    weight = corpus.weights[b]
+    mean = ascent.uses[rows[0] : rows[-1]]
+    theta = ascent.theta[rows[0] : rows[-1]]
+    scores = table.room
     _copy(table.scores, rows, table.ascent, False)  # with the cost
     log_z = 0.0
     for _ in range(20):
@@ -145,7 +159,8 @@ def _move_distribution(corpus, work, pairs, chains, segments, table, ascent, b):
             cover(work, segments, n, corpus.n_states)
         cost = _cost(corpus, work.d_nodes, b, ascent.costs)
         n_slots = _aim(corpus, work, pairs, segments, table, b, mean)
-        slots, amounts = work.slots[:n_slots], work.amounts[:n_slots]
+        slots = work.slots[:n_slots]
+        amounts = work.amounts[:n_slots]
         slope, square = _along(slots, amounts, weights, l2)
         # Where a distribution has all its mass at one labelling growth is nothing but rounding, yet theta has to move on.
         growth = cost - dual[b] + slope - square / 4.0

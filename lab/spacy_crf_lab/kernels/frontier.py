@@ -67,7 +67,8 @@ def _continued(frontier, t, n_labels, into):
 def _weigh(factors, frontier, t, scale, out):
     """Set out (float64[A, S]) to the factors of a token and of the ties that end at it, divided by a scale."""
     own, _, tables, label_of = factors
-    n_labels, n_open = tables.shape[1], frontier.n_open[t]
+    n_labels = tables.shape[1]
+    n_open = frontier.n_open[t]
     for a in range(len(out)):
         for y in range(out.shape[1]):
             out[a, y] = own[t, y] / scale
@@ -83,7 +84,9 @@ def _weigh(factors, frontier, t, scale, out):
 @helper
 def _behind(factors, frontier, t, sums, into, before):
     """Set before (float64[A', S]) to the sums behind a token."""
-    label_of, n_labels, opens = factors.label_of, factors.tables.shape[1], frontier.opens[t]
+    label_of = factors.label_of
+    n_labels = factors.tables.shape[1]
+    opens = frontier.opens[t]
     _continued(frontier, t, n_labels, into)
     before[:] = 0.0
     for a in range(len(sums)):
@@ -100,11 +103,15 @@ def sum_up(factors, frontier, weight, d_own, d_steps, d_tables):
     own, steps, tables, label_of = factors
     starts, (n_tokens, size), n_labels = frontier.starts, own.shape, tables.shape[1]
     most = n_labels ** (frontier.n_open.max() + 1)
-    sums, scales, log_z = np.empty((starts[n_tokens], size)), np.ones(n_tokens), 0.0
+    sums = np.empty((starts[n_tokens], size))
+    scales = np.ones(n_tokens)
+    log_z = 0.0
     into = np.empty(most, dtype=np.int64)
-    before, factor = np.zeros((most, size)), np.empty((most, size))
+    before = np.zeros((most, size))
+    factor = np.empty((most, size))
     for t in range(n_tokens):
-        here, k = sums[starts[t] : starts[t + 1]], t if len(steps) > 1 else 0
+        here = sums[starts[t] : starts[t + 1]]
+        k = t if len(steps) > 1 else 0
         _weigh(factors, frontier, t, 1.0, factor[: len(here)])
         here[:] = 1.0 if t == 0 else 0.0
         for a in range(len(here) if t > 0 else 0):
@@ -126,9 +133,11 @@ def sum_up(factors, frontier, weight, d_own, d_steps, d_tables):
     if not len(d_own):
         return log_z
     # told[a, y]: the derivative of the log partition with respect to sums[t][a, y]
-    told, others = np.full((most, size), 1.0 / total), np.empty((most, size))
+    told = np.full((most, size), 1.0 / total)
+    others = np.empty((most, size))
     for t in range(n_tokens - 1, -1, -1):
-        here, n_open = sums[starts[t] : starts[t + 1]], frontier.n_open[t]
+        here = sums[starts[t] : starts[t + 1]]
+        n_open = frontier.n_open[t]
         for a in range(len(here)):
             for y in range(size):
                 d_own[t, y] += weight * here[a, y] * told[a, y]
@@ -136,14 +145,16 @@ def sum_up(factors, frontier, weight, d_own, d_steps, d_tables):
             for a in range(len(here)):
                 other = _label(a, frontier.place[e], n_open, n_labels)
                 for y in range(size):
-                    label, p = label_of[y], weight * here[a, y] * told[a, y]
+                    label = label_of[y]
+                    p = weight * here[a, y] * told[a, y]
                     if frontier.is_turned[e]:
                         d_tables[frontier.kind[e], label, other] += p
                     else:
                         d_tables[frontier.kind[e], other, label] += p
         if t == 0:
             break
-        k, last = t if len(steps) > 1 else 0, sums[starts[t - 1] : starts[t]]
+        k = t if len(steps) > 1 else 0
+        last = sums[starts[t - 1] : starts[t]]
         _weigh(factors, frontier, t, scales[t], factor[: len(here)])
         factor[: len(here)] *= told[: len(here)]
         _behind(factors, frontier, t - 1, last, into, before[: len(here)])

@@ -21,10 +21,13 @@ def add_gains(tokens, rows, values, columns, expected, observed, factors, wanted
     """
     n_columns = expected.shape[1]
     for k in range(len(rows)):
-        s, t = rows[k], tokens[k]
+        s = rows[k]
+        t = tokens[k]
         if s >= 0:
             value = float(values[k]) if len(values) > 0 else 1.0
-            is_whole, c, ends = columns[s] == n_columns, 0, False
+            is_whole = columns[s] == n_columns
+            c = 0
+            ends = False
             while not ends:
                 if is_whole:
                     ends = c == n_columns - 1
@@ -32,7 +35,8 @@ def add_gains(tokens, rows, values, columns, expected, observed, factors, wanted
                     ends = columns[s] < 0
                     c = -1 - columns[s] if ends else columns[s]
                 if wanted[s]:
-                    p, grown = expected[t, c], math.exp(value * moves[s])
+                    p = expected[t, c]
+                    grown = math.exp(value * moves[s])
                     total = 1.0 + p * (grown - 1.0)
                     if len(slopes) > 0:
                         q = p * grown / total

@@ -22,7 +22,8 @@ def _factorize(begin, at, first, end, factor):
         row = at[i] - begin[i]  # where entry 0 of the row would be
         square = factor[row + i]
         for j in range(begin[i], i):
-            other, entry = at[j] - begin[j], factor[row + j]
+            other = at[j] - begin[j]
+            entry = factor[row + j]
             for k in range(max(begin[i], begin[j]), j):
                 entry -= factor[row + k] * factor[other + k]
             entry /= factor[other + j]
@@ -64,7 +65,8 @@ def _invert(begin, at, reach, first, end, factor, inverse):
                 total = 1.0 / diagonal if i == j else 0.0
                 for k in range(j + 1, reach[j] + 1):
                     if begin[k] <= j:
-                        high, low = max(i, k), min(i, k)
+                        high = max(i, k)
+                        low = min(i, k)
                         total -= inverse[at[high] - begin[high] + low] * factor[at[k] - begin[k] + j]
                 inverse[at[i] - begin[i] + j] = total / diagonal
 
@@ -75,7 +77,8 @@ def lay_out(source, target, begin, reach, at):
     the last row with an entry in each column or an earlier one; at (int64[N + 1]), the place of the first entry of each row."""
     n = len(begin)
     for i in range(n):
-        begin[i], reach[i] = i, i
+        begin[i] = i
+        reach[i] = i
     for e in range(len(source)):
         begin[target[e]] = min(begin[target[e]], source[e])
     for i in range(n):
@@ -117,10 +120,14 @@ def sum_up(
     log_z (float64[B]), mean, variance (float64[N]), d_f (float64[N]): Are set; the variance of known numbers is 0.
     d_shared (float64[1 + M]): Derivatives by the logarithms of the precision and of the strengths, which are added.
     """
-    factor, inverse, e = np.zeros(at[len(f)]), np.empty(at[len(f)]), 0
+    factor = np.zeros(at[len(f)])
+    inverse = np.empty(at[len(f)])
+    e = 0
     for block in range(len(blocks) - 1):
-        first, end = blocks[block], blocks[block + 1]
-        energy, free = 0.0, 0
+        first = blocks[block]
+        end = blocks[block + 1]
+        energy = 0.0
+        free = 0
         for i in range(first, end):
             place = at[i] - begin[i] + i
             factor[place] = 1.0 if known[i] else 2.0 * precision
@@ -129,7 +136,9 @@ def sum_up(
             free += not known[i]
         ties = e
         while e < len(source) and target[e] < end:
-            i, j, weight = source[e], target[e], strengths[kind[e]] * similarity[e]
+            i = source[e]
+            j = target[e]
+            weight = strengths[kind[e]] * similarity[e]
             if known[i] and known[j]:
                 energy += weight * (values[i] - values[j]) ** 2
             elif known[i] or known[j]:
@@ -156,7 +165,8 @@ def sum_up(
             d_f[i] = wants[block] * 2.0 * precision * (mean[i] - f[i])
             d_shared[0] -= wants[block] * precision * ((mean[i] - f[i]) ** 2 + variance[i])
         for tie in range(ties, e):
-            i, j = source[tie], target[tie]
+            i = source[tie]
+            j = target[tie]
             together = 0.0 if known[i] or known[j] else inverse[at[j] - begin[j] + i]
             square = (mean[i] - mean[j]) ** 2 + variance[i] + variance[j] - 2.0 * together
             d_shared[1 + kind[tie]] -= wants[block] * strengths[kind[tie]] * similarity[tie] * square

@@ -17,7 +17,8 @@ def _lasso(w, covariance, j, l1, tolerance, beta, fitted):
     beta (float64[P]): First coefficients, replaced by the solution. fitted (float64[P]): Is set to w · beta.
     RETURNS (float): The largest change of a coefficient by the last pass.
     """
-    largest, all_of_them = np.inf, True
+    largest = np.inf
+    all_of_them = True
     fitted[:] = 0.0
     for k in range(len(w)):
         if beta[k] != 0.0:
@@ -47,7 +48,8 @@ def neighbourhoods(covariance, l1, tolerance, betas):
 
     RETURNS (float): The largest change of a coefficient by the last pass.
     """
-    fitted, change = np.empty(len(covariance)), 0.0
+    fitted = np.empty(len(covariance))
+    change = 0.0
     for j in range(len(covariance)):
         change = max(change, _lasso(covariance, covariance, j, l1, tolerance, betas[j], fitted))
     return change
@@ -65,7 +67,8 @@ def graphical_lasso(covariance, l1, tolerance, most, w, precision):
     """
     n = len(covariance)
     w[:] = covariance
-    betas, fitted = np.zeros((n, n)), np.empty(n)
+    betas = np.zeros((n, n))
+    fitted = np.empty(n)
     size = max((np.abs(covariance).sum() - np.abs(np.diag(covariance)).sum()) / max(n * (n - 1), 1), 1e-300)
     change = np.inf
     for _ in range(most):

@@ -78,10 +78,14 @@ def _follow(chains, neighbours, rows, b, uniforms, terms, states):
 
     RETURNS (float): The shift of this labelling.
     """
-    transitions, size, shift = chains.transitions, rows.shape[1], 0.0
-    begin, end = chains.starts[b], chains.starts[b + 1]
+    transitions = chains.transitions
+    size = rows.shape[1]
+    shift = 0.0
+    begin = chains.starts[b]
+    end = chains.starts[b + 1]
     step = 1 if transitions.shape[0] > 1 else 0
-    bounds, ends = neighbours.bounds, neighbours.ends
+    bounds = neighbours.bounds
+    ends = neighbours.ends
     for t in range(end - 1, begin - 1, -1):
         is_joined = False
         for e in range(bounds[t], bounds[t + 1]):
@@ -130,12 +134,20 @@ def walk(chains, neighbours, powers, is_told, uniforms, states, drawn):
     drawn (int32[N, T]): Receives the labellings.
     RETURNS (int): Number of accepted draws.
     """
-    transitions, starts, (n_tokens, size) = chains.transitions, chains.starts, chains.emissions.shape
+    transitions = chains.transitions
+    starts = chains.starts
+    (n_tokens, size) = chains.emissions.shape
     step = 1 if transitions.shape[0] > 1 else 0
-    rows, room, proposed = np.empty((n_tokens, size)), np.empty((2, size)), np.empty(n_tokens, dtype=np.int32)
-    taken, here, ties, known = 0, chains, neighbours, exponentials_of(transitions, False)
+    rows = np.empty((n_tokens, size))
+    room = np.empty((2, size))
+    proposed = np.empty(n_tokens, dtype=np.int32)
+    taken = 0
+    here = chains
+    ties = neighbours
+    known = exponentials_of(transitions, False)
     for n in range(len(powers)):
-        power, is_new = powers[n], n == 0 or powers[n] != powers[n - 1]
+        power = powers[n]
+        is_new = n == 0 or powers[n] != powers[n - 1]
         if is_new:
             here = ChainArrays(
                 power * chains.emissions, power * transitions, power * chains.first, power * chains.last, starts
@@ -144,7 +156,8 @@ def walk(chains, neighbours, powers, is_told, uniforms, states, drawn):
             ties = Neighbours(bounds, ends, kinds, power * tables, label_of)
             known = exponentials_of(here.transitions, False)
         for b in range(len(starts) - 1):
-            begin, end = starts[b], starts[b + 1]
+            begin = starts[b]
+            end = starts[b + 1]
             for t in range(begin, end if is_told or is_new else begin):
                 own_scores(here, t, begin, end, rows[t])
                 if is_told:
@@ -168,7 +181,8 @@ def walk(chains, neighbours, powers, is_told, uniforms, states, drawn):
 def best_path(chains, rows, begin, end, states):
     """Set the states of a sequence to its best labelling. `rows` has the scores of its tokens without transitions, and receives
     the scores of the best prefixes."""
-    transitions, free = chains.transitions, np.zeros(rows.shape[1])
+    transitions = chains.transitions
+    free = np.zeros(rows.shape[1])
     step = 1 if transitions.shape[0] > 1 else 0
     for t in range(begin + 1, end):
         for j in range(rows.shape[1]):
@@ -184,7 +198,8 @@ def best_path(chains, rows, begin, end, states):
 @helper
 def _score(chains, neighbours, own, begin, end, states):
     """Score of a sequence. own (float64[T, S]): Scores of its tokens, including its ties to other sequences."""
-    transitions, score = chains.transitions, _of_ties(neighbours, states, states, begin, end, True)
+    transitions = chains.transitions
+    score = _of_ties(neighbours, states, states, begin, end, True)
     step = 1 if transitions.shape[0] > 1 else 0
     for t in range(begin, end):
         score += own[t, states[t]]
@@ -204,12 +219,14 @@ def ascend(chains, neighbours, some, sweeps, states):
     """
     starts = chains.starts
     n_tokens, size = chains.emissions.shape
-    rows, own = np.empty((n_tokens, size)), np.empty((n_tokens, size))
+    rows = np.empty((n_tokens, size))
+    own = np.empty((n_tokens, size))
     proposed = np.empty(n_tokens, dtype=np.int32)
     for _ in range(sweeps):
         changed = False
         for b in some:
-            begin, end = starts[b], starts[b + 1]
+            begin = starts[b]
+            end = starts[b + 1]
             for turn in range(2):
                 has_inside = False
                 for t in range(begin, end):

@@ -54,7 +54,9 @@ def _append(pool, end, left, v, other):
 
     RETURNS (int64[P], int): The array of all lists, enlarged if it was full, and the first free place in it.
     """
-    begin, count, room = left.begin, left.count, left.room
+    begin = left.begin
+    count = left.count
+    room = left.room
     if count[v] == room[v]:
         more = 2 * room[v] + 2
         if end + more > len(pool):
@@ -63,7 +65,8 @@ def _append(pool, end, left, v, other):
             pool = larger
         for k in range(count[v]):
             pool[end + k] = pool[begin[v] + k]
-        begin[v], room[v] = end, more
+        begin[v] = end
+        room[v] = more
         end += more
     pool[begin[v] + count[v]] = other
     count[v] += 1
@@ -73,11 +76,13 @@ def _append(pool, end, left, v, other):
 @helper
 def _count(pool, left, v, logs, marks, stamp):
     """Set the costs of a variable. marks (int64[N]): Work space, without this stamp."""
-    begin, count = left.begin, left.count
+    begin = left.begin
+    count = left.count
     end = begin[v] + count[v]
     for k in range(begin[v], end):
         marks[pool[k]] = stamp
-    found, total = 0, 0.0
+    found = 0
+    total = 0.0
     for k in range(begin[v], end):
         other = pool[k]
         total += logs[other]
@@ -93,9 +98,11 @@ def _read(source, target, n):
     free place in it."""
     begin, count, room, lacking = np.zeros((4, n), dtype=np.int64)
     left = Left(begin, count, room, lacking, np.zeros(n))
-    pool, end = np.empty(8 * len(source) + 4, dtype=np.int64), 0
+    pool = np.empty(8 * len(source) + 4, dtype=np.int64)
+    end = 0
     for e in range(len(source)):
-        u, v = source[e], target[e]
+        u = source[e]
+        v = target[e]
         if count[u] > count[v]:
             u, v = v, u
         is_new = True
@@ -110,7 +117,8 @@ def _read(source, target, n):
 @helper
 def _join(pool, end, left, some, marks, stamp):
     """Connect some variables (int64[M]) with each other. RETURNS (int64[P], int): As `_append`."""
-    begin, count = left.begin, left.count
+    begin = left.begin
+    count = left.count
     for n in range(len(some)):
         u = some[n]
         marks[u] = stamp + n
@@ -125,15 +133,18 @@ def _join(pool, end, left, some, marks, stamp):
 @helper
 def _around(pool, left, some, marks, stamp, found):
     """Write some variables (int64[M]) and their neighbours, each once, to found (int64[N]). RETURNS (int): Their number."""
-    begin, count = left.begin, left.count
+    begin = left.begin
+    count = left.count
     n = 0
     for u in some:
         if marks[u] != stamp:
-            marks[u], found[n] = stamp, u
+            marks[u] = stamp
+            found[n] = u
             n += 1
         for k in range(begin[u], begin[u] + count[u]):
             if marks[pool[k]] != stamp:
-                marks[pool[k]], found[n] = stamp, pool[k]
+                marks[pool[k]] = stamp
+                found[n] = pool[k]
                 n += 1
     return n
 
@@ -142,7 +153,8 @@ def _around(pool, left, some, marks, stamp, found):
 def _latest_first(place, some):
     """Sort a few variables (int64[M]) by their place, the latest first."""
     for k in range(1, len(some)):
-        v, m = some[k], k
+        v = some[k]
+        m = k
         while m > 0 and place[some[m - 1]] < place[v]:
             some[m] = some[m - 1]
             m -= 1
@@ -168,16 +180,23 @@ def order(source, target, sizes, most):
     """
     n = len(sizes)
     left, pool, end = _read(source, target, n)
-    begin, count = left.begin, left.count
-    logs, marks, stamp, found = np.log(sizes), np.full(n, -1), n, np.empty(n, dtype=np.int64)
+    begin = left.begin
+    count = left.count
+    logs = np.log(sizes)
+    marks = np.full(n, -1)
+    stamp = n
+    found = np.empty(n, dtype=np.int64)
     # Costs and variables; an entry whose costs are no longer those of its variable is passed over
     queue = [(0, 0.0, n)]
     queue.pop()
     for v in range(n):
         _count(pool, left, v, logs, marks, v)
         heappush(queue, (left.lacking[v], left.others[v], v))
-    variables, place, starts = np.empty(n, dtype=np.int64), np.full(n, n), np.zeros(n + 1, dtype=np.int64)
-    rest, largest = np.empty(4 * n + 4, dtype=np.int64), 0.0
+    variables = np.empty(n, dtype=np.int64)
+    place = np.full(n, n)
+    starts = np.zeros(n + 1, dtype=np.int64)
+    rest = np.empty(4 * n + 4, dtype=np.int64)
+    largest = 0.0
     for done in range(n):
         lacking, others, v = heappop(queue)
         while place[v] < n or lacking != left.lacking[v] or others != left.others[v]:
@@ -195,7 +214,9 @@ def order(source, target, sizes, most):
             rest = larger
         beside = rest[starts[done] : behind]
         beside[:] = pool[begin[v] : begin[v] + count[v]]
-        variables[done], place[v], starts[done + 1] = v, done, behind
+        variables[done] = v
+        place[v] = done
+        starts[done + 1] = behind
         for u in beside:
             _remove(pool, left, u, v)
         changed = beside
@@ -247,7 +268,9 @@ def possible(own):
     own (float64[T, S]): Scores, -inf for impossible states.
     """
     n, size = own.shape
-    states, bounds, found = np.empty(n * size, dtype=np.int64), np.zeros(n + 1, dtype=np.int64), 0
+    states = np.empty(n * size, dtype=np.int64)
+    bounds = np.zeros(n + 1, dtype=np.int64)
+    found = 0
     for t in range(n):
         for s in range(size):
             if own[t, s] > -np.inf:
@@ -264,7 +287,8 @@ def possible(own):
 def _axes(tree, bounds, n, sizes, strides):
     """Set sizes (int64[A]) to the sizes of the axes of a table except the last one. RETURNS (int): Number of these axes."""
     order = tree.order
-    begin, end = order.starts[n], order.starts[n + 1]
+    begin = order.starts[n]
+    end = order.starts[n + 1]
     for a in range(end - begin):
         t = order.rest[begin + a]
         sizes[a] = bounds[t + 1] - bounds[t]
@@ -279,7 +303,8 @@ def _place(tree, bounds, n, others, strides):
     others (int64[M]): The neighbours that the factor depends on, besides the token of the table, in the order of its axes.
     """
     order = tree.order
-    begin, a = order.starts[n], order.starts[n + 1] - order.starts[n] - 1
+    begin = order.starts[n]
+    a = order.starts[n + 1] - order.starts[n] - 1
     stride = bounds[order.variables[n] + 1] - bounds[order.variables[n]]
     for m in range(len(others) - 1, -1, -1):
         while order.rest[begin + a] != others[m]:
@@ -318,7 +343,9 @@ def _add(table, size, factor, axes, n_axes, back):
 
     axes (int64[3, A]): Counters, sizes, and strides.
     """
-    counters, sizes, strides = axes[0], axes[1], axes[2]
+    counters = axes[0]
+    sizes = axes[1]
+    strides = axes[2]
     counters[:n_axes] = 0
     at = 0
     for row in range(0, len(table), size):
@@ -335,9 +362,13 @@ def _add(table, size, factor, axes, n_axes, back):
 def _edge(graph, e, v, transitions, tables, of_edge, back):
     """Set of_edge (float64[states of the other end * states of v]) to the scores of an edge; on the way back, add it to their
     derivatives. RETURNS (int): The other end."""
-    states, bounds, label_of = graph.states, graph.bounds, graph.label_of
-    u, k = graph.source[e] + graph.target[e] - v, graph.kind[e]
-    is_source, at = v == graph.source[e], 0
+    states = graph.states
+    bounds = graph.bounds
+    label_of = graph.label_of
+    u = graph.source[e] + graph.target[e] - v
+    k = graph.kind[e]
+    is_source = v == graph.source[e]
+    at = 0
     t = graph.target[e] if len(transitions) > 1 else 0
     for a in range(bounds[u], bounds[u + 1]):
         for b in range(bounds[v], bounds[v + 1]):
@@ -356,7 +387,8 @@ def _edge(graph, e, v, transitions, tables, of_edge, back):
 def _sum_up(table, size, message):
     """Set a message to the log sums of the rows of a table, and the rows to probabilities."""
     for row in range(len(message)):
-        at, largest = row * size, -np.inf
+        at = row * size
+        largest = -np.inf
         for x in range(at, at + size):
             largest = max(largest, table[x])
         message[row] = largest
@@ -366,7 +398,8 @@ def _sum_up(table, size, message):
     as_row = table.reshape(1, len(table))
     exp_less(as_row, 0, 0.0, -SPREAD)
     for row in range(len(message)):
-        at, total = row * size, 0.0
+        at = row * size
+        total = 0.0
         for x in range(at, at + size):
             total += table[x]
         if total > 0.0:
@@ -392,12 +425,17 @@ def eliminate(graph, tree, maximum):
     RETURNS (float64[sum], float64[sum], float): The tables (for sums: the probability of each state of a token given the states
         of its neighbours), the messages, and the log partition or the best score.
     """
-    bounds, (variables, place, starts, rest) = graph.bounds, tree.order
-    n, total = len(variables), 0.0
-    tables, messages = np.empty(tree.tables[n]), np.empty(tree.messages[n])
+    bounds = graph.bounds
+    (variables, place, starts, rest) = tree.order
+    n = len(variables)
+    total = 0.0
+    tables = np.empty(tree.tables[n])
+    messages = np.empty(tree.messages[n])
     axes = np.zeros((3, np.diff(starts).max() if n else 0), dtype=np.int64)
     most = np.diff(bounds).max() if n else 0
-    of_edge, last_child, next_child = np.empty(most * most), np.full(n, -1), np.full(n, -1)
+    of_edge = np.empty(most * most)
+    last_child = np.full(n, -1)
+    next_child = np.full(n, -1)
     other = np.empty(1, dtype=np.int64)
     for k in range(n):
         v = variables[k]
@@ -423,7 +461,8 @@ def eliminate(graph, tree, maximum):
             _sum_up(table, size, message)
         if starts[k] < starts[k + 1]:
             parent = place[rest[starts[k + 1] - 1]]
-            next_child[k], last_child[parent] = last_child[parent], k
+            next_child[k] = last_child[parent]
+            last_child[parent] = k
         else:
             total += message[0]
     return tables, messages, total
@@ -433,11 +472,13 @@ def eliminate(graph, tree, maximum):
 def derive(graph, tree, tables, weight, d_own, d_transitions, d_tables):
     """Add the expected number of uses of each score, times a weight, to derivatives in the shapes of the scores. The tables (of
     sums) become the weighted probabilities of their labellings."""
-    bounds, (variables, place, starts, rest) = graph.bounds, tree.order
+    bounds = graph.bounds
+    (variables, place, starts, rest) = tree.order
     n = len(variables)
     axes = np.zeros((3, np.diff(starts).max() if n else 0), dtype=np.int64)
     most = np.diff(bounds).max() if n else 0
-    of_edge, of_rest = np.empty(most * most), np.empty(np.diff(tree.messages).max() if n else 0)
+    of_edge = np.empty(most * most)
+    of_rest = np.empty(np.diff(tree.messages).max() if n else 0)
     other = np.empty(1, dtype=np.int64)
     for k in range(n - 1, -1, -1):
         v = variables[k]
@@ -446,7 +487,8 @@ def derive(graph, tree, tables, weight, d_own, d_transitions, d_tables):
         rows = of_rest[: tree.messages[k + 1] - tree.messages[k]]
         if starts[k] < starts[k + 1]:
             parent = rest[starts[k + 1] - 1]
-            p, size_there = place[parent], bounds[parent + 1] - bounds[parent]
+            p = place[parent]
+            size_there = bounds[parent + 1] - bounds[parent]
             n_axes = _axes(tree, bounds, p, axes[1], axes[2])
             _place(tree, bounds, p, _of_message(tree, k), axes[2])
             rows[:] = 0.0
@@ -469,7 +511,8 @@ def derive(graph, tree, tables, weight, d_own, d_transitions, d_tables):
 @helper
 def _row(tree, bounds, k, chosen):
     """The row of a table for the chosen states of the other tokens."""
-    order, row = tree.order, 0
+    order = tree.order
+    row = 0
     for t in order.rest[order.starts[k] : order.starts[k + 1]]:
         row = row * (bounds[t + 1] - bounds[t]) + chosen[t]
     return row
@@ -478,7 +521,8 @@ def _row(tree, bounds, k, chosen):
 @kernel
 def best(graph, tree, tables, states):
     """Set states (int32[T]) to the best labelling, from the tables of maxima."""
-    bounds, variables = graph.bounds, tree.order.variables
+    bounds = graph.bounds
+    variables = tree.order.variables
     chosen = np.zeros(len(states), dtype=np.int64)
     for k in range(len(variables) - 1, -1, -1):
         v = variables[k]
@@ -491,7 +535,8 @@ def best(graph, tree, tables, states):
 @kernel
 def draw(graph, tree, tables, uniforms, states):
     """Draw labellings (int32[M, T]) from the tables of sums by random numbers (float64[M, T])."""
-    bounds, variables = graph.bounds, tree.order.variables
+    bounds = graph.bounds
+    variables = tree.order.variables
     chosen = np.zeros(states.shape[1], dtype=np.int64)
     for m in range(len(states)):
         for k in range(len(variables) - 1, -1, -1):

@@ -30,23 +30,30 @@ class Plan(NamedTuple):
 @helper
 def _fill(own, pairs, plan, b, table, message, maximum):
     """Fill all tables and messages of text b. RETURNS (float): The log partition, or the best score."""
-    n_labels, total = len(plan.labels), 0.0
+    n_labels = len(plan.labels)
+    total = 0.0
     for k in range(n_labels):
-        v, begin, end = plan.labels[k], plan.starts[k], plan.starts[k + 1]
+        v = plan.labels[k]
+        begin = plan.starts[k]
+        end = plan.starts[k + 1]
         for x in range(begin, end, 2):
             table[x] = pairs[x] + own[b, n_labels + v]
             table[x + 1] = pairs[x + 1] + own[b, v]
     for k in range(n_labels):
-        begin, end, parent = plan.starts[k], plan.starts[k + 1], plan.parents[k]
+        begin = plan.starts[k]
+        end = plan.starts[k + 1]
+        parent = plan.parents[k]
         for x in range(begin, end, 2):
-            low, high = min(table[x], table[x + 1]), max(table[x], table[x + 1])
+            low = min(table[x], table[x + 1])
+            high = max(table[x], table[x + 1])
             if low > -np.inf and not maximum:
                 high += math.log1p(math.exp(low - high))
             message[x // 2] = high
         if parent < 0:
             total += message[begin // 2]
         else:
-            at, first = plan.starts[parent], plan.into_starts[k]
+            at = plan.starts[parent]
+            first = plan.into_starts[k]
             for x in range(plan.starts[parent + 1] - at):
                 table[at + x] += message[begin // 2 + plan.into[first + x]]
     return total
@@ -55,7 +62,8 @@ def _fill(own, pairs, plan, b, table, message, maximum):
 @kernel
 def log_partition(own, pairs, plan, log_z):
     """Set log_z (float64[B]) to log partitions; arguments as of `expectations`."""
-    table, message = np.empty(len(pairs)), np.empty(len(pairs) // 2)
+    table = np.empty(len(pairs))
+    message = np.empty(len(pairs) // 2)
     for b in range(len(own)):
         log_z[b] = _fill(own, pairs, plan, b, table, message, False)
 
@@ -69,26 +77,34 @@ def expectations(own, pairs, plan, weights, log_z, d_own, d_pairs):
     d_pairs (float64[N]): The expected uses of the entries of tables are added.
     """
     n_labels = len(plan.labels)
-    table, message, share = np.empty(len(pairs)), np.empty(len(pairs) // 2), np.empty(len(pairs) // 2)
+    table = np.empty(len(pairs))
+    message = np.empty(len(pairs) // 2)
+    share = np.empty(len(pairs) // 2)
     for b in range(len(own)):
         log_z[b] = _fill(own, pairs, plan, b, table, message, False)
         if log_z[b] == -np.inf:
             d_own[b] = 0.0
             continue
         for k in range(n_labels - 1, -1, -1):
-            begin, end, parent = plan.starts[k], plan.starts[k + 1], plan.parents[k]
+            begin = plan.starts[k]
+            end = plan.starts[k + 1]
+            parent = plan.parents[k]
             share[begin // 2 : end // 2] = weights[b] if parent < 0 else 0.0
             if parent >= 0:
-                at, first = plan.starts[parent], plan.into_starts[k]
+                at = plan.starts[parent]
+                first = plan.into_starts[k]
                 for x in range(plan.starts[parent + 1] - at):
                     share[begin // 2 + plan.into[first + x]] += table[at + x]
             present = absent = 0.0
             for x in range(begin, end, 2):  # the table becomes the weighted probabilities of its entries
-                factor, total = share[x // 2], message[x // 2]
+                factor = share[x // 2]
+                total = message[x // 2]
                 table[x] = factor * math.exp(table[x] - total) if table[x] > -np.inf else 0.0
                 table[x + 1] = factor * math.exp(table[x + 1] - total) if table[x + 1] > -np.inf else 0.0
-                absent, present = absent + table[x], present + table[x + 1]
-            d_own[b, plan.labels[k]], d_own[b, n_labels + plan.labels[k]] = present, absent
+                absent = absent + table[x]
+                present = present + table[x + 1]
+            d_own[b, plan.labels[k]] = present
+            d_own[b, n_labels + plan.labels[k]] = absent
         for x in range(len(pairs)):
             d_pairs[x] += table[x]
 
@@ -97,12 +113,14 @@ def expectations(own, pairs, plan, weights, log_z, d_own, d_pairs):
 def best(own, pairs, plan, states, scores):
     """Set states (int32[B, L]) to the best labellings, 1 for labels that are present (of equals, absent), -1 where there is no
     labelling; and scores (float64[B]) to their scores."""
-    table, message = np.empty(len(pairs)), np.empty(len(pairs) // 2)
+    table = np.empty(len(pairs))
+    message = np.empty(len(pairs) // 2)
     entry = np.empty(len(plan.labels), dtype=np.int64)
     for b in range(len(own)):
         scores[b] = _fill(own, pairs, plan, b, table, message, True)
         for k in range(len(plan.labels) - 1, -1, -1):
-            row, parent = 0, plan.parents[k]
+            row = 0
+            parent = plan.parents[k]
             if parent >= 0:
                 row = plan.into[plan.into_starts[k] + entry[parent]]
             x = plan.starts[k] + 2 * row
@@ -117,7 +135,8 @@ def best(own, pairs, plan, states, scores):
 @helper
 def _objective(starts, rows, counts, target, penalties, weights, fitted):
     """The value that `nodewise` minimises; sets the log-odds of each text: fitted (float64[R])."""
-    n_labels, total = len(penalties), 0.0
+    n_labels = len(penalties)
+    total = 0.0
     fitted[:] = weights[n_labels]
     for j in range(n_labels):
         if weights[j] != 0.0:
@@ -144,9 +163,14 @@ def nodewise(starts, rows, counts, target, penalties, tolerance, most, weights):
         approximations. weights (float64[L + 1]): First weights, replaced by the solution; the bias is the last one.
     RETURNS (float): The largest change of a weight by the last approximation.
     """
-    n_labels, n, change = len(penalties), counts.sum(), np.inf
-    fitted, curve, residual = np.empty(len(counts)), np.empty(len(counts)), np.empty(len(counts))
-    before, value = np.empty(len(weights)), _objective(starts, rows, counts, target, penalties, weights, fitted)
+    n_labels = len(penalties)
+    n = counts.sum()
+    change = np.inf
+    fitted = np.empty(len(counts))
+    curve = np.empty(len(counts))
+    residual = np.empty(len(counts))
+    before = np.empty(len(weights))
+    value = _objective(starts, rows, counts, target, penalties, weights, fitted)
     for _ in range(most):
         for i in range(len(counts)):
             p = 1.0 / (1.0 + math.exp(-fitted[i]))
@@ -154,7 +178,8 @@ def nodewise(starts, rows, counts, target, penalties, tolerance, most, weights):
             residual[i] = counts[i] / n * (target[i] - p)  # of the approximation: curve · (working response - fitted)
         before[:] = weights
         total = curve.sum()
-        is_first, active = True, True
+        is_first = True
+        active = True
         for _ in range(1000):
             # All labels, then those with weights until these stay, then all again
             largest = 0.0
@@ -166,7 +191,8 @@ def nodewise(starts, rows, counts, target, penalties, tolerance, most, weights):
             for j in range(n_labels):
                 if penalties[j] == np.inf or (weights[j] == 0.0 and not (is_first or active)):
                     continue
-                slope, bend = 0.0, 0.0
+                slope = 0.0
+                bend = 0.0
                 for m in range(starts[j], starts[j + 1]):
                     slope += residual[rows[m]]
                     bend += curve[rows[m]]

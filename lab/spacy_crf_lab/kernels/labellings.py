@@ -33,13 +33,16 @@ def _bounds(scores, arcs, tag_of, begin, rest):
         k = begin + t + 1 if transitions.shape[0] > 1 else 0
         for i in range(states):
             best = largest = -np.inf
-            total, tag = 0.0, -1
+            total = 0.0
+            tag = -1
             for a in range(source_starts[i], source_starts[i + 1]):
                 j = target[a]
                 if tag_of[j] != tag:
                     if total > 0.0:
                         best = max(best, largest + np.log(total))
-                    largest, total, tag = -np.inf, 0.0, tag_of[j]
+                    largest = -np.inf
+                    total = 0.0
+                    tag = tag_of[j]
                 value = transitions[k, i, j] + emissions[begin + t + 1, j] + rest[t + 1, j]
                 if value > largest:
                     total = total * np.exp(largest - value) + 1.0
@@ -64,25 +67,32 @@ def _search(scores, arcs, tag_of, begin, end, most, labellings, totals):
     whether there are no others as good."""
     emissions, transitions, first, _, _ = scores
     source_starts, target = arcs
-    tokens, states = end - begin, tag_of.shape[0]
+    tokens = end - begin
+    states = tag_of.shape[0]
     rest = np.empty((tokens, states))
     _bounds(scores, arcs, tag_of, begin, rest)
     # Prefixes: their last state (the first one of its tag), last token, parent, and where their sums begin in `sums`
-    sums, (state, place, parent, start) = np.empty(1024), np.empty((4, 1024), dtype=np.int64)
+    sums = np.empty(1024)
+    (state, place, parent, start) = np.empty((4, 1024), dtype=np.int64)
     n_nodes = n_sums = n_taken = found = 0
     queue = [(0.0, n_nodes)]  # minus the bound of each prefix, and its number
     queue.pop()
-    alpha, largest = np.empty(states), np.empty(states)
-    current, t = -1, -1
+    alpha = np.empty(states)
+    largest = np.empty(states)
+    current = -1
+    t = -1
     while True:
         # alpha[j] = emissions[t+1, j] + logsum_i(sums[i] + arc[i, j])
-        alpha[:], largest[:] = 0.0, -np.inf
+        alpha[:] = 0.0
+        largest[:] = -np.inf
         if current < 0:
             for j in range(states):
-                largest[j], alpha[j] = first[j], 1.0
+                largest[j] = first[j]
+                alpha[j] = 1.0
         else:
             k = begin + t + 1 if transitions.shape[0] > 1 else 0
-            i0, tag = state[current], tag_of[state[current]]
+            i0 = state[current]
+            tag = tag_of[state[current]]
             for done in range(2):
                 i = i0
                 while i < states and tag_of[i] == tag:
@@ -102,7 +112,10 @@ def _search(scores, arcs, tag_of, begin, end, most, labellings, totals):
         # The prefixes that are longer by one tag
         j = 0
         while j < states:
-            j0, tag, top, total = j, tag_of[j], -np.inf, 0.0
+            j0 = j
+            tag = tag_of[j]
+            top = -np.inf
+            total = 0.0
             while j < states and tag_of[j] == tag:
                 top = max(top, alpha[j] + rest[t + 1, j])
                 j += 1
@@ -110,8 +123,10 @@ def _search(scores, arcs, tag_of, begin, end, most, labellings, totals):
                 continue
             if n_nodes == len(state):
                 size = 2 * n_nodes
-                state, place = _larger(state, size), _larger(place, size)
-                parent, start = _larger(parent, size), _larger(start, size)
+                state = _larger(state, size)
+                place = _larger(place, size)
+                parent = _larger(parent, size)
+                start = _larger(start, size)
             if n_sums + j - j0 > len(sums):
                 sums = _larger(sums, 2 * (n_sums + j - j0))
             start[n_nodes] = n_sums
@@ -120,7 +135,9 @@ def _search(scores, arcs, tag_of, begin, end, most, labellings, totals):
                 n_sums += 1
                 if alpha[i] + rest[t + 1, i] > -np.inf:
                     total += np.exp(alpha[i] + rest[t + 1, i] - top)
-            state[n_nodes], place[n_nodes], parent[n_nodes] = j0, t + 1, current
+            state[n_nodes] = j0
+            place[n_nodes] = t + 1
+            parent[n_nodes] = current
             heappush(queue, (-top - np.log(total), n_nodes))
             n_nodes += 1
         # The next one to look at: those that are complete are answers
@@ -131,7 +148,8 @@ def _search(scores, arcs, tag_of, begin, end, most, labellings, totals):
             t = place[current]
             if t < tokens - 1:
                 break
-            totals[found], node = -cost, current
+            totals[found] = -cost
+            node = current
             while node >= 0:
                 labellings[found, begin + place[node]] = tag_of[state[node]]
                 node = parent[node]
@@ -153,9 +171,12 @@ def best_labellings(scores, arcs, tag_of, most, labellings, totals, found, prove
     """
     starts = scores.starts
     for b in range(starts.shape[0] - 1):
-        begin, end = starts[b], starts[b + 1]
+        begin = starts[b]
+        end = starts[b + 1]
         if begin == end:
-            totals[b, 0], found[b], proven[b] = 0.0, 1, True
+            totals[b, 0] = 0.0
+            found[b] = 1
+            proven[b] = True
             continue
         limit = 10_000 + most * (end - begin) * totals.shape[1]
         found[b], proven[b] = _search(scores, arcs, tag_of, begin, end, limit, labellings, totals[b])

@@ -56,14 +56,20 @@ def propagate(
         whose loss is not finite.
     """
     order, sites, mean, precision, damping = sweep
-    size, total, moved = corpus.n_states, 0.0, 0.0
+    size = corpus.n_states
+    total = 0.0
+    moved = 0.0
     costs = np.empty((0, 0))
-    first, second, along = np.zeros(len(mean)), np.zeros(len(mean)), np.zeros(len(mean))
-    varied, changed = np.zeros(work.nodes.shape), np.zeros(work.nodes.shape)
+    first = np.zeros(len(mean))
+    second = np.zeros(len(mean))
+    along = np.zeros(len(mean))
+    varied = np.zeros(work.nodes.shape)
+    changed = np.zeros(work.nodes.shape)
     of_chain = np.zeros((size + 2, size))
     for k in range(len(order)):
         b = order[k]
-        begin, end = corpus.starts[b], corpus.starts[b + 1]
+        begin = corpus.starts[b]
+        end = corpus.starts[b + 1]
         loss, moves = differentiate(corpus, work, pairs, chains, segments, False, Turn(b, costs, mean, 1.0))
         if not math.isfinite(loss):
             return loss, moved, k
@@ -75,7 +81,8 @@ def propagate(
         for i in range(size + 2):
             for j in range(size):
                 slot = corpus.chain_start + i * size + j
-                first[slot], second[slot] = work.d_chain[i, j], of_chain[i, j]
+                first[slot] = work.d_chain[i, j]
+                second[slot] = of_chain[i, j]
         slope = curvature = 0.0
         for n in range(sites.starts[b], sites.starts[b + 1]):
             slot = sites.slots[n]
@@ -120,7 +127,10 @@ def propagate(
 def _vary(corpus, work, b, varied, of_chain):
     """Variances of the uses of scores, from the derivatives: a score whose derivative is p or p - 1 is used with a probability of
     p. Of the uses of scores of the chain as large a share is taken to be uncertain as of those of states."""
-    begin, end, size, factor = corpus.starts[b], corpus.starts[b + 1], corpus.n_states, corpus.weights[b]
+    begin = corpus.starts[b]
+    end = corpus.starts[b + 1]
+    size = corpus.n_states
+    factor = corpus.weights[b]
     uncertain = 0.0
     for t in range(end - begin):
         for j in range(size):

@@ -38,12 +38,17 @@ def marginal_gradient(segments, steps, allowed, rewards, span_starts, starts, d_
     """
     size = segments.shape[1]
     for b in range(len(starts) - 1):
-        begin, end = starts[b], starts[b + 1]
-        begins, leaves = np.zeros((end - begin, size)), np.zeros((end - begin, size))  # marginals
+        begin = starts[b]
+        end = starts[b + 1]
+        # marginals
+        begins = np.zeros((end - begin, size))
+        leaves = np.zeros((end - begin, size))
         # Expected reward of the segments in front, given that one of this state begins here; and up to here, given that one ends
-        before, past = np.zeros((end - begin, size)), np.zeros((end - begin, size))
+        before = np.zeros((end - begin, size))
+        past = np.zeros((end - begin, size))
         # Expected reward from here on, given that one begins here; and of those behind, given that one ends here
-        future, behind = np.zeros((end - begin, size)), np.zeros((end - begin, size))
+        future = np.zeros((end - begin, size))
+        behind = np.zeros((end - begin, size))
         expected = 0.0
         # before[t, j] = sum_i p(i ends at t-1 | j begins at t) past[t-1, i]
         # past[t, j] = sum_k p(it began at t-k | j ends at t) (before[t-k, j] + reward[t-k..t, j])

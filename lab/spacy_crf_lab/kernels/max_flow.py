@@ -26,7 +26,10 @@ from numpy.typing import NDArray
 from spacy_crf.kernels import helper, kernel
 from spacy_crf.types import Floats
 
-_NONE, _TERMINAL, _ORPHAN = -1, -2, -3  # instead of an arc to a parent
+# instead of an arc to a parent
+_NONE = -1
+_TERMINAL = -2
+_ORPHAN = -3
 _FAR = 1 << 60
 _MORE = 1e-9  # least gain for which an expansion is taken
 
@@ -49,14 +52,22 @@ def lay_out(tails, heads, n_nodes):
         first[heads[e] + 1] += 1
     for node in range(n_nodes):
         first[node + 1] += first[node]
-    head, sister = np.empty(2 * n, dtype=np.int32), np.empty(2 * n, dtype=np.int32)
-    filled, places = first[:-1].copy(), np.empty(n, dtype=np.int64)
+    head = np.empty(2 * n, dtype=np.int32)
+    sister = np.empty(2 * n, dtype=np.int32)
+    filled = first[:-1].copy()
+    places = np.empty(n, dtype=np.int64)
     for e in range(n):
-        tail, other = tails[e], heads[e]
-        a, b = filled[tail], filled[other]
+        tail = tails[e]
+        other = heads[e]
+        a = filled[tail]
+        b = filled[other]
         filled[tail] += 1
         filled[other] += 1
-        head[a], head[b], sister[a], sister[b], places[e] = other, tail, b, a, a
+        head[a] = other
+        head[b] = tail
+        sister[a] = b
+        sister[b] = a
+        places[e] = a
     return Arcs(first, head, sister), places
 
 
@@ -72,16 +83,29 @@ def minimal_cut(arcs, rest, ends, is_cut):
     first, head, sister = arcs
     n_nodes = len(ends)
     parent = np.full(n_nodes, _NONE, dtype=np.int32)
-    of_sink, is_active = np.zeros(n_nodes, dtype=np.bool_), np.zeros(n_nodes, dtype=np.bool_)
-    time_of, distance = np.zeros(n_nodes, dtype=np.int64), np.zeros(n_nodes, dtype=np.int64)
-    queue, begin, waiting = np.empty(n_nodes, dtype=np.int32), 0, 0  # active nodes, in a ring
-    orphans, front, left = np.empty(n_nodes, dtype=np.int32), 0, 0  # in a ring too
+    of_sink = np.zeros(n_nodes, dtype=np.bool_)
+    is_active = np.zeros(n_nodes, dtype=np.bool_)
+    time_of = np.zeros(n_nodes, dtype=np.int64)
+    distance = np.zeros(n_nodes, dtype=np.int64)
+    # active nodes, in a ring
+    queue = np.empty(n_nodes, dtype=np.int32)
+    begin = 0
+    waiting = 0
+    # in a ring too
+    orphans = np.empty(n_nodes, dtype=np.int32)
+    front = 0
+    left = 0
     for i in range(n_nodes):
         if ends[i] != 0.0:
-            parent[i], of_sink[i], distance[i], is_active[i] = _TERMINAL, ends[i] < 0.0, 1, True
+            parent[i] = _TERMINAL
+            of_sink[i] = ends[i] < 0.0
+            distance[i] = 1
+            is_active[i] = True
             queue[waiting] = i
             waiting += 1
-    flow, time, current = 0.0, 0, -1
+    flow = 0.0
+    time = 0
+    current = -1
     while True:
         i = current
         if i >= 0 and parent[i] == _NONE:
@@ -96,12 +120,16 @@ def minimal_cut(arcs, rest, ends, is_cut):
         if i < 0:
             break
         # Growth
-        middle, sinks = -1, of_sink[i]
+        middle = -1
+        sinks = of_sink[i]
         for a in range(first[i], first[i + 1]):
             if (rest[sister[a]] if sinks else rest[a]) > 0.0:
                 j = head[a]
                 if parent[j] == _NONE:
-                    of_sink[j], parent[j], time_of[j], distance[j] = sinks, sister[a], time_of[i], distance[i] + 1
+                    of_sink[j] = sinks
+                    parent[j] = sister[a]
+                    time_of[j] = time_of[i]
+                    distance[j] = distance[i] + 1
                     if not is_active[j]:
                         is_active[j] = True
                         place = begin + waiting
@@ -111,7 +139,9 @@ def minimal_cut(arcs, rest, ends, is_cut):
                     middle = sister[a] if sinks else a
                     break
                 elif time_of[j] <= time_of[i] and distance[j] > distance[i] + 1:
-                    parent[j], time_of[j], distance[j] = sister[a], time_of[i], distance[i] + 1
+                    parent[j] = sister[a]
+                    time_of[j] = time_of[i]
+                    distance[j] = distance[i] + 1
         time += 1
         if middle < 0:
             current = -1
@@ -157,7 +187,9 @@ def minimal_cut(arcs, rest, ends, is_cut):
             i = orphans[front]
             front = front + 1 if front + 1 < n_nodes else 0
             left -= 1
-            sinks, best, nearest = of_sink[i], _NONE, _FAR
+            sinks = of_sink[i]
+            best = _NONE
+            nearest = _FAR
             for a in range(first[i], first[i + 1]):
                 j = head[a]
                 if of_sink[j] == sinks and parent[j] != _NONE and (rest[a] if sinks else rest[sister[a]]) > 0.0:
@@ -168,7 +200,8 @@ def minimal_cut(arcs, rest, ends, is_cut):
                             break
                         steps += 1
                         if parent[j] == _TERMINAL:
-                            time_of[j], distance[j] = time, 1
+                            time_of[j] = time
+                            distance[j] = 1
                             break
                         if parent[j] == _ORPHAN:
                             steps = _FAR
@@ -176,15 +209,18 @@ def minimal_cut(arcs, rest, ends, is_cut):
                         j = head[parent[j]]
                     if steps < _FAR:
                         if steps < nearest:
-                            best, nearest = a, steps
+                            best = a
+                            nearest = steps
                         j = head[a]
                         while time_of[j] != time:
-                            time_of[j], distance[j] = time, steps
+                            time_of[j] = time
+                            distance[j] = steps
                             steps -= 1
                             j = head[parent[j]]
             parent[i] = best
             if best != _NONE:
-                time_of[i], distance[i] = time, nearest + 1
+                time_of[i] = time
+                distance[i] = nearest + 1
                 continue
             for a in range(first[i], first[i + 1]):
                 j = head[a]
@@ -223,7 +259,8 @@ def begin(graph, component, n_components):
     that scores more, the best label for all its tokens. Where ties are strong, expansions from the former may end far away."""
     own, source, target, kind, tables, members, group_starts, rewards = graph
     n_tokens, n_labels = own.shape
-    labels, totals = np.zeros(n_tokens, dtype=np.int64), np.zeros((n_components, n_labels + 1))
+    labels = np.zeros(n_tokens, dtype=np.int64)
+    totals = np.zeros((n_components, n_labels + 1))
     for v in range(n_tokens):
         for k in range(n_labels):
             totals[component[v], k] += own[v, k]
@@ -231,13 +268,15 @@ def begin(graph, component, n_components):
                 labels[v] = k
         totals[component[v], n_labels] += own[v, labels[v]]
     for e in range(len(source)):
-        c, table = component[source[e]], tables[kind[e]]
+        c = component[source[e]]
+        table = tables[kind[e]]
         for k in range(n_labels):
             totals[c, k] += table[k, k]
         totals[c, n_labels] += table[labels[source[e]], labels[target[e]]]
     for g in range(len(group_starts) - 1):
         of_group = members[group_starts[g] : group_starts[g + 1]]
-        c, shared = component[of_group[0]], labels[of_group[0]]
+        c = component[of_group[0]]
+        shared = labels[of_group[0]]
         for k in range(n_labels):
             totals[c, k] += rewards[g, k]
         if (labels[of_group] == shared).all():
@@ -246,7 +285,8 @@ def begin(graph, component, n_components):
     for v in range(n_tokens):
         best = np.argmax(totals[component[v]])
         is_better = best < n_labels and totals[component[v], best] > totals[component[v], n_labels]
-        both[0, v], both[1, v] = labels[v], best if is_better else labels[v]
+        both[0, v] = labels[v]
+        both[1, v] = best if is_better else labels[v]
     return both
 
 
@@ -272,18 +312,21 @@ def expand(graph, labels, most_rounds, exact):
                 tails[n_ties + 2 * m + side] = n_tokens + 2 * g + side
                 heads[n_ties + 2 * m + side] = members[m]
     arcs, places = lay_out(tails, heads, n_nodes)
-    rest, ends = np.empty(2 * len(tails)), np.empty(n_nodes)
-    takes, is_asked = np.empty(n_nodes, dtype=np.bool_), np.empty(n_tokens, dtype=np.bool_)
-    order, sizes, rounds = (
-        np.arange(n_labels),
-        [n_labels],
-        0,
-    )  # labels, and how many of them the present rounds are about
+    rest = np.empty(2 * len(tails))
+    ends = np.empty(n_nodes)
+    takes = np.empty(n_nodes, dtype=np.bool_)
+    is_asked = np.empty(n_tokens, dtype=np.bool_)
+    # labels, and how many of them the present rounds are about
+    order = np.arange(n_labels)
+    sizes = [n_labels]
+    rounds = 0
     if exact:
-        order, sizes = np.ones(1, dtype=np.int64), [1]
+        order = np.ones(1, dtype=np.int64)
+        sizes = [1]
     while rounds < most_rounds and len(sizes):
         rounds += 1
-        helped, size = 0, sizes[-1]
+        helped = 0
+        size = sizes[-1]
         while helped < size:
             label = order[helped]
             rest[:] = 0.0
@@ -294,8 +337,11 @@ def expand(graph, labels, most_rounds, exact):
                 ends[v] = own[v, label] - own[v, labels[v]] if is_asked[v] else 0.0
                 asked += is_asked[v]
             for e in range(n_ties):
-                u, v = source[e], target[e]
-                table, i, j = tables[kind[e]], labels[u], labels[v]
+                u = source[e]
+                v = target[e]
+                table = tables[kind[e]]
+                i = labels[u]
+                j = labels[v]
                 if is_asked[u]:
                     ends[u] += table[label, j] - table[i, j]
                     if is_asked[v]:
@@ -306,8 +352,11 @@ def expand(graph, labels, most_rounds, exact):
                 elif is_asked[v]:
                     ends[v] += table[i, label] - table[i, j]
             for g in range(n_groups):
-                begin, end = group_starts[g], group_starts[g + 1]
-                may_take, may_keep, shared = True, True, labels[members[begin]]
+                begin = group_starts[g]
+                end = group_starts[g + 1]
+                may_take = True
+                may_keep = True
+                shared = labels[members[begin]]
                 for m in range(begin, end):
                     v = members[m]
                     may_take &= is_asked[v] or labels[v] == label
@@ -333,7 +382,8 @@ def expand(graph, labels, most_rounds, exact):
                 helped += 1
             else:
                 size -= 1
-                order[helped], order[size] = order[size], label
+                order[helped] = order[size]
+                order[size] = label
         if exact:
             return rounds, True
         if not helped:
@@ -352,17 +402,21 @@ def _gain(graph, labels, takes, label):
         if takes[v]:
             gain += own[v, label] - own[v, labels[v]]
     for e in range(len(source)):
-        u, v = source[e], target[e]
+        u = source[e]
+        v = target[e]
         if takes[u] or takes[v]:
-            i, j = labels[u], labels[v]
+            i = labels[u]
+            j = labels[v]
             gain += tables[kind[e], label if takes[u] else i, label if takes[v] else j] - tables[kind[e], i, j]
     for g in range(len(group_starts) - 1):
-        before, after = labels[members[group_starts[g]]], -1
+        before = labels[members[group_starts[g]]]
+        after = -1
         for m in range(group_starts[g], group_starts[g + 1]):
             v = members[m]
             now = label if takes[v] else labels[v]
             if m == group_starts[g]:
                 after = now
-            before, after = before if labels[v] == before else -1, after if now == after else -1
+            before = before if labels[v] == before else -1
+            after = after if now == after else -1
         gain += (rewards[g, after] if after >= 0 else 0.0) - (rewards[g, before] if before >= 0 else 0.0)
     return gain

@@ -20,10 +20,13 @@ def max_marginals(chains, label_of, rows, out):
     emissions, transitions, _, _, starts = chains
     n_tokens, size = emissions.shape
     step = 1 if transitions.shape[0] > 1 else 0
-    before, behind, scores = np.empty((n_tokens, size)), np.zeros((n_tokens, size)), np.empty(size)
+    before = np.empty((n_tokens, size))
+    behind = np.zeros((n_tokens, size))
+    scores = np.empty(size)
     r = 0
     for b in range(len(starts) - 1):
-        begin, end = starts[b], starts[b + 1]
+        begin = starts[b]
+        end = starts[b + 1]
         if r == len(rows) or rows[r] >= end:
             continue
         # before[t, j] = emissions[t, j] + max_i(before[t-1, i] + transitions[i, j])
@@ -82,14 +85,19 @@ def sweep(ties, some, bounds, damping, sweeps, tolerance, beliefs, messages):
     ends, kind, tables, _ = ties
     message = np.empty(beliefs.shape[1])
     for c in range(len(bounds) - 1):
-        begin, end = bounds[c], bounds[c + 1]
+        begin = bounds[c]
+        end = bounds[c + 1]
         for _ in range(sweeps if begin < end else 0):
             largest = 0.0
             for step in range(2 * (end - begin)):
                 side, n = (0, begin + step) if step < end - begin else (1, 2 * end - begin - 1 - step)
                 e = some[n]
-                u, v, into = ends[side, e], ends[1 - side, e], messages[e]
-                table, back, forth = tables[kind[e]], into[side], into[1 - side]
+                u = ends[side, e]
+                v = ends[1 - side, e]
+                into = messages[e]
+                table = tables[kind[e]]
+                back = into[side]
+                forth = into[1 - side]
                 largest = max(largest, _send(beliefs, table, side == 1, u, v, back, forth, damping[c], message))
             if largest < tolerance:
                 break
@@ -107,7 +115,8 @@ def decide(chains, neighbours, told, order, states):
     rows = np.empty(chains.emissions.shape)
     states[:] = -1
     for b in order:
-        begin, end = chains.starts[b], chains.starts[b + 1]
+        begin = chains.starts[b]
+        end = chains.starts[b + 1]
         for t in range(begin, end):
             own_scores(chains, t, begin, end, rows[t])
             for e in range(bounds[t], bounds[t + 1]):

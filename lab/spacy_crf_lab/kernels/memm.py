@@ -36,14 +36,17 @@ class Choices(NamedTuple):
 
 def make_choices(work: Any) -> Choices:
     """The choices by the scores of a `ChainWork` or `HigherOrderWork`."""
-    scores, size = work.scores, work.n_states
+    scores = work.scores
+    size = work.n_states
     first = np.broadcast_to(scores.first, (len(work.transitions), 1, size))
     steps = np.concatenate([work.transitions, first], axis=1)
     largest = steps.max(axis=2)
     largest[largest == -np.inf] = 0.0
     shares = np.zeros((*largest.shape, -(-size // WHOLE) * WHOLE))
     shares[:, :, :size] = np.exp(steps - largest[:, :, np.newaxis])
-    grams, keys, base = getattr(scores, "grams", np.zeros(0)), np.zeros(0, dtype=np.int64), size + 1
+    grams = getattr(scores, "grams", np.zeros(0))
+    keys = np.zeros(0, dtype=np.int64)
+    base = size + 1
     if len(grams):
         keys = scores.orders.keys - base**3  # without the digit in front
     gram_starts = np.searchsorted(keys, base * np.arange(base**2 + 1))
@@ -89,7 +92,8 @@ def _exactly(choices, t, is_last, r, u, context, rows):
         rows[1, v] = choices.emissions[t, v] + choices.steps[r, u, v] + (choices.last[v] if is_last else 0.0)
     for n in range(choices.gram_starts[context], choices.gram_starts[context + 1]):
         rows[1, choices.gram_tags[n]] += choices.grams[n]
-    largest, total = rows[1, :size].max(), 0.0
+    largest = rows[1, :size].max()
+    total = 0.0
     for v in range(size):
         rows[1, v] = math.exp(rows[1, v] - largest) if largest > -np.inf else 0.0
         total += rows[1, v]
@@ -104,7 +108,8 @@ def _choose(choices, t, is_last, r, u, context, rows, largest):
     RETURNS (float, float): The sum of the shares, and the normalizer.
     """
     total = _product(rows, choices.shares, r, u)
-    begin, end = choices.gram_starts[context], choices.gram_starts[context + 1]
+    begin = choices.gram_starts[context]
+    end = choices.gram_starts[context + 1]
     if begin < end:
         for n in range(begin, end):
             rows[1, choices.gram_tags[n]] *= choices.gram_shares[n]
@@ -123,10 +128,13 @@ def follow(choices, states, weights, totals, out):
     """
     d_emissions, d_steps, d_last, d_grams = out
     emissions, last, steps, shares, largest, grams, gram_shares, gram_tags, gram_starts, starts = choices
-    size, by_token = emissions.shape[1], len(steps) > 1
+    size = emissions.shape[1]
+    by_token = len(steps) > 1
     rows = np.empty((2, shares.shape[2]))
     for b in range(len(totals)):
-        begin, end, score = starts[b], starts[b + 1], 0.0
+        begin = starts[b]
+        end = starts[b + 1]
+        score = 0.0
         for t in range(begin, end):
             u = states[t - 1] if t > begin else size
             score += emissions[t, states[t]] + steps[t if by_token else 0, u, states[t]]
@@ -136,10 +144,15 @@ def follow(choices, states, weights, totals, out):
             totals[b] = score
             d_emissions[begin:end] = 0.0
             continue
-        weight, w, u = weights[b], size, size
+        weight = weights[b]
+        w = size
+        u = size
         for t in range(begin, end):
             # `_choose`, written out: reading the arrays of the choices there took a quarter of the time
-            r, context, y, is_last = t if by_token else 0, w * (size + 1) + u, states[t], t == end - 1
+            r = t if by_token else 0
+            context = w * (size + 1) + u
+            y = states[t]
+            is_last = t == end - 1
             highest = _open(emissions, t, last, is_last, rows)
             total = _product(rows, shares, r, u)
             for n in range(gram_starts[context], gram_starts[context + 1]):
@@ -162,7 +175,8 @@ def follow(choices, states, weights, totals, out):
                 if gram_tags[n] == y:
                     score += grams[n]
                     d_grams[n] -= weight
-            w, u = u, y
+            w = u
+            u = y
         for v in range(size if begin < end else 0):
             d_last[v] += d_emissions[end - 1, v]
         totals[b] = score
@@ -172,10 +186,13 @@ def follow(choices, states, weights, totals, out):
 def every(choices, normalizers):
     """The normalizer of each choice that has one: normalizers (float64[T, 1 or S + 1, S + 1]), by tags w and u. For order 1 w is
     always 0. Other entries stay as they are."""
-    size, pairs = choices.emissions.shape[1], normalizers.shape[1] > 1
-    rows, by_token = np.empty((2, choices.shares.shape[2])), len(choices.steps) > 1
+    size = choices.emissions.shape[1]
+    pairs = normalizers.shape[1] > 1
+    rows = np.empty((2, choices.shares.shape[2]))
+    by_token = len(choices.steps) > 1
     for b in range(len(choices.starts) - 1):
-        begin, end = choices.starts[b], choices.starts[b + 1]
+        begin = choices.starts[b]
+        end = choices.starts[b + 1]
         for t in range(begin, end):
             is_last = t == end - 1
             largest = _open(choices.emissions, t, choices.last, is_last, rows)
@@ -185,7 +202,8 @@ def every(choices, normalizers):
                     after = u if t > begin else size
                     if before < size and pairs and choices.steps[t - 1 if by_token else 0, w, u] == -np.inf:
                         continue  # the scheme forbids these two tags
-                    r, context = t if by_token else 0, before * (size + 1) + after
+                    r = t if by_token else 0
+                    context = before * (size + 1) + after
                     found = _choose(choices, t, is_last, r, after, context, rows, largest)
                     normalizers[t, before, after] = found[1]
 
@@ -195,11 +213,13 @@ def learn_every(choices, weights, out):
     """Subtract from ``out`` (see `follow`) the derivative of the sum of weights (float64[T, 1 or S + 1, S + 1]) times normalizers
     (see `every`)."""
     d_emissions, d_steps, d_last, d_grams = out
-    size, by_token = choices.emissions.shape[1], len(choices.steps) > 1
+    size = choices.emissions.shape[1]
+    by_token = len(choices.steps) > 1
     rows = np.empty((2, choices.shares.shape[2]))
     for b in range(len(choices.starts) - 1):
         for t in range(choices.starts[b], choices.starts[b + 1]):
-            is_last, r = t == choices.starts[b + 1] - 1, t if by_token else 0
+            is_last = t == choices.starts[b + 1] - 1
+            r = t if by_token else 0
             largest = _open(choices.emissions, t, choices.last, is_last, rows)
             for w in range(weights.shape[1]):
                 for u in range(size + 1):

@@ -76,20 +76,31 @@ def expect(units, ends, coupling, starts, rows, path, weights, every, totals, d_
     d_units (float64[T, C]): Receives the weighted derivatives of these scores.
     counts (float64[4, C]): The derivatives by ends and coupling are added.
     """
-    n_bits, longest, has_path = units.shape[1], 0, len(path) > 0
+    n_bits = units.shape[1]
+    longest = 0
+    has_path = len(path) > 0
     for b in range(len(starts) - 1):
         longest = max(longest, starts[b + 1] - starts[b])
     # exp(odds), then the probability of 1; and the shares among the beginnings, then the probability of 1 and 1 behind
-    one, before = np.empty((longest, n_bits)), np.empty((longest, n_bits))
-    factor, behind, product, of_path = np.empty(n_bits), np.empty(n_bits), np.empty(n_bits), np.empty(n_bits)
+    one = np.empty((longest, n_bits))
+    before = np.empty((longest, n_bits))
+    factor = np.empty(n_bits)
+    behind = np.empty(n_bits)
+    product = np.empty(n_bits)
+    of_path = np.empty(n_bits)
     of_all, of_first, of_last, of_pairs = counts
     for c in range(n_bits):
         factor[c] = math.exp(coupling[c])
     for b in range(len(starts) - 1):
-        begin, weight, total, length = starts[b], weights[b], 0.0, starts[b + 1] - starts[b]
+        begin = starts[b]
+        weight = weights[b]
+        total = 0.0
+        length = starts[b + 1] - starts[b]
         of_path[:] = 0.0
         for t in range(length):
-            here, source, added = one[t], units[begin + t], ends[0]
+            here = one[t]
+            source = units[begin + t]
+            added = ends[0]
             for c in range(n_bits):
                 here[c] = 2.0 * SCALE * source[c] + added[c]
             if t == 0:
@@ -118,10 +129,13 @@ def expect(units, ends, coupling, starts, rows, path, weights, every, totals, d_
             if t % every == every - 1 or t == length - 1:
                 for c in range(n_bits):
                     total += math.log(product[c])
-        totals[0, b], totals[1, b] = total, of_path.sum()
+        totals[0, b] = total
+        totals[1, b] = of_path.sum()
         behind[:] = 0.0
         for t in range(length - 1, -1, -1):
-            here, pair, out = one[t], before[t], d_units[begin + t]
+            here = one[t]
+            pair = before[t]
+            out = d_units[begin + t]
             _return(here, factor, pair, behind)
             if has_path:
                 row = rows[path[begin + t]]
@@ -155,11 +169,14 @@ def cascade(units, ends, coupling, weights, starts, signs):
     signs (float64[T, C]): Receives the probability that a bit is 1, less that of 0.
     """
     n_tokens, n_bits = units.shape
-    one, before = np.empty(n_tokens), np.empty(n_tokens)
+    one = np.empty(n_tokens)
+    before = np.empty(n_tokens)
     for c in range(n_bits):
         factor = math.exp(min(coupling[c], _MOST))
         for b in range(len(starts) - 1):
-            begin, end, share = starts[b], starts[b + 1], 0.0
+            begin = starts[b]
+            end = starts[b + 1]
+            share = 0.0
             for t in range(begin, end):
                 added = 0.0
                 for e in range(c if t > begin else 0):
@@ -191,16 +208,22 @@ def best(units, transitions, first, last, starts, bits):
     for c in range(n_bits):
         scores = transitions[c]
         for b in range(len(starts) - 1):
-            begin, end = starts[b], starts[b + 1]
+            begin = starts[b]
+            end = starts[b + 1]
             if begin == end:
                 continue
-            of_zero, of_one = first[c, 0], first[c, 1]
+            of_zero = first[c, 0]
+            of_one = first[c, 1]
             for t in range(begin, end):
                 if t > begin:
-                    from_zero, from_one = of_zero + scores[0, 0], of_one + scores[1, 0]
-                    to_zero, to_one = of_zero + scores[0, 1], of_one + scores[1, 1]
-                    come_from[t, 0], come_from[t, 1] = from_one > from_zero, to_one > to_zero
-                    of_zero, of_one = max(from_zero, from_one), max(to_zero, to_one)
+                    from_zero = of_zero + scores[0, 0]
+                    from_one = of_one + scores[1, 0]
+                    to_zero = of_zero + scores[0, 1]
+                    to_one = of_one + scores[1, 1]
+                    come_from[t, 0] = from_one > from_zero
+                    come_from[t, 1] = to_one > to_zero
+                    of_zero = max(from_zero, from_one)
+                    of_one = max(to_zero, to_one)
                 of_zero -= SCALE * units[t, c]
                 of_one += SCALE * units[t, c]
             bit = 1 if of_one + last[c, 1] > of_zero + last[c, 0] else 0

@@ -51,13 +51,18 @@ def exchange(
 
     RETURNS: As `walk`; and whether it ended before the sequence at this place, as there is no room for another arc.
     """
-    total, size = 0.0, corpus.n_states
-    costs, weights, l2 = given.costs, given.weights, given.l2
+    total = 0.0
+    size = corpus.n_states
+    costs = given.costs
+    weights = given.weights
+    l2 = given.l2
     worst = np.empty(len(work.path), dtype=np.int32)
-    lowest, before = np.empty((len(worst), size)), np.empty((len(worst), size), dtype=np.int32)
+    lowest = np.empty((len(worst), size))
+    before = np.empty((len(worst), size), dtype=np.int32)
     for k in range(len(given.order)):
         b = given.order[k]
-        begin, n = corpus.starts[b], corpus.starts[b + 1] - corpus.starts[b]
+        begin = corpus.starts[b]
+        n = corpus.starts[b + 1] - corpus.starts[b]
         loss, moves = differentiate(corpus, work, pairs, chains, segments, True, Turn(b, costs, weights, 1.0))
         if not math.isfinite(loss):
             return loss, k, False
@@ -72,7 +77,8 @@ def exchange(
             work.amount[0] = -1.0
             linear_chain.path_expectations(worst[:n], work.amount, derivatives_of_chain(work, size))
             n_slots = collect(corpus, work, pairs, segments, b)
-            slots, amounts = work.slots[:n_slots], work.amounts[:n_slots]
+            slots = work.slots[:n_slots]
+            amounts = work.amounts[:n_slots]
             slope, square = _along(slots, amounts, weights, l2)
             cost = 0.0
             for t in range(n):
@@ -95,20 +101,26 @@ def exchange(
 @helper
 def _find_worst(work, arcs, begin, size, lowest, before, path):
     """Write the labelling of the lowest score among those with a mass into `path`. RETURNS (float): The most mass it can have."""
-    nodes, chain, n = work.nodes, work.chain, len(path)
+    nodes = work.nodes
+    chain = work.chain
+    n = len(path)
     # lowest[t, j] = nodes[t, j] + min_i(lowest[t-1, i] + transitions[i, j]) over arcs with a mass
     for t in range(n):
         for j in range(size):
             lowest[t, j] = np.inf
         for c in range(arcs.counts[begin + t]):
-            i, j = arcs.arcs[begin + t, c] // size, arcs.arcs[begin + t, c] % size
+            i = arcs.arcs[begin + t, c] // size
+            j = arcs.arcs[begin + t, c] % size
             score = nodes[t, j] + (chain[size, j] if t == 0 else lowest[t - 1, i] + chain[i, j])
             if score < lowest[t, j]:
-                lowest[t, j], before[t, j] = score, c
-    at, least = 0, np.inf
+                lowest[t, j] = score
+                before[t, j] = c
+    at = 0
+    least = np.inf
     for j in range(size):
         if lowest[n - 1, j] + chain[size + 1, j] < least:
-            at, least = j, lowest[n - 1, j] + chain[size + 1, j]
+            at = j
+            least = lowest[n - 1, j] + chain[size + 1, j]
     # A chain's masses are a flow: a labelling can have as much as the least of its arcs
     most = np.inf
     for t in range(n - 1, -1, -1):
@@ -146,13 +158,16 @@ def _move(arcs, begin, size, path, step):
     """Add a mass to the arcs of a labelling, and drop those that have none left."""
     counts, codes, masses = arcs
     for t in range(len(path)):
-        at, arc = begin + t, _arc(path, t, size)
+        at = begin + t
+        arc = _arc(path, t, size)
         c = _place(arcs, at, arc)
         if c == counts[at]:
-            codes[at, c], masses[at, c] = arc, 0.0
+            codes[at, c] = arc
+            masses[at, c] = 0.0
             counts[at] += 1
         masses[at, c] += step
         if masses[at, c] < NEXT_TO_NOTHING:
             last = counts[at] - 1
-            codes[at, c], masses[at, c] = codes[at, last], masses[at, last]
+            codes[at, c] = codes[at, last]
+            masses[at, c] = masses[at, last]
             counts[at] = last

@@ -31,7 +31,8 @@ def list_subtrees(heads, parts, relations, n_levels):
     for t in range(n_tokens):
         child_starts[t + 1] += child_starts[t]
         starts[t + 1] += starts[t]
-    children, behind = np.empty(child_starts[-1], dtype=np.int64), child_starts[:-1].copy()
+    children = np.empty(child_starts[-1], dtype=np.int64)
+    behind = child_starts[:-1].copy()
     for t in range(n_tokens):
         if heads[t] != t:
             children[behind[heads[t]]] = t
@@ -42,18 +43,24 @@ def list_subtrees(heads, parts, relations, n_levels):
         for c in range(child_starts[t], child_starts[t + 1]):
             hashed = mix(mix(hashed, relations[children[c]]), parts[children[c]])
         productions[t] = hashed
-    hashes, sizes = np.empty(starts[-1], dtype=np.uint64), np.ones(starts[-1], dtype=np.float32)
+    hashes = np.empty(starts[-1], dtype=np.uint64)
+    sizes = np.ones(starts[-1], dtype=np.float32)
     parents = np.empty(starts[-1], dtype=np.int64)
     waiting = np.empty((n_tokens + 1, 3), dtype=np.int64)  # token, level, and place of its parent
     for t in range(n_tokens):
-        waiting[0], n_waiting, place = np.array([t, 1, -1]), 1, starts[t]
+        waiting[0] = np.array([t, 1, -1])
+        n_waiting = 1
+        place = starts[t]
         while n_waiting:
             n_waiting -= 1
             token, level, parent = waiting[n_waiting]
-            hashes[place], parents[place] = productions[token], parent
+            hashes[place] = productions[token]
+            parents[place] = parent
             if level < n_levels:
                 for c in range(child_starts[token + 1] - 1, child_starts[token] - 1, -1):
-                    waiting[n_waiting, 0], waiting[n_waiting, 1], waiting[n_waiting, 2] = children[c], level + 1, place
+                    waiting[n_waiting, 0] = children[c]
+                    waiting[n_waiting, 1] = level + 1
+                    waiting[n_waiting, 2] = place
                     n_waiting += 1
             place += 1
         for node in range(place - 1, starts[t], -1):
@@ -67,7 +74,8 @@ def common(hashes, sizes, i, others, other_sizes, j, decay, table):
 
     C(i, j) = 0 if the productions differ, else decay * product over the pairs of children of 1 + C(child of i, child of j)
     """
-    size, other_size = np.int64(sizes[i]), np.int64(other_sizes[j])
+    size = np.int64(sizes[i])
+    other_size = np.int64(other_sizes[j])
     if size == 1 or other_size == 1:
         return decay
     for a in range(size - 1, -1, -1):
@@ -75,8 +83,10 @@ def common(hashes, sizes, i, others, other_sizes, j, decay, table):
             table[a, b] = 0.0
             if hashes[i + a] == others[j + b]:
                 value = decay
-                end, other_end = a + np.int64(sizes[i + a]), b + np.int64(other_sizes[j + b])
-                child, other = a + 1, b + 1
+                end = a + np.int64(sizes[i + a])
+                other_end = b + np.int64(other_sizes[j + b])
+                child = a + 1
+                other = b + 1
                 while child < end and other < other_end:
                     value *= 1.0 + table[child, other]
                     child += np.int64(sizes[i + child])

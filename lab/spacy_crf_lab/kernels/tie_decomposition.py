@@ -61,13 +61,17 @@ class Parts(NamedTuple):
 def _step(steps, d, t, row, out):
     """out[j] = max_i(row[i] + score of the step from i to j), for the step that leads to token t in the direction d."""
     forth, back, bounds, others, scores = steps
-    size, side = len(row), 0 if d > 0 else 1
+    size = len(row)
+    side = 0 if d > 0 else 1
     k = (t if d > 0 else t + 1) if forth.shape[0] > 1 else 0
     if others.shape[1] == 0:
         matrix = forth[k] if d > 0 else back[k]
         out[:] = -np.inf
         for i in range(0, size - 3, 4):  # four rows at once halve the time
-            a, b, c, e = row[i], row[i + 1], row[i + 2], row[i + 3]
+            a = row[i]
+            b = row[i + 1]
+            c = row[i + 2]
+            e = row[i + 3]
             for j in range(size):
                 upper = max(a + matrix[i, j], b + matrix[i + 1, j])
                 lower = max(c + matrix[i + 2, j], e + matrix[i + 3, j])
@@ -101,7 +105,8 @@ def _add_step(steps, d, t, state, scores):
 @helper
 def _pass(parts, d, b, rows, near):
     """Compute `near` for a chain. RETURNS (float): The score of its best labelling."""
-    begin, end = parts.starts[b], parts.starts[b + 1]
+    begin = parts.starts[b]
+    end = parts.starts[b + 1]
     t = begin if d > 0 else end - 1
     near[t] = rows[t]
     for _ in range(end - begin - 1):
@@ -161,11 +166,16 @@ def sweep(parts, d, asked, prices, rows, near, far, of_chains, of_ties):
 
     of_chains (float64[B]), of_ties (float64[E]): Receive the maxima of the subproblems.
     """
-    label_of, size, n_labels, n_chains = parts.label_of, rows.shape[1], prices.shape[1], len(parts.starts) - 1
-    best, message = np.empty(n_labels), np.empty(n_labels)
+    label_of = parts.label_of
+    size = rows.shape[1]
+    n_labels = prices.shape[1]
+    n_chains = len(parts.starts) - 1
+    best = np.empty(n_labels)
+    message = np.empty(n_labels)
     for m in range(n_chains):
         b = m if d > 0 else n_chains - 1 - m
-        begin, end = parts.starts[b], parts.starts[b + 1]
+        begin = parts.starts[b]
+        end = parts.starts[b + 1]
         if not asked[b] or begin == end:
             continue
         _pass(parts, -d, b, rows, far)
@@ -190,7 +200,9 @@ def sweep(parts, d, asked, prices, rows, near, far, of_chains, of_ties):
             best /= ahead + 1.0  # the rest goes on along the chain
             for n in range(parts.bounds[t], parts.bounds[t + 1]):
                 here = parts.ends[n]
-                there, e, u = here ^ 1, here // 2, parts.tokens[here ^ 1]
+                there = here ^ 1
+                e = here // 2
+                u = parts.tokens[here ^ 1]
                 if d * (u - t) < 0:
                     continue
                 for k in range(n_labels):
@@ -222,10 +234,13 @@ def decide(parts, d, asked, prices, rows, near, states):
 
     rows, near (float64[T, S]): Are overwritten. states (int32[T])
     """
-    label_of, n_chains, scores = parts.label_of, len(parts.starts) - 1, np.empty(rows.shape[1])
+    label_of = parts.label_of
+    n_chains = len(parts.starts) - 1
+    scores = np.empty(rows.shape[1])
     for m in range(n_chains):
         b = n_chains - 1 - m if d > 0 else m
-        begin, end = parts.starts[b], parts.starts[b + 1]
+        begin = parts.starts[b]
+        end = parts.starts[b + 1]
         if not asked[b] or begin == end:
             continue
         for inside in range(2):
@@ -265,27 +280,35 @@ def solve(parts, asked, changed, prices, rows, near, states, pairs, of_chains, o
     states (int32[T]), pairs (int64[2 E]): Labellings of the chains, and labels of the ends in the ties; of equally good pairs
         the labels of the chains.
     """
-    n_labels, sequence = prices.shape[1], np.empty(len(rows), dtype=np.int64)
+    n_labels = prices.shape[1]
+    sequence = np.empty(len(rows), dtype=np.int64)
     for b in range(len(parts.starts) - 1):
-        begin, end = parts.starts[b], parts.starts[b + 1]
+        begin = parts.starts[b]
+        end = parts.starts[b + 1]
         sequence[begin:end] = b
         if asked[b] and changed[b] and begin < end:
             of_chains[b] = _pass(parts, 1, b, rows, near)
             _trace(parts, b, near, states)
             changed[b] = False
     for e in range(len(parts.kind)):
-        u, v = parts.tokens[2 * e], parts.tokens[2 * e + 1]
+        u = parts.tokens[2 * e]
+        v = parts.tokens[2 * e + 1]
         if not asked[sequence[u]]:
             continue
-        table, best = parts.tables[0, parts.kind[e]], -np.inf
+        table = parts.tables[0, parts.kind[e]]
+        best = -np.inf
         for i in range(n_labels):
             for j in range(n_labels if parts.possible[2 * e, i] else 0):
                 score = table[i, j] - prices[2 * e, i] - prices[2 * e + 1, j]
                 if parts.possible[2 * e + 1, j] and score > best:
-                    best, pairs[2 * e], pairs[2 * e + 1] = score, i, j
-        i, j = parts.label_of[states[u]], parts.label_of[states[v]]
+                    best = score
+                    pairs[2 * e] = i
+                    pairs[2 * e + 1] = j
+        i = parts.label_of[states[u]]
+        j = parts.label_of[states[v]]
         if table[i, j] - prices[2 * e, i] - prices[2 * e + 1, j] >= best - _LITTLE:
-            pairs[2 * e], pairs[2 * e + 1] = i, j
+            pairs[2 * e] = i
+            pairs[2 * e + 1] = j
         of_ties[e] = best
 
 
@@ -299,7 +322,8 @@ def descend(parts, lengths, prices, rows, states, pairs, changed):
     for b in range(len(lengths)):
         for t in range(parts.starts[b], parts.starts[b + 1] if lengths[b] > 0.0 else parts.starts[b]):
             for n in range(parts.bounds[t], parts.bounds[t + 1]):
-                here, label = parts.ends[n], parts.label_of[states[t]]
+                here = parts.ends[n]
+                label = parts.label_of[states[t]]
                 if pairs[here] != label:
                     prices[here, label] -= lengths[b]
                     prices[here, pairs[here]] += lengths[b]
@@ -327,7 +351,8 @@ def _weigh(scores, gram, rho, weights):
     vertices: the one that gains most and the one that loses least."""
     gains = np.empty(len(scores))
     for _ in range(_EXCHANGES):
-        into, out_of = -1, -1
+        into = -1
+        out_of = -1
         for m in range(len(scores)):
             gains[m] = scores[m]
             for n in range(len(scores)):
@@ -362,11 +387,17 @@ def _enter(weights):
 @helper
 def _quadratic_chain(parts, active, b, rho, rows, room, near, means):
     """Solve the quadratic subproblem of a chain, and set the shares of the labels at its tied tokens (float64[T, L])."""
-    begin, end, label_of, weights = parts.starts[b], parts.starts[b + 1], parts.label_of, active.of_chains[b]
-    scores, gram, k = np.empty(VERTICES), np.zeros((VERTICES, VERTICES)), parts.steps.forth.shape[0] > 1
+    begin = parts.starts[b]
+    end = parts.starts[b + 1]
+    label_of = parts.label_of
+    weights = active.of_chains[b]
+    scores = np.empty(VERTICES)
+    gram = np.zeros((VERTICES, VERTICES))
+    k = parts.steps.forth.shape[0] > 1
     for turn in range(_NEW + 1):
         for m in range(VERTICES):
-            y, scores[m] = active.states[m], 0.0
+            y = active.states[m]
+            scores[m] = 0.0
             for t in range(begin, end):
                 is_tied = parts.bounds[t] < parts.bounds[t + 1]
                 scores[m] += rows[t, y[t]] + (rho * active.consensus[t, label_of[y[t]]] if is_tied else 0.0)
@@ -398,33 +429,45 @@ def _quadratic_chain(parts, active, b, rho, rows, room, near, means):
 @helper
 def _quadratic_tie(parts, active, e, rho, prices, means):
     """Solve the quadratic subproblem of a tie, and set the shares of the labels at its ends (float64[2 E, L])."""
-    u, v, weights, pairs = 2 * e, 2 * e + 1, active.of_ties[e], active.pairs
-    scores, gram, table = np.empty(VERTICES), np.zeros((VERTICES, VERTICES)), parts.tables[0, parts.kind[e]]
-    at_u, at_v = active.consensus[parts.tokens[u]], active.consensus[parts.tokens[v]]
+    u = 2 * e
+    v = 2 * e + 1
+    weights = active.of_ties[e]
+    pairs = active.pairs
+    scores = np.empty(VERTICES)
+    gram = np.zeros((VERTICES, VERTICES))
+    table = parts.tables[0, parts.kind[e]]
+    at_u = active.consensus[parts.tokens[u]]
+    at_v = active.consensus[parts.tokens[v]]
     for turn in range(_NEW + 1):
         for m in range(VERTICES):
-            i, j = pairs[m, u], pairs[m, v]
+            i = pairs[m, u]
+            j = pairs[m, v]
             scores[m] = table[i, j] - prices[u, i] - prices[v, j] + rho * (at_u[i] + at_v[j])
             for n in range(VERTICES):
                 gram[m, n] = (i == pairs[n, u]) + (j == pairs[n, v])
-        highest, best = _weigh(scores, gram, rho, weights), -np.inf
+        highest = _weigh(scores, gram, rho, weights)
+        best = -np.inf
         means[u : v + 1] = 0.0
         for m in range(VERTICES):
             means[u, pairs[m, u]] += weights[m]
             means[v, pairs[m, v]] += weights[m]
-        y, z = 0, 0
+        y = 0
+        z = 0
         for i in range(len(table)):
             for j in range(len(table) if parts.possible[u, i] else 0):
                 score = table[i, j] - prices[u, i] - prices[v, j]
                 score += rho * (at_u[i] - means[u, i] + at_v[j] - means[v, j])
                 if parts.possible[v, j] and score > best:
-                    best, y, z = score, i, j
+                    best = score
+                    y = i
+                    z = j
         if turn == _NEW or best <= highest + _ENOUGH:
             break
         m = _enter(weights)
         if m < 0:
             break
-        pairs[m, u], pairs[m, v] = y, z
+        pairs[m, u] = y
+        pairs[m, v] = z
 
 
 @kernel
@@ -436,9 +479,12 @@ def negotiate(parts, active, rhos, prices, rows, room, near, changed, residuals)
     changed (bool[B]): Is set for chains that are asked.
     residuals (float64[B, 2]): Receives the squares of the distances from the consensus, and of the consensus from the last one.
     """
-    at_tokens, at_ends = np.zeros((len(rows), prices.shape[1])), np.zeros(prices.shape)
+    at_tokens = np.zeros((len(rows), prices.shape[1]))
+    at_ends = np.zeros(prices.shape)
     for b in range(len(rhos)):
-        begin, end, rho = parts.starts[b], parts.starts[b + 1], rhos[b]
+        begin = parts.starts[b]
+        end = parts.starts[b + 1]
+        rho = rhos[b]
         if rho == 0.0 or begin == end:
             continue
         _quadratic_chain(parts, active, b, rho, rows, room, near, at_tokens)
@@ -449,7 +495,8 @@ def negotiate(parts, active, rhos, prices, rows, room, near, changed, residuals)
         residuals[b] = 0.0
         changed[b] |= rhos[b] > 0.0
         for t in range(parts.starts[b], parts.starts[b + 1] if rhos[b] > 0.0 else parts.starts[b]):
-            first, last = parts.bounds[t], parts.bounds[t + 1]
+            first = parts.bounds[t]
+            last = parts.bounds[t + 1]
             for k in range(prices.shape[1] if first < last else 0):
                 mean = at_tokens[t, k]
                 for n in range(first, last):

@@ -44,7 +44,8 @@ def connect(source, target, component):
     for b in range(len(component)):
         component[b] = b
     for e in range(len(source)):
-        i, j = _root(component, source[e]), _root(component, target[e])
+        i = _root(component, source[e])
+        j = _root(component, target[e])
         component[max(i, j)] = min(i, j)
     n = 0
     for b in range(len(component)):
@@ -65,7 +66,8 @@ def add_forest(source, target, order, parents, uses):
     uses (int64[E]): Counted up.
     """
     for e in order:
-        i, j = _root(parents, source[e]), _root(parents, target[e])
+        i = _root(parents, source[e])
+        j = _root(parents, target[e])
         if i != j:
             parents[i] = j
             uses[e] += 1
@@ -79,7 +81,9 @@ def arrive(ties, messages, are_logarithms, some, tokens, label_of, emissions, ou
     some (int64[N]): Places. tokens (int64[V]): Token of each place. label_of (int64[S]): Label of each state.
     emissions (float64[T, S]): Without messages. out (float64[T, S])
     """
-    ends, shares, asked = ties.ends, ties.shares, np.zeros(len(tokens), dtype=np.bool_)
+    ends = ties.ends
+    shares = ties.shares
+    asked = np.zeros(len(tokens), dtype=np.bool_)
     asked[some] = True
     told = np.zeros((len(tokens), messages.shape[2]))
     for e in range(len(shares)):
@@ -113,11 +117,15 @@ def _send(beliefs, tables, n, ends, messages, rows, share, damping, tolerance, r
             b += tables[n, j + 1, i] * x
             c += tables[n, j + 2, i] * x
             d += tables[n, j + 3, i] * x
-        room[1, j], room[1, j + 1], room[1, j + 2], room[1, j + 3] = a, b, c, d
+        room[1, j] = a
+        room[1, j + 1] = b
+        room[1, j + 2] = c
+        room[1, j + 3] = d
         total += (a + b) + (c + d)
     if not total > 0.0:  # nothing is possible there
         return 0
-    factor, total = 1.0 / total, 0.0
+    factor = 1.0 / total
+    total = 0.0
     for j in range(size if damping > 0.0 else 0):
         told = np.log(max(room[1, j] * factor, LEAST))
         room[1, j] = np.exp(told + damping * (np.log(messages[forth, j]) - told))
@@ -161,24 +169,30 @@ def sweep(ties, some, bounds, damping, sweeps, tolerance, beliefs, messages):
     messages (float64[E, 2, P])
     """
     ends, kind, tables, shares = ties
-    size, n_kinds = messages.shape[2], tables.shape[1]
+    size = messages.shape[2]
+    n_kinds = tables.shape[1]
     # An array of all, as a slice of each would be counted
-    rows, both, room = messages.reshape(-1, size), tables.reshape(-1, size, size), np.empty((2, size))
+    rows = messages.reshape(-1, size)
+    both = tables.reshape(-1, size, size)
+    room = np.empty((2, size))
     news = np.zeros(len(beliefs), dtype=np.int64)  # how many have come to a place
     own = np.zeros((len(some), 2), dtype=np.int64)  # and of these along a tie
     known = np.full((len(some), 2), -1)  # how many others had come when it sent its latest message
     for c in range(len(bounds) - 1):
-        begin, end = bounds[c], bounds[c + 1]
+        begin = bounds[c]
+        end = bounds[c + 1]
         for _ in range(sweeps if begin < end else 0):
             largest = 0
             for step in range(2 * (end - begin)):
                 side, n = (0, begin + step) if step < end - begin else (1, 2 * end - begin - 1 - step)
                 e = some[n]
-                u, v = ends[side, e], ends[1 - side, e]
+                u = ends[side, e]
+                v = ends[1 - side, e]
                 if known[n, side] == news[u] - own[n, side]:
                     continue
                 known[n, side] = news[u] - own[n, side]
-                table, sent = kind[e] + (1 - side) * n_kinds, (2 * e + side, 2 * e + 1 - side)
+                table = kind[e] + (1 - side) * n_kinds
+                sent = (2 * e + side, 2 * e + 1 - side)
                 moved = _send(beliefs, both, table, (u, v), rows, sent, shares[e], damping[c], tolerance, room)
                 largest = max(largest, moved)
                 if moved > 0:
@@ -204,7 +218,8 @@ def weigh(ties, beliefs, messages, weights, log_z, d_tables):
     size = beliefs.shape[1]
     room = np.empty((2, size))
     for e in range(len(kind)):
-        k, shift = kind[e], 0.0
+        k = kind[e]
+        shift = 0.0
         for side in range(2):
             largest = 0.0
             for i in range(size):

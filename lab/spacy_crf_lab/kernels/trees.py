@@ -22,7 +22,9 @@ from spacy_crf.types import Floats
 
 _LEAST = 1e-250  # products of positive numbers below this are not trusted
 TOGETHER = 8  # pairs that are counted at once
-_SMALL, _LARGE = 1e-100, 1e100  # between them lie products whose logarithm is not taken yet
+# between them lie products whose logarithm is not taken yet
+_SMALL = 1e-100
+_LARGE = 1e100
 
 
 class Forest(NamedTuple):
@@ -61,21 +63,28 @@ def grow(source, target, component, n_components):
         begins[source[e] + 1] += 1
         begins[target[e] + 1] += 1
     begins = np.cumsum(begins)
-    ties, filled = np.empty(2 * len(source), dtype=np.int64), begins[:-1].copy()
+    ties = np.empty(2 * len(source), dtype=np.int64)
+    filled = begins[:-1].copy()
     for e in range(len(source)):
         for t in (source[e], target[e]):
             ties[filled[t]] = e
             filled[t] += 1
-    order, place = np.empty(n, dtype=np.int64), np.full(n, -1)
-    parent, tie, turned = np.full(n, -1), np.full(n, -1), np.zeros(n, dtype=np.int64)
-    children, starts = np.zeros((n, 2), dtype=np.int64), np.empty(n + 1, dtype=np.int64)
+    order = np.empty(n, dtype=np.int64)
+    place = np.full(n, -1)
+    parent = np.full(n, -1)
+    tie = np.full(n, -1)
+    turned = np.zeros(n, dtype=np.int64)
+    children = np.zeros((n, 2), dtype=np.int64)
+    starts = np.empty(n + 1, dtype=np.int64)
     is_forest = np.ones(n_components, dtype=np.bool_)
-    n_met, n_trees = 0, 0
+    n_met = 0
+    n_trees = 0
     for root in range(n):
         if place[root] >= 0 or not is_forest[component[root]]:
             continue
         done = begin = n_met
-        order[n_met], place[root] = root, n_met
+        order[n_met] = root
+        place[root] = n_met
         n_met += 1
         while done < n_met:
             u = order[done]
@@ -88,8 +97,11 @@ def grow(source, target, component, n_components):
                 if place[v] >= 0:
                     is_forest[component[u]] = False
                 else:
-                    order[n_met], place[v] = v, n_met
-                    parent[n_met], tie[n_met], turned[n_met] = done, e, 0 if source[e] == v else 1
+                    order[n_met] = v
+                    place[v] = n_met
+                    parent[n_met] = done
+                    tie[n_met] = e
+                    turned[n_met] = 0 if source[e] == v else 1
                     n_met += 1
             children[done, 1] = n_met
             done += 1
@@ -107,7 +119,8 @@ def grow(source, target, component, n_components):
 @helper(fastmath=LINEAR, inline="always")
 def _along(tables, side, n, source, s, target, t):
     """target[t] = source[s] times a table, scaled so that it adds up to 1. RETURNS (float): The sum before scaling."""
-    size, total = tables.shape[3], 0.0
+    size = tables.shape[3]
+    total = 0.0
     sums = target[t, :size]  # which tells LLVM that no index is negative
     for j in range(size):
         sums[j] = 0.0
@@ -124,10 +137,14 @@ def _along(tables, side, n, source, s, target, t):
 @helper(fastmath=LINEAR, inline="always")
 def _multiply(left, s, right, u, target, t):
     """target[t] = left[s] * right[u]. RETURNS (int): Number of products that are too small to be trusted."""
-    size, wrong = target.shape[1], 0
-    ones, others, products = left[s, :size], right[u, :size], target[t, :size]
+    size = target.shape[1]
+    wrong = 0
+    ones = left[s, :size]
+    others = right[u, :size]
+    products = target[t, :size]
     for i in range(size):
-        a, b = ones[i], others[i]
+        a = ones[i]
+        b = others[i]
         product = a * b
         wrong += (product < _LEAST) & (a > 0.0) & (b > 0.0)
         products[i] = product
@@ -138,8 +155,11 @@ def _multiply(left, s, right, u, target, t):
 def _count(room, n, counts):
     """Add the products of the waiting pairs to counts[n], several pairs at a time, so that each number is loaded and stored
     once."""
-    lefts, rights, waiting = room.left, room.right, room.waiting
-    size, first = counts.shape[2], n * lefts.shape[1] * counts.shape[2]
+    lefts = room.left
+    rights = room.right
+    waiting = room.waiting
+    size = counts.shape[2]
+    first = n * lefts.shape[1] * counts.shape[2]
     for i in range(0, size, LANES):
         row = (n * size + i) * size
         columns = (first + i, first + i + 1, first + i + 2, first + i + 3)
@@ -152,9 +172,17 @@ def _count(room, n, counts):
 def _go_up(forest, begin, end, kind, tables, room):
     """Pass messages from the leaves of a tree to its root. RETURNS (float): The log partition, NaN where it is not to be
     trusted."""
-    own, inside, messages = room.own, room.inside, room.messages
-    order, parent, tie, turned = forest.order, forest.parent, forest.tie, forest.turned
-    total, product, wrong, rest = 0.0, 1.0, 0, 0.0
+    own = room.own
+    inside = room.inside
+    messages = room.messages
+    order = forest.order
+    parent = forest.parent
+    tie = forest.tie
+    turned = forest.turned
+    total = 0.0
+    product = 1.0
+    wrong = 0
+    rest = 0.0
     for k in range(end - begin):
         for i in range(own.shape[1]):
             inside[k, i] = own[order[begin + k], i]
@@ -162,7 +190,8 @@ def _go_up(forest, begin, end, kind, tables, room):
         p = parent[begin + k] - begin
         product *= _along(tables, turned[begin + k], kind[tie[begin + k]], inside, k, messages, k)
         if not _SMALL < product < _LARGE:
-            total, product = total + np.log(product) if product > 0.0 else np.nan, 1.0
+            total = total + np.log(product) if product > 0.0 else np.nan
+            product = 1.0
         wrong += _multiply(inside, p, messages, k, inside, p)
     for i in range(own.shape[1]):
         rest += inside[0, i]
@@ -175,12 +204,20 @@ def _go_down(forest, r, kind, tables, room, weight, counts):
     """Pass messages from the root back to the leaves; `inside` of each token becomes its marginals, times a weight. RETURNS
     (bool): Whether no number got too small to be trusted."""
     own, inside, messages, outside, left, right, waiting = room
-    order, tie, turned, children = forest.order, forest.tie, forest.turned, forest.children
-    begin, end, size = forest.starts[r], forest.starts[r + 1], own.shape[1]
-    so_far, cavity, wrong = np.empty((1, size)), np.empty((1, size)), 0
+    order = forest.order
+    tie = forest.tie
+    turned = forest.turned
+    children = forest.children
+    begin = forest.starts[r]
+    end = forest.starts[r + 1]
+    size = own.shape[1]
+    so_far = np.empty((1, size))
+    cavity = np.empty((1, size))
+    wrong = 0
     outside[0] = 1.0
     for k in range(end - begin):
-        first, behind = children[begin + k, 0] - begin, children[begin + k, 1] - begin
+        first = children[begin + k, 0] - begin
+        behind = children[begin + k, 1] - begin
         wrong += _multiply(own, order[begin + k], outside, k, so_far, 0)
         total = 0.0
         wrong += _multiply(inside, k, outside, k, inside, k)
@@ -198,12 +235,15 @@ def _go_down(forest, r, kind, tables, room, weight, counts):
         for u in range(first, behind):
             wrong += _multiply(so_far, 0, outside, u, cavity, 0)
             wrong += _multiply(so_far, 0, messages, u, so_far, 0)
-            side, n, total = turned[begin + u], kind[tie[begin + u]], 0.0
+            side = turned[begin + u]
+            n = kind[tie[begin + u]]
+            total = 0.0
             scale = _along(tables, 1 - side, n, cavity, 0, outside, u)
             for i in range(size):
                 total += inside[u, i] * outside[u, i]
             if scale * total > 0.0:
-                at, factor = waiting[n], weight / (scale * total)
+                at = waiting[n]
+                factor = weight / (scale * total)
                 of_own, of_parent = (right, left) if side == 1 else (left, right)
                 for i in range(size):
                     of_own[n, at, i] = factor * inside[u, i]
@@ -225,10 +265,13 @@ def sums(forest, room, kind, tables, component, weights, believed, counts, log_z
     counts (float64[K, L, L]): Those of the pairs of labels of ties, divided by the tables, are added.
     log_z (float64[C]): Is added to.
     """
-    order, starts = forest.order, forest.starts
+    order = forest.order
+    starts = forest.starts
     for r in range(len(starts) - 1):
-        begin, end = starts[r], starts[r + 1]
-        c, total = component[order[begin]], _go_up(forest, begin, end, kind, tables, room)
+        begin = starts[r]
+        end = starts[r + 1]
+        c = component[order[begin]]
+        total = _go_up(forest, begin, end, kind, tables, room)
         log_z[c] += total
         if len(weights) == 0 or np.isnan(total) or weights[c] == 0.0:
             continue
@@ -248,19 +291,27 @@ def best(forest, own, kind, tables, component, labels, scores):
     own (float64[T, L]), tables (float64[2, K, L, L]): Scores, see `sums`.
     """
     order, parents, ties, turned, _, starts, _ = forest
-    size, longest = own.shape[1], 1
+    size = own.shape[1]
+    longest = 1
     for r in range(len(starts) - 1):
         longest = max(longest, starts[r + 1] - starts[r])
-    inside, message = np.empty((longest, size)), np.empty(size)
+    inside = np.empty((longest, size))
+    message = np.empty(size)
     for r in range(len(starts) - 1):
-        begin, end = starts[r], starts[r + 1]
+        begin = starts[r]
+        end = starts[r + 1]
         for k in range(end - begin):
             inside[k] = own[order[begin + k]]
         for k in range(end - begin - 1, 0, -1):
-            p, side, n = parents[begin + k] - begin, turned[begin + k], kind[ties[begin + k]]
+            p = parents[begin + k] - begin
+            side = turned[begin + k]
+            n = kind[ties[begin + k]]
             message[:] = -np.inf
             for i in range(0, size, LANES):
-                a, b, c, d = inside[k, i], inside[k, i + 1], inside[k, i + 2], inside[k, i + 3]
+                a = inside[k, i]
+                b = inside[k, i + 1]
+                c = inside[k, i + 2]
+                d = inside[k, i + 3]
                 for j in range(size):
                     upper = max(a + tables[side, n, i, j], b + tables[side, n, i + 1, j])
                     lower = max(c + tables[side, n, i + 2, j], d + tables[side, n, i + 3, j])
@@ -268,14 +319,16 @@ def best(forest, own, kind, tables, component, labels, scores):
             for j in range(size):
                 inside[p, j] += message[j]
         for k in range(end - begin):
-            chosen, largest = 0, -np.inf
+            chosen = 0
+            largest = -np.inf
             for i in range(size):
                 score = inside[k, i]
                 if k > 0:
                     of_parent = labels[order[parents[begin + k]]]
                     score += tables[turned[begin + k], kind[ties[begin + k]], i, of_parent]
                 if score > largest:
-                    chosen, largest = i, score
+                    chosen = i
+                    largest = score
             labels[order[begin + k]] = chosen
             if k == 0:
                 scores[component[order[begin]]] += largest

@@ -70,7 +70,8 @@ class _Messages:
 
     def arrive(self, some: Optional[NDArray[np.int64]] = None) -> ChainScores:
         """The chains, with all messages into some places (int64[N]), or into all places, added to their emissions."""
-        tokens, chains = self.tokens, self.problem.chains
+        tokens = self.tokens
+        chains = self.problem.chains
         some = np.arange(len(tokens)) if some is None else some
         scores = chains.emissions, self._emissions
         kernels.arrive(self.sent, self.told, self._are_logarithms, some, tokens, self.problem.label_of, *scores)
@@ -78,7 +79,8 @@ class _Messages:
 
     def _chains(self, asked: NDArray[np.bool_], there: NDArray[np.int64]) -> tuple[ChainScores, NDArray[np.int64]]:
         """Some of the chains (bool[B]) with all messages, and the numbers of some places among their tokens (int64[N])."""
-        chains, tokens = self.arrive(there), self.tokens[there]
+        chains = self.arrive(there)
+        tokens = self.tokens[there]
         if asked.all():
             return chains, tokens
         chains, of_chains = cut_chains(chains, asked)
@@ -97,9 +99,12 @@ class _Sums(_Messages):
     def __init__(self, problem: Problem, shares: Floats):
         super().__init__(problem)
         if (shares == 1.0).all():
-            kind_of, kind, tables = np.arange(len(problem.tables)), problem.kind, problem.tables
+            kind_of = np.arange(len(problem.tables))
+            kind = problem.kind
+            tables = problem.tables
         else:
-            kind_of, kind = problem.kind, np.arange(len(problem.kind))
+            kind_of = problem.kind
+            kind = np.arange(len(problem.kind))
             tables = problem.tables[problem.kind] / shares[:, np.newaxis, np.newaxis]
         self.kind_of = kind_of  # [K'] table of the problem for each table here
         self.shift = tables.max(axis=(1, 2), initial=-np.inf)  # [K'] maxima of the tables
@@ -153,7 +158,8 @@ OfMessages = TypeVar("OfMessages", bound=_Messages)
 
 def _between(whole: Problem) -> Problem:
     """Make a problem with ties between sentences only, whose log partition is at least that of the original problem."""
-    inside, emissions = whole.inside, whole.chains.emissions.copy()
+    inside = whole.inside
+    emissions = whole.chains.emissions.copy()
     for tokens, axis in ((whole.source, 2), (whole.target, 1)):
         halves = whole.tables.max(axis=axis) / 2.0  # [K, L]
         np.add.at(emissions, tokens[inside], halves[whole.kind[inside]][:, whole.label_of])
@@ -177,7 +183,9 @@ def _shares(problem: Problem) -> Floats:
     tie is in one."""
     shares = [np.ones(0)]
     for part, _ in problem.parts():
-        random, uses, forests = np.random.default_rng(0), np.zeros(len(part.kind), dtype=np.int64), 0
+        random = np.random.default_rng(0)
+        uses = np.zeros(len(part.kind), dtype=np.int64)
+        forests = 0
         while forests < _FORESTS or (uses == 0).any():
             order = random.permutation(len(uses))
             if forests >= _FORESTS:  # prefer ties that are in no forest yet
@@ -216,8 +224,10 @@ class BeliefPropagation(Inference):
         return not self.max_product
 
     def expectations(self, problem: Problem, weights: Floats) -> Expected:
-        whole, messages = problem, self._settled(problem)
-        problem, sent = messages.problem, messages.sent
+        whole = problem
+        messages = self._settled(problem)
+        problem = messages.problem
+        sent = messages.sent
         chains = messages.arrive()
         log_z, expected = LinearChain().expectations(chains, weights=weights[problem.component])
         if weights.all():
@@ -225,13 +235,15 @@ class BeliefPropagation(Inference):
             marginals = expected.emissions[messages.tokens] / factors[:, np.newaxis]
         else:  # the beliefs of some chains are not known yet
             marginals = _marginals(chains, messages.tokens)
-        of_ties, d_tables = np.empty(len(problem.kind)), np.zeros(sent.tables.shape[1:])
+        of_ties = np.empty(len(problem.kind))
+        d_tables = np.zeros(sent.tables.shape[1:])
         of_component = problem.of_ties
         told = problem.by_label(marginals, messages.told.shape[2]), messages.told
         kernels.weigh(sent, *told, weights[of_component], of_ties, d_tables)
         of_ties = sent.shares * (of_ties + messages.shift[sent.kind])
         sums = np.bincount(of_component, of_ties, minlength=len(problem.firsts))
-        of_kinds, n_labels = np.zeros(problem.tables.shape), problem.n_labels
+        of_kinds = np.zeros(problem.tables.shape)
+        n_labels = problem.n_labels
         np.add.at(of_kinds, messages.kind_of, d_tables[:, :n_labels, :n_labels])
         if self.tree_reweighted:
             _add_inside(whole, expected, of_kinds)
@@ -247,10 +259,13 @@ class BeliefPropagation(Inference):
         apart = LinearChain().viterbi(problem.chains).states
         if not self.iterations:
             return apart[np.newaxis]
-        messages, decided = self._settle(_Maxima(problem)), np.empty(len(apart), dtype=np.int32)
-        chains, (ties, order) = potentials(problem.chains), problem.neighbours
+        messages = self._settle(_Maxima(problem))
+        decided = np.empty(len(apart), dtype=np.int32)
+        chains = potentials(problem.chains)
+        (ties, order) = problem.neighbours
         told = np.concatenate([messages.told[:, 0], messages.told[:, 1]])[order]
-        order, lost = _outwards(messages), problem.lost(apart)
+        order = _outwards(messages)
+        lost = problem.lost(apart)
         max_product.decide(chains, ties, told, order[~lost[problem.component[order]]], decided)
         return np.stack([apart, decided])
 
@@ -272,7 +287,9 @@ class BeliefPropagation(Inference):
             none = np.zeros(0, dtype=np.int64)
             return none, none, none, np.zeros((0, work.n_states))
         messages = self._settled(work.tied)
-        problem, shares, told = messages.problem, messages.sent.shares, messages.logarithms
+        problem = messages.problem
+        shares = messages.sent.shares
+        told = messages.logarithms
         added = [shares[:, np.newaxis] * told[:, side][:, problem.label_of] for side in range(2)]
         ends = [work.tied_tokens[end] for end in (problem.source, problem.target)]
         kinds = np.append(problem.kind, problem.kind) % len(work.tied.tables)
@@ -301,10 +318,14 @@ class BeliefPropagation(Inference):
     def _settle(self, messages: OfMessages) -> OfMessages:
         """Update messages until they converge, or for the maximum number of iterations."""
         problem = messages.problem
-        component, lengths, of_ties = problem.component, np.diff(problem.starts), problem.of_ties
+        component = problem.component
+        lengths = np.diff(problem.starts)
+        of_ties = problem.of_ties
         n_tokens = problem.by_component(lengths)
-        heard, beliefs = messages.told.copy(), np.zeros((len(messages.tokens), messages.told.shape[2]))
-        spent, has_news = np.zeros(len(n_tokens)), np.isin(component, of_ties)
+        heard = messages.told.copy()
+        beliefs = np.zeros((len(messages.tokens), messages.told.shape[2]))
+        spent = np.zeros(len(n_tokens))
+        has_news = np.isin(component, of_ties)
         while True:
             asked = has_news & (spent < self.iterations * n_tokens)[component]
             if not asked.any():
@@ -332,7 +353,8 @@ def _outwards(messages: _Messages) -> NDArray[np.int64]:
     for a, b in np.unique(messages.receivers, axis=0).tolist():
         tied[a].append(b)
         tied[b].append(a)
-    order, is_met = messages.problem.firsts.tolist(), np.zeros(len(tied), dtype=bool)
+    order = messages.problem.firsts.tolist()
+    is_met = np.zeros(len(tied), dtype=bool)
     is_met[order] = True
     for b in order:  # the loop appends to this list
         for other in tied[b]:

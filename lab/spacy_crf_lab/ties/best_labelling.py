@@ -61,8 +61,13 @@ class LabelScores(NamedTuple):
     @classmethod
     def of(cls, problem: Problem) -> "LabelScores":
         """RAISES (ValueError): CRF040 for rewards of groups below 0."""
-        own, label_of, transitions = problem.own, problem.label_of, np.asarray(problem.chains.transitions)
-        tables, source, target, kind = problem.tables, problem.source, problem.target, problem.kind
+        own = problem.own
+        label_of = problem.label_of
+        transitions = np.asarray(problem.chains.transitions)
+        tables = problem.tables
+        source = problem.source
+        target = problem.target
+        kind = problem.kind
         columns = np.arange(problem.n_labels)
         if transitions.any():
             columns = label_of
@@ -71,7 +76,9 @@ class LabelScores(NamedTuple):
             steps = transitions[later] if transitions.ndim == 3 else transitions[np.newaxis]
             of_steps = len(tables) + (np.arange(len(later)) if transitions.ndim == 3 else np.zeros_like(later))
             tables = np.concatenate([tables[:, label_of][:, :, label_of], steps])
-            source, target, kind = np.append(source, later - 1), np.append(target, later), np.append(kind, of_steps)
+            source = np.append(source, later - 1)
+            target = np.append(target, later)
+            kind = np.append(kind, of_steps)
         else:
             of_states = np.where(label_of == np.arange(problem.n_labels)[:, np.newaxis], 0.0, -np.inf)  # [L, S]
             state_of = np.stack([(own + of_label).argmax(axis=1) for of_label in of_states], axis=1)

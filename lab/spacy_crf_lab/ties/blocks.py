@@ -25,10 +25,12 @@ def best_improved(problem: Problem, found: States) -> States:
     RETURNS (int32[T]): The result; -1 in components in which the first labelling has tokens without a state. With groups, the
         best of the labellings as they are.
     """
-    chains, (ties, _) = potentials(problem.chains), problem.neighbours
+    chains = potentials(problem.chains)
+    (ties, _) = problem.neighbours
     lost = problem.lost(found[0])
     is_alone, blocks = _blocks(problem, ties, lost[problem.component])
-    some, of_lost = np.flatnonzero(is_alone), lost[problem.of_tokens]
+    some = np.flatnonzero(is_alone)
+    of_lost = lost[problem.of_tokens]
     better = np.where(of_lost, 0, found).astype(np.int32)
     solved: dict[tuple[int, bytes], States] = {}  # the best labelling of a block, given what it is told
     for states in () if len(problem.group_kind) else better:
@@ -43,7 +45,8 @@ def best_improved(problem: Problem, found: States) -> States:
                     [solved[n, told]] = SENTENCES.best(part)
                 [[now], [best]] = part.score(np.stack([states[block.tokens], solved[n, told]]))
                 if best > now + _MORE:
-                    states[block.tokens], changed = solved[n, told], True
+                    states[block.tokens] = solved[n, told]
+                    changed = True
     best = problem.score(better).argmax(axis=0)[problem.of_tokens]
     return np.where(of_lost, -1, better[best, np.arange(better.shape[1])]).astype(np.int32)
 
@@ -73,7 +76,9 @@ def _blocks(
     RETURNS (bool[B], list[_Block]): Sequences to treat as chains, since they have no ties inside or are too wide for a junction
         tree; and blocks for the others.
     """
-    inside, starts, blocks = problem.inside, problem.starts, []
+    inside = problem.inside
+    starts = problem.starts
+    blocks = []
     is_joined = np.zeros(len(lost), dtype=bool)
     if inside.any():
         apart = problem.by_sequence(inside)
@@ -82,7 +87,8 @@ def _blocks(
         is_joined = SENTENCES.decides(apart, is_joined)
         tell_wide(apart.of_ties, is_joined | lost, "a best labelling")
     for b in np.flatnonzero(is_joined).tolist():
-        part, tokens = apart.only(b)[0], slice(int(starts[b]), int(starts[b + 1]))
+        part = apart.only(b)[0]
+        tokens = slice(int(starts[b]), int(starts[b + 1]))
         ties = np.arange(neighbours.bounds[tokens.start], neighbours.bounds[tokens.stop])
         ends = neighbours.ends[ties]
         ties = ties[(ends < tokens.start) | (ends >= tokens.stop)]

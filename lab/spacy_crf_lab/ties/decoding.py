@@ -106,7 +106,8 @@ class TiedDecoding(Decoding):
         return self.structure.inference
 
     def check_fit(self, pipe: Any) -> None:
-        kinds, inference = type(pipe.loss).__mro__, self.model.attrs["role"].in_training().inference
+        kinds = type(pipe.loss).__mro__
+        inference = self.model.attrs["role"].in_training().inference
         # The result that the loss needs from the inference; None for other losses
         asked = next((question for kind in kinds for question, losses in _LOSSES.items() if kind in losses), None)
         answers = [_NOTHING, *sorted(inference.answers)]
@@ -146,7 +147,8 @@ class TiedDecoding(Decoding):
         return super().expected(scores, worth)._replace(ties=Ties.none())
 
     def decode(self, rules: Any, documents: "Documents", doc_starts: NDArray[np.int64], kept: Any = None) -> "Decoded":
-        scores, clamp = documents.scores, documents.clamp
+        scores = documents.scores
+        clamp = documents.clamp
         if self.inference.decodes_chains or scores.ties.is_empty:
             chains = self.structure.as_chains(scores, clamp=clamp)
             return super().decode(rules, documents._replace(scores=chains), doc_starts, kept)
@@ -158,10 +160,12 @@ class TiedDecoding(Decoding):
         decoded, breaking = decode_by_masks(self.structure, rules, documents, doc_starts, kept)
         for d in breaking:
             tokens = slice(int(doc_starts[d]), int(doc_starts[d + 1]))
-            of_doc, document = rules.upto(tokens.stop - tokens.start), documents.at(tokens)
+            of_doc = rules.upto(tokens.stop - tokens.start)
+            document = documents.at(tokens)
             chains = document._replace(scores=self.structure.as_chains(document.scores, clamp=document.clamp))
             is_known = of_doc is rules and (kept is None or d not in kept.instead)
-            begin, places = decoded.tags[tokens].copy() if is_known else None, None
+            begin = decoded.tags[tokens].copy() if is_known else None
+            places = None
             if kept is not None:
                 places = kept.instead.get(d, kept.places)
             inference = self.inference if self.inference.keeps_rules else None
@@ -218,12 +222,15 @@ class TiedBatch(Batch):
         no table has room for the rules' automata."""
         from .rules import joined, under
 
-        decoding, automata, structure = self._decoding, frozenset(), None
+        decoding = self._decoding
+        automata = frozenset()
+        structure = None
         if scores.ties.is_empty:
             return None
         of_doc = Joined(scores, clamp, np.arange(len(scores.emissions)))
         if self._rules is not None:
-            rules, kept = self._rules.upto(tokens.stop - tokens.start), self._kept(d)
+            rules = self._rules.upto(tokens.stop - tokens.start)
+            kept = self._kept(d)
             self._warn_of_ignored(rules)
             scores = rules.apply(scores, self._facts.at(tokens), kept)
             ruled = joined(scores, clamp)
@@ -234,7 +241,8 @@ class TiedBatch(Batch):
             if structure is None:
                 decoding.warn_of_rules()
                 return None
-        size, starts = len(scores.first), np.asarray(scores.starts)
+        size = len(scores.first)
+        starts = np.asarray(scores.starts)
         return TiedDistribution(Distribution(decoding, structure or decoding.structure, of_doc, size, starts))
 
 
@@ -307,7 +315,8 @@ class TiedDistribution:
     def _require(self, question: str, what: str) -> None:
         """Check that the inference supports a question. RAISES (ValueError): CRF366 if it does not."""
         if question not in self.structure.answers:
-            inference, name = self.structure.inference, self.main.decoding.annotation.name
+            inference = self.structure.inference
+            name = self.main.decoding.annotation.name
             fitting = ", ".join(that_answer(question)) or "nothing"
             raise ValueError(Errors.CRF366.format(name=name, inference=inference.name, question=what, fitting=fitting))
 

@@ -21,7 +21,8 @@ from spacy_crf.optimizers.objective import setting
 from ..errors import Errors, Warnings
 from .templates import BIAS, TiePart, TieTemplate, TokenPairs, template
 
-CITED, CITING = "cited", "citing"
+CITED = "cited"
+CITING = "citing"
 
 
 class Collection(DocBatch):
@@ -77,7 +78,9 @@ class LinkedDocuments(DocumentTemplate):
     """
 
     def pairs(self, members: list[Member]) -> Iterator[tuple[int, int]]:
-        numbers, n_links, unknown = _by_id(members), 0, []
+        numbers = _by_id(members)
+        n_links = 0
+        unknown = []
         for group, number, doc in members:
             for link in _links(doc):
                 n_links += 1
@@ -108,7 +111,8 @@ class CoCited(DocumentTemplate):
     max_edges: int = setting(1000, checks.count, most=10_000_000)
 
     def pairs(self, members: list[Member]) -> Iterator[tuple[int, int]]:
-        numbers, together = _by_id(members), defaultdict(list)
+        numbers = _by_id(members)
+        together = defaultdict(list)
         for group, number, doc in members:
             for link in _links(doc):
                 key, tied = ((group, link), number) if self.by == CITING else (number, numbers.get((group, link)))
@@ -132,7 +136,8 @@ def _by_id(members: list[Member]) -> dict[tuple[Any, Any], int]:
 
 def _links(doc: Doc) -> list[Any]:
     """The ids that a Doc links to, each once."""
-    links, must = doc._.crf_links, "a list of the ids of Docs: texts or whole numbers"
+    links = doc._.crf_links
+    must = "a list of the ids of Docs: texts or whole numbers"
     if links is None:
         return []
     if not isinstance(links, (list, tuple, set)) or None in links:

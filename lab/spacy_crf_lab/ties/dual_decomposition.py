@@ -55,7 +55,8 @@ class DualDecomposition(BestLabelling):
                 states = best_improved(part, found.states[np.newaxis, tokens])
                 score = part.score(states[np.newaxis])[0, 0]
                 if score > found.scores[c]:
-                    found.states[tokens], found.scores[c] = states, score
+                    found.states[tokens] = states
+                    found.scores[c] = score
             if self.exact and is_open(found)[c]:
                 found.states[tokens], found.scores[c], found.bounds[c] = self._branch(part, found, c, tokens)
         self.count(found.scores, np.where(is_open(found), found.bounds, found.scores), 0.0)
@@ -81,7 +82,9 @@ class DualDecomposition(BestLabelling):
 
         RETURNS (int32[T], float, float): A labelling, its score and an upper bound.
         """
-        best, score, bound = found.states[tokens], found.scores[c], found.bounds[c]
+        best = found.states[tokens]
+        score = found.scores[c]
+        bound = found.bounds[c]
         begin = self.decompose(part, found.prices[np.isin(found.parts.tokens, tokens)])
         numbers = itertools.count()
         heap: list[tuple[float, int, Problem, Found]] = [(-begin.bounds[0], next(numbers), part, begin)]
@@ -102,7 +105,8 @@ class DualDecomposition(BestLabelling):
                 child = node._replace(chains=node.chains._replace(emissions=emissions))
                 now = self.decompose(child, begin.prices)
                 if now.scores[0] > score:
-                    best, score = now.states, now.scores[0]
+                    best = now.states
+                    score = now.scores[0]
                 if is_apart(score, now.bounds[0]) and is_open(now)[0]:
                     heapq.heappush(heap, (-now.bounds[0], next(numbers), child, now))
         else:
@@ -112,7 +116,8 @@ class DualDecomposition(BestLabelling):
 
 def _most_apart(problem: Problem, found: Found) -> tuple[int, int]:
     """The token at the end of the tie that is farthest from its maximum and has several possible labels; and its label."""
-    parts, labels = found.parts, problem.label_of[found.states]
+    parts = found.parts
+    labels = problem.label_of[found.states]
     ends = np.stack([problem.source, problem.target])
     prices = found.prices.reshape(-1, 2, problem.n_labels)
     every = np.arange(len(problem.kind))

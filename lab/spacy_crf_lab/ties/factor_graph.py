@@ -101,7 +101,8 @@ class FactorGraphRole(ChainNode):
         """The tables of the features of ties."""
         if name != "tables":
             return None
-        known, mask = _ties(model).attrs["known"], self.weighed(model)["tables"]
+        known = _ties(model).attrs["known"]
+        mask = self.weighed(model)["tables"]
         row, *labels = np.nonzero(mask)
         features = [
             Feature(f"{template}: {text}", f"{template}: {text.partition('=')[0]}", None)
@@ -109,14 +110,17 @@ class FactorGraphRole(ChainNode):
         ]
         templates = list(dict.fromkeys(feature.template for feature in features))
         of_rows = np.array([templates.index(feature.template) for feature in features], dtype=np.int64)
-        counts, weights = np.array([count for *_, count in known], dtype=np.int64), model.get_param("tables")[mask]
-        named, label_of = (templates, of_rows[row]), model.attrs["label_of"]
+        counts = np.array([count for *_, count in known], dtype=np.int64)
+        weights = model.get_param("tables")[mask]
+        named = (templates, of_rows[row])
+        label_of = model.attrs["label_of"]
         weights = self.strength * weights
         return [Block("ties", weights, tuple(labels), row, features.__getitem__, counts, named, label_of)]
 
     def shapes(self, model: Model, n_states: int) -> dict[str, tuple[int, ...]]:
         """Shapes of the parameters. RAISES (ValueError): CRF364 if the tables are too large."""
-        n_features, n_labels = len(_ties(model).attrs["known"]), int(model.attrs["label_of"].max(initial=0)) + 1
+        n_features = len(_ties(model).attrs["known"])
+        n_labels = int(model.attrs["label_of"].max(initial=0)) + 1
         if n_features * n_labels**2 > MOST_WEIGHTS:
             raise ValueError(Errors.CRF364.format(features=n_features, labels=n_labels, most=MOST_WEIGHTS))
         return {**super().shapes(model, n_states), "tables": (n_features, n_labels, n_labels)}
@@ -138,7 +142,8 @@ class FactorGraphRole(ChainNode):
 
     def check_optimizer(self, model: Model, optimizer: Optional[Optimizer], name: str) -> None:
         if isinstance(optimizer, CRFOptimizer) and not isinstance(optimizer, LBFGS) and _has_bounds(model):
-            what, reason = f"the associative ties of '{name}'", "their weights must not be negative"
+            what = f"the associative ties of '{name}'"
+            reason = "their weights must not be negative"
             raise cant_train(optimizer, what, reason, "LBFGS or Adam.v1")
 
     def nonnegative(self, model: Model) -> SharedScores:

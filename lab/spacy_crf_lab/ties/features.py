@@ -54,7 +54,8 @@ class TieValues:
     """Computes values of features for pairs of tokens of a batch. Reads the tokens when a feature needs them."""
 
     def __init__(self, compiled: CompiledTemplates, docs: DocBatch):
-        self._compiled, self._docs = compiled, docs
+        self._compiled = compiled
+        self._docs = docs
         self._columns: Optional[TokenColumns] = None
 
     def of(self, template: TieTemplate, pairs: TokenPairs) -> NDArray[np.uint64]:
@@ -74,7 +75,8 @@ class TieValues:
 
     def spell(self, template: TieTemplate, feature: int, pairs: TokenPairs, example: int) -> str:
         """Format a feature with its value for one pair, for people to read."""
-        pair, shown = TokenPairs(*(tokens[example : example + 1] for tokens in pairs)), []
+        pair = TokenPairs(*(tokens[example : example + 1] for tokens in pairs))
+        shown = []
         features: Any = template.features
         for part in template.parts[feature]:
             value: Any = self._of_part(part, pair)
@@ -129,7 +131,8 @@ class SharedFeatures(ItemReader):
         return [[names[h] for h in hashes[a:b].tolist()] for a, b in pairwise(starts.tolist())]
 
     def read(self, docs: list[Doc], names: Optional[dict[int, str]]) -> Items:
-        docs, none = DocBatch.of(docs), np.zeros(0, dtype=np.int64)
+        docs = DocBatch.of(docs)
+        none = np.zeros(0, dtype=np.int64)
         pairs = [template.find(docs) for template in self.ties.values()] if len(docs.words) else []
         source, target = (np.concatenate([none, *(each[side] for each in pairs)]) for side in range(2))
         ends = np.append(source, target), np.append(target, source)
@@ -137,9 +140,11 @@ class SharedFeatures(ItemReader):
         columns = compiled.reader.read(docs)
         # An item for each tied token, each of its partners, and each template
         found = compiled.hash_positions(columns)[:, columns.positions[ends[1]]]
-        tokens, hashes = np.tile(ends[0], len(found)), found.ravel()
+        tokens = np.tile(ends[0], len(found))
+        hashes = found.ravel()
         order = np.lexsort((hashes, tokens))
-        tokens, hashes = tokens[order], hashes[order]
+        tokens = tokens[order]
+        hashes = hashes[order]
         is_new = np.append(True, (np.diff(tokens) > 0) | (hashes[1:] != hashes[:-1]))[: len(tokens)]
         if names is not None:
             vocab: Any = docs[0].vocab if docs else None

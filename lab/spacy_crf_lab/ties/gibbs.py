@@ -90,7 +90,8 @@ class Gibbs(Inference):
         log_z = np.full(len(problem.firsts), -np.inf)
         for c, (part, _) in enumerate(problem.parts()):
             chains = _PROPOSAL.as_chains(part)
-            of_chains, begin = LinearChain().log_partition(chains).sum(), LinearChain().viterbi(chains).states
+            of_chains = LinearChain().log_partition(chains).sum()
+            begin = LinearChain().viterbi(chains).states
             if of_chains == -np.inf:
                 continue
             free = part.with_ties(np.zeros(0, dtype=np.int64))._replace(chains=chains)
@@ -107,7 +108,8 @@ class Gibbs(Inference):
 
     def _counted(self, problem: Problem, weights: Floats) -> Expected:
         """Estimate the derivatives only; other draws estimate the log partitions."""
-        d_chains, d_tables = arrays.zeros(problem.chains), np.zeros(problem.tables.shape)
+        d_chains = arrays.zeros(problem.chains)
+        d_tables = np.zeros(problem.tables.shape)
         for c, (part, tokens) in enumerate(problem.parts()):
             drawn = self._drawn(part)
             if drawn is not None and weights[c]:
@@ -119,11 +121,13 @@ class Gibbs(Inference):
     def best(self, problem: Problem) -> States:
         """Find the labelling without ties, and the best labelling of a cooling walk from there (simulated annealing)."""
         apart = LinearChain().viterbi(problem.chains).states
-        seen, powers = apart.copy(), 1.0 / np.linspace(1.0, 1.0 / _HOTTEST_TO_COLDEST, self.annealing)
+        seen = apart.copy()
+        powers = 1.0 / np.linspace(1.0, 1.0 / _HOTTEST_TO_COLDEST, self.annealing)
         for part, tokens in problem.parts():
             begin = apart[tokens]
             if (begin >= 0).all():
-                walk, random = Walk.of(part, begin), np.random.default_rng([self.seed, 2])
+                walk = Walk.of(part, begin)
+                random = np.random.default_rng([self.seed, 2])
                 walked = np.concatenate([[begin], walk.go(powers, random, is_told=self.step == "gibbs")])
                 seen[tokens] = walked[part.score(walked)[:, 0].argmax()]
         return np.stack([apart, seen])
@@ -134,7 +138,8 @@ class Gibbs(Inference):
             if not n or (states[0, tokens] < 0).any():
                 states[:, tokens] = -1
                 continue
-            walk, random = Walk.of(part, states[0, tokens]), np.random.default_rng([*np.atleast_1d(seed), 1 + c])
+            walk = Walk.of(part, states[0, tokens])
+            random = np.random.default_rng([*np.atleast_1d(seed), 1 + c])
             self._go(walk, self.burn_in, random)
             for number in range(n):
                 states[number, tokens] = self._go(walk, self.thinning, random)[-1]
@@ -152,7 +157,8 @@ class Gibbs(Inference):
     def as_chains(self, problem: Problem) -> ChainScores:
         """Fit chains with additional scores of labels, so that each label's probability at a tied token equals its frequency in
         the samples."""
-        chains, emissions = problem.chains, problem.chains.emissions.copy()
+        chains = problem.chains
+        emissions = problem.chains.emissions.copy()
         tied = np.unique([problem.source, problem.target])
         of_chains = problem.by_label(LinearChain().marginals(chains)[tied])
         often = of_chains.copy()  # a pseudo-sample from the chains, so that no label becomes impossible
@@ -182,10 +188,12 @@ class Gibbs(Inference):
         begin = LinearChain().viterbi(part.chains).states
         if (begin < 0).any():
             return None
-        random, walks = np.random.default_rng(self.seed), []
+        random = np.random.default_rng(self.seed)
+        walks = []
         begins = [begin, *LinearChain().sample(part.chains, _WALKS - 1, seed=[self.seed, 3])]
         for number, states in enumerate(begins):
-            walk, times = Walk.of(part, states), (self.samples + number) // _WALKS
+            walk = Walk.of(part, states)
+            times = (self.samples + number) // _WALKS
             self._go(walk, self.burn_in, random)
             walks.append(self._go(walk, times, random))
         self.n_asked += 1
@@ -195,7 +203,8 @@ class Gibbs(Inference):
 
 def _are_unlike(part: Problem, walks: list[States]) -> bool:
     """Whether the labels of tied tokens in one walk differ from those in all walks by more than chance explains."""
-    tied, (shortest, n_drawn) = np.unique([part.source, part.target]), (min(map(len, walks)), sum(map(len, walks)))
+    tied = np.unique([part.source, part.target])
+    (shortest, n_drawn) = (min(map(len, walks)), sum(map(len, walks)))
     if shortest < 2:
         return False
     labels = np.arange(part.n_labels)

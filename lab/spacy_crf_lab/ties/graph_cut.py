@@ -50,9 +50,11 @@ class GraphCut(BestLabelling):
     def best(self, problem: Problem) -> States:
         """Find a labelling that no expansion improves. RAISES (ValueError): CRF350 for scores that a cut can't stand for."""
         scores = LabelScores.of(problem)
-        graph, n_labels = scores.graph, scores.graph.own.shape[1]
+        graph = scores.graph
+        n_labels = scores.graph.own.shape[1]
         self._check(scores)
-        exact, component = n_labels == 2, problem.of_tokens
+        exact = n_labels == 2
+        component = problem.of_tokens
         if exact:
             labels = np.where(graph.own[:, 0] > -np.inf, 0, 1)[np.newaxis]
         else:
@@ -87,7 +89,8 @@ def _against(table: np.ndarray) -> Optional[dict[str, float]]:
     tolerance = _ROUNDING * (1.0 + abs(table).max())
     for a in range(len(table)):
         with np.errstate(invalid="ignore"):
-            apart, together = table[:, a, np.newaxis] + table[a], table + table[a, a]
+            apart = table[:, a, np.newaxis] + table[a]
+            together = table + table[a, a]
             wrong = ~(together >= apart - tolerance)
         if wrong.any():
             i, j = (int(label) for label in np.argwhere(wrong)[0])

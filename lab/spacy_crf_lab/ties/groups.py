@@ -61,13 +61,15 @@ class GroupTemplate(TieTemplate):
     def find(self, docs: DocBatch) -> TokenPairs:
         begin, key, length = self.places(docs)
         one, other = self._tie(docs, begin, key)
-        source, target = begin[one], begin[other]
+        source = begin[one]
+        target = begin[other]
         if length is None:
             return TokenPairs(source, target)
         if getattr(self, "words", "first") == "all":  # a setting of the templates of phrases
             several = np.minimum(length[one], length[other])
             further = counted_up(several)
-            source, target = np.repeat(source, several) + further, np.repeat(target, several) + further
+            source = np.repeat(source, several) + further
+            target = np.repeat(target, several) + further
         apart = source != target  # spans may begin together, or follow one another twice
         return TokenPairs(*np.unique(np.stack([source, target])[:, apart], axis=1).astype(np.int64))
 
@@ -78,14 +80,17 @@ class GroupTemplate(TieTemplate):
         of_doc = docs.of_tokens(places)
         # By Doc, then by key; places of equal keys in their order
         order = np.lexsort((places, keys, of_doc))
-        of_doc, keys = of_doc[order], keys[order]
+        of_doc = of_doc[order]
+        keys = keys[order]
         is_new = np.append(True, (np.diff(of_doc) > 0) | (keys[1:] != keys[:-1]))[: len(order)]
         first = np.flatnonzero(is_new)
         counts = np.diff(np.append(first, len(order)))
         many = counts * (counts - 1) // 2 if self.edges == "all" else counts - 1
         self.warn_many(docs, places[order[first[many > self.max_edges]]])
         is_usable = np.repeat(many <= self.max_edges, counts)
-        order, is_new, counts = order[is_usable], is_new[is_usable], counts[many <= self.max_edges]
+        order = order[is_usable]
+        is_new = is_new[is_usable]
+        counts = counts[many <= self.max_edges]
         later = np.flatnonzero(~is_new)
         if self.edges in ("next", "group"):
             return order[later - 1], order[later]
@@ -206,7 +211,10 @@ class RepeatedPhrases(GroupTemplate):
         """Sequences of words that occur twice: the longest first, and shorter ones that occur anywhere else too."""
         [words] = self.read(docs, [self.attr.lower()])
         usable = (words != 0) & self.usable(docs)
-        left, begins, lengths, keys = _runs(usable, docs.sequence_starts()), [], [], []
+        left = _runs(usable, docs.sequence_starts())
+        begins = []
+        lengths = []
+        keys = []
         covered = np.zeros(len(words), dtype=bool)
         hashes = _hashes_of_runs(words, min(self.longest, int(left.max(initial=0))))
         for length in range(len(hashes), self.shortest - 1, -1):
@@ -263,7 +271,8 @@ def _runs(usable: NDArray[np.bool_], starts: NDArray[np.int64]) -> NDArray[np.in
 
 def _hashes_of_runs(words: NDArray[np.uint64], longest: int) -> list[NDArray[np.uint64]]:
     """Hashes of the 1, 2 … words from each token on: uint64[T] each; beyond the end they mean nothing."""
-    found, last = [], np.full(len(words), _MIX)
+    found = []
+    last = np.full(len(words), _MIX)
     for n in range(longest):
         following = np.append(words[n:], np.zeros(n, dtype=np.uint64))[: len(words)]
         last = (last ^ following) * np.uint64(0xBF58476D1CE4E5B9)

@@ -56,8 +56,11 @@ class JunctionTree(Inference):
         super().__post_init__()
         if self.drop is not None:
             # Without some ties there is no log partition to train with: gold labels would count in all ties, others in some
-            self.exact, self.answers = False, self.answers - {LOG_PARTITION, WALK}
-        self.n_dropped, self.n_ties = 0, 0  # of the components whose tables would have been too large
+            self.exact = False
+            self.answers = self.answers - {LOG_PARTITION, WALK}
+        # of the components whose tables would have been too large
+        self.n_dropped = 0
+        self.n_ties = 0
         self._has_warned = False
 
     def log_partition(self, problem: Problem) -> Floats:
@@ -79,7 +82,8 @@ class JunctionTree(Inference):
         return found
 
     def best(self, problem: Problem) -> States:
-        trees, states = Trees.of(problem), np.full(len(problem.chains.emissions), -1, dtype=np.int32)
+        trees = Trees.of(problem)
+        states = np.full(len(problem.chains.emissions), -1, dtype=np.int32)
         left = np.ones(len(problem.firsts), dtype=bool)
         if trees is not None:
             found_states, scores = trees.best()
@@ -99,7 +103,8 @@ class JunctionTree(Inference):
 
     def as_chains(self, problem: Problem) -> ChainScores:
         """Make Markov chains in which pairs of neighbouring tokens have the same probabilities as in the graph."""
-        chains, (n_tokens, size) = problem.chains, problem.chains.emissions.shape
+        chains = problem.chains
+        (n_tokens, size) = problem.chains.emissions.shape
         if not chains.transitions.any():
             marginals = self.expectations(problem, np.ones(len(problem.firsts))).chains.emissions
             with np.errstate(divide="ignore"):
@@ -108,7 +113,8 @@ class JunctionTree(Inference):
         expected = self.expectations(
             problem._replace(chains=chains._replace(transitions=by_token)), np.ones(len(problem.firsts))
         ).chains
-        pairs, opens = expected.transitions, arrays.ends(chains.starts, n_tokens)[0]
+        pairs = expected.transitions
+        opens = arrays.ends(chains.starts, n_tokens)[0]
         before = pairs.sum(axis=2, keepdims=True)
         with np.errstate(divide="ignore"):
             steps = np.log(np.divide(pairs, before, out=np.zeros(pairs.shape), where=before > 0.0))
@@ -138,7 +144,8 @@ class JunctionTree(Inference):
         graph, tree, tables, messages, total = self._eliminate(self._fitting(problem), maximum=True)
         sizes = np.diff(graph.bounds)
         variables, place, starts, rest = tree.order
-        last, ranked = len(variables) - 1, []
+        last = len(variables) - 1
+        ranked = []
         numbers = itertools.count()  # of equal scores, the labelling found first
         # Cost, number, states of all variables but the last one (latest eliminated first), and the state of the last one
         heap: list[tuple] = [(-total, next(numbers), (), ())] if total > -np.inf else []
@@ -154,7 +161,8 @@ class JunctionTree(Inference):
             row = 0
             for other in rest[starts[k] : starts[k + 1]].tolist():
                 row = row * int(sizes[other]) + chosen[last - int(place[other])]
-            at, whole = tree.tables[k] + row * sizes[variables[k]], float(messages[tree.messages[k] + row])
+            at = tree.tables[k] + row * sizes[variables[k]]
+            whole = float(messages[tree.messages[k] + row])
             for state, score in enumerate(tables[at : at + sizes[variables[k]]].tolist()):
                 if score > -np.inf:
                     heapq.heappush(heap, (cost + whole - score, next(numbers), chosen, (state,)))
@@ -195,7 +203,8 @@ class JunctionTree(Inference):
         def without(n: int) -> Problem:
             return part.with_ties(np.sort(order[n:]))
 
-        fewest, n = 1, len(order)
+        fewest = 1
+        n = len(order)
         while fewest < n:
             half = (fewest + n) // 2
             fewest, n = (fewest, half) if self.fits(without(half)) else (half + 1, n)
@@ -233,7 +242,8 @@ def _order(graph: kernels.Graph, most: int) -> tuple[kernels.Order, float]:
 
 def _graph(problem: Problem) -> kernels.Graph:
     """Make the graph of a component: the possible states of its tokens, and the scores of connected tokens."""
-    chains, own = problem.chains, problem.own
+    chains = problem.chains
+    own = problem.own
     transitions = chains.transitions if chains.transitions.ndim == 3 else chains.transitions[np.newaxis]
     # If all transitions score 0, tokens are not connected as a chain, and the uses of transitions are not counted
     t = np.flatnonzero(~arrays.ends(chains.starts, len(own))[0] & chains.transitions.any())
@@ -254,7 +264,8 @@ def _graph(problem: Problem) -> kernels.Graph:
 def _plan(graph: kernels.Graph, order: kernels.Order, kept: bool) -> kernels.Tree:
     """Plan the places of tables and messages."""
     variables, place, starts, rest = order
-    n, sizes = len(variables), np.diff(graph.bounds)
+    n = len(variables)
+    sizes = np.diff(graph.bounds)
     of_rest = np.append(sizes[rest[: starts[n]]], 1)  # the last variables may have no neighbours left
     rows = np.where(starts[1:] > starts[:-1], np.multiply.reduceat(of_rest, starts[:-1]), 1)
     tables, messages = (np.append(0, np.cumsum(numbers)) for numbers in (rows * sizes[variables], rows))

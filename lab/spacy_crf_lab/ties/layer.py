@@ -70,7 +70,8 @@ class TiesRole(Node):
 
     def check(self, model: Model, n_states: int) -> None:
         model.attrs["features"].check_lists()
-        known, templates = model.attrs["known"], model.attrs["templates"]
+        known = model.attrs["known"]
+        templates = model.attrs["templates"]
         check_equal("the features of ties", isinstance(known, list), True)
         for entry in known:
             kinds = [*map(type, entry)] if isinstance(entry, list) else None
@@ -81,7 +82,8 @@ class TiesRole(Node):
 
     def numbers(self, model: Model) -> dict[Key, int]:
         """The row of each feature."""
-        known, (of, numbers) = model.attrs["known"], self._numbers
+        known = model.attrs["known"]
+        (of, numbers) = self._numbers
         if of is not known:
             numbers = {(name, feature, value): row for row, (name, feature, value, *_) in enumerate(known)}
             self._numbers = known, numbers
@@ -120,7 +122,8 @@ def TiesLayer(templates: dict[str, TieTemplate], further: list[Any]) -> Model[li
 
 def find_ties(model: Model, docs: list[Doc]) -> Ties:
     """The ties of Docs that have any known feature."""
-    docs, found = DocBatch.of(docs), []
+    docs = DocBatch.of(docs)
+    found = []
     if int(docs.bounds[-1]):
         features = model.attrs["features"]
         for name, groups, _, values in _look_up(model, TieValues(features.reader, docs), docs):
@@ -136,10 +139,13 @@ def find_ties(model: Model, docs: list[Doc]) -> Ties:
         [np.pad(rows, ((0, 0), (0, width - rows.shape[1])), constant_values=-1) for *_, rows in found]
     )
     kinds, kind = np.unique(every, axis=0, return_inverse=True)
-    kind, kinds = kind.reshape(-1).astype(np.int32), kinds.astype(np.int32)
+    kind = kind.reshape(-1).astype(np.int32)
+    kinds = kinds.astype(np.int32)
     members, sizes = (np.concatenate([each[part] for each in found]) for part in range(2))
-    members, is_pair = members.astype(np.int32), sizes == 2
-    of_pairs, starts = np.repeat(is_pair, sizes), np.append(0, np.cumsum(sizes[~is_pair])).astype(np.int64)
+    members = members.astype(np.int32)
+    is_pair = sizes == 2
+    of_pairs = np.repeat(is_pair, sizes)
+    starts = np.append(0, np.cumsum(sizes[~is_pair])).astype(np.int64)
     source, target = members[of_pairs].reshape(-1, 2).T.copy()
     return Ties(source, target, kind[is_pair], kinds, symmetric, members[~of_pairs], starts, kind[~is_pair])
 
@@ -191,7 +197,8 @@ def _init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) 
     if X is None:
         return
     known = [list(entry) for entry in model.attrs["known"]]
-    numbers, features = dict(model.attrs["role"].numbers(model)), model.attrs["features"]
+    numbers = dict(model.attrs["role"].numbers(model))
+    features = model.attrs["features"]
     reader = tie_reader(features.feature_set, features.gazetteers, with_names=True)
     for batch in X():
         docs = DocBatch.of(batch.docs)

@@ -60,7 +60,9 @@ class LinearProgram(BestLabelling):
 
     def best(self, problem: Problem) -> States:
         apart = LinearChain().viterbi(problem.chains).states
-        rounded, bounds, lost = apart.copy(), np.full(len(problem.firsts), -np.inf), problem.lost(apart)
+        rounded = apart.copy()
+        bounds = np.full(len(problem.firsts), -np.inf)
+        lost = problem.lost(apart)
         for c, (part, tokens) in enumerate(problem.parts()):
             if not lost[c]:
                 rounded[tokens], bounds[c] = self.solve(part)
@@ -102,7 +104,8 @@ class _Agreed(NamedTuple):
 
     def rows(self, first_row: int, first_column: int) -> _Rows:
         """m_c(l) - sum_(k of l) m_u(k) <= 0, for variables of groups from a column on."""
-        n_labels, n_tags = self.rewards.shape[1], len(self.label_of)
+        n_labels = self.rewards.shape[1]
+        n_tags = len(self.label_of)
         begin = first_row + n_labels * np.arange(len(self.members))[:, np.newaxis]  # [M, 1] rows of a member
         of_groups = first_column + n_labels * self.of_member[:, np.newaxis] + np.arange(n_labels)  # [M, L]
         of_tags = n_tags * self.members[:, np.newaxis] + np.arange(n_tags)  # [M, K]
@@ -151,7 +154,8 @@ def _solve(graph: Agreeing, label_of: NDArray[np.int64], integer: bool) -> tuple
     scores = np.concatenate(
         [graph.own.ravel(), ties.rewards.ravel(), groups.rewards.ravel(), tables[graph.kind[full]].ravel()]
     )
-    possible, n = scores > -np.inf, len(scores)
+    possible = scores > -np.inf
+    n = len(scores)
     if n > _MOST:
         raise ValueError(Errors.CRF356.format(n=n, message=f"more than {_MOST}"))
     right = np.append(np.ones(n_tokens), np.zeros(begin.size * 2))
@@ -175,7 +179,8 @@ def _round(shares: Floats, random: np.random.Generator) -> NDArray[np.int64]:
     """Labels by their shares: draw a label and a threshold; tokens still without a label take it if their share reaches that."""
     labels = np.full(len(shares), -1)
     while (labels < 0).any():
-        label, threshold = int(random.integers(shares.shape[1])), 1.0 - random.random()
+        label = int(random.integers(shares.shape[1]))
+        threshold = 1.0 - random.random()
         labels[(labels < 0) & (shares[:, label] >= threshold)] = label
     return labels
 

@@ -38,7 +38,9 @@ class ToldChains(NamedTuple):
 
     @property
     def chains(self) -> ChainScores:
-        scores, ties, label_of = self.scores, self.scores.ties, np.asarray(self.scores.label_of)
+        scores = self.scores
+        ties = self.scores.ties
+        label_of = np.asarray(self.scores.label_of)
         emissions = np.array(scores.emissions, dtype=np.float64)
         for some, ends, others, tables in self._sides(self.tables):
             np.add.at(emissions, ends[some], tables[ties.kind[some], self.gold[others[some]]][:, label_of])
@@ -55,7 +57,9 @@ class ToldChains(NamedTuple):
 
     def derivative(self, d_chains: ChainScores) -> TiedScores:
         """The derivative with respect to all scores, from the one with respect to the chains."""
-        scores, ties, label_of = self.scores, self.scores.ties, np.asarray(self.scores.label_of)
+        scores = self.scores
+        ties = self.scores.ties
+        label_of = np.asarray(self.scores.label_of)
         by_label = d_chains.emissions @ (label_of[:, np.newaxis] == np.arange(self.tables.shape[1]))
         d_kinds = np.zeros(self.tables.shape)
         for some, ends, others, tables in self._sides(d_kinds):
@@ -72,10 +76,12 @@ def tie_pieces(scores: TiedScores, clamp: Clamp, factors: Floats) -> tuple[Float
     factors (float64[T]): Of tokens; a tie has the mean of those of its ends.
     RETURNS (float64[E], float64[F, L, L]): The terms, and the derivative of their sum.
     """
-    ties, tables = scores.ties, scores.ties.sums(scores.tables)
+    ties = scores.ties
+    tables = scores.ties.sums(scores.tables)
     allowed = _labels(clamp, np.asarray(scores.label_of), scores.tables.shape[1])
     pairs = allowed[ties.source][:, :, np.newaxis] & allowed[ties.target][:, np.newaxis]
-    of_ties, d_kinds = tables[ties.kind], np.zeros(tables.shape)
+    of_ties = tables[ties.kind]
+    d_kinds = np.zeros(tables.shape)
     weights = (factors[ties.source] + factors[ties.target]) / 2.0 * pairs.any(axis=(1, 2))
     free, d_free = _log_sum(of_ties)
     clamped, d_clamped = _log_sum(np.where(pairs, of_ties, -np.inf))
@@ -127,7 +133,8 @@ def own_terms(loss: LocalLoss) -> Callable:
     for kind, terms in ((BesagPseudoLikelihood, besag), (Piecewise, piecewise)):
         if isinstance(loss, kind):
             return terms
-    reason, fitting = "it would sum up a graph for each token", "SentenceLikelihood or BesagPseudoLikelihood"
+    reason = "it would sum up a graph for each token"
+    fitting = "SentenceLikelihood or BesagPseudoLikelihood"
     raise cant_train(loss, "ties between tokens", reason, fitting)
 
 
@@ -154,7 +161,8 @@ class SentenceLikelihood(LogLikelihood):
         if not isinstance(scores, TiedScores):
             return super().__call__(structure, scores, clamp, weights=weights)
         structure.prepare(scores)  # for its checks
-        ties, inside = scores.ties, _summed_over(scores)
+        ties = scores.ties
+        inside = _summed_over(scores)
         told = ToldChains.of(scores._replace(ties=ties.some(~inside)), clamp)
         if not inside.any():
             losses, d_chains, impossible = super().__call__(structure.chain, told.chains, clamp, weights=weights)
@@ -167,7 +175,8 @@ class SentenceLikelihood(LogLikelihood):
 
 def _summed_over(scores: TiedScores) -> NDArray[np.bool_]:
     """The ties inside sentences that are not too wide: bool[E]."""
-    ties, starts = scores.ties, np.asarray(scores.starts)
+    ties = scores.ties
+    starts = np.asarray(scores.starts)
     sequences = sequences_of(starts, ties)
     inside = np.equal(*sequences)
     if inside.any():

@@ -90,7 +90,8 @@ class MeanField(Inference):
 
 def _told(problem: Problem, of_labels: Floats) -> Floats:
     """The scores that ties add to the emissions of both their ends, as their partners expect them: float64[T, S]."""
-    told, tables = np.zeros_like(of_labels), problem.tables[problem.kind]
+    told = np.zeros_like(of_labels)
+    tables = problem.tables[problem.kind]
     np.add.at(told, problem.source, np.einsum("eij,ej->ei", tables, of_labels[problem.target]))
     np.add.at(told, problem.target, np.einsum("eij,ei->ej", tables, of_labels[problem.source]))
     return told[:, problem.label_of]
@@ -116,8 +117,11 @@ def _pairs(problem: Problem, chains: ChainScores, marginals: Floats) -> Floats:
     pairs = of_labels[problem.source][:, :, np.newaxis] * of_labels[problem.target][:, np.newaxis]
     of_ends = problem.sequences[0]
     for e in np.flatnonzero(problem.inside).tolist():
-        b, u, v = int(of_ends[e]), int(problem.source[e]), int(problem.target[e])
-        begin, end = int(problem.starts[b]), int(problem.starts[b + 1])
+        b = int(of_ends[e])
+        u = int(problem.source[e])
+        v = int(problem.target[e])
+        begin = int(problem.starts[b])
+        end = int(problem.starts[b + 1])
         sentence = arrays.cut(chains, np.arange(begin, end), np.array([0, end - begin]))
         log_z = LinearChain().log_partition(sentence)[0]
         for label in range(problem.n_labels):  # as the other end is where this one has each label

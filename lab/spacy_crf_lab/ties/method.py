@@ -13,7 +13,10 @@ from spacy_crf.types import ChainScores, Floats, Seed
 from ..errors import Warnings
 from .scores import Problem
 
-LOG_PARTITION, MAXIMUM, SAMPLE, N_BEST = "log_partition", "viterbi", "sample", "n_best"
+LOG_PARTITION = "log_partition"
+MAXIMUM = "viterbi"
+SAMPLE = "sample"
+N_BEST = "n_best"
 WALK = "walk"  # samples that go on from labellings, for training
 
 

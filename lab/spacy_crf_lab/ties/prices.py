@@ -12,12 +12,16 @@ from spacy_crf.types import Floats
 from ..kernels import tie_decomposition as kernels
 from .scores import Problem, potentials
 
-_CLOSED, _LEAST = 1e-9, 1e-6  # gap, relative to the score, and gap up to which a labelling is proved
+# gap, relative to the score, and gap up to which a labelling is proved
+_CLOSED = 1e-9
+_LEAST = 1e-6
 _STALLED = 0.2  # share of the gap by which two sweeps have to lower the dual, or another method takes over
 _DENSE = 5  # rows of all states are faster if more than one in so many steps is possible
 _SHORTER = 0.7  # factor of the subgradient's steps after one that raised the dual
 _RHO = 1.0  # first penalty of AD3
-_UNEVEN, _TURN = 10.0, 2.0  # the penalty changes by a factor if one residual is so many times the other
+# the penalty changes by a factor if one residual is so many times the other
+_UNEVEN = 10.0
+_TURN = 2.0
 
 
 class Found(NamedTuple):
@@ -44,16 +48,22 @@ class PriceSearch:
     """The prices of a problem, and the labellings found."""
 
     def __init__(self, problem: Problem, prices: Optional[Floats]):
-        n_ties, n_chains, n_components = len(problem.kind), len(problem.component), len(problem.firsts)
-        self.problem, self.parts = problem, _parts(problem)
+        n_ties = len(problem.kind)
+        n_chains = len(problem.component)
+        n_components = len(problem.firsts)
+        self.problem = problem
+        self.parts = _parts(problem)
         self._prices = np.zeros((2 * n_ties, problem.n_labels)) if prices is None else prices.copy()
         scratch: Any = np.empty((3, *self.parts.own.shape))
         self._rows, self._near, self._far = scratch
-        self._of_chains, self._of_ties = np.zeros(n_chains), np.zeros(n_ties)
+        self._of_chains = np.zeros(n_chains)
+        self._of_ties = np.zeros(n_ties)
         self._states = np.zeros(len(self._rows), dtype=np.int32)  # the latest labelling
         self._pairs = np.zeros(2 * n_ties, dtype=np.int64)
         self._changed = np.ones(n_chains, dtype=bool)
-        self._direction, self._before = 1, np.full((2, n_components), np.inf)  # the latest duals
+        # the latest duals
+        self._direction = 1
+        self._before = np.full((2, n_components), np.inf)
         self._active: Optional[kernels.Active] = None  # for AD3
         self._joined = np.zeros(n_components, dtype=bool)  # the components whose active sets have been set
         self._penalty = np.full(n_components, _RHO)
@@ -66,7 +76,8 @@ class PriceSearch:
 
     def sweep(self) -> None:
         """Visit the chains of components that have not stalled, and change the direction."""
-        some, d = self.open & ~self.stalled, self._direction
+        some = self.open & ~self.stalled
+        d = self._direction
         if not some.any():
             return
         asked = some[self.problem.component]
@@ -75,7 +86,8 @@ class PriceSearch:
         kernels.decide(self.parts, d, asked, self._prices, self._far, self._near, self._states)
         dual, gap = self._note(some)
         self.stalled |= self.open & some & (self._before[0] - dual < _STALLED * gap)
-        self._before, self._direction = np.stack([self._before[1], np.where(some, dual, np.inf)]), -d
+        self._before = np.stack([self._before[1], np.where(some, dual, np.inf)])
+        self._direction = -d
 
     def descend(self) -> None:
         """Step against the subgradient where sweeps have stalled. The length of a step is that of Polyak 1969, by the best score
@@ -114,14 +126,18 @@ class PriceSearch:
 
     def _join(self, some: NDArray[np.bool_]) -> None:
         """Begin AD3 with the latest labellings of some components."""
-        parts, (n_tokens, n_chains) = self.parts, (len(self._rows), len(self._of_chains))
+        parts = self.parts
+        (n_tokens, n_chains) = (len(self._rows), len(self._of_chains))
         if self._active is None:
-            n, n_labels = kernels.VERTICES, self.problem.n_labels
-            states, pairs = np.zeros((n, n_tokens), dtype=np.int32), np.zeros((n, len(parts.tokens)), dtype=np.int64)
+            n = kernels.VERTICES
+            n_labels = self.problem.n_labels
+            states = np.zeros((n, n_tokens), dtype=np.int32)
+            pairs = np.zeros((n, len(parts.tokens)), dtype=np.int64)
             weights = np.eye(1, n).repeat(n_chains, axis=0), np.eye(1, n).repeat(len(parts.kind), axis=0)
             self._active = kernels.Active(states, pairs, *weights, np.zeros((n_tokens, n_labels)))
         new = some & ~self._joined
-        tokens, ends = new[self.problem.of_tokens], new[self.problem.of_ties].repeat(2)
+        tokens = new[self.problem.of_tokens]
+        ends = new[self.problem.of_ties].repeat(2)
         self._active.states[:, tokens] = self._states[tokens]
         self._active.pairs[:, ends] = self._pairs[ends]
         consensus = self._active.consensus
@@ -132,13 +148,15 @@ class PriceSearch:
 
     def _solve(self, some: NDArray[np.bool_]) -> tuple[Floats, Floats]:
         """Solve the subproblems of some components, given the prices, see `_note`."""
-        asked, scratch = some[self.problem.component], (self._prices, self._rows, self._near, self._states, self._pairs)
+        asked = some[self.problem.component]
+        scratch = (self._prices, self._rows, self._near, self._states, self._pairs)
         kernels.solve(self.parts, asked, self._changed, *scratch, self._of_chains, self._of_ties)
         return self._note(some)
 
     def _note(self, some: NDArray[np.bool_]) -> tuple[Floats, Floats]:
         """Note the labellings and duals of some components. RETURNS (float64[C], float64[C]): Duals, and the least gaps."""
-        problem, found = self.problem, self.found
+        problem = self.problem
+        found = self.found
         of_ties: Any = np.bincount(problem.of_ties, self._of_ties, minlength=len(some))
         dual = problem.by_component(self._of_chains) + of_ties
         score = problem.score(self._states[np.newaxis])[0]
@@ -158,7 +176,8 @@ def _parts(problem: Problem) -> kernels.Parts:
     _, forth, _, _, starts = potentials(problem.chains)
     back = np.ascontiguousarray(forth.swapaxes(1, 2))
     possible: Any = (forth > -np.inf).any(axis=0)
-    bounds, others = np.zeros((2, len(possible) + 1), dtype=np.int64), np.zeros((2, 0), dtype=np.int64)
+    bounds = np.zeros((2, len(possible) + 1), dtype=np.int64)
+    others = np.zeros((2, 0), dtype=np.int64)
     scores = np.zeros((2, 0))
     if possible.sum() * _DENSE < possible.size:
         bounds[:, 1:] = np.cumsum([possible.sum(axis=0), possible.sum(axis=1)], axis=1)

@@ -43,7 +43,8 @@ class RuledTies(TiedChains):
 
     def __init__(self, inference: Inference, graph: StateGraph, *, threads: int = 1):
         super().__init__(inference, threads=threads)
-        self.graph, self._expansions = graph, arrays.LatestResults()
+        self.graph = graph
+        self._expansions = arrays.LatestResults()
 
     def expand(self, scores: TiedScores, expansion: Expansion) -> TiedScores:
         label_of = np.asarray(scores.label_of)[expansion.graph.tag_of]
@@ -73,14 +74,16 @@ def joined(scores: TiedScores, clamp: Optional[Clamp]) -> Joined:
     """Join the sequences of a Doc, with their ties, to one."""
     scores, clamp, places = arrays.join_sequences(scores, clamp)
     moved = {name: places[getattr(scores.ties, name)].astype(np.int32) for name in ("source", "target", "members")}
-    ties, label_of = scores.ties._replace(**moved), np.append(scores.label_of, 0)
+    ties = scores.ties._replace(**moved)
+    label_of = np.append(scores.label_of, 0)
     return Joined(scores._replace(ties=ties, label_of=label_of), clamp, places)
 
 
 def _reachable(scores: ChainScores, clamp: Optional[Clamp]) -> ChainScores:
     """Set the scores of states that no labelling reaches to -inf, for a single sequence."""
     emissions = scores.emissions if clamp is None else np.where(clamp, scores.emissions, -np.inf)
-    reached, steps = emissions > -np.inf, np.asarray(scores.transitions) > -np.inf
+    reached = emissions > -np.inf
+    steps = np.asarray(scores.transitions) > -np.inf
     steps = np.broadcast_to(steps, (len(emissions), *steps.shape[-2:]))
     reached[:1] &= scores.first > -np.inf
     reached[-1:] &= scores.last > -np.inf

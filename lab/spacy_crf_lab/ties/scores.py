@@ -19,7 +19,8 @@ from spacy_crf.types import ChainScores, Floats
 from ..kernels import ties as kernels
 from ..kernels.gibbs import Neighbours
 
-_NONE, _NO_GROUPS = np.zeros(0, dtype=np.int32), np.zeros(1, dtype=np.int64)
+_NONE = np.zeros(0, dtype=np.int32)
+_NO_GROUPS = np.zeros(1, dtype=np.int64)
 
 
 class Ties(NamedTuple):
@@ -45,7 +46,9 @@ class Ties(NamedTuple):
         """Ties whose ends are both kept (int64[T'] or a slice, of so many tokens), by their places among the kept tokens."""
         place = np.full(n_tokens, -1, dtype=np.int32)
         place[kept] = np.arange(len(place[kept]))
-        source, target, members = place[self.source], place[self.target], place[self.members]
+        source = place[self.source]
+        target = place[self.target]
+        members = place[self.members]
         found = self._replace(source=source, target=target, members=members).some((source >= 0) & (target >= 0))
         return some_groups(found, np.minimum.reduceat(members, self.group_starts[:-1]) >= 0)
 
@@ -99,13 +102,15 @@ def some_groups(ties: Any, which: NDArray[np.bool_]) -> Any:
     """`Ties` or a `Problem` with some of its groups (bool[G])."""
     sizes = np.diff(ties.group_starts)
     starts = np.append(0, np.cumsum(sizes[which])).astype(np.int64)
-    members, kind = ties.members[np.repeat(which, sizes)], ties.group_kind[which]
+    members = ties.members[np.repeat(which, sizes)]
+    kind = ties.group_kind[which]
     return ties._replace(members=members, group_starts=starts, group_kind=kind)
 
 
 def shared_labels(labels: NDArray, ties: Any) -> NDArray:
     """The label that all members of each group have, -1 for none. labels (int64[..., T]). RETURNS (int64[..., G])."""
-    of_members, starts = labels[..., ties.members], ties.group_starts[:-1]
+    of_members = labels[..., ties.members]
+    starts = ties.group_starts[:-1]
     lowest = np.minimum.reduceat(of_members, starts, axis=-1)
     return np.where(lowest == np.maximum.reduceat(of_members, starts, axis=-1), lowest, -1)
 
@@ -165,7 +170,8 @@ class Problem(NamedTuple):
     @property
     def own(self) -> Floats:
         """Scores of single tokens: emissions plus the scores of first and last tags (float64[T, S])."""
-        chains, own = self.chains, self.chains.emissions
+        chains = self.chains
+        own = self.chains.emissions
         if chains.first.any() or chains.last.any():
             opens, closes = arrays.ends(chains.starts, len(own))
             own = own + np.where(opens[:, np.newaxis], chains.first, 0.0)
@@ -189,7 +195,8 @@ class Problem(NamedTuple):
 
     def by_sequence(self, inside: NDArray[np.bool_]) -> "Problem":
         """The sequences without the ties between them, each a component; with those inside them (bool[E])."""
-        sequences, kept = np.arange(len(self.component)), np.flatnonzero(inside)
+        sequences = np.arange(len(self.component))
+        kept = np.flatnonzero(inside)
         order = np.argsort(self.sequences[0, kept], kind="stable")
         return self.with_ties(kept[order])._replace(component=sequences, firsts=sequences)
 
@@ -222,7 +229,8 @@ class Problem(NamedTuple):
     @property
     def neighbours(self) -> tuple[Neighbours, NDArray[np.int64]]:
         """The other ends of the ties of each token; the order (int64[2 E]) of the near ends among sources and then targets."""
-        tokens, ends = np.append(self.source, self.target), np.append(self.target, self.source)
+        tokens = np.append(self.source, self.target)
+        ends = np.append(self.target, self.source)
         # The message to a target reads table[source, target]; the message to a source reads the transposed table
         kinds = np.append(self.kind + len(self.tables), self.kind)
         order = np.argsort(tokens, kind="stable")
@@ -248,7 +256,8 @@ class Problem(NamedTuple):
         last[self.group_starts[1:] - 1] = True
         first = np.flatnonzero(~last)
         kind = np.repeat((number.reshape(-1) + 1) * len(self.tables) + self.group_kind, sizes - 1)
-        source, target = np.append(self.source, self.members[first]), np.append(self.target, self.members[first + 1])
+        source = np.append(self.source, self.members[first])
+        target = np.append(self.target, self.members[first + 1])
         order = np.lexsort((target, source, self.of_tokens[source]))
         found = some_groups(self, np.zeros(len(sizes), dtype=bool))
         return found._replace(
@@ -276,7 +285,8 @@ class Problem(NamedTuple):
 
     def score(self, states: NDArray[np.int32]) -> Floats:
         """Scores of labellings (int32[N, T]): float64[N, C]."""
-        chains, of_chains = potentials(self.chains), np.empty((len(states), len(self.component)))
+        chains = potentials(self.chains)
+        of_chains = np.empty((len(states), len(self.component)))
         for labelling, scores in zip(states, of_chains):
             chain_kernels.path_score(chains, labelling, scores)
         total = np.zeros((len(states), len(self.firsts)))
@@ -289,8 +299,10 @@ class Problem(NamedTuple):
 
     def uses(self, states: NDArray[np.int32], weight: float) -> tuple[ChainScores, Floats]:
         """Uses of scores by labellings (int32[N, T]), times a weight: those of the chains, and those of the tables."""
-        used, tables = arrays.zeros(self.chains), np.zeros(self.tables.shape)
-        weights, into = np.full(len(self.component), weight), potentials(used)
+        used = arrays.zeros(self.chains)
+        tables = np.zeros(self.tables.shape)
+        weights = np.full(len(self.component), weight)
+        into = potentials(used)
         for labelling in states:
             chain_kernels.path_expectations(labelling, weights, into)
         np.add.at(tables, self._pairs(states), weight)
@@ -336,9 +348,11 @@ class TiedWork(Work[TiedScores]):
     @cached_property
     def free(self) -> ChainWork:
         """The sequences that no tie touches, copied on first use, since prediction does not need them."""
-        chains, clamp = self.scores.chains, self.clamp
+        chains = self.scores.chains
+        clamp = self.clamp
         if self._is_tied.any():
-            chains, clamp = cut_chains(chains, ~self._is_tied)[0], arrays.cut_clamp(clamp, self.free_tokens)
+            chains = cut_chains(chains, ~self._is_tied)[0]
+            clamp = arrays.cut_clamp(clamp, self.free_tokens)
         return LinearChain().prepare(chains, clamp)
 
     @cached_property

@@ -52,7 +52,8 @@ class Cutset(NamedTuple):
 
 def cutsets(problem: Problem, asked: NDArray[np.bool_]) -> list[Cutset]:
     """Cutsets of those of some components (bool[C]) that are a single sequence with few ties."""
-    size, found = len(problem.label_of), []
+    size = len(problem.label_of)
+    found = []
     for c, tokens, ties in _single_sequences(problem, asked):
         places = _cover(problem.source[ties].tolist(), problem.target[ties].tolist(), size, problem.n_labels)
         if places is None:
@@ -66,7 +67,8 @@ def cutsets(problem: Problem, asked: NDArray[np.bool_]) -> list[Cutset]:
 
 def _cover(source: list[int], target: list[int], size: int, n_labels: int) -> Optional[list[int]]:
     """Tokens so that each tie ends at one of them, those with the most ties first; None if they have too many labellings."""
-    left, places = list(zip(source, target)), []
+    left = list(zip(source, target))
+    places = []
     while left:
         if n_labels ** (len(places) + 1) > _MOST_LABELLINGS * size:
             return None
@@ -84,7 +86,8 @@ def decide(problem: Problem, some: list[Cutset], states: States) -> None:
         more = len(cutset.labels) * (cutset.tokens.stop - cutset.tokens.start) * len(problem.label_of)
         if batch and numbers + more > _LARGEST:
             _decide_batch(problem, batch, states)
-            batch, numbers = [], 0
+            batch = []
+            numbers = 0
         batch.append(cutset)
         numbers += more
     if batch:
@@ -92,17 +95,22 @@ def decide(problem: Problem, some: list[Cutset], states: States) -> None:
 
 
 def _decide_batch(problem: Problem, some: list[Cutset], states: States) -> None:
-    counts, label_of = [len(cutset.labels) for cutset in some], problem.label_of
+    counts = [len(cutset.labels) for cutset in some]
+    label_of = problem.label_of
     begins, ends = np.repeat([(cutset.tokens.start, cutset.tokens.stop) for cutset in some], counts, axis=0).T
-    starts, copies = np.append(0, np.cumsum(ends - begins)), np.append(0, np.cumsum(counts))
+    starts = np.append(0, np.cumsum(ends - begins))
+    copies = np.append(0, np.cumsum(counts))
     chains = arrays.cut(problem.chains, arrays.ranges(begins, ends), starts)
     for cutset, first, after in zip(some, copies[:-1], copies[1:]):
-        begin, column = cutset.tokens.start, {place: n for n, place in enumerate(cutset.places)}
+        begin = cutset.tokens.start
+        column = {place: n for n, place in enumerate(cutset.places)}
         emissions = chains.emissions[starts[first] : starts[after]].reshape(len(cutset.labels), -1, len(label_of))
         for place, labels in zip(cutset.places, cutset.labels.T):
             emissions[:, place - begin][labels[:, np.newaxis] != label_of] = -np.inf
         for e in range(cutset.ties.start, cutset.ties.stop):
-            known, other, table = int(problem.source[e]), int(problem.target[e]), problem.tables[problem.kind[e]]
+            known = int(problem.source[e])
+            other = int(problem.target[e])
+            table = problem.tables[problem.kind[e]]
             if known not in column:
                 known, other, table = other, known, table.T
             emissions[:, other - begin] += table[cutset.labels[:, column[known]]][:, label_of]
@@ -129,7 +137,8 @@ def sum_up(problem: Problem, weights: Optional[Floats], found: Expected) -> None
     top = _finite(transitions.max(axis=(1, 2), initial=-np.inf))
     steps = np.exp(transitions - top[:, np.newaxis, np.newaxis])
     of_tables = problem.tables.max(axis=(1, 2), initial=-np.inf)
-    tables, label_of = np.exp(problem.tables - of_tables[:, np.newaxis, np.newaxis]), problem.label_of.astype(np.int64)
+    tables = np.exp(problem.tables - of_tables[:, np.newaxis, np.newaxis])
+    label_of = problem.label_of.astype(np.int64)
     derives = weights is not None
     d_steps = d_chains.transitions.reshape(transitions.shape) if derives else np.zeros((0, *transitions.shape[1:]))
     own = problem.own
@@ -141,9 +150,11 @@ def sum_up(problem: Problem, weights: Optional[Floats], found: Expected) -> None
         n_tokens = len(part)
         if derives:
             before = [array.copy() for array in (d_steps[rows], d_tables)]
-            d_own, into = np.zeros(part.shape), (d_steps[rows], d_tables)
+            d_own = np.zeros(part.shape)
+            into = (d_steps[rows], d_tables)
         else:
-            d_own, into = part[:0], (d_steps, tables[:0])
+            d_own = part[:0]
+            into = (d_steps, tables[:0])
         total = kernels.sum_up(factors, frontier, float(weights[c]) if derives else 0.0, d_own, *into)
         if np.isnan(total):
             if derives:
@@ -176,13 +187,16 @@ def _frontier(
     source: NDArray[np.int64], target: NDArray[np.int64], kind: NDArray[np.int64], n: int, n_labels: int
 ) -> Optional[kernels.Frontier]:
     """The open ties at each of n tokens of a sequence; None if too many are open somewhere."""
-    first, last = np.minimum(source, target), np.maximum(source, target)
+    first = np.minimum(source, target)
+    last = np.maximum(source, target)
     until = np.full(n, -1)
     np.maximum.at(until, first, last)
     order = np.argsort(last, kind="stable")
     bounds = np.searchsorted(last[order], np.arange(n + 1))
     is_open: list[int] = []
-    n_open, places, closing = np.zeros(n, dtype=np.int64), np.zeros(len(order), dtype=np.int64), []
+    n_open = np.zeros(n, dtype=np.int64)
+    places = np.zeros(len(order), dtype=np.int64)
+    closing = []
     for t in range(n):
         n_open[t] = len(is_open)
         for e in range(bounds[t], bounds[t + 1]):

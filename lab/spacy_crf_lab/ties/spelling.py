@@ -46,7 +46,8 @@ class SimilarWords(GroupTemplate):
     max_words: int = setting(2000, checks.count, most=100_000)
 
     def find(self, docs: DocBatch) -> TokenPairs:
-        usable, found = self.usable(docs), []
+        usable = self.usable(docs)
+        found = []
         for d, (begin, end) in enumerate(zip(docs.bounds.tolist(), docs.bounds[1:].tolist())):
             places = begin + np.flatnonzero(usable[begin:end])
             if len(places) > 1:
@@ -83,7 +84,8 @@ class SimilarWords(GroupTemplate):
             return TokenPairs(order[first[one]], order[first[other]])
         if self.edges == "all":
             sizes = counts[one] * counts[other]
-            each, width = counted_up(sizes), np.repeat(counts[other], sizes)
+            each = counted_up(sizes)
+            width = np.repeat(counts[other], sizes)
             return TokenPairs(
                 order[np.repeat(first[one], sizes) + each // width],
                 order[np.repeat(first[other], sizes) + each % width],
@@ -93,7 +95,9 @@ class SimilarWords(GroupTemplate):
         is_other = np.repeat(np.tile([False, True], len(one)), counts[words])
         places = order[np.repeat(first[words], counts[words]) + counted_up(counts[words])]
         by_place = np.lexsort((places, pair))
-        pair, is_other, places = pair[by_place], is_other[by_place], places[by_place]
+        pair = pair[by_place]
+        is_other = is_other[by_place]
+        places = places[by_place]
         meet = np.flatnonzero((pair[1:] == pair[:-1]) & (is_other[1:] != is_other[:-1]))
         return TokenPairs(places[meet], places[meet + 1])
 
@@ -136,7 +140,8 @@ class Acronyms(GroupTemplate):
     def find(self, docs: DocBatch) -> TokenPairs:
         pairs: list[tuple[int, int]] = []
         for doc, begin in zip(docs, docs.bounds.tolist()):
-            texts, opens = [token.text for token in doc], [token.is_sent_start is True for token in doc]
+            texts = [token.text for token in doc]
+            opens = [token.is_sent_start is True for token in doc]
             places: dict[str, list[int]] = {}
             for i, word in enumerate(texts):
                 if self.shortest <= len(word) <= self.longest and word.isalnum() and sum(map(str.isupper, word)) > 1:
@@ -194,9 +199,11 @@ def _initials(texts: list[str], opens: list[bool], places: dict[str, list[int]])
     small = 0
     for i, text in enumerate([*texts, "."]):
         if i < len(opens) and opens[i]:
-            run, small = [], 0
+            run = []
+            small = 0
         if text[:1].isupper() and text not in places:
-            run, small = [*run[-lengths[-1] + 1 :], i], 0
+            run = [*run[-lengths[-1] + 1 :], i]
+            small = 0
             for length in lengths:
                 spelled = "".join(texts[place][0] for place in run[-length:])
                 if len(run) >= length and spelled in places:
@@ -205,4 +212,5 @@ def _initials(texts: list[str], opens: list[bool], places: dict[str, list[int]])
             small += 1
             run = run if small <= _SMALL_WORDS else []
         else:
-            run, small = [], 0
+            run = []
+            small = 0

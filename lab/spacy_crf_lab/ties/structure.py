@@ -57,11 +57,14 @@ class TiedChains(Structure[TiedScores]):
     def conform(self, scores: TiedScores) -> TiedScores:
         """RAISES (ValueError): CRF040 for invalid ties."""
         scores = super().conform(scores)
-        ties, n_tokens, (n_features, n_labels) = scores.ties, len(scores.emissions), scores.tables.shape[:2]
+        ties = scores.ties
+        n_tokens = len(scores.emissions)
+        (n_features, n_labels) = scores.tables.shape[:2]
         if len(ties.group_kind) and not self.inference.takes_groups:
             raise ValueError(Errors.CRF040.format(reason=f"{self.inference.name} takes no groups"))
         if not ties.is_empty:
-            ends, kinds = np.concatenate(ties.links), np.append(ties.kind, ties.group_kind)
+            ends = np.concatenate(ties.links)
+            kinds = np.append(ties.kind, ties.group_kind)
             possible = ends.min() >= 0 and ends.max() < n_tokens and np.not_equal(*ties.links).all()
             possible = possible and kinds.min() >= 0 and kinds.max() < len(ties.rows)
             if not possible or not ties.rows.max(initial=-1) < n_features == len(ties.symmetric):
@@ -83,7 +86,8 @@ class TiedChains(Structure[TiedScores]):
         return log_z, None
 
     def expect(self, work: TiedWork, weights: Floats, out: TiedScores) -> Floats:
-        log_z, tied = np.zeros(work.n_sequences), work.tied
+        log_z = np.zeros(work.n_sequences)
+        tied = work.tied
         if tied is not None:
             found = self.inference.expectations(tied, weights[work.tied_sequences[tied.firsts]])
             log_z = work.spread(found.log_z)
@@ -118,7 +122,8 @@ class TiedChains(Structure[TiedScores]):
         return Path(states, self.score_path(work, states))
 
     def score_path(self, work: TiedWork, states: States) -> Floats:
-        scores, of_chains = work.scores, np.empty(work.n_sequences)
+        scores = work.scores
+        of_chains = np.empty(work.n_sequences)
         free = chain_kernels.ChainArrays(scores.emissions, work.transitions, scores.first, scores.last, work.starts)
         chain_kernels.path_score(free, states, of_chains)
         if work.tied is None:
@@ -142,14 +147,17 @@ class TiedChains(Structure[TiedScores]):
     def _pairs(self, work: TiedWork, states: States):
         """The ties both of whose ends have a label, and the groups whose members share one: their kinds, the two labels, and the
         sequences that have their values."""
-        ties, states = work.scores.ties, np.asarray(states)
+        ties = work.scores.ties
+        states = np.asarray(states)
         labels = np.where(states >= 0, np.asarray(work.scores.label_of)[states], -1)
         shared = shared_labels(labels, ties)
         [known], [agreed] = np.nonzero((labels[ties.source] >= 0) & (labels[ties.target] >= 0)), np.nonzero(shared >= 0)
-        source, target = ties.source[known], ties.target[known]
+        source = ties.source[known]
+        target = ties.target[known]
         first = np.append(source, ties.members[ties.group_starts[:-1][agreed]])
         sequences = work.first_of[np.searchsorted(work.starts, first, side="right") - 1]
-        kind, shared = np.append(ties.kind[known], ties.group_kind[agreed]), shared[agreed]
+        kind = np.append(ties.kind[known], ties.group_kind[agreed])
+        shared = shared[agreed]
         return kind, np.append(labels[source], shared), np.append(labels[target], shared), sequences
 
     # ---------------------------------------------------------------------------------------- lists and samples
@@ -198,7 +206,8 @@ class TiedChains(Structure[TiedScores]):
         states = self.chain.sample(work.scores.chains, n, seed=seed, clamp=work.clamp)
         if work.tied is None:
             return states
-        states, tied = np.array(states), work.tied_tokens
+        states = np.array(states)
+        tied = work.tied_tokens
         if begin is not None:
             states[:, tied] = begin[:, tied]
         keys = _keys(work, annotation) if loss.persistent else []
@@ -236,7 +245,8 @@ class TiedChains(Structure[TiedScores]):
         chains = work.scores.chains
         if work.tied is None:
             return chains
-        found, emissions = self.inference.as_chains(work.tied), chains.emissions.copy()
+        found = self.inference.as_chains(work.tied)
+        emissions = chains.emissions.copy()
         emissions[work.tied_tokens] = found.emissions
         if found.transitions is work.tied.chains.transitions and found.first is work.tied.chains.first:
             return chains._replace(emissions=emissions)
@@ -261,7 +271,8 @@ def _keys(work: TiedWork, clamp: Clamp) -> list[tuple[NDArray[np.int64], bytes]]
     starts = np.zeros(work.n_tokens, dtype=bool)
     starts[work.starts[work.starts < work.n_tokens]] = True
     for part, tokens in tied.parts():
-        of_batch, ends = work.tied_tokens[tokens], (part.source, part.target)
+        of_batch = work.tied_tokens[tokens]
+        ends = (part.source, part.target)
         told = [np.array([work.clamp is None]), clamp[of_batch], starts[of_batch], *ends, np.shape(clamp)[1:]]
         digest = blake2b(digest_size=16)
         for array in told:

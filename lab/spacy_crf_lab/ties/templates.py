@@ -27,7 +27,8 @@ from ..errors import Errors, Warnings
 # Attributes that words have by themselves, one value each
 OF_WORDS = [name for name in LEXEME_ATTRIBUTES if name not in WIDTHS and name not in NGRAMS]
 # Those of a pair, which has them as a whole
-BIAS, DISTANCE = "bias", "sent_distance"
+BIAS = "bias"
+DISTANCE = "sent_distance"
 # Those of which a tied word may have to have one
 FLAGS = ["is_alpha", "is_ascii", "is_digit", "is_lower", "is_upper", "is_title", "is_punct", "is_space", "is_stop"]
 FLAGS += ["is_quote", "is_bracket", "is_currency", "like_url", "like_num", "like_email"]
@@ -117,7 +118,8 @@ class TieTemplate:
         if table is None or table.size > _MOST_WORDS:  # a new one: other threads may be reading the old one
             of_words = [name for name in self.attributes if name in LEXEME_ATTRIBUTES]
             table = self._lexemes = LexemeTable(of_words, 0, False)
-        found, numbers = [], None
+        found = []
+        numbers = None
         for name in names:
             if name == "orth":
                 found.append(docs.words)
@@ -143,7 +145,8 @@ class TieTemplate:
         )
         parts = []
         for text in feature.split("|") if isinstance(feature, str) else [""]:
-            part, of_pair = self._place(text), text in (BIAS, DISTANCE)
+            part = self._place(text)
+            of_pair = text in (BIAS, DISTANCE)
             is_known = of_pair or _GAZETTEER.fullmatch(part.name) or (part.side is not None and part.name in known)
             checks.expect(is_known, self.owner, "features", feature, must)
             parts.append(part)

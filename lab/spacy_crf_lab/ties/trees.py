@@ -42,7 +42,8 @@ class Trees(NamedTuple):
     def expectations(self, weights: Optional[Floats]) -> Expected:
         """Compute the log partitions of the components, NaN for components that are not trees or underflow; and, unless weights
         (float64[C]) are None, the derivative of the weighted sum of the others."""
-        problem, chains = self.problem, self.problem.chains
+        problem = self.problem
+        chains = self.problem.chains
         shift = problem.tables.max(axis=(1, 2), initial=-np.inf)
         tables = _both_ways(problem.tables, 0.0, shift)
         states, of_tokens, spread = self._exponentials()
@@ -53,7 +54,8 @@ class Trees(NamedTuple):
         log_z += np.bincount(problem.of_ties, shift[problem.kind], minlength=len(log_z))
         log_z += np.bincount(self.component, of_tokens, minlength=len(log_z))
         own = states if self.is_plain else self._by_label(states)
-        longest, size = int(np.diff(self.forest.starts).max()), own.shape[1]
+        longest = int(np.diff(self.forest.starts).max())
+        size = own.shape[1]
         pairs = aligned((2, len(shift), kernels.TOGETHER, size))
         room = kernels.Room(own, *aligned((3, longest, size)), *pairs, waiting=np.zeros(len(shift), dtype=np.int64))
         asked = (self.forest, room, problem.kind, tables, self.component)
@@ -64,7 +66,8 @@ class Trees(NamedTuple):
         known = ~np.isnan(log_z)
         while True:
             believed = np.zeros(self.own.shape if self.is_plain else own.shape)
-            counts, found = aligned(tables.shape[1:]), log_z.copy()
+            counts = aligned(tables.shape[1:])
+            found = log_z.copy()
             counts[:] = 0.0
             kernels.sums(*asked, np.where(known, weights, 0.0), believed, counts, found)
             if not (known & np.isnan(found)).any():
@@ -72,7 +75,8 @@ class Trees(NamedTuple):
             known &= ~np.isnan(found)
         found[~known] = np.nan
         marginals = self._by_state(believed, own, states)
-        n_labels, (opens, closes) = problem.n_labels, arrays.ends(chains.starts, len(marginals))
+        n_labels = problem.n_labels
+        (opens, closes) = arrays.ends(chains.starts, len(marginals))
         d_chains = chains._replace(
             emissions=marginals,
             transitions=np.zeros(chains.transitions.shape),
@@ -86,7 +90,8 @@ class Trees(NamedTuple):
         """exp of the scores of tokens, each row less its maximum (float64[T, P]), these maxima, and how far from them the
         smallest finite scores are (float64[T])."""
         n, size = self.own.shape
-        scaled, (shift, spread) = aligned((n, _padded(size))), np.zeros((2, n))
+        scaled = aligned((n, _padded(size)))
+        (shift, spread) = np.zeros((2, n))
         chain_kernels.scale(np.ascontiguousarray(self.own), np.zeros(0, dtype=np.int64), scaled, shift, spread)
         return scaled, shift, spread
 
@@ -107,14 +112,16 @@ class Trees(NamedTuple):
 
     def best(self) -> tuple[States, Floats]:
         """Find the best labellings (int32[T]) of the trees, and their scores (float64[C]); NaN for other components."""
-        problem, label_of = self.problem, self.problem.label_of
+        problem = self.problem
+        label_of = self.problem.label_of
         own = np.full((len(self.own), _padded(problem.n_labels)), -np.inf)
         if self.is_plain:
             own[:, : len(label_of)] = self.own
         else:
             for state, label in enumerate(label_of.tolist()):
                 own[:, label] = np.maximum(own[:, label], self.own[:, state])
-        labels, scores = np.zeros(len(own), dtype=np.int64), np.where(self.forest.is_forest, 0.0, np.nan)
+        labels = np.zeros(len(own), dtype=np.int64)
+        scores = np.where(self.forest.is_forest, 0.0, np.nan)
         tables = _both_ways(problem.tables, -np.inf)
         kernels.best(self.forest, own, problem.kind, tables, self.component, labels, scores)
         if self.is_plain:
@@ -125,7 +132,8 @@ class Trees(NamedTuple):
     @property
     def is_plain(self) -> bool:
         """Whether states are labels."""
-        label_of, n_labels = self.problem.label_of, self.problem.n_labels
+        label_of = self.problem.label_of
+        n_labels = self.problem.n_labels
         return len(label_of) == n_labels and bool((label_of == np.arange(n_labels)).all())
 
 

@@ -19,7 +19,10 @@ _LISTED = 20  # most broken spans that one message lists
 _LONG = 5_000  # tokens: a longer document probably consists of several
 
 
-_WORD, _LABEL, _TAG = "word_column", "label_column", "tag_column"  # settings that name columns
+# settings that name columns
+_WORD = "word_column"
+_LABEL = "label_column"
+_TAG = "tag_column"
 
 
 class Format(NamedTuple):

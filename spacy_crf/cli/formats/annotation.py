@@ -126,7 +126,8 @@ def _other_offsets(doc: Doc, span: Span) -> str:
     """The option under which a span would align with the tokens, for messages; empty if there is none."""
     for habit in suspected(doc.text[: span.end]):
         index = index_of(doc.text, [habit]) or {}
-        start, end = index.get(span.start), index.get(span.end)
+        start = index.get(span.start)
+        end = index.get(span.end)
         if start is not None and end is not None and doc.char_span(start, end) is not None:
             return f" – {doc.text[start:end]!r} with --offsets {habit}"
     return ""
@@ -230,14 +231,16 @@ def annotated(
     """Set the entities of a Doc, which are spans of its text. The tokens of a span that does not align with them, and those of
     ``missing``, become missing annotation; if spans are broken (not ``is_complete``), all tokens without an entity do. With
     `spans_key` in the settings, the spans are in ``doc.spans`` instead, and a Doc with broken spans has none."""
-    entities, cut = [], []
+    entities = []
+    cut = []
     for span in missing:
         cut.extend(doc.char_span(span.start, span.end, alignment_mode="expand") or ())
     trimmed = []
     as_written: dict[Span, Span] = {}  # the trimmed ones
     for span in spans:
         words = text[span.start : span.end]
-        start, length = span.start + len(words) - len(words.lstrip()), len(words.strip())
+        start = span.start + len(words) - len(words.lstrip())
+        length = len(words.strip())
         if length:
             trimmed.append(Span(start, start + length, span.label))
         if length < len(words):

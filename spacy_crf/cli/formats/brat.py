@@ -60,7 +60,9 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
             habits.see(standoff.text, ((*span.parts[0], span.words) for span in whole))
     report.offsets = habits.found()
     for standoff in _standoffs(source):
-        spans, in_parts, is_complete = [], [], True
+        spans = []
+        in_parts = []
+        is_complete = True
         for place, kind in standoff.others:
             report.unkept.setdefault(kind, []).append(place)
         index = index_of(standoff.text, report.offsets)
@@ -148,7 +150,8 @@ def _joined(span: _Written, text: str, index: Optional[dict[int, int]]) -> list[
     joined: list[tuple[int, int]] = []
     for start, end in span.parts:
         if index is not None:
-            start, end = index.get(start, -1), index.get(end, -1)
+            start = index.get(start, -1)
+            end = index.get(end, -1)
         if joined and start >= joined[-1][1] and not text[joined[-1][1] : start].strip():
             start = joined.pop()[0]
         joined.append((start, end))

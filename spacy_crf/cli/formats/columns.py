@@ -253,7 +253,9 @@ def in_bio(rows: Sequence[Any], tagging: Tagging, report: Report) -> list[Option
     """
     scheme = tagging.scheme
     found: list[Optional[str]] = []
-    before, last_letter, last_label = "O", "O", ""
+    before = "O"
+    last_letter = "O"
+    last_label = ""
     for row in rows:
         tag = row.ent or "-"
         letter, label = tagging.split(tag, row.place)
@@ -275,7 +277,9 @@ def in_bio(rows: Sequence[Any], tagging: Tagging, report: Report) -> list[Option
             found.append(None)
         else:
             found.append(f"{'B' if opens else 'I'}-{label}" if label else "O")
-        before, last_letter, last_label = tag, letter, label
+        before = tag
+        last_letter = letter
+        last_label = label
     if scheme in ("BILUO", "BIOES", "BMES") and last_letter in ("B", "I"):
         raise ValueError(Errors.CRF866.format(place=rows[-1].place, tag="the end", before=before, scheme=scheme))
     return found
@@ -295,7 +299,8 @@ def sentences_of_columns(source: Source, settings: ReadSettings, report: Report)
 
     RAISES (ValueError): CRF868 for columns that are not numbers from 1 on; with the place, if a line can't be read.
     """
-    numbers, inner = [], []
+    numbers = []
+    inner = []
     if settings.spans_key and settings.label_column and "," in settings.label_column:
         first, *others = settings.label_column.split(",")
         settings = replace(settings, label_column=first.strip())
@@ -312,7 +317,8 @@ def sentences_of_columns(source: Source, settings: ReadSettings, report: Report)
     least = max(2, word or 0, label or 0, tag or 0, *inner)
     layout: Optional[_Layout] = None
     width = None
-    number, is_numbered = 0, word is None
+    number = 0
+    is_numbered = word is None
     rows: list[Row] = []
     for place, line in _unmarked_lines(source):
         cells = split_columns(line)
@@ -372,7 +378,8 @@ class _Layout(NamedTuple):
 
 def _find_layout(source: Source, label: Optional[int]) -> _Layout:
     """Look through a file that has lines with ``#``."""
-    has_tabs, width = False, 0
+    has_tabs = False
+    width = 0
     labels: set[str] = set()
     for _, line in _unmarked_lines(Source(source.path, source.encoding)):
         if not is_blank(line) and not line.startswith(("#", _DOCUMENT)):

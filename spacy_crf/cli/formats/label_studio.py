@@ -42,7 +42,9 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
 
     RAISES (ValueError): CRF714 with the place, if there are several questions about whole texts.
     """
-    labels, names, has_spans = TextLabels(), {}, False
+    labels = TextLabels()
+    names = {}
+    has_spans = False
     habits = HabitSearch(settings.offsets)
     for task in _tasks(source, settings, Report()):
         names |= dict.fromkeys(task.choices)
@@ -104,7 +106,9 @@ def _of_task(fields: dict[str, Any], annotation: dict[str, Any], place: str, set
     data = fields["data"] if isinstance(fields.get("data"), dict) else {}
     found = LabelledTask(place, fields.get("id"), _text(data, place, settings), [], {})
     for result in results:
-        kind, name, value = result.get("type"), str(result.get("from_name")), result.get("value")
+        kind = result.get("type")
+        name = str(result.get("from_name"))
+        value = result.get("value")
         if kind in settings.ignore or name in settings.ignore:
             continue
         if kind == "labels" and isinstance(value, dict):
@@ -122,7 +126,8 @@ def _of_min(fields: dict[str, Any], place: str, settings: ReadSettings) -> Label
     keys = list(fields)
     made = {*keys[keys.index("id") + 1 :]} if "id" in keys else set()
     made -= _MIN_KEYS | _OTHER_MIN_KEYS | {settings.word_column or "text"}
-    choices, lists = {}, {}
+    choices = {}
+    lists = {}
     for key, value in fields.items():
         if isinstance(value, dict) and "choices" in value:
             choices[key] = parse_labels(value["choices"], place)

@@ -6,7 +6,9 @@ from itertools import combinations
 from typing import Any, Optional
 
 # What other programs count. A file may have several of these habits: a browser counts UTF-16 units, and CR LF as one
-UTF16, CRLF, BOM = "utf16", "crlf", "bom"
+UTF16 = "utf16"
+CRLF = "crlf"
+BOM = "bom"
 HABITS = {
     UTF16: "UTF-16 units, so that an emoji is two characters",
     CRLF: "CR LF as one character",
@@ -92,9 +94,11 @@ class HabitSearch:
 
 def _words_at(text: str, start: int, end: int, index: Optional[dict[int, int]]) -> Optional[list[str]]:
     if index is not None:
-        begin, stop = index.get(start), index.get(end)
+        begin = index.get(start)
+        stop = index.get(end)
     else:
-        begin, stop = start, end
+        begin = start
+        stop = end
     if begin is None or stop is None or not 0 <= begin < stop <= len(text):
         return None
     return text[begin:stop].split()

@@ -176,9 +176,12 @@ class Source:
     def _whole_lines(self) -> Iterator[tuple[str, str]]:
         self.position = 0
         with self.path.open("rb") as file:
-            name, lines, encoding = str(self.path), file, self.encoding
+            name = str(self.path)
+            lines = file
+            encoding = self.encoding
             if not self._goes_by_lines:
-                lines, encoding = io.BytesIO(_in_utf8(file.read(), name, encoding)), "utf-8"
+                lines = io.BytesIO(_in_utf8(file.read(), name, encoding))
+                encoding = "utf-8"
 
             def counted() -> Iterator[bytes]:
                 for line in lines:
@@ -332,10 +335,14 @@ def _json_items(text: str, path: Path) -> Iterator[Item]:
     """Parse the values of one JSON list, or successive values."""
     at = _next(text, 0)
     in_list = text[at : at + 1] == "["
-    at, line, number = (_next(text, at + 1) if in_list else at), 1, 0
+    at = _next(text, at + 1) if in_list else at
+    line = 1
+    number = 0
     counted = 0
     while at < len(text) and not (in_list and text[at] == "]"):
-        number, line, counted = number + 1, line + text.count("\n", counted, at), at
+        number = number + 1
+        line = line + text.count("\n", counted, at)
+        counted = at
         place = f"{path}, line {line}, item {number}"
         try:
             value, at = _DECODER.raw_decode(text, at)

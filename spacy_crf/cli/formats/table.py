@@ -54,7 +54,8 @@ class Header(NamedTuple):
 
 
 def sniff(source: Source) -> bool:
-    lines, settings = source.head_lines(), ReadSettings()
+    lines = source.head_lines()
+    settings = ReadSettings()
     if not lines:
         return False
     header = _header(lines[0], settings, _WORD, _LABEL)
@@ -90,10 +91,12 @@ def _header(line: str, settings: ReadSettings, words: tuple[str, ...], labels: t
         numbers = [str(n) for n in range(1, len(names) + 1)]
         if asked in numbers:
             return numbers.index(asked)
-        spelled, alike = option.replace("_", "-"), known_names(names, asked)
+        spelled = option.replace("_", "-")
+        alike = known_names(names, asked)
         raise ValueError(Errors.CRF868.format(option=spelled, value=asked, known=alike))
 
-    tag, word = column(_POS, "tag_column"), column(words, "word_column")
+    tag = column(_POS, "tag_column")
+    word = column(words, "word_column")
     label = column(labels, "label_column")
     return Header(separator, names, word, label, tag, column(_SENTENCE), column(_DOCUMENT))
 
@@ -112,7 +115,8 @@ def _sentences(source: Source, settings: ReadSettings, report: Report) -> Iterat
             rows = []
         if ends_document and document:
             yield None
-        number, document = new or number, new_document or document
+        number = new or number
+        document = new_document or document
         if not is_empty:
             word, label, tag = (None if at is None else cells[at] for at in (header.word, header.label, header.tag))
             for what, cell in (("word", word), ("tag", label)):
@@ -189,7 +193,8 @@ def _sentences_of_lists(source: Source, settings: ReadSettings, report: Report) 
 
 def _holds_texts(source: Source, settings: ReadSettings) -> bool:
     """Whether a table has texts: the header names texts and labels, some text is longer than a word, and no label is a tag."""
-    texts, labels = [], []
+    texts = []
+    labels = []
     try:
         for row in islice(_text_rows(source, settings, Report()), _HEAD):
             texts.append(row.text.strip())
@@ -304,7 +309,8 @@ def _quoted(lines: Iterator[tuple[str, str]], separator: str) -> Iterator[tuple[
             places.append(place)
             yield line + "\n"
 
-    reader, begin = csv.reader(texts(), delimiter=separator, strict=True), 0
+    reader = csv.reader(texts(), delimiter=separator, strict=True)
+    begin = 0
     try:
         for cells in reader:
             yield places[begin], cells

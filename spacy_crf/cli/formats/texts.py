@@ -56,7 +56,8 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
     or spans."""
     label_keys, all_labels, some_has_spans, are_linked = _look_through(source, settings, report)
     for place, item in _items(source, settings):
-        text, answer = item["text"], item.get("answer")
+        text = item["text"]
+        answer = item.get("answer")
         keys = [key for key in LABEL_KEYS if key in label_keys and key in item]
         filled = [key for key in keys if item[key] not in _EMPTY]
         if len(filled) > 1:
@@ -93,7 +94,8 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
             reason = "an answer about single spans leaves the rest of the text open, which groups of spans can't: convert it to"
             raise unreadable(place, f"{reason} doc.ents, without --spans-key")
         if is_binary:
-            judged, is_rejected = list(doc.ents), answer == "reject"
+            judged = list(doc.ents)
+            is_rejected = answer == "reject"
             doc.set_ents([] if is_rejected else judged, default="missing")
             if is_rejected:
                 doc.spans[INCORRECT] = judged
@@ -126,7 +128,11 @@ def _look_through(source: Source, settings: ReadSettings, report: Report) -> tup
 
     RAISES (ValueError): CRF868 if no item has the key ``label_column``, CRF880 for wrong labels.
     """
-    label_keys, labels, has_spans, has_asked, has_links = set(), TextLabels(), False, False, False
+    label_keys = set()
+    labels = TextLabels()
+    has_spans = False
+    has_asked = False
+    has_links = False
     fields: dict[str, Any] = {}
     habits = HabitSearch(settings.offsets)
     for place, fields in _items(source, settings):

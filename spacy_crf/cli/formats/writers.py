@@ -87,7 +87,8 @@ def _labelstudio(found: Annotated) -> str:
 
 def _conll(found: Annotated) -> str:
     """Write words and the tags of entities, without white space tokens. Tokens of doubtful entities have missing annotation."""
-    doc, blocks = found.doc, ["-DOCSTART-\tO\n"]
+    doc = found.doc
+    blocks = ["-DOCSTART-\tO\n"]
     has_ents = doc.has_annotation("ENT_IOB")
     entity: dict[int, str] = {}
     for span, _ in found.spans:
@@ -107,7 +108,9 @@ def _conll(found: Annotated) -> str:
 
 def _spacy(found: Annotated) -> str:
     """Write the Doc as bytes. Tokens of doubtful entities have missing annotation; doubtful spans of groups are left out."""
-    doc, likely, doubtful = found.doc, [span for span, _ in found.spans], {*found.doubtful}
+    doc = found.doc
+    likely = [span for span, _ in found.spans]
+    doubtful = {*found.doubtful}
     if doc.has_annotation("ENT_IOB"):
         ents = {*doc.ents}
         missing = [span for span in found.doubtful if span in ents]

@@ -46,7 +46,8 @@ def _parts(element: ElementTree.Element) -> tuple[str, list[Span]]:
     pieces = [("", element.text)]
     for part in element:
         pieces += [("" if part.tag == _OUTSIDE else part.tag, part.text), ("", part.tail)]
-    text, spans = "", []
+    text = ""
+    spans = []
     for label, words in ((label, " ".join(split_words(words or ""))) for label, words in pieces):
         if not words:
             continue

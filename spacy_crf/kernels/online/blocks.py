@@ -38,11 +38,15 @@ def collect(corpus, work, pairs, segments, b):
 
     RETURNS (int): Number of slots.
     """
-    learned, d_chain = corpus.learned, work.d_chain
+    learned = corpus.learned
+    d_chain = work.d_chain
     size = corpus.n_states
-    gradient, slots, amounts = work.gradient, work.slots, work.amounts
+    gradient = work.gradient
+    slots = work.slots
+    amounts = work.amounts
     sums = learned, gradient, slots
-    begin, end = corpus.starts[b], corpus.starts[b + 1]
+    begin = corpus.starts[b]
+    end = corpus.starts[b + 1]
     none = np.int64(0)  # with a literal, numba would compile a second variant
     found = _collect(corpus.states, begin, end, size, work.d_nodes, sums, none)
     if len(pairs.scores) > 0:
@@ -115,7 +119,8 @@ def descend_sequence(corpus, work, pairs, segments, b, rate, weights):
     size = corpus.n_states
     learned = corpus.learned
     d_chain = work.d_chain
-    begin, end = corpus.starts[b], corpus.starts[b + 1]
+    begin = corpus.starts[b]
+    end = corpus.starts[b + 1]
     _descend(corpus.states, begin, end, size, work.d_nodes, rate, learned, weights)
     if len(pairs.scores) > 0:
         _descend(pairs.uses, begin, end, size * size, pairs.d_scores, rate, learned, weights)
@@ -165,7 +170,8 @@ def catch_up_sequence(corpus, pairs, segments, b, given):
     if settings[2] == 0.0 and settings[3] == 0.0:
         return
     size = corpus.n_states
-    begin, end = corpus.starts[b], corpus.starts[b + 1]
+    begin = corpus.starts[b]
+    end = corpus.starts[b + 1]
     _catch_up_features(corpus.states, begin, end, size, given)
     if len(pairs.scores) > 0:
         _catch_up_features(pairs.uses, begin, end, size * size, given)
@@ -200,7 +206,9 @@ def catch_up(first, size, weights, settings, seen, regularized, squares):
         eta = rate / (epsilon + math.sqrt(squares[slot]))
         excess = 2.0 * eta * l2
         # By repeated squaring: a general power took two thirds of a pass
-        power, square, n = 1.0, 1.0 / (1.0 + excess), np.int64(steps)
+        power = 1.0
+        square = 1.0 / (1.0 + excess)
+        n = np.int64(steps)
         while n > 0:
             if n & 1:
                 power *= square

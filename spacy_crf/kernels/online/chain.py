@@ -31,7 +31,9 @@ def derivatives_of_chain(work, size):
 @helper
 def best_path(work, chains, pairs, path, n, size):
     """Write the best labelling into ``path`` and return its score. Ties go to the lower last state, then the lower one before."""
-    nodes, chain, delta = work.nodes, work.chain, chains.forward
+    nodes = work.nodes
+    chain = work.chain
+    delta = chains.forward
     transitions = chain if len(pairs.scores) == 0 else work.matrix
     width = chain.shape[1]
     for j in range(width):
@@ -43,7 +45,10 @@ def best_path(work, chains, pairs, path, n, size):
         for j in range(width):
             delta[t, j] = -np.inf
         for i in range(0, width, LANES):
-            a, c, d, e = delta[t - 1, i], delta[t - 1, i + 1], delta[t - 1, i + 2], delta[t - 1, i + 3]
+            a = delta[t - 1, i]
+            c = delta[t - 1, i + 1]
+            d = delta[t - 1, i + 2]
+            e = delta[t - 1, i + 3]
             for j in range(width):
                 upper = max(a + transitions[i, j], c + transitions[i + 1, j])
                 lower = max(d + transitions[i + 2, j], e + transitions[i + 3, j])
@@ -77,12 +82,16 @@ def expect_scaled(work, chains, n, size, amount):
 
     Scaled linear domain, as in `linear_chain`. Where numbers could underflow it returns NaN and adds nothing.
     """
-    nodes, chain, d_nodes, d_chain = work.nodes, work.chain, work.d_nodes, work.d_chain
+    nodes = work.nodes
+    chain = work.chain
+    d_nodes = work.d_nodes
+    d_chain = work.d_chain
     _, alpha, exp_nodes, arriving, beta, transposed, sums = chains
     matrix = work.matrix
     width = matrix.shape[0]
     clear(sums, width)
-    largest, least = -np.inf, np.inf
+    largest = -np.inf
+    least = np.inf
     for i in range(size):
         for j in range(size):
             largest = max(largest, chain[i, j])
@@ -104,8 +113,10 @@ def expect_scaled(work, chains, n, size, amount):
     for t in range(n):
         a = c = d = e = -np.inf
         for j in range(0, width, LANES):  # four independent maxima
-            a, c = max(a, nodes[t, j]), max(c, nodes[t, j + 1])
-            d, e = max(d, nodes[t, j + 2]), max(e, nodes[t, j + 3])
+            a = max(a, nodes[t, j])
+            c = max(c, nodes[t, j + 1])
+            d = max(d, nodes[t, j + 2])
+            e = max(e, nodes[t, j + 3])
         top = max(max(a, c), max(d, e))
         if top == -np.inf:
             return top
@@ -123,7 +134,10 @@ def expect_scaled(work, chains, n, size, amount):
             for j in range(width):
                 alpha[t, j] = 0.0
             for i in range(0, width, LANES):
-                a, c, d, e = alpha[t - 1, i], alpha[t - 1, i + 1], alpha[t - 1, i + 2], alpha[t - 1, i + 3]
+                a = alpha[t - 1, i]
+                c = alpha[t - 1, i + 1]
+                d = alpha[t - 1, i + 2]
+                e = alpha[t - 1, i + 3]
                 for j in range(width):
                     upper = a * matrix[i, j] + c * matrix[i + 1, j]
                     alpha[t, j] += upper + d * matrix[i + 2, j] + e * matrix[i + 3, j]
@@ -166,7 +180,10 @@ def expect_scaled(work, chains, n, size, amount):
             arriving[t, j] *= share
             beta[j] = 0.0
         for i in range(0, width, LANES):
-            a, c, d, e = arriving[t, i], arriving[t, i + 1], arriving[t, i + 2], arriving[t, i + 3]
+            a = arriving[t, i]
+            c = arriving[t, i + 1]
+            d = arriving[t, i + 2]
+            e = arriving[t, i + 3]
             for j in range(width):
                 upper = a * transposed[i, j] + c * transposed[i + 1, j]
                 beta[j] += upper + d * transposed[i + 2, j] + e * transposed[i + 3, j]
@@ -174,7 +191,10 @@ def expect_scaled(work, chains, n, size, amount):
     for t in range(1, n, 4):
         for i in range(size):
             if t + 3 < n:
-                a, c, d, e = alpha[t - 1, i], alpha[t, i], alpha[t + 1, i], alpha[t + 2, i]
+                a = alpha[t - 1, i]
+                c = alpha[t, i]
+                d = alpha[t + 1, i]
+                e = alpha[t + 2, i]
                 for j in range(width):
                     upper = a * arriving[t, j] + c * arriving[t + 1, j]
                     sums[i, j] += upper + d * arriving[t + 2, j] + e * arriving[t + 3, j]
@@ -202,7 +222,9 @@ def expect_in_logs(work, chains, n, size, amount):
     alpha = chains.forward
     d_nodes, d_steps, d_first, d_last, _ = derivatives_of_chain(work, size)
     step = 1 if steps.shape[0] > 1 else 0
-    terms, arriving, beta = np.empty(size), np.empty(size), np.empty(size)
+    terms = np.empty(size)
+    arriving = np.empty(size)
+    beta = np.empty(size)
     for t in range(n):
         for j in range(size):
             for i in range(size if t > 0 else 0):

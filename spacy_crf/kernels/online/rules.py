@@ -68,7 +68,8 @@ def walk(
                 descend_sequence(corpus, work, pairs, segments, b, rate / scaling[0], weights)
         elif rule != NOTHING:
             n_slots = collect(corpus, work, pairs, segments, b) if moves else 0
-            slots, amounts = work.slots[:n_slots], work.amounts[:n_slots]
+            slots = work.slots[:n_slots]
+            amounts = work.amounts[:n_slots]
             if rule == SGD_L1:
                 sgd_l1(slots, amounts, weights, settings, seen + k, scaling, memory)
             elif rule == ADAGRAD:
@@ -95,7 +96,9 @@ def walk(
 @helper
 def _count_wrong(corpus, work, chains, segments, b):
     """Number of tokens at which the best labelling contradicts the annotation."""
-    begin, end, wrong = corpus.starts[b], corpus.starts[b + 1], 0
+    begin = corpus.starts[b]
+    end = corpus.starts[b + 1]
+    wrong = 0
     if chains is not None:
         wrong = count_wrong(corpus.gold, corpus.clamp, begin, end, work.path)
     if segments is not None:
@@ -143,7 +146,8 @@ def passive_aggressive(slots, amounts, loss, factor, weights, settings, seen, dr
     drift: As in `perceptron`.
     RETURNS: The loss with the factor.
     """
-    kind, c = settings[0], settings[1] * factor
+    kind = settings[0]
+    c = settings[1] * factor
     loss = max(0.0, loss)
     square = 0.0
     for n in range(len(slots)):
@@ -176,7 +180,8 @@ def arow(slots, amounts, loss, factor, weights, settings, variance):
         confidence += variance[slots[n]] * (amounts[n] / factor) ** 2
     alpha = loss / (confidence + noise)
     for n in range(len(slots)):
-        slot, difference = slots[n], amounts[n] / factor
+        slot = slots[n]
+        difference = amounts[n] / factor
         weights[slot] -= alpha * variance[slot] * difference
         variance[slot] = 1.0 / (1.0 / variance[slot] + difference**2 / noise)
     return factor * loss

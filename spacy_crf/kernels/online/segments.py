@@ -13,13 +13,15 @@ from .blocks import add_scores, rows_of_kind
 
 @helper(inline="always")
 def scores_of_segments(work, segments, size):
-    of_tokens, ends = (work.nodes, segments.begins, segments.ends), (work.chain[size], work.chain[size + 1])
+    of_tokens = (work.nodes, segments.begins, segments.ends)
+    ends = (work.chain[size], work.chain[size + 1])
     return SegmentArrays(*of_tokens, segments.lengths, segments.spans, work.steps, *ends, segments.span_of, work.bounds)
 
 
 @helper(inline="always")
 def derivatives_of_segments(work, segments, size):
-    of_tokens, ends = (work.d_nodes, segments.d_begins, segments.d_ends), (work.d_chain[size], work.d_chain[size + 1])
+    of_tokens = (work.d_nodes, segments.d_begins, segments.d_ends)
+    ends = (work.d_chain[size], work.d_chain[size + 1])
     return SegmentArrays(
         *of_tokens, segments.d_lengths, segments.d_spans, work.d_steps, *ends, segments.span_of, work.bounds
     )
@@ -28,11 +30,16 @@ def derivatives_of_segments(work, segments, size):
 @helper
 def running_sums(corpus, work, segments, b, is_clamped):
     """Bring the scores of a sequence into the form of `log_space`; if `is_clamped`, only those that its annotation allows."""
-    opening, closing, reach, bounds = segments.opening, segments.closing, segments.reach, work.bounds
+    opening = segments.opening
+    closing = segments.closing
+    reach = segments.reach
+    bounds = work.bounds
     batches.running_sums(scores_of_segments(work, segments, corpus.n_states), opening, closing)
     if is_clamped:
-        begin, end = corpus.starts[b], corpus.starts[b + 1]
-        may_begin, must_begin = segments.uses.may_begin[begin:end], segments.uses.must_begin[begin:end]
+        begin = corpus.starts[b]
+        end = corpus.starts[b + 1]
+        may_begin = segments.uses.may_begin[begin:end]
+        must_begin = segments.uses.must_begin[begin:end]
         batches.mask(work.nodes, corpus.clamp[begin:end], may_begin, must_begin, bounds, opening, closing, reach)
     else:
         batches.no_mask(bounds, reach)
@@ -44,8 +51,10 @@ def log_potentials_of(work, segments, n, size):
 
     RETURNS (LogPotentials)
     """
-    opening, chain = segments.opening[:n], work.chain
-    of_segments, ends = (segments.lengths, segments.spans), (chain[size], chain[size + 1])
+    opening = segments.opening[:n]
+    chain = work.chain
+    of_segments = (segments.lengths, segments.spans)
+    ends = (chain[size], chain[size + 1])
     return LogPotentials(
         opening, segments.closing, *of_segments, work.steps, *ends, segments.span_of, segments.reach, work.bounds
     )
@@ -54,8 +63,12 @@ def log_potentials_of(work, segments, n, size):
 @helper(inline="always")
 def expect_segments(log_potentials, work, segments, amount):
     """Return the log partition, and add the expected uses of each score, times an amount; `cover` adds tokens and ends."""
-    shape, log_z = log_potentials.opening.shape, work.total
-    entered, left, leaving, suffixes = np.empty(shape), np.empty(shape), np.empty(shape), np.empty(shape)
+    shape = log_potentials.opening.shape
+    log_z = work.total
+    entered = np.empty(shape)
+    left = np.empty(shape)
+    leaving = np.empty(shape)
+    suffixes = np.empty(shape)
     log_forward(log_potentials, entered, left, log_z)
     if math.isfinite(log_z[0]):
         work.amount[0] = amount
@@ -85,7 +98,8 @@ def score_segments(states, nodes, segments, begin, end, size, weights, scale):
     for kind in range(5):
         a, c = rows_of_kind(starts, kind, begin, end)
         # The first kind is added to the scores of states, the last one to those of spans, which are not scaled yet.
-        is_second, is_scaled = kind == 0 or kind == 4, kind != 3
+        is_second = kind == 0 or kind == 4
+        is_scaled = kind != 3
         add_scores(uses.features, a, c, size, weights, scale if is_scaled else 1.0, is_second, scores[kind])
     for k in range(uses.longest):
         for j in range(size):
@@ -100,7 +114,9 @@ def score_segments(states, nodes, segments, begin, end, size, weights, scale):
 @helper
 def exclude(segments, begin, end, costs, is_over):
     """Forbid the spans that the annotation excludes; if `is_over`, restore their scores and add the least cost of their state."""
-    uses, spans, kept = segments.uses, segments.spans, segments.kept
+    uses = segments.uses
+    spans = segments.spans
+    kept = segments.kept
     excluded = uses.excluded[uses.listed_starts[begin] : uses.listed_starts[end]]
     for n in range(len(excluded)):
         for j in range(excluded.shape[1]):
@@ -125,7 +141,8 @@ def count_wrong_segments(gold, clamp, segments, begin, end, path):
     for t in range(begin, end):
         goes_on = path[t - begin] == GOES_ON
         if not goes_on:
-            state, first = path[t - begin], t
+            state = path[t - begin]
+            first = t
         is_wrong = uses.must_begin[t] if goes_on else t > begin and not uses.may_begin[t]
         is_wrong |= state != gold[t] if gold[t] >= 0 else not clamp[t, state]
         if len(uses.excluded) > 0 and (t + 1 == end or path[t + 1 - begin] != GOES_ON):

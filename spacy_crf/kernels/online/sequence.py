@@ -38,8 +38,11 @@ def differentiate(corpus, work, pairs, chains, segments, maximum, turn):
     RETURNS: The loss, times the weight of the sequence; and False if the derivative is certainly zero.
     """
     b, costs, _, _ = turn
-    begin, end = corpus.starts[b], corpus.starts[b + 1]
-    n, size, factor = end - begin, corpus.n_states, corpus.weights[b]
+    begin = corpus.starts[b]
+    end = corpus.starts[b + 1]
+    n = end - begin
+    size = corpus.n_states
+    factor = corpus.weights[b]
     _clear(corpus, work, pairs, segments, b)
     if n == 0 or factor == 0.0:
         return 0.0, False
@@ -81,7 +84,8 @@ def differentiate(corpus, work, pairs, chains, segments, maximum, turn):
 
 @helper
 def _clear(corpus, work, pairs, segments, b):
-    begin, end = corpus.starts[b], corpus.starts[b + 1]
+    begin = corpus.starts[b]
+    end = corpus.starts[b + 1]
     n = end - begin
     work.bounds[1] = n
     clear(work.d_nodes, n)
@@ -98,7 +102,10 @@ def _clear(corpus, work, pairs, segments, b):
 @helper(inline="always")
 def _score(corpus, work, pairs, chains, segments, turn):
     b, _, weights, scale = turn
-    begin, end, size, chain = corpus.starts[b], corpus.starts[b + 1], corpus.n_states, work.chain
+    begin = corpus.starts[b]
+    end = corpus.starts[b + 1]
+    size = corpus.n_states
+    chain = work.chain
     if chains is not None:
         add_scores(corpus.states, begin, end, size, weights, scale, np.bool_(False), work.nodes)
     if segments is not None:
@@ -158,7 +165,9 @@ def _add_costs(nodes, gold, clamp, begin, end, costs):
 
 @helper(inline="always")
 def _score_annotation(corpus, work, chains, segments, b):
-    begin, end, size = corpus.starts[b], corpus.starts[b + 1], corpus.n_states
+    begin = corpus.starts[b]
+    end = corpus.starts[b + 1]
+    size = corpus.n_states
     if chains is not None:
         linear_chain.path_score(scores_of_chain(work, size), corpus.gold[begin:end], work.total)
     if segments is not None:
@@ -170,7 +179,9 @@ def _score_annotation(corpus, work, chains, segments, b):
 @helper
 def use_annotation(corpus, work, chains, segments, b, amount):
     """Add an amount to the derivative of each score that the annotation uses; for segments, `cover` completes the sums."""
-    begin, end, size = corpus.starts[b], corpus.starts[b + 1], corpus.n_states
+    begin = corpus.starts[b]
+    end = corpus.starts[b + 1]
+    size = corpus.n_states
     work.amount[0] = amount
     if chains is not None:
         linear_chain.path_expectations(corpus.gold[begin:end], work.amount, derivatives_of_chain(work, size))
@@ -185,7 +196,9 @@ def _use_best(corpus, work, pairs, chains, segments, b, amount):
 
     RETURNS (float): Its score.
     """
-    n, size, value = corpus.starts[b + 1] - corpus.starts[b], corpus.n_states, 0.0
+    n = corpus.starts[b + 1] - corpus.starts[b]
+    size = corpus.n_states
+    value = 0.0
     path = work.path[:n]
     work.amount[0] = amount
     if chains is not None:
@@ -204,7 +217,9 @@ def _use_best(corpus, work, pairs, chains, segments, b, amount):
 @helper(inline="always")
 def expect(corpus, work, pairs, chains, segments, b, amount):
     """Add the expected uses of each score, times an amount (segments: see `cover`). RETURNS (float): Log partition."""
-    n, size, log_z = corpus.starts[b + 1] - corpus.starts[b], corpus.n_states, np.nan
+    n = corpus.starts[b + 1] - corpus.starts[b]
+    size = corpus.n_states
+    log_z = np.nan
     if chains is not None:
         if len(pairs.scores) == 0:
             log_z = expect_scaled(work, chains, n, size, amount)

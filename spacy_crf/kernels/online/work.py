@@ -93,9 +93,11 @@ def make_room(corpus: ChainCorpus, *, maximum: bool) -> PassBuffers:
     uses = NO_USES if corpus.pairs is None else corpus.pairs
     shape = (0 if corpus.pairs is None else longest, size * size)
     pairs = PairBuffers(uses, np.zeros(shape), np.zeros(shape))
-    chain, d_chain = np.full((height, width), -np.inf), np.zeros((height, width))
+    chain = np.full((height, width), -np.inf)
+    d_chain = np.zeros((height, width))
     if corpus.pairs is None:
-        steps, d_steps = chain[np.newaxis, :width], d_chain[np.newaxis, :width]
+        steps = chain[np.newaxis, :width]
+        d_steps = d_chain[np.newaxis, :width]
     else:
         steps, d_steps = (rows.reshape(longest, size, size) for rows in (pairs.scores, pairs.d_scores))
     work = Workspace(
@@ -116,7 +118,8 @@ def make_room(corpus: ChainCorpus, *, maximum: bool) -> PassBuffers:
     )
     chains = segments = None
     if corpus.segments is None:
-        of_tokens, of_pairs = (longest, width), (width, width)
+        of_tokens = (longest, width)
+        of_pairs = (width, width)
         shapes = (of_tokens, of_tokens, of_tokens, of_tokens, width, of_pairs, of_pairs)
         chains = ChainBuffers(*map(np.zeros, shapes))
     else:
@@ -125,10 +128,14 @@ def make_room(corpus: ChainCorpus, *, maximum: bool) -> PassBuffers:
 
 
 def _make_segment_room(uses: SegmentUses, starts: Ints, size: int) -> SegmentBuffers:
-    n, longest = int(np.diff(starts).max(initial=1)), uses.longest
+    n = int(np.diff(starts).max(initial=1))
+    longest = uses.longest
     n_spans = int(np.diff(uses.listed_starts[starts]).max(initial=1))
-    tokens, lengths, spans = (n, size), (longest, size), (n_spans, size)
+    tokens = (n, size)
+    lengths = (longest, size)
+    spans = (n_spans, size)
     kept = spans if len(uses.excluded) else (0, size)
     scores = map(np.zeros, (tokens, tokens, lengths, spans, kept, tokens, tokens, lengths, spans))
-    span_of, reach = np.full((n, longest), -1, dtype=np.int32), np.zeros(tokens, dtype=np.int32)
+    span_of = np.full((n, longest), -1, dtype=np.int32)
+    reach = np.zeros(tokens, dtype=np.int32)
     return SegmentBuffers._make((uses, *scores, span_of, np.zeros(tokens), np.zeros(tokens), reach))

@@ -103,8 +103,10 @@ class PresetAnnotation(NamedTuple):
 
     @classmethod
     def nothing(cls, n_tokens: int, n_labels: int) -> "PresetAnnotation":
-        iob, label = np.full(n_tokens, MISSING), np.zeros(n_tokens, dtype=np.int64)
-        present, taken = np.zeros(n_tokens, dtype=np.uint64), np.zeros(n_tokens, dtype=bool)
+        iob = np.full(n_tokens, MISSING)
+        label = np.zeros(n_tokens, dtype=np.int64)
+        present = np.zeros(n_tokens, dtype=np.uint64)
+        taken = np.zeros(n_tokens, dtype=bool)
         return cls(iob, label, present, taken, np.zeros((n_tokens, n_labels), dtype=bool))
 
 
@@ -136,7 +138,9 @@ class Annotation:
     space_edges = True  # whether spans may begin and end with white space
     outside = frozenset([""])  # values of gold annotation that name no label
     elsewhere: frozenset[str] = frozenset()  # labels that belong to other chains of a set, see `Spans`
-    level, n_levels = 0, 1  # of a chain of a set, see `Spans`
+    # of a chain of a set, see `Spans`
+    level = 0
+    n_levels = 1
 
     name: str  # name of the component
     vocab: Vocab
@@ -147,7 +151,9 @@ class Annotation:
     def bind(self: OfAnnotation, name: str, vocab: Vocab, labels: Iterable[str]) -> OfAnnotation:
         """RETURNS (Annotation): A copy for a component with these labels."""
         bound = copy.copy(self)
-        bound.name, bound.vocab, bound.labels = name, vocab, tuple(labels)
+        bound.name = name
+        bound.vocab = vocab
+        bound.labels = tuple(labels)
         bound._index = {vocab.strings.add(label): n for n, label in enumerate(bound.labels)}
         bound._tabulate()
         return bound
@@ -307,7 +313,8 @@ def on_levels(spans: Iterable[Span]) -> list[tuple[Span, int]]:
     taken: list[set[int]] = []
     placed: dict[tuple[int, int, int], tuple[Span, int]] = {}
     for span in sorted(spans, key=lambda span: (-len(span), span.start, span.label_)):
-        place, tokens = (span.start, span.end, span.label), range(span.start, span.end)
+        place = (span.start, span.end, span.label)
+        tokens = range(span.start, span.end)
         if place in placed:
             continue
         level = next((n for n, used in enumerate(taken) if used.isdisjoint(tokens)), len(taken))

@@ -92,9 +92,11 @@ class Entities(Annotation):
         return _span_states(self.scheme, len(self.labels))
 
     def path(self, segments: Segments, starts: Starts) -> Tags:
-        iob, label = np.full(int(starts[-1]), OUTSIDE), np.zeros(int(starts[-1]), dtype=np.int64)
+        iob = np.full(int(starts[-1]), OUTSIDE)
+        label = np.zeros(int(starts[-1]), dtype=np.int64)
         tokens = ranges(segments.start, segments.end)
-        iob[tokens], label[tokens] = INSIDE, np.repeat(segments.label, segments.end - segments.start)
+        iob[tokens] = INSIDE
+        label[tokens] = np.repeat(segments.label, segments.end - segments.start)
         iob[segments.start] = BEGIN
         return self.scheme.encode(iob, label, starts)
 
@@ -210,7 +212,8 @@ class Entities(Annotation):
 
     def look_for_lost(self, parts: "Parts", docs: DocBatch, scores: Any, preset: NDArray[np.uint64]) -> None:
         """Warn once (CRFW423) if a component would find entities that overlap the entities of another component."""
-        n_before, present = _LOOKED_AT.get(self, 0), _entities(preset)
+        n_before = _LOOKED_AT.get(self, 0)
+        present = _entities(preset)
         if n_before >= _MOST_DOCS or Warnings.CRFW423 in parts.told or not len(present.start):
             return
         others = {
@@ -225,8 +228,10 @@ class Entities(Annotation):
             for n in np.flatnonzero((present.start < end) & (present.end > begin)).tolist():
                 start, stop, kept = (int(column[n]) for column in present)
                 number = int(np.searchsorted(docs.bounds, start, side="right")) - 1
-                doc, shift = docs[number], int(docs.bounds[number])
-                kept_label, own = doc.vocab.strings[kept % (1 << 64)], parts.labels[label]
+                doc = docs[number]
+                shift = int(docs.bounds[number])
+                kept_label = doc.vocab.strings[kept % (1 << 64)]
+                own = parts.labels[label]
                 other = next((name for name, labels in others.items() if kept_label in labels), None)
                 if other is not None and (start, stop, kept_label) != (begin, end, own):
                     spans = doc[begin - shift : end - shift].text, doc[start - shift : stop - shift].text
@@ -236,7 +241,8 @@ class Entities(Annotation):
 
     def settle(self, settled: PresetAnnotation, preset: NDArray[np.uint64], starts: Starts) -> None:
         iob, types = preset.T
-        label, settled.taken[:] = self.label_indices(types), _is_preset(iob)
+        label = self.label_indices(types)
+        settled.taken[:] = _is_preset(iob)
         # Entities with other labels and blocked tokens (BEGIN without a type) stay as they are: this component finds none there.
         iob = np.where(settled.taken, np.where(label >= 0, iob, OUTSIDE), MISSING)
         opening = starts[:-1][starts[:-1] < len(iob)]
@@ -310,7 +316,8 @@ def _entities(annotation: NDArray[np.uint64]) -> Segments:
 
 def _aligned_entities(example: Example, report: GoldReport) -> NDArray[np.uint64]:
     """Gold ``ent_iob`` and ``ent_type`` at the tokens of the predicted Doc: uint64[T, 2]."""
-    predicted, reference = example.predicted, example.reference
+    predicted = example.predicted
+    reference = example.reference
     if same_words(predicted, reference):
         annotation = read_attributes([reference], _ENTITY)
         blocked = (annotation[:, 0] == BEGIN) & (annotation[:, 1] == 0)

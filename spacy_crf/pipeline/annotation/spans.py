@@ -49,7 +49,8 @@ class Spans(Entities):
 
     def __init__(self, scheme: Scheme, key: str, groups: Groups = "label", levels: Optional[Mapping[str, int]] = None):
         super().__init__(scheme)
-        self.key, self.scores_prefix = key, f"spans_{key}"
+        self.key = key
+        self.scores_prefix = f"spans_{key}"
         self._groups = () if isinstance(groups, str) else groups
         self._levels = levels or {}
 
@@ -79,7 +80,8 @@ class Spans(Entities):
         chain = Spans(self.scheme, self.key, [labels])
         chain.elsewhere = frozenset(slot.label for slot in self.slots).difference(labels)
         if slots:
-            chain.level, chain.n_levels = slots[0].level, self._levels.get(labels[0], 1)
+            chain.level = slots[0].level
+            chain.n_levels = self._levels.get(labels[0], 1)
         return chain
 
     def tag_labels(self) -> list[str]:
@@ -114,13 +116,15 @@ class Spans(Entities):
 
     def gold(self, examples: list[Example], starts: Starts, report: GoldReport) -> Supervision:
         bounds = DocBatch(example.predicted for example in examples).bounds
-        iob, label = np.full(int(bounds[-1]), OUTSIDE), np.zeros(int(bounds[-1]), dtype=np.int64)
+        iob = np.full(int(bounds[-1]), OUTSIDE)
+        label = np.zeros(int(bounds[-1]), dtype=np.int64)
         report = report if self.level == 0 else GoldReport()  # all levels meet the same spans
         for example, begin, end in zip(examples, bounds.tolist(), bounds[1:].tolist()):
             if self.key not in example.reference.spans:
                 iob[begin:end] = MISSING
                 continue
-            of_doc, known = iob[begin:end], []
+            of_doc = iob[begin:end]
+            known = []
             opening = starts[(starts > begin) & (starts < end)] - begin
             for span in self._aligned(example, report, of_doc):
                 if ((opening > span.start) & (opening < span.end)).any():
@@ -132,13 +136,15 @@ class Spans(Entities):
                 if level >= self.n_levels:
                     report.add_span(span, self.key, _NOT_HELD)
                 elif level == self.level:
-                    of_doc[span.start : span.end], of_doc[span.start] = INSIDE, BEGIN
+                    of_doc[span.start : span.end] = INSIDE
+                    of_doc[span.start] = BEGIN
                     label[begin + span.start : begin + span.end] = self.labels.index(span.label_)
         return Supervision(self.scheme.clamp(iob, label, starts, len(self.labels)), iob == MISSING)
 
     def outermost(self, examples: list[Example]) -> Labelling:
         """The gold spans on the outermost level of each group, in the tokens of the predicted Docs."""
-        begin, found = 0, []
+        begin = 0
+        found = []
         for example in examples:
             spans = self._aligned(example, GoldReport(), np.zeros(len(example.predicted)))
             for labels in ([slot.label for slot in slots] for slots in self.chains if slots and not slots[0].level):

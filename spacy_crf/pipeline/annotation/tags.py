@@ -51,7 +51,8 @@ class TokenTags(Annotation):
     scores_prefix = "tags"
 
     def __init__(self, attribute: str, *, overwrite: bool, neg_prefix: str, prefix: str = ""):
-        self.attribute, self.prefix = attribute, prefix
+        self.attribute = attribute
+        self.prefix = prefix
         self.overwrite = overwrite
         self.neg_prefix = neg_prefix
         self.writes = tuple(attribute.split("+")) if attribute in BUILT_IN else ()
@@ -89,7 +90,8 @@ class TokenTags(Annotation):
     def check_label(self, label: Any) -> None:
         super().check_label(label)
         value = label.removeprefix(self.prefix)
-        owner, pos = f"Component '{self.name}'", value if self.attribute == "pos" else ""
+        owner = f"Component '{self.name}'"
+        pos = value if self.attribute == "pos" else ""
         if self.attribute == POS_AND_MORPH:
             pos = pos_and_feats(value)[0]
         must = f"a part of speech that token.pos can hold: {', '.join(filter(None, POS_IDS))}"
@@ -162,7 +164,8 @@ class TokenTags(Annotation):
     def mentions(self, example: Example) -> tuple[list[Mention], list[Mention]]:
         gold = self._aligned_values(example, GoldReport())
         found = np.where(gold != 0, self._values([example.predicted]), 0)
-        doc, source = example.predicted, example.reference
+        doc = example.predicted
+        source = example.reference
         return self._mentions(doc, gold, source), self._mentions(doc, found, doc)
 
     def _mentions(self, doc: Doc, values: NDArray[np.uint64], source: Doc) -> list[Mention]:
@@ -205,7 +208,8 @@ class TokenTags(Annotation):
         # uint64, which the stub of `from_array` does not take
         values: Any = self._written[prediction.tags] if self.labels else np.zeros((0, width), dtype=np.uint64)
         values[prediction.tags < 0] = 0  # below min_prob
-        preset, present = prediction.preset, NO_SEGMENTS
+        preset = prediction.preset
+        present = NO_SEGMENTS
         if preset is not None:
             tokens = np.flatnonzero(preset)
             present = Segments(tokens, tokens + 1, tokens)
@@ -242,7 +246,8 @@ class TokenTags(Annotation):
 
     def _aligned_values(self, example: Example, report: GoldReport) -> NDArray[np.uint64]:
         """Gold values at the tokens of the predicted Doc: uint64[T], 0 where annotation is missing."""
-        predicted, values = example.predicted, self._values([example.reference])
+        predicted = example.predicted
+        values = self._values([example.reference])
         if same_words(predicted, example.reference):
             return values
         aligned = np.zeros(len(predicted), dtype=np.uint64)
