@@ -110,8 +110,13 @@ def refuse(scores: Scores) -> NoReturn:
     for name, array in named(scores).items():
         if not array.max(initial=-np.inf) < np.inf:
             index = np.unravel_index(np.argmin(array < np.inf), array.shape)
-            where = ", ".join(f"{axis} {i}" for axis, i in zip(axes(scores, name), index))
-            raise ValueError(Errors.CRF010.format(what=name, where=where, value=array[index]))
+            raise ValueError(
+                Errors.CRF010.format(
+                    what=name,
+                    where=", ".join(f"{axis} {i}" for axis, i in zip(axes(scores, name), index)),
+                    value=array[index],
+                )
+            )
     raise ValueError(Errors.CRF012.format(starts=scores.starts, tokens=len(scores[0])))
 
 

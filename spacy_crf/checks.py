@@ -79,8 +79,9 @@ def labels(owner: str, asked: Iterable[str], known: Iterable[str]) -> None:
     known = list(dict.fromkeys(known))
     unknown = [label for label in dict.fromkeys(asked) if label not in known]
     if unknown:
-        names = {"labels": ", ".join(map(repr, unknown)), "known": known_names(known, *unknown)}
-        raise ValueError(Errors.CRF846.format(owner=owner, **names))
+        raise ValueError(
+            Errors.CRF846.format(owner=owner, labels=", ".join(map(repr, unknown)), known=known_names(known, *unknown))
+        )
 
 
 def listed(owner: str, name: str, value: Any, of: str) -> list[Any]:

@@ -8,6 +8,7 @@ import reprlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
+from importlib import import_module
 from typing import Any, Optional
 
 # `spacy train` leaves spaCy's logger at WARNING, but every user should read how many features there are, how far training is and
@@ -106,8 +107,7 @@ def function_failed(name: str, where: str, error: Exception) -> ValueError:
 
     where (str): The word, span or text for which it was called.
     """
-    reason = f"{type(error).__name__}: {error}"
-    return ValueError(Errors.CRF987.format(name=name, where=where, reason=reason))
+    return ValueError(Errors.CRF987.format(name=name, where=where, reason=f"{type(error).__name__}: {error}"))
 
 
 def no_component(wanted: str, names: Iterable[str], named: Optional[str] = None) -> ValueError:
@@ -118,6 +118,20 @@ def no_component(wanted: str, names: Iterable[str], named: Optional[str] = None)
     components = known_names(names, *([named] if named else []))
     named = f" named '{named}'" if named else ""
     return ValueError(Errors.CRF710.format(wanted=wanted, named=named, components=components))
+
+
+def optional_package(name: str, *, what: str, install: str, package: Optional[str] = None) -> Any:
+    """Import a module of a package that only some users need.
+
+    what (str): What needs the package, for the message. install (str): What pip installs.
+    package (str): Name of the package in the message, if it is not that of the module.
+    RAISES (ImportError): CRF781 if the module can't be imported.
+    """
+    try:
+        return import_module(name)
+    except ImportError as error:
+        message = Errors.CRF781.format(what=what, package=package or name, reason=error, install=install)
+        raise ImportError(message) from error
 
 
 @coded

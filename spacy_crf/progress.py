@@ -54,8 +54,7 @@ class Bar:
         if self._row is None and now >= self._shown_at:
             self._row = _display.row()
         if self._row is not None:
-            fields = {"share": self._share(done), "note": note}
-            _display.show(self._row, self.what, completed=done, total=self.total, **fields)
+            _display.show(self._row, self.what, completed=done, total=self.total, share=self._share(done), note=note)
 
     def pause(self) -> None:
         """Hide the bar until it is shown again."""

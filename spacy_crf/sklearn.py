@@ -193,8 +193,11 @@ def check_lengths(X: list[Rows], y: list[Sequence[str]]) -> None:
         raise ValueError(Errors.CRF853.format(problem=f"X has {len(X)} sequences, y has {len(y)}"))
     for number, (rows, labels) in enumerate(zip(X, y)):
         if len(rows) != len(labels):
-            problem = f"sequence {number} has {len(rows)} tokens in X and {len(labels)} labels in y"
-            raise ValueError(Errors.CRF853.format(problem=problem))
+            raise ValueError(
+                Errors.CRF853.format(
+                    problem=f"sequence {number} has {len(rows)} tokens in X and {len(labels)} labels in y"
+                )
+            )
 
 
 def _as_array(sequences: Iterable[list]) -> NDArray[np.object_]:

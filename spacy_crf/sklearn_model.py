@@ -51,8 +51,12 @@ def fit(crf: Any, X: list[Rows], y: list[Sequence[str]]) -> None:
         for begin in range(0, len(docs), _BLOCK):
             some = DocBatch(docs[begin : begin + _BLOCK])
             gold = np.concatenate(states[begin : begin + _BLOCK])
-            allowed = gold[:, np.newaxis] == np.arange(len(classes))
-            yield AnnotatedDocs(some, allowed, some.sequence_starts(), np.zeros(len(gold), dtype=bool))
+            yield AnnotatedDocs(
+                docs=some,
+                allowed=gold[:, np.newaxis] == np.arange(len(classes)),
+                starts=some.sequence_starts(),
+                unset=np.zeros(len(gold), dtype=bool),
+            )
 
     model = _new_model(crf, source, len(classes))
     model.initialize(X=blocks, Y=Sizes(_VOCAB, len(classes)))
@@ -86,10 +90,12 @@ def _optimizer(crf: Any) -> LBFGS:
 def _new_model(crf: Any, source: "_ItemsOfDocs", n_states: int) -> Model:
     owner = type(crf).__name__
     features = FeatureSet([f"fn:{_SOURCE}[0]"], functions={_SOURCE: source})
-    possible_states = checks.flag(owner, "all_possible_states", crf.all_possible_states)
-    possible_transitions = checks.flag(owner, "all_possible_transitions", crf.all_possible_transitions)
-    emissions = SparseEmissions(features, possible_states=possible_states)
-    model = LinearChain(emissions, possible_transitions=possible_transitions)
+    emissions = SparseEmissions(
+        features, possible_states=checks.flag(owner, "all_possible_states", crf.all_possible_states)
+    )
+    model = LinearChain(
+        emissions, possible_transitions=checks.flag(owner, "all_possible_transitions", crf.all_possible_transitions)
+    )
     every = np.ones((n_states, n_states), dtype=bool)
     model.attrs["allowed"] = TransitionMask(every, every[0], every[0])
     return model
@@ -159,8 +165,9 @@ class _ItemsOfDocs(ItemReader):
                 try:
                     self._list.add(row)
                 except NotAnItem as error:
-                    where = f"X[{number}][{token}]"
-                    raise ValueError(Errors.CRF111.format(where=where, value=shown(error.args[0]))) from None
+                    raise ValueError(
+                        Errors.CRF111.format(where=f"X[{number}][{token}]", value=shown(error.args[0]))
+                    ) from None
         items = self._list.items
         docs = []
         for begin, end in pairwise(accumulate(map(len, X), initial=0)):

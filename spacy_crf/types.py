@@ -144,9 +144,11 @@ class SegmentClamp(NamedTuple):
 
     def __and__(self, other: "SegmentClamp") -> "SegmentClamp":
         """The clamp of the segments that both allow."""
-        may_begin = self.may_begin & other.may_begin
-        must_begin = self.must_begin | other.must_begin
-        return SegmentClamp(self.states & other.states, may_begin, must_begin)
+        return SegmentClamp(
+            states=self.states & other.states,
+            may_begin=self.may_begin & other.may_begin,
+            must_begin=self.must_begin | other.must_begin,
+        )
 
 
 class SetClamp(NamedTuple):

@@ -16,7 +16,7 @@ from wasabi import msg
 
 from .. import checks
 from ..blanks import split_words
-from ..errors import Errors
+from ..errors import Errors, optional_package
 from ..whole_files import write_whole
 from .shared import LangOption, blank, check_writable, choice, command, load_pipeline, progress_bar, save_pipeline
 from .texts import read_raw
@@ -224,14 +224,11 @@ def vectors_of_texts(texts: list[Path], lang: str = "en", **options: Any) -> Lan
     """Make a pipeline without components, whose vectors floret learns from raw texts.
 
     options: Settings of floret.
-    RAISES (ValueError): CRF781 if floret is not installed, CRF948 if the texts have too few words; if texts can't be read.
+    RAISES (ImportError): CRF781 if floret is not installed.
+    RAISES (ValueError): CRF948 if the texts have too few words; if texts can't be read.
     """
-    try:
-        from floret import train_unsupervised
-    except ImportError as error:
-        install = "'spacy-crf[vectors]'; on Python 3.13 and newer, pip install floret, which takes a C++ compiler"
-        needed = {"package": "floret", "install": install}
-        raise ValueError(Errors.CRF781.format(what="Learning vectors", reason=error, **needed)) from error
+    install = "'spacy-crf[vectors]'; on Python 3.13 and newer, pip install floret, which takes a C++ compiler"
+    train_unsupervised = optional_package("floret", what="Learning vectors", install=install).train_unsupervised
     with TemporaryDirectory() as folder:
         path = Path(folder) / "words.txt"
         table = Path(folder) / "vectors.floret"

@@ -102,8 +102,9 @@ class Brown:
 
     def __init__(self, text: CountedText, n: int, source: str):
         if n > len(text.words):
-            reason = f"it has {len(text.words)} words"
-            raise ValueError(Errors.CRF948.format(what=f"{n} clusters", source=source, reason=reason))
+            raise ValueError(
+                Errors.CRF948.format(what=f"{n} clusters", source=source, reason=f"it has {len(text.words)} words")
+            )
         self.text = text
         self.n = n
         self.done = 0  # number of words that are in clusters

@@ -140,8 +140,11 @@ def parted(automaton: Automaton) -> tuple[Floats, Automaton]:
     always = np.where(allowed, automaton.scores, -np.inf).max(axis=0)
     finite = np.where(always > -np.inf, always, 0.0)
     always[BREAK] = 0.0  # breaks occur in every labelling
-    last = automaton.last if automaton.accepts_nothing else automaton.last - automaton.last.max()
-    return always, Automaton(automaton.next, np.where(allowed, automaton.scores - finite, 0.0), last)
+    return always, Automaton(
+        next=automaton.next,
+        scores=np.where(allowed, automaton.scores - finite, 0.0),
+        last=automaton.last if automaton.accepts_nothing else automaton.last - automaton.last.max(),
+    )
 
 
 def product(first: Automaton, second: Automaton, *, max_states: Optional[int] = None) -> Optional[Automaton]:
@@ -174,8 +177,11 @@ def product(first: Automaton, second: Automaton, *, max_states: Optional[int] = 
         rows.append(row)
     of_first, of_second = np.array(pairs).T
     following = np.array(rows, dtype=np.int32)[:, class_of]
-    scores = first.scores[of_first] + second.scores[of_second]
-    return Automaton(following, scores, first.last[of_first] + second.last[of_second])
+    return Automaton(
+        next=following,
+        scores=first.scores[of_first] + second.scores[of_second],
+        last=first.last[of_first] + second.last[of_second],
+    )
 
 
 def minimised(automaton: Automaton) -> Automaton:

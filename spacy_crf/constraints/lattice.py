@@ -69,9 +69,10 @@ class Lattice:
         elif len(of_events) * possible.shape[1] ** 2 > _MOST_TRANSITIONS:
             return None
         else:  # the event depends on the tag before
-            transitions = potentials.transitions + np.take(of_events, self.events, axis=1)
-            first = potentials.first + of_events[0, self.events[-1]]
-            potentials = potentials._replace(transitions=transitions, first=first)
+            potentials = potentials._replace(
+                transitions=potentials.transitions + np.take(of_events, self.events, axis=1),
+                first=potentials.first + of_events[0, self.events[-1]],
+            )
         found = np.empty_like(self.max_marginals)
         kernels.find_max_marginals(potentials, np.empty_like(found), found)
         return found

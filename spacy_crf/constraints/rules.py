@@ -65,8 +65,10 @@ class Follows(Rule):
     def violations(self, tags, found, opening, closing):
         label = self._tags(tags)
         after = self._is_label(tags, [name for name in self.after if name != START])
-        first = label if START not in self.after else np.zeros_like(label)
-        return Violations(transitions=label[None, :] & ~after[:, None] & ~tags.continues, first=first)
+        return Violations(
+            transitions=label[None, :] & ~after[:, None] & ~tags.continues,
+            first=label if START not in self.after else np.zeros_like(label),
+        )
 
 
 # --------------------------------------------------------------------------------------------------- rules about tokens
@@ -118,11 +120,13 @@ class AtEdges(_OnPattern):
         at_start = self.kind == "starts_with"
         wrong, edges = (~found.begins, opening) if at_start else (~found.ends, closing)
         always = ~tags.continues.any(axis=0 if at_start else 1)  # tags that always begin, or end, a span
-        emissions = wrong[:, None] & of_label & (always | edges[:, None])
         others = of_label & ~always
         pairs = (others[None, :] if at_start else others[:, None]) & ~tags.continues
         second = wrong if at_start else np.append(False, wrong)[: len(wrong)]  # a span ends at the first tag of a pair
-        return Violations(emissions=emissions, steps=(second & ~opening, pairs) if pairs.any() else None)
+        return Violations(
+            emissions=wrong[:, None] & of_label & (always | edges[:, None]),
+            steps=(second & ~opening, pairs) if pairs.any() else None,
+        )
 
 
 class Custom(Rule):

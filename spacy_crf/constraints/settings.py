@@ -50,8 +50,11 @@ def read_rule(table: Table, place: int = 0) -> Rule:
             try:
                 arguments[argument] = reader(table[argument])
             except ValueError as wanted:
-                refused = {"owner": f"Rule '{name}'", "name": argument, "value": shown(table[argument])}
-                raise ValueError(Errors.CRF020.format(**refused, must=wanted)) from None
+                raise ValueError(
+                    Errors.CRF020.format(
+                        owner=f"Rule '{name}'", name=argument, value=shown(table[argument]), must=wanted
+                    )
+                ) from None
     rule = kind(dict(table), place, name, weight, arguments)
     problem = rule.check()
     if problem:
@@ -131,8 +134,7 @@ class Constraints:
 
     def replaced(self, tables: list[Table]) -> "Constraints":
         """These settings with other rules."""
-        rules = [read_rule(table, place) for place, table in enumerate(tables)]
-        return replace(self, rules=rules, missing=None)
+        return replace(self, rules=[read_rule(table, place) for place, table in enumerate(tables)], missing=None)
 
     def only(self, wanted: Callable[[Rule], bool]) -> "Constraints":
         """These settings with some of the rules, which keep their places."""
@@ -141,8 +143,7 @@ class Constraints:
     def require_file(self) -> None:
         """RAISES (ValueError): CRF701 if a file of rules is missing."""
         if self.missing is not None:
-            place = f"The rules in {self.missing}"
-            raise ValueError(Errors.CRF701.format(place=place, reason="there is no such file"))
+            raise ValueError(Errors.CRF701.format(place=f"The rules in {self.missing}", reason="there is no such file"))
 
 
 def constraints(

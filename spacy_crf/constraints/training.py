@@ -136,8 +136,17 @@ def copy_tags(tags: SpanTags, excluded: Excluded, starts: Ints) -> TagCopies:
         opened[begin, label_of == label] = copy
         kept[begin + 1 : max(of_span), on_copy] = copy
         may_end[np.ix_(of_span, on_copy)] = False
-    goes_on = tags.continues[np.ix_(tag_of, tag_of)]
-    return TagCopies(tag_of, label_of, copy_of, goes_on, opened, kept, may_end, excluded, starts)
+    return TagCopies(
+        tag_of=tag_of,
+        label_of=label_of,
+        copy_of=copy_of,
+        goes_on=tags.continues[np.ix_(tag_of, tag_of)],
+        opened=opened,
+        kept=kept,
+        may_end=may_end,
+        excluded=excluded,
+        starts=starts,
+    )
 
 
 NOTHING = Excluded()
@@ -256,9 +265,9 @@ class RuledStructure:
         return group.docs[np.unique(np.searchsorted(group.doc_starts, group.starts[sequences], side="right") - 1)]
 
     def _refuse(self, rule: Rule) -> NoReturn:
-        limit = self._rules.most_states
-        what = "training under rules"
-        raise ValueError(Errors.CRF614.format(name=rule.name, limit=limit, what=what))
+        raise ValueError(
+            Errors.CRF614.format(name=rule.name, limit=self._rules.most_states, what="training under rules")
+        )
 
     # Methods that each structure adds
 
@@ -337,8 +346,13 @@ class RuledChain(RuledStructure):
 
     def _free_scores(self, starts: Ints) -> ChainScores:
         allowed = np.where(self._rules.allowed, 0.0, -np.inf)
-        emissions = np.zeros((int(starts[-1]), len(allowed) - 1))
-        return ChainScores(emissions, allowed[:-1, :-1], allowed[-1, :-1], allowed[:-1, -1], starts)
+        return ChainScores(
+            emissions=np.zeros((int(starts[-1]), len(allowed) - 1)),
+            transitions=allowed[:-1, :-1],
+            first=allowed[-1, :-1],
+            last=allowed[:-1, -1],
+            starts=starts,
+        )
 
     def _copied_in(self, bounds: Ints) -> Optional[Excluded]:
         first, last = bounds
@@ -354,8 +368,7 @@ class RuledChain(RuledStructure):
             return super()._ask(question, group._replace(copies=None), scores, clamp, weights)
         widened, allowed = copies.widen(scores, clamp)
         values, expected = super()._ask(question, group, widened, allowed, weights)
-        per_position = np.ndim(scores.transitions) == 3
-        return values, copies.narrow(expected, len(scores.first), per_position=per_position)
+        return values, copies.narrow(expected, len(scores.first), per_position=np.ndim(scores.transitions) == 3)
 
 
 class RuledSegments(RuledStructure):

@@ -87,8 +87,11 @@ class WordClusters(NamedTuple):
     def first(self, n: Optional[int]) -> "WordClusters":
         """The n most frequent words, and their clusters."""
         used, numbers = np.unique(self.numbers[:n], return_inverse=True)
-        paths = [self.paths[number] for number in used.tolist()]
-        return self._replace(words=self.words[:n], numbers=numbers.astype(np.uint16), paths=paths)
+        return self._replace(
+            words=self.words[:n],
+            numbers=numbers.astype(np.uint16),
+            paths=[self.paths[number] for number in used.tolist()],
+        )
 
     @classmethod
     def of_words(cls, words: Iterable[tuple[str, str]], digits: bool = False) -> "WordClusters":
@@ -120,8 +123,13 @@ class WordClusters(NamedTuple):
         digits = data["digits"]
         whole = len(words) == len(numbers) > 0 and numbers.max() < len(paths) and isinstance(digits, bool)
         if not whole or not all(isinstance(path, str) for path in paths):
-            found = f"of {len(words)} words, {len(numbers)} numbers and {len(paths)} paths"
-            raise ValueError(Errors.CRF509.format(what="the table of clusters", found=found, expected="a whole one"))
+            raise ValueError(
+                Errors.CRF509.format(
+                    what="the table of clusters",
+                    found=f"of {len(words)} words, {len(numbers)} numbers and {len(paths)} paths",
+                    expected="a whole one",
+                )
+            )
         return cls(words, numbers, paths, digits)
 
 
@@ -351,8 +359,16 @@ def _read_text(path: Path, data: bytes) -> WordClusters:
             raise _not_readable(path, f"line {number} is {shown(line)}, not {wanted} between tabs")
         other_weight, other, other_line = found.get(word, (-math.inf, cluster, 0))
         if other != cluster and other_weight == weight:
-            place = {"line": number, "word": shown(word), "cluster": shown(cluster), "other_line": other_line}
-            raise ValueError(Errors.CRF945.format(source=path, **place, other=shown(other)))
+            raise ValueError(
+                Errors.CRF945.format(
+                    source=path,
+                    line=number,
+                    word=shown(word),
+                    cluster=shown(cluster),
+                    other_line=other_line,
+                    other=shown(other),
+                )
+            )
         if weight > other_weight:
             found[word] = weight, cluster, number
     if has_paths:

@@ -103,8 +103,12 @@ class FeatureSet(AttributesRead):
                     check_attribute(attribute, template, self.functions)
             items = [attribute for attribute, _ in template.parts if is_item(attribute) or attribute in NGRAMS]
             if len(items) > 1:
-                reason = f"only one part can have several values or a number, and {', '.join(items)} can"
-                raise ValueError(Errors.CRF121.format(template=template, reason=reason))
+                raise ValueError(
+                    Errors.CRF121.format(
+                        template=template,
+                        reason=f"only one part can have several values or a number, and {', '.join(items)} can",
+                    )
+                )
             if any(part.offset < -before or part.offset > behind for part in template.parts):
                 raise ValueError(Errors.CRF895.format(template=template, before=before, behind=behind))
 
@@ -204,9 +208,16 @@ def check_attribute(attribute: str, template: NamedTuple, functions: Mapping) ->
         require_named(template, name, kind, sorted(Underscore.token_extensions if kind == "ext" else functions))
     is_plain = kind in ("", "if", "doc", "stage") or (kind.startswith("cluster") and kind not in WIDTHS)
     if is_plain and attribute not in PLAIN_ATTRIBUTES:
-        values = {"what": "attribute", "name": attribute, "advice": "Take one that spacy_crf knows"}
-        known = known_attributes(attribute)
-        raise ValueError(Errors.CRF106.format(template=template, **values, there="Attributes", known=known))
+        raise ValueError(
+            Errors.CRF106.format(
+                template=template,
+                what="attribute",
+                name=attribute,
+                advice="Take one that spacy_crf knows",
+                there="Attributes",
+                known=known_attributes(attribute),
+            )
+        )
 
 
 def _check_clusters(template: Template, attribute: str, clusters: Mapping[str, Clusters]) -> None:
@@ -215,13 +226,19 @@ def _check_clusters(template: Template, attribute: str, clusters: Mapping[str, C
     table = table_read(attribute)
     if table not in clusters:
         there = [f"{kind}:{name}" if name else kind for name in clusters]
-        known = f"there are {', '.join(there)} alone" if there else "there are none"
         block = "[initialize.components.NAME"
-        setting = f"{block}.words.tables] {table}" if table else f"{block}] clusters"
-        raise ValueError(Errors.CRF940.format(template=template, attribute=attribute, known=known, setting=setting))
+        raise ValueError(
+            Errors.CRF940.format(
+                template=template,
+                attribute=attribute,
+                known=f"there are {', '.join(there)} alone" if there else "there are none",
+                setting=f"{block}.words.tables] {table}" if table else f"{block}] clusters",
+            )
+        )
     if WIDTHS[kind] is not None and not clusters[table].is_tree:
-        plain = attribute.replace(kind, "cluster")
-        raise ValueError(Errors.CRF941.format(template=template, attribute=kind, plain=plain))
+        raise ValueError(
+            Errors.CRF941.format(template=template, attribute=kind, plain=attribute.replace(kind, "cluster"))
+        )
 
 
 def _checked_padding(given: Any) -> Padding:

@@ -90,8 +90,11 @@ def find_sorted(keys: NDArray[np.uint64], numbers: NDArray, wanted: NDArray[np.u
 def by_token(tokens: NDArray, rows: NDArray, values: Optional[NDArray[np.float32]], n_tokens: int) -> TokenFeatures:
     """Compressed rows from features in any order (N tokens, rows and values); the features of each token keep their order."""
     order = np.argsort(tokens, kind="stable")
-    starts = np.append(0, np.cumsum(np.bincount(tokens, minlength=n_tokens))).astype(np.int64)
-    return TokenFeatures(rows[order], None if values is None else values[order], starts)
+    return TokenFeatures(
+        rows=rows[order],
+        values=None if values is None else values[order],
+        starts=np.append(0, np.cumsum(np.bincount(tokens, minlength=n_tokens))).astype(np.int64),
+    )
 
 
 class CountingTable(HashTable):
@@ -145,9 +148,14 @@ class FeatureNames(NamedTuple):
         used, parts = np.unique(self.parts[np.repeat(rows, widths)], return_inverse=True)
         strings = [self.strings[part] for part in used]
         found, template_of = np.unique(self.template_of[rows], return_inverse=True)
-        templates = [self.templates[template] for template in found]
         starts = np.append(0, np.cumsum(widths[rows]))
-        return FeatureNames(templates, template_of.astype(np.int32), starts, parts.astype(np.int32), strings)
+        return FeatureNames(
+            templates=[self.templates[template] for template in found],
+            template_of=template_of.astype(np.int32),
+            part_starts=starts,
+            parts=parts.astype(np.int32),
+            strings=strings,
+        )
 
     def extend(self, other: "FeatureNames") -> "FeatureNames":
         """These names, followed by the names of other features."""

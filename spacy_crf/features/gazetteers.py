@@ -103,8 +103,13 @@ class Gazetteer:
         types = set(map(type, chain.from_iterable((*words, label) for words, label in entries)))
         whole = all(words and all(words) for words, _ in entries)
         if not types <= {str} or not whole or attr not in [*SPELLINGS] or not isinstance(scan, bool):
-            found = f"of {', '.join(sorted(t.__name__ for t in types))} by {attr!r}"
-            raise ValueError(Errors.CRF509.format(what="a gazetteer", found=found, expected="a list of phrases"))
+            raise ValueError(
+                Errors.CRF509.format(
+                    what="a gazetteer",
+                    found=f"of {', '.join(sorted(t.__name__ for t in types))} by {attr!r}",
+                    expected="a list of phrases",
+                )
+            )
         return cls(entries, attr=attr, scan=scan)
 
 
@@ -160,8 +165,9 @@ def read_entries(name: str, path: Path, tokenizer: Callable[[str], Doc]) -> Iter
         try:
             entries.append(_entry(line) if path.suffix in (".jsonl", ".json") else (line.strip(), _NO_LABEL))
         except (ValueError, RecursionError) as error:
-            place = f"Line {number} of the gazetteer '{name}' ({path})"
-            raise ValueError(Errors.CRF701.format(place=place, reason=error)) from error
+            raise ValueError(
+                Errors.CRF701.format(place=f"Line {number} of the gazetteer '{name}' ({path})", reason=error)
+            ) from error
     if not entries:
         logger.warning(Warnings.CRFW130.format(name=name, path=path))
 

@@ -65,8 +65,11 @@ def extension_items(extension: str) -> Source:
             elif isinstance(value, (str, bool, int, np.bool_, np.integer)):
                 rows.append([str(value)])
             else:
-                place = {"token": token.i, "text": token.text, "start": doc.text[:40]}
-                raise ValueError(Errors.CRF130.format(name=extension, value=shown(value), **place))
+                raise ValueError(
+                    Errors.CRF130.format(
+                        name=extension, value=shown(value), token=token.i, text=token.text, start=doc.text[:40]
+                    )
+                )
         return rows
 
     return read
@@ -166,9 +169,11 @@ class ItemList:
     @property
     def items(self) -> Items:
         """All items that were added."""
-        hashes = np.array(self._hashes, dtype=np.uint64)
-        values = np.array(self._values, dtype=np.float32)
-        return Items(hashes, values, np.array(self._ends, dtype=np.int64))
+        return Items(
+            hashes=np.array(self._hashes, dtype=np.uint64),
+            values=np.array(self._values, dtype=np.float32),
+            starts=np.array(self._ends, dtype=np.int64),
+        )
 
 
 class WordItems:
@@ -203,8 +208,11 @@ class WordItems:
             try:
                 listed.add([] if given is None else [given] if isinstance(given, (str, *_NUMBERS)) else given)
             except NotAnItem as error:
-                where = f"The feature function '{self._name}', for the word '{word}'"
-                raise ValueError(Errors.CRF111.format(where=where, value=shown(error.args[0]))) from None
+                raise ValueError(
+                    Errors.CRF111.format(
+                        where=f"The feature function '{self._name}', for the word '{word}'", value=shown(error.args[0])
+                    )
+                ) from None
         if self._names is not None:
             self._names.update(listed.names)
         return listed.items
@@ -258,18 +266,28 @@ def read_items(
         except TypeError:
             n_rows = -1
         if n_rows != len(doc):
-            got = type(given).__name__ if n_rows < 0 else n_rows
-            raise ValueError(Errors.CRF110.format(name=name, got=got, expected=len(doc), start=doc.text[:40]))
+            raise ValueError(
+                Errors.CRF110.format(
+                    name=name,
+                    got=type(given).__name__ if n_rows < 0 else n_rows,
+                    expected=len(doc),
+                    start=doc.text[:40],
+                )
+            )
         for i, row in enumerate(rows):
             try:
                 listed.add(row)
             except NotAnItem as error:
                 value, is_number = error.args
                 if is_number:
-                    place = {"token": i, "text": doc[i].text, "start": doc.text[:40]}
-                    raise ValueError(Errors.CRF109.format(source=name, value=shown(value), **place)) from None
-                where = f"The feature function '{name}', for a token"
-                raise ValueError(Errors.CRF111.format(where=where, value=shown(value))) from None
+                    raise ValueError(
+                        Errors.CRF109.format(
+                            source=name, value=shown(value), token=i, text=doc[i].text, start=doc.text[:40]
+                        )
+                    ) from None
+                raise ValueError(
+                    Errors.CRF111.format(where=f"The feature function '{name}', for a token", value=shown(value))
+                ) from None
     if names is not None:
         names.update(listed.names)
     return listed.items

@@ -278,8 +278,9 @@ class LexemeTable:
         if made is None:
             return ABSENT
         if not isinstance(made, str):
-            where = f"The feature function '{name}', for the word '{word}'"
-            raise ValueError(Errors.CRF899.format(where=where, value=shown(made)))
+            raise ValueError(
+                Errors.CRF899.format(where=f"The feature function '{name}', for the word '{word}'", value=shown(made))
+            )
         hashed = hash_item(name, made, get_string_id)
         if self.names is not None:
             self.names[hashed] = made

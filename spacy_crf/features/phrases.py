@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from spacy.strings import get_string_id
 
 from ..arrays import ranges
-from ..errors import Errors
 from ..kernels.segment_features import Postings, best_jaccard, find_candidates, hash_whole, index_grams, jaccard
 from ..types import Floats
 from .feature_index import HashTable
@@ -114,17 +113,6 @@ class PhraseIndex:
         return self._search(spans)
 
 
-def expect_rapidfuzz() -> None:
-    """RAISES (ImportError): CRF781 without rapidfuzz."""
-    try:
-        import rapidfuzz  # noqa: F401
-    except ImportError as error:
-        needed = {"package": "rapidfuzz", "install": "'spacy-crf[fuzzy]'"}
-        raise ImportError(
-            Errors.CRF781.format(what="The similarity of spans to phrases", reason=error, **needed)
-        ) from None
-
-
 class _Scan:
     """Compares spans with all phrases. Only labels of the nearest phrases count: with the best phrase of every label, usaddress
     loses 0.7 F1 (six resamples, cora_refs the same)."""
@@ -134,9 +122,12 @@ class _Scan:
         self._words = HashTable(distinct)
         phrase = np.repeat(np.arange(len(phrases.texts)), np.diff(phrases.starts))
         row, phrase = np.unique(np.stack([row, phrase]), axis=1)
-        starts = np.searchsorted(row, np.arange(len(distinct) + 1))
-        sizes = np.bincount(phrase, minlength=len(phrases.texts)).astype(np.int64)
-        self._postings = Postings(starts, phrase.astype(np.int64), sizes, phrases.label_of)
+        self._postings = Postings(
+            starts=np.searchsorted(row, np.arange(len(distinct) + 1)),
+            texts=phrase.astype(np.int64),
+            sizes=np.bincount(phrase, minlength=len(phrases.texts)).astype(np.int64),
+            label_of=phrases.label_of,
+        )
         order = np.argsort(phrases.label_of, kind="stable")
         self._texts = [phrases.texts[n] for n in order.tolist()]  # sorted by label
         self._label_starts = np.searchsorted(phrases.label_of[order], np.arange(phrases.n_labels))
@@ -152,8 +143,13 @@ class _Scan:
         from rapidfuzz.distance import JaroWinkler
         from rapidfuzz.process import cdist
 
-        how = {"scorer": JaroWinkler.normalized_similarity, "score_cutoff": LEAST_JARO_WINKLER, "dtype": np.float32}
-        pairs = cdist(spans.texts[some], self._texts, **how)
+        pairs = cdist(
+            spans.texts[some],
+            self._texts,
+            scorer=JaroWinkler.normalized_similarity,
+            score_cutoff=LEAST_JARO_WINKLER,
+            dtype=np.float32,
+        )
         alike = np.maximum.reduceat(pairs, self._label_starts, axis=1)  # [N, L]
         shared = np.zeros_like(alike)
         best_jaccard(spans.words, rows, spans.begin[some], spans.length[some], self._postings, shared)
@@ -186,10 +182,11 @@ class _Candidates:
         phrase = candidates[span, rank]
         shared = np.empty(len(span))
         jaccard(spans.words, spans.begin[span], spans.length[span], phrases.words, phrases.starts, phrase, shared)
-        how = {"scorer": JaroWinkler.normalized_similarity, "score_cutoff": LEAST_JARO_WINKLER, "dtype": np.float64}
         texts = [spans.texts[s] for s in span.tolist()]
         others = [phrases.texts[p] for p in phrase.tolist()]
-        alike = cpdist(texts, others, **how)
+        alike = cpdist(
+            texts, others, scorer=JaroWinkler.normalized_similarity, score_cutoff=LEAST_JARO_WINKLER, dtype=np.float64
+        )
         group, of_pair = np.unique(span * phrases.n_labels + phrases.label_of[phrase], return_inverse=True)
         best = np.zeros((2, len(group)))
         np.maximum.at(best[0], of_pair, shared)

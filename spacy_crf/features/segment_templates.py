@@ -95,8 +95,13 @@ def parse_segment_template(text: str) -> list[SegmentTemplate]:
         is_misplaced = low is not None and kind not in ("first", "last")
         if match is None or kind not in KINDS or (name is not None) != (kind in _NAMED) or is_misplaced:
             tails = dict.fromkeys(_NAMED, ":NAME") | {"first": ":NAME[OFFSET]", "last": ":NAME[OFFSET]"}
-            known = known_names([f"seg.{each}{tails.get(each, '')}" for each in KINDS], piece)
-            raise ValueError(Errors.CRF101.format(template=text, part=piece, known=known))
+            raise ValueError(
+                Errors.CRF101.format(
+                    template=text,
+                    part=piece,
+                    known=known_names([f"seg.{each}{tails.get(each, '')}" for each in KINDS], piece),
+                )
+            )
         choices.append([SegmentPart(kind, name or "", offset) for offset in offsets_of(match, text)])
     templates = [SegmentTemplate(parts) for parts in combined(choices, text)]
     for template in templates:

@@ -14,7 +14,7 @@ from spacy.tokens import Doc
 from spacy.vocab import Vocab
 
 from ..arrays import ranges
-from ..errors import Errors, function_failed, shown
+from ..errors import Errors, function_failed, optional_package, shown
 from ..kernels import segment_features as kernels
 from ..kernels.hashing import NO_FEATURE, mix_all, read_columns
 from ..types import SpanList, TokenFeatures
@@ -23,7 +23,7 @@ from .extractor import CompiledTemplates
 from .feature_index import FeatureCounter, FeatureIndex, by_token
 from .gazetteers import SPELLINGS, Gazetteer
 from .items import hash_item, named_numbers
-from .phrases import PhraseIndex, SpelledSpans, expect_rapidfuzz
+from .phrases import PhraseIndex, SpelledSpans
 from .segment_templates import (
     CLOSING,
     ITEMS,
@@ -102,7 +102,8 @@ class CompiledSegments:
         self.phrases: dict[str, PhraseIndex] = {}
         self._phrase_column: dict[str, str] = {}  # by gazetteer: the attribute by which phrases are compared
         if feature_set.named({"near"}):
-            expect_rapidfuzz()
+            what = "The similarity of spans to phrases"
+            optional_package("rapidfuzz", what=what, install="'spacy-crf[fuzzy]'")
         for name in feature_set.named(PHRASES):
             gazetteer = gazetteers[name]
             self.phrases[name] = PhraseIndex(gazetteer.entries, SPELLINGS[gazetteer.attr], scan=gazetteer.scan)
@@ -204,8 +205,14 @@ class CompiledSegments:
             spelled = list(map(attrgetter(f"{self._phrase_column[name]}_"), chain.from_iterable(spans.docs)))
             at = spans.begin[where[new]]
             width = spans.length[where[new]]
-            texts = [" ".join(spelled[b : b + k]) for b, k in zip(at.tolist(), width.tolist())]
-            found = phrases.near(SpelledSpans(words, spans.tokens.positions[at], width, texts))
+            found = phrases.near(
+                SpelledSpans(
+                    words=words,
+                    begin=spans.tokens.positions[at],
+                    length=width,
+                    texts=[" ".join(spelled[b : b + k]) for b, k in zip(at.tolist(), width.tolist())],
+                )
+            )
             asked = {key: [] for key in distinct[new].tolist()}
             for query, *similarity in zip(*(array.tolist() for array in found)):
                 asked[int(distinct[new[query]])].append(tuple(similarity))
@@ -262,8 +269,11 @@ class CompiledSegments:
                 continue
             found = named_numbers([given] if isinstance(given, (str, int, float, np.number)) else given)
             if found is None or not all(map(math.isfinite, found[1])):
-                where = f"The feature function '{name}', for the span '{span.text[:40]}'"
-                raise ValueError(Errors.CRF111.format(where=where, value=shown(given)))
+                raise ValueError(
+                    Errors.CRF111.format(
+                        where=f"The feature function '{name}', for the span '{span.text[:40]}'", value=shown(given)
+                    )
+                )
             at += [n] * len(found[0])
             texts += found[0]
             numbers += found[1]

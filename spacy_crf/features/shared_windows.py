@@ -101,9 +101,10 @@ class KindBuilder:
             known = found >= 0
             tokens.append(np.broadcast_to(token[seen], found.shape)[known])
             rows.append(found[known])
-        items = with_features(batch.items, np.concatenate(tokens), np.concatenate(rows))
         renumbered = [numbers[kinds] if n == number else others for n, others in enumerate(batch.kinds)]
-        return batch._replace(kinds=renumbered, items=items)
+        return batch._replace(
+            kinds=renumbered, items=with_features(batch.items, np.concatenate(tokens), np.concatenate(rows))
+        )
 
     def _choose(self, positions: _Positions) -> list["_Windows"]:
         """Decide which templates share windows, from the windows of the first batch."""

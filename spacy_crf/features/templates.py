@@ -79,16 +79,27 @@ def require_named(template: Any, name: str, kind: str, known: Iterable[str]) -> 
     """RAISES (ValueError): CRF106 if a template names an extension, a function, a pattern or a gazetteer that is not known."""
     if name not in known:
         what, advice, there = _NAMED[kind]
-        values = {"what": what, "name": name, "advice": advice.format(name), "there": there}
-        raise ValueError(Errors.CRF106.format(template=template, **values, known=known_names(known, name)))
+        raise ValueError(
+            Errors.CRF106.format(
+                template=template,
+                what=what,
+                name=name,
+                advice=advice.format(name),
+                there=there,
+                known=known_names(known, name),
+            )
+        )
 
 
 def combined(choices: list[list[Any]], template: str) -> Iterator[tuple[Any, ...]]:
     """All combinations of one choice from each list. RAISES (ValueError): CRF102 if there are too many."""
     n = math.prod(map(len, choices))
     if n > MOST_TEMPLATES:
-        reason = f"they stand for {n} templates, of which {MOST_TEMPLATES} are possible"
-        raise ValueError(Errors.CRF102.format(template=template, reason=reason))
+        raise ValueError(
+            Errors.CRF102.format(
+                template=template, reason=f"they stand for {n} templates, of which {MOST_TEMPLATES} are possible"
+            )
+        )
     return product(*choices)
 
 
@@ -97,8 +108,12 @@ def offsets_of(match: "re.Match[str]", template: str) -> range:
     low = int(match["low"] or 0)
     high = int(match["high"]) if match["high"] is not None else low
     if high < low or max(abs(low), abs(high)) > WIDEST_OFFSET:
-        reason = f"write the smaller offset of '{match[0]}' first, and offsets of at most {WIDEST_OFFSET}"
-        raise ValueError(Errors.CRF102.format(template=template, reason=reason))
+        raise ValueError(
+            Errors.CRF102.format(
+                template=template,
+                reason=f"write the smaller offset of '{match[0]}' first, and offsets of at most {WIDEST_OFFSET}",
+            )
+        )
     return range(low, high + 1)
 
 

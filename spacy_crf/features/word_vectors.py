@@ -155,8 +155,13 @@ class WordVectors:
             whole = whole and 0 <= parts.minn <= parts.maxn < 1 << 31
             whole = whole and 1 <= parts.hash_count <= 4 and parts.hash_seed >= 0
         if not whole or not -1 < rows.min(initial=0) <= rows.max(initial=0) < len(table) // width:
-            found = f"of {len(table)} numbers, {len(keys)} words and {len(rows)} rows"
-            raise ValueError(Errors.CRF509.format(what="the table of vectors", found=found, expected="a whole one"))
+            raise ValueError(
+                Errors.CRF509.format(
+                    what="the table of vectors",
+                    found=f"of {len(table)} numbers, {len(keys)} words and {len(rows)} rows",
+                    expected="a whole one",
+                )
+            )
         given = {name: data[name] for name in ("key", "source", "length", "scale")}
         return cls(table.reshape(-1, width), keys.astype(np.uint64), rows.astype(np.int32), parts=parts, **given)
 
@@ -286,5 +291,9 @@ def load_vectors(path: str, place: str) -> Union[Vectors, PieceVectors]:
         load_vectors_into_model(nlp, path)
         return nlp.vocab.vectors
     except Exception as error:  # spaCy, numpy and msgpack raise many kinds of errors
-        reason = f"{error} Give the path or name of a pipeline with vectors, such as `spacy crf vectors` makes"
-        raise ValueError(Errors.CRF701.format(place=place, reason=reason)) from error
+        raise ValueError(
+            Errors.CRF701.format(
+                place=place,
+                reason=f"{error} Give the path or name of a pipeline with vectors, such as `spacy crf vectors` makes",
+            )
+        ) from error

@@ -1,6 +1,5 @@
 """Compares an imported model with the program that trained it."""
 
-import importlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -10,7 +9,7 @@ from spacy.language import Language
 from spacy.tokens import Doc
 
 from ..blanks import split_columns, split_words
-from ..errors import Errors
+from ..errors import Errors, optional_package
 from ..features.items import named_numbers
 from .foreign import ForeignModel, Weighted
 from .functions import PAIRS, SOURCE, Columns, set_columns
@@ -123,35 +122,33 @@ def read_columns(path: Path, nlp: Language, columns: Sequence[str]) -> Iterator[
                     yield doc
                 rows = []
             elif len(fields) < len(columns):
-                place = f"Line {number} of {path}"
-                raise ValueError(Errors.CRF703.format(place=place, got=len(fields), expected=len(columns)))
+                raise ValueError(
+                    Errors.CRF703.format(place=f"Line {number} of {path}", got=len(fields), expected=len(columns))
+                )
             else:
                 rows.append(fields)
 
 
-def _module(name: str, program: str, package: str) -> Any:
-    """Import a program's Python module. RAISES (ValueError): CRF781 if its package is not installed."""
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        needed = {"what": "--check", "package": f"{program} itself", "install": package}
-        raise ValueError(Errors.CRF781.format(reason=error, **needed)) from error
+def _program(module: str, program: str, install: str) -> Any:
+    """Import a program's Python module. RAISES (ImportError): CRF781 if its package is not installed."""
+    return optional_package(module, what="--check", package=f"{program} itself", install=install)
 
 
 def crfsuite_rival(path: Path) -> Rival:
-    """Load a model in CRFsuite. RAISES (ValueError): CRF781 without python-crfsuite."""
-    tagger = _module("pycrfsuite", "CRFsuite", "python-crfsuite").Tagger()
+    """Load a model in CRFsuite. RAISES (ImportError): CRF781 without python-crfsuite."""
+    tagger = _program("pycrfsuite", "CRFsuite", "python-crfsuite").Tagger()
     tagger.open(str(path))
     return lambda doc, rows: tagger.tag(rows)
 
 
 def crfpp_rival(path: Path, columns: Sequence[str]) -> Rival:
-    """Load a model in CRF++. RAISES (ValueError): CRF781 without crfpy, CRF854 if CRF++ can't read the model."""
+    """Load a model in CRF++. RAISES (ImportError): CRF781 without crfpy. (ValueError): CRF854 if CRF++ can't read the model."""
     try:
-        tagger = _module("CRFPP", "CRF++", "crfpy").Tagger(f"-m {path}")
+        tagger = _program("CRFPP", "CRF++", "crfpy").Tagger(f"-m {path}")
     except RuntimeError as error:  # as for text
-        place = {"kind": "a model by CRF++ itself", "place": "--check"}
-        raise ValueError(Errors.CRF854.format(source=path, reason=error, **place)) from error
+        raise ValueError(
+            Errors.CRF854.format(source=path, reason=error, kind="a model by CRF++ itself", place="--check")
+        ) from error
 
     def label(lines: list[str]) -> list[str]:
         tagger.clear()
@@ -164,8 +161,8 @@ def crfpp_rival(path: Path, columns: Sequence[str]) -> Rival:
 
 
 def wapiti_rival(path: Path, columns: Sequence[str]) -> Rival:
-    """Load a model in Wapiti. RAISES (ValueError): CRF781 without libwapiti."""
-    model = _module("wapiti", "Wapiti", "libwapiti").Model(model=str(path), encoding="utf8")
+    """Load a model in Wapiti. RAISES (ImportError): CRF781 without libwapiti."""
+    model = _program("wapiti", "Wapiti", "libwapiti").Model(model=str(path), encoding="utf8")
     return _by_sequence(columns, lambda lines: split_words(model.label_sequence("\n".join(lines)).decode("utf8")))
 
 

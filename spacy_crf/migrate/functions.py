@@ -38,8 +38,11 @@ class Columns:
     def __init__(self, names: Sequence[str]):
         for name in names:
             if name not in ATTRIBUTES and not name.startswith("ext:"):
-                known = known_names([*ATTRIBUTES, "ext:NAME"], name)
-                raise ValueError(Errors.CRF868.format(option="columns", value=name, known=known))
+                raise ValueError(
+                    Errors.CRF868.format(
+                        option="columns", value=name, known=known_names([*ATTRIBUTES, "ext:NAME"], name)
+                    )
+                )
         self._getters = [_getter(name) for name in names]
 
     def read(self, doc: Doc) -> list[list[list[str]]]:
@@ -119,8 +122,9 @@ class WordFunction:
             except Exception as error:  # whatever users' functions raise
                 raise self._failed(words, error) from error
             if len(found) != len(words):
-                counts = {"got": len(found), "expected": len(words)}
-                raise ValueError(Errors.CRF110.format(name=self._name, start=doc.text[:40], **counts))
+                raise ValueError(
+                    Errors.CRF110.format(name=self._name, start=doc.text[:40], got=len(found), expected=len(words))
+                )
             rows.extend(found)
         return rows
 

@@ -87,8 +87,12 @@ def native_of(model: ForeignModel, of_labels: Sequence[str], of_pairs: Sequence[
         "behind": [outside(n) for n in range(1, behind + 1)],
     }
     block = {"@misc": "spacy_crf.wapiti_features.v1", "columns": ["orth"]}
-    functions = {name: {**block, "patterns": [for_config(line)]} for line, name in changes.items()}
-    return Native(found[0], found[1], padding if before or behind else True, functions)
+    return Native(
+        of_labels=found[0],
+        of_pairs=found[1],
+        padding=padding if before or behind else True,
+        functions={name: {**block, "patterns": [for_config(line)]} for line, name in changes.items()},
+    )
 
 
 def _native_lines(

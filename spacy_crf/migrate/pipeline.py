@@ -106,10 +106,14 @@ def _with_labels(model: ForeignModel, labels: list[str]) -> ForeignModel:
     place = np.array([labels.index(label) for label in model.labels])
     transitions = np.full((size, size), FORBIDDEN)
     transitions[np.ix_(place, place)] = model.transitions
-    states = replace(model.states, columns=place[model.states.columns])
     of_pairs = model.pairs.columns
-    pairs = replace(model.pairs, columns=place[of_pairs // before] * size + place[of_pairs % before])
-    return replace(model, labels=labels, states=states, transitions=transitions, pairs=pairs)
+    return replace(
+        model,
+        labels=labels,
+        states=replace(model.states, columns=place[model.states.columns]),
+        transitions=transitions,
+        pairs=replace(model.pairs, columns=place[of_pairs // before] * size + place[of_pairs % before]),
+    )
 
 
 def _table(weighted: Weighted, source: str, native: NativeLines, n_columns: int) -> tuple[Table, NDArray[np.float32]]:

@@ -186,8 +186,12 @@ def _place(line: str, match: "re.Match[str]") -> PatternPlace:
         tested = "" if expression is None else f',"{expression}"'
         of_word = f"u%{command}[0,0{tested}]"
         return PatternPlace(int(column), position, "token", change, "" if change is None else of_word)
-    anchor = "end" if position < 0 else "start"
-    return PatternPlace(int(column), position if position < 0 else position - 1, anchor, change)
+    return PatternPlace(
+        column=int(column),
+        offset=position if position < 0 else position - 1,
+        anchor="end" if position < 0 else "start",
+        change=change,
+    )
 
 
 def wapiti_features(patterns: Sequence[str], columns: Sequence[str]) -> PatternSource:

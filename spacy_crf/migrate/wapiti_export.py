@@ -69,6 +69,9 @@ def export_wapiti(nlp: Language, component: Optional[str] = None) -> bytes:
 
 
 _NO_RULES = "Remove its block of constraints"
+_HOW_TO_GET_PATTERNS = (
+    "Train it on the features that `crf import PATTERNS --from wapiti` writes, or import its model with --replay"
+)
 
 
 def _blocks(nlp: Language, component: str) -> dict[str, dict[str, Any]]:
@@ -83,9 +86,14 @@ def _patterns(nlp: Language, component: str, feature_set: Any) -> list[str]:
     for template in feature_set.templates + feature_set.transitions:
         block = blocks.get(str(template).removeprefix("fn:").removesuffix("[0]"), {})
         if block.get("@misc") != _SOURCE:
-            how = "Train it on the features that `crf import PATTERNS --from wapiti` writes, or import its model with --replay"
-            what = f"the template {template}, which no pattern of Wapiti makes"
-            raise ValueError(Errors.CRF791.format(name=component, what=what, form="a model of Wapiti", how=how))
+            raise ValueError(
+                Errors.CRF791.format(
+                    name=component,
+                    what=f"the template {template}, which no pattern of Wapiti makes",
+                    form="a model of Wapiti",
+                    how=_HOW_TO_GET_PATTERNS,
+                )
+            )
         patterns += [line for line in map(from_config, block["patterns"]) if line not in patterns]
     return patterns
 

@@ -42,8 +42,11 @@ def native_of_words(model: ForeignModel, function: Callable[[str], Any], edges: 
         else:
             left.append((name, "the function of a word does not make it" if not ways else "it has several meanings"))
             uses.append(Use(f"fn:{SOURCE}[0]", (name,), row))
-    templates = list(dict.fromkeys(use.template for use in uses))
-    return NOTHING._replace(of_labels=NativeLines(templates, uses, left, ()))
+    return NOTHING._replace(
+        of_labels=NativeLines(
+            templates=list(dict.fromkeys(use.template for use in uses)), uses=uses, replayed=left, heads=()
+        )
+    )
 
 
 def _readings(name: str) -> Iterator[tuple[int, str]]:

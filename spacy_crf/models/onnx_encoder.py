@@ -6,7 +6,6 @@ import copy
 import hashlib
 import os
 from collections.abc import Callable, Iterable
-from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, Optional, Union
 
@@ -21,10 +20,11 @@ from thinc.types import Floats2d
 
 from .. import checks
 from ..arrays import ranges
-from ..errors import Errors, known_names
+from ..errors import Errors, known_names, optional_package
 from ..inference.threads import default_threads
 from .node import no_backprop
 
+_INSTALL = "'spacy-crf[onnx]'"
 _OWNER = "spacy_crf.OnnxTok2Vec.v1"
 _TOKENIZER = "tokenizer.json"
 _POOLINGS = ("first", "last", "mean", "max")
@@ -122,11 +122,13 @@ class OnnxEncoder:
 
     def _open(self) -> _Opened:
         self.digests = [*map(_digest, (self.path, self.tokenizer))]
-        runtime = _package("onnxruntime")
+        runtime = optional_package("onnxruntime", what=_OWNER, install=_INSTALL)
         window = self.settings["window"]
         overlap = self.settings["overlap"]
         try:
-            tokenizer = _package("tokenizers").Tokenizer.from_file(str(self.tokenizer))
+            tokenizer = optional_package("tokenizers", what=_OWNER, install=_INSTALL).Tokenizer.from_file(
+                str(self.tokenizer)
+            )
             tokenizer.no_padding()
             tokenizer.enable_truncation(max_length=window, stride=overlap)
             room = window - tokenizer.num_special_tokens_to_add(False)
@@ -294,15 +296,6 @@ def _digest(path: Path) -> str:
         reason = f"{error.strerror or error}. Put the file there, or name its path in the config"
         raise _unusable(path, reason) from error
     return digest.hexdigest()
-
-
-def _package(name: str) -> Any:
-    """Import an optional package. RAISES (ImportError): CRF781 if it is not installed."""
-    try:
-        return import_module(name)
-    except ImportError as error:
-        needed = {"what": _OWNER, "package": name, "reason": error, "install": "'spacy-crf[onnx]'"}
-        raise ImportError(Errors.CRF781.format(**needed)) from error
 
 
 def _unusable(path: Path, reason: str) -> ValueError:

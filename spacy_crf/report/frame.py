@@ -1,13 +1,12 @@
 """Spans of Docs as a table of pandas or polars."""
 
 from collections.abc import Iterable, Iterator
-from importlib import import_module
 from typing import Any, Optional
 
 from spacy.tokens import Doc, Span
 
 from .. import checks
-from ..errors import Errors, shown
+from ..errors import Errors, optional_package, shown
 from ..pipeline.annotation.annotation import probability_of
 
 LIBRARIES = ("pandas", "polars")
@@ -39,11 +38,7 @@ def to_frame(docs: Iterable[Doc], *, spans_key: Optional[str] = None, library: s
     checks.one_of("to_frame", "library", library, LIBRARIES)
     if spans_key is not None:
         checks.text("to_frame", "spans_key", spans_key)
-    try:
-        frames = import_module(library)
-    except ImportError as error:
-        values = {"package": library, "install": library, "reason": error}
-        raise ImportError(Errors.CRF781.format(what="to_frame", **values)) from error
+    frames = optional_package(library, what="to_frame", install=library)
     rows = [
         (n, span.start, span.end, span.start_char, span.end_char, span.text, span.label_, prob)
         for n, doc in enumerate(docs)

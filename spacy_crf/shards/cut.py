@@ -51,8 +51,11 @@ class Pieces:
             index = np.array(places, dtype=np.int64).reshape(-1, 5)
             found = {"texts": int(index[:, 3].sum()), "tokens": int(index[:, 4].sum()), "check": check}
             if known not in (None, found):
-                reason = f"its shards were made of other texts: then {known}, now {found}"
-                raise ValueError(Errors.CRF472.format(path=self._path.parent, reason=reason))
+                raise ValueError(
+                    Errors.CRF472.format(
+                        path=self._path.parent, reason=f"its shards were made of other texts: then {known}, now {found}"
+                    )
+                )
             mapped.write(self._index_path, index)
         return found
 

@@ -52,8 +52,11 @@ class SumTree:
                 if neighbour not in self.left:
                     break
                 other = self.left.pop(neighbour)
-                gradient = np.add(other.gradient, terms.gradient, out=other.gradient)
-                terms = LossTerms(other.value + terms.value, other.n_impossible + terms.n_impossible, gradient)
+                terms = LossTerms(
+                    value=other.value + terms.value,
+                    n_impossible=other.n_impossible + terms.n_impossible,
+                    gradient=np.add(other.gradient, terms.gradient, out=other.gradient),
+                )
             level = level + 1
             place = place >> 1
         if not terms.gradient.flags.writeable:  # arrays from workers lie in the read-only memory of the message

@@ -232,5 +232,6 @@ def _unpickled(pipe: bytes) -> "CRFPipe":
     try:
         return pickle.loads(pipe)
     except Exception as error:  # imports may raise anything
-        reason = f"{type(error).__name__}: {error}"
-        raise ValueError(Errors.CRF473.format(name="that is trained", reason=reason)) from error
+        raise ValueError(
+            Errors.CRF473.format(name="that is trained", reason=f"{type(error).__name__}: {error}")
+        ) from error

@@ -19,7 +19,7 @@ from typing import Any, Optional
 import spacy
 
 from .. import __version__
-from ..errors import Errors, shown
+from ..errors import Errors, optional_package, shown
 
 # Makes the function that does a task. The arguments of that function are the task and, unless it is None, a value that all tasks
 # share. Workers get the maker by its name, so they must be able to import it.
@@ -229,16 +229,10 @@ class Ray(Executor):
     """
 
     def __init__(self, workers: int, address: Optional[str] = None, cores: int = 1):
-        try:
-            import ray
-        except ImportError as error:
-            raise ImportError(
-                Errors.CRF781.format(what="The executor 'ray'", package="Ray", reason=error, install="'spacy-crf[ray]'")
-            ) from None
         self.workers = workers
         self.address = address
         self.cores = cores
-        self._ray = ray
+        self._ray = optional_package("ray", what="The executor 'ray'", package="Ray", install="'spacy-crf[ray]'")
 
     @contextmanager
     def staff(self, make: Maker) -> Iterator["_RayStaff"]:
@@ -263,8 +257,9 @@ class Ray(Executor):
             self._ray.shutdown()
 
     def refusal(self, reason: Any) -> str:
-        where = f"at {self.address}" if self.address else "that is started on this machine"
-        return Errors.CRF782.format(where=where, reason=reason)
+        return Errors.CRF782.format(
+            where=f"at {self.address}" if self.address else "that is started on this machine", reason=reason
+        )
 
 
 class _RayStaff:

@@ -3,7 +3,7 @@
 import os
 from typing import Any
 
-from ..errors import Errors
+from ..errors import optional_package
 
 
 class LocalFiles:
@@ -58,9 +58,4 @@ def file_system(path: str) -> tuple[Any, str]:
     """
     if "://" not in path and "::" not in path:
         return LOCAL, os.path.abspath(os.path.expanduser(path)).replace(os.sep, "/")
-    try:
-        import fsspec
-    except ImportError as error:
-        needed = {"package": "fsspec", "install": "'spacy-crf[archives]'"}
-        raise ImportError(Errors.CRF781.format(what=path, reason=error, **needed)) from None
-    return fsspec.core.url_to_fs(path)
+    return optional_package("fsspec", what=path, install="'spacy-crf[archives]'").core.url_to_fs(path)

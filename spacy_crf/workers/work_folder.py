@@ -94,8 +94,11 @@ class Lock:
             _lock(self._file)
         except (BlockingIOError, PermissionError):
             self._file.seek(0)
-            process = self._file.read(300).decode("utf8", "replace") or "another one"
-            raise ValueError(Errors.CRF736.format(path=path.parent, process=process)) from None
+            raise ValueError(
+                Errors.CRF736.format(
+                    path=path.parent, process=self._file.read(300).decode("utf8", "replace") or "another one"
+                )
+            ) from None
         except OSError as error:
             raise NoLocks(Errors.CRF737.format(path=path.parent, reason=error.strerror)) from error
         with room_for(path):
