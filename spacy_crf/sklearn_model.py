@@ -104,7 +104,7 @@ def _new_model(crf: Any, source: "_ItemsOfDocs", n_states: int) -> Model:
 def labels_of(crf: Any, X: list[Rows]) -> Iterator[list[str]]:
     """The most probable labels of each sequence."""
     for bounds, scores in _scores(crf, X):
-        states = crf._fitted.attrs["role"].structure.viterbi(scores).states
+        states = crf._fitted.attrs["node"].structure.viterbi(scores).states
         labels = [crf.classes_[state] for state in states.tolist()]
         yield from (labels[begin:end] for begin, end in pairwise(bounds))
 
@@ -112,7 +112,7 @@ def labels_of(crf: Any, X: list[Rows]) -> Iterator[list[str]]:
 def marginals_of(crf: Any, X: list[Rows]) -> Iterator[list[dict[str, float]]]:
     """The probabilities of the labels of each sequence."""
     for bounds, scores in _scores(crf, X):
-        probabilities = crf._fitted.attrs["role"].structure.marginals(scores)
+        probabilities = crf._fitted.attrs["node"].structure.marginals(scores)
         rows = [dict(zip(crf.classes_, row)) for row in probabilities.tolist()]
         yield from (rows[begin:end] for begin, end in pairwise(bounds))
 

@@ -160,10 +160,10 @@ def test_an_optimizer_of_the_page_finds_lower_losses(page):
 
 
 def test_extensions_override_what_the_page_lists(page):
-    from .test_new_structure import PairsRole
+    from .test_new_structure import PairsNode
 
     mine = [each for each in page.values() if isinstance(each, type) and each.__module__ == "builtins"]
-    for made in (*mine, PairsRole, ByEmissions, BestEmissions):
+    for made in (*mine, PairsNode, ByEmissions, BestEmissions):
         for member in {name for name in vars(made) if not name.startswith("_")}:
             bases = [
                 base for base in made.__mro__[1:] if base.__module__.startswith("spacy_crf.") and member in vars(base)

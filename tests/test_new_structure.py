@@ -10,14 +10,14 @@ import pytest
 import spacy
 from spacy.util import registry
 
-from spacy_crf.models.architecture import build
 from spacy_crf.models.linear_chain import ChainNode
+from spacy_crf.models.structure import build
 from spacy_crf.optimizers.lbfgs import LBFGS
 
 from .util import entities, ner_examples, plain, tag_examples
 
 
-class PairsRole(ChainNode):
+class PairsNode(ChainNode):
     """State (b, a) is tag b behind tag a; a is the number of tags where b is the first one of its sequence."""
 
     def tag_of(self, model, labels):
@@ -36,7 +36,7 @@ class PairsRole(ChainNode):
 
 @registry.architectures("tests.TagPairs.v1")
 def tag_pairs(emissions):
-    return build("tag_pairs", PairsRole(), {"emissions": emissions}, possible_transitions=True)
+    return build("tag_pairs", PairsNode(), {"emissions": emissions}, possible_transitions=True)
 
 
 MODEL = {

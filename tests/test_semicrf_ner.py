@@ -120,7 +120,7 @@ def test_backprop_agrees_with_the_objective():
     assert loss == pytest.approx(value, rel=1e-6)
     emissions, spans = ner.model.get_ref("emissions"), ner.model.get_ref("segments")
     parts = [emissions.get_grad("states")] + [spans.get_grad(place) for place in ("begins", "ends", "tokens", "spans")]
-    masks = ner.model.attrs["role"].weighed(ner.model)
+    masks = ner.model.attrs["node"].weighed(ner.model)
     parts += [ner.model.get_grad(name)[mask] for name, mask in masks.items()]
     np.testing.assert_allclose(np.concatenate(parts), gradient, atol=1e-4)
 
@@ -185,7 +185,7 @@ def test_gold_beyond_the_limit_is_reported_and_cut_up(caplog):
     [message] = [record.getMessage() for record in caplog.records if "longer than" in record.getMessage()]
     assert "1 gold entities" in message and "'The Very Long Name Of It...' (ORG, 6 tokens)" in message
     clamp = ner.training.supervise([examples[-1]], np.array([0, 9]), GoldReport()).clamp
-    path = ner.model.attrs["role"].structure.only_path(clamp)
+    path = ner.model.attrs["node"].structure.only_path(clamp)
     assert path.tolist() == [2, -2, -2, 2, -2, -2, 0, 0, 0]
     assert entities(nlp(plain(examples[-1].reference))) == [(0, 3, "ORG"), (3, 6, "ORG")]
 

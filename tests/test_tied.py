@@ -99,7 +99,7 @@ def test_those_are_tied_that_always_stand_together():
     table = features.states
     pairs = zip(table.rows_of_pairs().tolist(), table.pair_columns.tolist())
     different = {(column, *tokens[row]) for row, column in pairs}
-    shared = sum(int(mask.sum()) for mask in pipe.model.attrs["role"].weighed(pipe.model).values())
+    shared = sum(int(mask.sum()) for mask in pipe.model.attrs["node"].weighed(pipe.model).values())
     assert len(tied.weights()) == len(different) + shared
 
 

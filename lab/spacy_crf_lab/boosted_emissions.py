@@ -25,12 +25,12 @@ from spacy_crf.features.doc_batch import DocBatch
 from spacy_crf.features.extractor import CompiledTemplates, FeatureSet, IndexBuilder
 from spacy_crf.features.feature_index import FeatureIndex
 from spacy_crf.features.token_columns import TokenColumns
-from spacy_crf.models.architecture import TokenTerms
 from spacy_crf.models.corpus import corpus_by
 from spacy_crf.models.emissions import CompiledFeatures, Emissions, check_counted
 from spacy_crf.models.named_weights import Block, Feature
 from spacy_crf.models.node import Batches, Node, Sizes, check_equal, no_backprop
 from spacy_crf.models.sparse import ClusteredWords, SparseFeatures
+from spacy_crf.models.structure import TokenTerms
 from spacy_crf.types import Floats, Ints, TemplateRows, TokenFeatures
 
 from .errors import Errors
@@ -139,7 +139,7 @@ def _feature(names: list[str], row: int) -> Feature:
 
 
 @read_layer.register
-def _(role: BoostedNode, layer: Model, docs: DocBatch) -> LayerTerms:
+def _(node: BoostedNode, layer: Model, docs: DocBatch) -> LayerTerms:
     """A term for each path that a token takes through the trees, added up over the trees with this path."""
     features: BoostedFeatures = layer.attrs["boosted"]
     leaves = features.leaves(docs)
@@ -155,7 +155,7 @@ def _(role: BoostedNode, layer: Model, docs: DocBatch) -> LayerTerms:
 
 
 @blocks_of.register
-def _(role: BoostedNode, layer: Model) -> Iterator[Block]:
+def _(node: BoostedNode, layer: Model) -> Iterator[Block]:
     """The values of the leaves, added up over the trees with the same path."""
     features: BoostedFeatures = layer.attrs["boosted"]
     names, path_of = _paths(features)
@@ -232,7 +232,7 @@ class BoostedCorpus:
 
 
 @corpus_by.register
-def _(role: BoostedNode, layer: Model) -> BoostedCorpus:
+def _(node: BoostedNode, layer: Model) -> BoostedCorpus:
     return BoostedCorpus(layer)
 
 
@@ -251,7 +251,7 @@ def BoostedEmissions(features: FeatureSet, min_count: int = 2) -> Model[list[Doc
         _forward,
         init=_init,
         attrs={
-            "role": BoostedNode(),
+            "node": BoostedNode(),
             "boosted": BoostedFeatures(features),
             "min_count": checks.count(OWNER, "min_count", min_count, most=checks.ANY),
         },
@@ -269,7 +269,7 @@ def _init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) 
     if X is None or Y is None:
         return
     sizes = Sizes(*Y)
-    model.attrs["role"].resize(model, sizes.n_states)
+    model.attrs["node"].resize(model, sizes.n_states)
     features: BoostedFeatures = model.attrs["boosted"]
     features.reader.keep_names(True)
     builder = IndexBuilder(features.compiled.templates["states"], features.index)

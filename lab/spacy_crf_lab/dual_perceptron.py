@@ -18,10 +18,10 @@ from spacy_crf import checks
 from spacy_crf.arrays import of_file
 from spacy_crf.errors import cant_train
 from spacy_crf.losses.clamped import MaxMargin, Perceptron
-from spacy_crf.models.architecture import Architecture
 from spacy_crf.models.emissions import Emissions
 from spacy_crf.models.linear_chain import ChainNode
 from spacy_crf.models.node import unset
+from spacy_crf.models.structure import StructureNode
 from spacy_crf.models.weights import checksum
 from spacy_crf.optimizers.objective import CRFOptimizer, setting
 from spacy_crf.types import Clamp, Floats, Ints
@@ -49,8 +49,8 @@ class Sequences(NamedTuple):
     weights: Floats  # [B] factors of the sequences
 
     @property
-    def node(self) -> Architecture:
-        return self.model.attrs["role"]
+    def node(self) -> StructureNode:
+        return self.model.attrs["node"]
 
     @property
     def sizes(self) -> dict[str, tuple[int, ...]]:
@@ -128,7 +128,7 @@ class DualPerceptron(CRFOptimizer):
         fitting = "LBFGS or Adam.v1"
         parts: Any = getattr(objective, "parts", (None, None, []))
         model, loss, layers = parts
-        if len(layers) != 1 or not isinstance(layers[0], KernelCorpus) or type(model.attrs["role"]) not in _CHAINS:
+        if len(layers) != 1 or not isinstance(layers[0], KernelCorpus) or type(model.attrs["node"]) not in _CHAINS:
             reason = "it learns chains of KernelEmissions, and begins anew where training goes on"
             raise cant_train(self, f"the model of '{key}'", reason, fitting)
         clamps, weights, others = zip(*map(objective.annotation, range(objective.n_batches)))

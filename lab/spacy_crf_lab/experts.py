@@ -12,7 +12,7 @@ from spacy_crf.features.templates import Template
 from spacy_crf.inference.chain_set import ChainSet, split
 from spacy_crf.inference.structure import Structure
 from spacy_crf.losses.clamped import LogLikelihood
-from spacy_crf.models.architecture import SharedScores
+from spacy_crf.models.structure import SharedScores
 from spacy_crf.schemes import TransitionMask
 from spacy_crf.types import Bools, ChainScores, Floats, Ints, SetClamp
 
@@ -149,15 +149,15 @@ class SharesObjective:
         self._model.set_param("shares", shares)
 
     def evaluate(self, weights: Floats) -> tuple[float, Floats]:
-        role = self._model.attrs["role"]
+        node = self._model.attrs["node"]
         loss = LogLikelihood()
         value = 0.0
         gradient = np.zeros(len(weights))
         for scores, held_out in self._texts:
-            pooled = role.pooled(self._model, scores, weights)
+            pooled = node.pooled(self._model, scores, weights)
             losses, d_pooled, _ = loss(held_out.structure, pooled, held_out.clamp, weights=held_out.weights)
             value += float(losses.sum())
-            gradient += [role.dot(d_pooled, own) for own in role.experts.apart(scores)]
+            gradient += [node.dot(d_pooled, own) for own in node.experts.apart(scores)]
         return value, gradient
 
 

@@ -27,10 +27,10 @@ from spacy_crf.features.doc_batch import SENT, TEXT, TOKEN, DocBatch, UnitRows
 from spacy_crf.features.items import Functions
 from spacy_crf.inference.structure import Structure
 from spacy_crf.losses.clamped import LogLikelihood
-from spacy_crf.models.architecture import Architecture, SharedScores, build
 from spacy_crf.models.corpus import corpus_by
 from spacy_crf.models.emissions import Emissions
 from spacy_crf.models.node import AnnotatedDocs, Batches, Node, check_equal
+from spacy_crf.models.structure import SharedScores, StructureNode, build
 from spacy_crf.models.texts import OfTexts, check_text_emissions
 from spacy_crf.pipeline.annotation.annotation import GoldReport, Keys, Supervision
 from spacy_crf.types import Floats, Ints
@@ -201,12 +201,12 @@ class SimilarNode(Node):
 
 
 @corpus_by.register
-def _(role: SimilarNode, layer: Model) -> Similarities:
+def _(node: SimilarNode, layer: Model) -> Similarities:
     return Similarities(layer)
 
 
 def _find(model: Model, docs: list[Doc], is_train: bool) -> tuple[Similar, Callable]:
-    return model.attrs["role"].find(DocBatch.of(docs), model.attrs["similar"]), lambda d_similar: []
+    return model.attrs["node"].find(DocBatch.of(docs), model.attrs["similar"]), lambda d_similar: []
 
 
 class NumberDecoding(SentenceDecoding):
@@ -235,7 +235,7 @@ class NumberDecoding(SentenceDecoding):
         return gold._replace(clamp=self.measured(gold.clamp))
 
 
-class GaussianNode(OfTexts, Architecture):
+class GaussianNode(OfTexts, StructureNode):
     """Node of a model of numbers. "center" and "scale" are the mean and the standard deviation of the training data."""
 
     gives = GaussianScores
@@ -254,8 +254,8 @@ class GaussianNode(OfTexts, Architecture):
         """Give tokens, sentences or texts numbers. RAISES (ValueError): CRF020 for similarities that these do not have."""
         layer = model.get_ref("similar")
         emissions = model.get_ref("emissions")
-        self.unit = emissions.attrs["role"].features(emissions).unit = UNITS[unit]
-        told = layer.attrs["role"].functions
+        self.unit = emissions.attrs["node"].features(emissions).unit = UNITS[unit]
+        told = layer.attrs["node"].functions
         similar = layer.attrs["similar"]
         possible = [*(name for name, units in SIMILAR.items() if unit in units), *(() if unit == "doc" else told)]
         if similar is None:
@@ -264,7 +264,7 @@ class GaussianNode(OfTexts, Architecture):
         fits = len(set(similar)) == len(similar) and {*told} <= {*similar} <= {*possible}
         checks.expect(fits, owner, "similar", similar, must)
         layer.attrs["similar"] = [*similar]
-        layer.attrs["role"].unit = unit
+        layer.attrs["node"].unit = unit
         self.group_of = group_of if "links" in similar else None
 
     def join(self, outputs: tuple, shared: SharedScores) -> GaussianScores:
@@ -351,6 +351,6 @@ def GaussianChain(
         not {*told} & {*SIMILAR}, owner, "functions", [*told], f"functions by other names than {', '.join(SIMILAR)}"
     )
     names = None if similar is None else checks.listed(owner, "similar", similar, "texts")
-    layer = Model("similar", _find, attrs={"role": SimilarNode(told), "similar": names}, ops=NumpyOps())
+    layer = Model("similar", _find, attrs={"node": SimilarNode(told), "similar": names}, ops=NumpyOps())
     layers = {"emissions": emissions, "similar": layer}
     return build("gaussian_chain", GaussianNode(), layers, center=None, scale=None)

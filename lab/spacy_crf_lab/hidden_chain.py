@@ -23,9 +23,9 @@ from spacy_crf.features.doc_batch import SENT, TOKEN, DocBatch
 from spacy_crf.inference.linear_chain import LinearChain
 from spacy_crf.inference.scaling import ChainWork
 from spacy_crf.inference.structure import Structure
-from spacy_crf.models.architecture import Architecture, SharedScores, build
 from spacy_crf.models.emissions import Emissions
 from spacy_crf.models.node import Batches
+from spacy_crf.models.structure import SharedScores, StructureNode, build
 from spacy_crf.models.texts import OfTexts, Reasons, check_text_emissions
 from spacy_crf.pipeline.annotation.annotation import Annotation
 from spacy_crf.types import ChainScores, Clamp, Floats, Ints, Path
@@ -241,8 +241,8 @@ class HiddenReasons(Reasons):
         return {**super().of_units(labels), "states": self.states_below(labels)}
 
 
-class HiddenRole(Seeded, OfTexts, Architecture):
-    """Architecture of the chains below the labels.
+class HiddenNode(Seeded, OfTexts, StructureNode):
+    """StructureNode of the chains below the labels.
 
     hidden (int): H. shared (bool): Whether labels share the scores of states at units. unit (str): "token" or "sent".
     """
@@ -377,4 +377,4 @@ def HiddenChain(
         "restarts": checks.count(owner, "restarts", restarts, most=1000),
     }
     settings: dict[str, Any] = {"hidden": hidden, "shared": shared, "unit": unit, **begins}
-    return build("hidden_chain", HiddenRole(hidden, shared, unit), {"emissions": emissions}, **settings)
+    return build("hidden_chain", HiddenNode(hidden, shared, unit), {"emissions": emissions}, **settings)

@@ -21,11 +21,11 @@ from spacy_crf.features.items import is_item
 from spacy_crf.features.lexemes import NGRAMS
 from spacy_crf.features.templates import parse_templates
 from spacy_crf.inference.pruned_lattice import HigherOrderScores, Orders
-from spacy_crf.models.architecture import build
 from spacy_crf.models.emissions import EmissionFeatures, SparseEmissions
 from spacy_crf.models.higher_order import HigherOrderNode
 from spacy_crf.models.linear_chain import ChainNode
 from spacy_crf.models.node import Batches
+from spacy_crf.models.structure import build
 from spacy_crf.optimizers.objective import CRFOptimizer
 from spacy_crf.types import ChainScores, Floats
 
@@ -146,7 +146,7 @@ class Counting(CRFOptimizer):
 
     def check_fit(self, pipe: Any) -> None:
         super().check_fit(pipe)
-        if pipe.model.attrs["role"].counts is None:
+        if pipe.model.attrs["node"].counts is None:
             what = f"{pipe.model.name} of '{pipe.name}'"
             reason = "its weights do not follow from counts"
             raise cant_train(self, what, reason, "spacy_crf.LBFGS.v1")

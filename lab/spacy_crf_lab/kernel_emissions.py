@@ -218,12 +218,12 @@ class KernelCorpus:
 
 
 @corpus_by.register
-def _(role: KernelNode, layer: Model) -> KernelCorpus:
+def _(node: KernelNode, layer: Model) -> KernelCorpus:
     return KernelCorpus(layer)
 
 
 @read_layer.register
-def _(role: KernelNode, layer: Model, docs: DocBatch) -> LayerTerms:
+def _(node: KernelNode, layer: Model, docs: DocBatch) -> LayerTerms:
     return read_whole(layer, docs, "kernel")
 
 
@@ -273,7 +273,7 @@ def KernelEmissions(
         layers=[output],
         refs={"output": output},
         attrs={
-            "role": KernelNode(),
+            "node": KernelNode(),
             "kernel": KernelFeatures(features, compared, templates),
             "compares": meaning,
             "basis": checks.count(OWNER, "basis", basis, most=_MOST),
@@ -331,10 +331,10 @@ def _init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) 
     """Choose the basis. A basis that is there stays, and grows by states alone."""
     if X is None or Y is None:
         return
-    role = model.attrs["role"]
+    node = model.attrs["node"]
     sizes = Sizes(*Y)
     output = model.get_ref("output")
-    role.resize(model, sizes.n_states)
+    node.resize(model, sizes.n_states)
     kernel: KernelFeatures = model.attrs["kernel"]
     annotated = AnnotatedTokens.read(kernel.read, X(), sizes.n_states)
     if kernel.basis is not None and len(kernel.basis):

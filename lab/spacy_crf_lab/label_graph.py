@@ -17,10 +17,10 @@ from thinc.api import Model
 from spacy_crf import checks
 from spacy_crf.features.doc_batch import TEXT, DocBatch
 from spacy_crf.losses.clamped import LogLikelihood, SoftmaxMargin
-from spacy_crf.models.architecture import SharedScores, build
 from spacy_crf.models.emissions import Emissions
 from spacy_crf.models.named_weights import Block, Feature
 from spacy_crf.models.node import Batches, check_array, check_equal, check_weights
+from spacy_crf.models.structure import SharedScores, build
 from spacy_crf.models.texts import LabelSetNode, OddsReasons, Reasons, check_text_emissions, scores_of_tokens
 from spacy_crf.pipeline.annotation.annotation import Annotation
 from spacy_crf.pipeline.crf_textcat import TextDecoding
@@ -68,8 +68,8 @@ class LabelDecoding(TextDecoding):
             raise ValueError(Errors.CRF482.format(name=pipe.name, loss=type(loss).__name__, reason=reason))
 
 
-class LabelGraphRole(LabelSetNode):
-    """Architecture of an Ising model over the labels of a text. The attributes "edges" (int64[E, 2]) and "implies" (bool[E]) are
+class LabelGraphNode(LabelSetNode):
+    """StructureNode of an Ising model over the labels of a text. The attributes "edges" (int64[E, 2]) and "implies" (bool[E]) are
     its graph, which `initialize` finds."""
 
     gives = LabelScores
@@ -196,5 +196,5 @@ def LabelGraph(
     checks.expect(not implied, owner, "implied", ", ".join(implied), "false beside an inference: exact sums keep it")
     strength = checks.number(owner, "strength", strength, least=0.001, most=1000.0)
     settings = {"cliques": {name: repr(clique) for name, clique in cliques.items()}, "strength": strength}
-    role = LabelGraphRole(cliques, inference, strength)
-    return build("label_graph", role, {"emissions": emissions}, edges=None, implies=None, **settings)
+    node = LabelGraphNode(cliques, inference, strength)
+    return build("label_graph", node, {"emissions": emissions}, edges=None, implies=None, **settings)

@@ -20,12 +20,12 @@ from spacy_crf import checks
 from spacy_crf.arrays import cut, cut_clamp
 from spacy_crf.checks import ByLabel
 from spacy_crf.inference.structure import States, Structure
-from spacy_crf.models.architecture import build
 from spacy_crf.models.emissions import Emissions, check_emissions
 from spacy_crf.models.linear_chain import ChainNode
 from spacy_crf.models.neural import EncoderNode
 from spacy_crf.models.node import Batches, check_equal
 from spacy_crf.models.sparse import SparseNode
+from spacy_crf.models.structure import build
 from spacy_crf.pipeline.decoding import Decoder, Decoding, Distribution
 from spacy_crf.pipeline.probabilities import Batch
 from spacy_crf.types import ChainScores
@@ -238,18 +238,18 @@ def _add_noise(layer: Model, states: NDArray[np.bool_], draw: Callable[[tuple[in
 
     RAISES (ValueError): CRF625 for a layer without weights.
     """
-    role = layer.attrs["role"]
-    if isinstance(role, EncoderNode):
+    node = layer.attrs["node"]
+    if isinstance(node, EncoderNode):
         output = layer.get_ref("output")
         weights: Any = output.ops.to_numpy(output.get_param("W")).copy()
-        chosen = np.tile(states, role.kinds)
+        chosen = np.tile(states, node.kinds)
         weights[chosen] += draw(weights[chosen].shape)
         changed: Any = output.ops.asarray(weights)
         output.set_param("W", changed)
         return
-    if not isinstance(role, SparseNode):
+    if not isinstance(node, SparseNode):
         raise ValueError(Errors.CRF625.format(owner=layer.name))
-    features = role.features(layer)
+    features = node.features(layer)
     for name, table in features.tables.items():
         if not features.is_of_pairs(name):
             weights = layer.get_param(name).copy()
@@ -287,7 +287,7 @@ def LatentChain(
     else:
         checks.count(owner, "hidden", hidden, most=_MOST)
     restarts = checks.count(owner, "restarts", restarts, most=1000)
-    if restarts > 1 and not emissions.attrs["role"].is_linear:
+    if restarts > 1 and not emissions.attrs["node"].is_linear:
         raise ValueError(Errors.CRF346.format(restarts=restarts, emissions=emissions.name))
     return build(
         "latent_chain",

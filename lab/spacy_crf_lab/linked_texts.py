@@ -15,8 +15,8 @@ from thinc.api import Model
 
 from spacy_crf import checks
 from spacy_crf.features.doc_batch import TEXT, DocBatch
-from spacy_crf.models.architecture import Explained, SharedScores, build, exact_weights
 from spacy_crf.models.emissions import Emissions
+from spacy_crf.models.structure import Explained, SharedScores, build, exact_weights
 from spacy_crf.models.texts import Reasons, TextNode, check_text_emissions
 from spacy_crf.pipeline.crf_textcat import CRFTextClassifier, TextDecoding, TextPrediction
 from spacy_crf.pipeline.pipe import only_docs
@@ -24,7 +24,7 @@ from spacy_crf.pipeline.pipe import only_docs
 from .ties.belief_propagation import BeliefPropagation
 from .ties.decoding import TiedDecoding
 from .ties.documents import Collection, DocumentTemplate, group_of
-from .ties.factor_graph import FactorGraphRole
+from .ties.factor_graph import FactorGraphNode
 from .ties.layer import TiesLayer, check_templates
 from .ties.mean_field import MeanField
 from .ties.method import Inference
@@ -35,13 +35,13 @@ class LinkedDecoding(TextDecoding, TiedDecoding):
     """Decoding of texts that are tied."""
 
 
-class LinkedTextsRole(TextNode, FactorGraphRole):
+class LinkedTextsNode(TextNode, FactorGraphNode):
     gives = TiedScores
     decoding = LinkedDecoding
     group_of = staticmethod(group_of)
 
     def join(self, outputs: tuple[Any, ...], shared: SharedScores) -> TiedScores:
-        return FactorGraphRole.join(self, outputs, shared)
+        return FactorGraphNode.join(self, outputs, shared)
 
     def explained(self, model: Model) -> Explained:
         return Explained(TextNode(), exact_weights(model))
@@ -96,5 +96,5 @@ def LinkedTexts(
         "emissions": emissions,
         "cliques": TiesLayer(templates, [["strength", strength]]),
     }
-    role = LinkedTextsRole(methods["inference"], methods["training_inference"], strength)
-    return build("linked_texts", role, layers, chain=True, label_of=np.zeros(1, dtype=np.int64))
+    node = LinkedTextsNode(methods["inference"], methods["training_inference"], strength)
+    return build("linked_texts", node, layers, chain=True, label_of=np.zeros(1, dtype=np.int64))

@@ -17,10 +17,10 @@ from spacy_crf.inference.linear_chain import LinearChain, softmax
 from spacy_crf.inference.scaling import ChainWork
 from spacy_crf.inference.structure import States, Structure
 from spacy_crf.losses.clamped import CLAMPED_LOSSES, ClampedLoss
-from spacy_crf.models.architecture import SharedScores, build
 from spacy_crf.models.emissions import Emissions, check_emissions
 from spacy_crf.models.linear_chain import ChainNode
 from spacy_crf.models.node import Batches
+from spacy_crf.models.structure import SharedScores, build
 from spacy_crf.pipeline.decoding import Decoding
 from spacy_crf.types import ChainScores, Floats, Ints, Path
 

@@ -26,10 +26,10 @@ from spacy_crf.inference.linear_chain import LinearChain
 from spacy_crf.inference.scaling import ChainWork
 from spacy_crf.inference.structure import States, Structure
 from spacy_crf.losses.clamped import ClampedLoss
-from spacy_crf.models.architecture import Explained, SharedScores, TokenTerms, build, exact_weights
 from spacy_crf.models.emissions import Emissions, check_emissions
 from spacy_crf.models.higher_order import HigherOrderNode
 from spacy_crf.models.linear_chain import ChainNode
+from spacy_crf.models.structure import Explained, SharedScores, TokenTerms, build, exact_weights
 from spacy_crf.pipeline.decoding import Decoding
 from spacy_crf.pipeline.higher_order import HigherOrderDecoding
 from spacy_crf.types import Floats

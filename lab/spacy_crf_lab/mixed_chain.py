@@ -5,9 +5,9 @@ from typing import Any, Optional
 
 from thinc.api import Model
 
-from spacy_crf.models.architecture import SharedScores
 from spacy_crf.models.emissions import Emissions
 from spacy_crf.models.linear_chain import ChainNode
+from spacy_crf.models.structure import SharedScores
 from spacy_crf.types import ChainScores, Floats, Ints
 
 
@@ -17,7 +17,7 @@ class MixedChain(ChainNode):
         emissions = sum over the layers of  output · mix
 
     mixes (Sequence[float64[C, S]]): The mix of each layer.
-    names (Callable): Gives the number of the name of each column, see `Architecture.named_states`.
+    names (Callable): Gives the number of the name of each column, see `StructureNode.named_states`.
     last (Callable): Makes the output of the last layer from that of the first one, on which it depends; None for no such layer.
     """
 

@@ -115,10 +115,10 @@ class CRFScorer(LearningPipe):
         checks.expect(
             method is None and (getter is None or setter is not None), self.owner, "attribute", attribute, must
         )
-        role: Any = getattr(model, "attrs", {}).get("role")
+        node: Any = getattr(model, "attrs", {}).get("node")
         must = "an architecture of numbers: spacy_crf_lab.GaussianChain.v1"
-        checks.expect(isinstance(role, GaussianNode), self.owner, "model", getattr(model, "name", model), must)
-        role.use(model, unit, self.owner)
+        checks.expect(isinstance(node, GaussianNode), self.owner, "model", getattr(model, "name", model), must)
+        node.use(model, unit, self.owner)
         own = {"attribute": attribute, "unit": unit}
         super().__init__(vocab, model, name, annotation=NumberAnnotation(unit, attribute), loss=loss, **own, **settings)
 

@@ -27,13 +27,13 @@ from spacy_crf.errors import announcements, cant_train, quietly
 from spacy_crf.explain.weights import blocks_of, shared_block
 from spacy_crf.features.extractor import FeatureSet
 from spacy_crf.inference.threads import default_threads, run_chunks
-from spacy_crf.models.architecture import Explained, SharedScores, build, exact_weights
 from spacy_crf.models.emissions import EmissionFeatures, Emissions, check_counted, check_emissions, total
 from spacy_crf.models.linear_chain import ChainNode
 from spacy_crf.models.named_weights import Block
 from spacy_crf.models.node import AnnotatedDocs, Batches, check_weights, set_moved
 from spacy_crf.models.pool import held_out_sequences
 from spacy_crf.models.sparse import SparseNode
+from spacy_crf.models.structure import Explained, SharedScores, build, exact_weights
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.optimizers.objective import CRFOptimizer
 from spacy_crf.pipeline.decoding import Decoding
@@ -155,7 +155,7 @@ class OpinionPoolNode(ChainNode):
         if self._reads is None:
             return
         [layer] = model.layers
-        node = layer.attrs["role"]
+        node = layer.attrs["node"]
         features: EmissionFeatures = node.features(layer)
         table = features.states
         templates = features.feature_set.templates
@@ -270,16 +270,16 @@ class OpinionPoolNode(ChainNode):
 
 
 @blocks_of.register
-def _(role: OpinionPoolNode, model: Model) -> Iterator[Block]:
+def _(node: OpinionPoolNode, model: Model) -> Iterator[Block]:
     """Weights, times those of the experts."""
     shares = shares_of(model)
-    experts = role.experts
+    experts = node.experts
     for number, layer in enumerate(model.layers):
-        for block in blocks_of(layer.attrs["role"], layer):
-            own = role.expert_of[number] if role.kind == "named" else experts.expert_of[block.states[-1]]
-            states = role.named_states(model, None, block.states)
+        for block in blocks_of(layer.attrs["node"], layer):
+            own = node.expert_of[number] if node.kind == "named" else experts.expert_of[block.states[-1]]
+            states = node.named_states(model, None, block.states)
             yield block._replace(weights=shares[own] * block.weights, states=states)
-    for name, mask in role.weighed(model).items():
+    for name, mask in node.weighed(model).items():
         block = shared_block(model, name, mask)
         yield block._replace(weights=shares[experts.expert_of[np.nonzero(mask)[-1]]] * block.weights)
 
@@ -377,13 +377,13 @@ def _layers_of(experts: dict[str, Any], possible: bool) -> tuple[dict[str, Model
     expert_of = []
     for number, (name, model) in enumerate(experts.items()):
         setting = f"experts.{name}"
-        role = getattr(model, "attrs", {}).get("role")
+        node = getattr(model, "attrs", {}).get("node")
         shown = getattr(model, "name", model)
-        checks.expect(type(role) is ChainNode, _OWNER, setting, shown, "a spacy_crf.LinearChain.v1, and no pool")
+        checks.expect(type(node) is ChainNode, _OWNER, setting, shown, "a spacy_crf.LinearChain.v1, and no pool")
         same = model.attrs["possible_transitions"] == possible
         checks.expect(same, _OWNER, f"{setting}.possible_transitions", not possible, "that of the pool")
         for layer in model.layers:
-            sparse = isinstance(layer.attrs["role"], SparseNode)
+            sparse = isinstance(layer.attrs["node"], SparseNode)
             templates = [*map(str, layer.attrs["features"].feature_set.transitions)] if sparse else []
             checks.expect(not templates, _OWNER, f"{setting}.features", templates, "without templates of transitions")
             # Components find the first sparse features by this name

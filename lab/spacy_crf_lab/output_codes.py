@@ -23,17 +23,17 @@ from spacy_crf import checks
 from spacy_crf.errors import announcements, cant_train
 from spacy_crf.features.doc_batch import DocBatch
 from spacy_crf.losses.clamped import LogLikelihood
-from spacy_crf.models.architecture import (
-    Architecture,
+from spacy_crf.models.emissions import Emissions, check_emissions
+from spacy_crf.models.linear_chain import ChainNode
+from spacy_crf.models.node import AnnotatedDocs, Batches, check_array, check_equal
+from spacy_crf.models.structure import (
     Explained,
     SharedScores,
+    StructureNode,
     TokenTerms,
     build,
     exact_weights,
 )
-from spacy_crf.models.emissions import Emissions, check_emissions
-from spacy_crf.models.linear_chain import ChainNode
-from spacy_crf.models.node import AnnotatedDocs, Batches, check_array, check_equal
 from spacy_crf.pipeline.annotation.annotation import Annotation
 from spacy_crf.pipeline.decoding import Decoding
 from spacy_crf.types import ChainScores, Floats, Ints
@@ -51,11 +51,11 @@ class CodesDecoding(Decoding):
 
     def __init__(self, model: Model, annotation: Annotation):
         super().__init__(model, annotation)
-        role = model.attrs["role"]
-        role.name_tags(model, annotation.tags(), annotation.tag_labels())
-        if role.decode != "product":
+        node = model.attrs["node"]
+        node.name_tags(model, annotation.tags(), annotation.tag_labels())
+        if node.decode != "product":
             self.unexplained = (
-                f"with decode = '{role.decode}' the scores of tags are distances of bits, and no sums of weights. Set "
+                f"with decode = '{node.decode}' the scores of tags are distances of bits, and no sums of weights. Set "
                 "decode = 'product' in the block of the model, which reads the same weights"
             )
 
@@ -84,7 +84,7 @@ class CodesNode(ChainNode):
         super().__init__()
         self.coder = coder
         self.decode = decode
-        self.params = (*Architecture.params, "cascade") if cascade else Architecture.params
+        self.params = (*StructureNode.params, "cascade") if cascade else StructureNode.params
         self._asked: tuple[Any, ...] = ()  # the tags, their labels, and the code of the first tags if it was learned
         self._code: Optional[Code] = None  # the code of the tags, once it is needed
         self._learned: list[str] = []  # the tags of the learned code

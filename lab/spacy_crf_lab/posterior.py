@@ -68,10 +68,10 @@ def precision_of(model: Model, name: str) -> Floats:
 
 def check_layers(model: Model) -> Optional[str]:
     """Why weights of a model cannot have variances; None if they can."""
-    nodes: list[Any] = [layer.attrs.get("role") for layer in model.layers]
+    nodes: list[Any] = [layer.attrs.get("node") for layer in model.layers]
     if not all(isinstance(node, SparseNode) for node in nodes):
         return "it has weights that belong to no sparse features, as those of an encoder, a kernel, ties or a pool"
-    if model.attrs["role"].in_prediction is not None:
+    if model.attrs["node"].in_prediction is not None:
         return "prediction reads other scores than training, as in MEMMs and output codes"
     if any(node.features(layer).unit is not None for node, layer in zip(nodes, model.layers)):
         return "it labels texts"
@@ -128,7 +128,7 @@ def drawn_weights(model: Model, name: str, n: int) -> DrawnWeights:
     problem = check_layers(model)
     if problem is not None:
         raise ValueError(Errors.CRF645.format(name=name, problem=problem))
-    nodes = [(layer, layer.attrs["role"].features(layer)) for layer in model.layers]
+    nodes = [(layer, layer.attrs["node"].features(layer)) for layer in model.layers]
     scorers = [features.scorer({part: layer.get_param(part) for part in features.tables}) for layer, features in nodes]
     known = _DRAWN.get(model)
     posterior = posterior_of(model) or {}
@@ -139,7 +139,7 @@ def drawn_weights(model: Model, name: str, n: int) -> DrawnWeights:
     deviations = 1.0 / np.sqrt(precision_of(model, name))
     weights = Weights(model)
     random = np.random.default_rng(_SEED)
-    architecture = model.attrs["role"]
+    node = model.attrs["node"]
     shared = []
     tables = [(part, table) for _, features in nodes for part, table in features.tables.items()]
     drawn = {part: np.empty((len(table.zero_slots()), n), dtype=np.float32) for part, table in tables}
@@ -148,7 +148,7 @@ def drawn_weights(model: Model, name: str, n: int) -> DrawnWeights:
         of_layers, own = weights.split(mean + deviations * random.standard_normal(len(mean)))
         for part, table in tables:
             drawn[part][:, d] = table.slots(of_layers[part])
-        shared.append(architecture.potentials(model, own))
+        shared.append(node.potentials(model, own))
     layers = [
         {part: Slots(table.layout.starts, table.layout.columns, drawn[part]) for part, table in features.tables.items()}
         for _, features in nodes
@@ -216,11 +216,11 @@ class Draws(Decoder):
         model = batch.parts.model
         asked = batch.question.asked
         drawn = drawn_weights(model, batch.parts.name, self.n)
-        nodes = [layer.attrs["role"].features(layer) for layer in model.layers]
+        nodes = [layer.attrs["node"].features(layer) for layer in model.layers]
         outputs = [_outputs_of(features, asked, slots, self.n) for features, slots in zip(nodes, drawn.layers)]
         found = []
         for shared, *of_draw in zip(drawn.shared, *outputs):
-            found.append(batch.question.restricted(model.attrs["role"].join(tuple(of_draw), shared)))
+            found.append(batch.question.restricted(model.attrs["node"].join(tuple(of_draw), shared)))
         _SCORES[batch] = found
         return found
 

@@ -13,11 +13,11 @@ from .errors import Errors
 class SentenceDecoding(TextDecoding):
     @property
     def token_attributes(self) -> Any:
-        return ("sent_start",) if self.model.attrs["role"].unit == SENT else ()
+        return ("sent_start",) if self.model.attrs["node"].unit == SENT else ()
 
     def check_docs(self, docs: list[Doc]) -> None:
         """RAISES (ValueError): CRF470 for a Doc without sentences if sentences have scores."""
-        if self.model.attrs["role"].unit != SENT:
+        if self.model.attrs["node"].unit != SENT:
             return
         for doc in docs:
             if len(doc) > 1 and not doc.has_annotation("SENT_START"):

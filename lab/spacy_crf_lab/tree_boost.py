@@ -66,7 +66,7 @@ class TreeBoost(CRFOptimizer):
 
     def check_fit(self, pipe: Any) -> None:
         super().check_fit(pipe)
-        if not any(isinstance(node.attrs.get("role"), BoostedNode) for node in pipe.model.walk()):
+        if not any(isinstance(part.attrs.get("node"), BoostedNode) for part in pipe.model.walk()):
             what = f"the model of '{pipe.name}'"
             reason = "it has no trees that could grow"
             raise cant_train(self, what, reason, "spacy_crf.LBFGS.v1")

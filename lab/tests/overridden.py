@@ -59,7 +59,7 @@ def _modules(package: ModuleType) -> Iterator[ModuleType]:
 
 def _systems(owned: type) -> set[str]:
     """The system of a class; of a class that only other systems inherit from, these."""
-    heirs = {_system(each) for each in owned.__subclasses__()}
+    heirs = {_system(each) for each in owned.__subclasses__() if each.__module__.startswith("spacy_crf")}
     return heirs if heirs and _system(owned) not in ("plugin", *SYSTEMS) else {_system(owned)}
 
 

@@ -205,7 +205,7 @@ def test_evidence_counts_words_beside_links(nlp):
     cat, docs = nlp.get_pipe("crf_textcat"), [make(nlp, f"{NOTHING} apple", 1), make(nlp, "ship", 2, [1])]
     evidence = {span.text: value for span, value in cat.evidence(docs[0], "FRUIT")}
     assert max(evidence, key=evidence.get) == "apple" and evidence["apple"] > 0.05
-    reasons = cat.model.attrs["role"].reasons
+    reasons = cat.model.attrs["node"].reasons
     alone, linked = (reasons(cat.model, DocBatch(some)) for some in (docs[:1], docs))
     of_one = alone.of_units(np.array([0]))["evidence"]
     # With two labels, the words' share of the log-odds does not depend on what links say

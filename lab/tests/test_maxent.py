@@ -97,7 +97,7 @@ def test_weights_are_those_of_scikit_learn():
     nlp.update(examples, sgd=LBFGS(l2=0.3, iterations_per_step=300, tolerance=1e-10))
     tagger = nlp.get_pipe("crf_tagger")
     layer = tagger.model.get_ref("emissions")
-    features = layer.attrs["role"].features(layer)
+    features = layer.attrs["node"].features(layer)
     rows, columns = features.look_up([example.predicted for example in examples]).features["states"], tagger.tags()
     data = np.zeros((len(rows.starts) - 1, len(features.states.index)))
     data[np.repeat(np.arange(len(data)), np.diff(rows.starts)), rows.rows] = 1.0

@@ -73,16 +73,16 @@ def trained(kind, steps=3, examples=ner_examples, factory="crf_ner", of_pipe=Non
 
 def parts_of(pipe, docs):
     """The scores of each expert for all S states, by the definition: float64[k, T, S], [k, S, S], [k, S], [k, S]."""
-    model, role = pipe.model, pipe.model.attrs["role"]
+    model, node = pipe.model, pipe.model.attrs["node"]
     emissions = [layer.predict(docs).scores for layer in model.layers]
     n_states = pipe.decoding.n_states
     labels = pipe.decoding.state_labels
     found = []
-    for expert, own in enumerate(role.experts.columns):
-        scores = emissions[expert] if role.kind == "named" else emissions[0][:, own]
+    for expert, own in enumerate(node.experts.columns):
+        scores = emissions[expert] if node.kind == "named" else emissions[0][:, own]
         steps = model.get_param("transitions")[np.ix_(own, own)]
         found.append((scores, steps, model.get_param("first")[own], model.get_param("last")[own]))
-        if role.kind == "labels":  # states of other labels score as no label does
+        if node.kind == "labels":  # states of other labels score as no label does
             others = [y for y in range(n_states) if labels[y] not in ("O", pipe.labels[expert])]
             outside = labels.index("O")
             assert (scores[:, others] == scores[:, [outside]]).all() and len(others) > 1
@@ -109,7 +109,7 @@ def test_texts_may_have_as_many_tokens_as_the_experts_have_columns(kind):
     """Their scores were taken for transitions."""
     _, pipe, examples = trained(kind)
     doc = examples[0].reference
-    words = [doc[n % len(doc)].text for n in range(pipe.model.attrs["role"].experts.size)]
+    words = [doc[n % len(doc)].text for n in range(pipe.model.attrs["node"].experts.size)]
     docs = [Doc(doc.vocab, words), Doc(doc.vocab, [*words, "."])]
     found, longer = (pipe.model.predict([each]).emissions for each in docs)
     assert_allclose(found[:-2], longer[:-3], atol=1e-6)
@@ -137,7 +137,7 @@ def test_probabilities_are_products_of_those_of_the_experts(kind):
 def test_texts_with_as_many_tokens_as_experts_have_columns(kind):
     """The emissions of such a text have the shape of the transitions."""
     nlp, pipe, _ = trained(kind, steps=1)
-    n = pipe.model.attrs["role"].experts.size
+    n = pipe.model.attrs["node"].experts.size
     long, short = (Doc(nlp.vocab, words=["Ann", *(size - 1) * ["sings"]]) for size in (n, n - 1))
     assert_allclose(pipe.model.predict([long]).emissions[: n - 2], pipe.model.predict([short]).emissions[: n - 2])
 
@@ -195,7 +195,7 @@ def test_experts_learn_as_though_alone(kind):
 def test_an_expert_of_a_label_is_a_chain_that_knows_no_other():
     _nlp, pipe, examples = trained("labels", steps=1, iterations=60, weights="equal")
     assert pipe.model.get_param("shares").tolist() == [1.0, 1.0, 1.0]
-    role, docs = pipe.model.attrs["role"], [example.reference for example in examples]
+    node, docs = pipe.model.attrs["node"], [example.reference for example in examples]
     for expert, label in enumerate(pipe.labels):
         alone = spacy.blank("en")
         other = alone.add_pipe("crf_ner", config={"model": chain(emissions_of()), "scheme": pipe.cfg["scheme"]})
@@ -204,7 +204,7 @@ def test_an_expert_of_a_label_is_a_chain_that_knows_no_other():
             example.reference.set_ents([ent for ent in example.reference.ents if ent.label_ == label])
         alone.initialize(lambda copies=copies: copies)
         alone.update(copies, sgd=LBFGS(l2=0.01, iterations_per_step=60))
-        own = role.experts.states_of[expert]
+        own = node.experts.states_of[expert]
         found, expected = pipe.model.layers[0].predict(docs).scores[:, own], other.model.predict(docs).emissions
         assert_allclose(found - found[:, :1], expected - expected[:, :1], atol=0.05)
 
@@ -222,9 +222,9 @@ LAYOUTS = {"all": Experts.of_all(3, 4), "labels": Experts.of_labels(["O", "A", "
 def test_what_tells_the_weights_has_their_gradient(layout):
     experts = LAYOUTS[layout]
     _, pipe, _ = trained("random", steps=0)
-    model, role = pipe.model, pipe.model.attrs["role"]
+    model, node = pipe.model, pipe.model.attrs["node"]
     n_states, starts = experts.columns.shape[1], np.array([0, 3, 4, 4])
-    role.experts, every = experts, np.ones((n_states, n_states), bool)
+    node.experts, every = experts, np.ones((n_states, n_states), bool)
     every[1, 0] = False
     model.attrs["allowed"] = TransitionMask(every, every[0], every[0])
     clamp = np.random.default_rng(1).random((4, n_states)) < 0.3
@@ -265,11 +265,11 @@ def test_weights_are_the_likeliest_for_texts_that_are_held_out(kind):
 def test_when_the_optimizer_stops_experts_learn_from_all_texts(kind, caplog):
     nlp, pipe, examples = trained(kind, steps=1, iterations=5)
     optimizer = LBFGS(l2=0.01, iterations_per_step=4, max_iterations=8)
-    role, weights = pipe.model.attrs["role"], pipe.model.get_param("shares")
+    node, weights = pipe.model.attrs["node"], pipe.model.get_param("shares")
     nlp.update(examples, sgd=optimizer)
-    assert role.holds_out
+    assert node.holds_out
     nlp.update(examples, sgd=optimizer)  # eight iterations, and four of all texts
-    assert not role.holds_out and optimizer.iterations_made("crf_ner") == 4
+    assert not node.holds_out and optimizer.iterations_made("crf_ner") == 4
     before = pipe.model.get_param("shares").copy()
     for _ in range(6):
         nlp.update(examples, sgd=optimizer)
@@ -279,7 +279,7 @@ def test_when_the_optimizer_stops_experts_learn_from_all_texts(kind, caplog):
     every = CorpusObjective(pipe.model, pipe.loss, [pipe.training.data(examples)])
     assert objective.evaluate(objective.weights())[0] == pytest.approx(every.evaluate(every.weights())[0], abs=1e-4)
     pipe.training.begin()
-    assert role.holds_out
+    assert node.holds_out
 
 
 def test_equal_weights_hold_out_nothing():
@@ -362,7 +362,7 @@ def test_rules_in_training_hold_for_each_expert():
     rules["rules"] = [{"rule": "at_most", "label": "PER", "n": 1, "per": "sentence"}]
     _, pipe, examples = trained("random", of_pipe={"constraints": rules})
     data = pipe.training.data(examples)
-    assert (data.weights == 0.0).any() and data.structure.structures[0] is not pipe.model.attrs["role"].in_training()
+    assert (data.weights == 0.0).any() and data.structure.structures[0] is not pipe.model.attrs["node"].in_training()
     with pytest.raises(ValueError, match=r"CRF633: Component 'crf_ner': experts = \"labels\" can't learn from rules"):
         trained("labels", of_pipe={"constraints": rules})
 
@@ -401,7 +401,7 @@ def test_which_templates_experts_read():
     assert reads[:, 0].all() and reads.sum(axis=0).tolist() == [6, 3, 3] and (reads[:, 1] != reads[:, 2]).any()
     assert (reads == at_random(templates, n=3, share=0.5, seed=1)).all()
     _, pipe, _ = trained("positions", steps=0)
-    table, experts = pipe.sparse_features.states, pipe.model.attrs["role"].experts
+    table, experts = pipe.sparse_features.states, pipe.model.attrs["node"].experts
     for row in range(len(table.index)):
         [own] = by_position(parse_templates([table.index.name(row).split("=")[0].replace("bias", "bias")]))
         columns = table.pair_columns[table.pair_starts[row] : table.pair_starts[row + 1]]
@@ -415,7 +415,7 @@ def test_experts_of_kernels_and_fixed_layers_have_weights_of_their_own():
         "shapes": chain(emissions_of("shape[0]")),
     }
     nlp, pipe, examples = trained("named", experts=named, iterations=10)
-    assert [corpus_by(layer.attrs["role"], layer).__class__.__name__ for layer in pipe.model.layers] == [
+    assert [corpus_by(layer.attrs["node"], layer).__class__.__name__ for layer in pipe.model.layers] == [
         "SparseCorpus",
         "KernelCorpus",
         "SparseCorpus",

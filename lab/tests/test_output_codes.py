@@ -200,8 +200,8 @@ def test_product_is_the_product_of_all_chains(cascade):
     for node in model.walk():
         for name in node.param_names:
             node.set_param(name, rng.normal(size=node.get_param(name).shape).astype(np.float32))
-    role, units = model.attrs["role"], model.get_ref("emissions").predict([doc]).scores
-    shared = role.potentials(model, {name: model.get_param(name) for name in role.params})
+    node, units = model.attrs["node"], model.get_ref("emissions").predict([doc]).scores
+    shared = node.potentials(model, {name: model.get_param(name) for name in node.params})
     scores = BitScores(
         units, *(shared[name] for name in ("transitions", "first", "last")), np.zeros((0, 0, 0)), *2 * [None]
     )
@@ -230,16 +230,16 @@ def ones_of(scores, length, c, seen=()):
 def test_nearest_rows():
     texts = ["a/A b/B c/C d/D", "b/C a/D", "d/A a/A"]
     nlp, pipe, _ = tagger(texts, steps=3)
-    role, doc, codes = pipe.model.attrs["role"], Doc(nlp.vocab, words=["a", "c", "d"]), pipe.model.attrs["matrix"]
+    node, doc, codes = pipe.model.attrs["node"], Doc(nlp.vocab, words=["a", "c", "d"]), pipe.model.attrs["matrix"]
     units = pipe.model.get_ref("emissions").predict([doc]).scores
-    shared = [pipe.model.get_param(name).astype(float) for name in role.params]
+    shared = [pipe.model.get_param(name).astype(float) for name in node.params]
     scores = BitScores(units, *shared, np.zeros((0, 0, 0)), *2 * [None])
     ones, best = np.zeros(units.shape), np.zeros(units.shape)
     for c in range(units.shape[1]):
         ones[:, c], every = ones_of(scores, 3, c), itertools.product((0, 1), repeat=3)
         best[:, c] = max((score_of(scores, 0, 3, c, bits, ()), bits) for bits in every)[1]
     for decode, bits in (("marginals", ones), ("hamming", best)):
-        role.decode, role._latest = decode, None
+        node.decode, node._latest = decode, None
         found = pipe.model.predict([doc])
         np.testing.assert_allclose(found.emissions, -np.abs(bits[:, np.newaxis] - codes).sum(axis=2), atol=1e-6)
         assert not found.transitions.any() and not found.first.any() and not found.last.any()

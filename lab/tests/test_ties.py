@@ -386,8 +386,8 @@ def test_the_strength_of_ties():
     models = {strength: trained(graph(strength=strength)).get_pipe("crf_ner") for strength in (1.0, 0.1)}
     sizes = {}
     for strength, pipe in models.items():
-        role, tables = pipe.model.attrs["role"], pipe.model.get_param("tables")
-        effective = role.potentials(pipe.model, {name: pipe.model.get_param(name) for name in role.params})["tables"]
+        node, tables = pipe.model.attrs["node"], pipe.model.get_param("tables")
+        effective = node.potentials(pipe.model, {name: pipe.model.get_param(name) for name in node.params})["tables"]
         np.testing.assert_allclose(effective, strength * tables, rtol=1e-6)
         sizes[strength] = abs(effective).max()
         shown = [row.weight for row in pipe.weights() if row.feature == "repeats: bias"]

@@ -36,7 +36,7 @@ TABLES = {
     "parents": (
         "crf_textcat",
         _hierarchy,
-        lambda pipe: pipe.model.attrs["role"]._cliques["tree"].parents,
+        lambda pipe: pipe.model.attrs["node"]._cliques["tree"].parents,
         "tag:PRP$%24",
     ),
     "hidden": ("crf_ner", _latent, lambda pipe: pipe.model.attrs["hidden"], 2),

@@ -14,13 +14,13 @@ from .. import arrays
 from ..features.doc_batch import TOKEN, DocBatch, UnitRows
 from ..features.extractor import IndexBuilder
 from ..features.feature_index import FeatureIndex, HashedIndex, VectorIndex
-from ..models.architecture import TokenTerms
 from ..models.emissions import Emissions
 from ..models.named_weights import Feature, offset_of
 from ..models.neural import EncoderNode
 from ..models.node import Node
 from ..models.segments import EncodedSegments
 from ..models.sparse import SparseFeatures, SparseNode
+from ..models.structure import TokenTerms
 from ..types import Floats, SpanList, TokenFeatures
 from .explanation import Row
 from .weights import members_of, names_of
@@ -148,8 +148,8 @@ class LayerTerms:
 
 
 @singledispatch
-def read_layer(role: Node, layer: Model, docs: DocBatch) -> Optional[LayerTerms]:
-    """Read the output of a layer as terms, by the class of its role; None for layers whose output is no score.
+def read_layer(node: Node, layer: Model, docs: DocBatch) -> Optional[LayerTerms]:
+    """Read the output of a layer as terms, by the class of its node; None for layers whose output is no score.
 
     docs (DocBatch): A single Doc.
     """
@@ -157,9 +157,9 @@ def read_layer(role: Node, layer: Model, docs: DocBatch) -> Optional[LayerTerms]
 
 
 @read_layer.register
-def _(role: SparseNode, layer: Model, docs: DocBatch) -> LayerTerms:
+def _(node: SparseNode, layer: Model, docs: DocBatch) -> LayerTerms:
     """Terms of sparse features. Their sums are in double precision, while prediction sums in single precision."""
-    features: SparseFeatures = role.features(layer)
+    features: SparseFeatures = node.features(layer)
     units = None if features.unit is None else UnitRows.of(features.unit, docs.sequence_starts(), docs.bounds)
     features = features if units is None else features.of_unit(TOKEN)  # so each feature has a token
     found = features.look_up(docs)
@@ -250,7 +250,7 @@ def _named(features: SparseFeatures, docs: DocBatch, found: Any) -> tuple[Any, d
 
 
 @read_layer.register
-def _(role: EncoderNode, layer: Model, docs: DocBatch) -> LayerTerms:
+def _(node: EncoderNode, layer: Model, docs: DocBatch) -> LayerTerms:
     return read_whole(layer, docs, ENCODER)
 
 
@@ -293,9 +293,9 @@ def read_terms(given: TokenTerms, emissions: Emissions) -> LayerTerms:
 
 
 def _read_layers(model: Model, docs: DocBatch) -> list[LayerTerms]:
-    read = [read_layer(layer.attrs["role"], layer, docs) for layer in model.layers]
+    read = [read_layer(layer.attrs["node"], layer, docs) for layer in model.layers]
     found = [layer for layer in read if layer is not None]
-    given = model.attrs["role"].token_terms(model, tuple(layer.output for layer in found), docs)
+    given = model.attrs["node"].token_terms(model, tuple(layer.output for layer in found), docs)
     return found if given is None else [*found, read_terms(given, found[0].output)]
 
 
@@ -313,12 +313,12 @@ class Reading:
         models, shares = zip(*members_of(pipe.model))
         self._models = models
         self._shares = shares
-        nodes, weights, mixes = zip(*[model.attrs["role"].explained(model) for model in models])
-        self._architecture = nodes[0]
+        nodes, weights, mixes = zip(*[model.attrs["node"].explained(model) for model in models])
+        self._node = nodes[0]
         self._weights = weights
         self._mixes = mixes
         self._layers = [_read_layers(model, docs) for model in models]
-        params = self._architecture.params
+        params = self._node.params
         # Weights that all tokens share, summed over the members of a pool
         self.shared: dict[str, Any] = {
             name: sum(share * own[name] for share, own in zip(shares, self._weights)) for name in params
@@ -328,15 +328,15 @@ class Reading:
 
     def _join(self, outputs: list[tuple[Any, ...]]) -> Any:
         """Combine outputs of the layers of each member into scores."""
-        join = self._architecture.join
-        potentials = self._architecture.potentials
+        join = self._node.join
+        potentials = self._node.potentials
         found = [join(own, potentials(*member)) for own, *member in zip(outputs, self._models, self._weights)]
-        return found[0] if len(found) == 1 else self._architecture.weighted_sum(found, np.array(self._shares))
+        return found[0] if len(found) == 1 else self._node.weighted_sum(found, np.array(self._shares))
 
     def of_states(self, name: str, n_states: int) -> Floats:
         """The weights of a parameter for the states of labellings: float64[S, ...]."""
         weights = self.shared[name]
-        return weights[np.ix_(*weights.ndim * [self._architecture.places_of(np.arange(n_states))])]
+        return weights[np.ix_(*weights.ndim * [self._node.places_of(np.arange(n_states))])]
 
     @property
     def reads_docs(self) -> bool:
@@ -361,7 +361,7 @@ class Reading:
         """Yield the terms of all layers, each with the derivative with respect to its array, from that of the scores, and with
         the mix of its columns, see `Explained`."""
         for share, layers, outputs, mixes in zip(self._shares, self._layers, self._outputs, self._mixes):
-            for number, (layer, part) in enumerate(zip(layers, self._architecture.part(derivative, outputs))):
+            for number, (layer, part) in enumerate(zip(layers, self._node.part(derivative, outputs))):
                 for terms in layer.terms:
                     own = part
                     if isinstance(part, EncodedSegments):
@@ -397,17 +397,17 @@ class Reading:
 
     def names_of(self, parameter: Optional[str], states: tuple) -> tuple[str, ...]:
         """The names of states of features (None), or of a parameter."""
-        return tuple(self._tags[n] for n in self._architecture.named_states(self._model, parameter, states))
+        return tuple(self._tags[n] for n in self._node.named_states(self._model, parameter, states))
 
     def _shared_rows(self, derivative: Any, steps: Optional[list[Step]]) -> list[Row]:
         rows = []
         for token, before, after, use in steps or ():
-            place = tuple(self._architecture.places_of(np.array([before, after])))
+            place = tuple(self._node.places_of(np.array([before, after])))
             weight = float(self.shared["transitions"][place])
             tags = (self._tags[before], self._tags[after])
             feature = Feature.shared("transitions")
             rows.append(Row(*feature, token, token + 1, tags, 1.0, weight, use, weight * use))
-        for name, of_name in self._architecture.derivatives(derivative).items():
+        for name, of_name in self._node.derivatives(derivative).items():
             if name == "transitions" and steps is not None:
                 continue
             weights = self.shared[name]

@@ -68,11 +68,11 @@ def texts(
     def refuse(reason: str) -> ValueError:
         return ValueError(Errors.CRF840.format(name=pipe.name, reason=reason))
 
-    if pipe.model.attrs["role"].no_shares_of_texts is not None:
-        raise refuse(pipe.model.attrs["role"].no_shares_of_texts)
+    if pipe.model.attrs["node"].no_shares_of_texts is not None:
+        raise refuse(pipe.model.attrs["node"].no_shares_of_texts)
     if comparison.is_of_texts and "path" not in pipe.decoding.structure.answers:
         raise refuse("its hidden states are not known, so that scores are not sums of weights")
-    if not pipe.is_linear or not all(isinstance(layer.attrs["role"], SparseNode) for layer in pipe.model.layers):
+    if not pipe.is_linear or not all(isinstance(layer.attrs["node"], SparseNode) for layer in pipe.model.layers):
         raise refuse("it has scores other than those of sparse features, whose weights are sums over texts")
     if corpus is None:
         raise refuse("give the texts of the training: corpus=examples")
@@ -145,7 +145,7 @@ class LeftOut:
         pipe = pipe.learner
         if not getattr(pipe.loss, "smooth", True):
             reason = f"its loss {type(pipe.loss).__name__} has no second derivatives"
-        elif not pipe.model.attrs["role"].names_states(pipe.model):
+        elif not pipe.model.attrs["node"].names_states(pipe.model):
             reason = "annotation does not name its states, and training anew may end at another optimum"
         if reason is not None:
             raise ValueError(Errors.CRF834.format(name=pipe.name, reason=reason))
@@ -243,7 +243,7 @@ class Direction:
 
     def __init__(self, pipe: "CRFPipe", of_layers: dict[str, Floats], shared: dict[str, Floats]):
         self._pipe = pipe
-        self._architecture = pipe.model.attrs["role"]
+        self._node = pipe.model.attrs["node"]
         self.of_layers = of_layers
         self.shared = shared
 
@@ -252,15 +252,15 @@ class Direction:
         """Compute the uses of each weight in a sum of scores of texts, from the uses of each score."""
         model = pipe.model
         of_layers = {}
-        architecture = model.attrs["role"]
+        node = model.attrs["node"]
         found = _look_up(model, docs)
-        parts = architecture.part(derivative, _outputs(model, found, _learned(model)[0]))
+        parts = node.part(derivative, _outputs(model, found, _learned(model)[0]))
         for layer, one, part in zip(model.layers, found, parts):
             features = _features(layer)
             uses = {name: np.zeros(table.n_weights) for name, table in features.tables.items()}
             features.scatter(one, part, uses)
             of_layers.update(uses)
-        return cls(pipe, of_layers, architecture.derivatives(derivative))
+        return cls(pipe, of_layers, node.derivatives(derivative))
 
     def of_known(self) -> "Direction":
         """Remove the weights that are 0 from the direction."""
@@ -277,7 +277,7 @@ class Direction:
     def scores(self, docs: DocBatch) -> Any:
         """Compute the changes of the scores of texts along the direction."""
         found = _look_up(self._pipe.model, docs)
-        return self._architecture.join(_outputs(self._pipe.model, found, self.of_layers), self.shared)
+        return self._node.join(_outputs(self._pipe.model, found, self.of_layers), self.shared)
 
     def slopes(self, examples: list[Example]) -> Iterator[tuple[Example, float]]:
         """Yield each text with the derivative of its loss along the direction."""
@@ -302,37 +302,37 @@ class Direction:
                 continue
             of_doc, clamp = arrays.cut_document(scores, data.allowed, rows)
             weights = None if data.weights is None else data.weights[sequences]
-            structure = learner.model.attrs["role"].in_training()
+            structure = learner.model.attrs["node"].in_training()
             _, derivative, _ = learner.loss(structure, of_doc, clamp, weights=weights)
-            yield self._architecture.dot(derivative, arrays.cut_document(along, None, rows)[0])
+            yield self._node.dot(derivative, arrays.cut_document(along, None, rows)[0])
 
     def _slope(self, data: AnnotatedDocs) -> float:
         scores, along = self._both(data)
         soft = {} if data.soft is None else {"soft": data.soft}
         learner = self._pipe.learner
-        structure = data.structure or learner.model.attrs["role"].in_training()
+        structure = data.structure or learner.model.attrs["node"].in_training()
         _, derivative, _ = evaluate(learner.loss, structure, scores, data.allowed, weights=data.weights, **soft)
-        return self._architecture.dot(derivative, along)
+        return self._node.dot(derivative, along)
 
     def _both(self, data: AnnotatedDocs) -> tuple[Any, Any]:
         """The scores of texts, and their changes along the direction."""
         model = self._pipe.learner.model
         found = _look_up(model, DocBatch.of(data.docs))
         (of_layers, shared) = _learned(model)
-        join = model.attrs["role"].join
-        potentials = model.attrs["role"].potentials(model, shared)
+        join = model.attrs["node"].join
+        potentials = model.attrs["node"].potentials(model, shared)
         along = join(_outputs(model, found, self.of_layers), self.shared)
         return join(_outputs(model, found, of_layers), potentials), along
 
 
 def _features(layer: Model) -> SparseFeatures:
-    return layer.attrs["role"].features(layer)
+    return layer.attrs["node"].features(layer)
 
 
 def _learned(model: Model) -> tuple[dict[str, Floats], dict[str, Floats]]:
     """The learned weights of all layers, and the weights that all tokens share."""
     of_layers: Any = {name: layer.get_param(name) for layer in model.layers for name in _features(layer).tables}
-    shared: Any = {name: model.get_param(name) for name in model.attrs["role"].params}
+    shared: Any = {name: model.get_param(name) for name in model.attrs["node"].params}
     return of_layers, shared
 
 

@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 from thinc.api import Model
 
 from .. import checks
-from ..models.architecture import Architecture
 from ..models.named_weights import Block, Feature, templates_of
 from ..models.node import Node
 from ..models.pool import PoolNode, tell_members
 from ..models.sparse import SparseNode
+from ..models.structure import StructureNode
 from ..models.texts import OfTexts
 from .explanation import aligned, weights_table
 
@@ -29,7 +29,7 @@ _HEADS = ("weight", "for", "feature", "count")
 
 def members_of(model: Model) -> list[tuple[Model, float]]:
     """The members of a component's model if it is a pool, else the model itself, each with its share."""
-    if not isinstance(model.attrs["role"], PoolNode):
+    if not isinstance(model.attrs["node"], PoolNode):
         return [(model, 1.0)]
     tell_members(model)
     shares: Any = model.get_param("shares")
@@ -78,15 +78,15 @@ class WeightRows(list[WeightRow]):
 
 
 @singledispatch
-def blocks_of(role: Node, model: Model) -> Iterator[Block]:
-    """Yield the weights of a model or layer that have names (an encoder's have none), by the class of its role. Those of layers
+def blocks_of(node: Node, model: Model) -> Iterator[Block]:
+    """Yield the weights of a model or layer that have names (an encoder's have none), by the class of its node. Those of layers
     have the columns of the layer as states."""
     yield from ()
 
 
 @blocks_of.register
-def _(role: SparseNode, model: Model) -> Iterator[Block]:
-    features = role.features(model)
+def _(node: SparseNode, model: Model) -> Iterator[Block]:
+    features = node.features(model)
     for name, table in features.tables.items():
         rows = table.rows_of_pairs()
         columns = table.pair_columns.astype(np.int64)
@@ -96,12 +96,12 @@ def _(role: SparseNode, model: Model) -> Iterator[Block]:
 
 
 @blocks_of.register
-def _(role: Architecture, model: Model) -> Iterator[Block]:
+def _(node: StructureNode, model: Model) -> Iterator[Block]:
     for layer in model.layers:
-        for block in blocks_of(layer.attrs["role"], layer):
-            yield block._replace(states=role.named_states(model, None, block.states))
-    for name, mask in role.weighed(model).items():
-        own = role.weight_blocks(model, name)
+        for block in blocks_of(layer.attrs["node"], layer):
+            yield block._replace(states=node.named_states(model, None, block.states))
+    for name, mask in node.weighed(model).items():
+        own = node.weight_blocks(model, name)
         yield from [shared_block(model, name, mask)] if own is None else own
 
 
@@ -109,22 +109,22 @@ def shared_block(model: Model, name: str, mask: NDArray[np.bool_]) -> Block:
     """The weights of a parameter that all tokens share."""
     places = np.nonzero(mask)
     rows, places = (places[0], places[1:]) if name == "lengths" else (np.zeros_like(places[0]), places)
-    states = model.attrs["role"].named_states(model, name, places)
+    states = model.attrs["node"].named_states(model, name, places)
     weights: Any = model.get_param(name)
     return Block(name, weights[mask], states, rows, partial(Feature.shared, name))
 
 
 @blocks_of.register
-def _(role: PoolNode, model: Model) -> Iterator[Block]:
+def _(node: PoolNode, model: Model) -> Iterator[Block]:
     """Weights of members, times their shares."""
     for member, share in members_of(model):
-        for block in blocks_of(member.attrs["role"], member):
+        for block in blocks_of(member.attrs["node"], member):
             yield block._replace(weights=share * block.weights)
 
 
 def blocks(pipe: "CRFPipe") -> Iterator[Block]:
     """Yield all weights of a component that have names."""
-    return blocks_of(pipe.model.attrs["role"], pipe.model)
+    return blocks_of(pipe.model.attrs["node"], pipe.model)
 
 
 def weights(pipe: "CRFPipe", label: Optional[str] = None, top: Optional[int] = None) -> list[WeightRow]:
@@ -164,7 +164,7 @@ def _row(block: Block, n: int, tags: list[str]) -> WeightRow:
 
 def names_of(pipe: "CRFPipe") -> list[str]:
     """Names of the states, of the start of a sequence, and of the parts of states that have weights of their own."""
-    return [*pipe.decoding.state_names(), FRONT, *pipe.model.attrs["role"].part_names]
+    return [*pipe.decoding.state_names(), FRONT, *pipe.model.attrs["node"].part_names]
 
 
 def _states_of(pipe: "CRFPipe", label: Optional[str]) -> NDArray[np.bool_]:
@@ -267,9 +267,9 @@ def _transitions(pipe: "CRFPipe") -> dict[str, Any]:
     """Weights of the transition from each tag (row) to each tag (column), and of the first and the last tag of a sequence; None
     for transitions that never occur."""
     members: list[Any] = members_of(pipe.model)
-    if isinstance(members[0][0].attrs["role"], OfTexts):
+    if isinstance(members[0][0].attrs["node"], OfTexts):
         return {}  # of texts, whose weights are among the others
-    nodes, every, _ = zip(*[model.attrs["role"].explained(model) for model, _ in members])
+    nodes, every, _ = zip(*[model.attrs["node"].explained(model) for model, _ in members])
     possible = nodes[0].possible(members[0][0])
     found = {}
     for name in ("transitions", "first", "last"):

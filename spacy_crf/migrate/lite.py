@@ -85,7 +85,7 @@ def export_lite(
     """
     pipe = _exported(nlp, component)
     model = pipe.model
-    node = pipe.model.attrs["role"]
+    node = pipe.model.attrs["node"]
     kind = _KINDS[pipe.model.name]
     _check_settings(pipe)
     exporter = _Exporter(pipe.name, nlp.vocab, columns, prune, bits)
@@ -150,7 +150,7 @@ def _check_settings(pipe: Any) -> None:
     """RAISES (ValueError): CRF791 for scores of other than sparse features, a first stage, a set of chains, or another decode."""
     decode = pipe.cfg.get("decode", "viterbi")
     reads = [table.index for features in pipe.feature_stores for table in features.tables.values()]
-    reads += [layer.attrs["role"] for layer in pipe.model.layers]
+    reads += [layer.attrs["node"] for layer in pipe.model.layers]
     is_sparse = all(isinstance(read, (FeatureIndex, SparseNode)) for read in reads)
     for is_so, what, how in (
         (not pipe.is_linear, "an encoder", "Train it on sparse features, by spacy_crf.SparseEmissions.v1"),
@@ -206,7 +206,7 @@ class _Exporter:
 
     def reader(self, layer: Any) -> dict[str, Any]:
         """The tables of one layer of the model. RAISES (ValueError): CRF791 for templates that lite can't read."""
-        features = layer.attrs[layer.attrs["role"].attr]
+        features = layer.attrs[layer.attrs["node"].attr]
         chosen = features.feature_set
         places = {}
         if hasattr(chosen, "span_items"):

@@ -82,7 +82,7 @@ def _set_weights(component: LearningPipe, model: ForeignModel, native: Native) -
     chain: Any = component.model
     n_states = len(labels)
     [emissions] = chain.layers
-    chain.attrs["role"].resize(chain, n_states)
+    chain.attrs["node"].resize(chain, n_states)
     tables = {}
     old = emissions.attrs["features"]
     for name, source, weighted, lines in (

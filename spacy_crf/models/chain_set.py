@@ -13,10 +13,10 @@ from .. import arrays, checks
 from ..features.doc_batch import DocBatch
 from ..inference.chain_set import add_states, of_states
 from ..types import Ints
-from .architecture import Architecture, SharedScores, StructureModel, TokenTerms
 from .linear_chain import ChainNode
 from .node import no_backprop
 from .semi_markov import SegmentsNode
+from .structure import SharedScores, StructureModel, StructureNode, TokenTerms
 
 
 def ChainSet(inner: Model[list[Doc], Any]) -> Model[list[Doc], Any]:
@@ -30,13 +30,13 @@ def ChainSet(inner: Model[list[Doc], Any]) -> Model[list[Doc], Any]:
 
 def check_inner(owner: str, setting: str, model: Any) -> Model:
     """RAISES (ValueError): CRF020 for a model that cannot score a set of chains."""
-    node = getattr(model, "attrs", {}).get("role")
+    node = getattr(model, "attrs", {}).get("node")
     usual = type(getattr(node, "of", node)) in (ChainNode, SegmentsNode)
     checks.expect(usual, owner, setting, getattr(model, "name", model), "a LinearChain or a SemiMarkov")
     return model
 
 
-class ChainOfSet(Architecture):
+class ChainOfSet(StructureNode):
     """Node of one chain. Scores are those of its states; outputs of layers, and weights, are those of all states.
 
     whole (Model): The model of the set. states (int64[S_c]): The states of the chain in it.
@@ -46,8 +46,8 @@ class ChainOfSet(Architecture):
         super().__init__()
         self.whole = whole
         self.states = states
-        of = whole.attrs["role"]
-        self.of: Architecture = of
+        of = whole.attrs["node"]
+        self.of: StructureNode = of
         self.gives = of.gives
         self.structure = of.structure
         self.labelled = of.labelled
@@ -105,7 +105,7 @@ class _ChainModel(StructureModel):
 
     def __init__(self, whole: Model, node: ChainOfSet):
         refs: dict[str, Optional[Model]] = {name: whole.get_ref(name) for name in whole.ref_names}
-        attrs = {**whole.attrs, "role": node}
+        attrs = {**whole.attrs, "node": node}
         super().__init__("chain", _forward, layers=whole.layers, refs=refs, attrs=attrs, ops=NumpyOps())
         self.id = whole.id
         self._params = whole._params
@@ -118,7 +118,7 @@ def chain_of(whole: Model, states: Ints) -> Model:
 
 
 def _forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Any, Callable]:
-    node: ChainOfSet = model.attrs["role"]
+    node: ChainOfSet = model.attrs["node"]
     given = node.given
     scores = given[1] if given is not None and len(docs) == 1 and docs[0] is given[0] else node.whole.predict(docs)
     return of_states(scores, node.states), no_backprop

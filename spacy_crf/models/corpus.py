@@ -414,7 +414,7 @@ class DensePass:
     def __init__(self, corpus: DenseCorpus, weights: dict[str, Floats]):
         self._corpus = corpus
         self._weights = weights
-        self._role = corpus.layer.attrs["role"]
+        self._role = corpus.layer.attrs["node"]
         self._gradients = {name: np.zeros(array.shape) for name, array in weights.items()}
 
     def score(self, number: int) -> Any:
@@ -432,16 +432,16 @@ class DensePass:
 
 
 @singledispatch
-def corpus_by(role: Node, layer: Model) -> Any:
-    """New storage for what a layer reads of a corpus, by the class of its role; for its methods see `SparseCorpus`."""
+def corpus_by(node: Node, layer: Model) -> Any:
+    """New storage for what a layer reads of a corpus, by the class of its node; for its methods see `SparseCorpus`."""
     raise NotImplementedError
 
 
 @corpus_by.register
-def _(role: SparseNode, layer: Model) -> SparseCorpus:
-    return SparseCorpus(role.features(layer))
+def _(node: SparseNode, layer: Model) -> SparseCorpus:
+    return SparseCorpus(node.features(layer))
 
 
 @corpus_by.register
-def _(role: EncoderNode, layer: Model) -> DenseCorpus:
+def _(node: EncoderNode, layer: Model) -> DenseCorpus:
     return DenseCorpus(layer)

@@ -189,7 +189,7 @@ def _hashed_init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] =
     if X is None or Y is None:
         return
     n_tags = Sizes(*Y).n_states
-    model.attrs["role"].resize(model, n_tags)
+    model.attrs["node"].resize(model, n_tags)
     features: EmissionFeatures = model.attrs["features"]
     is_new = len(features.states.index) != model.attrs["rows"]
     if is_new:

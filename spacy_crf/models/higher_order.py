@@ -17,23 +17,23 @@ from ..arrays import per_position, states_of
 from ..errors import Errors
 from ..inference.higher_order import HigherOrder as HigherOrderInference
 from ..inference.pruned_lattice import MOST, HigherOrderScores, Orders, indexed, key_of, tags_of_keys
-from .architecture import Architecture, SharedScores, build
 from .emissions import Emissions, check_emissions
 from .label_parts import NAMED, LabelParts, TagParts
 from .named_weights import Block, Feature
 from .node import AnnotatedDocs, Batches, check_array, check_equal, set_moved
+from .structure import SharedScores, StructureNode, build
 
 _SLOWLY = 0.05  # weight of the latest batch in the running averages of thresholds
 _MOST_GRAMS = 1 << 24  # largest number of n-grams with a weight
 _MOST_TAGS = 1 << 15  # keys of four tags are numbers of 63 bits
 
 
-class HigherOrderNode(Architecture):
+class HigherOrderNode(StructureNode):
     """Node of a chain of higher order. Attributes: "keys", the n-grams with a weight, and "thresholds", which prune lattices."""
 
     gives = HigherOrderScores
-    params = (*Architecture.params, "grams")
-    learned = (*Architecture.learned, "keys", "thresholds", "parts")
+    params = (*StructureNode.params, "grams")
+    learned = (*StructureNode.learned, "keys", "thresholds", "parts")
     meaning = ("order",)
     structure = HigherOrderInference()
     walks = False

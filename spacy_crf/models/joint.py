@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 from thinc.api import Model
 
 from .. import checks
-from .architecture import Architecture, StructureModel, build
 from .emissions import Emissions
 from .node import gives
 from .sparse import SparseNode
+from .structure import StructureModel, StructureNode, build
 
 if TYPE_CHECKING:
     from .neural import EncoderNode
@@ -72,9 +72,9 @@ def scored_tokens(
     if emissions is not None or tok2vec is None:
         must = "sparse emissions, such as spacy_crf.SparseEmissions.v1; or nothing, with an encoder as tok2vec"
         given: Any = emissions
-        is_sparse = gives(given) is Emissions and isinstance(given.attrs["role"], SparseNode)
+        is_sparse = gives(given) is Emissions and isinstance(given.attrs["node"], SparseNode)
         # Others, such as those of kernels, stand alone in a chain
-        is_fixed = gives(given) is Emissions and given.attrs["role"].is_linear and tok2vec is None and of is None
+        is_fixed = gives(given) is Emissions and given.attrs["node"].is_linear and tok2vec is None and of is None
         checks.expect(is_sparse or is_fixed, owner, "emissions", emissions, must)
         layers["emissions"] = given
     if tok2vec is not None:
@@ -95,21 +95,21 @@ def scored_tokens(
 
 
 def put_together(
-    name: str, make_role: Callable[[], Architecture], layers: dict[str, Model], joint: Joint, **attrs: Any
+    name: str, make_node: Callable[[], StructureNode], layers: dict[str, Model], joint: Joint, **attrs: Any
 ) -> StructureModel:
     """A model of the sum of some layers, given by name, or a pool of a model of sparse features and a model of an encoder.
 
-    make_role (Callable): Makes the node of each model. attrs: Attributes of the model.
+    make_node (Callable): Makes the node of each model. attrs: Attributes of the model.
     """
     if joint.mode != "pool":
         rate = {"lr_scale": joint.chain_rate} if "encoder" in layers else {}
-        return build(name, make_role(), layers, **attrs, **rate)
+        return build(name, make_node(), layers, **attrs, **rate)
     from .pool import make_pool  # few models are pools
 
     encoder = {"encoder": layers["encoder"]}
     sparse = {part: layer for part, layer in layers.items() if part != "encoder"}
     members = [
-        build(name, make_role(), sparse, lr_scale=joint.sparse_rate, **attrs),
-        build(name, make_role(), encoder, lr_scale=joint.chain_rate, **attrs),
+        build(name, make_node(), sparse, lr_scale=joint.sparse_rate, **attrs),
+        build(name, make_node(), encoder, lr_scale=joint.chain_rate, **attrs),
     ]
-    return make_pool(make_role, members, held_out=joint.held_out, lr_scale=joint.chain_rate)
+    return make_pool(make_node, members, held_out=joint.held_out, lr_scale=joint.chain_rate)

@@ -13,12 +13,12 @@ from .. import checks
 from ..arrays import per_position
 from ..inference.linear_chain import LinearChain as LinearChainInference
 from ..types import ChainScores
-from .architecture import Architecture, SharedScores
 from .emissions import Emissions, total
 from .joint import put_together, scored_tokens
+from .structure import SharedScores, StructureNode
 
 
-class ChainNode(Architecture):
+class ChainNode(StructureNode):
     gives = ChainScores
     structure = LinearChainInference()
 

@@ -33,8 +33,8 @@ from ..features.feature_index import CountingTable
 from ..inference.scaling import order_of
 from ..kernels.hashing import hash_rows
 from ..types import Bools, Floats, Ints
-from .architecture import SharedScores
 from .sparse import VECTORS
+from .structure import SharedScores
 from .weights import Weights
 
 # Equal sums of random numbers indicate weights of the same scores: by chance both sums are equal once in 2**60 or more

@@ -93,14 +93,14 @@ def Tok2VecEmissions(tok2vec: Model[list[Doc], list[Floats2d]]) -> Model[list[Do
 
 
 def encoder_emissions(
-    owner: str, tok2vec: Any, hidden_width: int = 0, role: Optional[EncoderNode] = None
+    owner: str, tok2vec: Any, hidden_width: int = 0, node: Optional[EncoderNode] = None
 ) -> Model[list[Doc], Any]:
     """Make a layer of the architecture `owner` that computes scores from the vectors of an encoder.
 
     hidden_width (int): Width of a hidden layer between encoder and scores, 0 for none.
-    role (EncoderNode): Turns the scores into the output; by default into emissions.
+    node (EncoderNode): Turns the scores into the output; by default into emissions.
     """
-    role = role or EncoderNode()
+    node = node or EncoderNode()
     is_encoder = isinstance(tok2vec, Model) and tok2vec.has_dim("nO") is not False
     checks.expect(is_encoder, owner, "tok2vec", tok2vec, "an encoder with the dimension nO")
     width = checks.count(owner, "hidden_width", hidden_width, least=0, most=1 << 16)
@@ -112,14 +112,14 @@ def encoder_emissions(
         init=_init,
         layers=[tok2vec, *hidden, output],
         refs={"tok2vec": tok2vec, "output": output},
-        attrs={"role": role, **dict.fromkeys(role.learned)},
+        attrs={"node": node, **dict.fromkeys(node.learned)},
     )
 
 
 def _forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Any, Callable]:
-    role: EncoderNode = model.attrs["role"]
+    node: EncoderNode = model.attrs["node"]
     encoder, *dense = model.layers
-    vectors, backprop_vectors = encoder(docs, is_train and role.learns)
+    vectors, backprop_vectors = encoder(docs, is_train and node.learns)
     lengths = [len(vector) for vector in vectors]
     backprops = []
     flat = model.ops.flatten(vectors)
@@ -130,14 +130,14 @@ def _forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Any, Callab
     scores = np.ascontiguousarray(model.ops.to_numpy(flat), dtype=np.float64)
 
     def backprop(d_output: Any) -> list[Doc]:
-        joined: Any = role.join(d_output).astype(np.float32)
+        joined: Any = node.join(d_output).astype(np.float32)
         d_flat: Any = model.ops.asarray2f(joined)
         for backprop_layer in reversed(backprops):
             d_flat = backprop_layer(d_flat)
         ops: Any = model.ops
-        return backprop_vectors(ops.unflatten(d_flat, lengths)) if role.learns else []
+        return backprop_vectors(ops.unflatten(d_flat, lengths)) if node.learns else []
 
-    return role.split(model, scores, batch.sequence_starts()), backprop
+    return node.split(model, scores, batch.sequence_starts()), backprop
 
 
 def _init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) -> None:
@@ -145,10 +145,10 @@ def _init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) 
     output = model.get_ref("output")
     if X is None or Y is None:
         return
-    role = model.attrs["role"]
+    node = model.attrs["node"]
     sizes = Sizes(*Y)
-    role.measure(model, sizes)
-    role.resize(model, sizes.n_states)
+    node.measure(model, sizes)
+    node.resize(model, sizes.n_states)
     if output.has_param("W"):
         return
     encoder, *dense = model.layers

@@ -66,7 +66,7 @@ class Sizes(NamedTuple):
 
 
 class Node:
-    """Base of the objects in ``attrs["role"]`` of the models of this package."""
+    """Base of the objects in ``attrs["node"]`` of the models of this package."""
 
     gives: type  # type of the output
     learned: tuple[str, ...] = ()  # attributes that training sets, which are saved
@@ -162,7 +162,7 @@ class Node:
 
 def gives(model: Any) -> Optional[type]:
     """Type of a model's output. RETURNS (type): None for models of other packages."""
-    node = model.attrs.get("role") if isinstance(model, Model) else None
+    node = model.attrs.get("node") if isinstance(model, Model) else None
     return None if node is None else node.gives
 
 
@@ -173,20 +173,20 @@ def no_backprop(d_output: Any) -> list[Doc]:
 
 def forget(model: Model) -> None:
     """Return a model to its state before training. Settings such as gazetteers stay."""
-    for node in model.walk():
-        if "role" in node.attrs:
-            node.attrs["role"].forget(node)
+    for part in model.walk():
+        if "node" in part.attrs:
+            part.attrs["node"].forget(part)
 
 
 # ------------------------------------------------------------------------------------------ layout of parameters
 
 
-def unset(node: Model) -> None:
+def unset(model: Model) -> None:
     """Remove the parameters of a node; a gradient that waits for its step becomes empty."""
-    for name in node.param_names:
-        node.set_param(name, None)
-        if node.has_grad(name):
-            node.set_grad(name, node.ops.alloc((0,) * node.get_grad(name).ndim))
+    for name in model.param_names:
+        model.set_param(name, None)
+        if model.has_grad(name):
+            model.set_grad(name, model.ops.alloc((0,) * model.get_grad(name).ndim))
 
 
 def set_moved(model: Model, name: str, move: Callable[[NDArray], NDArray]) -> None:

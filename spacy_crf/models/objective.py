@@ -43,9 +43,9 @@ class CorpusObjective(Weights):
     def __init__(self, model: Model, loss: LabelledLoss, corpus: Iterable[AnnotatedDocs]):
         super().__init__(model)
         self._loss: Any = loss
-        self._structure = self.architecture.in_training().with_threads(default_threads())
+        self._structure = self.node.in_training().with_threads(default_threads())
         self._annotation: list[_BatchAnnotation] = []
-        self._layers: list[Any] = [corpus_by(layer.attrs["role"], layer) for layer in model.layers]
+        self._layers: list[Any] = [corpus_by(layer.attrs["node"], layer) for layer in model.layers]
         for batch in corpus:
             annotation = _BatchAnnotation(PackedClamp.of(batch.allowed), batch.weights, batch.structure, batch.soft)
             self._annotation.append(annotation)
@@ -69,7 +69,7 @@ class CorpusObjective(Weights):
 
         RETURNS (bool): Whether any labellings are pruned.
         """
-        if not self._remembering and self.architecture.leaves_out(self._model):
+        if not self._remembering and self.node.leaves_out(self._model):
             self._remembering = [self._structure.remembering() for _ in self._annotation]
         remembering: list[Any] = self._remembering
         for structure in remembering:
@@ -153,15 +153,15 @@ class CorpusObjective(Weights):
         """Shorten passes: states that training cannot distinguish are merged as long as their weights are equal. Values and
         gradients do not change.
         """
-        [layer, *others], architecture = self._layers, self.architecture
+        [layer, *others], node = self._layers, self.node
         plain = type(self._loss) in _SUMS and not self._loss.cost and not self._loss.label_weights
         of_clamps = all(_is_of_masks(block.structure) and block.soft is None for block in self._annotation)
         of_states = isinstance(layer, SparseCorpus) and layer.is_of_single_states
-        if others or not (plain and of_clamps and of_states and type(architecture) in _MERGED):
+        if others or not (plain and of_clamps and of_states and type(node) in _MERGED):
             return
         features: Any = layer.features
         is_known = np.bincount(features.states.pair_columns, minlength=self.n_states) > 0
-        merged = MergedStates(architecture.possible(self._model), architecture.weighed(self._model), is_known)
+        merged = MergedStates(node.possible(self._model), node.weighed(self._model), is_known)
         if np.array_equal(merged.of, np.arange(len(merged.of))):
             return
         clamps = (block.clamp.unpacked() for block in self._annotation)
@@ -215,9 +215,9 @@ class CorpusObjective(Weights):
         loss = self._loss if loss is None else loss
         self.losses: list[Floats] = [np.zeros(0)] * self.n_batches
         of_layers, own = self.split(weights)
-        architecture = self.architecture
+        node = self.node
         threads = self._structure.threads
-        shared = architecture.potentials(self._model, own)
+        shared = node.potentials(self._model, own)
         if self._merged is not None and not self._merged[0].holds(shared):  # these weights are not equal any more
             (merged, features), self._merged = self._merged, None
             self._move_states(features, merged.of)
@@ -234,7 +234,7 @@ class CorpusObjective(Weights):
         def differentiate(number: int):
             annotation = self._annotation[number]
             outputs = tuple(of_layer.score(number) for of_layer in passes)
-            scores = architecture.join(outputs, shared)
+            scores = node.join(outputs, shared)
             structure = annotation.structure or structures[number]
             clamp = annotation.clamp.unpacked()
             soft = {} if annotation.soft is None else {"soft": annotation.soft}
@@ -244,15 +244,15 @@ class CorpusObjective(Weights):
             told = {"weights": of_sequences, **soft}
             losses, d_scores, impossible = evaluate(loss, structure, scores, clamp, **told)
             self.losses[number] = losses
-            d_own = architecture.derivatives(d_scores)
-            d_outputs = architecture.part(d_scores, outputs)
+            d_own = node.derivatives(d_scores)
+            d_outputs = node.part(d_scores, outputs)
             return losses, impossible, d_own, d_outputs, d_scores
 
         for first in range(0, self.n_batches, _GROUP):
             numbers = range(first, min(first + _GROUP, self.n_batches))
             derivatives = []
             for losses, impossible, d_own, d_outputs, d_scores in run_chunks(differentiate, numbers, threads):
-                architecture.learn(self._model, [d_scores])
+                node.learn(self._model, [d_scores])
                 value += float(losses.sum())
                 n_impossible += int(impossible.sum())
                 for name, derivative in d_own.items():
@@ -289,8 +289,8 @@ class CorpusObjective(Weights):
         """A function that gives the scores of a batch at weights (float64[n]), for models whose states are not merged."""
         of_layers, own = self.split(weights)
         passes = self._passes(of_layers)
-        shared = self.architecture.potentials(self._model, own)
-        return lambda number: self.architecture.join(tuple(of_layer.score(number) for of_layer in passes), shared)
+        shared = self.node.potentials(self._model, own)
+        return lambda number: self.node.join(tuple(of_layer.score(number) for of_layer in passes), shared)
 
 
 def _is_of_masks(structure: Any) -> bool:

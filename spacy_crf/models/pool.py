@@ -19,8 +19,8 @@ from ..features.doc_batch import DocBatch
 from ..inference.chain_set import evaluate
 from ..losses.clamped import LogLikelihood
 from ..types import Bools, Floats, Ints
-from .architecture import Architecture, StructureModel
 from .node import Batches, Node, check_weights, no_backprop
+from .structure import StructureModel, StructureNode
 
 _SHARED = ("allowed", "longest")  # attributes that the component sets, for all members
 
@@ -42,7 +42,7 @@ class PoolNode(Node):
 
     is_linear = False
 
-    def __init__(self, of: Architecture):
+    def __init__(self, of: StructureNode):
         self.holds_out = True  # whether some texts train no member
         self.at_rest = 0  # number of members, from the first, that are not trained now
         self.of = of
@@ -58,12 +58,12 @@ class PoolNode(Node):
             initialization.find_optimum()
 
     def n_states(self, model: Model) -> Optional[int]:
-        return model.layers[0].attrs["role"].n_states(model.layers[0])
+        return model.layers[0].attrs["node"].n_states(model.layers[0])
 
     def resize(self, model: Model, n_states: int) -> None:
         tell_members(model)
         for member in model.layers:
-            member.attrs["role"].resize(member, n_states)
+            member.attrs["node"].resize(member, n_states)
         for name in self.learned:
             model.attrs[name] = model.layers[0].attrs[name]
 
@@ -74,14 +74,14 @@ class PoolNode(Node):
         check_weights(model, {"shares": (len(model.layers),)})
 
 
-def make_pool(make_role: Callable[[], Architecture], members: Sequence[Model], **attrs: Any) -> StructureModel:
-    """A pool of models whose nodes `make_role` makes. attrs: Attributes of the pool."""
-    role = make_role()
+def make_pool(make_node: Callable[[], StructureNode], members: Sequence[Model], **attrs: Any) -> StructureModel:
+    """A pool of models whose nodes `make_node` makes. attrs: Attributes of the pool."""
+    node = make_node()
     refs: dict[str, Optional[Model]] = {part: member.get_ref(part) for member in members for part in member.ref_names}
     attrs = {
         **attrs,
-        "role": PoolNode(role),
-        **{attr: members[0].attrs[attr] for attr in (*_SHARED, *role.meaning) if attr in members[0].attrs},
+        "node": PoolNode(node),
+        **{attr: members[0].attrs[attr] for attr in (*_SHARED, *node.meaning) if attr in members[0].attrs},
     }
     params: dict[str, Any] = {"shares": None}
     return StructureModel(
@@ -96,25 +96,25 @@ def tell_members(model: Model) -> None:
 
 
 def _forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Any, Callable]:
-    role: PoolNode = model.attrs["role"]
+    node: PoolNode = model.attrs["node"]
     tell_members(model)
-    rest = role.at_rest
+    rest = node.at_rest
     both = [member(docs, is_train and number >= rest) for number, member in enumerate(model.layers)]
     outputs, backprops = zip(*both)
     shares: Any = model.get_param("shares")
-    total = role.of.weighted_sum(outputs, shares.astype(np.float64))
+    total = node.of.weighted_sum(outputs, shares.astype(np.float64))
     if not is_train:
         return total, no_backprop
 
     def backprop(d_scores: Pooled) -> list[Doc]:
         if d_scores.held_out.any():  # a gradient of zeros would let weight decay shrink the shares
-            d_shares: Any = np.array([role.of.dot(d_scores.pool, output) for output in outputs], dtype=np.float32)
+            d_shares: Any = np.array([node.of.dot(d_scores.pool, output) for output in outputs], dtype=np.float32)
             model.inc_grad("shares", d_shares)
         for backprop_member, d_member in zip(backprops[rest:], d_scores.members):
             backprop_member(d_member)
         return []
 
-    share = model.attrs["held_out"] if role.holds_out else 0.0
+    share = model.attrs["held_out"] if node.holds_out else 0.0
     return Pooled(outputs[rest:], total, held_out_sequences(docs, total.starts, share)), backprop
 
 
@@ -154,11 +154,11 @@ def pooled_loss(
 
 def wake(model: Model, *, holds_out: bool) -> None:
     """Train all members from here on, if the model is a pool, and hold out some texts or none."""
-    role = model.attrs["role"]
-    if hasattr(role, "holds_out"):
-        role.holds_out = holds_out
-    if isinstance(role, PoolNode):
-        role.at_rest = 0
+    node = model.attrs["node"]
+    if hasattr(node, "holds_out"):
+        node.holds_out = holds_out
+    if isinstance(node, PoolNode):
+        node.at_rest = 0
 
 
 def held_out_sequences(docs: list[Doc], starts: Ints, share: float) -> Bools:

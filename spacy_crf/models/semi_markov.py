@@ -17,22 +17,22 @@ from ..checks import ByLabel
 from ..inference.semi_markov import SemiMarkov as SemiMarkovInference
 from ..inference.semi_markov import begins_of, list_spans
 from ..types import SegmentScores
-from .architecture import Architecture, SharedScores
 from .emissions import Emissions, total
 from .joint import put_together, scored_tokens
 from .node import check_array, check_equal, gives
 from .segments import EncodedSegments, SegmentEncoderNode, SpanScores, part_of_spans, total_of_spans
+from .structure import SharedScores, StructureNode
 
 _MOST_TOKENS = 1 << 16  # of a segment: every length has a row in tables
 LongestSegment = Union[None, int, float, ByLabel]
 
 
-class SegmentsNode(Architecture):
+class SegmentsNode(StructureNode):
     """Node of a semi-Markov chain: any segment may follow any other. The attribute "longest" has the longest segments."""
 
     gives = SegmentScores
-    params = (*Architecture.params, "lengths")
-    learned = (*Architecture.learned, "longest")
+    params = (*StructureNode.params, "lengths")
+    learned = (*StructureNode.learned, "longest")
     meaning = ("longest_segment",)
     structure = SemiMarkovInference()
     labelled = "segments"
@@ -77,7 +77,7 @@ class SegmentsNode(Architecture):
     def possible(self, model: Model) -> SharedScores:
         longest = model.attrs["longest"]
         lengths = np.arange(1, self.longest(model) + 1)[:, np.newaxis] <= longest
-        return {**dict.fromkeys(Architecture.params, np.True_), "lengths": lengths}
+        return {**dict.fromkeys(StructureNode.params, np.True_), "lengths": lengths}
 
     def weighed(self, model: Model) -> SharedScores:
         """Possible scores that have a weight; lengths of segments other than ``O`` have one if a template reads lengths."""

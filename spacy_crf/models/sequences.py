@@ -121,7 +121,7 @@ class SequencesObjective(Weights):
             at_spans: Any = sum(of_spans.values())
             touched = touched + at_spans[segments.listed_starts]
         is_known = np.diff(np.append(0, np.cumsum(~certain))[starts]) == 0
-        possible = self.architecture.possible(self._model)
+        possible = self.node.possible(self._model)
         forbidden = []
         places = [self._first_slot[name] + layout.of_pair for name, layout in self._layouts.items()]
         n_slots = self._chain_start

@@ -355,7 +355,7 @@ def make_layer(
     """Make a model whose output is sums of the weights of features, which are the attribute `attr`. Other attributes are
     settings; for `meaning` see `Node`.
     """
-    attrs = {attr: features, "role": SparseNode(attr, output, meaning), **attrs}
+    attrs = {attr: features, "node": SparseNode(attr, output, meaning), **attrs}
     params = dict.fromkeys(features.tables)
     return Model(name, forward, init=init, params=params, attrs=attrs, ops=NumpyOps())
 
@@ -415,7 +415,7 @@ class SparseNode(Node):
 
 
 def forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Any, Callable]:
-    features: SparseFeatures = model.attrs[model.attrs["role"].attr]
+    features: SparseFeatures = model.attrs[model.attrs["node"].attr]
     weights: dict[str, Any] = {name: model.get_param(name) for name in features.tables}
     if not is_train:
         return features.scorer(weights)(docs), no_backprop
@@ -455,7 +455,7 @@ def init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) -
     """
     if X is None or Y is None:
         return
-    node = model.attrs["role"]
+    node = model.attrs["node"]
     sizes = Sizes(*Y)
     node.resize(model, sizes.n_states)
     old = node.features(model)
@@ -488,7 +488,7 @@ def prune(model: Model) -> tuple[Model, int, int]:
     pruned = model.copy()
     n_weights = n_features = 0
     for layer in pruned.layers:
-        node = layer.attrs["role"]
+        node = layer.attrs["node"]
         if isinstance(node, SparseNode):
             before = node.features(layer)
             tables = {}

@@ -16,11 +16,11 @@ from ..features.doc_batch import TEXT, TOKEN, DocBatch, UnitRows
 from ..inference.independent_labels import IndependentLabels, LabelSetScores
 from ..inference.linear_chain import TextScores, TextSoftmax
 from ..types import Bools, Floats, Ints
-from .architecture import SharedScores, build
 from .emissions import Emissions, check_emissions
 from .linear_chain import ChainNode
 from .node import AnnotatedDocs, Batches
 from .sparse import SparseNode
+from .structure import SharedScores, build
 from .table import Table
 
 
@@ -150,14 +150,14 @@ class LabelSetNode(TextNode):
 
 def allow_several(model: Any) -> None:
     """Let texts have several labels by a MaxEntText, whose labels are then independent. Other models stay as they are."""
-    if isinstance(model, Model) and type(model.attrs.get("role")) is TextNode:
-        model.attrs["role"] = LabelSetNode()
+    if isinstance(model, Model) and type(model.attrs.get("node")) is TextNode:
+        model.attrs["node"] = LabelSetNode()
 
 
 def scores_of_tokens(model: Model, docs: DocBatch) -> tuple[UnitRows, Floats]:
     """The tokens of texts, and the sum of the weights of each token's features: float64[U, Y]."""
     emissions = model.get_ref("emissions")
-    features = emissions.attrs["role"].features(emissions)
+    features = emissions.attrs["node"].features(emissions)
     weights = {name: emissions.get_param(name) for name in features.tables}
     of_tokens = features.of_unit(TOKEN)
     units = UnitRows.of(TOKEN, docs.sequence_starts(), docs.bounds)
@@ -180,7 +180,7 @@ def check_text_emissions(owner: str, emissions: Any, unit: str) -> None:
     RAISES (ValueError): CRF020 for emissions without sparse features, or with weights of transitions.
     """
     check_emissions(owner, emissions)
-    node = emissions.attrs["role"]
+    node = emissions.attrs["node"]
     must = "sums of weights of features, from spacy_crf.SparseEmissions.v1 or spacy_crf.HashedEmissions.v1"
     checks.expect(isinstance(node, SparseNode), owner, "emissions", emissions.name, must)
     features = node.features(emissions)
@@ -220,7 +220,7 @@ def _counted(emissions: Model, corpus: Batches, n_labels: int) -> tuple[Table, N
     """Counts in a corpus, without texts that may have several labels: the table of the features, the number of texts with each
     label (float64[Y]), and the count of each pair of feature and label (float64[W]).
     """
-    features = emissions.attrs["role"].features(emissions)
+    features = emissions.attrs["node"].features(emissions)
     table = features.states
     n_texts = np.zeros(n_labels)
     n_pairs = np.zeros(table.n_weights)

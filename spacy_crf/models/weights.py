@@ -13,10 +13,10 @@ from thinc.api import Model
 
 from ..features.doc_batch import DocBatch
 from ..types import Bools, Floats, Ints
-from .architecture import Architecture
 from .neural import EncoderNode
 from .node import Evidence
 from .sparse import SparseFeatures, SparseNode
+from .structure import StructureNode
 from .table import Table
 
 
@@ -99,7 +99,7 @@ NAMES = ("W", "b")
 def _blocks_on_encoder(layer: Model) -> Iterator[ArrayBlock]:
     """Weights of the layer on an encoder: all entries, for each kind of scores and each state."""
     output = layer.get_ref("output")
-    kinds = layer.attrs["role"].kinds
+    kinds = layer.attrs["node"].kinds
     for name in NAMES:
         shape = output.get_param(name).shape
         yield ArrayBlock(output, name, np.ones((kinds, shape[0] // kinds, *shape[1:]), dtype=bool), shape)
@@ -110,14 +110,14 @@ class Weights:
 
     def __init__(self, model: Model):
         self._model = model
-        self.architecture: Architecture = model.attrs["role"]
-        sparse = self._sparse = [layer for layer in model.layers if isinstance(layer.attrs["role"], SparseNode)]
-        self.features: list[SparseFeatures] = [layer.attrs["role"].features(layer) for layer in sparse]
-        dense = [layer for layer in model.layers if isinstance(layer.attrs["role"], EncoderNode)]
+        self.node: StructureNode = model.attrs["node"]
+        sparse = self._sparse = [layer for layer in model.layers if isinstance(layer.attrs["node"], SparseNode)]
+        self.features: list[SparseFeatures] = [layer.attrs["node"].features(layer) for layer in sparse]
+        dense = [layer for layer in model.layers if isinstance(layer.attrs["node"], EncoderNode)]
         self._dense = [block for layer in dense for block in _blocks_on_encoder(layer)]
         self._shared = [
-            ArrayBlock(model, name, mask, mask.shape, name in self.architecture.of_sequences)
-            for name, mask in self.architecture.weighed(model).items()
+            ArrayBlock(model, name, mask, mask.shape, name in self.node.of_sequences)
+            for name, mask in self.node.weighed(model).items()
         ]
         tables = [
             TableBlock(layer, name, features)
@@ -175,7 +175,7 @@ class Weights:
         """Evidence in texts."""
         counts = {}
         docs = DocBatch.of(docs)
-        sequences = self.architecture.starts(docs)
+        sequences = self.node.starts(docs)
         for layer, features in zip(self._sparse, self.features):
             found = features.look_up(docs)
             for name, table in features.tables.items():
@@ -194,7 +194,7 @@ class Weights:
     @property
     def nonnegative(self) -> Optional[Bools]:
         """Which weights must not be negative (bool[n]); None if all may be."""
-        masks = self.architecture.nonnegative(self._model)
+        masks = self.node.nonnegative(self._model)
         if not masks:
             return None
         of_layers = {self._key(block.model, block.name): np.zeros(block.size) for block in self._of_layers}

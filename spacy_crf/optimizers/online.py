@@ -330,10 +330,10 @@ def check_sequences(optimizer: CRFOptimizer, pipe: Any) -> None:
     if pipe.has_encoder and pipe.is_linear:
         what = f"the layer on the encoder of '{pipe.name}'"
         raise cant_train(optimizer, what, "it learns from one sequence after the other", fitting)
-    for node in pipe.model.walk():
-        if "role" in node.attrs and not node.attrs["role"].walks:
+    for part in pipe.model.walk():
+        if "node" in part.attrs and not part.attrs["node"].walks:
             given = type(optimizer).__name__
-            raise ValueError(Errors.CRF365.format(name=pipe.name, optimizer=given, model=node.name))
+            raise ValueError(Errors.CRF365.format(name=pipe.name, optimizer=given, model=part.name))
     if pipe.rules_train:
         reason = "it ignores rules, which in_training = true puts into training"
         raise cant_train(optimizer, f"the rules of '{pipe.name}'", reason, fitting)

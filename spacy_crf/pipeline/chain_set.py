@@ -72,7 +72,7 @@ class SetTraining(Training):
         chains = self.pipe.chains
         if len(chains) == 1:
             return parts[0]
-        usual = self.pipe.model.attrs["role"].in_training().with_threads(default_threads())
+        usual = self.pipe.model.attrs["node"].in_training().with_threads(default_threads())
         states = tuple(chain.states for chain in chains)
         columns = zip(*(self._of_set(chain, part.alternatives) for chain, part in zip(chains, parts)))
         return parts[0]._replace(
@@ -95,7 +95,7 @@ class ChainSetPipe(CRFPipe):
 
     def __init__(self, vocab, model, name, **settings):
         self.name = name
-        if getattr(model, "attrs", {}).get("role") is not None:
+        if getattr(model, "attrs", {}).get("node") is not None:
             check_inner(self.owner, "model", model)
         stage = settings.get("second_stage")
         checks.expect(stage is None, self.owner, "second_stage", stage, "null: a first stage labels a single chain")
@@ -187,7 +187,7 @@ class ChainSetPipe(CRFPipe):
     @contextmanager
     def _asked(self, doc: Doc) -> Iterator[list[Chain]]:
         """The chains, for which the model scores a Doc only once."""
-        nodes = [chain.model.attrs["role"] for chain in self.chains]
+        nodes = [chain.model.attrs["node"] for chain in self.chains]
         batch = DocBatch(only_docs(self.name, [doc]))
         self.require_ready(batch)
         given = doc, self.model.predict(batch)

@@ -36,7 +36,7 @@ class TextDecoding(Decoding):
         """RAISES (ValueError): CRF480 for a model of one label in a component of several labels, and the other way round; CRF482
         for a loss with costs, if labels do not exclude each other."""
         super().check_fit(pipe)
-        several = self.model.attrs["role"].several
+        several = self.model.attrs["node"].several
         asked = pipe.cfg["multilabel"]
         if several != asked:
             what = "several labels" if several else "one label"
@@ -167,7 +167,7 @@ class CRFTextClassifier(LearningPipe):
         token and the token behind the last), and what is known of them, such as their contributions to the log-odds (float64[U]).
         """
         best = probabilities.argmax(axis=1)
-        reasons = self.model.attrs["role"].reasons(self.model, docs)
+        reasons = self.model.attrs["node"].reasons(self.model, docs)
         tokens, texts = reasons.units
         known = reasons.of_units(best)
         told = []
@@ -187,7 +187,7 @@ class CRFTextClassifier(LearningPipe):
         """
         check_doc(self.name, doc)
         docs = DocBatch([doc])
-        node = self.model.attrs["role"]
+        node = self.model.attrs["node"]
         [row] = self.predict(docs).probabilities
         checks.labels(self.owner, [] if label is None else [label], self.labels)
         reasons = node.reasons(self.model, docs)

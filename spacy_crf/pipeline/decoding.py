@@ -25,7 +25,7 @@ from ..inference.bridges import Bridges
 from ..inference.spans import segments_of
 from ..inference.structure import SpanStates, Structure
 from ..losses.clamped import LabelledLoss
-from ..models.architecture import Architecture
+from ..models.structure import StructureNode
 from ..schemes import NO_SEGMENTS, Segments, TransitionMask
 from ..types import Bools, ChainScores, Floats
 from .annotation.annotation import Annotation, GoldReport, Keys, Supervision
@@ -83,7 +83,7 @@ class Decoding:
     def __init__(self, model: Model, annotation: Annotation):
         self.model = model
         self.annotation = annotation
-        node: Architecture = model.attrs["role"]
+        node: StructureNode = model.attrs["node"]
         self.labelled = node.labelled  # what has labels: "tokens", "segments" or "texts"
         self.structure: Structure = node.structure
         self.decoder: Optional[Decoder] = None
@@ -120,7 +120,7 @@ class Decoding:
     def bridges(self) -> Bridges:
         """The states of Docs with white space, whose spans may not begin or end with it."""
         found = Bridges.of(self.mask(), self.spans)
-        node: Architecture = self.model.attrs["role"]
+        node: StructureNode = self.model.attrs["node"]
         return found if node.gives is ChainScores else found.masked()
 
     @cached_property
@@ -268,7 +268,7 @@ class Decoding:
     def starts(self, docs: list[Doc]) -> NDArray[np.int64]:
         """Bounds of the rows of scores of each sequence: int64[B + 1]. RAISES (ValueError): As `check_docs`."""
         self.check_docs(docs)
-        return self.model.attrs["role"].starts(DocBatch.of(docs))
+        return self.model.attrs["node"].starts(DocBatch.of(docs))
 
     def bounds(self, docs: list[Doc]) -> NDArray[np.int64]:
         """Bounds of the rows of scores of each Doc: int64[D + 1]."""
@@ -306,7 +306,7 @@ class Decoding:
 
     def check_fit(self, pipe: Any) -> None:
         """RAISES (ValueError): If settings of a component require an ability that its model does not have."""
-        if not self.model.attrs["role"].names_states(self.model):
+        if not self.model.attrs["node"].names_states(self.model):
             check_knows_states(pipe.name, pipe.loss)
 
 

@@ -42,7 +42,7 @@ def without_unusable(pipe: LearningPipe, known: Supervision, starts: NDArray[np.
 def structure_of(pipe: LearningPipe, docs: list[Doc], known: Supervision, starts: NDArray[np.int64]) -> Any:
     """Structure with the rules, if they apply in training, without wrong spans, and without white space at the edges of
     spans; None to use the model's own structure."""
-    node = pipe.model.attrs["role"]
+    node = pipe.model.attrs["node"]
     decoding = pipe.decoding
     blank = _blank(pipe, docs, known)
     if blank is None:
@@ -58,7 +58,7 @@ def _blank(pipe: LearningPipe, docs: list[Doc], known: Supervision) -> Optional[
     """The tokens that are white space, at which no span begins or ends (bool[T]); None if there are none, if the loss or the
     model is no sum over labellings that could leave these out, and for segments: those with white space at an edge are wrong
     answers to learn from. Without them F1 on raw texts was 0.6 to 0.9 lower (18 of 20 trainings); chains lost nothing."""
-    node = pipe.model.attrs["role"]
+    node = pipe.model.attrs["node"]
     is_sum = pipe.decoding.labelled == "tokens" and "tokens" in pipe.loss.excludes and known.soft is None
     of_paths = node.gives is ChainScores and type(node.in_training()) is type(node.structure)
     if pipe.annotation.space_edges or not (is_sum and of_paths):
@@ -95,7 +95,7 @@ def _ruled(
     _warn_of_broken(pipe, structure.broken, docs)
     if rule_set.global_:
         pipe.warn_once(Warnings.CRFW610, rules=", ".join(rule.name for rule in rule_set.global_))
-    return pipe.model.attrs["role"].in_training(structure)
+    return pipe.model.attrs["node"].in_training(structure)
 
 
 def _warn_of_broken(pipe: LearningPipe, broken: list, docs: list[Doc]) -> None:

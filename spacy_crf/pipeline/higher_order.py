@@ -25,7 +25,7 @@ class HigherOrderDecoding(Decoding):
 
     def __init__(self, model: Model, annotation: Annotation):
         super().__init__(model, annotation)
-        model.attrs["role"].name_tags(annotation.tags())
+        model.attrs["node"].name_tags(annotation.tags())
 
     def check_fit(self, pipe: Any) -> None:
         """Check the loss of a component. RAISES (ValueError): CRF347 if it is defined for chains of order 1 only."""

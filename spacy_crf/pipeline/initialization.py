@@ -143,7 +143,7 @@ class Initialization:
             self.learn_first_stage()
         self.count_features()
         self.announce()
-        pipe.model.attrs["role"].begin(pipe.model, self, is_new)
+        pipe.model.attrs["node"].begin(pipe.model, self, is_new)
 
     # ------------------------------------------------------------------------------------------------- the corpus
 
@@ -275,7 +275,7 @@ def count(pipe: LearningPipe, get_examples: Read, nlp: Optional[Language], had_l
     report = GoldReport()
     left_out = set(pipe.cfg["left_out"])
     was_read = False
-    says_something = pipe.model.attrs["role"].counts == "all"
+    says_something = pipe.model.attrs["node"].counts == "all"
     n_tags = len(pipe.tags())
     annotate = earlier_annotation(pipe, nlp)
     unread = _unread(pipe)

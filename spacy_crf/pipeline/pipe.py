@@ -100,7 +100,7 @@ class LearningPipe(TrainablePipe):
         self.model = model
         self.name = name
         owner = self.owner
-        node = model.attrs.get("role") if isinstance(model, Model) else None
+        node = model.attrs.get("node") if isinstance(model, Model) else None
         if getattr(node, "labelled", None) != self.labelled:
             must = f"an architecture of {self.labelled}, such as {_DECODINGS[self.labelled][2]}"
             checks.expect(False, owner, "model", getattr(model, "name", model), must)
@@ -110,7 +110,7 @@ class LearningPipe(TrainablePipe):
         checks.expect(possible, owner, "optimizer", optimizer, "an optimizer")
         checks.expect(scorer is None or callable(scorer), owner, "scorer", scorer, "a scorer")
         # Whether optimizers can use the objective: all scores are sums of weights
-        self.is_linear = all(node.attrs["role"].is_linear for node in model.walk() if "role" in node.attrs)
+        self.is_linear = all(part.attrs["node"].is_linear for part in model.walk() if "node" in part.attrs)
         self.has_encoder = model.has_ref("tok2vec")
         self.is_pool = model.name == "pool"
         self.annotation = annotation
@@ -176,7 +176,7 @@ class LearningPipe(TrainablePipe):
         try:
             self._labels_changed()
             if training is not None:
-                self.model.attrs["role"].resize(self.model, self.decoding.n_states)
+                self.model.attrs["node"].resize(self.model, self.decoding.n_states)
         except ValueError:  # the model cannot take another label
             self.cfg["labels"].remove(label)
             self._labels_changed()
@@ -187,7 +187,7 @@ class LearningPipe(TrainablePipe):
 
     def _labels_changed(self) -> None:
         self.annotation = self.annotation.bind(self.name, self.vocab, self.labels)
-        node = self.model.attrs["role"]
+        node = self.model.attrs["node"]
         decoding = node.decoding
         if decoding is None:
             module, name, _ = _DECODINGS.get(node.gives.__name__) or _DECODINGS[self.labelled]
@@ -204,7 +204,7 @@ class LearningPipe(TrainablePipe):
         """RAISES (ValueError): If settings do not fit the labels; called when the labels are known."""
         if hasattr(self.loss, "check_labels"):
             self.loss.check_labels()
-        self.model.attrs["role"].check_labels(self.model, self.annotation.tag_labels(), self.name)
+        self.model.attrs["node"].check_labels(self.model, self.annotation.tag_labels(), self.name)
 
     def parts(self) -> Parts:
         """The parts by which the component learns, with its present settings."""
@@ -250,7 +250,7 @@ class LearningPipe(TrainablePipe):
     @property
     def feature_stores(self) -> list[Any]:
         """All parts of the model that have templates."""
-        return [value for node in self.model.walk() for value in node.attrs.values() if hasattr(value, "feature_set")]
+        return [value for part in self.model.walk() for value in part.attrs.values() if hasattr(value, "feature_set")]
 
     @property
     def token_attributes(self) -> list[str]:
@@ -319,7 +319,7 @@ class LearningPipe(TrainablePipe):
         batch_size (int): Most Docs in a batch; more than 256 are no faster, or fewer if they are long.
         """
         handle_error = self.get_error_handler()
-        by_group = self.model.attrs["role"].group_of is not None
+        by_group = self.model.attrs["node"].group_of is not None
         for docs in batches(self.name, stream, batch_size, by_group=by_group):
             try:
                 self.set_annotations(docs, self.predict(DocBatch(docs)))
@@ -345,9 +345,9 @@ class LearningPipe(TrainablePipe):
 
         RAISES (ValueError): If it cannot: see `Node.check_optimizer`, and for ours `CRFOptimizer.check_fit`.
         """
-        for node in self.model.walk():
-            if "role" in node.attrs:
-                node.attrs["role"].check_optimizer(node, optimizer, self.name)
+        for part in self.model.walk():
+            if "node" in part.attrs:
+                part.attrs["node"].check_optimizer(part, optimizer, self.name)
         if isinstance(optimizer, CRFOptimizer):
             optimizer.check_fit(self)
 
@@ -421,7 +421,7 @@ class LearningPipe(TrainablePipe):
         examples = list(examples)
         validate_examples(examples, f"{type(self).__name__}.update")
         self.require_ready([])
-        if self.model.attrs["role"].counts is not None:
+        if self.model.attrs["node"].counts is not None:
             self.training.has_counted(examples, sgd or None)
             return losses
         self.training.update(examples, losses, drop, None if sgd is False else sgd)

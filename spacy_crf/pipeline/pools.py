@@ -36,4 +36,4 @@ def find_optimum(pipe: LearningPipe, read: Callable[[], Iterable[Example]]) -> N
         optimizer.step(objective, key=pipe.name)
     optimizer.forget(pipe.name)  # its state takes much memory
     pipe.forget_scores()
-    pool.attrs["role"].at_rest = 1
+    pool.attrs["node"].at_rest = 1

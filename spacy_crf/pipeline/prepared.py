@@ -49,13 +49,13 @@ def step(training: Any, optimizer: CRFOptimizer, examples: list[Example]) -> flo
     per_token = _PASS_PER_TOKEN + _PASS_PER_TAG * pipe.decoding.n_states
     training.corpus.objective.passes_per_evaluation = pipe.evaluation / (per_token * max(1, training.corpus.n_tokens))
     is_worth_evaluating = False
-    role = pipe.model.attrs["role"]
+    node = pipe.model.attrs["node"]
     try:
         while not is_worth_evaluating:
             training.corpus.before_step(optimizer)
             value = optimizer.step(training.corpus.objective, key=pipe.name)
             training.corpus.after_step(optimizer)
-            is_worth_evaluating = optimizer.is_worth_evaluating(pipe.name) and not role.after_step(
+            is_worth_evaluating = optimizer.is_worth_evaluating(pipe.name) and not node.after_step(
                 pipe.model, training.corpus.objective, optimizer, pipe.name
             )
     except KeyboardInterrupt:

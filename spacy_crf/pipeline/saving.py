@@ -63,33 +63,33 @@ def load_model(model: Model, saved: dict[str, Any], n_states: int) -> None:
     n_parts = 1 + len(model.layers)
     n_states_of = {model.id: n_states}
     names = [info["name"] for info in saved["nodes"][:n_parts]]
-    ours = [node.name for node in nodes[:n_parts]]
+    ours = [part.name for part in nodes[:n_parts]]
     if names != ours:
         raise ValueError(Errors.CRF510.format(setting="model", saved=" > ".join(names), ours=" > ".join(ours)))
-    for node, info, attrs, params in zip(nodes, saved["nodes"], saved["attrs"], saved["params"]):
+    for part, info, attrs, params in zip(nodes, saved["nodes"], saved["attrs"], saved["params"]):
         info["refs"] = {}  # the config determines them
-        if {*params} != {*node.param_names} or {*info["dims"]} != {*node.dim_names}:
-            raise ValueError(Errors.CRF510.format(setting=node.name, saved=[*params], ours=[*node.param_names]))
-        if "role" in node.attrs:
-            ours_of = node.attrs["role"]
+        if {*params} != {*part.param_names} or {*info["dims"]} != {*part.dim_names}:
+            raise ValueError(Errors.CRF510.format(setting=part.name, saved=[*params], ours=[*part.param_names]))
+        if "node" in part.attrs:
+            ours_of = part.attrs["node"]
             for setting in ours_of.meaning:
                 found = unpacked(attrs[setting])
-                ours = node.attrs[setting]
+                ours = part.attrs[setting]
                 if found != ours:
                     raise ValueError(Errors.CRF510.format(setting=setting, saved=found, ours=ours))
             for name in set(attrs) - set(ours_of.learned):  # attributes that were not learned
                 del attrs[name]
-            ours_of.expect(node, n_states_of[node.id], attrs)
-        of_layers = node.attrs["role"].columns(n_states_of[node.id]) if "role" in node.attrs else n_states_of[node.id]
-        n_states_of.update({layer.id: of_layers for layer in node.layers})
+            ours_of.expect(part, n_states_of[part.id], attrs)
+        of_layers = part.attrs["node"].columns(n_states_of[part.id]) if "node" in part.attrs else n_states_of[part.id]
+        n_states_of.update({layer.id: of_layers for layer in part.layers})
         for attr, value in attrs.items():
-            if not isinstance(node.attrs.get(attr), ListedFeatures):
+            if not isinstance(part.attrs.get(attr), ListedFeatures):
                 unpacked(value)  # checks the size, since thinc unpacks it without a limit
     with shared_lists():
         model.from_dict(saved)
-    for node in nodes:
-        if "role" in node.attrs and model.has_dim("nO"):
-            node.attrs["role"].check(node, n_states_of[node.id])
+    for part in nodes:
+        if "node" in part.attrs and model.has_dim("nO"):
+            part.attrs["node"].check(part, n_states_of[part.id])
 
 
 def made_training(pipe: LearningPipe) -> Any:
@@ -103,26 +103,26 @@ def unchanged_by_errors(pipe: LearningPipe) -> Iterator[None]:
     cfg = {name: copy(value) for name, value in pipe.cfg.items()}
     attributes = [(owner.__dict__, dict(owner.__dict__)) for owner in (pipe, made_training(pipe)) if owner is not None]
     nodes = []
-    for node in pipe.model.walk():
-        params = {name: (node.maybe_get_param(name), node.maybe_get_grad(name)) for name in node.param_names}
-        dims = {name: node.maybe_get_dim(name) for name in node.dim_names}
-        nodes.append((node, node.name, params, dims, dict(node.attrs)))
+    for part in pipe.model.walk():
+        params = {name: (part.maybe_get_param(name), part.maybe_get_grad(name)) for name in part.param_names}
+        dims = {name: part.maybe_get_dim(name) for name in part.dim_names}
+        nodes.append((part, part.name, params, dims, dict(part.attrs)))
     try:
         with nullcontext() if pipe.first_stage is None else pipe.first_stage.unchanged_by_errors():
             yield
     except BaseException:
-        for node, name, params, dims, attrs in nodes:
-            node.name = name
-            for param in node.param_names:
-                node.set_param(param, None)  # thinc changes no dimension of a layer that has parameters
+        for part, name, params, dims, attrs in nodes:
+            part.name = name
+            for param in part.param_names:
+                part.set_param(param, None)  # thinc changes no dimension of a layer that has parameters
             for dim, size in dims.items():
-                node.set_dim(dim, size, force=True)
+                part.set_dim(dim, size, force=True)
             for param, (values, gradient) in params.items():
-                node.set_param(param, values)
-                if values is not None and node.has_grad(param):
-                    node.set_grad(param, node.ops.alloc(values.shape) if gradient is None else gradient)
-            node.attrs.clear()
-            node.attrs.update(attrs)
+                part.set_param(param, values)
+                if values is not None and part.has_grad(param):
+                    part.set_grad(param, part.ops.alloc(values.shape) if gradient is None else gradient)
+            part.attrs.clear()
+            part.attrs.update(attrs)
         pipe.cfg = cfg
         for current, before in attributes:
             current.clear()
@@ -132,14 +132,14 @@ def unchanged_by_errors(pipe: LearningPipe) -> Iterator[None]:
 
 def parameters(model: Model) -> list[tuple[Model, str]]:
     """The nodes of a model with the names of their parameters."""
-    return [(node, name) for node in model.walk() for name in node.param_names if node.has_param(name)]
+    return [(part, name) for part in model.walk() for name in part.param_names if part.has_param(name)]
 
 
 def forget_gradients(model: Model) -> None:
     """Set pending gradients to 0."""
-    for node in model.walk():
-        for name in node.grad_names:
-            node.set_grad(name, node.ops.alloc(node.get_param(name).shape))
+    for part in model.walk():
+        for name in part.grad_names:
+            part.set_grad(name, part.ops.alloc(part.get_param(name).shape))
 
 
 def to_bytes(pipe: LearningPipe) -> bytes:
@@ -158,9 +158,9 @@ def to_disk(pipe: LearningPipe, path: Path) -> None:
 
 def _save(pipe: LearningPipe, file: BinaryIO) -> None:
     pipe._validate_serialization_attrs()
-    for node, name in parameters(pipe.model):
-        if not node.ops.xp.isfinite(node.get_param(name)).all():
-            raise ValueError(Errors.CRF413.format(name=pipe.name, param=name, node=node.name))
+    for part, name in parameters(pipe.model):
+        if not part.ops.xp.isfinite(part.get_param(name)).all():
+            raise ValueError(Errors.CRF413.format(name=pipe.name, param=name, node=part.name))
     model = pipe.model
     training = made_training(pipe)
     if training is not None and training.prunes:

@@ -32,7 +32,7 @@ class SegmentDecoding(Decoding):
     @property
     def longest(self) -> NDArray[np.int32]:
         """Tokens of the longest segment of each state: int32[S]."""
-        return self.model.attrs["role"].longest_of_states(self.model)
+        return self.model.attrs["node"].longest_of_states(self.model)
 
     def best_with_probabilities(self, scores: SegmentScores, clamp: Optional[SegmentClamp]) -> tuple[States, Floats]:
         tags = self.best_tags(scores, clamp)

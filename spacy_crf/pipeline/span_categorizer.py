@@ -248,7 +248,7 @@ class CRFSpanCategorizer(ChainSetPipe, CRFEntityRecognizer):
         threshold = read_min_prob(self.owner, threshold, "threshold")
         groups = check_groups(self.owner, groups)
         self._chooses_groups = groups == "auto"
-        node = getattr(model, "attrs", {}).get("role")
+        node = getattr(model, "attrs", {}).get("node")
         self.labelled = "segments" if getattr(node, "labelled", None) == "segments" else "tokens"
         checks.flag(self.owner, "nested", nested)
         own = {"spans_key": spans_key, "threshold": threshold, "max_positive": max_positive, "groups": groups}

@@ -206,7 +206,7 @@ class Training:
         optimizer = self.optimizer_for(sgd)
         if optimizer is not self.optimizer:
             self._begin_with(optimizer)
-        if pipe.model.attrs["role"].counts is not None:
+        if pipe.model.attrs["node"].counts is not None:
             pipe.warn_once(Warnings.CRFW465, model=pipe.model.name)
             return
         if optimizer is pipe.optimizer and optimizer is not sgd:
@@ -271,7 +271,7 @@ class Training:
         """Loss of a batch, and its derivative."""
         pipe = self.pipe
         batch = self.data(examples)
-        structure = batch.structure or pipe.model.attrs["role"].in_training()
+        structure = batch.structure or pipe.model.attrs["node"].in_training()
         told = {"weights": batch.weights, **({} if batch.soft is None else {"soft": batch.soft})}
         of_scores = evaluate
         if hasattr(scores, "members"):
@@ -291,7 +291,7 @@ class Training:
 
     def _wake(self, *, holds_out: bool) -> None:
         """Train all members from here on, if the model is a pool, and hold out some texts or none."""
-        if self.pipe.is_pool or hasattr(self.pipe.model.attrs["role"], "holds_out"):
+        if self.pipe.is_pool or hasattr(self.pipe.model.attrs["node"], "holds_out"):
             from ..models.pool import wake
 
             wake(self.pipe.model, holds_out=holds_out)
@@ -348,7 +348,7 @@ class Training:
 
     def _groups(self, examples: Iterable[Example]) -> Iterable[list[Example]]:
         """The examples whose Docs have to be in one batch, since the model reads them together."""
-        group_of = self.pipe.model.attrs["role"].group_of
+        group_of = self.pipe.model.attrs["node"].group_of
         if group_of is None:
             return ([example] for example in examples)
         groups: dict[Any, list[Example]] = {}
@@ -415,7 +415,7 @@ class Training:
         batch = AnnotatedDocs(
             docs, known.clamp, starts, known.unset, weights, structure, known.alternatives, known.wrong, known.soft
         )
-        return model.attrs["role"].taught(model, batch, self.pipe.name)
+        return model.attrs["node"].taught(model, batch, self.pipe.name)
 
     def supervise(self, examples: list[Example], starts: NDArray[np.int64], report: GoldReport) -> Supervision:
         """Supervision by the gold annotation, the alternatives, the incorrect spans and the soft labels."""
@@ -516,7 +516,7 @@ def step_by_gradient(pipe: LearningPipe, optimizer: Any, n_sequences: int, docs:
         raise ValueError(Errors.CRF206.format(what=what, name=pipe.name, where=where))
     if proximal_step is not None:
         proximal_step(n_sequences)
-    for name, mask in pipe.model.attrs["role"].nonnegative(pipe.model).items():
+    for name, mask in pipe.model.attrs["node"].nonnegative(pipe.model).items():
         weights: Any = pipe.model.get_param(name)
         pipe.model.set_param(name, np.where(mask, np.maximum(weights, 0.0), weights))
 

@@ -23,8 +23,8 @@ from .. import checks
 from ..errors import Errors
 from ..features.doc_batch import DocBatch
 from ..features.document import MAJORITIES, Labelling
-from ..models.architecture import without_stage
 from ..models.node import forget, gives
+from ..models.structure import without_stage
 from ..schemes import Segments
 from .decoding import without_edges
 from .pipe import LearningPipe

@@ -13,21 +13,21 @@ from ..arrays import expect_below, expect_starts, of_file
 from ..errors import Errors
 from ..features.feature_index import FeatureIndex, FeatureNames, HashedIndex, HashTable
 from ..kernels.hashing import list_pairs, mark_pairs
-from ..models.architecture import Architecture
 from ..models.node import Sizes
 from ..models.sparse import VECTORS, ClusteredWords, SparseNode
+from ..models.structure import StructureNode
 from ..models.table import Table, move_weights
 
 
 def counts_in_parts(model: Model) -> bool:
     """Whether a model's initialization is a sum of counts over texts, so that parts of a corpus can be counted separately."""
-    kind = type(model.attrs["role"])
+    kind = type(model.attrs["node"])
     return (
-        issubclass(kind, Architecture)
-        and kind.observe is Architecture.observe
-        and kind.start is Architecture.start
-        and all(isinstance(layer.attrs["role"], SparseNode) for layer in model.layers)
-        and not any(VECTORS in layer.attrs["role"].features(layer).tables for layer in model.layers)
+        issubclass(kind, StructureNode)
+        and kind.observe is StructureNode.observe
+        and kind.start is StructureNode.start
+        and all(isinstance(layer.attrs["node"], SparseNode) for layer in model.layers)
+        and not any(VECTORS in layer.attrs["node"].features(layer).tables for layer in model.layers)
     )
 
 
@@ -39,7 +39,7 @@ def counts_all(model: Model) -> None:
 
 def counted(model: Model) -> dict[str, Any]:
     """The counts of a model after its initialization with a part of the corpus: arrays, lists, texts and numbers."""
-    features = [layer.attrs["role"].features(layer) for layer in model.layers]
+    features = [layer.attrs["node"].features(layer) for layer in model.layers]
     return {
         "tables": [{name: _part_of(table) for name, table in of_layer.tables.items()} for of_layer in features],
         "clustered": [of_layer.clustered for of_layer in _with_clusters(model)],
@@ -50,13 +50,13 @@ def counted(model: Model) -> dict[str, Any]:
 
 def _with_clusters(model: Model) -> list[Any]:
     """The features of the layers that read word clusters."""
-    features = [layer.attrs["role"].features(layer) for layer in model.layers]
+    features = [layer.attrs["node"].features(layer) for layer in model.layers]
     return [of_layer for of_layer in features if of_layer.clusters]
 
 
 def expect_counts(model: Model, part: Any) -> None:
     """Check the counts of a part that a file holds, by which kernels index. RAISES: Any error for others."""
-    features = [layer.attrs["role"].features(layer) for layer in model.layers]
+    features = [layer.attrs["node"].features(layer) for layer in model.layers]
     for of_layer, of_part in zip(features, part["tables"], strict=True):
         for name, table in of_part.items():
             if "keys" not in table:
@@ -95,16 +95,16 @@ def put_together(model: Model, vocab: Vocab, n_states: int, parts: Callable[[], 
     parts (Callable): Reads the result of `counted` for each part. It is called for the counts, and again for the feature names.
     RAISES (ValueError): CRF114 if no feature occurs often enough.
     """
-    node: Architecture = model.attrs["role"]
+    node: StructureNode = model.attrs["node"]
     sizes = Sizes(vocab, n_states, longest=node.longest(model))
     for layer in model.layers:
-        layer.attrs["role"].resize(layer, node.columns(n_states))
+        layer.attrs["node"].resize(layer, node.columns(n_states))
         if "rows" in layer.attrs:  # rows of hashed features do not depend on counts
-            tables = layer.attrs["role"].features(layer).tables
+            tables = layer.attrs["node"].features(layer).tables
             tables["states"] = Table.full(HashedIndex(layer.attrs["rows"]), tables["states"].n_columns)
             layer.set_param("states", layer.ops.alloc1f(tables["states"].n_weights))
     sums = [
-        {name: TableSum(table) for name, table in layer.attrs["role"].features(layer).tables.items()}
+        {name: TableSum(table) for name, table in layer.attrs["node"].features(layer).tables.items()}
         for layer in model.layers
     ]
     met = np.zeros(2, dtype=np.int64)
@@ -128,12 +128,12 @@ def put_together(model: Model, vocab: Vocab, n_states: int, parts: Callable[[], 
             for name, table in of_part.items():
                 of_layer[name].add_names(table)
     for layer, of_layer in zip(model.layers, sums):
-        old = layer.attrs["role"].features(layer)
+        old = layer.attrs["node"].features(layer)
         first = old.first_state if layer.attrs.get("possible_states") else None
         tables = {name: of_table.freeze(first) for name, of_table in of_layer.items()}
         for name, table in tables.items():
             move_weights(layer, name, old.tables[name], table)
-        layer.attrs[layer.attrs["role"].attr] = old.with_tables(tables, **old.measured(sizes))
+        layer.attrs[layer.attrs["node"].attr] = old.with_tables(tables, **old.measured(sizes))
     for features, known in zip(_with_clusters(model), clustered):
         features.clustered = known
     node.resize(model, n_states)

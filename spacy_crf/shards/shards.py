@@ -112,7 +112,7 @@ class Shards:
 
 def _refusal(pipe: "CRFPipe", nlp: Optional[Language], optimizer: Optional[Optimizer], goes_on: bool) -> Optional[str]:
     """The reason why a component can't be trained on shards, or None."""
-    role = pipe.model.attrs["role"]
+    node = pipe.model.attrs["node"]
     if nlp is None:
         return "what shards are made of is said by the config of the pipeline: give nlp, as nlp.initialize() does"
     if goes_on:
@@ -127,7 +127,7 @@ def _refusal(pipe: "CRFPipe", nlp: Optional[Language], optimizer: Optional[Optim
         return "its features read outer"
     if pipe.first_stage is not None:
         return "a first stage labels its texts"
-    if role.leaves_out(pipe.model):
+    if node.leaves_out(pipe.model):
         return "`keep` leaves out labellings, which ones depends on the weights"
     return None
 

@@ -107,7 +107,7 @@ class TiedDecoding(Decoding):
 
     def check_fit(self, pipe: Any) -> None:
         kinds = type(pipe.loss).__mro__
-        inference = self.model.attrs["role"].in_training().inference
+        inference = self.model.attrs["node"].in_training().inference
         # The result that the loss needs from the inference; None for other losses
         asked = next((question for kind in kinds for question, losses in _LOSSES.items() if kind in losses), None)
         answers = [_NOTHING, *sorted(inference.answers)]

@@ -12,10 +12,10 @@ from thinc.api import Model, Optimizer
 from spacy_crf import checks
 from spacy_crf.errors import cant_train
 from spacy_crf.features.doc_batch import DocBatch
-from spacy_crf.models.architecture import Explained, SharedScores, TokenTerms, build, exact_weights
 from spacy_crf.models.emissions import Emissions, check_emissions
 from spacy_crf.models.linear_chain import ChainNode
 from spacy_crf.models.named_weights import Block, Feature
+from spacy_crf.models.structure import Explained, SharedScores, TokenTerms, build, exact_weights
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.optimizers.objective import CRFOptimizer
 
@@ -33,7 +33,7 @@ from .structure import TiedChains
 MOST_WEIGHTS = 50_000_000  # of ties: 400 MB while they are trained
 
 
-class FactorGraphRole(ChainNode):
+class FactorGraphNode(ChainNode):
     """A chain with tables of ties, one for each feature of these. "label_of" (int64[S]) is set by the component."""
 
     gives = TiedScores
@@ -132,12 +132,12 @@ class FactorGraphRole(ChainNode):
         """Parameters with weights. In symmetric tables a pair of labels has one weight, whatever its order."""
         shape = self.shapes(model, model.get_dim("nO"))["tables"]
         ties = _ties(model)
-        symmetric = ties.attrs["role"].symmetric(ties)[:, np.newaxis, np.newaxis]
+        symmetric = ties.attrs["node"].symmetric(ties)[:, np.newaxis, np.newaxis]
         of_chain = super().weighed(model)
         if not model.attrs["chain"]:  # what the tag scheme forbids stays so
             of_chain = {name: np.zeros_like(mask) for name, mask in of_chain.items()}
         tables = ~symmetric | np.triu(np.ones(shape[1:], dtype=bool))
-        tables[ties.attrs["role"].associative(ties)] = np.eye(shape[1], dtype=bool)
+        tables[ties.attrs["node"].associative(ties)] = np.eye(shape[1], dtype=bool)
         return {**of_chain, "tables": tables}
 
     def check_optimizer(self, model: Model, optimizer: Optional[Optimizer], name: str) -> None:
@@ -150,7 +150,7 @@ class FactorGraphRole(ChainNode):
         if not _has_bounds(model):
             return {}
         ties = _ties(model)
-        associative = ties.attrs["role"].associative(ties)[:, np.newaxis, np.newaxis]
+        associative = ties.attrs["node"].associative(ties)[:, np.newaxis, np.newaxis]
         return {"tables": np.broadcast_to(associative, self.shapes(model, model.get_dim("nO"))["tables"])}
 
 
@@ -211,6 +211,6 @@ def FactorGraph(
         "chain": checks.flag(owner, "chain", chain),
         "label_of": np.zeros(1, dtype=np.int64),
     }
-    role = FactorGraphRole(inference, training_inference, strength)
-    role.meaning = ("chain",)
-    return build("factor_graph", role, layers, **attrs)
+    node = FactorGraphNode(inference, training_inference, strength)
+    node.meaning = ("chain",)
+    return build("factor_graph", node, layers, **attrs)

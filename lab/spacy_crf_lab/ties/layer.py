@@ -50,7 +50,7 @@ class TieFeatures(ListedFeatures):
         return self._reader
 
 
-class TiesRole(Node):
+class TiesNode(Node):
     """Gives `Ties`. Its features are those that training met: "known" (a list of [template, number, value, text, count])."""
 
     gives = Ties
@@ -114,7 +114,7 @@ def TiesLayer(templates: dict[str, TieTemplate], further: list[Any]) -> Model[li
             "features": TieFeatures(templates),
             "known": [],
             "cliques": spelled,
-            "role": TiesRole(),
+            "node": TiesNode(),
         },
         ops=NumpyOps(),
     )
@@ -127,13 +127,13 @@ def find_ties(model: Model, docs: list[Doc]) -> Ties:
     if int(docs.bounds[-1]):
         features = model.attrs["features"]
         for name, groups, _, values in _look_up(model, TieValues(features.reader, docs), docs):
-            rows = _rows(name, values, model.attrs["role"].numbers(model))
+            rows = _rows(name, values, model.attrs["node"].numbers(model))
             some = (rows >= 0).any(axis=1)
             if some.any():
                 found.append((groups.members[np.repeat(some, groups.sizes)], groups.sizes[some], rows[some]))
     if not found:
         return Ties.none()
-    symmetric = model.attrs["role"].symmetric(model)
+    symmetric = model.attrs["node"].symmetric(model)
     width = max(rows.shape[1] for *_, rows in found)
     every = np.concatenate(
         [np.pad(rows, ((0, 0), (0, width - rows.shape[1])), constant_values=-1) for *_, rows in found]
@@ -197,7 +197,7 @@ def _init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) 
     if X is None:
         return
     known = [list(entry) for entry in model.attrs["known"]]
-    numbers = dict(model.attrs["role"].numbers(model))
+    numbers = dict(model.attrs["node"].numbers(model))
     features = model.attrs["features"]
     reader = tie_reader(features.feature_set, features.gazetteers, with_names=True)
     for batch in X():
@@ -255,7 +255,7 @@ class TieCorpus:
 
 
 @corpus_by.register
-def _(role: TiesRole, layer: Model) -> TieCorpus:
+def _(node: TiesNode, layer: Model) -> TieCorpus:
     return TieCorpus(layer)
 
 

@@ -73,10 +73,10 @@ def ours(model: dict[str, Any], train: list, test: list, iterations: int, beam: 
     objective.evaluate(weights)
     seconds = float(np.median([_seconds(lambda: objective.evaluate(weights)) for _ in range(3)]))
     pipe.forget_scores()
-    role, matrix = pipe.model.attrs["role"], pipe.model.attrs.get("matrix")
+    node, matrix = pipe.model.attrs["node"], pipe.model.attrs.get("matrix")
     speed, right = None, [None] * len(DECODE)
     for place, decode in enumerate(DECODE if matrix is not None else DECODE[:1]):
-        role.decode, role._latest = decode, None
+        node.decode, node._latest = decode, None
         if iterations:
             found, right[place] = tag(nlp, test)
             speed = speed or found

@@ -38,7 +38,7 @@ class TokenTerms(NamedTuple):
 class Explained(NamedTuple):
     """Joins the scores whose terms an explanation shows."""
 
-    node: "Architecture"
+    node: "StructureNode"
     weights: SharedScores  # of the parameters of the node
     mixes: Sequence[
         Floats
@@ -57,15 +57,15 @@ class StructureModel(Model):
     def has_dim(self, name: str) -> Optional[bool]:
         if name != "nO":
             return super().has_dim(name)
-        return True if self.attrs["role"].n_states(self) is not None else None
+        return True if self.attrs["node"].n_states(self) is not None else None
 
     def get_dim(self, name: str) -> int:
         if name != "nO" or not self.has_dim("nO"):
             return super().get_dim(name)
-        return self.attrs["role"].n_states(self)
+        return self.attrs["node"].n_states(self)
 
 
-class Architecture(Node):
+class StructureNode(Node):
     """Base of the nodes of models of a structure."""
 
     labelled = "tokens"
@@ -206,7 +206,7 @@ class Architecture(Node):
     def resize(self, model: Model, n_states: int) -> None:
         """Every possible transition with a new state gets a weight."""
         for layer in model.layers:
-            layer.attrs["role"].resize(layer, self.columns(n_states))
+            layer.attrs["node"].resize(layer, self.columns(n_states))
         before = model.get_dim("nO") if model.has_dim("nO") else 0
         for name, shape in self.shapes(model, n_states).items():
             if not before:
@@ -262,16 +262,16 @@ class Architecture(Node):
 
 def exact_weights(model: Model) -> SharedScores:
     """The weights of the parameters of a model of a structure, in double precision."""
-    weights: dict[str, Any] = {name: model.get_param(name) for name in model.attrs["role"].params}
+    weights: dict[str, Any] = {name: model.get_param(name) for name in model.attrs["node"].params}
     return {name: array.astype(np.float64) for name, array in weights.items()}
 
 
-def build(name: str, node: Architecture, layers: dict[str, Model], **attrs: Any) -> StructureModel:
+def build(name: str, node: StructureNode, layers: dict[str, Model], **attrs: Any) -> StructureModel:
     """A model of a structure, with layers under the names by which `model.get_ref` finds them, and attributes."""
     params = dict.fromkeys(node.params)
     parts = list(layers.values())
     refs: dict[str, Optional[Model]] = {**layers}
-    attrs = {"role": node, "met": [0, 0], "observed": None, "beside": None, "allowed": None, **attrs}
+    attrs = {"node": node, "met": [0, 0], "observed": None, "beside": None, "allowed": None, **attrs}
     model = StructureModel(
         name, forward, init=init, layers=parts, refs=refs, params=params, attrs=attrs, ops=NumpyOps()
     )
@@ -289,15 +289,15 @@ def without_stage(model: Model) -> StructureModel:
         for features in layer.attrs.values():
             if hasattr(features, "set_stage"):
                 features.set_stage(features.feature_set.without_stage(), None)
-    attrs = copy.deepcopy({name: value for name, value in model.attrs.items() if name != "role"})
-    untrained = build(model.name, copy.deepcopy(model.attrs["role"]), layers, **attrs)
+    attrs = copy.deepcopy({name: value for name, value in model.attrs.items() if name != "node"})
+    untrained = build(model.name, copy.deepcopy(model.attrs["node"]), layers, **attrs)
     for name in model.param_names:  # some models have parameters that are no scores
         untrained.set_param(name, None)
     return untrained
 
 
 def forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Any, Callable]:
-    node: Architecture = model.attrs["role"]
+    node: StructureNode = model.attrs["node"]
     outputs, backprops = zip(*[layer(docs, is_train) for layer in model.layers])
     weights: dict[str, Any] = {name: model.get_param(name) for name in node.params}
     shared = node.potentials(model, weights) if is_train else node.latest_potentials(model, weights)
@@ -320,7 +320,7 @@ def init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) -
 
     X (Batches), Y (Sizes): None to initialize the layers alone.
     """
-    node: Architecture = model.attrs["role"]
+    node: StructureNode = model.attrs["node"]
     if X is None or Y is None:
         for layer in model.layers:
             layer.initialize()
