@@ -4,7 +4,7 @@
     model.tag(["12", "Elm", "Street"])          # a tag for each word
     model.entities(["12", "Elm", "Street"])     # spans with their exact probabilities
 
-The file imports nothing else, so it can be copied into other projects. The format of exports is described in docs/lite.md.
+The file imports nothing else, so it can be copied into other projects. The format of exports is described in docs/lite_format.md.
 Letters in shapes: T tokens, B texts, S states, C columns of a table (tags, or pairs of tags), K longest segment.
 """
 

@@ -32,6 +32,8 @@ PAGES = [
 ]
 NOTEBOOK = ROOT / "docs" / "first_look.ipynb"
 OTHERS = ("pandas", "presidio_analyzer", "spacy_streamlit")
+# Most words in the parts of the site that docs/index.md lists: a user in a hurry reads few of them
+WORDS = {"Use it": 26_000, "Reference": 20_000, "Measured": 8_000}
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
@@ -69,9 +71,15 @@ def test_code_blocks_run(page, environment, tmp_path, monkeypatch, capsys):
 
 
 def test_every_page_is_in_the_index():
-    index = ROOT / "docs" / "index.md"
-    listed = re.findall(r"^\w+$", index.read_text(encoding="utf8"), re.MULTILINE)
-    assert sorted(listed) == sorted(page.stem for page in (ROOT / "docs").glob("*.md") if page != index)
+    pages = [page.stem for page in (ROOT / "docs").glob("*.md") if page.stem != "index"]
+    assert sorted(name for part in _parts().values() for name in part) == sorted(pages)
+
+
+def test_the_parts_of_the_site_have_few_pages_and_words():
+    assert len(_parts()["Use it"]) <= 18
+    for part, most in WORDS.items():
+        pages = [ROOT / "docs" / f"{name}.md" for name in _parts()[part]]
+        assert sum(map(n_words, pages)) <= most, part
 
 
 def test_what_a_config_may_name_is_little_enough_to_know_and_is_on_a_written_page():
@@ -119,6 +127,18 @@ def test_the_notebook_prints_what_it_shows_and_draws_where_it_has_pictures(speci
         kinds = {kind for output in cell["outputs"] for kind in output.get("data", {})}
         is_html = hasattr(drawn, "_repr_html_") or (type(drawn) is str and drawn.startswith("<div"))
         assert ("image/svg+xml" in kinds) == hasattr(drawn, "_repr_svg_") and ("text/html" in kinds) == is_html
+
+
+def n_words(page: Path) -> int:
+    """With those of code; a lone sign, such as the bar between the cells of a table, is none."""
+    return len(re.findall(r"\S*\w\S*", page.read_text(encoding="utf8")))
+
+
+def _parts() -> dict[str, list[str]]:
+    """Names of the pages by the captions of the index."""
+    index = (ROOT / "docs" / "index.md").read_text(encoding="utf8")
+    trees = re.findall(r"^:caption: ([^\n]+)\n:maxdepth: 1\n\n(.*?)^```$", index, re.MULTILINE | re.DOTALL)
+    return {caption: [name for name in names.split() if "/" not in name] for caption, names in trees}
 
 
 def _prose(page: Path) -> str:

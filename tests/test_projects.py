@@ -47,7 +47,7 @@ def commands(name):
 
 
 def test_the_projects_are_those_that_the_docs_list():
-    listed = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "projects.md").read_text(encoding="utf8"), re.MULTILINE)
+    listed = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "start.md").read_text(encoding="utf8"), re.MULTILINE)
     assert sorted(listed) == NAMES and len(NAMES) == 8
 
 

@@ -1,4 +1,4 @@
-"""The recipe for Spark in docs/archives.md, as it stands there."""
+"""The recipe for Spark in docs/run.md, as it stands there."""
 
 import os
 import re
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import spacy
 
-PAGE = Path(__file__).parents[1] / "docs" / "archives.md"
+PAGE = Path(__file__).parents[1] / "docs" / "run.md"
 ROWS = [(n, f"Call {n} came from New York .") for n in range(20)]
 SPANS = [[(len(f"Call {n} came from "), len(f"Call {n} came from New York"), "GPE")] for n, _ in ROWS]
 SESSION = """

@@ -183,7 +183,7 @@ def make_config(component: str, recipe: str, words: Words, optimize: str, lang: 
         head += "# Entities are decided by their probability, with the threshold that is best on dev: prediction takes longer.\n"
     head += f"#\n#   {_command(name)}\n"
     if recipe in FITTED:
-        head += "#\n# Or without a dev set, trained on all texts with cross-validated settings (docs/fit.md):\n#\n"
+        head += "#\n# Or without a dev set, trained on all texts with cross-validated settings (docs/training.md):\n#\n"
         head += f"#   {_fit(name)}\n"
     return head + "".join(
         f"{above}[{section}]\n{''.join(lines.values())}" for section, (above, lines) in sections.items()
@@ -280,8 +280,8 @@ def _add_words(sections: Sections, component: str, recipe: str, words: Words) ->
 
 
 _WORDS = {
-    "tables": "# Clusters of words, by the name that templates give them (docs/clusters.md).\n",
-    "vectors": "# A pipeline or a folder with vectors of words, in place of those of the pipeline (docs/vectors.md).\n",
+    "tables": "# Clusters of words, by the name that templates give them (docs/words.md).\n",
+    "vectors": "# A pipeline or a folder with vectors of words, in place of those of the pipeline (docs/words.md).\n",
     "gazetteers": "# Lists of phrases, by the name that templates give them.\n",
 }
 

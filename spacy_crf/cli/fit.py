@@ -28,7 +28,7 @@ from .texts import ANNOTATED, PREDICTED, SUSPECTS, read_examples
 if TYPE_CHECKING:
     from ..cross_validation import Fitted
 
-GAIN = "They gain about 4 F1 with 200 sentences (docs/fit.md)"
+GAIN = "They gain about 4 F1 with 200 sentences"
 HELD_OUT = "held_out"  # folder in the pipeline's folder for the held-out texts: annotated, and as predicted
 
 

@@ -390,7 +390,7 @@ class LearningPipe(TrainablePipe):
             that uses the whole corpus in each step (such as L-BFGS), the component stores the data that training needs, and each
             update is a step on the whole corpus, whatever its batch.
         shards (Sharding): Settings for cutting the corpus into shards, for which workers compute parts of each step
-            (docs/training_on_shards.md).
+            (docs/training.md).
         RAISES (ValueError): If no labels or no features are found, or a gazetteer can't be read. After an error the component is
             unchanged.
         """

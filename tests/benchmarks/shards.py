@@ -33,7 +33,7 @@ def main(
     repeats: int = typer.Option(7, help="Passes of each side; the median counts."),
     alone: bool = typer.Option(False, help="Only the shards, where a whole corpus would not fit."),
 ) -> None:
-    """Both sides: seconds a pass and memory. Then the model of the costs that docs/training_on_shards.md gives."""
+    """Both sides: seconds a pass and memory. Then the model of the costs that docs/training.md gives."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ["SPACY_CRF_THREADS"] = str(workers)
         sentences = read_sentences(name, "train", limit=limit or None)

@@ -1,5 +1,5 @@
 """What training on shards is to cost on many machines, by a formula whose constants were measured on one:
-``python -m tests.benchmarks.shards_model``. docs/training_on_shards.md says what follows from it.
+``python -m tests.benchmarks.shards_model``. docs/training.md says what follows from it.
 """
 
 from typing import NamedTuple
@@ -8,7 +8,7 @@ import typer
 
 from .measure import show
 
-# Seconds of a core, fitted to MEASURED; a byte's by `python -m tests.benchmarks.shards --alone` (docs/training_on_shards.md)
+# Seconds of a core, fitted to MEASURED; a byte's by `python -m tests.benchmarks.shards --alone` (docs/training.md)
 _TOKEN = 0.6e-6  # summing up the weights of its features, and its share of the gradient
 _PAIR = 0.15e-9  # of tags, for each token: forward and back
 _BYTE = 2.5e-9  # that the main process sends, or receives and adds up
