@@ -109,7 +109,7 @@ def test_a_wrong_span_costs_what_a_wrong_token_costs(name, loss, wrong):
         for (score, tags, _), found in zip(every, found_of)
         if not found and all(clamp[t, tag] for t, tag in enumerate(tags))
     ]
-    together = reference.log_sum if not loss.maximum else max
+    together = reference.log_sum if loss.smooth else max
     losses, _, impossible = loss(chain, scores, clamp)
     assert not impossible.any() and (costs[1:] > 0.0).all()
     assert losses.sum() == pytest.approx(together(augmented) - together(right), abs=1e-9)

@@ -86,7 +86,7 @@ def registered_optimizers():
 
 @pytest.mark.parametrize("name, optimizer", registered_optimizers())
 def test_what_optimizers_try_are_settings_that_they_take(name, optimizer):
-    for setting, values in optimizer.tried.items():
+    for setting, values in optimizer.tried().items():
         for value in values:
             assert getattr(optimizer(**{setting: value}), setting) == value
 

@@ -1,7 +1,7 @@
 """Non-linear conjugate gradients after Polak and Ribière (Nocedal & Wright 2006, section 5.2)."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Optional
+from typing import Any, Optional
 
 import numpy as np
 
@@ -39,10 +39,8 @@ class ConjugateGradient(BatchOptimizer):
         the minimum.
     """
 
-    identity: ClassVar = ("l2", "preconditioner", "mixed")
-
-    preconditioner: str = setting("none", checks.one_of, allowed=("none", "diagonal"))
-    mixed: bool = setting(False, checks.flag)
+    preconditioner: str = setting("none", checks.one_of, fixed=True, allowed=("none", "diagonal"))
+    mixed: bool = setting(False, checks.flag, fixed=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()

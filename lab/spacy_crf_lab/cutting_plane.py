@@ -50,18 +50,13 @@ class CuttingPlane(CRFOptimizer):
     iterations_per_step (int): Iterations in one step.
     """
 
-    identity: ClassVar = ("l2", "planes")
-    tried: ClassVar = L2_TRIED
+    losses: ClassVar = (MaxMargin,)
 
     l1: float = setting(0.0, no_l1)
-    l2: float = setting(1.0, checks.number, least=1e-20)
+    l2: float = setting(1.0, checks.number, fixed=True, tried=L2_TRIED, least=1e-20)
     gap_tolerance: float = setting(1e-3, checks.number)
-    planes: int = setting(100, checks.count, least=3, most=10_000)
+    planes: int = setting(100, checks.count, fixed=True, least=3, most=10_000)
     iterations_per_step: int = setting(10, checks.count)
-
-    @classmethod
-    def fits(cls, loss: type) -> bool:
-        return issubclass(loss, MaxMargin)
 
     def check_fit(self, pipe: Any) -> None:
         super().check_fit(pipe)
@@ -126,9 +121,6 @@ class CuttingPlane(CRFOptimizer):
         if math.isfinite(loss):
             memory.add(gradient, loss - dot(gradient, weights))
         return Position(weights, loss + self.l2 * dot(weights, weights), gradient)
-
-    def run_to_msg(self, run: BatchRun, key: str) -> dict[str, Any]:
-        return {**vars(run), "position": list(run.position), "memory": run.memory.to_msg(), "values": []}
 
     def run_from_msg(self, msg: dict[str, Any]) -> BatchRun:
         return read_run(msg, Planes(0))

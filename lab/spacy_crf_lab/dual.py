@@ -36,14 +36,11 @@ class DualOptimizer(OnlineOptimizer):
     l2 is at least 1e-20.
     """
 
-    wants_whole_corpus: ClassVar = True
-    walks_in_parts: ClassVar = False
+    reads = "corpus"
     losses: ClassVar = (MaxMargin,)
-    identity: ClassVar = ("seed", "l2")
-    tried: ClassVar = L2_TRIED
 
     l1: float = setting(0.0, no_l1)
-    l2: float = setting(1.0, checks.number, least=1e-20)
+    l2: float = setting(1.0, checks.number, fixed=True, tried=L2_TRIED, least=1e-20)
     gap_tolerance: float = setting(1e-3, checks.number)
 
     def __post_init__(self) -> None:
@@ -180,9 +177,7 @@ class ExponentiatedGradient(DualOptimizer):
     seed (int): Random seed for the order of the sequences.
     """
 
-    identity: ClassVar = ("seed", "l2", "rate")
-
-    rate: float = setting(1.0, checks.number, least=checks.LEAST, most=1e6)
+    rate: float = setting(1.0, checks.number, fixed=True, least=checks.LEAST, most=1e6)
 
     def distributions(self, corpus: ChainCorpus, pass_: CorpusPass) -> dict[str, NDArray]:
         """Nearly all of the mass on the annotation."""

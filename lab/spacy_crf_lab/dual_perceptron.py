@@ -74,6 +74,9 @@ class DualRun:
     iteration: int = 0  # epochs
     stop_reason: Optional[str] = None  # it never ends
 
+    def to_msg(self) -> list[Any]:
+        return [self.signature, self.values, self.drifts, self.count, self.iteration]
+
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class DualPerceptron(CRFOptimizer):
@@ -88,25 +91,16 @@ class DualPerceptron(CRFOptimizer):
     seed (int): Seed of the order of the sequences.
     """
 
-    identity: ClassVar = ("seed", "budget", "use_averages")
-    losses: ClassVar[tuple[type, ...]] = (Perceptron, MaxMargin)
+    losses: ClassVar = (Perceptron, MaxMargin)
 
-    use_averages: bool = setting(True, checks.flag)
-    budget: int = setting(0, checks.count, least=0)
+    use_averages: bool = setting(True, checks.flag, fixed=True)
+    budget: int = setting(0, checks.count, fixed=True, least=0)
     epochs_per_step: int = setting(1, checks.count, most=1000)
-    seed: int = setting(0, checks.count, least=0, most=checks.ANY)
+    seed: int = setting(0, checks.count, fixed=True, least=0, most=checks.ANY)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.averages = {} if self.use_averages else None
-
-    @classmethod
-    def fits(cls, loss: type) -> bool:
-        return issubclass(loss, cls.losses)
-
-    @property
-    def averaging(self) -> bool:
-        return self.use_averages
 
     def step(self, objective: Any, *, key: str) -> float:
         """RAISES (ValueError): CRF347 for models without a kernel, or with rules in training; CRF020 for too small a budget."""
@@ -223,9 +217,6 @@ class DualPerceptron(CRFOptimizer):
         self._write(run, sequences)
         self._runs[key] = run
         return run.iteration
-
-    def run_to_msg(self, run: DualRun, key: str) -> list[Any]:
-        return [run.signature, run.values, run.drifts, run.count, run.iteration]
 
     def run_from_msg(self, msg: Any) -> DualRun:
         signature, *given, count, iteration = msg

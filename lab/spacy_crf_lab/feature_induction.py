@@ -135,6 +135,9 @@ class InductionRun:
     stop_reason: Optional[str] = None
     candidates: Any = None  # not saved
 
+    def to_msg(self) -> dict[str, Any]:
+        return {**vars(self), "inner": self.inner.to_bytes(), "candidates": None}
+
     def continues(self, objective: TiedObjective) -> bool:
         """Whether the objective is the same function, at the same weights."""
         if self.signature != objective.signature:
@@ -163,24 +166,20 @@ class FeatureInduction(CRFOptimizer):
     inner (Optimizer): LBFGS or ConjugateGradient, with its l1, l2 and stop rules. LBFGS by default.
     """
 
-    leaves_zeros: ClassVar = True
-    identity: ClassVar = ("per_round", "pool", "conjunctions", "min_gain", "max_weights")
+    losses: ClassVar = (LogLikelihood,)
 
-    per_round: int = setting(500, checks.count, most=10_000_000)
-    pool: int = setting(1000, checks.count, most=10_000_000)
-    conjunctions: bool = setting(True, checks.flag)
+    per_round: int = setting(500, checks.count, fixed=True, most=10_000_000)
+    pool: int = setting(1000, checks.count, fixed=True, most=10_000_000)
+    conjunctions: bool = setting(True, checks.flag, fixed=True)
     iterations: int = setting(10, checks.count)
-    min_gain: float = setting(0.01, checks.number)
-    max_weights: Optional[int] = setting(None, checks.count, most=10_000_000)
+    min_gain: float = setting(0.01, checks.number, fixed=True)
+    max_weights: Optional[int] = setting(None, checks.count, fixed=True, most=10_000_000)
     inner: Any = setting(None, _inner)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.inner = LBFGS() if self.inner is None else self.inner
-
-    @classmethod
-    def fits(cls, loss: type) -> bool:
-        return issubclass(loss, LogLikelihood)
+        self.leaves_zeros = True
 
     def check_fit(self, pipe: Any) -> None:
         super().check_fit(pipe)
@@ -290,9 +289,6 @@ class FeatureInduction(CRFOptimizer):
         Chosen(objective, whole, run.chosen).assign(run.weights[run.chosen])
         self._runs[key] = run
         return run.iteration
-
-    def run_to_msg(self, run: InductionRun, key: str) -> dict[str, Any]:
-        return {**vars(run), "inner": run.inner.to_bytes(), "candidates": None}
 
     def run_from_msg(self, msg: dict[str, Any]) -> InductionRun:
         owner = "a run"

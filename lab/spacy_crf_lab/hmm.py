@@ -8,7 +8,7 @@ the shape alone, each of which backs off to a more general one (`word_counts.log
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Optional, Union
+from typing import Any, Optional, Union
 
 import numpy as np
 from spacy.tokens import Doc
@@ -141,8 +141,6 @@ def _expected(model: Model, orders: Orders, blocks: list[Block], counts: Counts,
 class Counting(CRFOptimizer):
     """The optimizer of models whose weights follow from counts, such as `spacy_crf_lab.HMM.v1`: the initialization counts, so
     there is a single step, which changes nothing."""
-
-    identity: ClassVar[tuple[str, ...]] = ()
 
     def check_fit(self, pipe: Any) -> None:
         super().check_fit(pipe)

@@ -40,11 +40,8 @@ class GIS(BatchOptimizer):
     The settings are described at `spacy_crf.LBFGS.v1`.
     """
 
+    losses: ClassVar = (LogLikelihood, SoftmaxMargin)
     masses: ClassVar[int] = 1
-
-    @classmethod
-    def fits(cls, loss: type) -> bool:
-        return issubclass(loss, (LogLikelihood, SoftmaxMargin))
 
     def check_fit(self, pipe: Any) -> None:
         super().check_fit(pipe)
@@ -82,9 +79,7 @@ class IIS(GIS):
     The other settings are described at `spacy_crf.LBFGS.v1`.
     """
 
-    identity: ClassVar = ("l2", "masses")
-
-    masses: int = setting(2, checks.count, least=2, most=64)
+    masses: int = setting(2, checks.count, fixed=True, least=2, most=64)
 
 
 def solve(expected: Floats, masses: Floats, pull: Floats, slope: Any) -> Floats:

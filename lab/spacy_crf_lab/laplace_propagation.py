@@ -25,7 +25,7 @@ from spacy_crf.losses.clamped import LabelledLoss, LogLikelihood
 from spacy_crf.models.weights import Weights
 from spacy_crf.optimizers.batch import dot, norm
 from spacy_crf.optimizers.lbfgs import LBFGS
-from spacy_crf.optimizers.objective import L2_TRIED, CRFOptimizer, no_l1, setting
+from spacy_crf.optimizers.objective import CRFOptimizer, no_l1, setting
 from spacy_crf.optimizers.online import check_sequences
 from spacy_crf.types import Bools, ChainCorpus, Floats
 
@@ -74,6 +74,9 @@ class PropagationRun:
     stop_reason: Optional[str] = None
     is_near_minimum: bool = True
 
+    def to_msg(self) -> dict[str, Any]:
+        return {**vars(self), "sites": list(self.sites)}
+
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class LaplacePropagation(LBFGS):
@@ -96,23 +99,19 @@ class LaplacePropagation(LBFGS):
     searches, `memory` and `tolerance` have no effect.
     """
 
-    tried: ClassVar = L2_TRIED
-    identity: ClassVar = ("method", "l2", "temperature", "damping", "seed", "memory")
+    losses: ClassVar = (LogLikelihood,)
 
     l1: float = setting(0.0, no_l1)
-    method: str = setting("propagation", checks.one_of, allowed=("propagation", "diagonal_laplace"))
-    temperature: Union[float, str] = setting("auto", _temperature)
+    method: str = setting("propagation", checks.one_of, fixed=True, allowed=("propagation", "diagonal_laplace"))
+    temperature: Union[float, str] = setting("auto", _temperature, fixed=True)
     sweeps: int = setting(5, checks.count, most=1000)
-    damping: float = setting(0.5, checks.number, most=0.99)
-    seed: int = setting(0, checks.count, least=0, most=checks.ANY)
+    damping: float = setting(0.5, checks.number, fixed=True, most=0.99)
+    seed: int = setting(0, checks.count, fixed=True, least=0, most=checks.ANY)
 
-    @property
-    def wants_sequences(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]  depends on a setting
-        return self.method == "propagation"
-
-    @classmethod
-    def fits(cls, loss: type) -> bool:
-        return issubclass(loss, LogLikelihood)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.method == "propagation":
+            self.reads = "corpus"
 
     def check_fit(self, pipe: Any) -> None:
         super().check_fit(pipe)
@@ -212,11 +211,6 @@ class LaplacePropagation(LBFGS):
         precision = np.full(len(mean), 2.0 * self.l2)
         run = self._runs[key] = PropagationRun(objective.signature, now, mean, precision, sites_of(corpus))
         return run
-
-    def run_to_msg(self, run: Any, key: str) -> Any:
-        if not self.wants_sequences:
-            return super().run_to_msg(run, key)
-        return {**vars(run), "sites": list(run.sites)}
 
     def run_from_msg(self, msg: Any) -> Any:
         if not self.wants_sequences:

@@ -349,9 +349,11 @@ def log_sum(rows: Floats) -> Floats:
 # -------------------------------------------------------------------------------------------------------- the losses
 
 
+@dataclass(frozen=True)
 class LocalLoss(LabelledLoss):
     """Base of the losses in this file."""
 
+    label_weights: Any = None
     # Returns losses (float64[B]), their derivative, and which sequences have a term that no labelling satisfies (bool[B])
     terms: ClassVar[Any]
 
@@ -433,8 +435,7 @@ class BesagPseudoLikelihood(LocalLoss):
 
     block: int = 1
 
-    excludes = frozenset()  # tokens with open annotation have no term
-    names_states = True
+    names_states = True  # tokens with open annotation have no term
 
     def __post_init__(self):
         super().__post_init__()
@@ -501,7 +502,6 @@ class SampledLikelihood(LabelledLoss):
     seed (int): Seed of all random numbers.
     """
 
-    label_weights: None = field(default=None, init=False, repr=False)
     samples: int = 10
     steps: int = 5
     persistent: bool = True
@@ -512,7 +512,6 @@ class SampledLikelihood(LabelledLoss):
     kept: dict[bytes, States] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     smooth = False  # a line search can't compare sampled values
-    excludes = frozenset()
     names_states = True
 
     def __post_init__(self):

@@ -8,7 +8,7 @@ transitions, all times `shrinkage`.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Optional
+from typing import Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,9 @@ class BoostRun:
     iteration: int = 0  # rounds
     stop_reason: Optional[str] = None
 
+    def to_msg(self) -> list[Any]:
+        return [self.weights, [*self.forest], self.iteration]
+
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class TreeBoost(CRFOptimizer):
@@ -53,16 +56,15 @@ class TreeBoost(CRFOptimizer):
     seed (int): Random seed of the drawing.
     """
 
-    identity: ClassVar = ("leaves", "shrinkage", "l2", "subsample", "min_gain", "seed")
-    tried: ClassVar = {"leaves": (4, 8, 16, 32, 64), "shrinkage": (0.05, 0.1, 0.2, 0.3), "l2": (0.3, 1.0, 3.0, 10.0)}
-
     rounds_per_step: int = setting(5, checks.count, most=1000)
-    leaves: int = setting(64, checks.count, most=MOST_LEAVES)
-    shrinkage: float = setting(0.2, checks.number, least=checks.LEAST, most=1.0)
-    l2: float = setting(1.0, checks.positive)
-    subsample: float = setting(0.5, checks.number, least=checks.LEAST, most=1.0)
-    min_gain: float = setting(0.0, checks.number)
-    seed: int = setting(0, checks.count, least=0, most=checks.ANY)
+    leaves: int = setting(64, checks.count, fixed=True, tried=(4, 8, 16, 32, 64), most=MOST_LEAVES)
+    shrinkage: float = setting(
+        0.2, checks.number, fixed=True, tried=(0.05, 0.1, 0.2, 0.3), least=checks.LEAST, most=1.0
+    )
+    l2: float = setting(1.0, checks.positive, fixed=True, tried=(0.3, 1.0, 3.0, 10.0))
+    subsample: float = setting(0.5, checks.number, fixed=True, least=checks.LEAST, most=1.0)
+    min_gain: float = setting(0.0, checks.number, fixed=True)
+    seed: int = setting(0, checks.count, fixed=True, least=0, most=checks.ANY)
 
     def check_fit(self, pipe: Any) -> None:
         super().check_fit(pipe)
@@ -141,9 +143,6 @@ class TreeBoost(CRFOptimizer):
         corpus.features.forest = run.forest
         self._runs[key] = run
         return run.iteration
-
-    def run_to_msg(self, run: BoostRun, key: str) -> list[Any]:
-        return [run.weights, [*run.forest], run.iteration]
 
     def run_from_msg(self, msg: Any) -> BoostRun:
         weights, forest, iteration = msg

@@ -5,6 +5,7 @@ import inspect
 import pkgutil
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
 from types import ModuleType
 
 import spacy_crf
@@ -34,11 +35,17 @@ def overridden() -> dict[tuple[str, str], set[str]]:
     found = defaultdict(set)
     for owned in _classes(spacy_crf) | _classes(spacy_crf_lab):
         by = _systems(owned)
-        for member in {*vars(owned), *vars(owned).get("__annotations__", {})}:
+        members = {*vars(owned), *vars(owned).get("__annotations__", {})}
+        for member in members - _arguments(owned):
             first = None if member.startswith("__") else _first_to_have(owned, member)
             if first is not None:
                 found[first.__name__, member] |= by
     return {place: systems for place, systems in found.items() if systems != {"plugin"}}
+
+
+def _arguments(owned: type) -> set[str]:
+    """The arguments with which objects of a dataclass are made: its settings."""
+    return {each.name for each in fields(owned) if each.init} if is_dataclass(owned) else set()
 
 
 def _classes(package: ModuleType) -> set[type]:

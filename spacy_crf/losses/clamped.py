@@ -29,16 +29,14 @@ _ROUNDING = 1e-9
 class LabelledLoss:
     """Base of all losses: settings by label, and the label of each state.
 
-    label_weights (Dict[str, float]): How much a mistake at a token of this label counts; 1 for labels not named. Use values above
-        1 for labels that the model should miss less often; "O" above 1 makes false alarms rarer.
+    Many losses have the setting `label_weights`: how much a mistake at a token of this label counts; 1 for labels not named. Use
+    values above 1 for labels that the model should miss less often; "O" above 1 makes false alarms rarer.
     """
 
-    label_weights: Any = None
     states: tuple[str, ...] = field(default=(), init=False, repr=False)
 
+    label_weights = None
     smooth: ClassVar[bool] = True  # whether the loss has a gradient everywhere, as line searches require
-    # Kinds of components ("tokens", "segments") for which the loss can exclude single spans that a clamp allows
-    excludes: ClassVar[frozenset[str]] = frozenset(["segments"])
     # Whether the loss needs the state of each token, which annotation does not name where a tag has several
     names_states: ClassVar[bool] = False
     spans_key: ClassVar[Optional[str]] = None  # key of doc.spans that holds the soft labels of the loss
@@ -91,6 +89,10 @@ class LabelledLoss:
         """Least cost of choosing each state by mistake, added to scores: float64[S]."""
         return np.zeros(n_states)
 
+    def excludes(self, labelled: str) -> bool:
+        """Whether the loss can exclude single spans that a clamp allows, for components that label "tokens" or "segments"."""
+        return labelled == "segments" and not self.names_states
+
     @property
     def of_annotation(self) -> Any:
         """The loss that applies to batches without soft labels."""
@@ -101,11 +103,11 @@ class LabelledLoss:
 class ClampedLoss(LabelledLoss):
     """Base of the losses in this file.
 
-    The loss adds costs to the scores of the states that the annotation forbids: a labelling that uses such states must score
-    lower by their costs. `margin` is the cost of any forbidden state (Hamming cost); `cost` and `label_weights` refine it. A
-    labelling with a span known to be wrong costs, for each such span, at least as much as one token.
+    The value is the log partition of a smooth loss, the score of the best labelling otherwise. The loss adds costs to the scores
+    of the states that the annotation forbids: a labelling that uses such states must score lower by their costs. `margin` is the
+    cost of any forbidden state (Hamming cost); `cost` and `label_weights` refine it. A labelling with a span known to be wrong
+    costs, for each such span, at least as much as one token.
 
-    maximum (bool): Value is the score of the best labelling; else it is the log partition.
     margin (float): Cost of a wrong state.
     label_weights (Dict[str, float]): Factors of the costs at tokens of these labels. Without a margin the logarithm of the factor
         is added instead, as if each wrong state existed so many times.
@@ -113,10 +115,9 @@ class ClampedLoss(LabelledLoss):
         margin. "O" is a label too; pairs not named keep the margin.
     """
 
+    label_weights: Any = None
     cost: Any = None
 
-    excludes: ClassVar[frozenset[str]] = frozenset(["tokens", "segments"])
-    maximum: ClassVar[bool] = False
     margin: ClassVar[float] = 0.0
 
     def __post_init__(self):
@@ -154,6 +155,9 @@ class ClampedLoss(LabelledLoss):
         np.fill_diagonal(table, 0.0)
         return table
 
+    def excludes(self, labelled: str) -> bool:
+        return labelled in ("tokens", "segments")
+
     def least_costs(self, n_states: int) -> Floats:
         table = self.costs(n_states)
         if not len(table):
@@ -176,14 +180,14 @@ class ClampedLoss(LabelledLoss):
         states = structure.only_path(clamp) if "path" in structure.answers else None
         if self.margin or self.cost or self.label_weights:
             scores = self._with_costs(scores, arrays.states_of(clamp))
-        value = structure.viterbi_counts if self.maximum else structure.expectations
+        value = structure.expectations if self.smooth else structure.viterbi_counts
         n_sequences = 1 if scores.starts is None else len(scores.starts) - 1
         if weights is None:
             weights = np.ones(n_sequences)
         weights = np.asarray(weights, dtype=np.float64)
         arrays.check_shape("weights", weights, (n_sequences,), "sequences")
         work = structure.prepare(scores, annotated=clamp)
-        if states is not None and not self.maximum:
+        if states is not None and self.smooth:
             best, reached, d_scores = structure.differentiate_path(work, states, weights)
             impossible = reached == -np.inf
         else:
@@ -194,7 +198,7 @@ class ClampedLoss(LabelledLoss):
             impossible = reached == -np.inf
             weights = np.where(impossible, 0.0, weights)
             best, d_scores = value(work, weights=weights)
-            if self.maximum and not structure.exact and (best < reached).any():
+            if not self.smooth and not structure.exact and (best < reached).any():
                 # The search found nothing better than the best known labelling, which is the annotation: nothing to learn
                 weights = np.where(best < reached, 0.0, weights)
                 best = np.maximum(best, reached)
@@ -240,7 +244,6 @@ class Perceptron(ClampedLoss):
     label_weights (Dict[str, float]), cost (Dict[str, Dict[str, float]]): See `ClampedLoss`; none by default.
     """
 
-    maximum = True
     smooth = False
 
 
@@ -253,7 +256,6 @@ class MaxMargin(ClampedLoss):
     label_weights (Dict[str, float]), cost (Dict[str, Dict[str, float]]): See `ClampedLoss`; by default each wrong token costs 1.
     """
 
-    maximum = True
     smooth = False
     margin = 1.0
 

@@ -11,7 +11,7 @@ number of each segment and transition. For runs of tokens without soft labels, l
 of states beside the run.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
@@ -76,11 +76,9 @@ class SoftLabels(LabelledLoss):
     weight (float): Factor of a sequence with soft labels beside one without.
     """
 
-    label_weights: None = field(default=None, init=False, repr=False)
     spans_key: str = SOFT_LABELS
     weight: float = 1.0
 
-    excludes = frozenset()
     names_states = True
 
     def __post_init__(self):

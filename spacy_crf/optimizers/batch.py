@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Optional, Union
+from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
 
@@ -79,6 +79,10 @@ class BatchRun:
     def weights(self) -> Floats:
         return self.position.weights
 
+    def to_msg(self) -> dict[str, Any]:
+        written = {"position": list(self.position), "memory": self.memory.to_msg(), "values": list(self.values)}
+        return {**vars(self), **written}
+
     def continues(self, objective: Objective) -> bool:
         """Whether the objective is the same function at the same weights, apart from the model's rounding to float32."""
         if self.signature != objective.signature:
@@ -97,11 +101,8 @@ def _count_or_auto(owner: str, name: str, value: Any) -> Union[int, str]:
 class BatchOptimizer(CRFOptimizer):
     """Minimizes an objective over the full training set, `iterations_per_step` iterations at a time."""
 
-    identity: ClassVar[tuple[str, ...]] = ("l2",)
-    tried: ClassVar = L2_TRIED
-
     l1: float = setting(0.0, no_l1)
-    l2: float = setting(1.0, checks.number)
+    l2: float = setting(1.0, checks.number, fixed=True, tried=L2_TRIED)
     iterations_per_step: Union[int, str] = setting(10, _count_or_auto)
     tolerance: float = setting(1e-5, checks.number)
     period: int = setting(10, checks.count, most=1_000_000)
@@ -293,10 +294,6 @@ class BatchOptimizer(CRFOptimizer):
         self._bar.pause()
         text = "%s: %s stopped after %d iterations at objective %.6f: %s"
         announcements.info(text, key, type(self).__name__, run.iteration, run.position.value, reason)
-
-    def run_to_msg(self, run: BatchRun, key: str) -> dict[str, Any]:
-        written = {"position": list(run.position), "memory": run.memory.to_msg(), "values": list(run.values)}
-        return {**vars(run), **written}
 
     def run_from_msg(self, msg: dict[str, Any]) -> BatchRun:
         memory = self.new_memory()

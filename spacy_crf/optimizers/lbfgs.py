@@ -2,7 +2,7 @@
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Any, ClassVar, Optional, Union
+from typing import Any, Optional, Union
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from ..arrays import of_file
 from ..types import Floats
 from .batch import BatchOptimizer, BatchRun, Position, add_scaled, dot, norm
 from .line_search import RayPoint, backtracking
-from .objective import L2_TRIED, Objective, setting
+from .objective import Objective, setting
 
 # First steps of weights are proportional to this power of their features' frequencies: the curvature grows with the frequency,
 # but falls as the model becomes certain. From -0.2 to -0.4 did best, with l1 and without; -0.5 and -1 were worse close to the
@@ -41,15 +41,8 @@ class LBFGS(BatchOptimizer):
     max_line_search (int): Most evaluations in one line search.
     """
 
-    identity: ClassVar = ("l1", "l2", "memory")
-    tried: ClassVar = {"l1": (0.0, 0.05), **L2_TRIED}
-
-    l1: float = setting(0.0, checks.number)
-    memory: int = setting(20, checks.count, most=1000)
-
-    @property
-    def leaves_zeros(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]  depends on a setting
-        return self.l1 > 0.0
+    l1: float = setting(0.0, checks.number, fixed=True, tried=(0.0, 0.05))
+    memory: int = setting(20, checks.count, fixed=True, most=1000)
 
     def new_memory(self) -> "CurvaturePairs":
         return CurvaturePairs(self.memory)

@@ -95,16 +95,19 @@ def renew(objective: Objective) -> bool:
     return own is not None and own()
 
 
-def setting(default: Any, check: Callable, **bounds: Any) -> Any:
+def setting(default: Any, check: Callable, *, fixed: bool = False, tried: tuple[Any, ...] = (), **bounds: Any) -> Any:
     """Field of a dataclass that users fill in, such as an optimizer; see `check_settings`.
 
     check (Callable): One of `spacy_crf.checks`. None is possible if it is the default.
+    fixed (bool): Whether a training that continues from a checkpoint must have the same value.
+    tried (tuple): Values that `crf tune` tries.
+    **bounds: Further arguments of the check.
     """
-    return field(default=default, metadata={"check": partial(check, **bounds)})
+    return field(default=default, metadata={"check": partial(check, **bounds), "fixed": fixed, "tried": tried})
 
 
 # The values of l2 that `crf tune` tries
-L2_TRIED = {"l2": (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)}
+L2_TRIED = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 
 
 def no_l1(owner: str, name: str, value: Any) -> float:
@@ -125,13 +128,11 @@ def check_settings(given: Any) -> None:
 class CRFOptimizer(Optimizer):
     """Base of the optimizers that evaluate the objective; a thinc optimizer, since ``[training.optimizer]`` accepts no other."""
 
-    wants_sequences: ClassVar[bool] = False  # takes a SequenceObjective instead of an Objective
-    wants_whole_corpus: ClassVar[bool] = True  # in every step; False for optimizers that learn from batches
-    averaging: ClassVar[bool] = False  # whether `averages` holds averaged weights
+    # What a step takes: an `Objective` of the whole corpus ("objective"), or a `SequenceObjective` of the whole corpus ("corpus")
+    # or of a batch ("batch")
+    reads = "objective"
+    losses: ClassVar[Optional[tuple[type, ...]]] = None  # that it can minimize; None for all that have a gradient
     assigns_averages = False  # whether a step writes the averages to the model; set where no other code does
-    leaves_zeros: ClassVar[bool] = False  # whether many weights are 0, so that saving the model drops them
-    identity: ClassVar[tuple[str, ...]]  # settings on which the saved state depends
-    tried: ClassVar[dict[str, tuple[Any, ...]]] = {}  # values of settings that `crf tune` tries
 
     def __post_init__(self) -> None:
         given = {each.name: getattr(self, each.name) for each in fields(self)}
@@ -139,13 +140,37 @@ class CRFOptimizer(Optimizer):
         for name, value in given.items():
             setattr(self, name, value)
         check_settings(self)
-        # State of each component's training, kept from step to step, with its `weights`, `iteration` and `stop_reason`
+        # Whether many weights are 0, so that saving the model drops them
+        self.leaves_zeros = getattr(self, "l1", 0.0) > 0.0
+        # State of each component's training, kept from step to step, with its `weights`, `iteration` and `stop_reason`, and
+        # with `to_msg`, which returns the state in a form that msgpack can write and `run_from_msg` can read
         self._runs: dict[str, Any] = {}
 
     @classmethod
     def fits(cls, loss: type) -> bool:
         """Whether this optimizer can minimize a loss of this type."""
-        return getattr(loss, "smooth", True)
+        if cls.losses is None:
+            return getattr(loss, "smooth", True)
+        return issubclass(loss, cls.losses)
+
+    @classmethod
+    def tried(cls) -> dict[str, tuple[Any, ...]]:
+        """The values that `crf tune` tries, by setting."""
+        return {each.name: each.metadata["tried"] for each in fields(cls) if each.metadata["tried"]}
+
+    @property
+    def wants_sequences(self) -> bool:
+        """Whether a step takes a `SequenceObjective`."""
+        return self.reads != "objective"
+
+    @property
+    def wants_whole_corpus(self) -> bool:
+        """Whether each step takes the whole corpus."""
+        return self.reads != "batch"
+
+    def _fixed(self) -> dict[str, Any]:
+        """The settings on which a checkpoint depends."""
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.metadata["fixed"]}
 
     def check_fit(self, pipe: Any) -> None:
         """Check whether this optimizer can train a component (`LearningPipe`). Training asks before it begins.
@@ -231,16 +256,15 @@ class CRFOptimizer(Optimizer):
         return b"".join(self._packed(self._runs))
 
     def _packed(self, runs: dict[str, Any]) -> Iterator[bytes]:
-        messages = {key: self.run_to_msg(run, key) for key, run in runs.items()}
-        settings = {name: getattr(self, name) for name in self.identity}
-        return packed({"optimizer": type(self).__name__, "settings": settings, "runs": messages})
+        messages = {key: run.to_msg() for key, run in runs.items()}
+        return packed({"optimizer": type(self).__name__, "settings": self._fixed(), "runs": messages})
 
     def from_bytes(self, data: bytes) -> "CRFOptimizer":
         """Restore the state of an optimizer of the same class and settings; stop rules and limits may differ.
 
         RAISES (ValueError): CRF204 for a state of another optimizer, CRF921 for a damaged one.
         """
-        ours = {name: getattr(self, name) for name in self.identity}
+        ours = self._fixed()
         try:
             msg: Any = srsly.msgpack_loads(data, use_list=False)
             optimizer = msg["optimizer"]
@@ -269,12 +293,9 @@ class CRFOptimizer(Optimizer):
         if saved != ours:
             raise self.unusable(f"it is of {saved} {what}, and there are {ours}")
 
-    def run_to_msg(self, run: Any, key: str) -> Any:
-        """A run in a form that msgpack can write and `run_from_msg` can read."""
-        raise NotImplementedError
-
     def run_from_msg(self, msg: Any) -> Any:
-        """The run of `run_to_msg`, whose parts fit each other. Any error means that it is damaged."""
+        """The state of one component's training whose `to_msg` returned the message, with parts that fit each other. Any error
+        means that the message is damaged."""
         raise NotImplementedError
 
 

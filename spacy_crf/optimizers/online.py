@@ -57,6 +57,10 @@ class OnlineRun:
     slot_of_weight: Optional[Ints] = None  # [n] None without a frame
     is_held: bool = False  # whether weights are held near those of earlier training, without l1 and l2
 
+    def to_msg(self) -> list[Any]:
+        arrays = [self.layout, self.weights, self.slots, self.arrays]
+        return [*arrays, self.numbers, self.count, self.iteration, self.stop_reason]
+
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class OnlineOptimizer(CRFOptimizer):
@@ -64,21 +68,14 @@ class OnlineOptimizer(CRFOptimizer):
     work after each step.
     """
 
-    wants_sequences: ClassVar[bool] = True
-    wants_whole_corpus: ClassVar[bool] = False
-    losses: ClassVar[tuple[type, ...]] = (Perceptron, MaxMargin)
-    identity: ClassVar[tuple[str, ...]] = ("seed",)
+    reads = "batch"
+    losses: ClassVar = (Perceptron, MaxMargin)
     drifts: ClassVar[tuple[str, ...]] = ()  # memory with the sum of all moves, each times the time of the move
     follows: ClassVar[tuple[str, ...]] = ()  # memory that is scaled like the weights when they are drawn back
     walks_in_parts: ClassVar[bool] = True  # whether weights may be drawn back within a pass
 
     epochs_per_step: int = setting(1, checks.count, most=1000)
-    seed: int = setting(0, checks.count, least=0, most=checks.ANY)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.averaging:
-            self.averages = {}
+    seed: int = setting(0, checks.count, fixed=True, least=0, most=checks.ANY)
 
     # ------------------------------------------------------------------------------------------- for subclasses
 
@@ -129,10 +126,6 @@ class OnlineOptimizer(CRFOptimizer):
 
     # -------------------------------------------------------------------------------------------------------- a step
 
-    @classmethod
-    def fits(cls, loss: type) -> bool:
-        return issubclass(loss, cls.losses)
-
     def check_fit(self, pipe: Any) -> None:
         super().check_fit(pipe)
         check_sequences(self, pipe)
@@ -176,7 +169,7 @@ class OnlineOptimizer(CRFOptimizer):
         """Arguments of the kernels for passes over the whole corpus."""
         corpus = objective.corpus
         costs = objective.loss.costs(corpus.n_states)
-        room = make_room(corpus, maximum=objective.loss.maximum)
+        room = make_room(corpus, maximum=not objective.loss.smooth)
         return CorpusPass(corpus, np.arange(len(corpus.starts) - 1), costs, room)
 
     def epoch(
@@ -298,9 +291,6 @@ class OnlineOptimizer(CRFOptimizer):
         arrays = {name: array.copy() for name, array in run.arrays.items()}
         return replace(run, slots=run.slots.copy(), arrays=arrays, numbers=dict(run.numbers))
 
-    def run_to_msg(self, run: OnlineRun, key: str) -> list[Any]:
-        return [run.layout, run.weights, run.slots, run.arrays, run.numbers, run.count, run.iteration, run.stop_reason]
-
     def run_from_msg(self, msg: list[Any]) -> OnlineRun:
         owner = "a run"
         (layout, weights, slots, arrays, numbers, count, iteration, reason) = msg
@@ -350,9 +340,9 @@ class Averaged(OnlineOptimizer):
 
     use_averages: bool = setting(True, checks.flag)
 
-    @property
-    def averaging(self) -> bool:
-        return self.use_averages
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.averages = {} if self.use_averages else None
 
     def start(self, run: OnlineRun, objective: SequenceObjective) -> None:
         run.arrays["drift"] = np.zeros_like(run.slots)

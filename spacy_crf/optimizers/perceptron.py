@@ -82,12 +82,9 @@ class PassiveAggressive(Averaged):
     seed (int): Seed of the order of the sequences.
     """
 
-    identity: ClassVar = ("seed", "type", "c", "error_sensitive", "averaging")
-    tried: ClassVar = {"type": (1, 2), "c": (0.01, 0.1, 1.0, 10.0)}
-
-    type: int = setting(1, checks.count, least=0, most=2)
-    c: float = setting(1.0, checks.positive)
-    error_sensitive: bool = setting(True, checks.flag)
+    type: int = setting(1, checks.count, fixed=True, tried=(1, 2), least=0, most=2)
+    c: float = setting(1.0, checks.positive, fixed=True, tried=(0.01, 0.1, 1.0, 10.0))
+    error_sensitive: bool = setting(True, checks.flag, fixed=True)
 
     def rates(self, run: OnlineRun, objective: SequenceObjective, moves: Floats, n_sequences: int) -> float:
         moved = moves[moves != 0.0]  # length of the step, since derivatives of features are 1
@@ -109,12 +106,10 @@ class AROW(OnlineOptimizer):
     seed (int): Seed of the order of the sequences.
     """
 
-    identity: ClassVar = ("seed", "variance", "gamma")
-    tried: ClassVar = {"variance": (0.1, 1.0, 10.0), "gamma": (0.1, 1.0, 10.0)}
     follows: ClassVar = ("variance",)
 
-    variance: float = setting(1.0, checks.positive)
-    gamma: float = setting(1.0, checks.positive)
+    variance: float = setting(1.0, checks.positive, fixed=True, tried=(0.1, 1.0, 10.0))
+    gamma: float = setting(1.0, checks.positive, fixed=True, tried=(0.1, 1.0, 10.0))
 
     def start(self, run: OnlineRun, objective: SequenceObjective) -> None:
         run.arrays["variance"] = variance = np.full_like(run.slots, self.variance)

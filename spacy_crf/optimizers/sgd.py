@@ -22,15 +22,10 @@ class Regularized(OnlineOptimizer):
     """Base of the optimizers in this file, with l1, l2, and the number of sequences for which they are set."""
 
     losses: ClassVar = (ClampedLoss,)
-    tried: ClassVar = L2_TRIED
 
-    l1: float = setting(0.0, checks.number)
-    l2: float = setting(1.0, checks.number)
-    sequences: Optional[int] = setting(None, checks.count, most=checks.ANY)
-
-    @property
-    def leaves_zeros(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]  depends on a setting
-        return self.l1 > 0.0
+    l1: float = setting(0.0, checks.number, fixed=True)
+    l2: float = setting(1.0, checks.number, fixed=True, tried=L2_TRIED)
+    sequences: Optional[int] = setting(None, checks.count, fixed=True, most=checks.ANY)
 
     def prepare(self, objective: SequenceObjective, pass_: CorpusPass, run: OnlineRun, key: str) -> None:
         # l1 and l2 apply to the sum of the losses of all sequences
@@ -57,8 +52,6 @@ class SGD(Regularized):
     epochs_per_step (int): Passes over the batch in one step, at most 1,000.
     seed (int): Seed of the order of the sequences.
     """
-
-    identity: ClassVar = ("seed", "l1", "l2", "sequences")
 
     calibration_eta: float = setting(0.1, checks.positive)
     calibration_rate: float = setting(2.0, checks.number, least=1.001)
@@ -163,15 +156,9 @@ class AdaGrad(Regularized):
     The other settings are those of `spacy_crf.SGD.v1`.
     """
 
-    identity: ClassVar = ("seed", "l1", "l2", "sequences", "rate", "epsilon")
-    tried: ClassVar = {"learn_rate": (0.1, 0.3, 1.0), "l2": (0.03, 0.3, 3.0)}
-
-    learn_rate: float = setting(0.3, checks.positive)
-    epsilon: float = setting(1e-6, checks.positive)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.rate = self.learn_rate  # thinc's schedules change it
+    l2: float = setting(1.0, checks.number, fixed=True, tried=(0.03, 0.3, 3.0))
+    learn_rate: float = setting(0.3, checks.positive, fixed=True, tried=(0.1, 0.3, 1.0))
+    epsilon: float = setting(1e-6, checks.positive, fixed=True)
 
     def start(self, run: OnlineRun, objective: SequenceObjective) -> None:
         run.arrays["squares"] = np.zeros_like(run.slots)
@@ -182,7 +169,7 @@ class AdaGrad(Regularized):
         regularized = run.arrays["regularized"]
         squares = run.arrays["squares"]
         l1, l2 = (0.0, 0.0) if run.is_held else (self.l1, self.l2)
-        settings = (float(self.rate), float(self.epsilon), l1 / sequences, l2 / sequences)
+        settings = (float(self.learn_rate), float(self.epsilon), l1 / sequences, l2 / sequences)
         loss, place = self.apply(kernels.ADAGRAD, pass_, run, *settings, memory=regularized, squares=squares)
         if l1 or l2:
             seen = float(run.count + len(pass_.order))
@@ -191,4 +178,4 @@ class AdaGrad(Regularized):
 
     def rates(self, run: OnlineRun, objective: SequenceObjective, moves: Floats, n_sequences: int) -> Floats:
         squares = run.arrays["squares"][objective.corpus.slot_of_weight]
-        return np.where(squares > 0.0, self.rate / (self.epsilon + np.sqrt(squares)), 0.0)
+        return np.where(squares > 0.0, self.learn_rate / (self.epsilon + np.sqrt(squares)), 0.0)

@@ -23,7 +23,7 @@ def without_unusable(pipe: LearningPipe, known: Supervision, starts: NDArray[np.
     """Drop supervision that the loss or the optimizer cannot use, and warn once about it."""
     loss = pipe.loss.of_annotation if known.soft is None else pipe.loss
     who = f"The loss {type(pipe.loss).__name__}"
-    usable = pipe.decoding.labelled in loss.excludes
+    usable = loss.excludes(pipe.decoding.labelled)
     if kind != "objective":
         who = "Optimizers that learn from one sequence after the other"
         usable = pipe.decoding.walks_around_wrong
@@ -59,7 +59,7 @@ def _blank(pipe: LearningPipe, docs: list[Doc], known: Supervision) -> Optional[
     model is no sum over labellings that could leave these out, and for segments: those with white space at an edge are wrong
     answers to learn from. Without them F1 on raw texts was 0.6 to 0.9 lower (18 of 20 trainings); chains lost nothing."""
     node = pipe.model.attrs["node"]
-    is_sum = pipe.decoding.labelled == "tokens" and "tokens" in pipe.loss.excludes and known.soft is None
+    is_sum = pipe.decoding.labelled == "tokens" and pipe.loss.excludes("tokens") and known.soft is None
     of_paths = node.gives is ChainScores and type(node.in_training()) is type(node.structure)
     if pipe.annotation.space_edges or not (is_sum and of_paths):
         return None

@@ -130,7 +130,7 @@ class LearningPipe(TrainablePipe):
             if self.is_pool and (optimizer.wants_sequences or not optimizer.wants_whole_corpus):
                 raise ValueError(Errors.CRF965.format(name=name, optimizer=type(optimizer).__name__))
             # `spacy train` evaluates with the averages of [training.optimizer] only
-            optimizer.assigns_averages = optimizer.averaging
+            optimizer.assigns_averages = optimizer.averages is not None
 
     def __repr__(self) -> str:
         labels = reprlib.repr(list(self.labels))
