@@ -60,6 +60,7 @@ def votes(docs: Sequence[Doc], keys: Sequence[str], labels: Sequence[str]) -> In
     """
     number = {label: n for n, label in enumerate(labels)}
     starts = DocBatch.of(docs).bounds
+    # [J, T] boundary and label of each source at each token
     iob, label = np.full((2, len(keys), starts[-1]), MISSING, dtype=np.int64)
     for doc, start in zip(docs, starts.tolist()):
         for source, key in enumerate(keys):
@@ -109,8 +110,10 @@ def aggregate(
         np.add.at(found, (of_source[of_source >= 0], most[of_source >= 0]), 1.0)
     estimates = baum_welch([text], Estimates(counts, numbers), allowed, prior, orders, iterations, say)
     scores = scores_of(maximize(estimates, allowed, prior), text, orders)
+    # The posterior of the truth given what all sources say is a chain, so spans have exact probabilities
     structure = LinearChain()
     of_tags = structure.marginals(scores)
+    # In BIO the states 1 + 2·label and 2 + 2·label begin and continue a span
     spans = SpanStates.even(_BIO.continues(n_labels), n_labels, offset=1, width=2)
     segments, probabilities = structure.likely_spans(scores, spans, min_prob)
     sources = [_reliability(of_source, of_tags, starts) for of_source in said]
@@ -120,6 +123,7 @@ def aggregate(
 def _reliability(codes: Ints, of_tags: Floats, starts: Ints) -> Reliability:
     """codes (int64[T]): What one source says. of_tags (float64[T, S]): Probabilities of the tags."""
     [seen] = np.nonzero(codes >= 0)
+    # Expected numbers in place of counts: the truth itself is not known
     right = of_tags[seen, codes[seen]]
     marks = codes[seen] > 0
     there = len(seen) - of_tags[seen, 0].sum()

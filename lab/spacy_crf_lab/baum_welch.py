@@ -9,7 +9,7 @@ Rubin 1977), so the likelihood of all that is observed, times the prior that smo
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Union
 
 import numpy as np
 
@@ -53,7 +53,7 @@ class Priors(NamedTuple):
     """Numbers that are added to the expected ones."""
 
     steps: float  # to each transition that is possible
-    codes: Sequence[Any]  # to what each source says: one number, or float64[V, S]
+    codes: Sequence[Union[float, Floats]]  # to what each source says: one number, or float64[V, S]
 
 
 _LARGE = float(np.finfo(np.float64).max)
@@ -65,13 +65,17 @@ def maximize(estimates: Estimates, allowed: TransitionMask, prior: Priors) -> Pa
     follow = may_follow(allowed)
     size = len(counts.steps) - 1
     with np.errstate(divide="ignore"):
+        # Row 0: numbers of ends after each state; row 1: numbers of transitions: [2, S]
         ends = np.stack([counts.steps[:-1, -1], counts.steps[:-1, :-1].sum(axis=1)]) + prior.steps
         ends *= np.stack([allowed.last, allowed.transitions.any(axis=1)])
         last, go = np.log(shares(ends, ends.sum(axis=0)))
+        # q(v | u): the last row is the start
         steps = np.where(follow, counts.steps[:, :-1] + prior.steps, 0.0)
         steps = np.log(shares(steps, steps.sum(axis=1, keepdims=True)))
+        # e_j(code | state): each column sums to 1
         codes = [n + more for n, more in zip(estimates.codes, prior.codes)]
         codes = [np.log(shares(n, n.sum(axis=0))) for n in codes]
+        # q(v | w, u), of the triples that are kept: [G] each
         w, u, v = tags_of_keys(counts.keys, size)[:, 1:].T
         grams = np.where(follow[u, v], counts.grams + prior.steps, 0.0)
         contexts = w * size + u
@@ -86,6 +90,7 @@ def scores_of(parameters: Parameters, observed: Observed, orders: Orders) -> Any
     """The logarithms as scores of a chain of order 1 or 2, whose log partition is the log-likelihood."""
     emissions = np.zeros(observed.allowed.shape)
     for codes, table in zip(observed.codes, parameters.codes):
+        # log p(codes | state) = sum_j log e_j(code_j | state), over the sources that say something
         said = codes >= 0
         emissions[said] += table[codes[said]]
     scores = ChainScores(emissions, *parameters[:3], observed.starts)
@@ -115,6 +120,7 @@ def expect(
         log_z, numbers = structure.expectations(scores, clamp=observed.allowed, weights=observed.weights)
         possible = log_z > -np.inf
         log_likelihood += float(log_z[possible] @ observed.weights[possible])
+        # The derivatives of the log-likelihood by log probabilities are the expected numbers of events
         counts.steps[:size, :size] += numbers.transitions
         counts.steps[size, :size] += numbers.first
         counts.steps[:size, size] += numbers.last

@@ -16,6 +16,7 @@ from spacy_crf.inference.semi_markov import SemiMarkov
 from spacy_crf.inference.structure import StateGraph, States, Structure, Work
 from spacy_crf.kernels import higher_order, log_space
 from spacy_crf.pipeline.decoding import Decoder, Distribution
+from spacy_crf.pipeline.prediction import CRFPipe
 from spacy_crf.pipeline.probabilities import Batch
 from spacy_crf.types import Floats, Path
 
@@ -48,7 +49,8 @@ class Beam(Decoder):
         """The width, and the margin in log-odds (infinity for none), as the kernels take them."""
         return self.width, math.inf if self.margin is None else float(self.margin)
 
-    def check(self, pipe: Any) -> None:
+    def check(self, pipe: CRFPipe) -> None:
+        """Check that a component's structure can be searched. RAISES (ValueError): CRF340 if it can't."""
         self.searched(pipe.decoding.structure)
 
     def searched(self, structure: Structure) -> "BeamSearch":
@@ -58,6 +60,7 @@ class Beam(Decoder):
         return within(structure, self)
 
     def distribution(self, batch: Batch, d: Optional[int]) -> Distribution:
+        """The distribution of Doc d of a batch (None for all Docs): the beam changes the search, not the probabilities."""
         return batch.by(batch.scores, d)
 
     def keeps_all(self, n_prefixes: int) -> bool:
@@ -66,6 +69,7 @@ class Beam(Decoder):
 
     def path(self, work: Work) -> Path:
         """Find the best labelling of each sequence within the beam: -1 and -inf where the beam drops every labelling."""
+        # Chains have a kernel that keeps nothing but back pointers
         if not isinstance(work, ChainWork):
             return self.search(work)[1]
         path = Path(np.empty(work.n_tokens, dtype=np.int32), np.empty(work.n_sequences))
@@ -76,6 +80,7 @@ class Beam(Decoder):
         """Find the n best labellings of a single sequence within the beam, see `Structure.rank`."""
         kept, _ = self.search(work)
         if isinstance(work, HigherOrderWork):
+            # The exact search for n labellings, among the prefixes that the beam has kept
             possible = np.where(kept, work.sums.scores, -np.inf)
             return higher_order.n_best(work.sums.level, possible, work.sums.weights, len(scores), states, scores)
         closing = np.where(kept > -np.inf, work.log_potentials.closing, -np.inf)
@@ -119,16 +124,19 @@ class BeamSearch(Structure):
         return self.exhaustive.over(graph)
 
     def best(self, work: Work) -> Path:
+        """Best labelling of each sequence within the beam; of all labellings where the beam keeps them all or drops them all."""
         if self.beam.keeps_all(work.n_prefixes):
             return self.exhaustive.best(work)
         path = self.beam.path(work)
+        # A narrow beam may end in a dead end: then the exact search answers
         lost = path.scores == -np.inf
         if lost.any():
             part, tokens = work.only(lost)
             path.states[tokens], path.scores[lost] = self.exhaustive.best(part)
         return path
 
-    def rank(self, work: Work, states: States, scores: Floats) -> int:
+    def rank(self, work: Any, states: States, scores: Floats) -> int:
+        """The n best labellings of a sequence, see `Structure.rank`; of all labellings where the beam finds none."""
         found = 0
         if not self.beam.keeps_all(work.n_prefixes):
             found = self.beam.rank(work, states, scores)
@@ -137,7 +145,8 @@ class BeamSearch(Structure):
 
 def within(structure: Structure, beam: Beam) -> BeamSearch:
     """A structure that searches within a beam."""
-    found: Any = object.__new__(_class(type(structure)))
+    # The state of the structure as it is: `__init__` would begin a new one
+    found = object.__new__(_class(type(structure)))
     vars(found).update(vars(structure), exhaustive=structure, beam=beam)
     return found
 

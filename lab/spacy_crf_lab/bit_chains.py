@@ -10,12 +10,12 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from spacy_crf import arrays
 from spacy_crf.inference.linear_chain import LinearChain
-from spacy_crf.inference.structure import States, Structure
-from spacy_crf.types import Bools, ChainScores, Floats, Ints
+from spacy_crf.inference.structure import ScoresOrWork, States, Structure
+from spacy_crf.types import Bools, ChainScores, Clamp, Floats, Ints
 
 from .kernels import output_codes as kernels
 
@@ -59,6 +59,7 @@ class BitWork(NamedTuple):
 
     @property
     def n_sequences(self) -> int:
+        """Number of sequences, B."""
         return len(self.scores.starts) - 1
 
 
@@ -68,7 +69,8 @@ class BitChains(Structure[BitScores]):
 
     answers = frozenset(["path"])
 
-    def prepare(self, scores: Any, clamp: Any = None, *, annotated: Any = None) -> BitWork:
+    def prepare(self, scores: Any, clamp: Optional[Clamp] = None, *, annotated: Optional[Clamp] = None) -> BitWork:
+        """Check the scores. `annotated` (bool[T, S]) gives a cascade the bits that chains read beside them."""
         work = scores
         if not isinstance(work, BitWork):
             checked = {name: arrays.contiguous(array, np.float64) for name, array in arrays.named(scores).items()}
@@ -80,13 +82,15 @@ class BitChains(Structure[BitScores]):
             work = work._replace(units=units, neighbours=neighbours)
         if clamp is None:
             return work
+        # A bit in which the allowed tags differ is free: the sum then also runs over rows of no allowed tag
         bits = _agreed(work.scores, clamp)
         missing = np.append(0, np.cumsum(~np.any(clamp, axis=1)))[work.scores.starts]
         return work._replace(bits=bits, possible=np.diff(missing) == 0)
 
     def expectations(
-        self, scores: Any, *, clamp: Any = None, weights: Optional[Floats] = None
+        self, scores: ScoresOrWork, *, clamp: Optional[Clamp] = None, weights: Optional[Floats] = None
     ) -> tuple[Floats, BitScores]:
+        """Log partitions of all chains together (float64[B]), and the derivative of their weighted sum by each score."""
         work = self.prepare(scores, clamp)
         weights = np.ones(work.n_sequences) if weights is None else weights
         if work.possible is not None:
@@ -106,7 +110,7 @@ class BitChains(Structure[BitScores]):
         return log_z, reached, derivative
 
 
-def _agreed(scores: BitScores, clamp: Any) -> Bits:
+def _agreed(scores: BitScores, clamp: Optional[Clamp]) -> Bits:
     """The bits in which the allowed tags agree: int8[T, C], -1 where they differ."""
     arrays.check_shape("clamp", clamp, (len(scores.units), len(scores.codes)), "one bool per token and state")
     bits = np.full(scores.units.shape, -1, dtype=np.int8)
@@ -118,6 +122,7 @@ def beside(scores: BitScores, signs: Floats) -> Floats:
     """The signs of the bits (float64[T, C]) of the tokens before and behind: float64[T, 2 * C], 0 beyond the sequence."""
     opens, closes = arrays.ends(scores.starts, len(signs))
     found = np.zeros((len(signs), 2, signs.shape[1]))
+    # Column 0: the token before; column 1: the token behind
     found[1:, 0] = np.where(opens[1:, np.newaxis], 0.0, signs[:-1])
     found[:-1, 1] = np.where(closes[:-1, np.newaxis], 0.0, signs[1:])
     return found.reshape(len(signs), -1)
@@ -131,19 +136,22 @@ def by_neighbour(cascade: Floats) -> Floats:
 def relative(scores: BitScores) -> tuple[Floats, Floats]:
     """The shared scores of bits of 1, less those of 0, see `kernels.expect`: float64[3, C] and float64[C]."""
     _, steps, first, last, *_ = scores
+    # log-odds of a step 0 -> 1, and of a step 1 -> 0
     enters = steps[:, 0, 1] - steps[:, 0, 0]
     leaves = steps[:, 1, 0] - steps[:, 0, 0]
+    # A token with bit 1 in the middle has a step to it and a step from it; at an end it lacks one of them
     ends = enters + leaves, first[:, 1] - first[:, 0] - enters, last[:, 1] - last[:, 0] - leaves
     return np.stack(ends), steps[:, 1, 1] - steps[:, 0, 1] - leaves
 
 
-def _sums(work: BitWork, weights: Floats, path: Any = ()) -> Optional[tuple[Floats, Floats, BitScores]]:
+def _sums(work: BitWork, weights: Floats, path: ArrayLike = ()) -> Optional[tuple[Floats, Floats, BitScores]]:
     """Log partitions and, if there is a path, its scores, both less those of zeros; and the derivative of their difference. None
     for scores that lie too far apart."""
     scores = work.scores
     units = work.units
     lengths = np.diff(work.scores.starts)
     ends, coupling = relative(scores)
+    # Known bits get odds so large that the other value has no share
     held = np.zeros(0) if work.bits is None else np.where(work.bits < 0, 0.0, _HELD * (2.0 * work.bits - 1.0))
     units = units + held if held.size else units
     largest = 1.0 + 2.0 * (_size(units) + _size(coupling)) + sum(map(_size, ends))
@@ -157,6 +165,7 @@ def _sums(work: BitWork, weights: Floats, path: Any = ()) -> Optional[tuple[Floa
     given = units, ends, coupling, scores.starts, scores.codes.astype(np.float64), of_path, weights
     kernels.expect(*given, int(2.0 * _LARGEST // largest), totals, d_units, counts)
     # equal in the log partition and the path
+    # The kernel leaves out what is equal in the log partition and the score of a path: add it for log partitions alone
     n_steps = 0.0
     n_ends = 0.0
     if not len(of_path):
@@ -171,6 +180,7 @@ def _sums(work: BitWork, weights: Floats, path: Any = ()) -> Optional[tuple[Floa
     # of steps to 1, and from 1
     behind = ones - opening
     before = ones - closing
+    # [C, 4] expected numbers of the steps 0 -> 0, 0 -> 1, 1 -> 0 and 1 -> 1
     of_steps = np.stack([n_steps - behind - before + pairs, behind - pairs, before - pairs, pairs], axis=1)
     of_ends = [np.stack([n_ends - some, some], axis=1) for some in (opening, closing)]
     return totals[0], totals[1], _of_units(work, d_units, of_steps.reshape(-1, 2, 2), *of_ends)
@@ -187,6 +197,7 @@ def _one_by_one(work: BitWork, weights: Floats) -> tuple[Floats, Floats, BitScor
     chain = LinearChain()
     for c, shared in enumerate(zip(*work.scores[1:4])):
         scores = ChainScores(np.outer(work.units[:, c], [-kernels.SCALE, kernels.SCALE]), *shared, work.scores.starts)
+        # [T, 2] of one bit, whose values are the two tags of a chain
         clamp = None if work.bits is None else work.bits[:, c, np.newaxis] != np.array([1, 0])
         of_chain, found = chain.expectations(scores, clamp=clamp, weights=weights)
         log_z += of_chain

@@ -47,7 +47,7 @@ class BoostedFeatures(SparseFeatures):
 
     kinds: ClassVar = {}
 
-    def __init__(self, feature_set: Any, **lists: Any):
+    def __init__(self, feature_set: FeatureSet, **lists: Any):
         super().__init__(feature_set, **lists)
         self.index = FeatureIndex.empty()
         self.forest = Forest.none(1)
@@ -60,6 +60,7 @@ class BoostedFeatures(SparseFeatures):
         return CompiledFeatures(reader, {"states": CompiledTemplates(self.feature_set.counted, reader)})
 
     def widths(self, n_states: int) -> dict[str, int]:
+        """No tables: the weights are in the leaves."""
         return {}
 
     def rows_of(self, docs: list[Doc], index: FeatureIndex) -> tuple[TemplateRows, TokenFeatures]:
@@ -83,10 +84,12 @@ class BoostedFeatures(SparseFeatures):
         add_leaves(leaves, self.forest.values, scores)
         return scores
 
-    def spell(self, tables: dict[str, Any]) -> dict[str, Any]:
+    def spell(self, tables: dict[str, object]) -> dict[str, object]:
+        """The states, the index and the trees, as a file holds them."""
         return {"n_tags": self.n_states, "index": self.index.to_dict(), "forest": [*self.forest]}
 
-    def load(self, data: dict[str, Any]) -> dict[str, Any]:
+    def load(self, data: dict[str, Any]) -> dict[str, object]:
+        """Take over what `spell` returned. RETURNS (dict): No tables."""
         self._forget()
         self.n_states = data["n_tags"]
         self.index = FeatureIndex.from_dict(data["index"])
@@ -102,6 +105,7 @@ class BoostedNode(Node):
     walks = False
 
     def check_optimizer(self, model: Model, optimizer: Optional[Optimizer], name: str) -> None:
+        """RAISES (ValueError): CRF347 for an optimizer that grows no trees."""
         from .tree_boost import TreeBoost  # which reads this file
 
         if not isinstance(optimizer, TreeBoost):
@@ -110,18 +114,21 @@ class BoostedNode(Node):
             raise cant_train(optimizer, what, reason, "spacy_crf_lab.TreeBoost.v1")
 
     def resize(self, model: Model, n_states: int) -> None:
+        """Give each leaf a score of 0 for new states."""
         features: BoostedFeatures = model.attrs["boosted"]
         if features.n_states != n_states:
             grown = {"n_states": n_states, "forest": features.forest.with_states(n_states)}
             model.attrs["boosted"] = features.with_tables({}, **grown)
 
     def forget(self, model: Model) -> None:
+        """Remove the trees and the features."""
         before = model.attrs["boosted"]
         super().forget(model)
         none = {"index": FeatureIndex.empty(), "forest": Forest.none(1), "n_states": 1}
         model.attrs["boosted"] = before.with_tables({}, **none)
 
     def check(self, model: Model, n_states: int) -> None:
+        """RAISES (ValueError): CRF509 for loaded trees that do not fit the features or the states."""
         features: BoostedFeatures = model.attrs["boosted"]
         features.check_lists()
         check_equal("states of the trees", features.n_states, n_states)
@@ -145,6 +152,7 @@ def _(node: BoostedNode, layer: Model, docs: DocBatch) -> LayerTerms:
     leaves = features.leaves(docs)
     (names, path_of) = _paths(features)
     n_tokens, n_trees = leaves.shape
+    # One number for each pair of token and path
     keys = np.repeat(np.arange(n_tokens), n_trees) * max(1, len(names)) + path_of[leaves].ravel()
     taken, where = np.unique(keys, return_inverse=True)
     scores = np.zeros((len(taken), features.n_states))
@@ -162,7 +170,7 @@ def _(node: BoostedNode, layer: Model) -> Iterator[Block]:
     values = np.zeros((len(names), features.n_states))
     np.add.at(values, path_of, features.forest.values.astype(np.float64))
     rows, states = (places.ravel() for places in np.indices(values.shape))
-    named: Any = partial(_feature, names)
+    named = partial(_feature, names)
     yield Block(_TEMPLATE, values.ravel(), (states,), rows, named, None, ([_TEMPLATE], np.zeros_like(rows)))
 
 
@@ -182,9 +190,11 @@ class BoostedCorpus:
 
     @property
     def features(self) -> BoostedFeatures:
+        """The features and trees of the layer."""
         return self._layer.attrs["boosted"]
 
     def add(self, docs: DocBatch) -> None:
+        """Read the features of a batch."""
         self._batches.append(self.features.rows_of(docs, self.features.index))
         self.starts.append(docs.sequence_starts())
 
@@ -196,6 +206,7 @@ class BoostedCorpus:
         self.derivatives = np.zeros_like(self.scores)  # [T, S] of the latest loss, by the scores
 
     def fingerprint(self) -> Iterable[NDArray]:
+        """The arrays that identify the corpus."""
         yield from (*self.postings, *self.starts)
 
     def set_trees(self, forest: Forest, scores: Floats) -> None:
@@ -209,6 +220,7 @@ class BoostedCorpus:
         if self._forest is not forest:
             scores = np.zeros_like(self.scores)
             compiled = CompiledForest(forest)
+            # Features that no tree asks for share the last entry, -1
             place = np.full(len(self.features.index) + 1, -1, dtype=np.int32)
             place[compiled.rows] = np.arange(len(compiled.rows))
             for number, (rows, items) in enumerate(self._batches):
@@ -221,13 +233,16 @@ class BoostedCorpus:
         return slice(int(self._bounds[number]), int(self._bounds[number + 1]))
 
     def score(self, number: int) -> Emissions:
+        """The emissions of a batch: float64[T, S]."""
         return Emissions(self.scores[self._tokens(number)], None, self.starts[number])
 
     def collect(self, numbers: Iterable[int], derivatives: Iterable[Emissions]) -> None:
+        """Keep the derivatives of batches by their emissions, from which trees grow."""
         for number, derivative in zip(numbers, derivatives):
             self.derivatives[self._tokens(number)] = derivative.scores
 
     def gradient(self) -> dict[str, Floats]:
+        """No gradients: trees have no weights that move."""
         return {}
 
 
@@ -279,6 +294,7 @@ def _init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) 
     n_known = len(features.index)
     min_count = model.attrs["min_count"]
     keep = builder.counts >= min_count
+    # The trees ask for features by their row, so known features keep theirs
     keep[:n_known] = True
     if len(builder) and not keep.any():
         raise ValueError(Errors.CRF114.format(min_count=min_count, seen=len(builder)))

@@ -36,6 +36,7 @@ def label_graph(edges: Sequence[tuple[str, str, float]]) -> Chart:
         if label not in order:
             order[label] = None
             waiting += [other for other in reversed(linked[label]) if other not in order]
+    # Labels stand at least 15 units apart
     radius = max(120.0, 15.0 * len(order) / (2 * np.pi))
     angles = dict(zip(order, np.arange(len(order)) * 2 * np.pi / max(1, len(order))))
     middle = radius + 130
@@ -53,6 +54,7 @@ def label_graph(edges: Sequence[tuple[str, str, float]]) -> Chart:
         )
     for label, angle in angles.items():
         (x, y), turned = place[label], np.cos(angle) < 0
+        # Labels on the left half would stand on their heads
         degrees = np.degrees(angle) + (180 if turned else 0)
         anchor, shift = ("end", -8) if turned else ("start", 8)
         turn = f'transform="rotate({degrees:.1f} {x:.1f} {y:.1f})" text-anchor="{anchor}"'

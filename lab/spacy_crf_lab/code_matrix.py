@@ -8,14 +8,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from spacy_crf.errors import shown
 from spacy_crf.types import Floats
 
 from .errors import Errors
 
-Codes = Union[str, Callable[[list[str]], Any]]
+Codes = Union[str, Callable[[list[str]], ArrayLike]]
 
 KINDS = ("random", "one_vs_rest", "parts", "bounded")
 # random codes to choose the best one from
@@ -76,6 +76,7 @@ class Coder(NamedTuple):
         random = np.random.default_rng([self.seed, n_tags])
         most = min(self.bits, n_columns)
         if self.kind == "bounded":
+            # Fewer bits than log2(S) cannot tell S tags apart
             lengths = range(min(most, max(1, math.ceil(math.log2(n_tags)))), most + 1)
             drawn = (_best(n_tags, n_bits, _DRAWS_OF_LENGTH, random) for n_bits in lengths)
             matrix = next((found for found in drawn if wrong_tags(found) <= _WRONG_TAGS), None)
@@ -96,6 +97,7 @@ class Coder(NamedTuple):
         if matrix.ndim != 2 or len(matrix) != len(tags) or not matrix.shape[1] or not np.isin(matrix, (0, 1)).all():
             raise ValueError(Errors.CRF636.format(reason=f"codes returns {shown(matrix.tolist())}", do=do))
         matrix = matrix.astype(np.uint8)
+        # With the first tag's bits as 0, complementary columns are equal
         signs = matrix ^ matrix[0]
         constant = np.flatnonzero(~signs.any(axis=0))
         if len(constant):
@@ -109,6 +111,7 @@ class Coder(NamedTuple):
 
 def distances(matrix: NDArray[np.uint8]) -> Floats:
     """Number of different bits of each pair of rows: float32[S, S]."""
+    # The product of two rows of signs is C - 2 · distance
     signs = 2.0 * matrix.astype(np.float32) - 1.0
     return (matrix.shape[1] - signs @ signs.T) / 2.0
 
@@ -128,6 +131,7 @@ def _best(n_tags: int, n_bits: int, n_draws: int, random: np.random.Generator) -
     """The code, of some random ones, with the largest distance of the nearest rows; of equals that with the least bound."""
     found = np.zeros((n_tags, n_bits), dtype=np.uint8)
     best = (-1.0, 0.0)
+    # A row is not compared with itself
     off = n_bits * np.eye(n_tags, dtype=np.float32)
     for _ in range(n_draws):
         matrix = _draw(n_tags, n_bits, random)
@@ -156,6 +160,7 @@ def _continued(known: NDArray[np.uint8], n_tags: int, n_bits: int, random: np.ra
     """A code with further rows, and with further columns where the known tags have all there are."""
     matrix = known
     for _ in range(n_tags - len(known)):
+        # The row that is farthest from its nearest neighbour, among random ones
         rows = random.integers(2, size=(_DRAWS, known.shape[1]), dtype=np.uint8)
         nearest = (rows[:, np.newaxis] != matrix).sum(axis=2).min(axis=1)
         matrix = np.vstack([matrix, rows[nearest.argmax()]])

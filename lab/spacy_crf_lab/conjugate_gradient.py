@@ -48,13 +48,16 @@ class ConjugateGradient(BatchOptimizer):
         checks.expect(fits, type(self).__name__, "mixed", self.mixed, 'false, or preconditioner must be "diagonal"')
 
     def new_memory(self) -> "LastDirection":
+        """An empty memory, see `BatchOptimizer.new_memory`."""
         return LastDirection(self)
 
     def search(
         self, objective: Objective, run: BatchRun, gradient: Floats, direction: Floats, step: float
     ) -> tuple[Optional[RayPoint], int]:
+        """Search along the direction, after a new preconditioner where one is due; see `BatchOptimizer.search`."""
         memory = run.memory
         if self.preconditioner != "none" and not memory.is_plain:
+            # Near the minimum the preconditioner, which is an estimate, disturbs conjugacy
             if self.mixed and run.iteration and run.values[-2] - run.values[-1] < _SLOW * abs(run.values[-1]):
                 memory.is_plain = True
                 memory.clear()
@@ -105,6 +108,7 @@ class LastDirection:
         return gradient if self.scale is None else self.scale * gradient
 
     def propose(self, gradient: Floats) -> tuple[Floats, float]:
+        """The next direction (float64[n]), -P·gradient + beta · the latest one, and the first step to try along it."""
         direction = np.negative(self._scaled(gradient))
         if self.direction is not None:
             add_scaled(direction, self.share, self.direction)
@@ -116,6 +120,7 @@ class LastDirection:
         return direction, 1.0 / norm(gradient) if self.scale is None else 1.0
 
     def learn(self, before: Position, after: Position, direction: Floats, step: float) -> None:
+        """Compute beta from the gradients before and after a move."""
         old = before.gradient
         new = after.gradient
         scaled = self._scaled(new)
@@ -127,10 +132,12 @@ class LastDirection:
         self.descent = step * dot(old, direction)
         self.direction = direction
 
-    def to_msg(self) -> list[Any]:
+    def to_msg(self) -> list[object]:
+        """The memory as a file holds it."""
         return [self.direction, self.share, self.descent, self.scale, self.is_plain]
 
     def from_msg(self, msg: list[Any], n: int) -> None:
+        """Take over what `to_msg` returned, for n weights."""
         direction, share, descent, scale, is_plain = msg
         self.share = float(share)
         self.descent = float(descent)

@@ -30,6 +30,7 @@ class Counts(NamedTuple):
         end = starts[1:][starts[:-1] < starts[1:]] - 1
         before = np.append(-1, tags[:-1])
         before[begin] = size
+        # Tokens t - 1 and t - 2, the start of the sequence where it begins
         earlier = np.append(-1, before[:-1])
         earlier[begin] = -1
         of_ends = tags[end], np.full(len(end), size)
@@ -68,6 +69,7 @@ def step_scores(counts: Counts, allowed: TransitionMask, smoothing: float) -> St
     steps = counts.steps[:, :-1]
     size = len(counts.steps) - 1
     of_tags = shares_of_tags(counts, smoothing)
+    # p(v): tags that the scheme forbids after u get nothing
     alone = of_tags * may_follow(allowed)
     alone = shares(alone, alone.sum(axis=1, keepdims=True))
     after = steps.sum(axis=1)
@@ -78,6 +80,7 @@ def step_scores(counts: Counts, allowed: TransitionMask, smoothing: float) -> St
     lower = l1 * alone + l2 * shares(steps, after[:, np.newaxis])
     ends = (counts.steps[:-1, -1] + smoothing) / (counts.steps[:-1].sum(axis=1) + 2.0 * smoothing)
     ends = np.where(allowed.last, np.where(allowed.transitions.any(axis=1), ends, 1.0), 0.0)
+    # log(q(v | w, u) / q(v | u)), which is added to the transition between the last two tags
     grams = np.log1p(shares(l3 * shares(counts.grams, pairs[w, u]), lower[u, v]))
     lower[-1] += l3 * shares(steps[-1], after[-1])  # nothing but the start is before the start
     of_steps = log(lower) - log(of_tags)
@@ -117,6 +120,7 @@ def _interpolation(steps: Floats, grams: tuple[Ints, Ints, Ints], n_grams: Float
         votes = steps[u, v]
         estimates = []
     estimates = [(of_tags[v], np.full(len(v), of_tags.sum())), (steps[u, v], after[u]), *estimates]
+    # [estimates, events] each estimate as if the event had occurred once less
     ratios = [shares(np.maximum(n - 1.0, 0.0), np.maximum(total - 1.0, 0.0)) for n, total in estimates]
     won = np.bincount(np.argmax(ratios, axis=0), votes, minlength=3) + (np.arange(3) < len(estimates))
     return won / won.sum()

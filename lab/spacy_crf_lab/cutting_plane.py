@@ -22,6 +22,7 @@ from spacy_crf.errors import announcements, cant_train
 from spacy_crf.losses.clamped import MaxMargin
 from spacy_crf.optimizers.batch import BatchRun, Position, dot, read_run
 from spacy_crf.optimizers.objective import L2_TRIED, CRFOptimizer, Objective, no_l1, renew, setting
+from spacy_crf.pipeline.prediction import CRFPipe
 from spacy_crf.types import Floats
 
 from .errors import Errors
@@ -68,6 +69,7 @@ class CuttingPlane(CRFOptimizer):
         return run.position.value - run.memory.bound
 
     def step(self, objective: Objective, *, key: str) -> float:
+        """Run `iterations_per_step` iterations, or until the gap is closed. RETURNS (float): The least objective so far."""
         run = self._runs.get(key)
         if renew(objective) or run is None or not run.continues(objective):
             run = self._runs[key] = self._start(objective, key)
@@ -100,6 +102,7 @@ class CuttingPlane(CRFOptimizer):
 
     def _iterate(self, objective: Objective, run: BatchRun, key: str) -> None:
         memory = run.memory
+        # The next plane touches the loss between the best weights and the minimum of the bound
         lowest = memory.minimize(self.l2, self.planes)
         best = run.position.weights
         position = self._cut(objective, memory, best + _WAY * (lowest - best))
@@ -118,11 +121,13 @@ class CuttingPlane(CRFOptimizer):
     def _cut(self, objective: Objective, memory: "Planes", weights: Floats) -> Position:
         """Evaluate the objective, and add the plane that the evaluation gives."""
         loss, gradient = objective.evaluate(weights)
+        # loss(w) >= gradient·w + (loss(v) - gradient·v)
         if math.isfinite(loss):
             memory.add(gradient, loss - dot(gradient, weights))
         return Position(weights, loss + self.l2 * dot(weights, weights), gradient)
 
     def run_from_msg(self, msg: dict[str, Any]) -> BatchRun:
+        """The run of `run_to_msg`."""
         return read_run(msg, Planes(0))
 
 
@@ -142,6 +147,8 @@ class Planes:
         self.bound = -math.inf
 
     def add(self, slope: Floats, offset: float) -> None:
+        """Add the plane slope·w + offset, without a share."""
+        # The dual needs nothing of the planes but their products
         products = np.array([dot(slope, other) for other in [*self.slopes, slope]])
         self.products = np.block([[self.products, products[:-1, np.newaxis]], [products]])
         self.slopes.append(slope)
@@ -151,6 +158,7 @@ class Planes:
 
     def minimize(self, l2: float, most: int) -> Floats:
         """The weights at the minimum of the bound. At most so many planes stay, where room for the next one is left."""
+        # Dual: max_alpha alpha·b - |sum alpha a|² / 4 l2, alpha on the simplex; w = -sum alpha a / 2 l2
         self.shares = mixture(self.products / (2.0 * l2), self.offsets, self.shares)
         slope: Any = sum(share * each for share, each in zip(self.shares, self.slopes) if share > 0.0)
         self.bound = float(self.shares @ self.offsets) - dot(slope, slope) / (4.0 * l2)
@@ -172,10 +180,12 @@ class Planes:
             self.products = self.products[np.ix_(keep, keep)]
         return slope * (-1.0 / (2.0 * l2))
 
-    def to_msg(self) -> list[Any]:
+    def to_msg(self) -> list[object]:
+        """The planes as a file holds them."""
         return [self.slopes, self.offsets, self.shares, self.idle, self.products, self.bound]
 
     def from_msg(self, msg: list[Any], n: int) -> None:
+        """Take over what `to_msg` returned, for n weights."""
         slopes, *arrays, products, bound = msg
         self.slopes = [of_file("a plane", each, np.float64, (n,)) for each in slopes]
         size = len(self.slopes)

@@ -9,7 +9,7 @@ scores: of tokens and transitions, and for segments also of begins, ends, length
 import logging
 import time
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from spacy_crf.losses.clamped import MaxMargin
 from spacy_crf.optimizers.batch import SILENCE
 from spacy_crf.optimizers.objective import L2_TRIED, SequenceObjective, no_l1, setting
 from spacy_crf.optimizers.online import CorpusPass, OnlineOptimizer, OnlineRun
+from spacy_crf.pipeline.prediction import CRFPipe
 from spacy_crf.types import GOES_ON, ChainCorpus
 
 from .kernels.dual import Ascent, ascend, make_table
@@ -47,7 +48,8 @@ class DualOptimizer(OnlineOptimizer):
         super().__post_init__()
         self._last_said = time.monotonic()
 
-    def check_fit(self, pipe: Any) -> None:
+    def check_fit(self, pipe: CRFPipe) -> None:
+        """RAISES (ValueError): CRF347 for a loss that it does not train with, and for hidden states."""
         super().check_fit(pipe)
         expect_known_states(self, pipe)
 
@@ -56,6 +58,7 @@ class DualOptimizer(OnlineOptimizer):
         return self._runs[key].numbers["primal"] - self._runs[key].numbers["dual"]
 
     def prepare(self, objective: SequenceObjective, pass_: CorpusPass, run: OnlineRun, key: str) -> None:
+        """Begin a run, or continue one with the same corpus. RAISES (ValueError): CRF347 for a corpus without a dual."""
         corpus = pass_.corpus
         run.is_held = False  # weights of earlier training are part of the objective
         if corpus.pairs is not None:
@@ -99,12 +102,15 @@ class DualOptimizer(OnlineOptimizer):
         return {"uses": np.zeros((rows[-1, -1], corpus.n_states))}
 
     def walk(self, pass_: CorpusPass, run: OnlineRun) -> tuple[float, int]:
+        """An epoch that learns, and a pass that measures the gap. RETURNS (float, int): The loss, and -1 or where it is not
+        finite."""
         if run.stop_reason is not None:
             return run.numbers["loss"], -1
         _, place = self.ascend(pass_, run, learns=True)
         run.numbers["first"] = False
         if place >= 0:
             return 0.0, place
+        # The pass above changes weights while it measures: a second one measures the loss at fixed weights
         loss, _ = self.ascend(pass_._replace(order=np.sort(pass_.order)), run, learns=False)
         slots = pass_.corpus.slot_of_weight
         centre = run.arrays["centre"][slots]
@@ -132,6 +138,7 @@ class DualOptimizer(OnlineOptimizer):
         return ascend(*room, table, Ascent(*given, uses, dual, theta, rates, bool(run.numbers["first"])))
 
     def step(self, objective: SequenceObjective, *, key: str) -> float:
+        """Run the epochs of a step, and announce the gap. RETURNS (float): The primal objective."""
         super().step(objective, key=key)
         run = self._runs[key]
         numbers = run.numbers
@@ -185,6 +192,7 @@ class ExponentiatedGradient(DualOptimizer):
         rows = make_table(corpus, pass_.room).rows
         theta = np.zeros(arrays["uses"].shape)
         tokens = np.concatenate([np.arange(*bounds) for bounds in rows[:, :2]])
+        # Logarithms of masses up to a constant: exp(5) to 1 for the annotated state
         theta[tokens, corpus.gold] = 5.0
         if corpus.segments is not None:
             begins = np.concatenate([np.arange(*bounds) for bounds in rows[:, 2:4]])

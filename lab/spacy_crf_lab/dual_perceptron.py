@@ -40,7 +40,7 @@ class Sequences(NamedTuple):
     """A corpus as the optimizer walks through it."""
 
     model: Model
-    loss: Any
+    loss: LabelledLoss
     layer: KernelCorpus
     tokens: HashedTokens  # D tokens with different features
     number: Ints  # [T] of each token of the corpus
@@ -60,6 +60,7 @@ class Sequences(NamedTuple):
 
     @property
     def signature(self) -> int:
+        """Equal for the same corpus."""
         return checksum([*self.tokens[:3], self.number, self.starts, self.clamp, self.weights])
 
 
@@ -118,7 +119,7 @@ class DualPerceptron(CRFOptimizer):
         self._write(run, sequences)
         return losses
 
-    def _sequences(self, objective: Any, key: str) -> Sequences:
+    def _sequences(self, objective: CorpusObjective, key: str) -> Sequences:
         fitting = "LBFGS or Adam.v1"
         parts: Any = getattr(objective, "parts", (None, None, []))
         model, loss, layers = parts
@@ -161,6 +162,7 @@ class DualPerceptron(CRFOptimizer):
         number = sequences.number[tokens]
         counters = run.values["counters"]
         node = sequences.node
+        # Tokens that were never taken for a wrong tag add nothing to scores
         [used] = np.nonzero(counters.any(axis=1))
         if matrix is None:
             scores = basis.times(sequences.tokens.some(number), counters)
@@ -175,10 +177,12 @@ class DualPerceptron(CRFOptimizer):
         for name, derivative in node.derivatives(d_scores).items():
             move = np.where(masks[name], -derivative, 0.0)
             run.values[name] += move
+            # mean over time = value - drift / (count + 1)
             run.drifts[name] += run.count * move
         [d_output] = node.part(d_scores, (output,))
         np.subtract.at(counters, number, d_output.scores)
         np.subtract.at(run.drifts["counters"], number, run.count * d_output.scores)
+        # The tokens with the smallest counters change scores least
         if self.budget and d_output.scores.any():
             sizes = np.abs(counters).sum(axis=1)
             excess = np.count_nonzero(sizes) - self.budget
@@ -193,6 +197,7 @@ class DualPerceptron(CRFOptimizer):
         model = sequences.model
         layer = sequences.layer
         used: Any = run.values["counters"].any(axis=1) | run.drifts["counters"].any(axis=1)
+        # A basis has at least one token
         used[:1] |= not used.any()
         layer.kernel.basis = Basis(layer.kernel.known.kernels, sequences.tokens.some(np.flatnonzero(used)))
         averages = {name: value - run.drifts[name] / (run.count + 1) for name, value in run.values.items()}
@@ -210,7 +215,8 @@ class DualPerceptron(CRFOptimizer):
                 self.averages[node.id, param] = arrays[1]
             node.set_param(param, arrays[self.averages is not None and self.assigns_averages])
 
-    def resume(self, objective: Any, data: bytes, *, key: str) -> int:
+    def resume(self, objective: CorpusObjective, data: bytes, *, key: str) -> int:
+        """Continue a saved run with the same corpus. RETURNS (int): The epochs that it has taken."""
         run: DualRun = self.saved_run(data, key)
         sequences = self._sequences(objective, key)
         self._expect_sizes(run, sequences)
@@ -219,6 +225,7 @@ class DualPerceptron(CRFOptimizer):
         return run.iteration
 
     def run_from_msg(self, msg: Any) -> DualRun:
+        """The run of `run_to_msg`."""
         signature, *given, count, iteration = msg
         hash(signature)  # an array has none
         values, drifts = (

@@ -1,7 +1,7 @@
 """Experts of an opinion pool: where they have their scores, which templates they read, and what they are worth."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from spacy_crf.inference.structure import Structure
 from spacy_crf.losses.clamped import LogLikelihood
 from spacy_crf.models.structure import SharedScores
 from spacy_crf.schemes import TransitionMask
-from spacy_crf.types import Bools, ChainScores, Floats, Ints, SetClamp
+from spacy_crf.types import Bools, ChainScores, Clamp, Floats, Ints, SetClamp
 
 POSITIONS = ("past", "present", "future", "whole")
 OUTSIDE = "O"
@@ -52,6 +52,7 @@ class Experts(NamedTuple):
 
     @property
     def size(self) -> int:
+        """Number of columns, C."""
         return len(self.expert_of)
 
     @property
@@ -66,12 +67,14 @@ class Experts(NamedTuple):
 
     def clamp(self, allowed: Bools) -> SetClamp:
         """The columns of each expert that annotation allows (bool[T, S])."""
+        # A column is allowed if it stands for any allowed state
         of_columns = allowed @ self.stands_for.T > 0.0
         return SetClamp(tuple(of_columns[:, own] for own in self.states_of), self.states_of)
 
     def mask(self, allowed: TransitionMask) -> SharedScores:
         """Masks of the parameters: the steps of each expert that stand for possible steps of states."""
         stands_for = self.stands_for
+        # Steps lead from a column to one of the same expert
         of_one = self.expert_of[:, np.newaxis] == self.expert_of
         steps = of_one & (stands_for @ allowed.transitions @ stands_for.T > 0.0)
         return {
@@ -104,7 +107,7 @@ class HeldOut(NamedTuple):
 
     tokens: Tokens
     starts: Ints  # [B + 1]
-    clamp: Any
+    clamp: Optional[Clamp]
     weights: Floats  # [B]
     structure: Structure
 
@@ -142,9 +145,11 @@ class SharesObjective:
         self._texts = list(texts)
 
     def weights(self) -> Floats:
+        """The weights of the experts: float64[k]."""
         return shares_of(self._model)
 
     def assign(self, weights: Floats) -> None:
+        """Write the weights of the experts (float64[k]) to the model."""
         shares: Any = weights.astype(np.float32)
         self._model.set_param("shares", shares)
 
@@ -165,6 +170,7 @@ def by_position(templates: Sequence[Template]) -> Bools:
     """Which of the experts "past", "present", "future" and "whole" read each template (bool[M, 4]). A template that reads tokens
     on both sides belongs to both, one that reads the token alone to "present"; "whole" reads all."""
     offsets = [[part.offset for part in template.parts] for template in templates]
+    # The farthest token that each template reads, in front and behind
     past, future = (np.array([sign * max(sign * n for n in of) for of in offsets]) for sign in (-1, 1))
     return np.stack([past < 0, (past >= 0) & (future <= 0), future > 0, np.ones(len(offsets), dtype=bool)], axis=1)
 

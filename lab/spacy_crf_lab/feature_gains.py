@@ -3,7 +3,7 @@
 Fields", section 4.1).
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -40,8 +40,8 @@ def uncertain_tokens(objective: CorpusObjective, place: int, weights: Floats) ->
     layer = objective.parts[2][place]
     found = []
     name = layer.features.kinds[STATES].scores
-    errors: list[Any] = []
-    uses: list[Any] = []
+    errors: list[Floats] = []
+    uses: list[Floats] = []
     objective.ask(weights, into=errors)
     objective.ask(weights, loss=Observed([]), into=uses)
     for number, (error, use) in enumerate(zip(errors, uses)):
@@ -51,6 +51,7 @@ def uncertain_tokens(objective: CorpusObjective, place: int, weights: Floats) ->
         (_, of_sequences, _) = objective.annotation(number)
         factors = np.ones(starts[-1]) if of_sequences is None else np.repeat(of_sequences, np.diff(starts))
         tokens = np.flatnonzero(np.abs(error).max(axis=1, initial=0.0) > _CERTAIN * factors)
+        # error = factor · (expected - observed)
         by = factors[tokens, np.newaxis]
         observed = use[tokens] / by
         expected = np.clip(observed + error[tokens] / by, 0.0, 1.0)  # but for rounding
@@ -71,10 +72,12 @@ def gains(
     side = np.zeros(len(wanted))
     for step in range(_STEPS):
         slopes, curves = _sums(tokens, uncertain, wanted, values, derivatives=True)
+        # With l1 a weight leaves 0 only against a slope of more than l1, and keeps its sign
         side = np.where(np.abs(slopes) > l1, np.sign(slopes), 0.0) if step == 0 else side
         slopes -= 2.0 * l2 * values + l1 * side
         moves = np.divide(slopes, curves + 2.0 * l2, out=np.zeros(len(wanted)), where=curves + 2.0 * l2 > 0.0)
         after = values + np.clip(moves, -_LONGEST, _LONGEST)
+        # A step across 0 would change the sign: halve the value instead
         values = np.where(after * side > 0.0, after, 0.5 * values)
         wanted = wanted & (values != 0.0)
     [found] = _sums(tokens, uncertain, wanted, values)

@@ -5,6 +5,7 @@ features of a large pool that gain most.
 import json
 import logging
 from collections import Counter
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Optional
 
@@ -22,6 +23,7 @@ from spacy_crf.models.weights import checksum
 from spacy_crf.optimizers.batch import ROUNDED, TINY, BatchOptimizer
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.optimizers.objective import CRFOptimizer, setting
+from spacy_crf.pipeline.prediction import CRFPipe
 from spacy_crf.types import Bools, Floats, Ints
 
 from .conjugate_gradient import ConjugateGradient
@@ -77,6 +79,7 @@ def parts_of(names: FeatureNames) -> Ints:
     widths = [1 + template.count("|") for template in names.templates]
     found = np.full((len(names.template_of), max(widths, default=1)), -1)
     rows_of = [np.flatnonzero(names.template_of == number) for number in range(len(names.templates))]
+    # Row of each feature of a single part, by template and then by value
     row_of_value = {}
     for template, width, rows in zip(names.templates, widths, rows_of):
         if width == 1:
@@ -111,6 +114,7 @@ class Chosen:
         self.evaluate = self.restricted.evaluate
 
     def weights(self) -> Floats:
+        """The chosen weights of the model."""
         return single_weights(self._objective)[self._chosen]
 
     def assign(self, weights: Floats) -> None:
@@ -124,7 +128,7 @@ class Chosen:
 class InductionRun:
     """State of the training of one component."""
 
-    signature: Any
+    signature: Hashable
     weights: Floats  # [m] of all weights of the objective
     chosen: Bools  # [m]
     worth: Floats  # [F] the largest gain that a weight of each feature has had
@@ -181,7 +185,8 @@ class FeatureInduction(CRFOptimizer):
         self.inner = LBFGS() if self.inner is None else self.inner
         self.leaves_zeros = True
 
-    def check_fit(self, pipe: Any) -> None:
+    def check_fit(self, pipe: CRFPipe) -> None:
+        """RAISES (ValueError): CRF347 for a loss that it does not train with, and for hidden states."""
         super().check_fit(pipe)
         expect_known_states(self, pipe)  # hidden states begin with random weights
 
@@ -203,7 +208,7 @@ class FeatureInduction(CRFOptimizer):
                 run.stop_reason = run.inner.stop_reason(key)
         return run.value
 
-    def _run_of(self, objective: Any, key: str) -> InductionRun:
+    def _run_of(self, objective: CorpusObjective, key: str) -> InductionRun:
         if not isinstance(objective, TiedObjective):
             reason = "it begins without features, with all texts in this process"
             raise cant_train(self, f"'{key}' from earlier training, or on shards", reason, "spacy_crf.LBFGS.v1")
@@ -237,6 +242,7 @@ class FeatureInduction(CRFOptimizer):
         now = known.whole.restricted(run.chosen)
         uncertain = uncertain_tokens(now, known.layer, run.weights[run.chosen])
         is_new = self._allowed(run)[known.feature] & ~run.chosen[known.weights]
+        # Each gain as if its weight alone were added
         found, _ = gains(known.tokens, uncertain, is_new, l1=self.inner.l1, l2=self.inner.l2)
         np.maximum.at(run.worth, known.feature, found)
         best = np.argsort(-found, kind="stable")[: self.per_round]
@@ -282,7 +288,8 @@ class FeatureInduction(CRFOptimizer):
         run.weights = single_weights(objective)
         objective.n_impossible = of_chosen.restricted.n_impossible
 
-    def resume(self, objective: Any, data: bytes, *, key: str) -> int:
+    def resume(self, objective: TiedObjective, data: bytes, *, key: str) -> int:
+        """Continue a saved run. RETURNS (int): The rounds that it has taken."""
         run: InductionRun = self.saved_run(data, key)
         self.expect_alike("weights", len(run.weights), len(single_weights(objective)))
         whole = objective.restricted(np.ones(len(run.chosen), dtype=bool))
@@ -291,6 +298,7 @@ class FeatureInduction(CRFOptimizer):
         return run.iteration
 
     def run_from_msg(self, msg: dict[str, Any]) -> InductionRun:
+        """The run of `run_to_msg`."""
         owner = "a run"
         reason = msg["stop_reason"]
         hash(msg["signature"])  # an array has none

@@ -29,11 +29,13 @@ from spacy_crf.inference.structure import Structure
 from spacy_crf.losses.clamped import LogLikelihood
 from spacy_crf.models.corpus import corpus_by
 from spacy_crf.models.emissions import Emissions
+from spacy_crf.models.named_weights import Block
 from spacy_crf.models.node import AnnotatedDocs, Batches, Node, check_equal
 from spacy_crf.models.structure import SharedScores, StructureNode, build
 from spacy_crf.models.texts import OfTexts, check_text_emissions
-from spacy_crf.pipeline.annotation.annotation import GoldReport, Keys, Supervision
-from spacy_crf.types import Floats, Ints
+from spacy_crf.pipeline.annotation.annotation import GoldReport, Keys, Starts, Supervision
+from spacy_crf.pipeline.prediction import CRFPipe
+from spacy_crf.types import Clamp, Floats, Ints
 
 from .errors import Errors
 from .kernels import gaussian_chain as kernels
@@ -82,7 +84,10 @@ class Gaussians(Structure[GaussianScores]):
 
     answers = frozenset()
 
-    def prepare(self, scores: GaussianScores, clamp: Any = None, *, annotated: Any = None) -> GaussianScores:
+    def prepare(
+        self, scores: GaussianScores, clamp: Optional[Clamp] = None, *, annotated: Optional[Clamp] = None
+    ) -> GaussianScores:
+        """The scores as they are: a Gaussian needs no other form."""
         return scores
 
     def moments(
@@ -105,6 +110,7 @@ class Gaussians(Structure[GaussianScores]):
         of_number = np.repeat(np.arange(n_sequences), np.diff(scores.starts))
         earlier = np.arange(n_sequences + 1)
         np.minimum.at(earlier, of_number[target], of_number[source])
+        # A sequence heads a block if no later one is tied to a sequence in front of it
         heads = np.append(np.minimum.accumulate(earlier[::-1])[::-1][:-1] == np.arange(n_sequences), True)
         blocks = np.asarray(scores.starts, dtype=np.int64)[heads]
         wants = np.ones(n_sequences) if weights is None else np.asarray(weights, dtype=np.float64)
@@ -113,10 +119,12 @@ class Gaussians(Structure[GaussianScores]):
         of_block = np.zeros(len(blocks) - 1)
         (mean, variance, d_f) = np.empty((3, n))
         precision, *strengths = np.exp(np.clip(scores.logs, -_LARGEST, _LARGEST)).tolist()
+        # sums = sqrt(2 · precision) · f
         f = scores.sums[:, 0] / np.sqrt(2.0 * precision)
         d_logs = np.zeros(len(scores.logs))
         ties = (source, target, kind, similarity, begin, reach, at, blocks, wants[heads[:-1]])
         kernels.sum_up(f, known, values, precision, np.array(strengths), *ties, of_block, mean, variance, d_f, d_logs)
+        # d f / d log precision = -f / 2, as the sums stay the same
         d_logs[0] -= 0.5 * d_f @ f
         d_logs[np.abs(scores.logs) > _LARGEST] = 0.0
         log_z = np.zeros(n_sequences)
@@ -125,11 +133,13 @@ class Gaussians(Structure[GaussianScores]):
         return Moments(log_z, mean, variance, scores._replace(sums=d_sums[:, np.newaxis], logs=d_logs))
 
     def log_partition(self, scores: GaussianScores, *, clamp: Optional[Floats] = None) -> Floats:
+        """Log of the integral over the numbers that are not known: float64[B]."""
         return self.moments(scores, clamp).log_z
 
     def expectations(
         self, scores: GaussianScores, *, clamp: Optional[Floats] = None, weights: Optional[Floats] = None
     ) -> tuple[Floats, GaussianScores]:
+        """Log partitions, and the derivative of their weighted sum by each score."""
         found = self.moments(scores, clamp, weights)
         return found.log_z, found.derivative
 
@@ -138,6 +148,7 @@ class Similarities(TieCorpus):
     """Which numbers of a corpus are similar, batch by batch."""
 
     def add(self, docs: DocBatch) -> None:
+        """Find the similar numbers of a batch."""
         self._ties.append(self._layer.predict(docs))
 
 
@@ -179,6 +190,7 @@ class SimilarNode(Node):
                 pairs = [(source, target, np.ones(len(source)))]
             found += [np.column_stack([i, j, np.full(len(i), kind), s]) for i, j, s in pairs]
         every = np.concatenate(found)
+        # By the later number, as the kernel fills its band matrix row by row
         every = every[np.argsort(every[:, 1], kind="stable")]
         source, target, kind = every[:, :3].T.astype(np.int64)
         return Similar(source.copy(), target.copy(), kind.copy(), every[:, 3].copy())
@@ -214,10 +226,11 @@ class NumberDecoding(SentenceDecoding):
 
     @property
     def token_attributes(self) -> tuple[str, ...]:
+        """Attributes of tokens that other components set: sentences, and lemmas if these make numbers similar."""
         lemmas = ("lemma",) if "same_lemma" in self.model.get_ref("similar").attrs["similar"] else ()
         return (*lemmas, *super().token_attributes)
 
-    def check_fit(self, pipe: Any) -> None:
+    def check_fit(self, pipe: CRFPipe) -> None:
         """RAISES (ValueError): CRF347 for a loss other than the likelihood."""
         if type(pipe.loss) is not LogLikelihood or pipe.loss.cost or pipe.loss.label_weights:
             raise cant_train(
@@ -230,8 +243,9 @@ class NumberDecoding(SentenceDecoding):
         return values if scale is None else (values - center) / scale
 
     def supervise(
-        self, gold: Supervision, examples: list[Example], starts: Any, keys: Keys, report: GoldReport
+        self, gold: Supervision, examples: list[Example], starts: Starts, keys: Keys, report: GoldReport
     ) -> Supervision:
+        """The annotated numbers in the model's measure."""
         return gold._replace(clamp=self.measured(gold.clamp))
 
 
@@ -268,22 +282,28 @@ class GaussianNode(OfTexts, StructureNode):
         self.group_of = group_of if "links" in similar else None
 
     def join(self, outputs: tuple, shared: SharedScores) -> GaussianScores:
+        """The terms of the Gaussian, from the regression, the similar numbers and the shared scores."""
         (sums, _, starts), similar = outputs
         return GaussianScores(sums + shared["first"], _begin(shared["logs"]), similar, starts)
 
     def part(self, d_scores: GaussianScores, outputs: tuple) -> tuple:
+        """Derivatives by the regression; those of similar numbers are empty."""
         return Emissions(d_scores.sums, None, d_scores.starts), d_scores.similar
 
     def derivatives(self, d_scores: GaussianScores) -> SharedScores:
+        """Derivatives by the bias and by the logarithms of precision and strengths."""
         return {"first": d_scores.sums.sum(axis=0), "logs": d_scores.logs}
 
     def shapes(self, model: Model, n_states: int) -> dict[str, tuple[int, ...]]:
+        """Shapes of the parameters: a bias, and 1 + M logarithms."""
         return {"first": (n_states,), "logs": (1 + len(model.get_ref("similar").attrs["similar"]),)}
 
     def weighed(self, model: Model) -> SharedScores:
+        """Every parameter is a weight."""
         return {name: np.ones(model.get_param(name).shape, dtype=bool) for name in self.params}
 
     def observe(self, model: Model, corpus: Batches, n_states: int) -> None:
+        """Do nothing: numbers have no transitions."""
         model.attrs["observed"] = np.zeros((n_states + 2, n_states), dtype=np.uint8)
 
     def start(self, model: Model, corpus: Batches, is_new: bool) -> None:
@@ -299,6 +319,7 @@ class GaussianNode(OfTexts, StructureNode):
         )
 
     def check(self, model: Model, n_states: int) -> None:
+        """RAISES (ValueError): CRF509 for a loaded model without the mean and the deviation of numbers."""
         super().check(model, n_states)
         center, scale = (model.attrs[name] for name in ("center", "scale"))
         are_numbers = checks.is_number(center) and checks.is_number(scale) and scale > 0.0
@@ -310,7 +331,8 @@ class GaussianNode(OfTexts, StructureNode):
         unset = np.repeat(batch.unset, np.diff(self.rows(docs).tokens))
         return batch._replace(allowed=np.ones((len(unset), 1), dtype=bool), unset=unset, starts=docs.sequence_starts())
 
-    def weight_blocks(self, model: Model, name: str) -> Any:
+    def weight_blocks(self, model: Model, name: str) -> Optional[list[Block]]:
+        """The logarithms of precision and strengths by their names."""
         if name != "logs":
             return None
         from spacy_crf.models.named_weights import Block, Feature
@@ -331,7 +353,7 @@ def _begin(logs: Floats) -> Floats:
 def GaussianChain(
     emissions: Model[list[Doc], Emissions],
     similar: Optional[Sequence[str]] = None,
-    functions: Optional[dict[str, Any]] = None,
+    functions: Optional[dict[str, Callable]] = None,
 ) -> Model[list[Doc], GaussianScores]:
     """Numbers by a linear regression whose errors are Gaussian, and smooth where numbers are similar. ``crf_scorer`` says whether
     tokens, sentences or texts have numbers.

@@ -3,10 +3,10 @@ matrix that are not 0. P variables.
 """
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from spacy_crf.errors import announcements
 from spacy_crf.types import Bools, Floats
@@ -35,6 +35,7 @@ def covariance_selection(covariance: Floats, edges: Bools) -> Floats:
     betas = np.zeros((n, n))
     for _ in range(10 * MOST):
         before = estimate.copy()
+        # Regress each variable on its neighbours, and move the covariances of its row to those of the regression
         for j in range(n):
             near = np.flatnonzero(edges[j] & (np.arange(n) != j))
             betas[j, near] = np.linalg.solve(estimate[np.ix_(near, near)], given[near, j])
@@ -44,6 +45,7 @@ def covariance_selection(covariance: Floats, edges: Bools) -> Floats:
         if change < 1e-4 * TOLERANCE:
             break
     warn_unsettled("Gaussian graph", "covariance_selection", change, 1e-4 * TOLERANCE)
+    # precision[j, j] = 1 / (covariance[j, j] - beta_j · covariance[:, j])
     precision = np.diag(1.0 / (np.diag(estimate) - (betas * estimate).sum(axis=1)))
     precision -= betas.T * np.diag(precision)  # the column of each variable: -beta · precision[j, j]
     return 0.5 * (precision + precision.T) / np.outer(scale, scale)
@@ -106,10 +108,12 @@ class Numbers(NamedTuple):
         return cls(values, labels)
 
     def require(self) -> "Numbers":
+        """These numbers: `Numbers.of` has checked them."""
         return self
 
     @property
     def correlation(self) -> Floats:
+        """Correlations of the numbers: float64[P, P]."""
         return np.atleast_2d(np.corrcoef(self.values, rowvar=False))
 
     def nodewise(self, l1: float) -> Floats:
@@ -118,12 +122,13 @@ class Numbers(NamedTuple):
 
     def mutual_information(self) -> Floats:
         """Mutual information of pairs of Gaussian variables with these correlations, in nats: float64[P, P]."""
+        # I(X, Y) = -log(1 - rho²) / 2
         shared = np.minimum(self.correlation**2, 1.0 - 1e-12)
         np.fill_diagonal(shared, 0.0)
         return -0.5 * np.log1p(-shared)
 
 
-def _positive(covariance: Any, owner: str) -> NDArray[np.float64]:
+def _positive(covariance: ArrayLike, owner: str) -> NDArray[np.float64]:
     matrix = np.asarray(covariance, dtype=np.float64)
     least = np.linalg.eigvalsh(matrix).min(initial=np.inf)
     if not least > 0.0:

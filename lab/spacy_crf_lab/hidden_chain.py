@@ -79,6 +79,7 @@ class HiddenWork(NamedTuple):
 
     @property
     def n_sequences(self) -> int:
+        """Number of texts, B."""
         return len(self.scores.labels)
 
     def of_label(self, label: int, texts: NDArray[np.bool_]) -> _OfLabel:
@@ -87,6 +88,7 @@ class HiddenWork(NamedTuple):
         size = self.scores.states.shape[1]
         lengths = np.diff(self.scores.starts)
         shared = scores.units.shape[1] == size
+        # Labels share all columns, or each has H of its own
         columns = slice(0, size) if shared else slice(label * size, (label + 1) * size)
         chosen = np.repeat(texts, lengths)
         starts = np.append(0, np.cumsum(lengths[texts]))
@@ -109,7 +111,8 @@ class HiddenChains(Structure[HiddenScores]):
 
     answers = frozenset()
 
-    def prepare(self, scores: Any, clamp: Optional[Clamp] = None, *, annotated: Any = None) -> HiddenWork:
+    def prepare(self, scores: Any, clamp: Optional[Clamp] = None, *, annotated: Optional[Clamp] = None) -> HiddenWork:
+        """Check the scores and the clamp. RAISES (ValueError): As `Structure.prepare`."""
         if isinstance(scores, HiddenWork):
             return scores if clamp is None else scores._replace(clamp=clamp)
         checked = {name: arrays.contiguous(array, np.float64) for name, array in arrays.named(scores).items()}
@@ -120,7 +123,7 @@ class HiddenChains(Structure[HiddenScores]):
             arrays.check_shape("clamp", clamp, scores.labels.shape, "one bool per text and label")
         return HiddenWork(scores, clamp)
 
-    def label_scores(self, scores: Any, *, clamp: Optional[Clamp] = None) -> Floats:
+    def label_scores(self, scores: ScoresOrWork, *, clamp: Optional[Clamp] = None) -> Floats:
         """Log-sum over the hidden states below each label: float64[B, Y], -inf for labels that are not allowed."""
         return self._by_label(self.prepare(scores, clamp), lambda chains: _CHAIN.forward(chains)[0])
 
@@ -131,17 +134,19 @@ class HiddenChains(Structure[HiddenScores]):
             found[part.texts, part.label] = work.scores.labels[part.texts, part.label] + score(part.work)
         return found
 
-    def log_partition(self, scores: Any, *, clamp: Optional[Clamp] = None) -> Floats:
+    def log_partition(self, scores: ScoresOrWork, *, clamp: Optional[Clamp] = None) -> Floats:
+        """Log-sum over labels and hidden states: float64[B]."""
         return log_sum(self.label_scores(scores, clamp=clamp))
 
-    def marginals(self, scores: Any, *, clamp: Optional[Clamp] = None) -> Floats:
+    def marginals(self, scores: ScoresOrWork, *, clamp: Optional[Clamp] = None) -> Floats:
         """Probability of each label: float64[B, Y], rows with sum 1."""
         found = self.label_scores(scores, clamp=clamp)
         return _shares(found, log_sum(found))
 
     def expectations(
-        self, scores: Any, *, clamp: Optional[Clamp] = None, weights: Optional[Floats] = None
+        self, scores: ScoresOrWork, *, clamp: Optional[Clamp] = None, weights: Optional[Floats] = None
     ) -> tuple[Floats, HiddenScores]:
+        """Log partitions, and the derivative of their weighted sum: p(label) times the derivative of the label's chain."""
         work = self.prepare(scores, clamp)
         found = np.full(work.scores.labels.shape, -np.inf)
         passes = []
@@ -149,8 +154,10 @@ class HiddenChains(Structure[HiddenScores]):
             log_z, kept = _CHAIN.forward(part.work)
             found[part.texts, part.label] = work.scores.labels[part.texts, part.label] + log_z
             passes.append((part, kept))
+        # log Z = log sum_y exp(labels[y] + log Z(chain below y))
         log_z = log_sum(found)
         total = arrays.zeros(work.scores)
+        # The derivative by a label's score is its probability, which weighs its chain
         total.labels[:] = _shares(found, log_z)
         if weights is not None:
             total.labels[:] *= weights[:, np.newaxis]
@@ -160,7 +167,7 @@ class HiddenChains(Structure[HiddenScores]):
             _add(total, part, d_chain)
         return log_z, total
 
-    def viterbi(self, scores: Any, *, clamp: Optional[Clamp] = None) -> Path:
+    def viterbi(self, scores: ScoresOrWork, *, clamp: Optional[Clamp] = None) -> Path:
         """For each text, the label with the best-scoring states below it, and the score of both together."""
         work = self.prepare(scores, clamp)
         best = self._by_label(work, lambda chains: _CHAIN.best(chains).scores)
@@ -168,8 +175,9 @@ class HiddenChains(Structure[HiddenScores]):
         return Path(labels.astype(np.int32), best.max(axis=1))
 
     def viterbi_counts(
-        self, scores: Any, *, clamp: Optional[Clamp] = None, weights: Optional[Floats] = None
+        self, scores: ScoresOrWork, *, clamp: Optional[Clamp] = None, weights: Optional[Floats] = None
     ) -> tuple[Floats, HiddenScores]:
+        """Scores of the best labels with their states, and what they use."""
         work = self.prepare(scores, clamp)
         labels, best = self.viterbi(work)
         total = arrays.zeros(work.scores)
@@ -182,7 +190,7 @@ class HiddenChains(Structure[HiddenScores]):
             _add(total, part, d_chain)
         return best, total
 
-    def states_below(self, scores: Any, labels: NDArray[np.integer]) -> Floats:
+    def states_below(self, scores: ScoresOrWork, labels: NDArray[np.integer]) -> Floats:
         """Probability of each hidden state at each unit, given the label of each text (int32[B]): float64[U, H]."""
         work = self.prepare(scores)
         found = np.zeros((len(work.scores.units), work.scores.states.shape[1]))
@@ -191,7 +199,7 @@ class HiddenChains(Structure[HiddenScores]):
             found[part.units] = _CHAIN.marginals(part.work)
         return found
 
-    def left_out(self, scores: Any) -> Floats:
+    def left_out(self, scores: ScoresOrWork) -> Floats:
         """For each unit, the scores of its text's labels (see `label_scores`) without the unit's features: float64[U, Y]."""
         work = self.prepare(scores)
         text_of = np.repeat(np.arange(len(work.scores.starts) - 1), np.diff(work.scores.starts))
@@ -238,6 +246,7 @@ class HiddenReasons(Reasons):
     ]  # probability of each hidden state at each unit, see `HiddenChains.states_below`
 
     def of_units(self, labels: Ints) -> dict[str, Floats]:
+        """The evidence of units for some labels, and the hidden states below these."""
         return {**super().of_units(labels), "states": self.states_below(labels)}
 
 
@@ -274,6 +283,7 @@ class HiddenNode(Seeded, OfTexts, StructureNode):
         return (label, *(first + state for state in states))
 
     def reasons(self, model: Model, docs: DocBatch) -> Reasons:
+        """The scores of labels, with and without each unit."""
         scores = model.predict(docs)
         structure = self.structure
         found = HiddenReasons(structure.label_scores(scores), self.rows(docs), structure.left_out(scores))
@@ -281,17 +291,21 @@ class HiddenNode(Seeded, OfTexts, StructureNode):
         return found
 
     def names_states(self, model: Model) -> bool:
+        """Whether annotation names the states: only if there is a single one."""
         return self.hidden <= 1
 
     def columns(self, n_states: int) -> int:
+        """Columns of the layer: H, or Y · H for states of their own."""
         return self.hidden if self.shared else self.hidden * n_states
 
     def spread(self, allowed: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """The columns that some labels use (bool[N, Y]): bool[N, columns]."""
         if self.shared:
             return np.ones((len(allowed), self.hidden), dtype=bool)
         return np.repeat(allowed, self.hidden, axis=1)
 
     def shapes(self, model: Model, n_states: int) -> dict[str, tuple[int, ...]]:
+        """Shapes of the parameters below Y labels."""
         of_label = (n_states, self.hidden)
         return {
             "transitions": (*of_label, self.hidden),
@@ -307,15 +321,18 @@ class HiddenNode(Seeded, OfTexts, StructureNode):
         return {name: np.full(shapes[name], self.hidden > 1 or name == "labels") for name in self.params}
 
     def join(self, outputs: tuple[Emissions, ...], shared: SharedScores) -> HiddenScores:
+        """The potentials of texts, from the units and the shared scores."""
         [(units, _, starts)] = outputs
         labels = np.tile(shared["labels"], (len(starts) - 1, 1))
         states, transitions, first, last = (shared[name] for name in ("states", "transitions", "first", "last"))
         return HiddenScores(labels, units, states, transitions, first, last, starts)
 
     def part(self, d_scores: HiddenScores, outputs: tuple[Emissions, ...]) -> tuple[Emissions, ...]:
+        """Derivatives by the units."""
         return (Emissions(d_scores.units, None, d_scores.starts),)
 
     def derivatives(self, d_scores: HiddenScores) -> SharedScores:
+        """Derivatives by the shared scores."""
         found = {name: getattr(d_scores, name) for name in self.params}
         return {**found, "labels": d_scores.labels.sum(axis=0)}
 
@@ -333,6 +350,7 @@ class HiddenNode(Seeded, OfTexts, StructureNode):
         """Do nothing, since every score has a weight."""
 
     def start(self, model: Model, corpus: Batches, is_new: bool) -> None:
+        """Give a new model random weights."""
         if is_new:
             self.spread_out(model, model.attrs["seed"])
 

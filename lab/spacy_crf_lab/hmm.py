@@ -27,6 +27,7 @@ from spacy_crf.models.linear_chain import ChainNode
 from spacy_crf.models.node import Batches
 from spacy_crf.models.structure import build
 from spacy_crf.optimizers.objective import CRFOptimizer
+from spacy_crf.pipeline.prediction import CRFPipe
 from spacy_crf.types import ChainScores, Floats
 
 from .baum_welch import Estimates, Observed, Priors, baum_welch, expect, maximize
@@ -48,6 +49,7 @@ class Counted:
     params: tuple[str, ...]
 
     def check_optimizer(self, model: Model, optimizer: Optional[Optimizer], name: str) -> None:
+        """RAISES (ValueError): CRF347 for an optimizer that would move the weights."""
         if isinstance(optimizer, CRFOptimizer) and not isinstance(optimizer, Counting):
             what = f"{model.name} of '{name}'"
             reason = "its weights follow from counts"
@@ -66,6 +68,7 @@ class Counted:
         orders = self.orders(model) if has_triples else Orders(1, np.zeros(0, dtype=np.int64), model.get_dim("nO"))
         counts = Counts.none(features.n_states, orders.keys)
         for block in tally.blocks(corpus):
+            # Tokens with several allowed tags count nothing here; `_expected` shares them out
             known = block.allowed.sum(axis=1) == 1
             weights = np.repeat(block.weights, np.diff(block.starts))
             counts.add(np.where(known, block.allowed.argmax(axis=1), -1), block.starts, weights)
@@ -92,6 +95,7 @@ class TrigramNode(Counted, HigherOrderNode):
     """Node of HMMs of order 2."""
 
     def forget(self, model: Model) -> None:
+        """Remove the weights; the thresholds of pruning are settings."""
         super().forget(model)
         if model.attrs["keep"] is not None:  # pruning is by one threshold, not by a number that depends on the batch
             model.attrs["thresholds"] = {"keep": model.attrs["keep"], "least": 2 * [model.attrs["prune"]]}
@@ -104,6 +108,7 @@ def _expected(model: Model, orders: Orders, blocks: list[Block], counts: Counts,
     table = tally.table
     size = orders.size
     smoothing = model.attrs["smoothing"]
+    # The last template is the word itself
     is_word = tally.level == tally.level.max(initial=0)
     number = np.cumsum(is_word) - 1
     rows = table.rows_of_pairs()
@@ -116,6 +121,7 @@ def _expected(model: Model, orders: Orders, blocks: list[Block], counts: Counts,
         words = np.where(block.rows[-1] >= 0, number[block.rows[-1]], -1)
         scores = np.zeros(block.allowed.shape)
         table.add_scores(features_of(block.rows[:-1]), slots, scores)
+        # p(tag | ending), which is the prior of the word's tags
         chances = np.exp(scores - scores.max(axis=1, keepdims=True, initial=0.0))
         known = words >= 0
         endings[words[known]] = (chances / chances.sum(axis=1, keepdims=True))[known]
@@ -150,7 +156,7 @@ class Counting(CRFOptimizer):
             raise cant_train(self, what, reason, "spacy_crf.LBFGS.v1")
         pipe.told.add(Warnings.CRFW465)  # who takes this optimizer knows that update changes nothing
 
-    def step(self, objective: Any, *, key: str) -> float:
+    def step(self, objective: CorpusObjective, *, key: str) -> float:
         """Change nothing. RETURNS (float): 0, as there is no objective."""
         return 0.0
 

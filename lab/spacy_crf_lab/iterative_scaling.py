@@ -12,7 +12,7 @@ Lafferty, McCallum & Pereira 2001, algorithm S), with several improved iterative
 import math
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, ClassVar, Optional
+from typing import Any, ClassVar, Optional, Union
 
 import numpy as np
 
@@ -20,9 +20,11 @@ from spacy_crf import checks
 from spacy_crf.arrays import of_file
 from spacy_crf.errors import cant_train
 from spacy_crf.losses.clamped import LogLikelihood, SoftmaxMargin
-from spacy_crf.optimizers.batch import BatchOptimizer, BatchRun
+from spacy_crf.models.objective import CorpusObjective
+from spacy_crf.optimizers.batch import BatchOptimizer, BatchRun, Position
 from spacy_crf.optimizers.line_search import RayPoint
 from spacy_crf.optimizers.objective import setting
+from spacy_crf.pipeline.prediction import CRFPipe
 from spacy_crf.types import Floats
 
 from .uses import Highest, Observed, expect_known_states
@@ -48,19 +50,23 @@ class GIS(BatchOptimizer):
         expect_known_states(self, pipe)
 
     def new_memory(self) -> "Masses":
+        """An empty memory, see `BatchOptimizer.new_memory`."""
         return Masses(self)
 
     def search(
-        self, objective: Any, run: BatchRun, gradient: Floats, direction: Floats, step: float
+        self, objective: CorpusObjective, run: BatchRun, gradient: Floats, direction: Floats, step: float
     ) -> tuple[Optional[RayPoint], int]:
+        """Move each weight to the minimum of its bound. RETURNS (RayPoint, int): The point reached, and one evaluation."""
         before = run.position
         memory = run.memory
         strength = self.l2 + getattr(objective, "strength", 0.0)
+        # [M, n] expected uses of each weight by the sequences of each mass
         expected = np.empty_like(memory.observed)
         expected[0] = gradient - 2.0 * strength * before.weights + memory.observed.sum(axis=0)
         for m, shares in enumerate(memory.shares[1:], 1):
             expected[m] = objective.ask(before.weights, factors=shares)[1] + memory.observed[m]
             expected[0] -= expected[m]
+        # The part of bound' that does not depend on the move
         pull = 2.0 * strength * before.weights - memory.observed.sum(axis=0)
         move = solve(np.maximum(expected, 0.0), memory.masses, pull, 2.0 * strength)
         after = self.evaluate(objective, before.weights + move)
@@ -82,7 +88,7 @@ class IIS(GIS):
     masses: int = setting(2, checks.count, fixed=True, least=2, most=64)
 
 
-def solve(expected: Floats, masses: Floats, pull: Floats, slope: Any) -> Floats:
+def solve(expected: Floats, masses: Floats, pull: Floats, slope: Union[float, Floats]) -> Floats:
     """Solve sum_m expected[m] · exp(masses[m] · d) + pull + slope · d = 0 for each weight.
 
     expected (float64[M, n]), masses (float64[M]), slope (float or float64[n]): At least 0.
@@ -135,7 +141,7 @@ class Masses:
     def __bool__(self) -> bool:
         return False
 
-    def prepare(self, objective: Any, key: str) -> None:
+    def prepare(self, objective: CorpusObjective, key: str) -> None:
         """Find the masses, and what the annotation uses. RAISES (ValueError): CRF347 for what can't be scaled."""
         if len(self.masses):
             return
@@ -146,6 +152,7 @@ class Masses:
             reason = f"there are negative values, such as {objective.least_value:g}"
             raise cant_train(self._optimizer, f"the features of '{key}'", reason, _FITTING)
         at = objective.weights()
+        # With weights of 1 the best score is the largest sum of feature values: the mass
         ones = 1.0 - getattr(objective, "origin", np.zeros_like(at))
         objective.ask(ones, loss=Highest())
         masses, shares = split(objective.losses, self._optimizer.masses)
@@ -158,18 +165,21 @@ class Masses:
         self.masses = masses
 
     def propose(self, gradient: Floats) -> tuple[Floats, float]:
+        """The gradient: `GIS.search` finds its own direction."""
         return gradient, 1.0
 
-    def learn(self, before: Any, after: Any, direction: Floats, step: float) -> None:
+    def learn(self, before: Position, after: Position, direction: Floats, step: float) -> None:
         """Nothing to learn."""
 
     def clear(self) -> None:
         """Nothing to forget."""
 
-    def to_msg(self) -> list[Any]:
+    def to_msg(self) -> list[object]:
+        """The memory as a file holds it."""
         return [self.masses, self.shares, self.observed]
 
     def from_msg(self, msg: list[Any], n: int) -> None:
+        """Take over what `to_msg` returned, for n weights."""
         masses, shares, observed = msg
         self.masses = of_file("the masses", masses, np.float64, (None,))
         self.observed = of_file("the observed uses", observed, np.float64, (len(masses), n))

@@ -53,6 +53,7 @@ class HashedTokens(NamedTuple):
     def fingerprints(self) -> NDArray[np.uint64]:
         """Equal for tokens that show the same in the same order: uint64[T]."""
         places = np.arange(len(self.hashes)) - np.repeat(self.starts[:-1], np.diff(self.starts))
+        # Products of odd numbers lose nothing modulo 2^64
         each = (
             self.hashes * (2 * self.values.view(np.uint32).astype(np.uint64) + 1) * (2 * places.astype(np.uint64) + 1)
         )
@@ -124,6 +125,7 @@ class Kernel(NamedTuple):
                 products *= first
         elif self.name == "rbf":
             scale: Any = self.gamma
+            # |x - b|² = |x|² - 2 x·b + |b|²
             products *= -2.0
             products += squares
             products += basis
@@ -147,6 +149,7 @@ class BasisOfKernel:
         self._table = HashTable(keys)
         order = np.argsort(row, kind="stable")
         of_values = np.repeat(np.arange(tokens.n, dtype=np.int32), np.diff(tokens.starts))
+        # The tokens of the basis by feature, so that a token meets only those with a feature in common
         posting_starts = np.append(0, np.cumsum(np.bincount(row, minlength=len(keys)))).astype(np.int64)
         self._postings = posting_starts, of_values[order], order if kernel.name == "subtree" else tokens.values[order]
         mean = float(self.squares.mean()) if tokens.n else 0.0
@@ -236,6 +239,7 @@ class Basis:
         if not len(self):
             self.whitener = np.zeros((0, 0), dtype=np.float32)
             return self
+        # K = V L Vᵀ; K(x, b) V / √L are features whose products are K on the basis
         eigenvalues, vectors = np.linalg.eigh(self.matrix())
         least = _EPS * max(eigenvalues[-1], 0.0)
         if eigenvalues[0] < -least or not np.isfinite(eigenvalues).all():

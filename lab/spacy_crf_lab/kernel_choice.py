@@ -74,6 +74,7 @@ class AnnotatedTokens(NamedTuple):
         """At most 20,000 different tokens, each of them once for each annotation that it has."""
         n = self.tokens.n
         chosen = np.arange(n) if n <= _MOST else np.sort(generator.choice(n, _MOST, replace=False))
+        # A row for each token: its number, and its allowed states as bits
         rows = np.column_stack([self.number, np.packbits(self.allowed, axis=1)])[np.isin(self.number, chosen)]
         rows, same = np.unique(rows, axis=0, return_inverse=True)
         allowed = np.unpackbits(rows[:, 1:].astype(np.uint8), axis=1, count=self.allowed.shape[1]).astype(np.bool_)
@@ -91,19 +92,24 @@ class LocalModel:
 
     @property
     def signature(self) -> int:
+        """Changes as features are added."""
         return len(self.values)
 
     def weights(self) -> Floats:
+        """The weights, laid end to end: float64[F · S]."""
         return self.values.flatten()
 
     def assign(self, weights: Floats) -> None:
+        """Set the weights (float64[F · S])."""
         self.values = weights.reshape(self.values.shape).copy()
 
     def evaluate(self, weights: Floats) -> tuple[float, Floats]:
+        """Loss at weights (float64[F · S]), and its gradient."""
         loss, residuals = self._compare(weights.reshape(self.values.shape))
         return loss, -(self.features.T @ residuals).ravel()
 
     def learn(self, l2: float, n_iterations: int) -> None:
+        """Run some iterations of L-BFGS."""
         LBFGS(l2=l2, iterations_per_step=n_iterations, tolerance=0.0, delta=0.0).step(self, key=OWNER)
 
     @property
@@ -118,6 +124,7 @@ class LocalModel:
         every = np.exp(scores)
         gold = np.where(allowed, every, 0.0)
         sums = every.sum(axis=1, keepdims=True), np.maximum(gold.sum(axis=1, keepdims=True), np.finfo(float).tiny)
+        # [D, S] equal tokens add up
         residuals = np.zeros((len(self.features), values.shape[1]))
         np.add.at(residuals, number, (gold / sums[1] - every / sums[0]) * factors[:, np.newaxis])
         return float(factors @ np.log(sums[0] / sums[1])[:, 0]), residuals
@@ -155,6 +162,7 @@ def import_vectors(kernels: Kernels, annotated: AnnotatedTokens, n: int, generat
         for _ in range(min(_BATCH, n - len(chosen), len(pool))):
             best = int(np.argmax(np.where(is_left, (slopes**2).sum(axis=1) / lengths, -1.0)))
             is_left[best] = False
+            # G loses the part along K(., best)
             slopes -= np.outer(gram[:, best] / lengths[best], slopes[best])
         added = pool[~is_left]
         left = np.setdiff1d(left, added)
@@ -195,6 +203,7 @@ def weighted(kernels: Kernels, annotated: AnnotatedTokens, norm: float, generato
         whitener: Any = basis.whitener
         counters = whitener @ model.values[1:]
         lengths = np.sqrt([max(0.0, float((counters * (gram @ counters)).sum())) for gram in grams]) * shares
+        # d_j ∝ |w_j|^(2 / (norm + 1))
         wanted = lengths ** (2.0 / (norm + 1.0))
         total = (wanted**norm).sum() ** (1.0 / norm)
         change = np.abs(wanted / total - shares).max() if total else 0.0

@@ -49,7 +49,11 @@ class KernelFeatures(SparseFeatures):
     kinds: ClassVar = {}
 
     def __init__(
-        self, feature_set: Any, kernels: tuple[Kernel, ...], templates: tuple[list[Template], ...], **lists: Any
+        self,
+        feature_set: FeatureSet,
+        kernels: tuple[Kernel, ...],
+        templates: tuple[list[Template], ...],
+        **lists: Any,
     ):
         super().__init__(feature_set, **lists)
         self.kernels = kernels
@@ -67,6 +71,7 @@ class KernelFeatures(SparseFeatures):
         )
 
     def widths(self, n_states: int) -> dict[str, int]:
+        """No tables: no single feature has a weight."""
         return {}
 
     def read(self, docs: list[Doc]) -> HashedTokens:
@@ -112,11 +117,13 @@ class KernelFeatures(SparseFeatures):
         kept: Any = self._scorer
         if kept is None or kept[0] is not weights or kept[1] is not self.basis:
             whitener = self.known.whitener
+            # A = V / √L U, so the scores take one product with the kernel
             own = weights.T.astype(np.float64)
             self._scorer = kept = weights, self.basis, own if whitener is None else whitener @ own
         return kept[1].times(self.read(docs), kept[2])
 
-    def spell(self, tables: dict[str, Any]) -> dict[str, Any]:
+    def spell(self, tables: dict[str, object]) -> dict[str, object]:
+        """The basis, as a file holds it."""
         basis = self.basis
         if basis is None:
             return {"basis": None}
@@ -125,7 +132,8 @@ class KernelFeatures(SparseFeatures):
             "basis": [*basis.tokens[:3], of_kernels if len(of_kernels) > 1 else basis.kernels[0].gamma, basis.whitener]
         }
 
-    def load(self, data: dict[str, Any]) -> dict[str, Any]:
+    def load(self, data: dict[str, Any]) -> dict[str, object]:
+        """Take over what `spell` returned. RETURNS (dict): No tables."""
         self._forget()
         self.basis = None
         if data["basis"] is not None:
@@ -155,17 +163,20 @@ class KernelNode(EncoderNode):
         super().__init__(learns=False)
 
     def forget(self, model: Model) -> None:
+        """Remove the weights and the basis."""
         before = model.attrs["kernel"]
         EncoderNode.forget(self, model)
         model.attrs["kernel"] = before.with_tables({}, basis=None)
 
     def expect(self, model: Model, n_states: int, saved: dict[str, bytes]) -> None:
+        """Leave the width of the linear layer open: the saved basis determines it."""
         output: Any = model.get_ref("output")
         unset(output)  # thinc changes no dimension of a layer that has parameters
         output.set_dim("nI", None, force=True)
         super().expect(model, n_states, saved)
 
     def check(self, model: Model, n_states: int) -> None:
+        """RAISES (ValueError): CRF509 for a loaded basis that does not fit the weights."""
         kernel: KernelFeatures = model.attrs["kernel"]
         kernel.check_lists()
         check_equal("the width of the basis", model.get_ref("output").get_dim("nI"), kernel.known.width)
@@ -187,6 +198,7 @@ class KernelCorpus:
         self._vectors: Optional[DenseCorpus] = None
 
     def add(self, docs: DocBatch) -> None:
+        """Read the features of a batch."""
         self.tokens.append(self.kernel.read(docs))
         self.starts.append(docs.sequence_starts())
 
@@ -194,12 +206,14 @@ class KernelCorpus:
         """There is nothing to do."""
 
     def fingerprint(self) -> Iterable[NDArray]:
+        """The arrays that identify the corpus and the basis."""
         for tokens in (*self.tokens, self._basis.tokens):
             yield from tokens[:3]
         yield from self.starts
 
     @property
     def least_value(self) -> float:
+        """The least value of a whitened feature."""
         return self._computed().least_value
 
     def at(self, weights: dict[str, Floats], *, threads: int = 1) -> DensePass:
@@ -314,10 +328,10 @@ def _forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Emissions, 
     if not is_train:
         weights: Any = output.get_param("W")
         bias: Any = output.get_param("b")
-        scores: Any = kernel.scores(batch, weights) + bias
+        scores = kernel.scores(batch, weights) + bias
         return Emissions(scores, None, batch.sequence_starts()), no_backprop
     kernel.forget_scores()
-    flat: Any = kernel.known.features(kernel.read(batch))
+    flat = kernel.known.features(kernel.read(batch))
     found, backprop_output = output(flat, True)
 
     def backprop(d_emissions: Emissions) -> list[Doc]:

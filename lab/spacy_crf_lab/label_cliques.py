@@ -49,6 +49,7 @@ class Annotated(NamedTuple):
             never = [labels[n] for n in np.flatnonzero(~counted.any(axis=0))]
             if never and len(may_have):
                 announcements.warning(Warnings.CRFW480.format(name=name, which=which, labels=", ".join(never)))
+        # A label that a text may have and may lack is not annotated
         known = (may_have != may_lack).all(axis=1)
         present, where = np.unique(may_have[known], axis=0, return_inverse=True)
         counts = np.bincount(where.ravel(), np.concatenate(weights)[known], minlength=len(present))
@@ -62,6 +63,7 @@ class Annotated(NamedTuple):
 
     @property
     def owner(self) -> str:
+        """Name of the component, for messages."""
         return f"Component '{self.name}'"
 
     @property
@@ -71,6 +73,7 @@ class Annotated(NamedTuple):
 
     @property
     def covariance(self) -> Floats:
+        """Covariances of the labels: float64[L, L]."""
         shares = self.together / self.counts.sum()
         return shares - np.outer(np.diag(shares), np.diag(shares))
 
@@ -97,6 +100,7 @@ class Annotated(NamedTuple):
         weights = np.zeros((n, n + 1))
         left = 0.0
         for j in np.flatnonzero(deviations > 1e-12):
+            # A label that all texts have, or none, has no weight
             penalties = np.where(deviations > 1e-12, l1 * deviations[j] * deviations, np.inf)
             penalties[j] = np.inf
             share = self.together[j, j] / self.counts.sum()
@@ -112,6 +116,7 @@ class Annotated(NamedTuple):
         both = self.together / self.counts.sum()
         of_one = np.diag(both)[:, np.newaxis]
         of_other = np.diag(both)
+        # I(X, Y) = H(X) + H(Y) - H(X, Y)
         joint = _entropy(both, of_one - both, of_other - both, 1.0 - of_one - of_other + both)
         found = _entropy(of_one, 1.0 - of_one) + _entropy(of_other, 1.0 - of_other) - joint
         return np.where(found > 1e-12, found, 0.0)
@@ -129,6 +134,7 @@ def tree(strengths: Floats) -> list[tuple[int, int]]:
     for j, k in ranked(strengths):
         if group[j] != group[k]:
             found.append((j, k))
+            # Two trees become one
             group = [group[j] if one == group[k] else one for one in group]
     return found
 
@@ -143,7 +149,7 @@ def ranked(strengths: Floats) -> Iterator[tuple[int, int]]:
 # ------------------------------------------------------------------------------------------------------ templates
 
 
-def _parents(owner: str, name: str, value: Any) -> dict[str, str]:
+def _parents(owner: str, name: str, value: object) -> dict[str, str]:
     """RAISES (ValueError): As `checks.by_label`."""
     parents = checks.by_label(owner, name, value, "labels", text=True)
     is_possible = all(isinstance(parent, str) and parent for parent in parents.values())
@@ -162,6 +168,7 @@ class LabelClique:
         """RAISES (ValueError): If the settings do not fit the labels of the component of this name."""
 
     def pairs(self, known: Annotated) -> Pairs:
+        """The pairs of labels that get a weight, and whether the first one implies the second."""
         raise NotImplementedError
 
 
@@ -198,6 +205,7 @@ class LearnedGraph(LabelClique):
         return np.where(some, 0.5 * (weights + weights.T), 0.0)
 
     def pairs(self, known: Annotated) -> Pairs:
+        """The strongest pairs, as long as both labels have fewer than `max_degree`."""
         degrees = np.zeros(len(known.labels), dtype=np.int64)
         for j, k in ranked(self.strengths(known)):
             if max(degrees[j], degrees[k]) < self.max_degree:
@@ -211,6 +219,7 @@ class LabelTree(LabelClique):
     their mutual information (``spacy_crf_lab.LabelTree.v1``). Sums over a tree take little time."""
 
     def pairs(self, known: Annotated) -> Pairs:
+        """The pairs of the maximum spanning tree of mutual information."""
         return ((pair, False) for pair in tree(known.require().mutual_information()))
 
 
@@ -240,5 +249,6 @@ class Hierarchy(LabelClique):
                 raise ValueError(Errors.CRF484.format(line=" > ".join(line[line.index(line[-1]) :])))
 
     def pairs(self, known: Annotated) -> Pairs:
+        """Each label with its parent."""
         place = {label: n for n, label in enumerate(known.labels)}
         return (((place[child], place[parent]), self.implied) for child, parent in self.parents.items())

@@ -7,6 +7,7 @@ classification"); without edges it is a logistic regression for each label. `lab
 finds the edges; this file has the decoding of a component, and the model.
 """
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Optional
 
@@ -16,6 +17,7 @@ from thinc.api import Model
 
 from spacy_crf import checks
 from spacy_crf.features.doc_batch import TEXT, DocBatch
+from spacy_crf.inference.structure import ScoresOrWork
 from spacy_crf.losses.clamped import LogLikelihood, SoftmaxMargin
 from spacy_crf.models.emissions import Emissions
 from spacy_crf.models.named_weights import Block, Feature
@@ -24,6 +26,7 @@ from spacy_crf.models.structure import SharedScores, build
 from spacy_crf.models.texts import LabelSetNode, OddsReasons, Reasons, check_text_emissions, scores_of_tokens
 from spacy_crf.pipeline.annotation.annotation import Annotation
 from spacy_crf.pipeline.crf_textcat import TextDecoding
+from spacy_crf.pipeline.prediction import CRFPipe
 from spacy_crf.types import Bools, Floats, Ints
 
 from .errors import Errors
@@ -42,7 +45,8 @@ class DecodedLabels(LabelGraphs):
         super().__init__(inference)
         self._warn = partial(inference.warn_unsettled, name)
 
-    def marginals(self, scores: Any, *, clamp: Optional[Bools] = None) -> Floats:
+    def marginals(self, scores: ScoresOrWork, *, clamp: Optional[Bools] = None) -> Floats:
+        """Probabilities of labels, with a warning if the inference has not converged."""
         found = super().marginals(scores, clamp=clamp)
         self._warn()
         return found
@@ -57,7 +61,7 @@ class LabelDecoding(TextDecoding):
         if inference is not None:
             self.structure = DecodedLabels(inference, annotation.name)
 
-    def check_fit(self, pipe: Any) -> None:
+    def check_fit(self, pipe: CRFPipe) -> None:
         """RAISES (ValueError): CRF482 for a loss that the inference method cannot train."""
         super().check_fit(pipe)
         loss = pipe.loss
@@ -87,17 +91,20 @@ class LabelGraphNode(LabelSetNode):
         self._strength = strength
         self.structure = LabelGraphs(inference)
 
-    def check_labels(self, model: Model, labels: Any, name: str) -> None:
+    def check_labels(self, model: Model, labels: Sequence[str], name: str) -> None:
+        """Keep the labels, by which cliques find pairs. RAISES (ValueError): As `LabelClique.check`."""
         self._labels = tuple(labels)
         self._name = name
         for clique in self._cliques.values():
             clique.check(self._labels, name)
 
     def shapes(self, model: Model, n_states: int) -> dict[str, tuple[int, ...]]:
-        edges: Any = model.attrs["edges"]
+        """Shapes of the parameters: a bias for each label, and a weight for each pair."""
+        edges: Ints = model.attrs["edges"]
         return {"first": (n_states,), "pairs": (0 if edges is None else len(edges),)}
 
     def weighed(self, model: Model) -> SharedScores:
+        """Every parameter is a weight."""
         return {name: np.ones(shape, dtype=bool) for name, shape in self.shapes(model, model.get_dim("nO")).items()}
 
     def observe(self, model: Model, corpus: Batches, n_states: int) -> None:
@@ -118,6 +125,7 @@ class LabelGraphNode(LabelSetNode):
             places_of(model.attrs["edges"], model.attrs["implies"], n_states)
 
     def check(self, model: Model, n_states: int) -> None:
+        """RAISES (ValueError): CRF509 for a loaded graph that does not fit the labels."""
         edges = model.attrs["edges"]
         implies = model.attrs["implies"]
         n_edges = len(edges) if isinstance(edges, np.ndarray) else 0
@@ -129,18 +137,22 @@ class LabelGraphNode(LabelSetNode):
         check_equal("what training met", isinstance(model.attrs["met"], list), True)
 
     def join(self, outputs: tuple[Emissions, ...], shared: SharedScores) -> LabelScores:
+        """The potentials of texts, with the pairs and the graph."""
         labels, starts = super().join(outputs, shared)
         return LabelScores(labels, shared["pairs"], shared["edges"], shared["implies"], starts)
 
     def potentials(self, model: Model, weights: SharedScores) -> SharedScores:
+        """The shared scores, times `strength` for pairs, and the graph."""
         graph = {name: model.attrs[name] for name in ("edges", "implies")}
         found = super().potentials(model, weights)
         return {**found, "pairs": self._strength * found["pairs"], **graph}
 
     def derivatives(self, d_scores: LabelScores) -> SharedScores:
+        """Derivatives by the shared scores."""
         return {**super().derivatives(d_scores), "pairs": self._strength * d_scores.pairs}
 
-    def weight_blocks(self, model: Model, name: str) -> Any:
+    def weight_blocks(self, model: Model, name: str) -> Optional[list[Block]]:
+        """The weights of pairs, by both labels."""
         if name != "pairs":
             return None
         edges = model.attrs["edges"]
@@ -148,14 +160,17 @@ class LabelGraphNode(LabelSetNode):
         return [Block(name, weights, (*edges.T,), np.zeros(len(edges), np.int64), partial(Feature.shared, name))]
 
     def named_states(self, model: Model, parameter: Optional[str], places: tuple[Ints, ...]) -> tuple[Ints, ...]:
+        """The two labels of each pair; the states of other weights are labels themselves."""
         if parameter != "pairs":
             return places
         edges = model.attrs["edges"][places[0]]
         return edges[..., 0], edges[..., 1]
 
     def reasons(self, model: Model, docs: DocBatch) -> Reasons:
+        """Log-odds of labels, with and without each token."""
         scores = model.predict(docs)
         (units, of_units) = scores_of_tokens(model, docs)
+        # [T, 2 L] the scores of each token's text without the token
         without = np.repeat(scores.labels, np.diff(docs.bounds), axis=0)
         without[:, : of_units.shape[1]] -= of_units
         starts = np.arange(len(without) + 1)

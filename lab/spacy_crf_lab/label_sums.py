@@ -8,13 +8,14 @@ enough. For wider graphs texts become sequences with ties, for the inference met
 
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 
 from spacy_crf import arrays
 from spacy_crf.inference.independent_labels import IndependentLabels, LabelSetWork
+from spacy_crf.inference.structure import ScoresOrWork
 from spacy_crf.types import Bools, Floats, Ints, Path
 
 from .errors import Errors
@@ -40,6 +41,7 @@ class LabelScores(NamedTuple):
 
     @property
     def n_labels(self) -> int:
+        """Number of labels, L."""
         return self.labels.shape[1] // 2
 
 
@@ -72,6 +74,7 @@ def _places(edges: bytes, implies: bytes, n_labels: int) -> Places:
         raise ValueError(Errors.CRF481.format(edges=len(pairs), labels=n_labels, most=MOST_ENTRIES))
     # The labels of each table: its own one, and the later ones, the next one of them first
     rests = [order.rest[begin:end][::-1] for begin, end in zip(order.starts[:-1], order.starts[1:])]
+    # Entry n of a table has bit k of n for the label at place k
     tables = [[int(v), *rest.tolist()] for v, rest in zip(order.variables, rests)]
     starts = np.append(0, np.cumsum([1 << len(table) for table in tables])).astype(np.int64)
     numbers = [np.arange(1 << len(table)) for table in tables]
@@ -88,6 +91,7 @@ def _places(edges: bytes, implies: bytes, n_labels: int) -> Places:
     broken = [np.zeros(0, dtype=np.int64)]
     for (source, target), is_implied in zip(pairs.tolist(), np.frombuffer(implies, dtype=bool)):
         k = min(order.place[source], order.place[target])
+        # [entries] whether the label is present
         has, has_other = (numbers[k] >> tables[k].index(label) & 1 for label in (source, target))
         entries.append(starts[k] + np.flatnonzero(has & has_other))
         if is_implied:
@@ -109,11 +113,13 @@ class LabelGraphs(IndependentLabels):
 
     @property
     def exact(self) -> bool:
+        """Whether sums are exact: by elimination, or by an exact inference."""
         return self.inference is None or self.inference.exact
 
     def expectations(
-        self, scores: Any, *, clamp: Optional[Bools] = None, weights: Optional[Floats] = None
+        self, scores: ScoresOrWork, *, clamp: Optional[Bools] = None, weights: Optional[Floats] = None
     ) -> tuple[Floats, LabelScores]:
+        """Log partitions of texts, and the derivative of their weighted sum by each score."""
         work: LabelSetWork = self.prepare(scores, clamp)
         weights = work.check_weights(weights)
         total = arrays.zeros(work.scores)
@@ -146,7 +152,8 @@ class LabelGraphs(IndependentLabels):
         total.pairs[:] += np.bincount(places.pair_of, d_tables[places.entries], minlength=len(total.pairs))
         return log_z, total
 
-    def viterbi(self, scores: Any, *, clamp: Optional[Bools] = None) -> Path:
+    def viterbi(self, scores: ScoresOrWork, *, clamp: Optional[Bools] = None) -> Path:
+        """The best set of labels of each text: int32[B, L]."""
         work = self.prepare(scores, clamp)
         own = np.ascontiguousarray(work.own)
         n_labels = work.scores.n_labels
@@ -162,8 +169,9 @@ class LabelGraphs(IndependentLabels):
         return Path(states, best)
 
     def viterbi_counts(
-        self, scores: Any, *, clamp: Optional[Bools] = None, weights: Optional[Floats] = None
+        self, scores: ScoresOrWork, *, clamp: Optional[Bools] = None, weights: Optional[Floats] = None
     ) -> tuple[Floats, LabelScores]:
+        """Scores of the best sets of labels, and what they use."""
         work = self.prepare(scores, clamp)
         states, best = self.viterbi(work)
         total = arrays.zeros(work.scores)
@@ -180,6 +188,7 @@ def _add_labellings(work: LabelSetWork, texts: Bools, present: Bools, weights: F
     weights = weights[texts]
     first = present[:, scores.edges[:, 0]]
     second = present[:, scores.edges[:, 1]]
+    # A label without one that it implies
     is_broken = (first & ~second & scores.implies).any(axis=1)
     weights = np.where(is_broken, 0.0, weights)
     both = (first & second).astype(np.float64)

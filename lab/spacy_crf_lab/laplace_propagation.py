@@ -9,6 +9,7 @@ weight, each with probability mu_t: the diagonal of the second derivatives of th
 import copy
 import logging
 import math
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Optional, Union
 
@@ -17,17 +18,19 @@ from numpy.typing import NDArray
 from thinc.api import Model
 
 from spacy_crf import checks
-from spacy_crf.arrays import expect_below, expect_starts, named, of_file
+from spacy_crf.arrays import Scores, expect_below, expect_starts, named, of_file
 from spacy_crf.errors import cant_train
 from spacy_crf.inference.structure import Structure
 from spacy_crf.kernels.online.work import make_room
 from spacy_crf.losses.clamped import LabelledLoss, LogLikelihood
+from spacy_crf.models.objective import CorpusObjective
 from spacy_crf.models.weights import Weights
 from spacy_crf.optimizers.batch import dot, norm
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.optimizers.objective import CRFOptimizer, no_l1, setting
 from spacy_crf.optimizers.online import check_sequences
-from spacy_crf.types import Bools, ChainCorpus, Floats
+from spacy_crf.pipeline.prediction import CRFPipe
+from spacy_crf.types import Bools, ChainCorpus, Clamp, Floats
 
 from .errors import Errors, Warnings
 from .kernels import laplace_propagation as kernels
@@ -47,8 +50,14 @@ class Curvature(LabelledLoss):
     """
 
     def __call__(
-        self, structure: Structure, scores: Any, clamp: Any, *, weights: Optional[Floats] = None, **told: Any
-    ) -> tuple[Floats, Any, Bools]:
+        self,
+        structure: Structure,
+        scores: Scores,
+        clamp: Optional[Clamp],
+        *,
+        weights: Optional[Floats] = None,
+        **told: object,
+    ) -> tuple[Floats, Scores, Bools]:
         """See `ClampedLoss`."""
         _, varied = variances(structure, scores, None, weights)
         allowed, known = variances(structure, scores, clamp, weights)
@@ -65,7 +74,7 @@ def _temperature(owner: str, name: str, value: Any) -> Union[float, str]:
 class PropagationRun:
     """State of the training of one component by propagation."""
 
-    signature: Any  # of the corpus
+    signature: Hashable  # of the corpus
     weights: NDArray[np.float32]  # [n] those last written to the model
     mean: Floats  # [M] by slot
     precision: Floats  # [M]
@@ -113,7 +122,8 @@ class LaplacePropagation(LBFGS):
         if self.method == "propagation":
             self.reads = "corpus"
 
-    def check_fit(self, pipe: Any) -> None:
+    def check_fit(self, pipe: CRFPipe) -> None:
+        """RAISES (ValueError): CRF347 for a loss or, with propagation, a model that it does not train."""
         super().check_fit(pipe)
         if self.wants_sequences:
             check_sequences(self, pipe)
@@ -131,6 +141,7 @@ class LaplacePropagation(LBFGS):
         self._check_model(objective.model, key)
         value = super().step(objective, key=key)
         if self.is_worth_evaluating(key):
+            # p = 2 · l2 + sum_t mu_t (1 - mu_t), divided by the temperature
             curvature = objective.ask(self._runs[key].weights, loss=Curvature())[1]
             if hasattr(objective, "copies"):  # a variable is used √k times where each of its k weights is used once
                 curvature = (curvature / np.sqrt(objective.copies))[objective.ties.group]
@@ -168,6 +179,7 @@ class LaplacePropagation(LBFGS):
         for _ in range(self.sweeps):
             if run.stop_reason is not None:
                 break
+            # A sweep with a loss that is not finite leaves the run as it was
             before = copy.deepcopy(run)
             order = np.random.default_rng((self.seed, run.iteration)).permutation(len(corpus.starts) - 1)
             sweep = Sweep(order, run.sites, run.mean, run.precision, self.damping)
@@ -213,6 +225,7 @@ class LaplacePropagation(LBFGS):
         return run
 
     def run_from_msg(self, msg: Any) -> Any:
+        """The run of `run_to_msg`."""
         if not self.wants_sequences:
             return super().run_from_msg(msg)
         owner = "a run"
@@ -236,7 +249,8 @@ class LaplacePropagation(LBFGS):
             checks.flag(owner, "is_near_minimum", msg["is_near_minimum"]),
         )
 
-    def resume(self, objective: Any, data: bytes, *, key: str) -> int:
+    def resume(self, objective: CorpusObjective, data: bytes, *, key: str) -> int:
+        """Continue a saved run. RETURNS (int): The iterations, or with propagation the sweeps, that it has taken."""
         if self.wants_sequences:
             return CRFOptimizer.resume(self, objective, data, key=key)
         return super().resume(objective, data, key=key)
@@ -251,6 +265,7 @@ def sites_of(corpus: ChainCorpus) -> Sites:
     counts = [0]
     every = []
     for begin, end in zip(2 * starts[:-1], 2 * starts[1:]):
+        # Even places list rows that are used whole, odd places single slots (`SlotUses`)
         sides = np.arange(begin, end)
         of_use = np.repeat(sides % 2 == 0, np.diff(bounds[begin : end + 1]))
         uses = slots[bounds[begin] : bounds[end]].astype(np.int64)

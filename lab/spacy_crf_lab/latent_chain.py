@@ -27,8 +27,9 @@ from spacy_crf.models.node import Batches, check_equal
 from spacy_crf.models.sparse import SparseNode
 from spacy_crf.models.structure import build
 from spacy_crf.pipeline.decoding import Decoder, Decoding, Distribution
+from spacy_crf.pipeline.prediction import CRFPipe
 from spacy_crf.pipeline.probabilities import Batch
-from spacy_crf.types import ChainScores
+from spacy_crf.types import ChainScores, Clamp
 
 from .errors import Errors, Warnings
 from .kernels import labellings as kernels
@@ -44,7 +45,7 @@ logger = logging.getLogger("spacy.spacy_crf")
 
 
 def n_best(
-    structure: Structure[Any], scores: ChainScores, tag_of: NDArray[np.int64], n: int, *, clamp: Any = None
+    structure: Structure, scores: ChainScores, tag_of: NDArray[np.int64], n: int, *, clamp: Optional[Clamp] = None
 ) -> tuple[list[list[tuple[float, States]]], NDArray[np.bool_]]:
     """Find the n best labellings of each sequence, or all if there are fewer. If the proof takes too long, return the labellings
     found so far and the labellings of the best paths.
@@ -68,6 +69,7 @@ def n_best(
     answers = []
     for b, (count, is_proven) in enumerate(zip(counts.tolist(), proven.tolist())):
         tokens = slice(int(work.starts[b]), int(work.starts[b + 1]))
+        # The first state of each tag stands for the tag
         states = np.searchsorted(tag_of, tags[:count, tokens]).astype(np.int32)
         found = list(zip(totals[b, :count].tolist(), states))
         if not is_proven:
@@ -78,9 +80,9 @@ def n_best(
 
 
 def _of_best_paths(
-    structure: Structure[Any],
+    structure: Structure,
     sequence: ChainScores,
-    clamp: Any,
+    clamp: Optional[Clamp],
     tag_of: NDArray[np.int64],
     n: int,
     known: list[tuple[float, States]],
@@ -95,6 +97,7 @@ def _of_best_paths(
         states = first[path].astype(np.int32)
         if states.tobytes() not in seen:
             seen.add(states.tobytes())
+            # The score of a labelling is the log-sum over all states of its tags
             allowed = tag_of == tag_of[states][:, np.newaxis]
             allowed &= True if clamp is None else clamp
             found.append((float(structure.log_partition(work.clamped(allowed))[0]), states))
@@ -112,7 +115,7 @@ class Labellings:
         self._decoding = decoding
         self.log_partition = structure.log_partition
 
-    def n_best(self, scores: ChainScores, n: int, *, clamp: Any = None) -> list[list[tuple[float, States]]]:
+    def n_best(self, scores: ChainScores, n: int, *, clamp: Optional[Clamp] = None) -> list[list[tuple[float, States]]]:
         """The n best labellings of each sequence, with a path of states for each."""
         tag_of = self._decoding.tags_and_break[: scores[0].shape[1]]
         best, proven = n_best(self._structure, scores, tag_of, n, clamp=clamp)
@@ -127,6 +130,7 @@ class LatentDistribution(Distribution):
     """The distribution over labellings whose tags may have several states."""
 
     def n_best(self, n: int) -> list[tuple[float, States]]:
+        """The n best labellings with their probabilities, each the sum over its paths."""
         decoding: Any = self.decoding
         searched = decoding.searched if self.structure is decoding.structure else self.structure
         several = len(decoding.tag_of) > len(decoding.annotation.tag_labels())
@@ -136,7 +140,8 @@ class LatentDistribution(Distribution):
 class LatentBatch(Batch):
     """Docs whose most probable labellings are found in place of those of the most probable paths, for the decoder `Labelling`."""
 
-    def most_probable(self) -> Any:
+    def most_probable(self) -> States:
+        """The tags of the most probable labelling of each Doc (int32[T]), or of the most probable path."""
         tags = super().most_probable()
         if not isinstance(self._decoding.decoder, Labelling):
             return tags
@@ -151,7 +156,8 @@ class LatentBatch(Batch):
             [(_, tags[self._bounds[d] : self._bounds[d + 1]])] = self.distribution(d).n_best(1)
         return tags
 
-    def by(self, scores: Any, d: Optional[int]) -> Distribution:
+    def by(self, scores: ChainScores, d: Optional[int]) -> Distribution:
+        """The distribution of Doc d by some scores, or of all Docs."""
         return LatentDistribution(*super().by(scores, d))
 
 
@@ -169,14 +175,17 @@ class Labelling(Decoder):
 
     further = ()
 
-    def check(self, pipe: Any) -> None:
+    def check(self, pipe: CRFPipe) -> None:
+        """RAISES (ValueError): CRF020 for a component whose tags have one state each."""
         must = "left out without hidden states (spacy_crf_lab.LatentChain.v1)"
         checks.expect(isinstance(pipe.decoding, LatentDecoding), pipe.owner, "decoder", self, must)
 
     def searched(self, structure: Structure) -> Structure:
+        """The structure as it is: `LatentBatch` asks it for labellings."""
         return structure
 
     def distribution(self, batch: Batch, d: Optional[int]) -> Distribution:
+        """The distribution of Doc d of a batch, or of all Docs."""
         return batch.by(batch.scores, d)
 
 
@@ -191,11 +200,13 @@ class LatentNode(Seeded, ChainNode):
     meaning = ("hidden",)
 
     def tag_of(self, model: Model, labels: Sequence[str]) -> NDArray[np.int64]:
+        """Tag of each state: as many states of a tag as `hidden` says for its label."""
         hidden = model.attrs["hidden"]
         each = [hidden.get(label, 1) if isinstance(hidden, dict) else hidden for label in labels]
         return np.repeat(np.arange(len(labels)), np.array(each, dtype=np.int64))
 
     def names_states(self, model: Model) -> bool:
+        """Whether annotation names the states: only if each tag has a single one."""
         hidden = model.attrs["hidden"]
         return max(hidden.values(), default=1) <= 1 if isinstance(hidden, dict) else hidden <= 1
 
@@ -206,6 +217,7 @@ class LatentNode(Seeded, ChainNode):
             checks.labels(f"Component '{name}', `hidden` of spacy_crf_lab.LatentChain.v1", hidden, labels)
 
     def observe(self, model: Model, corpus: Batches, n_states: int) -> None:
+        """Find the transitions that get a weight, by the first states of tags."""
         # The transitions of the first state of each tag count for all of its states
         tag_of = model.attrs["tag_of"]
         first = np.searchsorted(tag_of, tag_of)
@@ -223,12 +235,14 @@ class LatentNode(Seeded, ChainNode):
         """Add random numbers to the weights of the states, from `first` on, whose tags have several states."""
         tag_of = model.attrs["tag_of"]
         spread = model.attrs["spread"]
+        # [S] states that share their tag, and are new
         states = (np.bincount(tag_of)[tag_of] > 1) & (np.arange(len(tag_of)) >= first)
         random = np.random.default_rng((seed, first))
         for layer in model.layers if states.any() else ():
             _add_noise(layer, states, lambda shape: random.normal(0.0, spread, shape).astype(np.float32))
 
     def check(self, model: Model, n_states: int) -> None:
+        """RAISES (ValueError): CRF509 for a loaded model some of whose states have not begun to differ."""
         super().check(model, n_states)
         check_equal("states with weights of their own", model.attrs["started"], n_states)
 

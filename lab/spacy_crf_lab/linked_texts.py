@@ -44,6 +44,7 @@ class LinkedTextsNode(TextNode, FactorGraphNode):
         return FactorGraphNode.join(self, outputs, shared)
 
     def explained(self, model: Model) -> Explained:
+        """Explanations of a text alone; `reasons` adds what its ties say."""
         return Explained(TextNode(), exact_weights(model))
 
     def reasons(self, model: Model, docs: DocBatch) -> Reasons:

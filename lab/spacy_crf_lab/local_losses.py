@@ -22,7 +22,7 @@ from spacy_crf.inference.structure import States, Structure, Work
 from spacy_crf.losses.clamped import LabelledLoss
 from spacy_crf.losses.soft import NO_STATE, Runs, per_sequence, run_sequences
 from spacy_crf.schemes import NO_SEGMENTS, Segments
-from spacy_crf.types import GOES_ON, Floats, SegmentClamp, SegmentScores, SpanList
+from spacy_crf.types import GOES_ON, Clamp, Floats, SegmentClamp, SegmentScores, SpanList
 
 from .kernels.local_terms import cover_probability, marginal_gradient
 
@@ -75,6 +75,7 @@ def marginals(structure: Structure, work: Work, annotation: AnnotatedBatch):
     probability = np.zeros(n_tokens)
     cover_probability(pieces, allowed, listed.starts, probability)
     impossible = any_token(probability <= 0.0, starts)
+    # A segment that may not begin at a token has the term of the token before
     opens, _ = ends(starts, n_tokens)
     factors = token_factors(annotation, impossible, starts) * (annotation.clamp.may_begin | opens)
     safe = np.where(probability > 0.0, probability, 1.0)
@@ -111,6 +112,7 @@ def conditionals(structure: Structure, work: Work, annotation: AnnotatedBatch):
     out = np.where(last[:, np.newaxis], scores.last, out)
     begin = np.concatenate([a, a, t])
     end = np.concatenate([np.maximum(t, a + 1), c, c])
+    # [M, S] scores of a -> t, of a -> c, and of t -> c as one segment
     left, merged, right = np.split(structure.score_segments(work, begin, end), 3)
     logits = np.empty((len(t), size + 1))
     logits[:, :size] = np.where(first, 0.0, left[row, i])[:, np.newaxis] + into + right + out
@@ -120,6 +122,7 @@ def conditionals(structure: Structure, work: Work, annotation: AnnotatedBatch):
     terms = np.zeros(len(path))
     no_option = np.zeros(len(path), dtype=bool)
     reached = logits[row, gold]
+    # -log p(gold | neighbours) = log sum exp(logits) - logits[gold]
     log_z = log_sum(logits)
     no_option[t] = reached == -np.inf
     impossible = any_token(no_option, starts)
@@ -133,6 +136,7 @@ def conditionals(structure: Structure, work: Work, annotation: AnnotatedBatch):
     d_right = d_logits[:, :size]
     d_left = np.zeros((len(t), size))
     d_merged = np.zeros((len(t), size))
+    # The segment in front ends at t in every option but the last
     d_left[row, i] = np.where(first, 0.0, d_right.sum(axis=1))
     d_merged[row, i] = d_logits[:, size]
     d_scores = structure.segments_derivative(work, begin, end, np.concatenate([d_left, d_merged, d_right]))
@@ -169,6 +173,7 @@ def blocks(size: int, structure: Structure, work: Work, annotation: AnnotatedBat
     after = np.where(closes[end - 1], NO_STATE, np.append(gold, NO_STATE)[end])
     factors = np.diff(np.append(0.0, np.cumsum(annotation.factors))[np.stack([begin, end])], axis=0)[0] / (end - begin)
     runs = Runs(begin, end, before, after, factors)
+    # A block's term: log sum over its labellings, less the one over those that the annotation allows
     free, named_only = (run_sequences(structure, work, clamp, runs) for clamp in (np.ones_like(states), states))
     impossible = named_only.reached == -np.inf
     weights = np.where(impossible, 0.0, annotation.weights)
@@ -196,6 +201,7 @@ def piecewise(structure: Structure, work: Work, annotation: AnnotatedBatch):
     log_z, shares = _sum_pieces(scores, begin, end, of_spans, before)
     of_some = np.where(allowed[some], of_spans[some], -np.inf)
     clamped_log_z, clamped_shares = _sum_pieces(scores, begin[some], end[some], of_some, before_allowed)
+    # term(t) = log sum over the pieces at t - log sum over those allowed
     impossible = any_token(clamped_log_z == -np.inf, starts)
     factors = token_factors(annotation, impossible, starts)
     counted = factors > 0.0
@@ -251,6 +257,7 @@ def _named_neighbours(path: NDArray[np.int64], starts: NDArray[np.int64]):
     opens = ends(starts, n_tokens)[0]
     place = np.arange(n_tokens)
     goes_on = path == GOES_ON
+    # The last token before, and the next one behind, at which a segment begins
     before = np.append(-1, np.maximum.accumulate(np.where(goes_on, -1, place)))[:-1]
     behind = np.append(np.minimum.accumulate(np.where(goes_on, n_tokens, place)[::-1])[::-1], n_tokens)[1:]
     named = np.append(path != _OPEN, True)
@@ -272,6 +279,7 @@ def _sum_before(scores: Scores, states: NDArray[np.bool_]) -> tuple[Floats, Floa
     sums = log_sum(transitions)
     shares = np.exp(transitions - np.where(sums > -np.inf, sums, 0.0)[:, np.newaxis])  # [1 or T, S before, S]
     before = np.vstack([np.zeros_like(states[:1]), states[:-1]]).astype(np.float64)
+    # [T, S] exp(sum over allowed states before) / exp(sum over all)
     share = np.where(opens, 1.0, np.matmul(before[:, np.newaxis], shares)[:, 0])  # of the allowed states together
 
     def derive(d_all: Floats, d_allowed: Floats) -> Floats:
@@ -306,6 +314,7 @@ def _sum_pieces(
     farthest = np.full(n_tokens, -1)
     np.maximum.at(largest, final, best)
     np.maximum.at(farthest, begin, np.where(best > -np.inf, final, -1))
+    # Tokens that some segment covers beyond: there the piece "no segment ends here" scores 0
     goes_on = np.maximum.accumulate(farthest) > np.arange(n_tokens)
     largest[goes_on] = np.maximum(largest[goes_on], 0.0)
     shift = np.where(largest > -np.inf, largest, 0.0)
@@ -355,10 +364,10 @@ class LocalLoss(LabelledLoss):
 
     label_weights: Any = None
     # Returns losses (float64[B]), their derivative, and which sequences have a term that no labelling satisfies (bool[B])
-    terms: ClassVar[Any]
+    terms: ClassVar[Callable]
 
     def __call__(
-        self, structure: Structure[Scores], scores: Scores, clamp: Any, *, weights: Optional[Floats] = None
+        self, structure: Structure[Scores], scores: Scores, clamp: Optional[Clamp], *, weights: Optional[Floats] = None
     ) -> tuple[Floats, Scores, NDArray[np.bool_]]:
         """Compute the loss, see `ClampedLoss.__call__`. A sequence is impossible if no labelling satisfies one of its terms."""
         free: Structure[Scores] = getattr(structure, "without_rules", structure)
@@ -443,6 +452,7 @@ class BesagPseudoLikelihood(LocalLoss):
 
     @property
     def terms(self) -> Callable:
+        """The function that computes the terms: of single tokens, or of blocks."""
         return conditionals if self.block == 1 else partial(blocks, self.block)
 
 
@@ -524,7 +534,7 @@ class SampledLikelihood(LabelledLoss):
         object.__setattr__(self, "random", np.random.default_rng(self.seed))
 
     def __call__(
-        self, structure: Structure[Scores], scores: Scores, clamp: Any, *, weights: Optional[Floats] = None
+        self, structure: Structure[Scores], scores: Scores, clamp: Optional[Clamp], *, weights: Optional[Floats] = None
     ) -> tuple[Floats, Scores, NDArray[np.bool_]]:
         """Compute the loss, see `ClampedLoss.__call__`."""
         losses, _, impossible = BesagPseudoLikelihood().bind(self.states)(structure, scores, clamp, weights=weights)
@@ -545,7 +555,7 @@ class SampledLikelihood(LabelledLoss):
                 structure.path_expectations(work, states, weights=share, out=derivative)
         return np.where(impossible, 0.0, losses), derivative, impossible
 
-    def _draw(self, structure: Any, work: Work[Scores], gold: Optional[States], clamp: Any) -> States:
+    def _draw(self, structure: Any, work: Work[Scores], gold: Optional[States], clamp: Optional[Clamp]) -> States:
         """Draw labellings (int32[N, T]). gold (int32[1, T]): The annotated labelling if it is known."""
         seed = int(self.random.integers(1 << 31))
         begin = gold if self.start == "gold" else None

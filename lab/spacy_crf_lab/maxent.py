@@ -6,7 +6,7 @@ Training sees T independent choices, in time O(T · S). The tag scheme takes eff
 probabilities, are those of a chain whose allowed transitions score 0.
 """
 
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 from spacy.tokens import Doc
@@ -22,6 +22,7 @@ from spacy_crf.models.linear_chain import ChainNode
 from spacy_crf.models.node import Batches
 from spacy_crf.models.structure import SharedScores, build
 from spacy_crf.pipeline.decoding import Decoding
+from spacy_crf.pipeline.prediction import CRFPipe
 from spacy_crf.types import ChainScores, Floats, Ints, Path
 
 from .kernels.memm import make_choices
@@ -32,11 +33,13 @@ class IndependentTokens(LinearChain):
     """Answers the questions of training for tokens that do not depend on each other: it ignores transitions, first and last."""
 
     def forward(self, work: ChainWork) -> tuple[Floats, tuple[Floats, Floats]]:
+        """Log partitions: sums of log sum_j exp(emissions[t, j]) over the tokens; and the softmax of each token."""
         of_tokens, shares = softmax(work.emissions)
         log_z: Any = np.bincount(_sequence_of(work), of_tokens, minlength=work.n_sequences)
         return log_z, (log_z, shares)
 
     def backward(self, work: ChainWork, kept: tuple[Floats, Floats], weights: Floats, out: ChainScores) -> None:
+        """Set the derivative by emissions to the weighted softmax."""
         log_z, shares = kept
         of_tokens = np.where(log_z > -np.inf, weights, 0.0)[_sequence_of(work)]
         np.multiply(shares, of_tokens[:, np.newaxis], out=out.emissions)
@@ -46,11 +49,14 @@ class IndependentTokens(LinearChain):
     def differentiate_path(
         self, work: ChainWork, states: States, weights: Floats
     ) -> tuple[Floats, Floats, ChainScores]:
+        """As `Structure.differentiate_path`, where the losses of tokens are computed in one pass."""
+        # Choices whose transitions all score 0 depend on nothing before them
         nothing = {name: np.zeros(getattr(work.scores, name).shape) for name in ("transitions", "first", "last")}
         choices = make_choices(type(work)(work.scores._replace(**nothing)))
         return np.zeros(work.n_sequences), *follow(work, choices, states, weights)
 
     def best(self, work: ChainWork) -> Path:
+        """The best state of each token by itself."""
         sequence = _sequence_of(work)
         scores: Any = np.bincount(sequence, work.emissions.max(axis=1), minlength=work.n_sequences)
         states = np.where(scores[sequence] > -np.inf, work.emissions.argmax(axis=1), -1)
@@ -65,7 +71,7 @@ def _sequence_of(work: ChainWork) -> Ints:
 class MaxEntDecoding(Decoding):
     """Decodes as a chain."""
 
-    def check_fit(self, pipe: Any) -> None:
+    def check_fit(self, pipe: CRFPipe) -> None:
         """Check the loss of a component. RAISES (ValueError): CRF347 if it asks how tokens depend on their neighbours."""
         if not isinstance(pipe.loss, ClampedLoss):
             what = f"the independent tokens of '{pipe.name}'"
@@ -82,10 +88,12 @@ class MaxEntNode(ChainNode):
     decoding = MaxEntDecoding
     walks = False
 
-    def in_training(self, ruled: Any = None) -> Any:
+    def in_training(self, ruled: Optional[Structure] = None) -> Structure:
+        """Independent tokens, or a chain under rules."""
         return ruled or _INDEPENDENT
 
     def weighed(self, model: Model) -> SharedScores:
+        """No transition has a weight."""
         return {name: np.zeros_like(mask) for name, mask in super().weighed(model).items()}
 
     def observe(self, model: Model, corpus: Batches, n_states: int) -> None:

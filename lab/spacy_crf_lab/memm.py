@@ -32,7 +32,8 @@ from spacy_crf.models.linear_chain import ChainNode
 from spacy_crf.models.structure import Explained, SharedScores, TokenTerms, build, exact_weights
 from spacy_crf.pipeline.decoding import Decoding
 from spacy_crf.pipeline.higher_order import HigherOrderDecoding
-from spacy_crf.types import Floats
+from spacy_crf.pipeline.prediction import CRFPipe
+from spacy_crf.types import Clamp, Floats
 
 from .kernels import memm as kernels
 
@@ -57,17 +58,23 @@ class LocalChoices(Structure[Any]):
         work = self.prepare(scores)
         opens, goes_on, normalizers = _places(work)
         kernels.every(work.choices, normalizers)
+        # [T, pairs, S] log Z(t + 1, i) at the token of the state i
         behind = np.zeros((work.n_tokens, normalizers.shape[1], work.n_states))  # of the choices at the next tokens
         behind[:-1][goes_on] = normalizers[1:, :, :-1][goes_on]
+        # The first choice of a sequence has a normalizer as well
         behind[opens, -1] += normalizers[opens, -1, -1:]
         local = work.scores._replace(emissions=_minus(work.scores.emissions, behind[:, -1]))
         return local if behind.shape[1] == 1 else local._replace(transitions=_minus(work.transitions, behind[:, :-1]))
 
-    def expectations(self, scores: Any, *, clamp: Any = None, weights: Optional[Floats] = None) -> tuple[Floats, Any]:
+    def expectations(
+        self, scores: Any, *, clamp: Optional[Clamp] = None, weights: Optional[Floats] = None
+    ) -> tuple[Floats, Any]:
+        """0, and the derivative of 0: choices are normalised. With a clamp, sums over the labellings that it allows."""
         work = self.prepare(scores)
         if clamp is None and self.ruled is None:
             return np.zeros(work.n_sequences), arrays.zeros(work.given)
         ask = super().expectations if self.ruled is None else self.ruled.expectations
+        # Partial annotation: sum over the allowed labellings of the normalised chain
         log_z, expected = ask(self.normalised(work), clamp=clamp, weights=weights)
         opens, goes_on, uses = _places(work)
         behind = np.zeros((work.n_tokens, uses.shape[1], work.n_states))
@@ -88,6 +95,7 @@ class LocalChoices(Structure[Any]):
         return log_z, found
 
     def differentiate_path(self, work: Any, states: States, weights: Floats) -> tuple[Floats, Floats, Any]:
+        """0 for the log partitions, the log probabilities of a path, and the derivative of their weighted difference."""
         return np.zeros(work.n_sequences), *follow(work, work.choices, states, weights)
 
 
@@ -136,7 +144,7 @@ def follow(work: Any, choices: kernels.Choices, states: States, weights: Floats)
 class ChecksLoss:
     """Part of the decoding of models of choices."""
 
-    def check_fit(self, pipe: Any) -> None:
+    def check_fit(self, pipe: CRFPipe) -> None:
         """RAISES (ValueError): CRF347 if the loss of the component is no sum over choices."""
         if not isinstance(pipe.loss, ClampedLoss) or not pipe.loss.smooth:
             what = f"the choices of '{pipe.name}'"
@@ -156,6 +164,7 @@ class Normalising(ChainNode):
     """Joins the scores that prediction reads."""
 
     def join(self, outputs: tuple[Emissions, ...], shared: SharedScores) -> Any:
+        """The normalised scores of the chain."""
         return LocalChain().normalised(super().join(outputs[:1], shared))
 
 
@@ -169,13 +178,16 @@ class MEMMNode(ChainNode):
         "the normalizers of its choices are no sums over texts. The other kinds of explanations know them"
     )
 
-    def in_training(self, ruled: Any = None) -> Any:
+    def in_training(self, ruled: Optional[Structure] = None) -> Structure:
+        """The structure that sums over choices along the annotation."""
         return self.local(ruled)
 
     def in_prediction(self, model: Model, scores: Any) -> Any:
+        """The scores of a chain whose log partition is 0."""
         return self.local().normalised(scores)
 
     def explained(self, model: Model) -> Explained:
+        """Explanations of normalised scores."""
         return Explained(Normalising(), exact_weights(model))
 
     def token_terms(self, model: Model, outputs: tuple[Emissions, ...], docs: DocBatch) -> TokenTerms:

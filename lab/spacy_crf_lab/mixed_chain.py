@@ -33,13 +33,16 @@ class MixedChain(ChainNode):
         self._last = last
 
     def join(self, outputs: tuple[Emissions, ...], shared: SharedScores) -> ChainScores:
+        """The chain of states: emissions are sums of the outputs times their mixes."""
         outputs = outputs if self._last is None else (outputs[0], self._last(outputs[0]))
         emissions: Any = sum(output.scores @ mix for output, mix in zip(outputs, self._mixes))
         return super().join((Emissions(emissions, None, outputs[0].starts),), shared)
 
     def part(self, d_scores: ChainScores, outputs: tuple[Emissions, ...]) -> tuple[Emissions, ...]:
+        """Derivatives by the outputs of the layers."""
         starts = outputs[0].starts
         return tuple(Emissions(d_scores.emissions @ mix.T, None, starts) for mix in self._mixes)
 
     def named_states(self, model: Model, parameter: Optional[str], places: tuple[Ints, ...]) -> tuple[Ints, ...]:
+        """Numbers of the names of columns, or states of shared scores."""
         return places if parameter else tuple(self._names(place) for place in places)

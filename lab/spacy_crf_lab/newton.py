@@ -31,11 +31,13 @@ class Newton(BatchOptimizer):
     """
 
     def new_memory(self) -> "LastGain":
+        """An empty memory, see `BatchOptimizer.new_memory`."""
         return LastGain()
 
     def search(
         self, objective: Objective, run: BatchRun, gradient: Floats, direction: Floats, step: float
     ) -> tuple[Optional[RayPoint], int]:
+        """Solve the Newton equation, and search along its solution; see `BatchOptimizer.search`."""
         products = 0
         if run.memory:
             direction, products = self._solve(objective, run, gradient)
@@ -56,6 +58,7 @@ class Newton(BatchOptimizer):
         enough = min(_LOOSE, run.memory.ratio) * norm(gradient)
         for products in range(1, _MOST + 1):
             length = small / norm(along)
+            # H·d = (gradient(w + length · d) - gradient(w)) / length
             image = self.evaluate(objective, weights + length * along).gradient
             image -= gradient
             image /= length
@@ -70,6 +73,7 @@ class Newton(BatchOptimizer):
             scaled = scale * residual
             before = square
             square = dot(residual, scaled)
+            # d <- beta d - P r, conjugate to all directions so far
             along *= square / before
             along -= scaled
         return direction, products
@@ -83,6 +87,7 @@ class LastGain:
         self.clear()
 
     def clear(self) -> None:
+        """Forget the latest move."""
         self.ratio = 0.0
 
     def __bool__(self) -> bool:
@@ -92,13 +97,17 @@ class LastGain:
         """Nothing to prepare: the memory depends on moves only."""
 
     def propose(self, gradient: Floats) -> tuple[Floats, float]:
+        """Steepest descent: `Newton.search` solves for the direction if the latest move succeeded."""
         return np.negative(gradient), 1.0 / norm(gradient)
 
     def learn(self, before: Position, after: Position, direction: Floats, step: float) -> None:
+        """Keep by which factor a move shortened the gradient."""
         self.ratio = norm(after.gradient) / norm(before.gradient)
 
-    def to_msg(self) -> Any:
+    def to_msg(self) -> float:
+        """The memory as a file holds it."""
         return self.ratio
 
     def from_msg(self, msg: Any, n: int) -> None:
+        """Take over what `to_msg` returned."""
         self.ratio = checks.number("the memory", "ratio", msg)

@@ -4,10 +4,10 @@ import math
 import zlib
 from collections.abc import Callable, Iterable
 from statistics import NormalDist
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
-from spacy.tokens import Doc
+from spacy.tokens import Doc, Span, Token
 from spacy.training import Example
 
 from spacy_crf import checks
@@ -34,6 +34,7 @@ class NumberAnnotation(Annotation):
 
     @property
     def assigns(self) -> list[str]:
+        """The extension that the component sets, for `nlp.analyze_pipes`."""
         return [f"{'span' if self.unit == 'sent' else self.unit}._.{self.attribute}"]
 
     def numbers(self, docs: Iterable[Doc]) -> Floats:
@@ -41,10 +42,12 @@ class NumberAnnotation(Annotation):
         return numbers_of(docs, self.unit, self.attribute)
 
     def gold_labels(self, doc: Doc) -> Iterable[str]:
+        """The name of the extension, if the Doc has any number."""
         is_annotated = self.unit != "sent" or doc.has_annotation("SENT_START")
         return {self.attribute} if is_annotated and not np.isnan(self.numbers([doc])).all() else set()
 
     def no_labels(self, name: str, docs: Iterable[Doc]) -> str:
+        """The message for a corpus without numbers."""
         return Errors.CRF653.format(name=name, what=f"{self.unit}._.{self.attribute}")
 
     def gold(self, examples: list[Example], starts: Starts, report: GoldReport) -> Supervision:
@@ -56,6 +59,7 @@ class NumberAnnotation(Annotation):
             if not self.gold_labels(doc):
                 values.append(np.full(len(parts_of(predicted, self.unit)), np.nan))
                 continue
+            # By characters: the component may cut other tokens than the annotation
             known = {_place(part): value for part, value in zip(parts_of(doc, self.unit), self.numbers([doc]).tolist())}
             values.append(np.array([known.pop(_place(part), np.nan) for part in parts_of(predicted, self.unit)]))
             if not all(map(math.isnan, known.values())):
@@ -73,6 +77,7 @@ class NumberAnnotation(Annotation):
         return gold[both], found[both]
 
     def fingerprint(self, docs: list[Doc]) -> int:
+        """Equal for Docs with the same numbers."""
         annotated = [doc for doc in docs if self.gold_labels(doc)]
         return zlib.crc32(self.numbers(annotated).tobytes())
 
@@ -148,10 +153,13 @@ class CRFScorer(LearningPipe):
         """Write the numbers that the Docs do not have."""
         parts = [part for doc in docs for part in parts_of(doc, self.cfg["unit"])]
         for part, mean, deviation in zip(parts, prediction.means.tolist(), prediction.deviations.tolist()):
+            # Numbers that are known have none
             if deviation > 0.0:
                 part._.set(self.cfg["attribute"], mean)
 
-    def predict_interval(self, doc: Doc, probability: float = 0.9) -> list[tuple[Any, float, float]]:
+    def predict_interval(
+        self, doc: Doc, probability: float = 0.9
+    ) -> list[tuple[Union[Doc, Span, Token], float, float]]:
         """Intervals that contain the numbers of a Doc with some probability each. The Doc is not changed.
 
         probability (float): Above 0 and below 1.
@@ -166,7 +174,7 @@ class CRFScorer(LearningPipe):
         width = NormalDist().inv_cdf(0.5 + 0.5 * probability) * found.deviations
         return [*zip(parts_of(doc, self.cfg["unit"]), (found.means - width).tolist(), (found.means + width).tolist())]
 
-    def score(self, examples: Iterable[Example], **settings: Any) -> dict[str, Any]:
+    def score(self, examples: Iterable[Example], **settings: object) -> dict[str, Optional[float]]:
         """Scores by the component's scorer, and the share of annotated numbers in their intervals (`number_coverage`). All of
         them also by the name of the attribute (`price_rmse`), since a pipeline may have several components."""
         examples = list(examples)
@@ -193,8 +201,8 @@ def make_number_scorer() -> Callable:
 
 
 def score_numbers(
-    examples: Iterable[Example], *, unit: str = "doc", attribute: str = "crf_number", **settings: Any
-) -> dict[str, Any]:
+    examples: Iterable[Example], *, unit: str = "doc", attribute: str = "crf_number", **settings: object
+) -> dict[str, Optional[float]]:
     """How close numbers are to annotated ones: `number_rmse`, the root of the mean squared error; `number_mae`, the mean absolute
     error; `number_correlation` (Pearson); `number_r2`, the share of the variance that is explained. None without annotation."""
     gold, found = NumberAnnotation(unit, attribute).compared(examples)

@@ -1,7 +1,7 @@
 """Numbers of tokens, sentences and texts, which custom extensions hold: ``token._.NAME``, ``sent._.NAME``, ``doc._.NAME``."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Union
 
 import numpy as np
 from spacy.tokens import Doc, Span, Token
@@ -12,7 +12,7 @@ from spacy_crf.types import Floats
 
 from .errors import Errors
 
-HOLDERS: dict[str, Any] = {"token": Token, "sent": Span, "doc": Doc}
+HOLDERS: dict[str, type] = {"token": Token, "sent": Span, "doc": Doc}
 
 
 def register(unit: str, name: str) -> None:
@@ -21,7 +21,7 @@ def register(unit: str, name: str) -> None:
         HOLDERS[unit].set_extension(name, default=None)
 
 
-def parts_of(doc: Doc, unit: str) -> Sequence[Any]:
+def parts_of(doc: Doc, unit: str) -> Sequence[Union[Doc, Span, Token]]:
     """The tokens or sentences of a Doc, or the Doc itself: what has a number each."""
     if unit == "doc":
         return [doc]

@@ -31,12 +31,14 @@ from spacy_crf.models.emissions import EmissionFeatures, Emissions, check_counte
 from spacy_crf.models.linear_chain import ChainNode
 from spacy_crf.models.named_weights import Block
 from spacy_crf.models.node import AnnotatedDocs, Batches, check_weights, set_moved
+from spacy_crf.models.objective import CorpusObjective
 from spacy_crf.models.pool import held_out_sequences
 from spacy_crf.models.sparse import SparseNode
 from spacy_crf.models.structure import Explained, SharedScores, build, exact_weights
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.optimizers.objective import CRFOptimizer
 from spacy_crf.pipeline.decoding import Decoding
+from spacy_crf.pipeline.prediction import CRFPipe
 from spacy_crf.types import ChainScores, Floats, Ints
 
 from .errors import Errors, Warnings
@@ -61,7 +63,7 @@ logger = logging.getLogger("spacy.spacy_crf")
 class PoolDecoding(Decoding):
     """Decodes as a chain."""
 
-    def check_fit(self, pipe: Any) -> None:
+    def check_fit(self, pipe: CRFPipe) -> None:
         """Check the loss of a component. RAISES (ValueError): CRF347 if it learns from soft labels."""
         if pipe.loss.spans_key is not None:
             what = f"the experts of '{pipe.name}'"
@@ -97,6 +99,7 @@ class OpinionPoolNode(ChainNode):
         return self.learns and self.holds_out
 
     def check_optimizer(self, model: Model, optimizer: Optional[Optimizer], name: str) -> None:
+        """RAISES (ValueError): CRF347 for an optimizer that never sees all texts, if the experts' weights are learned."""
         if self.after_passes and not isinstance(optimizer, CRFOptimizer):
             what = f"the weights of the experts of '{name}'"
             reason = "it never sees all texts at once"
@@ -105,6 +108,7 @@ class OpinionPoolNode(ChainNode):
     # ----------------------------------------------------------------------------------------------- layout
 
     def tag_of(self, model: Model, labels: Sequence[str]) -> NDArray[np.int64]:
+        """Tag of each state; the labels determine the columns of experts."""
         by_label = self.kind == "labels"
         self.experts = Experts.of_labels(list(labels)) if by_label else Experts.of_all(len(labels), self.n)
         return super().tag_of(model, labels)
@@ -117,15 +121,19 @@ class OpinionPoolNode(ChainNode):
             )
 
     def columns(self, n_states: int) -> int:
+        """Columns of a layer: of all experts, or of one if each has layers of its own."""
         return n_states if self.kind == "named" else self.experts.size
 
     def shapes(self, model: Model, n_states: int) -> dict[str, tuple[int, ...]]:
+        """Shapes of the parameters, by the columns of all experts."""
         return super().shapes(model, self.experts.size)
 
     def possible(self, model: Model) -> SharedScores:
+        """Masks of the parameters: steps between columns of one expert that the tag scheme allows."""
         return self.experts.mask(model.attrs["allowed"])
 
     def resize(self, model: Model, n_states: int) -> None:
+        """Add columns for new states, and equal weights for new experts."""
         super().resize(model, n_states)
         before: Any = model.get_param("shares") if model.has_param("shares") else np.zeros(0, dtype=np.float32)
         n = len(self.experts.columns)
@@ -136,18 +144,21 @@ class OpinionPoolNode(ChainNode):
             model.set_param("shares", shares)
 
     def check(self, model: Model, n_states: int) -> None:
+        """RAISES (ValueError): CRF509 for a loaded model without weights of its experts."""
         super().check(model, n_states)
         check_weights(model, {"shares": (len(self.experts.columns),)})
 
     # ----------------------------------------------------------------------------------------------- features
 
     def layer_batch(self, batch: AnnotatedDocs) -> AnnotatedDocs:
+        """The batch by the columns of experts, which share a layer."""
         return batch if self.kind == "named" else self._of_experts(batch)
 
     def _of_experts(self, batch: AnnotatedDocs) -> AnnotatedDocs:
         return batch._replace(allowed=self.experts.clamp(batch.allowed))
 
     def observe(self, model: Model, corpus: Batches, n_states: int) -> None:
+        """Find the transitions of each expert that get a weight."""
         super().observe(model, lambda: map(self._of_experts, corpus()), n_states)
 
     def start(self, model: Model, corpus: Batches, is_new: bool) -> None:
@@ -162,6 +173,7 @@ class OpinionPoolNode(ChainNode):
         reads = dict(zip(map(str, templates), self._reads(templates)))
         names = table.index.spelled
         readers = np.array([reads[name] for name in names.templates]).reshape(-1, self.n)
+        # [W] whether the expert of the weight's column reads the feature's template
         kept = readers[names.template_of[table.rows_of_pairs()], self.experts.expert_of[table.pair_columns]]
         set_moved(layer, "states", lambda weights: weights[kept])
         layer.attrs[node.attr] = features.with_tables({**features.tables, "states": table.thinned(kept)})
@@ -190,12 +202,12 @@ class OpinionPoolNode(ChainNode):
         of_set = SetOfExperts(structure, self.experts, some, weights)
         return self._of_experts(batch)._replace(weights=np.where(held_out, 0.0, weights), structure=of_set)
 
-    def after_step(self, model: Model, objective: Any, optimizer: Any, name: str) -> bool:
+    def after_step(self, model: Model, objective: CorpusObjective, optimizer: CRFOptimizer, name: str) -> bool:
         """Learn the weights of the experts from the texts that are held out. When the optimizer has stopped, the experts go on
         with all texts, and the weights stay."""
         if not self.after_passes:
             return False
-        structures: list[Any] = [objective.annotation(number)[2] for number in range(objective.n_batches)]
+        structures = [objective.annotation(number)[2] for number in range(objective.n_batches)]
         numbers = [number for number, each in enumerate(structures) if each.held_out.weights.any()]
         if not numbers:
             if not self._has_warned:
@@ -203,6 +215,7 @@ class OpinionPoolNode(ChainNode):
                 n = sum(len(each.held_out.starts) - 1 for each in structures)
                 logger.warning(Warnings.CRFW633.format(name=name, holdout=model.attrs["holdout"], n=n))
             return False
+        # With the experts as they are, the loss is convex in their weights
         scores = objective.scores(objective.weights())
 
         def read(number: int) -> tuple[ChainScores, HeldOut]:
@@ -225,6 +238,7 @@ class OpinionPoolNode(ChainNode):
     # ----------------------------------------------------------------------------------------------- scores
 
     def join(self, outputs: tuple[Emissions, ...], shared: SharedScores) -> ChainScores:
+        """The potentials of all experts, side by side."""
         if self.kind != "named":
             return super().join(outputs, shared)
         parts = [
@@ -234,8 +248,10 @@ class OpinionPoolNode(ChainNode):
         return super().join((Emissions(emissions, None, outputs[0].starts),), shared)
 
     def part(self, d_scores: ChainScores, outputs: tuple[Emissions, ...]) -> tuple[Emissions, ...]:
+        """Derivatives by the outputs of the layers."""
         if self.kind != "named":
             return super().part(d_scores, outputs)
+        # Column s · n + e is state s of expert e
         by_expert = d_scores.emissions.reshape(len(d_scores.emissions), self.experts.size // self.n, self.n)
         starts: Any = d_scores.starts
         return tuple(
@@ -243,11 +259,13 @@ class OpinionPoolNode(ChainNode):
         )
 
     def in_prediction(self, model: Model, scores: ChainScores) -> ChainScores:
+        """The weighted sum of the scores of the experts."""
         return self.pooled(model, scores, shares_of(model))
 
     def pooled(self, model: Model, scores: ChainScores, shares: Floats) -> ChainScores:
         """The scores of the pool, with weights of the experts (float64[k])."""
         of_experts = {name: getattr(scores, name) for name in self.params}
+        # 0 · -inf has no value: what is impossible is set below
         known = {name: np.where(array > -np.inf, array, 0.0) for name, array in of_experts.items()}
         shared = self.experts.pooled(known, shares)
         possible = model.attrs["allowed"]._asdict()
@@ -255,6 +273,7 @@ class OpinionPoolNode(ChainNode):
         return scores._replace(emissions=scores.emissions @ self.experts.mix(shares), **limited)
 
     def explained(self, model: Model) -> Explained:
+        """Explanations of the weighted sum."""
         shares = shares_of(model)
         experts = self.experts
         mixes = [experts.mix(shares)]
@@ -264,6 +283,7 @@ class OpinionPoolNode(ChainNode):
         return Explained(chain, experts.pooled(exact_weights(model), shares), mixes)
 
     def named_states(self, model: Model, parameter: Optional[str], places: tuple[Ints, ...]) -> tuple[Ints, ...]:
+        """The state that each column stands for."""
         if parameter is None and self.kind == "named":
             return places
         return tuple(self.experts.state_of[place] for place in places)
@@ -314,7 +334,7 @@ def OpinionPool(
     checks.expect(experts != "named", _OWNER, "experts", experts, "a table of models under their names")
     learns = checks.one_of(_OWNER, "weights", weights, ("likelihood", "equal")) == "likelihood"
     possible = checks.flag(_OWNER, "possible_transitions", possible_transitions)
-    settings: dict[str, Any] = {
+    settings = {
         "n": checks.count(_OWNER, "n", n, least=2, most=100),
         "share": checks.number(_OWNER, "share", share, least=0.01, most=1.0),
         "seed": checks.count(_OWNER, "seed", seed, least=0, most=checks.ANY),

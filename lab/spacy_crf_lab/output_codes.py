@@ -13,15 +13,17 @@ the chains behind. From the bits at the token itself, a chain would learn in tra
 """
 
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Optional
 
 import numpy as np
+from numpy.typing import NDArray
 from spacy.tokens import Doc
 from thinc.api import Model
 
 from spacy_crf import checks
 from spacy_crf.errors import announcements, cant_train
 from spacy_crf.features.doc_batch import DocBatch
+from spacy_crf.inference.structure import Structure
 from spacy_crf.losses.clamped import LogLikelihood
 from spacy_crf.models.emissions import Emissions, check_emissions
 from spacy_crf.models.linear_chain import ChainNode
@@ -36,6 +38,7 @@ from spacy_crf.models.structure import (
 )
 from spacy_crf.pipeline.annotation.annotation import Annotation
 from spacy_crf.pipeline.decoding import Decoding
+from spacy_crf.pipeline.prediction import CRFPipe
 from spacy_crf.types import ChainScores, Floats, Ints
 from spacy_crf.whole_files import unpacked
 
@@ -59,7 +62,7 @@ class CodesDecoding(Decoding):
                 "decode = 'product' in the block of the model, which reads the same weights"
             )
 
-    def check_fit(self, pipe: Any) -> None:
+    def check_fit(self, pipe: CRFPipe) -> None:
         """Check the loss of a component. RAISES (ValueError): CRF347 if it is no sum over bits."""
         loss = pipe.loss
         if type(loss) is not LogLikelihood or loss.cost or loss.label_weights:
@@ -90,7 +93,7 @@ class CodesNode(ChainNode):
         self._learned: list[str] = []  # the tags of the learned code
         self._product: Optional[tuple] = None  # see `_product_of`; threads may be reading it
 
-    def in_training(self, ruled: Any = None) -> BitChains:
+    def in_training(self, ruled: Optional[Structure] = None) -> BitChains:
         """RAISES (ValueError): CRF638 for rules and excluded spans."""
         if ruled is not None:
             raise ValueError(Errors.CRF638)
@@ -100,14 +103,15 @@ class CodesNode(ChainNode):
 
     def name_tags(self, model: Model, tags: Sequence[str], labels: Sequence[str]) -> None:
         """Set the tags for which there has to be a code."""
-        matrix: Any = model.attrs["matrix"]
+        matrix: NDArray[np.uint8] = model.attrs["matrix"]
         goes_on = model.attrs["matrix"] is not None and [*tags[: len(self._learned)]] == self._learned
-        names: Any = model.attrs["bit_names"]
+        names: list[str] = model.attrs["bit_names"]
         known = Code(matrix, names) if goes_on else None
         self._asked = (list(tags), list(labels), known)
         self._code = None
 
     def expect(self, model: Model, n_states: int, saved: dict[str, bytes]) -> None:
+        """Take the code of a model that will be loaded, which determines the columns."""
         super().expect(model, n_states, saved)
         matrix = unpacked(saved["matrix"])
         names = unpacked(saved["bit_names"])
@@ -121,6 +125,7 @@ class CodesNode(ChainNode):
         return self._code
 
     def columns(self, n_states: int) -> int:
+        """Number of bits, C."""
         return self.code.matrix.shape[1]
 
     def layer_batch(self, batch: AnnotatedDocs) -> AnnotatedDocs:
@@ -130,19 +135,23 @@ class CodesNode(ChainNode):
         return batch._replace(allowed=allowed)
 
     def n_states(self, model: Model) -> Optional[int]:
+        """Number of tags with a code; None before initialization."""
         return len(model.attrs["matrix"]) if model.has_param("first") else None
 
     def resize(self, model: Model, n_states: int) -> None:
+        """Make or continue the code for new tags."""
         is_new = model.attrs["matrix"] is None
         super().resize(model, n_states)
         model.attrs["matrix"], model.attrs["bit_names"] = self.code
         self._learned = self._asked[0]
         if is_new:
+            # A tag is not compared with itself
             apart = distances(self.code.matrix) + self.columns(0) * np.eye(n_states)
             text = "Output codes: %d bits for %d tags, which differ in at least %d bits"
             announcements.info(text, self.columns(0), n_states, int(apart.min()))
 
     def forget(self, model: Model) -> None:
+        """Remove the weights and the code."""
         super().forget(model)
         self._learned = []
         self.name_tags(model, *self._asked[:2])
@@ -151,20 +160,25 @@ class CodesNode(ChainNode):
         """Do nothing, since all scores have weights."""
 
     def shapes(self, model: Model, n_states: int) -> dict[str, tuple[int, ...]]:
+        """Shapes of the parameters: a binary chain for each bit, and what a cascade adds."""
         n_bits = self.columns(n_states)
         shapes = {"transitions": (n_bits, 2, 2), "first": (n_bits, 2), "last": (n_bits, 2)}
         return {**shapes, "cascade": (2, n_bits, n_bits)} if "cascade" in self.params else shapes
 
     def possible(self, model: Model) -> SharedScores:
+        """Every value of a bit is possible."""
         return dict.fromkeys(self.params, np.True_)
 
     def weighed(self, model: Model) -> SharedScores:
+        """Every score is a weight; in a cascade a bit reads only the bits before it."""
         masks = {name: np.ones(shape, dtype=bool) for name, shape in self.shapes(model, model.get_dim("nO")).items()}
         if "cascade" in masks:
+            # [2, C, C] bit c reads the bits before it
             masks["cascade"][:] = np.tri(self.columns(0), k=-1, dtype=bool)
         return masks
 
     def check(self, model: Model, n_states: int) -> None:
+        """RAISES (ValueError): CRF509 for a loaded code that does not fit the tags."""
         super().check(model, n_states)
         n_bits = self.columns(n_states)
         check_array("the code", model.attrs["matrix"], (n_states, n_bits), np.uint8)
@@ -181,6 +195,7 @@ class CodesNode(ChainNode):
         return [*(f"bit {name}" for name in self.code.names), "0", "1", "before", "behind"]
 
     def named_states(self, model: Model, parameter: Optional[str], places: tuple[Ints, ...]) -> tuple[Ints, ...]:
+        """Numbers of the names of bits, values and neighbours, which follow the tags' names."""
         # Numbers of bits follow those of the tags and of the start of a sequence
         n_bits = self.columns(0)
         first = model.get_dim("nO") + 1
@@ -189,6 +204,7 @@ class CodesNode(ChainNode):
         return first + places[0], *(first + n_bits + values for values in places[1:])
 
     def potentials(self, model: Model, weights: SharedScores) -> SharedScores:
+        """The shared scores and the code."""
         return {**super().potentials(model, weights), "codes": model.attrs["matrix"]}
 
     def _product_of(self, model: Model, scores: BitScores) -> SharedScores:
@@ -201,12 +217,13 @@ class CodesNode(ChainNode):
             latest = self._product = scores.transitions, limited
         return latest[1]
 
-    def _of_tags(self, codes: Any, shared: SharedScores) -> SharedScores:
+    def _of_tags(self, codes: NDArray[np.uint8], shared: SharedScores) -> SharedScores:
         """The transitions, firsts and lasts of tags in the product of the chains."""
         has = [(codes == value).astype(np.float64) for value in (0, 1)]
         steps = np.zeros((len(codes), len(codes)))
         first = np.zeros(len(codes))
         last = np.zeros(len(codes))
+        # transitions[y, z] = sum_c transitions[c, code[y, c], code[z, c]]
         for value in (0, 1) if self.decode == "product" else ():
             first += has[value] @ shared["first"][:, value]
             last += has[value] @ shared["last"][:, value]
@@ -214,12 +231,13 @@ class CodesNode(ChainNode):
                 steps += has[value] * shared["transitions"][:, value, behind] @ has[behind].T
         return {"transitions": steps, "first": first, "last": last}
 
-    def join(self, outputs: tuple[Emissions, ...], shared: SharedScores) -> Any:
+    def join(self, outputs: tuple[Emissions, ...], shared: SharedScores) -> BitScores:
+        """The potentials of binary chains."""
         [(units, _, starts)] = outputs
         given = {"cascade": np.zeros((0, 0, 0)), **shared}
         return BitScores(units=units, starts=starts, **given)
 
-    def in_prediction(self, model: Model, scores: Any) -> ChainScores:
+    def in_prediction(self, model: Model, scores: BitScores) -> ChainScores:
         """The chain of tags."""
         units = self._read_neighbours(scores)[0]
         signs = 2.0 * scores.codes - 1.0
@@ -234,7 +252,7 @@ class CodesNode(ChainNode):
             emissions = (found.units / kernels.SCALE @ signs.T - signs.shape[1]) / 2.0
         return ChainScores(emissions, **self._product_of(model, scores), starts=scores.starts)
 
-    def _read_neighbours(self, scores: Any) -> tuple[Floats, Floats]:
+    def _read_neighbours(self, scores: BitScores) -> tuple[Floats, Floats]:
         """The units with what a cascade adds, and the expected signs of its bits: float64[T, C] each."""
         units = np.array(scores.units, dtype=np.float64)
         signs = np.zeros(units.shape)
@@ -242,17 +260,19 @@ class CodesNode(ChainNode):
             kernels.cascade(units, *relative(scores), scores.cascade, scores.starts, signs)
         return units, signs
 
-    def part(self, d_scores: Any, outputs: tuple[Emissions, ...]) -> tuple[Emissions, ...]:
+    def part(self, d_scores: BitScores, outputs: tuple[Emissions, ...]) -> tuple[Emissions, ...]:
+        """Derivatives by the units."""
         return (Emissions(d_scores.units, None, d_scores.starts),)
 
-    def derivatives(self, d_scores: Any) -> SharedScores:
+    def derivatives(self, d_scores: BitScores) -> SharedScores:
+        """Derivatives by the shared scores."""
         return {name: getattr(d_scores, name) for name in self.params}
 
     # ---------------------------------------------------------------------------------------------------- explanations
 
     def explained(self, model: Model) -> Explained:
         """The chain of tags, whose transitions are sums over the bits. A cascade adds a layer of what bits read beside them."""
-        codes: Any = model.attrs["matrix"]
+        codes: NDArray[np.uint8] = model.attrs["matrix"]
         mix = kernels.SCALE * (2.0 * codes.T - 1.0)
 
         def names(columns: Ints) -> Ints:

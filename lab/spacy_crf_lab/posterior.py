@@ -13,12 +13,15 @@ from thinc.api import Model
 from spacy_crf import checks
 from spacy_crf.features.doc_batch import DocBatch
 from spacy_crf.inference.structure import Structure
+from spacy_crf.models.architecture import SharedScores
+from spacy_crf.models.emissions import Emissions
 from spacy_crf.models.node import check_array, check_equal
 from spacy_crf.models.sparse import SparseFeatures, SparseNode
 from spacy_crf.models.weights import Weights, checksum
 from spacy_crf.pipeline import add_certainty
 from spacy_crf.pipeline.chain_set import ChainSetPipe
 from spacy_crf.pipeline.decoding import Decoder, Distribution, States
+from spacy_crf.pipeline.prediction import CRFPipe
 from spacy_crf.pipeline.probabilities import Batch
 from spacy_crf.schemes import Segments
 from spacy_crf.types import Floats, Ints
@@ -34,7 +37,7 @@ _SEED = 0  # the same texts have the same probabilities, in whatever order and p
 
 def save_posterior(model: Model, precision: Floats) -> None:
     """Keep the precisions of the weights (float64[n]), in the order of `Weights`, with the model."""
-    precisions: Any = precision.astype(np.float32)
+    precisions = precision.astype(np.float32)
     beside = model.attrs["beside"] or {}
     model.attrs["beside"] = {**beside, "posterior": {"of": _mark(Weights(model)), "precision": precisions}}
 
@@ -89,7 +92,7 @@ def draw_weights(pipes: Iterable[Any]) -> None:
         pipe.decoder = decoder
 
 
-def uncertainty_by_variance(pipes: list[Any]) -> Callable[[Doc], float]:
+def uncertainty_by_variance(pipes: list[CRFPipe]) -> Callable[[Doc], float]:
     """The order `variance` of `python -m spacy crf annotate`: texts on whose tags drawn weights disagree most."""
     draw_weights(pipes)
     return lambda doc: sum(disagreement(pipe, doc) for pipe in pipes)
@@ -100,6 +103,7 @@ def disagreement(pipe: Any, doc: Doc) -> float:
     distributions by drawn weights from their mean."""
     every = np.array([distribution.marginals() for distribution in pipe.distribution(doc).drawn])  # [D, T, S]
     shares = np.maximum(every, TINY)
+    # mean_d KL(p_d | mean p)
     return float((every * np.log(shares / shares.mean(axis=0))).sum(axis=-1).mean())
 
 
@@ -117,7 +121,7 @@ class DrawnWeights(NamedTuple):
     scorers: list[Any]  # of the layers, which are others as soon as the weights are
     precision: NDArray[np.float32]
     layers: list[dict[str, "Slots"]]  # for each layer by table
-    shared: list[Any]  # the shared potentials by each draw
+    shared: list[SharedScores]  # the shared potentials by each draw
 
 
 _DRAWN: WeakKeyDictionary[Model, DrawnWeights] = WeakKeyDictionary()
@@ -136,6 +140,7 @@ def drawn_weights(model: Model, name: str, n: int) -> DrawnWeights:
         is_same = all(one is other for one, other in zip(known.scorers, scorers))
         if is_same:
             return known
+    # q(w) = N(m, 1 / p)
     deviations = 1.0 / np.sqrt(precision_of(model, name))
     weights = Weights(model)
     random = np.random.default_rng(_SEED)
@@ -144,6 +149,7 @@ def drawn_weights(model: Model, name: str, n: int) -> DrawnWeights:
     tables = [(part, table) for _, features in nodes for part, table in features.tables.items()]
     drawn = {part: np.empty((len(table.zero_slots()), n), dtype=np.float32) for part, table in tables}
     mean = weights.weights()
+    # One draw at a time: all of them in double precision would take D · n numbers
     for d in range(n):
         of_layers, own = weights.split(mean + deviations * random.standard_normal(len(mean)))
         for part, table in tables:
@@ -157,7 +163,7 @@ def drawn_weights(model: Model, name: str, n: int) -> DrawnWeights:
     return found
 
 
-def _outputs_of(features: SparseFeatures, docs: DocBatch, drawn: dict[str, Slots], n_draws: int) -> list[Any]:
+def _outputs_of(features: SparseFeatures, docs: DocBatch, drawn: dict[str, Slots], n_draws: int) -> list[Emissions]:
     """Outputs of a layer by each draw."""
     found = features.look_up(docs)
     scores = {}
@@ -193,7 +199,7 @@ class Draws(Decoder):
     def __post_init__(self) -> None:
         checks.count("Draws", "n", self.n)
 
-    def check(self, pipe: Any) -> None:
+    def check(self, pipe: CRFPipe) -> None:
         """RAISES (ValueError): CRF645 if the weights of a component cannot be drawn."""
         problem = check_layers(pipe.model)
         if isinstance(pipe, ChainSetPipe) and problem is None:
@@ -202,9 +208,11 @@ class Draws(Decoder):
             raise ValueError(Errors.CRF645.format(name=pipe.name, problem=problem))
 
     def searched(self, structure: Structure) -> Structure:
+        """The structure as it is: the trained weights find the best labellings."""
         return structure
 
     def distribution(self, batch: Batch, d: Optional[int]) -> "AveragedDistribution":
+        """The mean of the distributions by each draw, of Doc d of a batch or of all Docs."""
         drawn = [batch.by(scores, d) for scores in self._scores(batch)]
         return AveragedDistribution(batch.by(batch.scores, d), drawn)
 
@@ -234,30 +242,36 @@ class AveragedDistribution:
 
     @property
     def starts(self) -> NDArray[np.int64]:
+        """Bounds of the sequences, see `Distribution`."""
         return self.main.starts
 
     @property
     def joined(self) -> Any:
+        """The scores by the trained weights, see `Distribution`."""
         return self.main.joined
 
-    def _replace(self, **changes: Any) -> "AveragedDistribution":
+    def _replace(self, **changes: object) -> "AveragedDistribution":
         """The distribution with other fields of each `Distribution`."""
         return AveragedDistribution(
             self.main._replace(**changes), [distribution._replace(**changes) for distribution in self.drawn]
         )
 
     def marginals(self) -> Floats:
+        """Mean probability of each state at each token: float64[T, S]."""
         return np.mean([distribution.marginals() for distribution in self.drawn], axis=0)
 
     def worth(self) -> dict[str, Floats]:
+        """Mean expected use of each score, by its name."""
         every = [distribution.worth() for distribution in self.drawn]
         return {name: np.mean([worth[name] for worth in every], axis=0) for name in every[0]}
 
     def certainties(self, segments: Segments) -> dict[str, Floats]:
+        """Mean and standard deviation of the probabilities of spans (float64[N] each)."""
         every = np.array([distribution.span_probabilities(segments) for distribution in self.drawn])
         return {"crf_prob": every.mean(axis=0), "crf_prob_sd": every.std(axis=0)}
 
     def span_probabilities(self, segments: Segments) -> Floats:
+        """Mean probabilities of spans: float64[N]."""
         return self.certainties(segments)["crf_prob"]
 
     def likely_spans(self, min_prob: float) -> tuple[Segments, Floats]:
@@ -269,6 +283,7 @@ class AveragedDistribution:
         return Segments(*(column[likely] for column in spans)), probabilities[likely]
 
     def log_probability(self, tags: States) -> float:
+        """Log of the mean probability of a labelling (int32[T])."""
         every = [distribution.log_probability(tags) for distribution in self.drawn]
         return float(np.logaddexp.reduce(every) - np.log(len(every)))
 
@@ -279,6 +294,7 @@ class AveragedDistribution:
 
     def sample(self, n: int, seed: int) -> States:
         """Labellings of the distributions of the draws in turn."""
+        # Rounded up: the first n of them are kept
         each = -(-n // len(self.drawn))
         drawn = [distribution.sample(each, seed + d) for d, distribution in enumerate(self.drawn)]
         return np.stack(drawn, axis=1).reshape(each * len(drawn), -1)[:n]

@@ -1,5 +1,6 @@
 """Models whose objective has more than one minimum: a seed decides which one training finds, or the best of several seeds."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ from spacy_crf.errors import announcements
 from spacy_crf.losses.clamped import LogLikelihood
 from spacy_crf.models.objective import CorpusObjective
 from spacy_crf.optimizers.lbfgs import LBFGS
+from spacy_crf.pipeline.initialization import Initialization
 
 _ITERATIONS = 20  # iterations before starting points are compared
 _L2 = 0.1  # if the optimizer has no l2
@@ -18,16 +20,17 @@ class Seeded:
     """Mixin for the nodes of such models. Attributes: "seed", and "restarts", the number of seeds to try."""
 
     names_states: Any
-    spread_out: Any
+    spread_out: Callable
 
-    def begin(self, model: Model, initialization: Any, is_new: bool) -> None:
+    def begin(self, model: Model, initialization: Initialization, is_new: bool) -> None:
+        """Announce the seed, and choose the best of several seeds for a new model."""
         if not self.names_states(model):
             text = "%s: with hidden states the objective has more than one minimum: which is found is up to the seed, which is %d"
             announcements.info(text, initialization.pipe.name, model.attrs["seed"])
         if is_new and model.attrs["restarts"] > 1 and initialization.pipe.training.new_features is None:
             self._choose(model, initialization)
 
-    def _choose(self, model: Model, initialization: Any) -> None:
+    def _choose(self, model: Model, initialization: Initialization) -> None:
         """Run some iterations of L-BFGS from each seed, and start from the lowest objective."""
         pipe = initialization.pipe
         loss = pipe.loss if pipe.loss.smooth else LogLikelihood().bind(pipe.decoding.state_labels)

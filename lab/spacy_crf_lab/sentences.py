@@ -1,6 +1,6 @@
 """Decoding of texts whose sentences may have scores, by ``unit = "sent"``."""
 
-from typing import Any
+from collections.abc import Sequence
 
 from spacy.tokens import Doc
 

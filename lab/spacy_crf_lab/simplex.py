@@ -20,6 +20,7 @@ def mixture(products: Floats, offsets: Floats, shares: Floats) -> Floats:
     active = x > 0.0
     for _ in range(20 * len(x)):
         some = np.flatnonzero(active)
+        # [products 1; 1 0] (x, level) = (offsets, 1): the maximum where the active x sum to 1
         system = np.ones((len(some) + 1, len(some) + 1))
         system[:-1, :-1] = products[np.ix_(some, some)]
         system[-1, -1] = 0.0
@@ -35,6 +36,7 @@ def mixture(products: Floats, offsets: Floats, shares: Floats) -> Floats:
             active[first] = False
             continue
         x = goal
+        # The multiplier of each bound x >= 0: a positive one says that the share should grow
         gains = np.where(active, -np.inf, offsets - products @ x - level)
         best = int(gains.argmax())
         if not gains[best] > least:

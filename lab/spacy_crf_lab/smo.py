@@ -33,6 +33,7 @@ class SMO(DualOptimizer):
     """
 
     def prepare(self, objective: SequenceObjective, pass_: CorpusPass, run: OnlineRun, key: str) -> None:
+        """Begin or continue a run. RAISES (ValueError): CRF347 for segments; CRF921 for a damaged run."""
         if objective.corpus.segments is not None:
             raise cant_train(
                 self, f"the segments of '{key}'", "it is made for linear chains", "FrankWolfe or CuttingPlane"
@@ -76,10 +77,12 @@ class SMO(DualOptimizer):
         masses = np.zeros((len(corpus.gold), _ROOM))
         masses[:, 0] = np.repeat(corpus.weights, np.diff(corpus.starts))
         arcs = np.zeros(masses.shape, dtype=np.int32)
+        # An arc from i to j is numbered i · S + j
         arcs[:, 0] = before * corpus.n_states + corpus.gold
         return {"counts": np.ones(len(masses), dtype=np.int32), "arcs": arcs, "masses": masses}
 
     def ascend(self, pass_: CorpusPass, run: OnlineRun, *, learns: bool) -> tuple[float, int]:
+        """Pass through the corpus once, with more room for arcs where a token needs it; see `DualOptimizer.ascend`."""
         if not learns:
             return super().ascend(pass_, run, learns=False)
         *room, _ = pass_.room
@@ -92,6 +95,7 @@ class SMO(DualOptimizer):
             loss, place, is_full = exchange(*room, arcs, given)
             if not is_full:
                 return total + loss, place if place < 0 else done + place
+            # The kernel stops where a token has no room for another arc: double the room, and go on from there
             total = total + loss
             done = done + place
             for name in ("arcs", "masses"):

@@ -56,7 +56,7 @@ class Place(NamedTuple):
     ent: Optional[Span]  # None for a place that is no entity
 
 
-def _strength(owner: str, name: str, value: Any) -> Any:
+def _strength(owner: str, name: str, value: object) -> object:
     if not isinstance(value, (Mapping, list, tuple)):
         return checks.number(owner, name, value)
     checks.expect("" not in value, owner, name, value, f'a table in which "{NO_ENTITY}" stands for no entity')
@@ -64,7 +64,7 @@ def _strength(owner: str, name: str, value: Any) -> Any:
     return {label: checks.number(owner, f"{name} of '{label}'", reward) for label, reward in table.items()}
 
 
-def _cliques(owner: str, name: str, value: Any) -> Any:
+def _cliques(owner: str, name: str, value: object) -> object:
     templates = check_templates(owner, value)
     for template, given in templates.items():
         checks.one_of(owner, f"cliques.{template}.edges", given.edges, ("next", "all", "hub"))
@@ -117,17 +117,20 @@ class Smoothing:
             if likely is None:
                 continue
             p = np.array([likely.get((place.start, place.end, label), 0.0) for label in labels])
+            # What is left over is for no entity
             p[0] = max(0.0, 1.0 - p.sum())
             of_own = p[labels.index(place.label)]
             # spaCy's ner is not trained with a beam: where the beam contradicts it, F1 was better without the beam
             if of_own > 0.0 and (self.scores == "probabilities" or of_own == p.max()):
                 own[n] = np.clip(np.log(np.maximum(p, _LEAST) / of_own), -self.price, 0.0)
+        # [1, L, L] two tied places are rewarded for the same label
         table = np.diag([self._reward(label) for label in labels])[np.newaxis]
         kinds = np.zeros(pairs.shape[1], dtype=np.int32)
         none = np.zeros(len(labels))
         source, target = pairs
         ties = Ties(source, target, kinds, np.zeros((1, 1), dtype=np.int32), np.zeros(1, dtype=bool))
         steps = np.zeros((len(labels), len(labels)))
+        # Each place is a sequence of its own
         starts = np.arange(len(places) + 1)
         scores = TiedScores(own, steps, none, none, table, np.arange(len(labels)), ties, starts)
         return [labels[state] for state in self.structure.viterbi(scores).states.tolist()]
@@ -216,6 +219,7 @@ def _places(doc: Doc) -> list[Place]:
     is_free = [not token.ent_type and token.ent_iob_ != "B" for token in doc]  # "B" without a type: blocked
     for place in places:
         is_free[place.start : place.end] = [False] * (place.end - place.start)
+    # Longest first, as for entities: "New York City" before "New York"
     t = 0
     while t < len(doc):
         step = 1

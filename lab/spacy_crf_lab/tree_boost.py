@@ -17,7 +17,9 @@ from spacy_crf import checks
 from spacy_crf.arrays import of_file
 from spacy_crf.errors import announcements, cant_train
 from spacy_crf.inference.threads import default_threads
+from spacy_crf.models.objective import CorpusObjective
 from spacy_crf.optimizers.objective import CRFOptimizer, renew, setting
+from spacy_crf.pipeline.prediction import CRFPipe
 from spacy_crf.progress import Bar
 from spacy_crf.types import Floats
 
@@ -66,14 +68,15 @@ class TreeBoost(CRFOptimizer):
     min_gain: float = setting(0.0, checks.number, fixed=True)
     seed: int = setting(0, checks.count, fixed=True, least=0, most=checks.ANY)
 
-    def check_fit(self, pipe: Any) -> None:
+    def check_fit(self, pipe: CRFPipe) -> None:
+        """RAISES (ValueError): CRF347 for a loss that it does not train with, and a model without trees."""
         super().check_fit(pipe)
         if not any(isinstance(part.attrs.get("node"), BoostedNode) for part in pipe.model.walk()):
             what = f"the model of '{pipe.name}'"
             reason = "it has no trees that could grow"
             raise cant_train(self, what, reason, "spacy_crf.LBFGS.v1")
 
-    def step(self, objective: Any, *, key: str) -> float:
+    def step(self, objective: CorpusObjective, *, key: str) -> float:
         """RAISES (ValueError): CRF347 if the model continues from earlier training."""
         corpus = self._corpus(objective, key)
         renew(objective)
@@ -93,7 +96,7 @@ class TreeBoost(CRFOptimizer):
             objective.assign(run.weights)
         return value
 
-    def _corpus(self, objective: Any, key: str) -> BoostedCorpus:
+    def _corpus(self, objective: CorpusObjective, key: str) -> BoostedCorpus:
         found = [layer for layer in getattr(objective, "parts", [()])[-1] if isinstance(layer, BoostedCorpus)]
         if not found:
             reason = (
@@ -103,12 +106,13 @@ class TreeBoost(CRFOptimizer):
         return found[0]
 
     def _round(
-        self, objective: Any, corpus: BoostedCorpus, run: BoostRun, value: float, gradient: Floats, key: str
+        self, objective: CorpusObjective, corpus: BoostedCorpus, run: BoostRun, value: float, gradient: Floats, key: str
     ) -> tuple[float, Floats]:
         """Grow a tree, and move the transitions. RETURNS (float, float64[n]): The loss and its gradient afterwards."""
         settings = Growth(self.leaves, self.shrinkage, self.l2, self.min_gain)
         before = corpus.scores
         size = corpus.scores.shape[1]
+        # [T, 2 S] residuals, then second derivatives
         derivatives: NDArray[np.float32] = np.empty((len(before), 2 * size), dtype=np.float32)
         derivatives[:, :size] = -corpus.derivatives
         _, curvature = objective.ask(run.weights, loss=Variances())
@@ -116,6 +120,7 @@ class TreeBoost(CRFOptimizer):
         drawn = np.random.default_rng((self.seed, run.iteration)).random(len(before)) < self.subsample
         tree, leaf_of = grow(corpus.postings, derivatives, drawn, settings, default_threads())
         move = newton_step(-gradient, curvature, settings)
+        # A step that raises the loss is halved until it lowers it
         for halving in range(_HALVINGS):
             part = tree._replace(values=tree.values * np.float32(0.5**halving))
             weights = run.weights + 0.5**halving * move
@@ -131,7 +136,8 @@ class TreeBoost(CRFOptimizer):
         announcements.info("%s: %s stopped at loss %.6f: %s", key, type(self).__name__, value, run.stop_reason)
         return value, gradient
 
-    def resume(self, objective: Any, data: bytes, *, key: str) -> int:
+    def resume(self, objective: CorpusObjective, data: bytes, *, key: str) -> int:
+        """Continue a saved run. RETURNS (int): The rounds that it has taken."""
         run: BoostRun = self.saved_run(data, key)
         corpus = self._corpus(objective, key)
         try:
@@ -145,6 +151,7 @@ class TreeBoost(CRFOptimizer):
         return run.iteration
 
     def run_from_msg(self, msg: Any) -> BoostRun:
+        """The run of `run_to_msg`."""
         weights, forest, iteration = msg
         read = Forest(*(array.copy() for array in forest))
         read.check(1 + int(read.feature.max(initial=-1)), read.values.shape[1])

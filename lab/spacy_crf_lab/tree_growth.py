@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,6 +62,7 @@ class Postings(NamedTuple):
             row = row[order]
             token = token[order]
             value = value[order]
+        # A list can be cut behind the last token of each value
         last = np.append((np.diff(row) != 0) | (np.diff(value) != 0), True)[: len(row)]
         ends = np.flatnonzero(last) + 1
         cuts = np.bincount(row[ends - 1], minlength=n_features)
@@ -69,6 +70,7 @@ class Postings(NamedTuple):
             own = np.flatnonzero(row[ends - 1] == feature)
             begin = ends[own[0] - 1] if own[0] else 0
             size = ends[own[-1]]
+            # Quantiles: about as many tokens between any two cuts
             wanted = begin + np.ceil((size - begin) * np.arange(1, _CUTS + 1) / _CUTS)
             chosen = np.unique(np.searchsorted(ends[own], wanted))
             ends = np.delete(ends, np.delete(own, chosen))
@@ -77,6 +79,7 @@ class Postings(NamedTuple):
         thresholds = np.full(len(ends), -np.inf, dtype=np.float32)
         goes_on = np.flatnonzero(np.diff(of_cut) == 0)
         behind = value[ends[goes_on]]
+        # The middle of two values, as long as rounding leaves it between them
         between = behind + (low[goes_on] - behind) / 2
         thresholds[goes_on] = np.where(between < low[goes_on], between, behind)
         cut_starts = np.append(0, np.cumsum(np.bincount(of_cut, minlength=n_features))).astype(np.int64)
@@ -89,6 +92,7 @@ class Postings(NamedTuple):
         return self.tokens[self.ends[first - 1] if first else 0 : self.ends[cut]]
 
     def feature_of(self, cut: int) -> int:
+        """The feature to which a cut belongs."""
         return int(np.searchsorted(self.cut_starts, cut, side="right")) - 1
 
     def parts(self, n: int) -> list[Ints]:
@@ -153,6 +157,7 @@ def grow(
             added = len(node_of)
             no = 2 * len(asked) + 1
             split(postings.tokens_of(cut), leaf, added, leaf_of, counts, derivatives, sums[added])
+            # What is left for the answer "no"
             sums[leaf] -= sums[added]
             asked[node_of[leaf]] = cut, no, no + 1
             node_of[leaf] = no
@@ -192,7 +197,7 @@ def _in_order(
         append(of_yes)
 
     append(0)
-    asked_for: Any = np.array(feature, np.int32), np.array(threshold, np.float32), np.array(yes, np.int32)
+    asked_for = np.array(feature, np.int32), np.array(threshold, np.float32), np.array(yes, np.int32)
     return Forest._make([np.zeros(1, np.int32), *asked_for, values[leaves]]), leaves
 
 
@@ -210,6 +215,7 @@ def _best_cuts(
     place[leaves] = np.arange(len(leaves))
     totals = sums[leaves]
     size = sums.shape[1] // 2
+    # g² / (h + l2), summed over the states
     unsplit = (totals[:, :size] ** 2 / (np.maximum(totals[:, size:], 0.0) + l2)).sum(axis=1)
     best = np.full(len(leaves), -1)
     found = (1.0 + _ROUNDING) * unsplit

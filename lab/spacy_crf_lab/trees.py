@@ -28,6 +28,7 @@ class Forest(NamedTuple):
 
     @classmethod
     def none(cls, n_states: int) -> "Forest":
+        """No trees."""
         none = np.zeros(0, dtype=np.int32)
         return cls(none, none, _NO_VALUES, none, np.zeros((0, n_states), dtype=np.float32))
 
@@ -101,7 +102,9 @@ class CompiledForest:
         before = np.append(0, np.cumsum(forest.feature < 0))  # leaves before each node
         self._first_leaf = before[forest.roots].astype(np.int32)
         tree = np.searchsorted(forest.roots, nodes, side="right") - 1
+        # The leaves under the "no" of each node
         first, behind = (before[place] - self._first_leaf[tree] for place in (nodes + 1, forest.yes[nodes]))
+        # A bit for each leaf: an answer "yes" rules out the leaves under "no"
         ones = (np.uint64(1) << (behind - first).astype(np.uint64)) - np.uint64(1)
         self._asked = tree.astype(np.int32), forest.threshold[nodes], ~(ones << first.astype(np.uint64))
         self._starts = np.append(0, np.cumsum(np.bincount(feature, minlength=len(self.rows)))).astype(np.int64)

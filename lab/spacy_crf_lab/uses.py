@@ -1,6 +1,6 @@
 """How often scores are used, how much that varies, and the highest scores, in the form of losses: see `CorpusObjective.ask`."""
 
-from typing import Any, Optional
+from typing import Optional
 
 import numpy as np
 
@@ -9,12 +9,13 @@ from spacy_crf.errors import cant_train
 from spacy_crf.inference.structure import Structure
 from spacy_crf.losses.clamped import LabelledLoss
 from spacy_crf.optimizers.objective import CRFOptimizer
-from spacy_crf.types import Bools, Floats
+from spacy_crf.pipeline.prediction import CRFPipe
+from spacy_crf.types import Bools, Clamp, Floats
 
 TINY = float(np.finfo(np.float64).tiny)
 
 
-def expect_known_states(optimizer: CRFOptimizer, pipe: Any) -> None:
+def expect_known_states(optimizer: CRFOptimizer, pipe: CRFPipe) -> None:
     """RAISES (ValueError): CRF347 if the states of a component's model are hidden, for optimizers that need them."""
     if not pipe.model.attrs["node"].names_states(pipe.model):
         reason = "it asks for the state of each token, and annotation only names tags"
@@ -34,7 +35,13 @@ class Observed(LabelledLoss):
         object.__setattr__(self, "incomplete", incomplete)
 
     def __call__(
-        self, structure: Structure[Scores], scores: Scores, clamp: Any, *, weights: Optional[Floats] = None, **told: Any
+        self,
+        structure: Structure[Scores],
+        scores: Scores,
+        clamp: Optional[Clamp],
+        *,
+        weights: Optional[Floats] = None,
+        **told: object,
     ) -> tuple[Floats, Scores, Bools]:
         """See `ClampedLoss`."""
         if "path" not in structure.answers:
@@ -60,7 +67,7 @@ class Highest(LabelledLoss):
     """The score of the best labelling of each sequence, without a derivative."""
 
     def __call__(
-        self, structure: Structure[Scores], scores: Scores, clamp: Any, **told: Any
+        self, structure: Structure[Scores], scores: Scores, clamp: Optional[Clamp], **told: object
     ) -> tuple[Floats, Scores, Bools]:
         """See `ClampedLoss`."""
         found, _ = structure.viterbi_counts(structure.prepare(scores))
@@ -72,7 +79,13 @@ class Variances(LabelledLoss):
     to the diagonal of the second derivatives of a log-likelihood (Sha & Pereira 2003, section 3.2)."""
 
     def __call__(
-        self, structure: Structure[Scores], scores: Scores, clamp: Any, *, weights: Optional[Floats] = None, **told: Any
+        self,
+        structure: Structure[Scores],
+        scores: Scores,
+        clamp: Optional[Clamp],
+        *,
+        weights: Optional[Floats] = None,
+        **told: object,
     ) -> tuple[Floats, Scores, Bools]:
         """See `ClampedLoss`."""
         log_z, varied = variances(structure, scores, None, weights)
@@ -80,7 +93,7 @@ class Variances(LabelledLoss):
 
 
 def variances(
-    structure: Structure[Scores], scores: Scores, clamp: Any, weights: Optional[Floats]
+    structure: Structure[Scores], scores: Scores, clamp: Optional[Clamp], weights: Optional[Floats]
 ) -> tuple[Floats, Scores]:
     """Log partitions, and how much the number of uses of each score varies, times the factor of its sequence.
 
@@ -93,9 +106,11 @@ def variances(
     log_z, uses = structure.expectations(work, clamp=clamp)
     weighted = uses if weights is None else structure.expectations(work, clamp=clamp, weights=weights)[1]
     of_tokens = weighted[0]
+    # Shared scores: as certain as the states are, on average
     certain = (np.minimum(uses[0], 1.0) * of_tokens).sum() / max(of_tokens.sum(), TINY)
     varied = {}
     for name, expected in named(weighted).items():
+        # variance of a use with probability p: p - p²
         share = certain if is_shared(uses, name) else np.minimum(getattr(uses, name), 1.0)
         varied[name] = expected * (1.0 - share)
     return log_z, weighted._replace(**varied)

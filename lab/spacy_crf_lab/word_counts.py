@@ -54,6 +54,7 @@ class Tally:
     def add(self, rows: TemplateRows, tags: Floats) -> None:
         """Count tokens, each with certain shares of tags (float64[T, S]). Endings and shapes of frequent words do not count."""
         rows = rows.copy()
+        # Unknown words are like rare ones, so frequent words do not teach endings
         rows[1:-1, (rows[-1] >= 0) & (self.table.counts[rows[-1]] > _RARE)] = -1
         self.table.scatter(features_of(rows), tags, self.n_pairs)
 
@@ -68,6 +69,7 @@ class Tally:
 
 
 def features_of(rows: TemplateRows) -> TokenFeatures:
+    """Features by template (int32[M, T]) as compressed sparse rows."""
     known = rows.T >= 0
     return TokenFeatures(np.ascontiguousarray(rows.T[known]), None, np.append(0, np.cumsum(known.sum(axis=1))))
 
@@ -96,6 +98,7 @@ def log_ratios(table: Table, n_pairs: Floats, chain: Chain) -> Floats:
     size = table.n_columns
     keys = rows * size + table.pair_columns
     totals = np.bincount(rows, n_pairs, minlength=len(table.index))
+    # [F] share of a feature's probabilities that comes from its parent
     kept = shares(chain.strength, totals + chain.strength)
     ratios = np.zeros(len(rows))
     probabilities = np.zeros(len(rows))
@@ -105,6 +108,7 @@ def log_ratios(table: Table, n_pairs: Floats, chain: Chain) -> Floats:
         found = np.full(len(features), 1.0)
         left = np.arange(len(features))
         row = chain.parent[features]
+        # Climb until the parent has been seen with the tag; each step on the way takes its share
         while len(left):
             general = row < 0
             found[left[general]] /= size
@@ -125,6 +129,7 @@ def log_ratios(table: Table, n_pairs: Floats, chain: Chain) -> Floats:
         [here] = np.nonzero(is_here[rows] & (n_pairs > 0.0))
         row = rows[here]
         expected = chain.strength[row] * by_parents(row, table.pair_columns[here].astype(np.int64))
+        # log(p(tag | f) / p(tag | parent)), up to the factor of all tags
         ratios[here] = np.log1p(n_pairs[here] / expected)
         probabilities[here] = (n_pairs[here] + expected) / (totals[row] + chain.strength[row])
     return ratios

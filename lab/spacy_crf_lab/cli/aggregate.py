@@ -94,6 +94,7 @@ def _annotate(doc: Doc, found: Any, labels: list[str], least: float, *, is_seen:
         if is_seen:
             doc.spans[SOFT_LABELS] = SpanGroup(doc, name=SOFT_LABELS, spans=likely, attrs={"scores": scores})
         return
+    # More probable than not: so no two of them overlap
     sure = [(span, p) for span, p in zip(likely, scores) if p >= least and p > 0.5]
     covered = {token.i for span, _ in sure for token in span}
     [unsure] = np.nonzero(found.outside < least)

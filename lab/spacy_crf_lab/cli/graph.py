@@ -76,7 +76,7 @@ def graph_cli(
     files = [path for path in (svg, output) if path is not None]
     for path in files:
         check_writable(path)
-    found: Any = (getattr(each, "value", each) for each in (method, rule))
+    found = (getattr(each, "value", each) for each in (method, rule))
     settings = dict(zip(("method", "rule"), found))
     template = LearnedGraph(**settings, l1=l1, max_degree=max_degree)
     if numbers is None:
@@ -148,6 +148,7 @@ def number_graph(data: Path, lang: str, template: "LearnedGraph", names: str) ->
         register("token", label[4:])
     docs = [item.value for item in read_raw([data], blank(lang))]
     known = Numbers.of([numbers_of(docs, "token", label[4:]) for label in labels], labels)
+    # All tokens have all numbers
     together = np.full((len(labels), len(labels)), float(len(known.values)))
     return _edges(known, template, together), known
 

@@ -2,7 +2,7 @@
 # pyright: reportInvalidTypeForm=false
 
 from pathlib import Path
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Optional
 
 from spacy.cli._util import Opt
 from spacy.language import Language
@@ -22,6 +22,9 @@ from spacy_crf.cli.shared import (
 from spacy_crf.cli.texts import read_examples
 from spacy_crf.errors import counted
 from spacy_crf.whole_files import write_whole
+
+if TYPE_CHECKING:
+    from ..number_scorer import CRFScorer
 
 _SCORES = {
     "number_r2": "R²",
@@ -73,7 +76,7 @@ def report_numbers_cli(
     msg.good(f"Report in {output}")
 
 
-def _scorers(nlp: Language, component: Optional[str]) -> list[Any]:
+def _scorers(nlp: Language, component: Optional[str]) -> "list[CRFScorer]":
     from ..number_scorer import CRFScorer
 
     return our_pipes(nlp, component, "that gives numbers", lambda pipe: isinstance(pipe, CRFScorer), of_tokens=False)

@@ -21,7 +21,7 @@ Maxima of scores are convex, and the log partition increases with emissions, so 
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Optional, TypeVar
+from typing import Optional, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +37,7 @@ from spacy_crf.types import ChainScores, Floats
 from ..kernels import max_product
 from ..kernels import ties as kernels
 from .method import LOG_PARTITION, MAXIMUM, Expected, Inference
-from .scores import Problem, cut_chains, potentials
+from .scores import Problem, TiedWork, cut_chains, potentials
 
 _STUBBORN = 0.5  # damping of messages that have not converged after half of the iterations
 _TOGETHER = 1000  # number of ties whose pairs of labels are in memory at once
@@ -221,9 +221,11 @@ class BeliefPropagation(Inference):
 
     @property
     def decodes_chains(self) -> bool:
+        """Whether the best labelling is that of the chains with messages."""
         return not self.max_product
 
     def expectations(self, problem: Problem, weights: Floats) -> Expected:
+        """Bethe's approximation of log partitions, or the upper bound, and its derivatives."""
         whole = problem
         messages = self._settled(problem)
         problem = messages.problem
@@ -231,6 +233,7 @@ class BeliefPropagation(Inference):
         chains = messages.arrive()
         log_z, expected = LinearChain().expectations(chains, weights=weights[problem.component])
         if weights.all():
+            # Expectations are weighted: divide to get probabilities
             factors = weights[problem.component[messages.sequences]]
             marginals = expected.emissions[messages.tokens] / factors[:, np.newaxis]
         else:  # the beliefs of some chains are not known yet
@@ -241,6 +244,7 @@ class BeliefPropagation(Inference):
         told = problem.by_label(marginals, messages.told.shape[2]), messages.told
         kernels.weigh(sent, *told, weights[of_component], of_ties, d_tables)
         of_ties = sent.shares * (of_ties + messages.shift[sent.kind])
+        # log Z = sum over chains + sum over ties of share · log z(tie)
         sums = np.bincount(of_component, of_ties, minlength=len(problem.firsts))
         of_kinds = np.zeros(problem.tables.shape)
         n_labels = problem.n_labels
@@ -250,6 +254,7 @@ class BeliefPropagation(Inference):
         return Expected(problem.by_component(log_z) + sums, expected, whole.from_pairs(of_kinds))
 
     def marginals(self, problem: Problem) -> Floats:
+        """Beliefs about the state of each token: float64[T, S]."""
         if self.tree_reweighted:
             return super().marginals(problem)
         return LinearChain().marginals(self.as_chains(problem))
@@ -270,6 +275,7 @@ class BeliefPropagation(Inference):
         return np.stack([apart, decided])
 
     def as_chains(self, problem: Problem) -> ChainScores:
+        """The chains with all messages added to their emissions."""
         return self._settled(problem).arrive()
 
     def _settled(self, problem: Problem) -> _Sums:
@@ -280,7 +286,7 @@ class BeliefPropagation(Inference):
             return self._settle(_Sums(problem, _shares(problem)))
         return self._settle(_Sums(problem, np.ones(len(problem.kind))))
 
-    def told(self, work: Any) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], Floats]:
+    def told(self, work: TiedWork) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], Floats]:
         """Compute the last message into each end of each tie. RETURNS (int64[N], int64[N], int64[N], float64[N, S]): Tokens,
         their partners, the kinds of the ties, and the messages as scores to add to the emissions."""
         if work.tied is None:
@@ -306,10 +312,12 @@ class BeliefPropagation(Inference):
         found = np.empty(len(problem.kind))
         for begin in range(0, len(found), _TOGETHER):
             some = slice(begin, begin + _TOGETHER)
+            # Belief of an end without the message of the tie itself
             ends = [beliefs[sent.ends[side, some]] / messages.told[some, side] for side in range(2)]
             left, right = (end / end.max(axis=1, initial=kernels.LEAST, keepdims=True) for end in ends)
             pairs = left[:, :, np.newaxis] * sent.tables[0, sent.kind[some]] * right[:, np.newaxis]
             pairs /= np.maximum(pairs.sum(axis=(1, 2), keepdims=True), kernels.LEAST)
+            # The product of both ends' beliefs
             apart = pairs.sum(axis=2, keepdims=True) * pairs.sum(axis=1, keepdims=True)
             ratio = np.divide(pairs, apart, out=np.ones(pairs.shape), where=pairs > 0.0)
             found[some] = (pairs * np.log(ratio)).sum(axis=(1, 2))
@@ -330,6 +338,7 @@ class BeliefPropagation(Inference):
             asked = has_news & (spent < self.iterations * n_tokens)[component]
             if not asked.any():
                 break
+            # Oscillating messages need damping; converging ones are faster without
             damping = np.where(2.0 * spent < self.iterations * n_tokens, self.damping, max(self.damping, _STUBBORN))
             spent += np.maximum(problem.by_component(lengths * asked), _LEAST * n_tokens)
             there = np.flatnonzero(asked[messages.sequences])
@@ -339,6 +348,7 @@ class BeliefPropagation(Inference):
             some = np.flatnonzero(hears.any(axis=1))
             bounds = np.searchsorted(of_ties[some], np.arange(len(n_tokens) + 1))
             messages.sweep(messages.sent, some, bounds, damping, _SWEEPS, self.tolerance, beliefs, messages.told)
+            # Only chains that a changed message reaches are computed again
             has_news[:] = False
             has_news[messages.receivers[messages.moved(heard, self.tolerance)]] = True
         self.n_asked += len(n_tokens)

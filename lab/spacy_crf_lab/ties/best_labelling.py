@@ -28,6 +28,7 @@ class BestLabelling(Inference):
 
     @property
     def remedy(self) -> str:
+        """How far from the best ones labellings may be, and what helps."""
         return f"Their scores are within {self.gap:.3g} of the best ones.{self.advice}"
 
     def count(self, scores: Floats, bounds: Floats, certain: float = CERTAIN) -> None:
@@ -40,12 +41,15 @@ class BestLabelling(Inference):
         self.gap = max(self.gap, float(gaps.max(initial=0.0)))
 
     def expectations(self, problem: Problem, weights: Floats) -> Expected:
+        """Log partitions and derivatives by belief propagation."""
         return _SUMS.expectations(problem, weights)
 
     def marginals(self, problem: Problem) -> Floats:
+        """Marginals by belief propagation."""
         return _SUMS.marginals(problem)
 
     def as_chains(self, problem: Problem) -> ChainScores:
+        """Chains by belief propagation."""
         return _SUMS.as_chains(problem)
 
 
@@ -72,6 +76,7 @@ class LabelScores(NamedTuple):
         if transitions.any():
             columns = label_of
             state_of = np.broadcast_to(np.arange(len(label_of)), own.shape)
+            # Tokens with a token before them in their sequence
             later = np.setdiff1d(np.arange(len(own)), problem.starts)
             steps = transitions[later] if transitions.ndim == 3 else transitions[np.newaxis]
             of_steps = len(tables) + (np.arange(len(later)) if transitions.ndim == 3 else np.zeros_like(later))
@@ -80,6 +85,7 @@ class LabelScores(NamedTuple):
             target = np.append(target, later)
             kind = np.append(kind, of_steps)
         else:
+            # Without transitions, only the best state of each label can be part of a best labelling
             of_states = np.where(label_of == np.arange(problem.n_labels)[:, np.newaxis], 0.0, -np.inf)  # [L, S]
             state_of = np.stack([(own + of_label).argmax(axis=1) for of_label in of_states], axis=1)
             by_label = np.take_along_axis(own, state_of, axis=1)

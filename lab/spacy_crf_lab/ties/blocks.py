@@ -40,6 +40,7 @@ def best_improved(problem: Problem, found: States) -> States:
             changed = False
             for n, block in enumerate(blocks):
                 part = block.given(ties, states)
+                # What a block is told determines its best labelling, so each is solved once
                 told = part.chains.emissions.tobytes()
                 if (n, told) not in solved:
                     [solved[n, told]] = SENTENCES.best(part)

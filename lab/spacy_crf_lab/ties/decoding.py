@@ -2,21 +2,24 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
 from spacy.tokens import Doc
+from thinc.api import Model
 
 from spacy_crf.arrays import Joined, cut_document
 from spacy_crf.errors import announcements
 from spacy_crf.inference.linear_chain import LinearChain
 from spacy_crf.inference.structure import ScoresOrWork
 from spacy_crf.losses.clamped import LabelledLoss, LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin
+from spacy_crf.pipeline.annotation.annotation import Annotation
 from spacy_crf.pipeline.decoding import Decoding, Distribution, States, Unsettled
+from spacy_crf.pipeline.prediction import CRFPipe
 from spacy_crf.pipeline.probabilities import Batch
 from spacy_crf.schemes import Segments
-from spacy_crf.types import ChainScores, Floats, Path
+from spacy_crf.types import ChainScores, Clamp, Floats, Path
 
 from ..errors import Errors, Warnings
 from ..local_losses import BesagPseudoLikelihood, Piecewise, SampledLikelihood, no_chain
@@ -65,18 +68,21 @@ class DecodedTies(TiedChains):
         self.name = name
 
     def best(self, work: TiedWork) -> Path:
+        """The best labelling, with a warning if the inference has not converged."""
         if self.inference.decodes_chains and work.tied is not None:
             return self.chain.viterbi(self.as_chains(work), clamp=work.clamp)
         path = super().best(work)
         self.inference.warn_unsettled(self.name)
         return path
 
-    def marginals(self, scores: ScoresOrWork, *, clamp: Any = None) -> Floats:
+    def marginals(self, scores: ScoresOrWork, *, clamp: Optional[Clamp] = None) -> Floats:
+        """Marginals, with a warning if the inference has not converged."""
         marginals = super().marginals(scores, clamp=clamp)
         self.inference.warn_unsettled(self.name)
         return marginals
 
-    def as_chains(self, scores: ScoresOrWork, *, clamp: Any = None) -> ChainScores:
+    def as_chains(self, scores: ScoresOrWork, *, clamp: Optional[Clamp] = None) -> ChainScores:
+        """Chains that approximate the graph, with a warning if the inference has not converged."""
         chains = super().as_chains(scores, clamp=clamp)
         self.inference.warn_unsettled(self.name)
         return chains
@@ -93,7 +99,7 @@ class TiedDecoding(Decoding):
 
     structure: DecodedTies
 
-    def __init__(self, model: Any, annotation: Any):
+    def __init__(self, model: Model, annotation: Annotation):
         super().__init__(model, annotation)
         self.chains = Decoding(model, annotation)  # decoding of the independent chains
         self.chains.structure = self.chains.searched = self.chains.explained = self.explained = LinearChain()
@@ -103,9 +109,11 @@ class TiedDecoding(Decoding):
 
     @property
     def inference(self) -> Inference:
+        """The inference by which the component predicts."""
         return self.structure.inference
 
-    def check_fit(self, pipe: Any) -> None:
+    def check_fit(self, pipe: CRFPipe) -> None:
+        """RAISES (ValueError): CRF361 for a loss that the inference can't train, CRF353 for groups, CRF362 for rules."""
         kinds = type(pipe.loss).__mro__
         inference = self.model.attrs["node"].in_training().inference
         # The result that the loss needs from the inference; None for other losses
@@ -131,9 +139,11 @@ class TiedDecoding(Decoding):
 
     @property
     def batches(self) -> "type[TiedBatch]":
+        """The class of batches that answer for Docs with ties."""
         return TiedBatch
 
-    def best_with_probabilities(self, scores: TiedScores, clamp: Any) -> tuple[States, Floats]:
+    def best_with_probabilities(self, scores: TiedScores, clamp: Optional[Clamp]) -> tuple[States, Floats]:
+        """The best tags, and the probabilities of their spans by chains."""
         chains = self.structure.as_chains(scores, clamp=clamp)
         if self.inference.decodes_chains:
             return self.chains.best_with_probabilities(chains, clamp)
@@ -147,6 +157,7 @@ class TiedDecoding(Decoding):
         return super().expected(scores, worth)._replace(ties=Ties.none())
 
     def decode(self, rules: Any, documents: "Documents", doc_starts: NDArray[np.int64], kept: Any = None) -> "Decoded":
+        """The best labelling of each Doc under rules: in the graph where the inference can keep them, else in chains."""
         scores = documents.scores
         clamp = documents.clamp
         if self.inference.decodes_chains or scores.ties.is_empty:
@@ -206,7 +217,8 @@ class TiedBatch(Batch):
     def _is_exact(self) -> bool:
         return isinstance(self._decoding.inference, JunctionTree) and not self.scores.ties.is_empty
 
-    def by(self, scores: TiedScores, d: Optional[int]) -> Any:
+    def by(self, scores: TiedScores, d: Optional[int]) -> "Union[Distribution, TiedDistribution]":
+        """The distribution of Doc d, in the graph or by chains; of all Docs by chains."""
         if d is None:
             return self._of_chains.distribution()
         tokens = slice(int(self._bounds[d]), int(self._bounds[d + 1]))
@@ -217,7 +229,9 @@ class TiedBatch(Batch):
                 return found
         return self._of_chains.distribution(d)
 
-    def _under_rules(self, d: int, tokens: slice, scores: TiedScores, clamp: Any) -> "Optional[TiedDistribution]":
+    def _under_rules(
+        self, d: int, tokens: slice, scores: TiedScores, clamp: Optional[Clamp]
+    ) -> "Optional[TiedDistribution]":
         """The distribution over the labellings of a Doc under its rules; None if chains stand for it, since it has no ties or
         no table has room for the rules' automata."""
         from .rules import joined, under
@@ -257,39 +271,49 @@ class TiedDistribution:
 
     @property
     def starts(self) -> NDArray[np.int64]:
+        """Bounds of the sequences, see `Distribution`."""
         return self.main.starts
 
     @property
     def joined(self) -> Joined:
+        """The scores of the Doc, see `Distribution`."""
         return self.main.joined
 
     @property
     def structure(self) -> Any:
+        """The structure that answers, under rules one of their automata."""
         return self.main.structure
 
-    def _replace(self, **changes: Any) -> "TiedDistribution":
+    def _replace(self, **changes: object) -> "TiedDistribution":
         """The distribution with other fields of `main`."""
         return TiedDistribution(self.main._replace(**changes))
 
     def marginals(self) -> Floats:
+        """Probability of each tag at each token, in the graph: float64[T, S]."""
         return self.main.marginals()
 
     def worth(self) -> dict[str, Floats]:
+        """Expected use of each score, by its name."""
         return self.main.worth()
 
     def log_probability(self, tags: States) -> float:
+        """Log probability of a labelling (int32[T]) in the graph."""
         return self.main.log_probability(tags)
 
     def certainties(self, segments: Segments) -> dict[str, Floats]:
+        """Probabilities of spans (float64[N]), by their name."""
         return {"crf_prob": self.span_probabilities(segments)}
 
     def span_probabilities(self, segments: Segments) -> Floats:
+        """Probabilities of spans: float64[N]; without rules those of chains."""
         return self._chains.span_probabilities(segments)
 
     def likely_spans(self, min_prob: float) -> tuple[Segments, Floats]:
+        """Spans of at least some probability, and their probabilities; without rules those of chains."""
         return self._chains.likely_spans(min_prob)
 
     def n_best(self, n: int) -> list[tuple[float, States]]:
+        """The n best labellings of the Doc with their probabilities. RAISES (ValueError): CRF366 if the inference has none."""
         scores, clamp, _ = self.joined
         if n == 1 and N_BEST not in self.structure.answers:
             tags = self.main.decoding.best_tags(scores, clamp)
@@ -300,6 +324,7 @@ class TiedDistribution:
         return [(min(1.0, float(np.exp(score - log_z))), self.main.tags(states)) for score, states in found]
 
     def sample(self, n: int, seed: int) -> States:
+        """Draw n labellings: int32[n, T]. RAISES (ValueError): CRF366 if the inference can't."""
         self._require(SAMPLE, "samples")
         return self.main.sample(n, seed)
 
@@ -321,14 +346,14 @@ class TiedDistribution:
             raise ValueError(Errors.CRF366.format(name=name, inference=inference.name, question=what, fitting=fitting))
 
 
-def bounds(pipe: Any, doc: Doc, *, keep_annotation: bool = False) -> tuple[float, float]:
+def bounds(pipe: CRFPipe, doc: Doc, *, keep_annotation: bool = False) -> tuple[float, float]:
     """Lower and upper bound of the log partition of a Doc: the logarithm of the sum over all labellings of exp(score), which
     normalises probabilities.
 
     pipe (CRFPipe): The component. keep_annotation (bool): See `CRFPipe.marginals`.
     RAISES (ValueError): CRF352 for groups.
     """
-    found = pipe.distribution(doc, keep_annotation=keep_annotation)
+    found: Any = pipe.distribution(doc, keep_annotation=keep_annotation)
     scores, clamp, _ = found.joined
     if isinstance(found, TiedDistribution):
         return found.structure.bounds(scores, clamp=clamp)

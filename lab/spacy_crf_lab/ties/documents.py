@@ -8,7 +8,7 @@ collection that these ids belong to. Docs without a group are tied to no others,
 from collections import defaultdict
 from collections.abc import Iterator
 from itertools import combinations
-from typing import Any, ClassVar, NamedTuple, NoReturn, Optional
+from typing import ClassVar, NamedTuple, NoReturn
 
 import numpy as np
 from spacy.tokens import Doc
@@ -32,12 +32,12 @@ class Collection(DocBatch):
 class Member(NamedTuple):
     """A Doc of a collection."""
 
-    group: Any
+    group: object
     number: int  # of the Doc in its batch
     doc: Doc
 
 
-def group_of(doc: Doc) -> Any:
+def group_of(doc: Doc) -> object:
     """The collection of a Doc, None for none. RAISES (ValueError): CRF492 for other values than a text or a whole number."""
     return _id(doc, "crf_group", doc._.crf_group, "a text, a whole number, or None")
 
@@ -59,10 +59,11 @@ class DocumentTemplate(TieTemplate):
         groups = [0 if isinstance(docs, Collection) else group_of(doc) for doc in docs]
         members = [Member(group, n, doc) for n, (group, doc) in enumerate(zip(groups, docs)) if group is not None]
         found = np.array(list(self.pairs(members)), dtype=np.int64).reshape(-1, 2)
+        # A Doc that links to itself is not tied
         found = found[found[:, 0] != found[:, 1]]
         return TokenPairs(*np.unique(np.sort(found, axis=1) if self.symmetric else found, axis=0).T.copy())
 
-    def _parse(self, feature: Any) -> list[TiePart]:
+    def _parse(self, feature: object) -> list[TiePart]:
         checks.expect(feature == BIAS, self.owner, "features", feature, f'["{BIAS}"]: Docs have no other features')
         return [TiePart(BIAS, None)]
 
@@ -78,6 +79,7 @@ class LinkedDocuments(DocumentTemplate):
     """
 
     def pairs(self, members: list[Member]) -> Iterator[tuple[int, int]]:
+        """Each Doc with the Docs that it links to."""
         numbers = _by_id(members)
         n_links = 0
         unknown = []
@@ -111,6 +113,7 @@ class CoCited(DocumentTemplate):
     max_edges: int = setting(1000, checks.count, most=10_000_000)
 
     def pairs(self, members: list[Member]) -> Iterator[tuple[int, int]]:
+        """Docs that one Doc links to, or that link to one id."""
         numbers = _by_id(members)
         together = defaultdict(list)
         for group, number, doc in members:
@@ -124,9 +127,9 @@ class CoCited(DocumentTemplate):
                 yield from combinations(tied, 2)
 
 
-def _by_id(members: list[Member]) -> dict[tuple[Any, Any], int]:
+def _by_id(members: list[Member]) -> dict[tuple[object, object], int]:
     """The number of the Doc with each id of a collection."""
-    numbers: dict[tuple[Any, Any], int] = {}
+    numbers: dict[tuple[object, object], int] = {}
     for group, number, doc in members:
         name = _id(doc, "crf_id", doc._.crf_id, "a text, a whole number, or None")
         if name is not None and numbers.setdefault((group, name), number) != number:
@@ -134,7 +137,7 @@ def _by_id(members: list[Member]) -> dict[tuple[Any, Any], int]:
     return numbers
 
 
-def _links(doc: Doc) -> list[Any]:
+def _links(doc: Doc) -> list[object]:
     """The ids that a Doc links to, each once."""
     links = doc._.crf_links
     must = "a list of the ids of Docs: texts or whole numbers"
@@ -145,10 +148,10 @@ def _links(doc: Doc) -> list[Any]:
     return list(dict.fromkeys(_id(doc, "crf_links", link, must) for link in links))
 
 
-def _id(doc: Doc, name: str, value: Any, must: str) -> Optional[Any]:
+def _id(doc: Doc, name: str, value: object, must: str) -> object:
     is_id = value is None or (isinstance(value, (str, int, np.integer)) and not isinstance(value, bool))
     return value if is_id else _refuse(doc, name, value, must)
 
 
-def _refuse(doc: Doc, name: str, value: Any, must: str) -> NoReturn:
+def _refuse(doc: Doc, name: str, value: object, must: str) -> NoReturn:
     raise ValueError(Errors.CRF492.format(name=name, text=doc.text[:40], value=shown(value), must=must))

@@ -48,6 +48,7 @@ class DualDecomposition(BestLabelling):
     advice = " More iterations help, or exact = true."
 
     def best(self, problem: Problem) -> States:
+        """The best labelling found (int32[1, T]), by branching too if `exact`."""
         found = self.decompose(problem)
         for c in np.flatnonzero(is_open(found)).tolist():
             part, tokens = problem.only(c)
@@ -97,6 +98,7 @@ class DualDecomposition(BestLabelling):
                 break
             _, _, node, begin = heapq.heappop(heap)
             token, label = _most_apart(node, begin)
+            # Two children: the token has this label, or any other
             for is_label in (True, False):
                 nodes -= 1
                 allowed = (node.label_of == label) == is_label

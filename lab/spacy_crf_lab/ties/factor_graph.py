@@ -28,7 +28,7 @@ from .method import Inference
 from .scores import TiedScores
 from .structure import TiedChains
 
-# ``cliques`` and ``inference`` are Any below: confection compares what a type says with a block that it has not called yet
+# ``cliques`` and ``inference`` have no type below: confection compares what a type says with a block that it has not called yet
 
 MOST_WEIGHTS = 50_000_000  # of ties: 400 MB while they are trained
 
@@ -49,18 +49,21 @@ class FactorGraphNode(ChainNode):
         self.structure = TiedChains(inference)
         self._in_training = self.structure if training_inference is None else TiedChains(training_inference)
 
-    def in_training(self, ruled: Any = None) -> Any:
+    def in_training(self, ruled: Optional[Structure] = None) -> Structure:
+        """The structure with the inference for training."""
         return ruled or self._in_training
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.structure.inference!r})"
 
-    def join(self, outputs: tuple[Any, ...], shared: SharedScores) -> TiedScores:
+    def join(self, outputs: tuple, shared: SharedScores) -> TiedScores:
+        """The potentials of chains, with the ties and their tables."""
         *emissions, ties = outputs
         chains = super().join(tuple(emissions), shared)
         return TiedScores(*chains[:4], shared["tables"], shared["label_of"], ties, chains.starts)
 
-    def part(self, d_scores: TiedScores, outputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    def part(self, d_scores: TiedScores, outputs: tuple) -> tuple:
+        """Derivatives by the emissions; ties have none."""
         return (*super().part(d_scores.chains, outputs[:-1]), None)
 
     def check_labels(self, model: Model, labels: Sequence[str], name: str) -> None:
@@ -70,18 +73,21 @@ class FactorGraphNode(ChainNode):
             structure.inference.check_labels(name, model.attrs["allowed"])
 
     def potentials(self, model: Model, weights: SharedScores) -> SharedScores:
+        """The shared scores, times `strength` for tables."""
         found = super().potentials(model, weights)
         tables = self.strength * found["tables"]
         return {**found, "tables": tables, "label_of": model.attrs["label_of"]}
 
     def derivatives(self, d_scores: TiedScores) -> SharedScores:
+        """Derivatives by the shared scores."""
         found = super().derivatives(d_scores)
         return {**found, "tables": self.strength * found["tables"]}
 
     def explained(self, model: Model) -> Explained:
+        """Explanations of the chain; `token_terms` adds what ties say."""
         return Explained(ChainNode(), exact_weights(model))
 
-    def token_terms(self, model: Model, outputs: tuple[Any, ...], docs: DocBatch) -> TokenTerms:
+    def token_terms(self, model: Model, outputs: tuple, docs: DocBatch) -> TokenTerms:
         """The messages of ties into tokens, presented as features of the tokens. They come from belief propagation, which
         approximates other methods."""
         weights = {name: np.asarray(model.get_param(name), dtype=np.float64) for name in self.params}
@@ -97,7 +103,7 @@ class FactorGraphNode(ChainNode):
         ]
         return TokenTerms(names, tokens, told, "tie[0]")
 
-    def weight_blocks(self, model: Model, name: str) -> Any:
+    def weight_blocks(self, model: Model, name: str) -> Optional[list[Block]]:
         """The tables of the features of ties."""
         if name != "tables":
             return None
@@ -126,6 +132,7 @@ class FactorGraphNode(ChainNode):
         return {**super().shapes(model, n_states), "tables": (n_features, n_labels, n_labels)}
 
     def possible(self, model: Model) -> SharedScores:
+        """Masks of the parameters: all entries of tables are possible."""
         return {**super().possible(model), "tables": np.ones((1, 1, 1), dtype=bool)}
 
     def weighed(self, model: Model) -> SharedScores:
@@ -136,17 +143,20 @@ class FactorGraphNode(ChainNode):
         of_chain = super().weighed(model)
         if not model.attrs["chain"]:  # what the tag scheme forbids stays so
             of_chain = {name: np.zeros_like(mask) for name, mask in of_chain.items()}
+        # The upper triangle alone, where [i, j] and [j, i] are one weight
         tables = ~symmetric | np.triu(np.ones(shape[1:], dtype=bool))
         tables[ties.attrs["node"].associative(ties)] = np.eye(shape[1], dtype=bool)
         return {**of_chain, "tables": tables}
 
     def check_optimizer(self, model: Model, optimizer: Optional[Optimizer], name: str) -> None:
+        """RAISES (ValueError): CRF347 for associative ties and an optimizer without bounds."""
         if isinstance(optimizer, CRFOptimizer) and not isinstance(optimizer, LBFGS) and _has_bounds(model):
             what = f"the associative ties of '{name}'"
             reason = "their weights must not be negative"
             raise cant_train(optimizer, what, reason, "LBFGS or Adam.v1")
 
     def nonnegative(self, model: Model) -> SharedScores:
+        """Masks of the weights that must not be negative: those of associative ties."""
         if not _has_bounds(model):
             return {}
         ties = _ties(model)

@@ -65,6 +65,7 @@ class TieValues:
             values = [self._of_part(part, pairs) for part in parts]
             mixed = values[0]
             if len(values) > 1:
+                # Parts of a feature in one hash; their order matters
                 mixed = np.full(len(pairs.source), 0x9E3779B97F4A7C15, dtype=np.uint64)
                 for value in values:
                     mixed = (mixed ^ value) * np.uint64(0xBF58476D1CE4E5B9)
@@ -79,7 +80,7 @@ class TieValues:
         shown = []
         features: Any = template.features
         for part in template.parts[feature]:
-            value: Any = self._of_part(part, pair)
+            value = self._of_part(part, pair)
             if part.side is not None:
                 shown += self._compiled.reader.spell(part.name, value, self._docs[0].vocab)
             elif part.name != BIAS:
@@ -122,7 +123,7 @@ class SharedFeatures(ItemReader):
             checks.expect(possible, owner, NAME, str(template), must)
         self._compiled: Optional[CompiledTemplates] = None
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_compiled": None}
 
     def __call__(self, doc: Doc) -> list[list[str]]:
@@ -131,6 +132,7 @@ class SharedFeatures(ItemReader):
         return [[names[h] for h in hashes[a:b].tolist()] for a, b in pairwise(starts.tolist())]
 
     def read(self, docs: list[Doc], names: Optional[dict[int, str]]) -> Items:
+        """The items of all tokens; `names` receives the text of each hash if it is given."""
         docs = DocBatch.of(docs)
         none = np.zeros(0, dtype=np.int64)
         pairs = [template.find(docs) for template in self.ties.values()] if len(docs.words) else []
@@ -142,6 +144,7 @@ class SharedFeatures(ItemReader):
         found = compiled.hash_positions(columns)[:, columns.positions[ends[1]]]
         tokens = np.tile(ends[0], len(found))
         hashes = found.ravel()
+        # Each value once for a token
         order = np.lexsort((hashes, tokens))
         tokens = tokens[order]
         hashes = hashes[order]
@@ -168,7 +171,7 @@ class SharedFeatures(ItemReader):
         return compiled
 
 
-def share(owner: str, emissions: Any, ties: dict[str, TieTemplate], given: Any) -> list[str]:
+def share(owner: str, emissions: Any, ties: dict[str, TieTemplate], given: object) -> list[str]:
     """Let emissions read the features of the tokens that are tied to a token.
 
     given (Union[bool, List[str]]): Whether features are shared, or the templates of the shared features.

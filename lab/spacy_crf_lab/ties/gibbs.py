@@ -9,7 +9,7 @@ One seed gives one walk: the walk of a component does not depend on other compon
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple, Optional
 
 import numpy as np
 
@@ -94,6 +94,7 @@ class Gibbs(Inference):
             begin = LinearChain().viterbi(chains).states
             if of_chains == -np.inf:
                 continue
+            # Draws come from chains that include messages, and are weighed by what the ties add to them
             free = part.with_ties(np.zeros(0, dtype=np.int64))._replace(chains=chains)
             drawn = Walk.of(free, begin).go(np.ones(self.samples), np.random.default_rng([self.seed, 1]))
             weights = (part.score(drawn) - free.score(drawn))[:, 0]
@@ -101,9 +102,11 @@ class Gibbs(Inference):
         return log_z
 
     def expectations(self, problem: Problem, weights: Floats) -> Expected:
+        """Log partitions by importance sampling, and derivatives counted along walks."""
         return self._counted(problem, weights)._replace(log_z=self.log_partition(problem))
 
     def marginals(self, problem: Problem) -> Floats:
+        """Frequencies of states along walks: float64[T, S]."""
         return self._counted(problem, np.ones(len(problem.firsts))).chains.emissions
 
     def _counted(self, problem: Problem, weights: Floats) -> Expected:
@@ -122,6 +125,7 @@ class Gibbs(Inference):
         """Find the labelling without ties, and the best labelling of a cooling walk from there (simulated annealing)."""
         apart = LinearChain().viterbi(problem.chains).states
         seen = apart.copy()
+        # p^power: the walk gets colder
         powers = 1.0 / np.linspace(1.0, 1.0 / _HOTTEST_TO_COLDEST, self.annealing)
         for part, tokens in problem.parts():
             begin = apart[tokens]
@@ -133,6 +137,7 @@ class Gibbs(Inference):
         return np.stack([apart, seen])
 
     def draw(self, problem: Problem, n: int, seed: Seed) -> States:
+        """n labellings (int32[n, T]), each some rounds of one walk after the last."""
         states = np.tile(LinearChain().viterbi(problem.chains).states, (n, 1))
         for c, (part, tokens) in enumerate(problem.parts()):
             if not n or (states[0, tokens] < 0).any():
@@ -146,6 +151,7 @@ class Gibbs(Inference):
         return states
 
     def walk_on(self, problem: Problem, states: States, times: int, random: np.random.Generator) -> States:
+        """Labellings (int32[n, T]) some rounds after the given ones."""
         states = np.array(states, dtype=np.int32)
         for part, tokens in problem.parts():
             walk = Walk.of(part, states[0, tokens])
@@ -172,6 +178,7 @@ class Gibbs(Inference):
             often[places] = (often[places] + counts) / (1 + len(drawn))
         for _ in range(_FITTINGS):
             with np.errstate(divide="ignore", invalid="ignore"):
+                # Iterative proportional fitting
                 step = np.where(often > 0.0, np.log(often / of_chains), 0.0)
             emissions[tied] += np.where(np.isfinite(step), step, 0.0)[:, problem.label_of]
             fitted = chains._replace(emissions=emissions)
@@ -183,13 +190,14 @@ class Gibbs(Inference):
     def _go(self, walk: Walk, times: int, random: np.random.Generator) -> States:
         return walk.go(np.ones(times), random, is_told=self.step == "gibbs")
 
-    def _drawn(self, part: Problem) -> Any:
+    def _drawn(self, part: Problem) -> Optional[States]:
         """Draw the labellings of a component to count (int32[N, T]); None if no labelling is possible."""
         begin = LinearChain().viterbi(part.chains).states
         if (begin < 0).any():
             return None
         random = np.random.default_rng(self.seed)
         walks = []
+        # Walks from different starts agree only if they have forgotten these
         begins = [begin, *LinearChain().sample(part.chains, _WALKS - 1, seed=[self.seed, 3])]
         for number, states in enumerate(begins):
             walk = Walk.of(part, states)

@@ -53,6 +53,7 @@ class GraphCut(BestLabelling):
         graph = scores.graph
         n_labels = scores.graph.own.shape[1]
         self._check(scores)
+        # With two labels an expansion of one label reaches every labelling
         exact = n_labels == 2
         component = problem.of_tokens
         if exact:
@@ -89,6 +90,7 @@ def _against(table: np.ndarray) -> Optional[dict[str, float]]:
     tolerance = _ROUNDING * (1.0 + abs(table).max())
     for a in range(len(table)):
         with np.errstate(invalid="ignore"):
+            # score(i, a) + score(a, j)
             apart = table[:, a, np.newaxis] + table[a]
             together = table + table[a, a]
             wrong = ~(together >= apart - tolerance)

@@ -59,6 +59,7 @@ class GroupTemplate(TieTemplate):
         raise NotImplementedError
 
     def find(self, docs: DocBatch) -> TokenPairs:
+        """The tied tokens of places whose keys are equal."""
         begin, key, length = self.places(docs)
         one, other = self._tie(docs, begin, key)
         source = begin[one]
@@ -66,6 +67,7 @@ class GroupTemplate(TieTemplate):
         if length is None:
             return TokenPairs(source, target)
         if getattr(self, "words", "first") == "all":  # a setting of the templates of phrases
+            # Spans of different lengths: as many words as the shorter one has
             several = np.minimum(length[one], length[other])
             further = counted_up(several)
             source = np.repeat(source, several) + further
@@ -155,9 +157,10 @@ class RepeatedWords(GroupTemplate):
     """
 
     attr: str = setting("ORTH", checks.one_of, allowed=ATTRIBUTES)
-    only: Any = setting("is_title", flags)
+    only: list[str] = setting("is_title", flags)
 
     def places(self, docs: DocBatch) -> Places:
+        """The words that a Doc has more than once."""
         [words] = self.read(docs, [self.attr.lower()])
         some = _repeated(docs, words, (words != 0) & self.usable(docs))
         return Places(some, words[some])
@@ -187,7 +190,7 @@ class RepeatedPhrases(GroupTemplate):
 
     phrases: str = setting("words", _phrases)
     attr: str = setting("ORTH", checks.one_of, allowed=ATTRIBUTES)
-    only: Any = setting("is_title", flags)
+    only: list[str] = setting("is_title", flags)
     shortest: int = setting(2, checks.count)
     longest: int = setting(8, checks.count, most=1000)
     words: str = setting("first", checks.one_of, allowed=WORDS)
@@ -198,6 +201,7 @@ class RepeatedPhrases(GroupTemplate):
 
     @property
     def reads(self) -> list[str]:
+        """Attributes that earlier components set, with the heads that noun chunks need."""
         return [*super().reads, *(["head"] if self.phrases == "noun_chunks" else [])]
 
     def places(self, docs: DocBatch) -> Places:
@@ -218,9 +222,11 @@ class RepeatedPhrases(GroupTemplate):
         covered = np.zeros(len(words), dtype=bool)
         hashes = _hashes_of_runs(words, min(self.longest, int(left.max(initial=0))))
         for length in range(len(hashes), self.shortest - 1, -1):
+            # Phrases of different lengths have different keys
             key = hashes[length - 1] ^ np.uint64(length)
             some = _repeated(docs, key, left >= length)
             of_docs = _in_docs(docs, some, key[some])
+            # At least one place of the phrase must be outside of longer phrases
             some = some[np.isin(of_docs, of_docs[~covered[some]])]
             begins.append(some)
             lengths.append(np.full(len(some), length))

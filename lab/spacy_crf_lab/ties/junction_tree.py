@@ -64,6 +64,7 @@ class JunctionTree(Inference):
         self._has_warned = False
 
     def log_partition(self, problem: Problem) -> Floats:
+        """Exact log partition of each component: float64[C]."""
         return self.expectations(problem, None).log_z
 
     def expectations(self, problem: Problem, weights: Optional[Floats]) -> Expected:
@@ -82,6 +83,7 @@ class JunctionTree(Inference):
         return found
 
     def best(self, problem: Problem) -> States:
+        """The best labelling (int32[1, T]), by the quickest method for each component."""
         trees = Trees.of(problem)
         states = np.full(len(problem.chains.emissions), -1, dtype=np.int32)
         left = np.ones(len(problem.firsts), dtype=bool)
@@ -117,6 +119,7 @@ class JunctionTree(Inference):
         opens = arrays.ends(chains.starts, n_tokens)[0]
         before = pairs.sum(axis=2, keepdims=True)
         with np.errstate(divide="ignore"):
+            # log p(j at t | i at t - 1)
             steps = np.log(np.divide(pairs, before, out=np.zeros(pairs.shape), where=before > 0.0))
             emissions = np.where(opens[:, np.newaxis], np.log(expected.emissions), 0.0)
         possible = np.where(expected.emissions > 0.0, emissions, -np.inf)
@@ -124,6 +127,7 @@ class JunctionTree(Inference):
         return ChainScores(possible, steps, free, free, chains.starts)
 
     def draw(self, problem: Problem, n: int, seed: Seed) -> States:
+        """Exact, independent samples: int32[n, T]."""
         states = np.full((n, len(problem.chains.emissions)), -1, dtype=np.int32)
         random = np.random.default_rng(seed)
         for _, part, tokens in self._components(problem, np.ones(len(problem.firsts), dtype=bool)):
@@ -158,6 +162,7 @@ class JunctionTree(Inference):
                 states[variables[::-1]] = graph.states[graph.bounds[variables[::-1]] + np.array(chosen, dtype=np.int64)]
                 ranked.append((-cost, states))
                 continue
+            # The row of the table for the states of the neighbours, which were chosen before
             row = 0
             for other in rest[starts[k] : starts[k + 1]].tolist():
                 row = row * int(sizes[other]) + chosen[last - int(place[other])]
@@ -205,6 +210,7 @@ class JunctionTree(Inference):
 
         fewest = 1
         n = len(order)
+        # Bisection: the fewest ties without which the tables fit
         while fewest < n:
             half = (fewest + n) // 2
             fewest, n = (fewest, half) if self.fits(without(half)) else (half + 1, n)
@@ -232,6 +238,7 @@ class JunctionTree(Inference):
         return found
 
     def fits(self, part: Problem) -> bool:
+        """Whether the largest table of a problem is within `max_table`."""
         return _order(_graph(part), self.max_table)[1] <= self.max_table
 
 
@@ -271,6 +278,7 @@ def _plan(graph: kernels.Graph, order: kernels.Order, kept: bool) -> kernels.Tre
     tables, messages = (np.append(0, np.cumsum(numbers)) for numbers in (rows * sizes[variables], rows))
     if not kept:
         tables = np.append(np.zeros(n, dtype=np.int64), np.diff(tables).max(initial=0))
+    # A tie is multiplied into the table of the end that is eliminated first
     firsts = np.minimum(place[graph.source], place[graph.target])
     edges = np.argsort(firsts, kind="stable")
     return kernels.Tree(order, tables, messages, edges, np.searchsorted(firsts[edges], np.arange(n + 1)))

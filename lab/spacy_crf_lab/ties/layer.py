@@ -1,6 +1,6 @@
 """The layer of a factor graph that says which tokens are tied: from Docs to their ties."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
@@ -34,10 +34,11 @@ class TieFeatures(ListedFeatures):
         super().__init__(TieFeatureSet(templates))
         self._reader: Optional[CompiledTemplates] = None
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_reader": None}
 
     def recompile(self) -> None:
+        """Compile the templates again when a feature is read next."""
         self._reader = None
 
     def forget_scores(self) -> None:
@@ -45,6 +46,7 @@ class TieFeatures(ListedFeatures):
 
     @property
     def reader(self) -> CompiledTemplates:
+        """The compiled templates."""
         if self._reader is None:
             self._reader = tie_reader(self.feature_set, self.gazetteers, max_words=self.max_words)
         return self._reader
@@ -65,10 +67,12 @@ class TiesNode(Node):
         """Ties are the same for any labels."""
 
     def forget(self, model: Model) -> None:
+        """Remove the features that training met."""
         unset(model)
         model.attrs["known"] = []
 
     def check(self, model: Model, n_states: int) -> None:
+        """RAISES (ValueError): CRF509 for loaded features that no template has."""
         model.attrs["features"].check_lists()
         known = model.attrs["known"]
         templates = model.attrs["templates"]
@@ -100,7 +104,7 @@ class TiesNode(Node):
         return np.array([templates[name].associative for name, *_ in model.attrs["known"]], dtype=bool)
 
 
-def TiesLayer(templates: dict[str, TieTemplate], further: list[Any]) -> Model[list[Doc], Ties]:
+def TiesLayer(templates: dict[str, TieTemplate], further: list[list]) -> Model[list[Doc], Ties]:
     """templates (Dict[str, TieTemplate]): By their names in the config.
     further (list): Further settings on which the meaning of weights depends.
     """
@@ -138,6 +142,7 @@ def find_ties(model: Model, docs: list[Doc]) -> Ties:
     every = np.concatenate(
         [np.pad(rows, ((0, 0), (0, width - rows.shape[1])), constant_values=-1) for *_, rows in found]
     )
+    # Ties with the same features are of one kind, and share a table
     kinds, kind = np.unique(every, axis=0, return_inverse=True)
     kind = kind.reshape(-1).astype(np.int32)
     kinds = kinds.astype(np.int32)
@@ -216,6 +221,7 @@ def _init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) 
                     if key not in numbers:
                         numbers[key] = len(known)
                         known.append([*key, of_batch.spell(template, feature, pairs, example), 0])
+                    # How often training has met the feature
                     known[numbers[key]][-1] += count
     model.attrs["known"] = known
 
@@ -232,25 +238,30 @@ class TieCorpus:
         self._ties: list[Ties] = []
 
     def add(self, docs: DocBatch) -> None:
+        """Find the ties of a batch."""
         self._ties.append(find_ties(self._layer, docs))
 
     def finish(self) -> None:
         """There is nothing to do."""
 
     def fingerprint(self):
+        """The arrays that identify the ties."""
         for ties in self._ties:
             yield from ties
 
     def at(self, weights: dict[str, Floats], *, threads: int = 1) -> "TieCorpus":
+        """The corpus itself: ties do not depend on weights."""
         return self
 
     def score(self, number: int) -> Ties:
+        """The ties of a batch."""
         return self._ties[number]
 
-    def collect(self, numbers: Any, derivatives: Any) -> None:
+    def collect(self, numbers: Iterable[int], derivatives: Iterable[Ties]) -> None:
         """Nothing depends on weights here."""
 
     def gradient(self) -> dict[str, Floats]:
+        """No gradients: the tables of ties are shared scores of the model."""
         return {}
 
 

@@ -59,6 +59,7 @@ class LinearProgram(BestLabelling):
         _scipy()
 
     def best(self, problem: Problem) -> States:
+        """The rounded solutions of components (int32[1, T]), improved sequence by sequence."""
         apart = LinearChain().viterbi(problem.chains).states
         rounded = apart.copy()
         bounds = np.full(len(problem.firsts), -np.inf)
@@ -119,6 +120,7 @@ def _solve(graph: Agreeing, label_of: NDArray[np.int64], integer: bool) -> tuple
     (n_tokens, n_labels), tables = graph.own.shape, graph.tables
     n_own = n_tokens * n_labels
     equal = np.eye(n_labels, dtype=bool)
+    # Tables that only reward equal labels need K variables in place of K²
     compact = (tables[:, ~equal] == 0.0).all(axis=1) & (tables[:, equal] >= 0.0).all(axis=1)
     is_compact = compact[graph.kind] if len(graph.kind) else np.zeros(0, dtype=bool)
     # Ties of two as groups of equal tags, and groups of equal labels

@@ -2,7 +2,7 @@
 likelihood of each sentence given the other sentences, which trains ties without a sum over the graph of a Doc."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,9 @@ from .blocks import tell_wide
 from .junction_tree import JunctionTree
 from .scores import TiedScores, TiedWork, sequences_of
 
+if TYPE_CHECKING:
+    from .structure import TiedChains
+
 
 class ToldChains(NamedTuple):
     """Chains with the scores that ties add, given the labels that the annotation leaves to the other ends. Where it leaves
@@ -31,6 +34,7 @@ class ToldChains(NamedTuple):
 
     @classmethod
     def of(cls, scores: TiedScores, clamp: Clamp) -> "ToldChains":
+        """Read the labels that the annotation (bool[T, S]) leaves."""
         allowed = _labels(clamp, np.asarray(scores.label_of), scores.tables.shape[1])
         gold = np.where(allowed.sum(axis=1) == 1, allowed.argmax(axis=1), -1)
         by_target, by_source = (np.flatnonzero(gold[ends] >= 0) for ends in (scores.ties.target, scores.ties.source))
@@ -38,11 +42,13 @@ class ToldChains(NamedTuple):
 
     @property
     def chains(self) -> ChainScores:
+        """The chains, with the scores of ties to known labels added to their emissions."""
         scores = self.scores
         ties = self.scores.ties
         label_of = np.asarray(self.scores.label_of)
         emissions = np.array(scores.emissions, dtype=np.float64)
         for some, ends, others, tables in self._sides(self.tables):
+            # emissions[u, j] += table[j, label of v], for each tie of u to a v whose label is known
             np.add.at(emissions, ends[some], tables[ties.kind[some], self.gold[others[some]]][:, label_of])
         return scores.chains._replace(emissions=emissions)
 
@@ -79,6 +85,7 @@ def tie_pieces(scores: TiedScores, clamp: Clamp, factors: Floats) -> tuple[Float
     ties = scores.ties
     tables = scores.ties.sums(scores.tables)
     allowed = _labels(clamp, np.asarray(scores.label_of), scores.tables.shape[1])
+    # [E, L, L]
     pairs = allowed[ties.source][:, :, np.newaxis] & allowed[ties.target][:, np.newaxis]
     of_ties = tables[ties.kind]
     d_kinds = np.zeros(tables.shape)
@@ -105,7 +112,7 @@ def _log_sum(tables: Floats) -> tuple[Floats, Floats]:
 
 
 def besag(
-    loss: LocalLoss, structure: Any, scores: TiedScores, clamp: Clamp, weights: Optional[Floats]
+    loss: LocalLoss, structure: "TiedChains", scores: TiedScores, clamp: Clamp, weights: Optional[Floats]
 ) -> tuple[Floats, TiedScores, NDArray[np.bool_]]:
     """`BesagPseudoLikelihood` of chains with ties."""
     structure.prepare(scores)  # for its checks
@@ -115,7 +122,7 @@ def besag(
 
 
 def piecewise(
-    loss: LocalLoss, structure: Any, scores: TiedScores, clamp: Clamp, weights: Optional[Floats]
+    loss: LocalLoss, structure: "TiedChains", scores: TiedScores, clamp: Clamp, weights: Optional[Floats]
 ) -> tuple[Floats, TiedScores, NDArray[np.bool_]]:
     """`Piecewise` of chains with ties."""
     structure.prepare(scores)  # for its checks
@@ -156,8 +163,8 @@ class SentenceLikelihood(LogLikelihood):
     """
 
     def __call__(
-        self, structure: Any, scores: Any, clamp: Any, *, weights: Optional[Floats] = None
-    ) -> tuple[Floats, Any, NDArray[np.bool_]]:
+        self, structure: "TiedChains", scores: TiedScores, clamp: Clamp, *, weights: Optional[Floats] = None
+    ) -> tuple[Floats, TiedScores, NDArray[np.bool_]]:
         if not isinstance(scores, TiedScores):
             return super().__call__(structure, scores, clamp, weights=weights)
         structure.prepare(scores)  # for its checks
@@ -167,6 +174,7 @@ class SentenceLikelihood(LogLikelihood):
         if not inside.any():
             losses, d_chains, impossible = super().__call__(structure.chain, told.chains, clamp, weights=weights)
             return losses, told.derivative(d_chains), impossible
+        # Ties between sentences have become emissions; those inside remain
         joined = scores._replace(emissions=told.chains.emissions, ties=ties.some(inside))
         losses, d_joined, impossible = super().__call__(type(structure)(SENTENCES), joined, clamp, weights=weights)
         derivative = told.derivative(d_joined.chains)

@@ -41,6 +41,7 @@ class MeanField(Inference):
     decodes_chains = True
 
     def expectations(self, problem: Problem, weights: Floats) -> Expected:
+        """The lower bound of log partitions, and its derivatives."""
         added = self._settle(problem)
         chains = problem.chains._replace(emissions=problem.chains.emissions + added)
         log_z, expected = LinearChain().expectations(chains, weights=weights[problem.component])
@@ -51,16 +52,20 @@ class MeanField(Inference):
         of_ties = (pairs * problem.tables[problem.kind]).sum(axis=(1, 2))
         told = (marginals * added).sum(axis=1)
         sums = np.bincount(problem.of_ties, of_ties, minlength=len(problem.firsts))
+        # log Z(chains) counts each expected score of a tie at both of its ends, the bound once
         sums -= np.bincount(problem.of_tokens, told, minlength=len(sums))
         return Expected(problem.by_component(log_z) + sums, expected, tables)
 
     def best(self, problem: Problem) -> States:
+        """The best labelling of the chains: int32[1, T]."""
         return LinearChain().viterbi(self.as_chains(problem)).states[np.newaxis]
 
     def as_chains(self, problem: Problem) -> ChainScores:
+        """The chains with the expected scores of ties."""
         return problem.chains._replace(emissions=problem.chains.emissions + self._settle(problem))
 
     def draw(self, problem: Problem, n: int, seed: Seed) -> States:
+        """Samples of the chains: int32[n, T]."""
         return LinearChain().sample(self.as_chains(problem), n, seed=seed)
 
     def _settle(self, problem: Problem) -> Floats:
@@ -70,6 +75,7 @@ class MeanField(Inference):
         moves = np.ones(len(problem.firsts), dtype=bool)
         for _ in range(self.iterations):
             moved = np.zeros(len(problem.firsts))
+            # Sequences of one round are not tied to each other: the bound rises as if they moved one by one
             for turn in rounds:
                 asked = turn & moves[problem.component]
                 if not asked.any():
@@ -107,6 +113,7 @@ def _rounds(problem: Problem) -> list[NDArray[np.bool_]]:
     rounds = np.full(len(neighbours), -1)
     for b, others in enumerate(neighbours):
         taken = {int(rounds[other]) for other in others}
+        # Greedy colouring
         rounds[b] = next(number for number in range(len(others) + 1) if number not in taken)
     return [rounds == number for number in range(int(rounds.max(initial=-1)) + 1)]
 

@@ -39,7 +39,7 @@ def is_open(found: Found) -> NDArray[np.bool_]:
     return is_apart(found.scores, found.bounds)
 
 
-def is_apart(scores: Any, bounds: Any) -> Any:
+def is_apart(scores: Floats, bounds: Floats) -> NDArray[np.bool_]:
     """Whether scores are below their upper bounds."""
     return scores + _LEAST + _CLOSED * np.where(scores > -np.inf, abs(scores), 0.0) < bounds
 
@@ -85,6 +85,7 @@ class PriceSearch:
         kernels.sweep(self.parts, d, asked, *scratch, self._of_chains, self._of_ties)
         kernels.decide(self.parts, d, asked, self._prices, self._far, self._near, self._states)
         dual, gap = self._note(some)
+        # Coordinate descent can get stuck where the dual is not smooth
         self.stalled |= self.open & some & (self._before[0] - dual < _STALLED * gap)
         self._before = np.stack([self._before[1], np.where(some, dual, np.inf)])
         self._direction = -d
@@ -98,6 +99,7 @@ class PriceSearch:
         self._before[1] = np.where(some, dual, self._before[1])
         labels = self.problem.label_of[self._states[self.parts.tokens]]
         apart = np.bincount(self.problem.of_ties, (labels != self._pairs).reshape(-1, 2).sum(axis=1), len(gap))
+        # Polyak: gap / |subgradient|²
         lengths = np.where(self.open & some, self._length * gap / np.maximum(2.0 * apart, 1.0), 0.0)
         kernels.descend(
             self.parts,
@@ -120,6 +122,7 @@ class PriceSearch:
         scratch = self._prices, self._rows, self._far, self._near
         kernels.negotiate(self.parts, self._active, rhos, *scratch, self._changed, residuals)
         primal, dual = (self.problem.by_component(column) for column in residuals.T)
+        # Balance both residuals (Boyd et al. 2011, section 3.4.1)
         self._penalty[primal > _UNEVEN * dual] *= _TURN
         self._penalty[dual > _UNEVEN * primal] /= _TURN
         self._solve(some)
@@ -164,6 +167,7 @@ class PriceSearch:
         tokens = is_better[problem.of_tokens]
         found.states[tokens] = self._states[tokens]
         found.scores[is_better] = score[is_better]
+        # Every dual is an upper bound: the least one counts
         found.bounds[some] = np.minimum(found.bounds, dual)[some]
         self.open &= is_open(found)
         gap = np.zeros(len(some))

@@ -33,6 +33,7 @@ class RuledWork(TiedWork):
 
     @cached_property
     def possible(self) -> ChainScores:
+        """The chains without the states that no labelling reaches."""
         return _reachable(self.scores.chains, self.clamp)
 
 
@@ -47,6 +48,7 @@ class RuledTies(TiedChains):
         self._expansions = arrays.LatestResults()
 
     def expand(self, scores: TiedScores, expansion: Expansion) -> TiedScores:
+        """Scores of the graph's states, each with the label of its tag."""
         label_of = np.asarray(scores.label_of)[expansion.graph.tag_of]
         return super().expand(scores, expansion)._replace(label_of=label_of)
 
@@ -58,10 +60,12 @@ class RuledTies(TiedChains):
     # Of a chain of the graph's states with the exact pairs of neighbours
 
     def weigh_spans(self, work: RuledWork, spans: SpanStates, segments: Segments) -> Floats:
+        """Probabilities of spans (float64[N]), by a chain with the exact pairs of neighbours."""
         chain, spans = self._as_chain(work, spans)
         return LinearChain().span_probabilities(chain, spans, segments)
 
     def list_spans(self, work: RuledWork, spans: SpanStates, min_prob: float) -> LikelySpans:
+        """Probable spans, by a chain with the exact pairs of neighbours."""
         chain, spans = self._as_chain(work, spans)
         return LinearChain().likely_spans(chain, spans, min_prob)
 
@@ -134,6 +138,7 @@ def _search_under(
     while True:
         if tags is not None and not (tags == -1).any():
             [totals] = rules.totals(tags, scores.starts, np.array([0, len(tags)]))
+            # Automata join only when the labelling breaks their rule: tables stay small
             broken = {n for n in every if totals[n] < 0.0} - active
             if not broken and begin is not tags:
                 asked = [rule for rule in rules.global_ if rule.place in kept]

@@ -39,6 +39,7 @@ class Ties(NamedTuple):
 
     @classmethod
     def none(cls) -> "Ties":
+        """No ties."""
         source, target, kind = np.zeros((3, 0), dtype=np.int32)
         return cls(source, target, kind, np.zeros((0, 0), dtype=np.int32), np.zeros(0, dtype=bool))
 
@@ -165,6 +166,7 @@ class Problem(NamedTuple):
 
     @property
     def n_labels(self) -> int:
+        """Number of labels, L."""
         return self.tables.shape[1]
 
     @property
@@ -290,6 +292,7 @@ class Problem(NamedTuple):
         for labelling, scores in zip(states, of_chains):
             chain_kernels.path_score(chains, labelling, scores)
         total = np.zeros((len(states), len(self.firsts)))
+        # score = sum over chains + sum over ties + sum over groups whose members agree
         np.add.at(total.T, self.component, of_chains.T)
         np.add.at(total.T, self.of_ties, self.tables[self._pairs(states)].T)
         shared = shared_labels(self.label_of[states], self)
@@ -331,18 +334,22 @@ class TiedWork(Work[TiedScores]):
 
     @property
     def tied_sequences(self) -> NDArray[np.int64]:
+        """Sequences that ties touch: int64[N]."""
         return np.flatnonzero(self._is_tied)
 
     @property
     def free_sequences(self) -> NDArray[np.int64]:
+        """Sequences that no tie touches: int64[N]."""
         return np.flatnonzero(~self._is_tied)
 
     @cached_property
     def tied_tokens(self) -> NDArray[np.int64]:
+        """Tokens of sequences that ties touch: int64[N]."""
         return np.flatnonzero(np.repeat(self._is_tied, np.diff(self.starts)))
 
     @cached_property
     def free_tokens(self) -> NDArray[np.int64]:
+        """Tokens of sequences that no tie touches: int64[N]."""
         return np.flatnonzero(np.repeat(~self._is_tied, np.diff(self.starts)))
 
     @cached_property
@@ -376,6 +383,7 @@ class TiedWork(Work[TiedScores]):
         place = np.empty(self.n_tokens, dtype=np.int64)
         place[self.tied_tokens] = np.arange(len(self.tied_tokens))
         ends = place[np.stack([ties.source, ties.target])]
+        # By component, source and target
         order = np.lexsort((*ends[::-1], component[of_ends[0, : len(ties.source)]]))
         return Problem(
             chains=chains,

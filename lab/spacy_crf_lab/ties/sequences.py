@@ -73,6 +73,7 @@ def _cover(source: list[int], target: list[int], size: int, n_labels: int) -> Op
         if n_labels ** (len(places) + 1) > _MOST_LABELLINGS * size:
             return None
         ends = [end for tie in left for end in tie]
+        # Greedy: the token with the most ties that are not covered yet
         places.append(max(dict.fromkeys(ends), key=ends.count))
         left = [tie for tie in left if places[-1] not in tie]
     return places
@@ -105,6 +106,7 @@ def _decide_batch(problem: Problem, some: list[Cutset], states: States) -> None:
         begin = cutset.tokens.start
         column = {place: n for n, place in enumerate(cutset.places)}
         emissions = chains.emissions[starts[first] : starts[after]].reshape(len(cutset.labels), -1, len(label_of))
+        # In each copy the tokens of the cutset have one label
         for place, labels in zip(cutset.places, cutset.labels.T):
             emissions[:, place - begin][labels[:, np.newaxis] != label_of] = -np.inf
         for e in range(cutset.ties.start, cutset.ties.stop):
@@ -134,6 +136,7 @@ def sum_up(problem: Problem, weights: Optional[Floats], found: Expected) -> None
         return
     chains = problem.chains
     transitions = chains.transitions if chains.transitions.ndim == 3 else chains.transitions[np.newaxis]
+    # Exponentials of scores less their maxima, which are added to log partitions at the end
     top = _finite(transitions.max(axis=(1, 2), initial=-np.inf))
     steps = np.exp(transitions - top[:, np.newaxis, np.newaxis])
     of_tables = problem.tables.max(axis=(1, 2), initial=-np.inf)
@@ -189,6 +192,7 @@ def _frontier(
     """The open ties at each of n tokens of a sequence; None if too many are open somewhere."""
     first = np.minimum(source, target)
     last = np.maximum(source, target)
+    # [n] the last token to which each token is tied
     until = np.full(n, -1)
     np.maximum.at(until, first, last)
     order = np.argsort(last, kind="stable")

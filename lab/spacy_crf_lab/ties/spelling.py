@@ -2,7 +2,8 @@
 inflected names, typing errors and other transcriptions (text similarity: Bunescu & Mooney 2004). `Acronyms` ties acronyms to
 the words that they stand for."""
 
-from typing import Any, Optional
+from collections.abc import Callable
+from typing import Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,11 +42,12 @@ class SimilarWords(GroupTemplate):
 
     similarity: float = setting(0.9, checks.number, least=0.01, most=1.0)
     measure: str = setting("jaro_winkler", checks.one_of, allowed=tuple(MEASURES))
-    only: Any = setting("is_title", flags)
+    only: list[str] = setting("is_title", flags)
     shortest: int = setting(4, checks.count, most=checks.ANY)
     max_words: int = setting(2000, checks.count, most=100_000)
 
     def find(self, docs: DocBatch) -> TokenPairs:
+        """The tied places of similar words, the earlier token first."""
         usable = self.usable(docs)
         found = []
         for d, (begin, end) in enumerate(zip(docs.bounds.tolist(), docs.bounds[1:].tolist())):
@@ -68,6 +70,7 @@ class SimilarWords(GroupTemplate):
         order = places[np.argsort(number.reshape(-1), kind="stable")]
         counts = np.bincount(number.reshape(-1), minlength=len(texts))
         first = np.cumsum(counts) - counts
+        # How many ties each pair of words would have
         by_edges = {"hub": np.ones_like(one), "all": counts[one] * counts[other]}
         many = by_edges.get(self.edges, counts[one] + counts[other] - 1)
         of_words = np.zeros(len(texts), dtype=np.int64)
@@ -98,11 +101,12 @@ class SimilarWords(GroupTemplate):
         pair = pair[by_place]
         is_other = is_other[by_place]
         places = places[by_place]
+        # Neighbours in the Doc that are one of each word
         meet = np.flatnonzero((pair[1:] == pair[:-1]) & (is_other[1:] != is_other[:-1]))
         return TokenPairs(places[meet], places[meet + 1])
 
 
-def _similar(words: list[str], measure: Any, least: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _similar(words: list[str], measure: Callable, least: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The pairs of words that are similar: their numbers, the lower one first."""
     pairs = []
     for begin in range(0, len(words), _ROWS):
@@ -138,6 +142,7 @@ class Acronyms(GroupTemplate):
         checks.count(self.owner, "shortest", self.shortest, least=2, most=self.longest)
 
     def find(self, docs: DocBatch) -> TokenPairs:
+        """The first words of expansions, with the places of their acronyms."""
         pairs: list[tuple[int, int]] = []
         for doc, begin in zip(docs, docs.bounds.tolist()):
             texts = [token.text for token in doc]
@@ -167,6 +172,7 @@ class Acronyms(GroupTemplate):
         elif self.edges == "hub":
             chosen = [(expansions[0], i) for i in places]
         else:
+            # The latest expansion in front of each place
             before = np.searchsorted(expansions, places) - 1
             chosen = [(expansions[max(0, n)], i) for n, i in zip(before.tolist(), places)]
         return [(begin + expansion, begin + i) for expansion, i in chosen]

@@ -44,14 +44,17 @@ class TiedChains(Structure[TiedScores]):
 
     @property
     def exact(self) -> bool:
+        """Whether log partitions are exact."""
         return self.inference.exact and LOG_PARTITION in self.inference.answers
 
     @property
     def answers(self) -> frozenset[str]:
+        """The optional questions that the inference answers."""
         return self.inference.answers | {"path"}
 
     @property
     def chain(self) -> LinearChain:
+        """The structure of single sequences."""
         return LinearChain(threads=self.threads)
 
     def conform(self, scores: TiedScores) -> TiedScores:
@@ -79,6 +82,7 @@ class TiedChains(Structure[TiedScores]):
     # --------------------------------------------------------------------------------------------------- sums
 
     def forward(self, work: TiedWork) -> tuple[Floats, None]:
+        """Log partitions (float64[B]): of components at their first sequences, and of free sequences."""
         log_z = np.zeros(work.n_sequences)
         if work.tied is not None:
             log_z = work.spread(self.inference.log_partition(work.tied))
@@ -86,6 +90,7 @@ class TiedChains(Structure[TiedScores]):
         return log_z, None
 
     def expect(self, work: TiedWork, weights: Floats, out: TiedScores) -> Floats:
+        """Log partitions, with derivatives in `out`; see `Structure.expect`."""
         log_z = np.zeros(work.n_sequences)
         tied = work.tied
         if tied is not None:
@@ -100,6 +105,7 @@ class TiedChains(Structure[TiedScores]):
         return log_z
 
     def marginals(self, scores: ScoresOrWork, *, clamp: Optional[Clamp] = None) -> Floats:
+        """Probability of each tag at each token: float64[T, S]."""
         work = self.prepare(scores, clamp)
         if work.tied is None:
             return self.chain.marginals(work.free)
@@ -113,6 +119,7 @@ class TiedChains(Structure[TiedScores]):
     # ------------------------------------------------------------------------------------------------- maxima
 
     def best(self, work: TiedWork) -> Path:
+        """The best labelling that the inference finds, improved if it gives several."""
         if work.tied is None:
             return self.chain.viterbi(work.free)
         states = np.empty(work.n_tokens, dtype=np.int32)
@@ -122,6 +129,7 @@ class TiedChains(Structure[TiedScores]):
         return Path(states, self.score_path(work, states))
 
     def score_path(self, work: TiedWork, states: States) -> Floats:
+        """Score of a labelling, -inf where it is forbidden: float64[B]."""
         scores = work.scores
         of_chains = np.empty(work.n_sequences)
         free = chain_kernels.ChainArrays(scores.emissions, work.transitions, scores.first, scores.last, work.starts)
@@ -130,10 +138,12 @@ class TiedChains(Structure[TiedScores]):
             return of_chains
         values: Any = np.bincount(work.first_of, of_chains, minlength=work.n_sequences)
         kind, i, j, sequences = self._pairs(work, states)
+        # table[kind, label at source, label at target]
         of_ties = work.tied.tables[kind, i, j]
         return values + np.bincount(sequences, of_ties, minlength=work.n_sequences)
 
     def add_path(self, work: TiedWork, states: States, weights: Floats, out: TiedScores) -> None:
+        """Add the weighted use of each score by a labelling to `out`."""
         uses = chain_kernels.ChainArrays(
             out.emissions, out.transitions.reshape(work.transitions.shape), out.first, out.last, work.starts
         )
@@ -177,6 +187,7 @@ class TiedChains(Structure[TiedScores]):
                 parts.append((work.tied_tokens[tokens], self.inference.rank(part, n)))
         best: list[tuple[float, States]] = [(0.0, np.full(work.n_tokens, -1, dtype=np.int32))]
         for tokens, found in parts:
+            # The n best of two parts are among the n best of each
             choices = [(before + score, rest, states) for before, rest in best for score, states in found]
             choices.sort(key=lambda choice: -choice[0])
             best = []
@@ -187,9 +198,11 @@ class TiedChains(Structure[TiedScores]):
         return [(score, self.labels(work, states)) for score, states in best]
 
     def draw(self, work: TiedWork, uniforms: Floats) -> States:
+        """Draw n labellings: int32[n, T]."""
         states = np.empty(uniforms.shape, dtype=np.int32)
         states[:, work.free_tokens] = self.chain.draw(work.free, np.ascontiguousarray(uniforms[:, work.free_tokens]))
         if work.tied is not None:
+            # The bits of random numbers as a seed, so that one seed gives one answer
             seed = np.ascontiguousarray(uniforms[:1, work.tied_tokens]).view(np.uint32).ravel().tolist()
             states[:, work.tied_tokens] = self.inference.draw(work.tied, len(uniforms), seed)
         return states

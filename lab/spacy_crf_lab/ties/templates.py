@@ -85,16 +85,16 @@ class TieTemplate:
         self._lexemes: Optional[LexemeTable] = None
         self._warned: set[str] = set()
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_lexemes": None}  # it fills again
 
-    def warn_once(self, warning: str, **values: Any) -> None:
+    def warn_once(self, warning: str, **values: object) -> None:
         """Log a warning the first time that it applies."""
         if warning not in self._warned:
             self._warned.add(warning)
             announcements.warning(warning.format(owner=self.owner, **values))
 
-    def spelled(self) -> list[Any]:
+    def spelled(self) -> list[object]:
         """The settings on which the meaning of weights depends: they are to be the same where a model is loaded."""
         return [self.owner, self.features, self.symmetric, *(["associative"] if self.associative else [])]
 
@@ -136,7 +136,7 @@ class TieTemplate:
             return np.ones(len(docs.words), dtype=bool)
         return reduce(np.bitwise_or, self.read(docs, self.only)) != 0
 
-    def _parse(self, feature: Any) -> list[TiePart]:
+    def _parse(self, feature: object) -> list[TiePart]:
         """The parts of a feature."""
         known = {*OF_WORDS, *TOKEN_ATTRIBUTES} - {BIAS}
         must = (
@@ -160,7 +160,7 @@ class TieTemplate:
         return TiePart(text, None)
 
 
-def flags(owner: str, name: str, value: Any) -> list[str]:
+def flags(owner: str, name: str, value: object) -> list[str]:
     """Flags one of which tokens must have, none for any token."""
     given = [value] if isinstance(value, str) else checks.listed(owner, name, value, "texts")
     for each in given:
@@ -188,6 +188,7 @@ class DependencyArcs(TieTemplate):
 
     @property
     def reads(self) -> list[str]:
+        """Attributes that earlier components set: heads among them."""
         return [*super().reads, "head"]
 
     def find(self, docs: DocBatch) -> TokenPairs:
@@ -207,7 +208,7 @@ def _function(owner: str, name: str, value: Any) -> Functions:
     return Functions({name: value})
 
 
-def _attributes(owner: str, name: str, value: Any) -> list[str]:
+def _attributes(owner: str, name: str, value: object) -> list[str]:
     return list(
         dict.fromkeys(checks.text(owner, name, each) for each in checks.listed(owner, name, value, "attributes"))
     )
@@ -225,7 +226,7 @@ class Pairs(TieTemplate):
     features (List[str]), symmetric (bool), associative (bool): See `TieTemplate`.
     """
 
-    # Any: confection compares what an annotation names with a block that it has not called yet
+    # Without a type: confection compares what an annotation names with a block that it has not called yet
     function: Any = field(metadata={"check": _function})
     max_edges: int = setting(100_000, checks.count, most=10_000_000)
     reads: Optional[list[str]] = setting(None, _attributes)
@@ -240,7 +241,7 @@ class Pairs(TieTemplate):
         return TokenPairs(*np.array(found, dtype=np.int64).reshape(-1, 2).T.copy())
 
     def _of_doc(self, doc: Doc) -> list[tuple[int, int]]:
-        given: Any = self.function["function"](doc)
+        given = self.function["function"](doc)
         try:
             pairs = list(islice(given, self.max_edges + 1))
         except TypeError:
@@ -256,7 +257,7 @@ class Pairs(TieTemplate):
             places.append((ends[0], ends[1]))
         return places
 
-    def _refuse(self, doc: Doc, value: Any) -> NoReturn:
+    def _refuse(self, doc: Doc, value: object) -> NoReturn:
         raise ValueError(Errors.CRF372.format(owner=self.owner, value=shown(value), text=doc.text[:40], n=len(doc)))
 
 

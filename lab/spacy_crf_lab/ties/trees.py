@@ -50,9 +50,11 @@ class Trees(NamedTuple):
         log_z = np.where(self.forest.is_forest, 0.0, np.nan)
         if np.ptp(problem.tables, axis=(1, 2)).max(initial=0.0) > SPREAD:
             log_z[:] = np.nan
+        # Scores too far apart: the component is left to a junction tree, in logarithms
         log_z[self.component[spread > SPREAD]] = np.nan
         log_z += np.bincount(problem.of_ties, shift[problem.kind], minlength=len(log_z))
         log_z += np.bincount(self.component, of_tokens, minlength=len(log_z))
+        # Ties see labels: states of one label are summed first, and split again by `_by_state`
         own = states if self.is_plain else self._by_label(states)
         longest = int(np.diff(self.forest.starts).max())
         size = own.shape[1]
