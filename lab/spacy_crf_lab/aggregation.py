@@ -61,7 +61,8 @@ def votes(docs: Sequence[Doc], keys: Sequence[str], labels: Sequence[str]) -> In
     number = {label: n for n, label in enumerate(labels)}
     starts = DocBatch.of(docs).bounds
     # [J, T] boundary and label of each source at each token
-    iob, label = np.full((2, len(keys), starts[-1]), MISSING, dtype=np.int64)
+    iob = np.full((len(keys), starts[-1]), MISSING, dtype=np.int64)
+    label = iob.copy()
     for doc, start in zip(docs, starts.tolist()):
         for source, key in enumerate(keys):
             group: Optional[SpanGroup] = doc.spans.get(key)

@@ -109,9 +109,12 @@ class BoostedNode(Node):
         from .tree_boost import TreeBoost  # which reads this file
 
         if not isinstance(optimizer, TreeBoost):
-            what = f"the model of '{name}'"
-            reason = "its trees have to grow"
-            raise cant_train(optimizer, what, reason, "spacy_crf_lab.TreeBoost.v1")
+            raise cant_train(
+                optimizer,
+                what=f"the model of '{name}'",
+                reason="its trees have to grow",
+                fitting="spacy_crf_lab.TreeBoost.v1",
+            )
 
     def resize(self, model: Model, n_states: int) -> None:
         """Give each leaf a score of 0 for new states."""

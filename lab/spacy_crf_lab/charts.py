@@ -44,7 +44,8 @@ def label_graph(edges: Sequence[tuple[str, str, float]]) -> Chart:
     place = {label: (middle + radius * np.cos(a), middle + radius * np.sin(a)) for label, a in angles.items()}
     parts = []
     for first, second, weight in edges:
-        (x, y), (to_x, to_y) = place[first], place[second]
+        x, y = place[first]
+        to_x, to_y = place[second]
         title = f"<title>{escape(first)} – {escape(second)}: {weight:.2f}</title>"
         style = (
             f'class="{"line" if weight >= 0 else "diagonal"}" style="stroke-width:{0.5 + 4 * abs(weight) / most:.1f}"'
@@ -53,7 +54,8 @@ def label_graph(edges: Sequence[tuple[str, str, float]]) -> Chart:
             f'<path {style} d="M{x:.1f} {y:.1f}Q{middle:.1f} {middle:.1f} {to_x:.1f} {to_y:.1f}">{title}</path>'
         )
     for label, angle in angles.items():
-        (x, y), turned = place[label], np.cos(angle) < 0
+        x, y = place[label]
+        turned = np.cos(angle) < 0
         # Labels on the left half would stand on their heads
         degrees = np.degrees(angle) + (180 if turned else 0)
         anchor, shift = ("end", -8) if turned else ("start", 8)
@@ -67,9 +69,10 @@ def label_graph(edges: Sequence[tuple[str, str, float]]) -> Chart:
 def table_page(title: str, caption: str, chart: Markup, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Make an HTML page of a chart and a table, in the style of a report."""
     style = Markup(source("page.css"))
-    cells = [("th", columns), *(("td", row) for row in rows)]
-    lines = [Markup("").join(Markup(f"<{tag}>{{}}</{tag}>").format(cell) for cell in row) for tag, row in cells]
-    table = Markup("").join(Markup("<tr>{}</tr>\n").format(line) for line in lines)
+    table = Markup("")
+    for tag, row in [("th", columns), *(("td", row) for row in rows)]:
+        cells = Markup("").join(Markup(f"<{tag}>{{}}</{tag}>").format(cell) for cell in row)
+        table += Markup("<tr>{}</tr>\n").format(cells)
     head = Markup(
         '<!DOCTYPE html>\n<html lang="en">\n<head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1"><title>{}</title><style>{}</style></head>\n'

@@ -81,8 +81,12 @@ class Coder(NamedTuple):
             drawn = (_best(n_tags, n_bits, _DRAWS_OF_LENGTH, random) for n_bits in lengths)
             matrix = next((found for found in drawn if wrong_tags(found) <= _WRONG_TAGS), None)
             if matrix is None:
-                reason = f"no bounded code with up to {most} bits keeps {n_tags} tags far enough apart"
-                raise ValueError(Errors.CRF636.format(reason=reason, do="Raise bits, or set codes = 'random'"))
+                raise ValueError(
+                    Errors.CRF636.format(
+                        reason=f"no bounded code with up to {most} bits keeps {n_tags} tags far enough apart",
+                        do="Raise bits, or set codes = 'random'",
+                    )
+                )
         elif known is not None:
             matrix = _continued(known.matrix, n_tags, most, random)
         else:
@@ -208,5 +212,9 @@ def _check_rows(matrix: NDArray[np.uint8], tags: Sequence[str]) -> None:
     for row, tag in zip(np.ascontiguousarray(matrix), tags):
         other = seen.setdefault(row.tobytes(), tag)
         if other != tag:
-            reason = f"the tags {other} and {tag} have the same {matrix.shape[1]} bits"
-            raise ValueError(Errors.CRF636.format(reason=reason, do="Raise bits, or take other codes"))
+            raise ValueError(
+                Errors.CRF636.format(
+                    reason=f"the tags {other} and {tag} have the same {matrix.shape[1]} bits",
+                    do="Raise bits, or take other codes",
+                )
+            )

@@ -100,9 +100,12 @@ class LastDirection:
     def prepare(self, objective: Objective, key: str) -> None:
         """RAISES (ValueError): CRF347 for a preconditioner if the objective evaluates nothing but its loss."""
         if self._optimizer.preconditioner != "none" and not hasattr(objective, "ask"):
-            what = f"the shards of '{key}' with a preconditioner"
-            reason = "workers evaluate nothing but the loss"
-            raise cant_train(self._optimizer, what, reason, 'LBFGS, or preconditioner = "none"')
+            raise cant_train(
+                self._optimizer,
+                what=f"the shards of '{key}' with a preconditioner",
+                reason="workers evaluate nothing but the loss",
+                fitting='LBFGS, or preconditioner = "none"',
+            )
 
     def _scaled(self, gradient: Floats) -> Floats:
         return gradient if self.scale is None else self.scale * gradient

@@ -90,9 +90,11 @@ class CuttingPlane(CRFOptimizer):
             )
         objective.ask(objective.weights(), loss=Observed(incomplete))
         if incomplete:
-            reason = "some sequences are not annotated completely"
             raise cant_train(
-                self, f"'{key}'", reason, "LBFGS, SGD, AdaGrad or a perceptron, or leave these sequences out"
+                self,
+                what=f"'{key}'",
+                reason="some sequences are not annotated completely",
+                fitting="LBFGS, SGD, AdaGrad or a perceptron, or leave these sequences out",
             )
         memory = Planes(len(objective.weights()))
         position = self._cut(objective, memory, objective.weights())
@@ -152,9 +154,9 @@ class Planes:
         products = np.array([dot(slope, other) for other in [*self.slopes, slope]])
         self.products = np.block([[self.products, products[:-1, np.newaxis]], [products]])
         self.slopes.append(slope)
-        self.offsets, self.shares, self.idle = (
-            np.append(each, new) for each, new in ((self.offsets, offset), (self.shares, 0.0), (self.idle, 0.0))
-        )
+        self.offsets = np.append(self.offsets, offset)
+        self.shares = np.append(self.shares, 0.0)
+        self.idle = np.append(self.idle, 0.0)
 
     def minimize(self, l2: float, most: int) -> Floats:
         """The weights at the minimum of the bound. At most so many planes stay, where room for the next one is left."""
@@ -168,8 +170,12 @@ class Planes:
         if np.count_nonzero(keep) >= most:
             keep[1:][np.argsort(self.idle[1:], kind="stable")[most - 2 :]] = False
         if self.shares[~keep].any():  # a mean of planes is a plane below the loss, and has all of the shares
-            self.slopes, offset = [self.slopes[0]], float(self.shares @ self.offsets)
-            self.offsets, self.shares, self.idle, self.products = *np.zeros((3, 1)), np.zeros((1, 1))
+            offset = float(self.shares @ self.offsets)
+            self.slopes = [self.slopes[0]]
+            self.offsets = np.zeros(1)
+            self.shares = np.zeros(1)
+            self.idle = np.zeros(1)
+            self.products = np.zeros((1, 1))
             self.add(slope, offset)
             self.shares[1] = 1.0
         elif not keep.all():
@@ -186,10 +192,12 @@ class Planes:
 
     def from_msg(self, msg: list[Any], n: int) -> None:
         """Take over what `to_msg` returned, for n weights."""
-        slopes, *arrays, products, bound = msg
+        slopes, offsets, shares, idle, products, bound = msg
         self.slopes = [of_file("a plane", each, np.float64, (n,)) for each in slopes]
         size = len(self.slopes)
         checks.expect(size > 0, "the memory", "planes", size, "at least 1")
-        self.offsets, self.shares, self.idle = (of_file("the planes", each, np.float64, (size,)) for each in arrays)
+        self.offsets = of_file("the offsets of planes", offsets, np.float64, (size,))
+        self.shares = of_file("the shares of planes", shares, np.float64, (size,))
+        self.idle = of_file("the idle times of planes", idle, np.float64, (size,))
         self.products = of_file("products of planes", products, np.float64, (size, size))
         self.bound = float(bound)

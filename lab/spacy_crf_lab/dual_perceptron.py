@@ -7,6 +7,7 @@ transitions change likewise. With a linear kernel this is the perceptron of Coll
 of a feature are A times its values at the tokens. (Collins & Duffy 2002; Altun, Hofmann & Johnson 2003.)
 """
 
+import copy
 import logging
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Optional
@@ -129,8 +130,13 @@ class DualPerceptron(CRFOptimizer):
         clamps, weights, others = zip(*map(objective.annotation, range(objective.n_batches)))
         if any(other is not None for other in others):
             raise cant_train(self, f"the rules or soft labels of '{key}'", "it ignores them", fitting)
-        must = f"0, or at least the number of tags of '{key}', {objective.n_states}"
-        checks.expect(not 0 < self.budget < objective.n_states, type(self).__name__, "budget", self.budget, must)
+        checks.expect(
+            not 0 < self.budget < objective.n_states,
+            type(self).__name__,
+            "budget",
+            self.budget,
+            f"0, or at least the number of tags of '{key}', {objective.n_states}",
+        )
         [layer] = layers
         tokens = HashedTokens.joined(layer.tokens)
         lengths = [*map(np.diff, layer.starts)]
@@ -146,9 +152,8 @@ class DualPerceptron(CRFOptimizer):
         if run is None or run.signature != signature:
             if run is not None:
                 logger.warning(Warnings.CRFW620.format(name=key))
-            sizes = sequences.sizes.items()
-            values, drifts = ({name: np.zeros(size) for name, size in sizes} for _ in range(2))
-            run = self._runs[key] = DualRun(signature, values, drifts)
+            values = {name: np.zeros(size) for name, size in sequences.sizes.items()}
+            run = self._runs[key] = DualRun(signature, values, copy.deepcopy(values))
         self._expect_sizes(run, sequences)
         return run
 
@@ -226,13 +231,13 @@ class DualPerceptron(CRFOptimizer):
 
     def run_from_msg(self, msg: Any) -> DualRun:
         """The run of `run_to_msg`."""
-        signature, *given, count, iteration = msg
+        signature, values, drifts, count, iteration = msg
         hash(signature)  # an array has none
-        values, drifts = (
-            {name: of_file(name, array, np.float64, (None,) * np.ndim(array)) for name, array in each.items()}
-            for each in given
-        )
-        numbers = {"count": count, "iteration": iteration}
-        for name, number in numbers.items():
-            checks.count("a run", name, number, least=0, most=checks.ANY)
-        return DualRun(signature, values, drifts, **numbers)
+        checks.count("a run", "count", count, least=0, most=checks.ANY)
+        checks.count("a run", "iteration", iteration, least=0, most=checks.ANY)
+        return DualRun(signature, _of_file(values), _of_file(drifts), count, iteration)
+
+
+def _of_file(arrays: dict[str, Any]) -> dict[str, Floats]:
+    """The arrays of a run, by name."""
+    return {name: of_file(name, array, np.float64, (None,) * np.ndim(array)) for name, array in arrays.items()}

@@ -169,10 +169,11 @@ class SharesObjective:
 def by_position(templates: Sequence[Template]) -> Bools:
     """Which of the experts "past", "present", "future" and "whole" read each template (bool[M, 4]). A template that reads tokens
     on both sides belongs to both, one that reads the token alone to "present"; "whole" reads all."""
-    offsets = [[part.offset for part in template.parts] for template in templates]
+    read = [np.array([part.offset for part in template.parts]) for template in templates]
     # The farthest token that each template reads, in front and behind
-    past, future = (np.array([sign * max(sign * n for n in of) for of in offsets]) for sign in (-1, 1))
-    return np.stack([past < 0, (past >= 0) & (future <= 0), future > 0, np.ones(len(offsets), dtype=bool)], axis=1)
+    past = np.array([offsets.min() for offsets in read])
+    future = np.array([offsets.max() for offsets in read])
+    return np.stack([past < 0, (past >= 0) & (future <= 0), future > 0, np.ones(len(read), dtype=bool)], axis=1)
 
 
 def at_random(templates: Sequence[Template], *, n: int, share: float, seed: int) -> Bools:

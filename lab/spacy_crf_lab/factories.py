@@ -100,6 +100,11 @@ def make_crf_smooth(nlp: Language, name: str, component: str, smoothing: Any) ->
 
     from .smoothing import CRFSmooth, Smoothing
 
-    must = 'a block such as [...smoothing] @misc = "spacy_crf_lab.smooth.v1"'
-    checks.expect(isinstance(smoothing, Smoothing), f"Component '{name}'", "smoothing", smoothing, must)
+    checks.expect(
+        isinstance(smoothing, Smoothing),
+        f"Component '{name}'",
+        "smoothing",
+        smoothing,
+        'a block such as [...smoothing] @misc = "spacy_crf_lab.smooth.v1"',
+    )
     return CRFSmooth(nlp, name, component=component, smoothing=smoothing)

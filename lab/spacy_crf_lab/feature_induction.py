@@ -259,13 +259,12 @@ class FeatureInduction(CRFOptimizer):
     def _allowed(self, run: InductionRun) -> Bools:
         """Which features may get weights: bool[F]."""
         is_conjunction = run.candidates.is_conjunction
-        parts = run.candidates.parts
         if not self.conjunctions or run.iteration == 1:
             return ~is_conjunction
         atoms = np.flatnonzero(~is_conjunction)
         in_pool = np.zeros(len(is_conjunction) + 1, dtype=bool)  # the last one stands for part -1
         in_pool[atoms[np.argsort(-run.worth[atoms], kind="stable")[: self.pool]]] = True
-        return ~is_conjunction | in_pool[parts].any(axis=1)
+        return ~is_conjunction | in_pool[run.candidates.parts].any(axis=1)
 
     def _judge(self, run: InductionRun, before: float, key: str) -> None:
         """Decide whether the model is grown, and tell the templates that it has then."""
@@ -277,8 +276,13 @@ class FeatureInduction(CRFOptimizer):
         run.is_grown = bool(is_full or (not waits and before - run.value < max(self.min_gain, TINY)))
         if run.is_grown:
             templates = json.dumps(run.candidates.templates(chosen), ensure_ascii=False)
-            text = "%s: has grown to %d weights of features in %d rounds. Its templates are %s"
-            announcements.info(text, key, int(chosen.sum()), run.iteration, templates)
+            announcements.info(
+                "%s: has grown to %d weights of features in %d rounds. Its templates are %s",
+                key,
+                int(chosen.sum()),
+                run.iteration,
+                templates,
+            )
 
     def _fit(self, objective: TiedObjective, run: InductionRun, key: str) -> None:
         """Train the chosen weights."""

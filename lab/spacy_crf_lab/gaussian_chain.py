@@ -29,7 +29,7 @@ from spacy_crf.inference.structure import Structure
 from spacy_crf.losses.clamped import LogLikelihood
 from spacy_crf.models.corpus import corpus_by
 from spacy_crf.models.emissions import Emissions
-from spacy_crf.models.named_weights import Block
+from spacy_crf.models.named_weights import Block, Feature
 from spacy_crf.models.node import AnnotatedDocs, Batches, Node, check_equal
 from spacy_crf.models.structure import SharedScores, StructureNode, build
 from spacy_crf.models.texts import OfTexts, check_text_emissions
@@ -117,7 +117,9 @@ class Gaussians(Structure[GaussianScores]):
         known = np.zeros(n, dtype=bool) if clamp is None else ~np.isnan(clamp)
         values = np.where(known, 0.0 if clamp is None else clamp, 0.0).astype(np.float64)
         of_block = np.zeros(len(blocks) - 1)
-        (mean, variance, d_f) = np.empty((3, n))
+        mean = np.empty(n)
+        variance = np.empty(n)
+        d_f = np.empty(n)
         precision, *strengths = np.exp(np.clip(scores.logs, -_LARGEST, _LARGEST)).tolist()
         # sums = sqrt(2 · precision) · f
         f = scores.sums[:, 0] / np.sqrt(2.0 * precision)
@@ -207,8 +209,11 @@ class SimilarNode(Node):
         are_places = (ends % 1.0 == 0.0) & (ends >= 0.0) & (ends < n)
         wrong = ~are_places.all(axis=1) | (ends[:, 0] == ends[:, 1]) | ~((similarity >= 0.0) & (similarity < np.inf))
         if wrong.any():
-            reason = f"it gave {shown(rows[wrong][0].tolist())}"
-            raise ValueError(Errors.CRF650.format(name=name, text=doc.text[:40], reason=reason, n=n))
+            raise ValueError(
+                Errors.CRF650.format(
+                    name=name, text=doc.text[:40], reason=f"it gave {shown(rows[wrong][0].tolist())}", n=n
+                )
+            )
         return *ends.T.astype(np.int64), similarity
 
 
@@ -239,8 +244,8 @@ class NumberDecoding(SentenceDecoding):
 
     def measured(self, values: Floats) -> Floats:
         """Numbers in the model's measure, which is not known before a model has met numbers."""
-        center, scale = (self.model.attrs[name] for name in ("center", "scale"))
-        return values if scale is None else (values - center) / scale
+        scale = self.model.attrs["scale"]
+        return values if scale is None else (values - self.model.attrs["center"]) / scale
 
     def supervise(
         self, gold: Supervision, examples: list[Example], starts: Starts, keys: Keys, report: GoldReport
@@ -314,15 +319,14 @@ class GaussianNode(OfTexts, StructureNode):
         values = values[~np.isnan(values)]
         if len(values) and not np.ptp(values) >= checks.LEAST:
             raise ValueError(Errors.CRF652.format(n=len(values), least=min(values), most=max(values)))
-        model.attrs["center"], model.attrs["scale"] = (
-            (float(values.mean()), float(values.std())) if len(values) else (0.0, 1.0)
-        )
+        model.attrs["center"] = float(values.mean()) if len(values) else 0.0
+        model.attrs["scale"] = float(values.std()) if len(values) else 1.0
 
     def check(self, model: Model, n_states: int) -> None:
         """RAISES (ValueError): CRF509 for a loaded model without the mean and the deviation of numbers."""
         super().check(model, n_states)
-        center, scale = (model.attrs[name] for name in ("center", "scale"))
-        are_numbers = checks.is_number(center) and checks.is_number(scale) and scale > 0.0
+        scale = model.attrs["scale"]
+        are_numbers = checks.is_number(model.attrs["center"]) and checks.is_number(scale) and scale > 0.0
         check_equal("the center and the scale of numbers", are_numbers, True)
 
     def layer_batch(self, batch: AnnotatedDocs) -> AnnotatedDocs:
@@ -335,8 +339,6 @@ class GaussianNode(OfTexts, StructureNode):
         """The logarithms of precision and strengths by their names."""
         if name != "logs":
             return None
-        from spacy_crf.models.named_weights import Block, Feature
-
         names = ["log precision", *(f"log strength of {kind}" for kind in model.get_ref("similar").attrs["similar"])]
         weights: Any = model.get_param(name)
         rows = np.arange(len(weights))

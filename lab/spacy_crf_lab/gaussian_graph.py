@@ -58,7 +58,8 @@ def graphical_lasso(covariance: Floats, l1: float, owner: str = "Gaussian graph"
     covariance (float64[P, P]): The empirical covariance, or correlation. owner (str): For the warning.
     RETURNS (float64[P, P]). Warns if it does not converge (CRFW481).
     """
-    precision, estimate = (np.zeros(covariance.shape) for _ in range(2))
+    precision = np.zeros(covariance.shape)
+    estimate = np.zeros(covariance.shape)
     left = kernels.graphical_lasso(covariance, l1, TOLERANCE, MOST, estimate, precision)
     warn_unsettled(owner, "graphical_lasso", left, TOLERANCE)
     return precision

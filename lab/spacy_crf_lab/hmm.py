@@ -35,9 +35,8 @@ from .counting import Counts, step_scores
 from .errors import Warnings
 from .word_counts import Block, Tally, features_of
 
-_LEAST = (
-    0.01  # smaller weights change a probability by less than 1 %, and expected counts would lead to very many of them
-)
+# Smaller weights change a probability by less than 1 %, and expected counts would lead to very many of them
+_LEAST = 0.01
 _SHAPE = "short_shape[0]"
 
 
@@ -51,9 +50,12 @@ class Counted:
     def check_optimizer(self, model: Model, optimizer: Optional[Optimizer], name: str) -> None:
         """RAISES (ValueError): CRF347 for an optimizer that would move the weights."""
         if isinstance(optimizer, CRFOptimizer) and not isinstance(optimizer, Counting):
-            what = f"{model.name} of '{name}'"
-            reason = "its weights follow from counts"
-            raise cant_train(optimizer, what, reason, "spacy_crf_lab.Counting.v1")
+            raise cant_train(
+                optimizer,
+                what=f"{model.name} of '{name}'",
+                reason="its weights follow from counts",
+                fitting="spacy_crf_lab.Counting.v1",
+            )
 
     def start(self, model: Model, corpus: Batches, is_new: bool) -> None:
         """Count tags, and set the weights to logarithms of probabilities."""
@@ -106,14 +108,14 @@ def _expected(model: Model, orders: Orders, blocks: list[Block], counts: Counts,
     annotation, or random ones without any; each word begins with the tags of its ending."""
     attrs = model.attrs
     table = tally.table
-    size = orders.size
-    smoothing = model.attrs["smoothing"]
+    smoothing = attrs["smoothing"]
     # The last template is the word itself
     is_word = tally.level == tally.level.max(initial=0)
     number = np.cumsum(is_word) - 1
     rows = table.rows_of_pairs()
     texts = []
-    endings, of_words = np.zeros((2, int(is_word.sum()), size))
+    endings = np.zeros((int(is_word.sum()), orders.size))  # [V, S] p(tag | ending of the word)
+    of_words = np.zeros(endings.shape)  # [V, S] how often each word has each tag
     slots = table.slots(tally.weights(smoothing))
     pairs = is_word[rows]
     of_words[number[rows[pairs]], table.pair_columns[pairs]] = tally.n_pairs[pairs]

@@ -93,8 +93,11 @@ def read_trees(docs: list[Doc], n_levels: int) -> HashedTokens:
     for doc in docs:
         for what, has in (("heads of a parser", has_heads(doc)), ("parts of speech", doc.has_annotation("POS"))):
             if len(doc) and not has and (len(doc) > 1 or what == "parts of speech"):
-                reason = "the kernel 'subtree' compares them"
-                raise ValueError(Errors.CRF367.format(owner=OWNER, what=what, text=doc.text[:40], reason=reason))
+                raise ValueError(
+                    Errors.CRF367.format(
+                        owner=OWNER, what=what, text=doc.text[:40], reason="the kernel 'subtree' compares them"
+                    )
+                )
     columns = read_attributes(docs, [HEAD, POS, DEP])
     heads = np.arange(len(columns)) + columns[:, 0].astype(np.int64)
     return HashedTokens(*list_subtrees(heads, columns[:, 1].copy(), columns[:, 2].copy(), n_levels))

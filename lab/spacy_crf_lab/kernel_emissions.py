@@ -362,8 +362,11 @@ def _init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) 
         kernels = weighted(kernels, annotated.drawn(generator), model.attrs["norm"], generator)
     if model.attrs["select"] == "all":
         if n_all > _MOST:
-            gigabytes = f"{3 * 8 * n_all**2 / 1e9:,.1f}"
-            raise ValueError(Errors.CRF621.format(owner=OWNER, n=f"{n_all:,}", gigabytes=gigabytes, most=f"{_MOST:,}"))
+            raise ValueError(
+                Errors.CRF621.format(
+                    owner=OWNER, n=f"{n_all:,}", gigabytes=f"{3 * 8 * n_all**2 / 1e9:,.1f}", most=f"{_MOST:,}"
+                )
+            )
     elif n_all > n:
         if model.attrs["select"] == "greedy":
             annotated = annotated.drawn(generator)
@@ -373,8 +376,9 @@ def _init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) 
     basis = Basis(kernels, some).whiten()
     clustered = ClusteredWords(*kernel.reader.table.clustered)
     model.attrs["kernel"] = kernel.with_tables({}, basis=basis, clustered=clustered)
-    said = "%s: %d of %d different tokens are the basis, with %d whitened features"
-    announcements.info(said, OWNER, len(basis), n_all, basis.width)
+    announcements.info(
+        "%s: %d of %d different tokens are the basis, with %d whitened features", OWNER, len(basis), n_all, basis.width
+    )
     unset(output)
     output.set_dim("nI", basis.width, force=True)
     output.initialize()

@@ -68,8 +68,13 @@ class LabelDecoding(TextDecoding):
         inference = self.structure.inference
         asked = LOG_PARTITION if isinstance(loss, (LogLikelihood, SoftmaxMargin)) else MAXIMUM
         if inference is not None and asked not in inference.answers:
-            reason = f"{inference.name} does not answer what it asks; leave inference out"
-            raise ValueError(Errors.CRF482.format(name=pipe.name, loss=type(loss).__name__, reason=reason))
+            raise ValueError(
+                Errors.CRF482.format(
+                    name=pipe.name,
+                    loss=type(loss).__name__,
+                    reason=f"{inference.name} does not answer what it asks; leave inference out",
+                )
+            )
 
 
 class LabelGraphNode(LabelSetNode):
@@ -127,10 +132,9 @@ class LabelGraphNode(LabelSetNode):
     def check(self, model: Model, n_states: int) -> None:
         """RAISES (ValueError): CRF509 for a loaded graph that does not fit the labels."""
         edges = model.attrs["edges"]
-        implies = model.attrs["implies"]
         n_edges = len(edges) if isinstance(edges, np.ndarray) else 0
         check_array("edges", edges, (n_edges, 2), np.int64)
-        check_array("implies", implies, (n_edges,), np.bool_)
+        check_array("implies", model.attrs["implies"], (n_edges,), np.bool_)
         is_possible = bool((edges >= 0).all() and (edges < n_states).all() and (edges[:, 0] != edges[:, 1]).all())
         check_equal("that edges join two labels", is_possible, True)
         check_weights(model, self.shapes(model, n_states))
@@ -143,9 +147,9 @@ class LabelGraphNode(LabelSetNode):
 
     def potentials(self, model: Model, weights: SharedScores) -> SharedScores:
         """The shared scores, times `strength` for pairs, and the graph."""
-        graph = {name: model.attrs[name] for name in ("edges", "implies")}
         found = super().potentials(model, weights)
-        return {**found, "pairs": self._strength * found["pairs"], **graph}
+        found["pairs"] = self._strength * found["pairs"]
+        return {**found, "edges": model.attrs["edges"], "implies": model.attrs["implies"]}
 
     def derivatives(self, d_scores: LabelScores) -> SharedScores:
         """Derivatives by the shared scores."""

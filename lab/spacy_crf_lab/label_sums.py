@@ -92,7 +92,8 @@ def _places(edges: bytes, implies: bytes, n_labels: int) -> Places:
     for (source, target), is_implied in zip(pairs.tolist(), np.frombuffer(implies, dtype=bool)):
         k = min(order.place[source], order.place[target])
         # [entries] whether the label is present
-        has, has_other = (numbers[k] >> tables[k].index(label) & 1 for label in (source, target))
+        has = numbers[k] >> tables[k].index(source) & 1
+        has_other = numbers[k] >> tables[k].index(target) & 1
         entries.append(starts[k] + np.flatnonzero(has & has_other))
         if is_implied:
             broken.append(starts[k] + np.flatnonzero(has > has_other))
@@ -200,7 +201,8 @@ def _add_labellings(work: LabelSetWork, texts: Bools, present: Bools, weights: F
 
 def _as_tied(own: Floats, scores: LabelScores) -> TiedScores:
     """Texts as sequences of one token with the states absent and present, one for each label, that ties connect."""
-    (n_texts, size), n_edges = own.shape, len(scores.edges)
+    n_texts, size = own.shape
+    n_edges = len(scores.edges)
     first = size // 2 * np.arange(n_texts)[:, np.newaxis]
     source, target = ((first + ends).ravel().astype(np.int32) for ends in scores.edges.T)
     kinds = np.arange(n_edges, dtype=np.int32)

@@ -169,9 +169,12 @@ class LaplacePropagation(LBFGS):
         model = objective.model
         self._check_model(model, key)
         if corpus.pairs is not None or corpus.segments is not None or objective.anchor is not None:
-            reason = "propagation is for chains with features of tokens, whose training begins anew"
-            fitting = 'LaplacePropagation with method = "diagonal_laplace"'
-            raise cant_train(self, f"the model of '{key}'", reason, fitting)
+            raise cant_train(
+                self,
+                what=f"the model of '{key}'",
+                reason="propagation is for chains with features of tokens, whose training begins anew",
+                fitting='LaplacePropagation with method = "diagonal_laplace"',
+            )
         run = self._run_of(objective, key)
         slots = corpus.slot_of_weight
         room = make_room(corpus, maximum=False)
@@ -186,10 +189,13 @@ class LaplacePropagation(LBFGS):
             losses, moved, place = kernels.propagate(*room[:-1], sweep)
             if place >= 0:
                 self._runs[key] = before
-                where = (
-                    f"for LaplacePropagation in sweep {run.iteration + 1}, at {objective.describe(int(order[place]))}"
+                raise ValueError(
+                    Errors.CRF206.format(
+                        what="The loss",
+                        name=key,
+                        where=f"for LaplacePropagation in sweep {run.iteration + 1}, at {objective.describe(int(order[place]))}",
+                    )
                 )
-                raise ValueError(Errors.CRF206.format(what="The loss", name=key, where=where))
             run.iteration += 1
             mean = run.mean[slots]
             value = losses + self.l2 * dot(mean, mean)
@@ -258,7 +264,6 @@ class LaplacePropagation(LBFGS):
 
 def sites_of(corpus: ChainCorpus) -> Sites:
     """Flat factors of each sequence, one for each weight that it uses."""
-    size = corpus.n_states
     starts = corpus.starts
     (slots, _, _, bounds) = corpus.states
     shared = np.arange(corpus.chain_start, len(corpus.learned))
@@ -269,7 +274,7 @@ def sites_of(corpus: ChainCorpus) -> Sites:
         sides = np.arange(begin, end)
         of_use = np.repeat(sides % 2 == 0, np.diff(bounds[begin : end + 1]))
         uses = slots[bounds[begin] : bounds[end]].astype(np.int64)
-        rows = (uses[of_use][:, np.newaxis] + np.arange(size)).ravel()
+        rows = (uses[of_use][:, np.newaxis] + np.arange(corpus.n_states)).ravel()
         found = np.unique(np.concatenate([rows, uses[~of_use], shared]))
         every.append(found[corpus.learned[found]])
         counts.append(len(every[-1]))

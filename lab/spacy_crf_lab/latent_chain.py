@@ -121,8 +121,7 @@ class Labellings:
         best, proven = n_best(self._structure, scores, tag_of, n, clamp=clamp)
         if not proven.all() and not self._decoding.has_warned:
             self._decoding.has_warned = True
-            name = self._decoding.annotation.name
-            logger.warning(Warnings.CRFW345.format(name=name, n=int((~proven).sum())))
+            logger.warning(Warnings.CRFW345.format(name=self._decoding.annotation.name, n=int((~proven).sum())))
         return best
 
 
@@ -177,8 +176,13 @@ class Labelling(Decoder):
 
     def check(self, pipe: CRFPipe) -> None:
         """RAISES (ValueError): CRF020 for a component whose tags have one state each."""
-        must = "left out without hidden states (spacy_crf_lab.LatentChain.v1)"
-        checks.expect(isinstance(pipe.decoding, LatentDecoding), pipe.owner, "decoder", self, must)
+        checks.expect(
+            isinstance(pipe.decoding, LatentDecoding),
+            pipe.owner,
+            "decoder",
+            self,
+            "left out without hidden states (spacy_crf_lab.LatentChain.v1)",
+        )
 
     def searched(self, structure: Structure) -> Structure:
         """The structure as it is: `LatentBatch` asks it for labellings."""

@@ -90,8 +90,13 @@ def LinkedTexts(
         "training_inference": BeliefPropagation() if training_inference is None else training_inference,
     }
     for name, method in methods.items():
-        must = "an inference method for graphs, such as spacy_crf_lab.MeanField.v1"
-        checks.expect(isinstance(method, Inference), owner, name, method, must)
+        checks.expect(
+            isinstance(method, Inference),
+            owner,
+            name,
+            method,
+            "an inference method for graphs, such as spacy_crf_lab.MeanField.v1",
+        )
     strength = checks.number(owner, "strength", strength, least=0.001, most=1000.0)
     layers = {
         "emissions": emissions,

@@ -171,10 +171,12 @@ def blocks(size: int, structure: Structure, work: Work, annotation: AnnotatedBat
     end = end[named]
     before = np.where(opens[begin], NO_STATE, gold[begin - 1])
     after = np.where(closes[end - 1], NO_STATE, np.append(gold, NO_STATE)[end])
-    factors = np.diff(np.append(0.0, np.cumsum(annotation.factors))[np.stack([begin, end])], axis=0)[0] / (end - begin)
+    sums = np.append(0.0, np.cumsum(annotation.factors))  # [T + 1]
+    factors = (sums[end] - sums[begin]) / (end - begin)
     runs = Runs(begin, end, before, after, factors)
     # A block's term: log sum over its labellings, less the one over those that the annotation allows
-    free, named_only = (run_sequences(structure, work, clamp, runs) for clamp in (np.ones_like(states), states))
+    free = run_sequences(structure, work, np.ones_like(states), runs)
+    named_only = run_sequences(structure, work, states, runs)
     impossible = named_only.reached == -np.inf
     weights = np.where(impossible, 0.0, annotation.weights)
     d_free = arrays.zeros(work.scores)

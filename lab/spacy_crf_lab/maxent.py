@@ -74,9 +74,12 @@ class MaxEntDecoding(Decoding):
     def check_fit(self, pipe: CRFPipe) -> None:
         """Check the loss of a component. RAISES (ValueError): CRF347 if it asks how tokens depend on their neighbours."""
         if not isinstance(pipe.loss, ClampedLoss):
-            what = f"the independent tokens of '{pipe.name}'"
-            reason = "it asks how they depend on their neighbours"
-            raise cant_train(pipe.loss, what, reason, CLAMPED_LOSSES)
+            raise cant_train(
+                pipe.loss,
+                what=f"the independent tokens of '{pipe.name}'",
+                reason="it asks how they depend on their neighbours",
+                fitting=CLAMPED_LOSSES,
+            )
 
 
 _INDEPENDENT = IndependentTokens()

@@ -141,12 +141,12 @@ class CRFScorer(LearningPipe):
         if not isinstance(docs, DocBatch):
             docs = DocBatch(only_docs(self.name, docs))
         self.require_ready(docs)
-        center, scale = (self.model.attrs[name] for name in ("center", "scale"))
+        scale = self.model.attrs["scale"]
         given = self.annotation.numbers(docs)
         if not keep_annotation:
             given[:] = np.nan
         found = Gaussians().moments(self.model.predict(docs), self.decoding.measured(given))
-        means = np.where(np.isnan(given), found.mean * scale + center, given)
+        means = np.where(np.isnan(given), found.mean * scale + self.model.attrs["center"], given)
         return NumberPrediction(means, np.sqrt(found.variance) * scale)
 
     def set_annotations(self, docs: Iterable[Doc], prediction: NumberPrediction) -> None:
@@ -190,9 +190,8 @@ class CRFScorer(LearningPipe):
 
     def table(self, doc: Doc) -> list[tuple[str, str, str]]:
         """Rows of a table of the numbers of a Doc: words, the name of the number, and the number."""
-        unit = self.cfg["unit"]
         attribute = self.cfg["attribute"]
-        return [(part.text, attribute, f"{part._.get(attribute):.6g}") for part in parts_of(doc, unit)]
+        return [(part.text, attribute, f"{part._.get(attribute):.6g}") for part in parts_of(doc, self.cfg["unit"])]
 
 
 def make_number_scorer() -> Callable:

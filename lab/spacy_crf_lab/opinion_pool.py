@@ -66,8 +66,12 @@ class PoolDecoding(Decoding):
     def check_fit(self, pipe: CRFPipe) -> None:
         """Check the loss of a component. RAISES (ValueError): CRF347 if it learns from soft labels."""
         if pipe.loss.spans_key is not None:
-            what = f"the experts of '{pipe.name}'"
-            raise cant_train(pipe.loss, what, "its soft labels are those of one chain", "LogLikelihood")
+            raise cant_train(
+                pipe.loss,
+                what=f"the experts of '{pipe.name}'",
+                reason="its soft labels are those of one chain",
+                fitting="LogLikelihood",
+            )
 
 
 class OpinionPoolNode(ChainNode):
@@ -101,9 +105,12 @@ class OpinionPoolNode(ChainNode):
     def check_optimizer(self, model: Model, optimizer: Optional[Optimizer], name: str) -> None:
         """RAISES (ValueError): CRF347 for an optimizer that never sees all texts, if the experts' weights are learned."""
         if self.after_passes and not isinstance(optimizer, CRFOptimizer):
-            what = f"the weights of the experts of '{name}'"
-            reason = "it never sees all texts at once"
-            raise cant_train(optimizer, what, reason, 'spacy_crf.LBFGS.v1, or set weights to "equal"')
+            raise cant_train(
+                optimizer,
+                what=f"the weights of the experts of '{name}'",
+                reason="it never sees all texts at once",
+                fitting='spacy_crf.LBFGS.v1, or set weights to "equal"',
+            )
 
     # ----------------------------------------------------------------------------------------------- layout
 
@@ -187,8 +194,12 @@ class OpinionPoolNode(ChainNode):
         """
         ruled = batch.structure is not None
         if ruled and self.kind == "labels":
-            problem = "can't learn from rules (in_training = true), nor from spans that are known to be wrong"
-            raise ValueError(Errors.CRF633.format(name=name, problem=problem))
+            raise ValueError(
+                Errors.CRF633.format(
+                    name=name,
+                    problem="can't learn from rules (in_training = true), nor from spans that are known to be wrong",
+                )
+            )
         structure = batch.structure or self.in_training().with_threads(default_threads())
         share = model.attrs["holdout"] if self.after_passes else 0.0
         held_out = held_out_sequences(batch.docs, batch.starts, share)
@@ -228,8 +239,11 @@ class OpinionPoolNode(ChainNode):
         reason = optimizer.stop_reason(name)
         if reason is None:
             return False
-        text = "%s: the weights of the experts are %s; from here on the experts learn from the texts that were held out, too"
-        announcements.info(text, name, ", ".join(f"{share:.3f}" for share in shares_of(model)))
+        announcements.info(
+            "%s: the weights of the experts are %s; from here on the experts learn from the texts that were held out, too",
+            name,
+            ", ".join(f"{share:.3f}" for share in shares_of(model)),
+        )
         self.holds_out = False
         objective.weigh([each.weights for each in structures], "all texts")
         optimizer.forget(name)
@@ -373,8 +387,7 @@ def OpinionPool(
 def _shared(emissions: Any) -> FeatureSet:
     """The features of emissions. RAISES (ValueError): CRF020 for emissions whose features cannot be shared out."""
     check_emissions(_OWNER, emissions)
-    must = "from SparseEmissions"
-    checks.expect(emissions.name == "sparse_emissions", _OWNER, "emissions", emissions.name, must)
+    checks.expect(emissions.name == "sparse_emissions", _OWNER, "emissions", emissions.name, "from SparseEmissions")
     features: FeatureSet = emissions.attrs["features"].feature_set
     check_counted(_OWNER, features, ", unless the experts are named")
     return features
@@ -386,8 +399,9 @@ def _check_positions(features: FeatureSet) -> None:
     if not reads.all():
         lacks = POSITIONS[int(reads.argmin())]
         of = {"past": "before a token", "present": "at a token alone", "future": "behind a token"}[lacks]
-        reason = f"none reads what is {of}"
-        raise ValueError(Errors.CRF634.format(owner=_OWNER, experts="positions", expert=lacks, reason=reason))
+        raise ValueError(
+            Errors.CRF634.format(owner=_OWNER, experts="positions", expert=lacks, reason=f"none reads what is {of}")
+        )
 
 
 def _layers_of(experts: dict[str, Any], possible: bool) -> tuple[dict[str, Model], list[int]]:

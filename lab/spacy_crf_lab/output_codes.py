@@ -66,9 +66,12 @@ class CodesDecoding(Decoding):
         """Check the loss of a component. RAISES (ValueError): CRF347 if it is no sum over bits."""
         loss = pipe.loss
         if type(loss) is not LogLikelihood or loss.cost or loss.label_weights:
-            what = f"the bits of '{pipe.name}'"
-            reason = "chains of bits know no tags and no costs of tags"
-            raise cant_train(loss, what, reason, "LogLikelihood without cost and label_weights")
+            raise cant_train(
+                loss,
+                what=f"the bits of '{pipe.name}'",
+                reason="chains of bits know no tags and no costs of tags",
+                fitting="LogLikelihood without cost and label_weights",
+            )
 
 
 _BITS = BitChains()
@@ -147,8 +150,12 @@ class CodesNode(ChainNode):
         if is_new:
             # A tag is not compared with itself
             apart = distances(self.code.matrix) + self.columns(0) * np.eye(n_states)
-            text = "Output codes: %d bits for %d tags, which differ in at least %d bits"
-            announcements.info(text, self.columns(0), n_states, int(apart.min()))
+            announcements.info(
+                "Output codes: %d bits for %d tags, which differ in at least %d bits",
+                self.columns(0),
+                n_states,
+                int(apart.min()),
+            )
 
     def forget(self, model: Model) -> None:
         """Remove the weights and the code."""
@@ -282,8 +289,10 @@ class CodesNode(ChainNode):
             units = self._read_neighbours(self._in_double(model, output))[0]
             return output._replace(scores=units - output.scores)
 
-        mixes, last = ([mix, mix], neighbours) if "cascade" in self.params else ([mix], None)
-        return Explained(MixedChain(mixes, names, last), self._of_tags(codes, exact_weights(model)), mixes)
+        reads_neighbours = "cascade" in self.params
+        mixes = [mix, mix] if reads_neighbours else [mix]
+        chain = MixedChain(mixes, names, neighbours if reads_neighbours else None)
+        return Explained(chain, self._of_tags(codes, exact_weights(model)), mixes)
 
     def token_terms(self, model: Model, outputs: tuple[Emissions, ...], docs: DocBatch) -> Optional[TokenTerms]:
         """The bits beside each token that a cascade reads: each has a term for each bit."""
@@ -323,8 +332,13 @@ def OutputCodes(
     """
     owner = "OutputCodes"
     check_emissions(owner, emissions)
-    must = f"one of {', '.join(KINDS)}, or a function from the tags to their bits"
-    checks.expect(callable(codes) or codes in KINDS, owner, "codes", codes, must)
+    checks.expect(
+        callable(codes) or codes in KINDS,
+        owner,
+        "codes",
+        codes,
+        f"one of {', '.join(KINDS)}, or a function from the tags to their bits",
+    )
     if "possible_states" in emissions.attrs:
         emissions.attrs["possible_states"] = True
     if "features" in emissions.attrs:

@@ -222,7 +222,6 @@ class Draws(Decoder):
         if known is not None:
             return known
         model = batch.parts.model
-        asked = batch.question.asked
         drawn = drawn_weights(model, batch.parts.name, self.n)
         nodes = [layer.attrs["node"].features(layer) for layer in model.layers]
         outputs = [_outputs_of(features, asked, slots, self.n) for features, slots in zip(nodes, drawn.layers)]

@@ -25,8 +25,11 @@ class Seeded:
     def begin(self, model: Model, initialization: Initialization, is_new: bool) -> None:
         """Announce the seed, and choose the best of several seeds for a new model."""
         if not self.names_states(model):
-            text = "%s: with hidden states the objective has more than one minimum: which is found is up to the seed, which is %d"
-            announcements.info(text, initialization.pipe.name, model.attrs["seed"])
+            announcements.info(
+                "%s: with hidden states the objective has more than one minimum: which is found is up to the seed, which is %d",
+                initialization.pipe.name,
+                model.attrs["seed"],
+            )
         if is_new and model.attrs["restarts"] > 1 and initialization.pipe.training.new_features is None:
             self._choose(model, initialization)
 

@@ -88,15 +88,14 @@ class SMO(DualOptimizer):
         *room, _ = pass_.room
         total = 0.0
         done = 0
-        order = pass_.order
         while True:
             arcs = Arcs(*(run.arrays[name] for name in Arcs._fields))
-            given = Exchange(order[done:], pass_.costs, run.slots, run.arrays["strength"], run.arrays["dual"])
+            given = Exchange(pass_.order[done:], pass_.costs, run.slots, run.arrays["strength"], run.arrays["dual"])
             loss, place, is_full = exchange(*room, arcs, given)
             if not is_full:
                 return total + loss, place if place < 0 else done + place
             # The kernel stops where a token has no room for another arc: double the room, and go on from there
-            total = total + loss
-            done = done + place
+            total += loss
+            done += place
             for name in ("arcs", "masses"):
                 run.arrays[name] = np.concatenate([run.arrays[name], np.zeros_like(run.arrays[name])], axis=1)

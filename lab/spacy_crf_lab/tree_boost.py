@@ -99,10 +99,12 @@ class TreeBoost(CRFOptimizer):
     def _corpus(self, objective: CorpusObjective, key: str) -> BoostedCorpus:
         found = [layer for layer in getattr(objective, "parts", [()])[-1] if isinstance(layer, BoostedCorpus)]
         if not found:
-            reason = (
-                "it goes on from earlier training, and trees for later texts alone would change what it has learned"
+            raise cant_train(
+                self,
+                what=f"the model of '{key}'",
+                reason="it goes on from earlier training, and trees for later texts alone would change what it has learned",
+                fitting="all texts, in a training from the beginning",
             )
-            raise cant_train(self, f"the model of '{key}'", reason, "all texts, in a training from the beginning")
         return found[0]
 
     def _round(
@@ -129,7 +131,7 @@ class TreeBoost(CRFOptimizer):
             if found < value:
                 run.weights = weights
                 run.forest = corpus.features.forest
-                run.iteration = run.iteration + 1
+                run.iteration += 1
                 return found, of_found
         corpus.set_trees(run.forest, before)
         run.stop_reason = f"round {run.iteration + 1} found no tree that lowers the loss"

@@ -59,7 +59,8 @@ class Forest(NamedTuple):
 
     def check(self, n_features: int, n_states: int) -> None:
         """Check loaded trees, which kernels trust. RAISES (ValueError): CRF509."""
-        n_nodes, n_leaves = (len(part) if isinstance(part, np.ndarray) else 0 for part in (self.feature, self.values))
+        n_nodes = len(self.feature) if isinstance(self.feature, np.ndarray) else 0
+        n_leaves = len(self.values) if isinstance(self.values, np.ndarray) else 0
         check_array("roots of the trees", self.roots, (2 * n_leaves - n_nodes,), np.int32)
         check_array("features of the trees", self.feature, (n_nodes,), np.int32)
         check_array("thresholds of the trees", self.threshold, (n_nodes,), np.float32)
@@ -103,7 +104,8 @@ class CompiledForest:
         self._first_leaf = before[forest.roots].astype(np.int32)
         tree = np.searchsorted(forest.roots, nodes, side="right") - 1
         # The leaves under the "no" of each node
-        first, behind = (before[place] - self._first_leaf[tree] for place in (nodes + 1, forest.yes[nodes]))
+        first = before[nodes + 1] - self._first_leaf[tree]
+        behind = before[forest.yes[nodes]] - self._first_leaf[tree]
         # A bit for each leaf: an answer "yes" rules out the leaves under "no"
         ones = (np.uint64(1) << (behind - first).astype(np.uint64)) - np.uint64(1)
         self._asked = tree.astype(np.int32), forest.threshold[nodes], ~(ones << first.astype(np.uint64))

@@ -36,7 +36,8 @@ class Tally:
         self.table = features.states
         self._compiled = features.compiled.templates["states"]
         self.n_pairs = np.zeros(self.table.n_weights)
-        self.level, self.parent = np.repeat([[0], [-1]], len(self.table.index), axis=1)
+        self.level = np.zeros(len(self.table.index), dtype=np.int64)
+        self.parent = np.full(len(self.table.index), -1)
 
     def blocks(self, corpus: Batches) -> Iterator[Block]:
         """The texts of a corpus, which also show how features back off."""

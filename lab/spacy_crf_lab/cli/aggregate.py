@@ -50,8 +50,13 @@ def aggregate_cli(
     docs = docs_of(data, nlp)
     present = {key for doc in docs for key in doc.spans}
     for key in keys:
-        must = f"a key of doc.spans in {data}, which has {known_names(sorted(present), key) or 'none'}"
-        checks.expect(key in present, OWNER, "--spans-key", key, must)
+        checks.expect(
+            key in present,
+            OWNER,
+            "--spans-key",
+            key,
+            f"a key of doc.spans in {data}, which has {known_names(sorted(present), key) or 'none'}",
+        )
     known = sorted({span.label_ for doc in docs for key in keys for span in doc.spans.get(key, ())})
     names = known if labels is None else [label.strip() for label in labels.split(",")]
     checks.labels("--labels", names, known)

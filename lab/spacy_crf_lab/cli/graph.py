@@ -76,14 +76,18 @@ def graph_cli(
     files = [path for path in (svg, output) if path is not None]
     for path in files:
         check_writable(path)
-    found = (getattr(each, "value", each) for each in (method, rule))
-    settings = dict(zip(("method", "rule"), found))
-    template = LearnedGraph(**settings, l1=l1, max_degree=max_degree)
+    template = LearnedGraph(
+        method=getattr(method, "value", method), rule=getattr(rule, "value", rule), l1=l1, max_degree=max_degree
+    )
     if numbers is None:
-        (edges, known), kind, unit = label_graph(data, lang, template), "label", "text"
+        edges, known = label_graph(data, lang, template)
+        kind = "label"
+        unit = "text"
         n = round(known.counts.sum())
     else:
-        (edges, known), kind, unit = number_graph(data, lang, template, numbers), "number", "token"
+        edges, known = number_graph(data, lang, template, numbers)
+        kind = "number"
+        unit = "token"
         n = len(known.values)
     columns = (kind, kind, f"{unit}s", "weight", "correlation", "partial")
     rows = [(*edge[:2], f"{edge.texts:,}", *(f"{number:.3f}" for number in edge[3:])) for edge in edges]

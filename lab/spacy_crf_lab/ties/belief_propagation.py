@@ -168,11 +168,12 @@ def _between(whole: Problem) -> Problem:
 
 def _add_inside(whole: Problem, d_chains: ChainScores, d_tables: Floats) -> None:
     """Add the derivative with respect to the tables of ties inside sentences, see `_between`."""
-    best_source, best_target = (whole.tables.argmax(axis=axis) for axis in (1, 2))
-    [inside], every = np.nonzero(whole.inside), np.arange(whole.n_labels)
-    of_source, of_target = (
-        whole.by_label(d_chains.emissions[ends[inside]]) / 2.0 for ends in (whole.source, whole.target)
-    )
+    best_source = whole.tables.argmax(axis=1)  # [K, L] the best label of the source for each label of the target
+    best_target = whole.tables.argmax(axis=2)  # [K, L]
+    inside = np.flatnonzero(whole.inside)
+    every = np.arange(whole.n_labels)
+    of_source = whole.by_label(d_chains.emissions[whole.source[inside]]) / 2.0  # [N, L]
+    of_target = whole.by_label(d_chains.emissions[whole.target[inside]]) / 2.0  # [N, L]
     for n, kind in enumerate(whole.kind[inside].tolist()):
         d_tables[kind, every, best_target[kind]] += of_source[n]
         d_tables[kind, best_source[kind], every] += of_target[n]

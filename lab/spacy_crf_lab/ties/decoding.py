@@ -117,7 +117,10 @@ class TiedDecoding(Decoding):
         kinds = type(pipe.loss).__mro__
         inference = self.model.attrs["node"].in_training().inference
         # The result that the loss needs from the inference; None for other losses
-        asked = next((question for kind in kinds for question, losses in _LOSSES.items() if kind in losses), None)
+        asked = next(
+            (question for kind in type(pipe.loss).__mro__ for question, losses in _LOSSES.items() if kind in losses),
+            None,
+        )
         answers = [_NOTHING, *sorted(inference.answers)]
         if asked not in answers:
             losses = [loss.__name__ for question in answers for loss in _LOSSES.get(question, ())]
@@ -340,10 +343,14 @@ class TiedDistribution:
     def _require(self, question: str, what: str) -> None:
         """Check that the inference supports a question. RAISES (ValueError): CRF366 if it does not."""
         if question not in self.structure.answers:
-            inference = self.structure.inference
-            name = self.main.decoding.annotation.name
-            fitting = ", ".join(that_answer(question)) or "nothing"
-            raise ValueError(Errors.CRF366.format(name=name, inference=inference.name, question=what, fitting=fitting))
+            raise ValueError(
+                Errors.CRF366.format(
+                    name=self.main.decoding.annotation.name,
+                    inference=self.structure.inference.name,
+                    question=what,
+                    fitting=", ".join(that_answer(question)) or "nothing",
+                )
+            )
 
 
 def bounds(pipe: CRFPipe, doc: Doc, *, keep_annotation: bool = False) -> tuple[float, float]:

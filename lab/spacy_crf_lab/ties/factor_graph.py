@@ -117,11 +117,11 @@ class FactorGraphNode(ChainNode):
         templates = list(dict.fromkeys(feature.template for feature in features))
         of_rows = np.array([templates.index(feature.template) for feature in features], dtype=np.int64)
         counts = np.array([count for *_, count in known], dtype=np.int64)
-        weights = model.get_param("tables")[mask]
+        weights = self.strength * model.get_param("tables")[mask]
         named = (templates, of_rows[row])
-        label_of = model.attrs["label_of"]
-        weights = self.strength * weights
-        return [Block("ties", weights, tuple(labels), row, features.__getitem__, counts, named, label_of)]
+        return [
+            Block("ties", weights, tuple(labels), row, features.__getitem__, counts, named, model.attrs["label_of"])
+        ]
 
     def shapes(self, model: Model, n_states: int) -> dict[str, tuple[int, ...]]:
         """Shapes of the parameters. RAISES (ValueError): CRF364 if the tables are too large."""
@@ -151,9 +151,12 @@ class FactorGraphNode(ChainNode):
     def check_optimizer(self, model: Model, optimizer: Optional[Optimizer], name: str) -> None:
         """RAISES (ValueError): CRF347 for associative ties and an optimizer without bounds."""
         if isinstance(optimizer, CRFOptimizer) and not isinstance(optimizer, LBFGS) and _has_bounds(model):
-            what = f"the associative ties of '{name}'"
-            reason = "their weights must not be negative"
-            raise cant_train(optimizer, what, reason, "LBFGS or Adam.v1")
+            raise cant_train(
+                optimizer,
+                what=f"the associative ties of '{name}'",
+                reason="their weights must not be negative",
+                fitting="LBFGS or Adam.v1",
+            )
 
     def nonnegative(self, model: Model) -> SharedScores:
         """Masks of the weights that must not be negative: those of associative ties."""

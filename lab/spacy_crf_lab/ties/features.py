@@ -119,8 +119,13 @@ class SharedFeatures(ItemReader):
         self._features = FeatureSet(templates)
         for template in self._features.templates:
             possible = all(part.attribute in OF_WORDS for part in template.parts)
-            must = "templates of attributes that words have by themselves, such as lower, shape or suffix3"
-            checks.expect(possible, owner, NAME, str(template), must)
+            checks.expect(
+                possible,
+                owner,
+                NAME,
+                str(template),
+                "templates of attributes that words have by themselves, such as lower, shape or suffix3",
+            )
         self._compiled: Optional[CompiledTemplates] = None
 
     def __getstate__(self) -> dict[str, object]:
@@ -136,7 +141,8 @@ class SharedFeatures(ItemReader):
         docs = DocBatch.of(docs)
         none = np.zeros(0, dtype=np.int64)
         pairs = [template.find(docs) for template in self.ties.values()] if len(docs.words) else []
-        source, target = (np.concatenate([none, *(each[side] for each in pairs)]) for side in range(2))
+        source = np.concatenate([none, *(each.source for each in pairs)])
+        target = np.concatenate([none, *(each.target for each in pairs)])
         ends = np.append(source, target), np.append(target, source)
         compiled = self._compiler(names is not None)
         columns = compiled.reader.read(docs)
@@ -182,8 +188,13 @@ def share(owner: str, emissions: Any, ties: dict[str, TieTemplate], given: objec
     templates = TEMPLATES if given is True else checks.listed(owner, NAME, given, "templates, or true or false")
     checks.expect(templates and ties, owner, NAME, given, "false where there are no cliques, else true or templates")
     store = emissions.attrs.get("features")
-    must = "false: the emissions have no features. Take spacy_crf.SparseEmissions.v1 or HashedEmissions.v1"
-    checks.expect(store is not None, owner, NAME, given, must)
+    checks.expect(
+        store is not None,
+        owner,
+        NAME,
+        given,
+        "false: the emissions have no features. Take spacy_crf.SparseEmissions.v1 or HashedEmissions.v1",
+    )
     source = SharedFeatures(owner, ties, templates)
     feature_set = store.feature_set.with_stage([f"fn:{NAME}[0]"])
     feature_set.functions = Functions({**feature_set.functions, NAME: source})

@@ -212,9 +212,8 @@ class Gibbs(Inference):
 def _are_unlike(part: Problem, walks: list[States]) -> bool:
     """Whether the labels of tied tokens in one walk differ from those in all walks by more than chance explains."""
     tied = np.unique([part.source, part.target])
-    (shortest, n_drawn) = (min(map(len, walks)), sum(map(len, walks)))
-    if shortest < 2:
+    if min(map(len, walks)) < 2:
         return False
     labels = np.arange(part.n_labels)
     often = np.stack([(part.label_of[drawn[:, tied]][:, :, np.newaxis] == labels).mean(axis=0) for drawn in walks])
-    return bool(abs(often - often.mean(axis=0)).max() > _UNLIKE / np.sqrt(n_drawn))
+    return bool(abs(often - often.mean(axis=0)).max() > _UNLIKE / np.sqrt(sum(map(len, walks))))

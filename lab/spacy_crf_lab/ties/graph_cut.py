@@ -67,7 +67,8 @@ class GraphCut(BestLabelling):
                 further = of_start.copy()
                 kernels.expand(graph, further, 1, False)
                 moving.update(component[further != of_start].tolist())
-        self.n_asked, self.n_unsettled = self.n_asked + len(problem.firsts), self.n_unsettled + len(moving)
+        self.n_asked += len(problem.firsts)
+        self.n_unsettled += len(moving)
         states = np.stack([scores.states(of_start) for of_start in labels])
         lost = graph.own.max(axis=1, initial=-np.inf) == -np.inf
         best = problem.score(states).argmax(axis=0)[component]

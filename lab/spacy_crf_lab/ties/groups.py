@@ -51,8 +51,13 @@ class GroupTemplate(TieTemplate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        must = 'other edges, or "group" with associative = true'
-        checks.expect(self.edges != "group" or self.associative, self.owner, "edges", self.edges, must)
+        checks.expect(
+            self.edges != "group" or self.associative,
+            self.owner,
+            "edges",
+            self.edges,
+            'other edges, or "group" with associative = true',
+        )
 
     def places(self, docs: DocBatch) -> Places:
         """Find the places, and the keys of their groups."""
@@ -119,8 +124,11 @@ class GroupTemplate(TieTemplate):
         for doc, begin in zip(docs, docs.bounds.tolist()):
             for span, key in read(doc):
                 if not 0 <= span.start < span.end <= len(doc):
-                    where = f"{span.start} to {span.end}"
-                    raise ValueError(Errors.CRF369.format(owner=self.owner, span=where, text=doc.text[:40], n=len(doc)))
+                    raise ValueError(
+                        Errors.CRF369.format(
+                            owner=self.owner, span=f"{span.start} to {span.end}", text=doc.text[:40], n=len(doc)
+                        )
+                    )
                 if key is not None:
                     rows.append((begin + span.start, key, span.end - span.start))
         return Places.of(rows)
@@ -267,9 +275,8 @@ def spans_of(owner: str, doc: Doc, key: str) -> list[Span]:
 
 def _runs(usable: NDArray[np.bool_], starts: NDArray[np.int64]) -> NDArray[np.int64]:
     """Lengths of the runs of usable tokens, within sentences, from each token on: int64[T]."""
-    stops = ~usable
     n_tokens = len(usable)
-    ends = np.where(stops, np.arange(n_tokens), n_tokens)
+    ends = np.where(usable, n_tokens, np.arange(n_tokens))
     last = np.repeat(starts[1:], np.diff(starts))  # the end of the sentence
     next_stop = np.minimum.accumulate(ends[::-1])[::-1]
     return np.maximum(np.minimum(next_stop, last) - np.arange(n_tokens), 0)

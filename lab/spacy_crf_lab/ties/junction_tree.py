@@ -214,11 +214,15 @@ class JunctionTree(Inference):
         while fewest < n:
             half = (fewest + n) // 2
             fewest, n = (fewest, half) if self.fits(without(half)) else (half + 1, n)
-        self.n_dropped, self.n_ties = self.n_dropped + n, self.n_ties + len(order)
+        self.n_dropped += n
+        self.n_ties += len(order)
         if not self._has_warned:
             self._has_warned = True
-            lost = f"{float(information[order[:n]].sum()):.3g}"
-            announcements.warning(Warnings.CRFW371.format(n=n, ties=len(order), most=self.max_table, information=lost))
+            announcements.warning(
+                Warnings.CRFW371.format(
+                    n=n, ties=len(order), most=self.max_table, information=f"{float(information[order[:n]].sum()):.3g}"
+                )
+            )
         return without(n)
 
     def sums_up(self, problem: Problem, asked: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -275,7 +279,8 @@ def _plan(graph: kernels.Graph, order: kernels.Order, kept: bool) -> kernels.Tre
     sizes = np.diff(graph.bounds)
     of_rest = np.append(sizes[rest[: starts[n]]], 1)  # the last variables may have no neighbours left
     rows = np.where(starts[1:] > starts[:-1], np.multiply.reduceat(of_rest, starts[:-1]), 1)
-    tables, messages = (np.append(0, np.cumsum(numbers)) for numbers in (rows * sizes[variables], rows))
+    tables = np.append(0, np.cumsum(rows * sizes[variables]))
+    messages = np.append(0, np.cumsum(rows))
     if not kept:
         tables = np.append(np.zeros(n, dtype=np.int64), np.diff(tables).max(initial=0))
     # A tie is multiplied into the table of the end that is eliminated first

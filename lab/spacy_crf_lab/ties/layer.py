@@ -146,8 +146,8 @@ def find_ties(model: Model, docs: list[Doc]) -> Ties:
     kinds, kind = np.unique(every, axis=0, return_inverse=True)
     kind = kind.reshape(-1).astype(np.int32)
     kinds = kinds.astype(np.int32)
-    members, sizes = (np.concatenate([each[part] for each in found]) for part in range(2))
-    members = members.astype(np.int32)
+    members = np.concatenate([of_template for of_template, _, _ in found]).astype(np.int32)
+    sizes = np.concatenate([of_template for _, of_template, _ in found])
     is_pair = sizes == 2
     of_pairs = np.repeat(is_pair, sizes)
     starts = np.append(0, np.cumsum(sizes[~is_pair])).astype(np.int64)

@@ -90,7 +90,7 @@ class _Rows(NamedTuple):
     value: Floats  # [N]
 
     def matrix(self, n_columns: int) -> Any:
-        sparse = _scipy()[0]
+        sparse, _ = _scipy()
         n_rows = int(self.row.max(initial=-1)) + 1
         return sparse.csr_array((self.value, (self.row, self.column)), shape=(n_rows, n_columns))
 
@@ -117,7 +117,8 @@ class _Agreed(NamedTuple):
 def _solve(graph: Agreeing, label_of: NDArray[np.int64], integer: bool) -> tuple[Floats, float]:
     """The shares of tags at tokens (float64[V, K]), and the value of the program. label_of (int64[K]): The label of each tag."""
     _, optimize = _scipy()
-    (n_tokens, n_labels), tables = graph.own.shape, graph.tables
+    n_tokens, n_labels = graph.own.shape
+    tables = graph.tables
     n_own = n_tokens * n_labels
     equal = np.eye(n_labels, dtype=bool)
     # Tables that only reward equal labels need K variables in place of K²

@@ -37,7 +37,8 @@ class ToldChains(NamedTuple):
         """Read the labels that the annotation (bool[T, S]) leaves."""
         allowed = _labels(clamp, np.asarray(scores.label_of), scores.tables.shape[1])
         gold = np.where(allowed.sum(axis=1) == 1, allowed.argmax(axis=1), -1)
-        by_target, by_source = (np.flatnonzero(gold[ends] >= 0) for ends in (scores.ties.target, scores.ties.source))
+        by_target = np.flatnonzero(gold[scores.ties.target] >= 0)
+        by_source = np.flatnonzero(gold[scores.ties.source] >= 0)
         return cls(scores, scores.ties.sums(scores.tables), by_target, by_source, gold)
 
     @property
@@ -140,9 +141,12 @@ def own_terms(loss: LocalLoss) -> Callable:
     for kind, terms in ((BesagPseudoLikelihood, besag), (Piecewise, piecewise)):
         if isinstance(loss, kind):
             return terms
-    reason = "it would sum up a graph for each token"
-    fitting = "SentenceLikelihood or BesagPseudoLikelihood"
-    raise cant_train(loss, "ties between tokens", reason, fitting)
+    raise cant_train(
+        loss,
+        what="ties between tokens",
+        reason="it would sum up a graph for each token",
+        fitting="SentenceLikelihood or BesagPseudoLikelihood",
+    )
 
 
 # Of sentences with ties inside them. Larger tables than those of 27 states and two open ties would take hundreds of times as long
@@ -192,6 +196,5 @@ def _summed_over(scores: TiedScores) -> NDArray[np.bool_]:
         tied: Any = work.tied
         fits = SENTENCES.sums_up(tied, np.ones(len(tied.firsts), dtype=bool))
         tell_wide(tied.of_ties, fits, "SentenceLikelihood")
-        wide = work.tied_sequences[~fits]
-        inside &= ~np.isin(sequences[0], wide)
+        inside &= ~np.isin(sequences[0], work.tied_sequences[~fits])  # those that are too wide
     return inside

@@ -54,8 +54,9 @@ class PriceSearch:
         self.problem = problem
         self.parts = _parts(problem)
         self._prices = np.zeros((2 * n_ties, problem.n_labels)) if prices is None else prices.copy()
-        scratch: Any = np.empty((3, *self.parts.own.shape))
-        self._rows, self._near, self._far = scratch
+        self._rows = np.empty(self.parts.own.shape)
+        self._near = np.empty(self.parts.own.shape)
+        self._far = np.empty(self.parts.own.shape)
         self._of_chains = np.zeros(n_chains)
         self._of_ties = np.zeros(n_ties)
         self._states = np.zeros(len(self._rows), dtype=np.int32)  # the latest labelling

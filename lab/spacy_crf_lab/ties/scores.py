@@ -40,8 +40,7 @@ class Ties(NamedTuple):
     @classmethod
     def none(cls) -> "Ties":
         """No ties."""
-        source, target, kind = np.zeros((3, 0), dtype=np.int32)
-        return cls(source, target, kind, np.zeros((0, 0), dtype=np.int32), np.zeros(0, dtype=bool))
+        return cls(_NONE, _NONE, _NONE, np.zeros((0, 0), dtype=np.int32), np.zeros(0, dtype=bool))
 
     def among(self, kept: arrays.Tokens, n_tokens: int) -> "Ties":
         """Ties whose ends are both kept (int64[T'] or a slice, of so many tokens), by their places among the kept tokens."""
@@ -104,8 +103,7 @@ def some_groups(ties: Any, which: NDArray[np.bool_]) -> Any:
     sizes = np.diff(ties.group_starts)
     starts = np.append(0, np.cumsum(sizes[which])).astype(np.int64)
     members = ties.members[np.repeat(which, sizes)]
-    kind = ties.group_kind[which]
-    return ties._replace(members=members, group_starts=starts, group_kind=kind)
+    return ties._replace(members=members, group_starts=starts, group_kind=ties.group_kind[which])
 
 
 def shared_labels(labels: NDArray, ties: Any) -> NDArray:
@@ -376,7 +374,6 @@ class TiedWork(Work[TiedScores]):
         ties = self.scores.ties
         if ties.is_empty:
             return None
-        chains = self.possible
         component = np.empty(int(self._is_tied.sum()), dtype=np.int64)
         of_ends = (np.cumsum(self._is_tied) - 1)[self._of_ends]
         kernels.connect(*of_ends, component)
@@ -386,7 +383,7 @@ class TiedWork(Work[TiedScores]):
         # By component, source and target
         order = np.lexsort((*ends[::-1], component[of_ends[0, : len(ties.source)]]))
         return Problem(
-            chains=chains,
+            chains=self.possible,
             component=component,
             firsts=np.unique(component, return_index=True)[1],
             source=ends[0, order],

@@ -99,8 +99,7 @@ class TiedChains(Structure[TiedScores]):
             work.scores.ties.by_feature(found.tables, out.tables)
             arrays.add(out.chains, found.chains, work.tied_tokens)
         if len(work.free_sequences):
-            of_free = weights[work.free_sequences]
-            log_z[work.free_sequences], free = self.chain.expectations(work.free, weights=of_free)
+            log_z[work.free_sequences], free = self.chain.expectations(work.free, weights=weights[work.free_sequences])
             arrays.add(out.chains, free, work.free_tokens)
         return log_z
 
@@ -161,7 +160,8 @@ class TiedChains(Structure[TiedScores]):
         states = np.asarray(states)
         labels = np.where(states >= 0, np.asarray(work.scores.label_of)[states], -1)
         shared = shared_labels(labels, ties)
-        [known], [agreed] = np.nonzero((labels[ties.source] >= 0) & (labels[ties.target] >= 0)), np.nonzero(shared >= 0)
+        known = np.flatnonzero((labels[ties.source] >= 0) & (labels[ties.target] >= 0))
+        agreed = np.flatnonzero(shared >= 0)
         source = ties.source[known]
         target = ties.target[known]
         first = np.append(source, ties.members[ties.group_starts[:-1][agreed]])
@@ -244,7 +244,8 @@ class TiedChains(Structure[TiedScores]):
         if self.exact:
             exact = free + float(self.inference.log_partition(work.tied).sum())
             return exact, exact
-        lower, upper = (method.log_partition(work.tied) for method in (_LOWER, _UPPER))
+        lower = _LOWER.log_partition(work.tied)
+        upper = _UPPER.log_partition(work.tied)
         return free + float(lower.sum()), free + float(upper.sum())
 
     # ------------------------------------------------------------------------------------- approximated by chains

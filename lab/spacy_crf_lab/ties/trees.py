@@ -93,7 +93,8 @@ class Trees(NamedTuple):
         smallest finite scores are (float64[T])."""
         n, size = self.own.shape
         scaled = aligned((n, _padded(size)))
-        (shift, spread) = np.zeros((2, n))
+        shift = np.zeros(n)
+        spread = np.zeros(n)
         chain_kernels.scale(np.ascontiguousarray(self.own), np.zeros(0, dtype=np.int64), scaled, shift, spread)
         return scaled, shift, spread
 
