@@ -135,7 +135,7 @@ class BeamSearch(Structure):
             path.states[tokens], path.scores[lost] = self.exhaustive.best(part)
         return path
 
-    def rank(self, work: Any, states: States, scores: Floats) -> int:
+    def rank(self, work: Work, states: States, scores: Floats) -> int:
         """The n best labellings of a sequence, see `Structure.rank`; of all labellings where the beam finds none."""
         found = 0
         if not self.beam.keeps_all(work.n_prefixes):

@@ -139,7 +139,7 @@ class LastDirection:
         """The memory as a file holds it."""
         return [self.direction, self.share, self.descent, self.scale, self.is_plain]
 
-    def from_msg(self, msg: list[Any], n: int) -> None:
+    def from_msg(self, msg: tuple[Optional[Floats], float, float, Optional[Floats], bool], n: int) -> None:
         """Take over what `to_msg` returned, for n weights."""
         direction, share, descent, scale, is_plain = msg
         self.share = float(share)

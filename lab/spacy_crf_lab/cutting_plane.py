@@ -59,7 +59,8 @@ class CuttingPlane(CRFOptimizer):
     planes: int = setting(100, checks.count, fixed=True, least=3, most=10_000)
     iterations_per_step: int = setting(10, checks.count)
 
-    def check_fit(self, pipe: Any) -> None:
+    def check_fit(self, pipe: CRFPipe) -> None:
+        """RAISES (ValueError): CRF347 for a loss that it does not train with, and for hidden states."""
         super().check_fit(pipe)
         expect_known_states(self, pipe)
 
@@ -190,7 +191,7 @@ class Planes:
         """The planes as a file holds them."""
         return [self.slopes, self.offsets, self.shares, self.idle, self.products, self.bound]
 
-    def from_msg(self, msg: list[Any], n: int) -> None:
+    def from_msg(self, msg: tuple[list[Floats], Floats, Floats, Floats, Floats, float], n: int) -> None:
         """Take over what `to_msg` returned, for n weights."""
         slopes, offsets, shares, idle, products, bound = msg
         self.slopes = [of_file("a plane", each, np.float64, (n,)) for each in slopes]

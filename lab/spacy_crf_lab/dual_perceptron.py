@@ -18,10 +18,11 @@ from thinc.api import Model
 from spacy_crf import checks
 from spacy_crf.arrays import of_file
 from spacy_crf.errors import cant_train
-from spacy_crf.losses.clamped import MaxMargin, Perceptron
+from spacy_crf.losses.clamped import LabelledLoss, MaxMargin, Perceptron
 from spacy_crf.models.emissions import Emissions
 from spacy_crf.models.linear_chain import ChainNode
 from spacy_crf.models.node import unset
+from spacy_crf.models.objective import CorpusObjective
 from spacy_crf.models.structure import StructureNode
 from spacy_crf.models.weights import checksum
 from spacy_crf.optimizers.objective import CRFOptimizer, setting
@@ -51,6 +52,7 @@ class Sequences(NamedTuple):
 
     @property
     def node(self) -> StructureNode:
+        """The node of the model."""
         return self.model.attrs["node"]
 
     @property
@@ -76,7 +78,8 @@ class DualRun:
     iteration: int = 0  # epochs
     stop_reason: Optional[str] = None  # it never ends
 
-    def to_msg(self) -> list[Any]:
+    def to_msg(self) -> list[object]:
+        """The run as a file holds it."""
         return [self.signature, self.values, self.drifts, self.count, self.iteration]
 
 
@@ -104,7 +107,7 @@ class DualPerceptron(CRFOptimizer):
         super().__post_init__()
         self.averages = {} if self.use_averages else None
 
-    def step(self, objective: Any, *, key: str) -> float:
+    def step(self, objective: CorpusObjective, *, key: str) -> float:
         """RAISES (ValueError): CRF347 for models without a kernel, or with rules in training; CRF020 for too small a budget."""
         sequences = self._sequences(objective, key)
         run = self._run_of(sequences, key)
@@ -125,8 +128,12 @@ class DualPerceptron(CRFOptimizer):
         parts: Any = getattr(objective, "parts", (None, None, []))
         model, loss, layers = parts
         if len(layers) != 1 or not isinstance(layers[0], KernelCorpus) or type(model.attrs["node"]) not in _CHAINS:
-            reason = "it learns chains of KernelEmissions, and begins anew where training goes on"
-            raise cant_train(self, f"the model of '{key}'", reason, fitting)
+            raise cant_train(
+                self,
+                what=f"the model of '{key}'",
+                reason="it learns chains of KernelEmissions, and begins anew where training goes on",
+                fitting=fitting,
+            )
         clamps, weights, others = zip(*map(objective.annotation, range(objective.n_batches)))
         if any(other is not None for other in others):
             raise cant_train(self, f"the rules or soft labels of '{key}'", "it ignores them", fitting)

@@ -154,6 +154,7 @@ class SharesObjective:
         self._model.set_param("shares", shares)
 
     def evaluate(self, weights: Floats) -> tuple[float, Floats]:
+        """Loss of the texts at weights of the experts (float64[k]), and its gradient (float64[k])."""
         node = self._model.attrs["node"]
         loss = LogLikelihood()
         value = 0.0

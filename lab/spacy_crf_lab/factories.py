@@ -69,7 +69,7 @@ def make_crf_scorer(
     """Construct a CRFScorer: each token, sentence or text gets a number, such as a price, a duration or the intensity of a
     sentiment. Numbers that a Doc has already are kept, and the others are those that fit to them.
 
-    model (Model[List[Doc], Any]): The distribution of the numbers of Docs: `spacy_crf_lab.GaussianChain.v1`.
+    model (Model): The distribution of the numbers of Docs: `spacy_crf_lab.GaussianChain.v1`.
     loss (Loss): `spacy_crf.LogLikelihood.v1`.
     attribute (str): Name of the extension that holds the number, which is registered with None by default if it is not there.
     unit (str): What has a number: "token" (`token._.NAME`), "sent" (`sent._.NAME`) or "doc" (`doc._.NAME`).

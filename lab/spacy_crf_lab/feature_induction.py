@@ -139,7 +139,8 @@ class InductionRun:
     stop_reason: Optional[str] = None
     candidates: Any = None  # not saved
 
-    def to_msg(self) -> dict[str, Any]:
+    def to_msg(self) -> dict[str, object]:
+        """The run as a file holds it, without the candidates."""
         return {**vars(self), "inner": self.inner.to_bytes(), "candidates": None}
 
     def continues(self, objective: TiedObjective) -> bool:

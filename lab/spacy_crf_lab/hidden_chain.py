@@ -22,7 +22,7 @@ from spacy_crf import arrays, checks
 from spacy_crf.features.doc_batch import SENT, TOKEN, DocBatch
 from spacy_crf.inference.linear_chain import LinearChain
 from spacy_crf.inference.scaling import ChainWork
-from spacy_crf.inference.structure import Structure
+from spacy_crf.inference.structure import ScoresOrWork, Structure
 from spacy_crf.models.emissions import Emissions
 from spacy_crf.models.node import Batches
 from spacy_crf.models.structure import SharedScores, StructureNode, build
@@ -394,5 +394,5 @@ def HiddenChain(
         "seed": checks.count(owner, "seed", seed, least=0, most=checks.ANY),
         "restarts": checks.count(owner, "restarts", restarts, most=1000),
     }
-    settings: dict[str, Any] = {"hidden": hidden, "shared": shared, "unit": unit, **begins}
+    settings = {"hidden": hidden, "shared": shared, "unit": unit, **begins}
     return build("hidden_chain", HiddenNode(hidden, shared, unit), {"emissions": emissions}, **settings)

@@ -25,6 +25,7 @@ from spacy_crf.models.emissions import EmissionFeatures, SparseEmissions
 from spacy_crf.models.higher_order import HigherOrderNode
 from spacy_crf.models.linear_chain import ChainNode
 from spacy_crf.models.node import Batches
+from spacy_crf.models.objective import CorpusObjective
 from spacy_crf.models.structure import build
 from spacy_crf.optimizers.objective import CRFOptimizer
 from spacy_crf.pipeline.prediction import CRFPipe
@@ -150,12 +151,16 @@ class Counting(CRFOptimizer):
     """The optimizer of models whose weights follow from counts, such as `spacy_crf_lab.HMM.v1`: the initialization counts, so
     there is a single step, which changes nothing."""
 
-    def check_fit(self, pipe: Any) -> None:
+    def check_fit(self, pipe: CRFPipe) -> None:
+        """RAISES (ValueError): CRF347 for a model whose weights do not follow from counts."""
         super().check_fit(pipe)
         if pipe.model.attrs["node"].counts is None:
-            what = f"{pipe.model.name} of '{pipe.name}'"
-            reason = "its weights do not follow from counts"
-            raise cant_train(self, what, reason, "spacy_crf.LBFGS.v1")
+            raise cant_train(
+                self,
+                what=f"{pipe.model.name} of '{pipe.name}'",
+                reason="its weights do not follow from counts",
+                fitting="spacy_crf.LBFGS.v1",
+            )
         pipe.told.add(Warnings.CRFW465)  # who takes this optimizer knows that update changes nothing
 
     def step(self, objective: CorpusObjective, *, key: str) -> float:

@@ -12,7 +12,7 @@ Lafferty, McCallum & Pereira 2001, algorithm S), with several improved iterative
 import math
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, ClassVar, Optional, Union
+from typing import ClassVar, Optional, Union
 
 import numpy as np
 
@@ -45,7 +45,8 @@ class GIS(BatchOptimizer):
     losses: ClassVar = (LogLikelihood, SoftmaxMargin)
     masses: ClassVar[int] = 1
 
-    def check_fit(self, pipe: Any) -> None:
+    def check_fit(self, pipe: CRFPipe) -> None:
+        """RAISES (ValueError): CRF347 for a loss that it does not train with, and for hidden states."""
         super().check_fit(pipe)
         expect_known_states(self, pipe)
 
@@ -178,7 +179,7 @@ class Masses:
         """The memory as a file holds it."""
         return [self.masses, self.shares, self.observed]
 
-    def from_msg(self, msg: list[Any], n: int) -> None:
+    def from_msg(self, msg: tuple[Floats, list[list[Floats]], Floats], n: int) -> None:
         """Take over what `to_msg` returned, for n weights."""
         masses, shares, observed = msg
         self.masses = of_file("the masses", masses, np.float64, (None,))

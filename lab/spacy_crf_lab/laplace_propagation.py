@@ -83,7 +83,8 @@ class PropagationRun:
     stop_reason: Optional[str] = None
     is_near_minimum: bool = True
 
-    def to_msg(self) -> dict[str, Any]:
+    def to_msg(self) -> dict[str, object]:
+        """The run as a file holds it."""
         return {**vars(self), "sites": list(self.sites)}
 
 

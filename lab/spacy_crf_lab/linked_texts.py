@@ -40,7 +40,8 @@ class LinkedTextsNode(TextNode, FactorGraphNode):
     decoding = LinkedDecoding
     group_of = staticmethod(group_of)
 
-    def join(self, outputs: tuple[Any, ...], shared: SharedScores) -> TiedScores:
+    def join(self, outputs: tuple, shared: SharedScores) -> TiedScores:
+        """The potentials of linked texts, see `FactorGraphNode.join`."""
         return FactorGraphNode.join(self, outputs, shared)
 
     def explained(self, model: Model) -> Explained:

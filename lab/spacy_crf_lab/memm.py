@@ -147,9 +147,12 @@ class ChecksLoss:
     def check_fit(self, pipe: CRFPipe) -> None:
         """RAISES (ValueError): CRF347 if the loss of the component is no sum over choices."""
         if not isinstance(pipe.loss, ClampedLoss) or not pipe.loss.smooth:
-            what = f"the choices of '{pipe.name}'"
-            reason = "it is no sum over choices that are normalised one by one"
-            raise cant_train(pipe.loss, what, reason, "LogLikelihood or SoftmaxMargin")
+            raise cant_train(
+                pipe.loss,
+                what=f"the choices of '{pipe.name}'",
+                reason="it is no sum over choices that are normalised one by one",
+                fitting="LogLikelihood or SoftmaxMargin",
+            )
 
 
 class MEMMDecoding(ChecksLoss, Decoding):

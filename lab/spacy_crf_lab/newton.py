@@ -2,7 +2,7 @@
 derivatives (Nocedal & Wright 2006, algorithm 7.1)."""
 
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Optional
 
 import numpy as np
 
@@ -108,6 +108,6 @@ class LastGain:
         """The memory as a file holds it."""
         return self.ratio
 
-    def from_msg(self, msg: Any, n: int) -> None:
+    def from_msg(self, msg: float, n: int) -> None:
         """Take over what `to_msg` returned."""
         self.ratio = checks.number("the memory", "ratio", msg)

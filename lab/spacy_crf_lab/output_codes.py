@@ -91,7 +91,7 @@ class CodesNode(ChainNode):
         self.coder = coder
         self.decode = decode
         self.params = (*StructureNode.params, "cascade") if cascade else StructureNode.params
-        self._asked: tuple[Any, ...] = ()  # the tags, their labels, and the code of the first tags if it was learned
+        self._asked: tuple = ()  # the tags, their labels, and the code of the first tags if it was learned
         self._code: Optional[Code] = None  # the code of the tags, once it is needed
         self._learned: list[str] = []  # the tags of the learned code
         self._product: Optional[tuple] = None  # see `_product_of`; threads may be reading it

@@ -8,12 +8,12 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 from spacy.tokens import Doc
+from spacy_crf.models.architecture import SharedScores
 from thinc.api import Model
 
 from spacy_crf import checks
 from spacy_crf.features.doc_batch import DocBatch
 from spacy_crf.inference.structure import Structure
-from spacy_crf.models.architecture import SharedScores
 from spacy_crf.models.emissions import Emissions
 from spacy_crf.models.node import check_array, check_equal
 from spacy_crf.models.sparse import SparseFeatures, SparseNode
@@ -118,7 +118,7 @@ class Slots(NamedTuple):
 class DrawnWeights(NamedTuple):
     """D weight vectors drawn from the posterior of a model."""
 
-    scorers: list[Any]  # of the layers, which are others as soon as the weights are
+    scorers: list[object]  # of the layers, which are others as soon as the weights are
     precision: NDArray[np.float32]
     layers: list[dict[str, "Slots"]]  # for each layer by table
     shared: list[SharedScores]  # the shared potentials by each draw
@@ -224,7 +224,9 @@ class Draws(Decoder):
         model = batch.parts.model
         drawn = drawn_weights(model, batch.parts.name, self.n)
         nodes = [layer.attrs["node"].features(layer) for layer in model.layers]
-        outputs = [_outputs_of(features, asked, slots, self.n) for features, slots in zip(nodes, drawn.layers)]
+        outputs = [
+            _outputs_of(features, batch.question.asked, slots, self.n) for features, slots in zip(nodes, drawn.layers)
+        ]
         found = []
         for shared, *of_draw in zip(drawn.shared, *outputs):
             found.append(batch.question.restricted(model.attrs["node"].join(tuple(of_draw), shared)))

@@ -1,7 +1,6 @@
 """Models whose objective has more than one minimum: a seed decides which one training finds, or the best of several seeds."""
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from thinc.api import Model
@@ -19,7 +18,7 @@ _L2 = 0.1  # if the optimizer has no l2
 class Seeded:
     """Mixin for the nodes of such models. Attributes: "seed", and "restarts", the number of seeds to try."""
 
-    names_states: Any
+    names_states: Callable[[Model], bool]
     spread_out: Callable
 
     def begin(self, model: Model, initialization: Initialization, is_new: bool) -> None:

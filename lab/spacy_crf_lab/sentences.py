@@ -12,7 +12,8 @@ from .errors import Errors
 
 class SentenceDecoding(TextDecoding):
     @property
-    def token_attributes(self) -> Any:
+    def token_attributes(self) -> Sequence[str]:
+        """Attributes of tokens that other components set: the starts of sentences, if these have scores."""
         return ("sent_start",) if self.model.attrs["node"].unit == SENT else ()
 
     def check_docs(self, docs: list[Doc]) -> None:

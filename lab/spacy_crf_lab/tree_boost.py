@@ -40,7 +40,8 @@ class BoostRun:
     iteration: int = 0  # rounds
     stop_reason: Optional[str] = None
 
-    def to_msg(self) -> list[Any]:
+    def to_msg(self) -> list[object]:
+        """The run as a file holds it."""
         return [self.weights, [*self.forest], self.iteration]
 
 
@@ -72,9 +73,12 @@ class TreeBoost(CRFOptimizer):
         """RAISES (ValueError): CRF347 for a loss that it does not train with, and a model without trees."""
         super().check_fit(pipe)
         if not any(isinstance(part.attrs.get("node"), BoostedNode) for part in pipe.model.walk()):
-            what = f"the model of '{pipe.name}'"
-            reason = "it has no trees that could grow"
-            raise cant_train(self, what, reason, "spacy_crf.LBFGS.v1")
+            raise cant_train(
+                self,
+                what=f"the model of '{pipe.name}'",
+                reason="it has no trees that could grow",
+                fitting="spacy_crf.LBFGS.v1",
+            )
 
     def step(self, objective: CorpusObjective, *, key: str) -> float:
         """RAISES (ValueError): CRF347 if the model continues from earlier training."""

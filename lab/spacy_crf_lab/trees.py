@@ -1,6 +1,6 @@
 """Regression trees with a vector in each leaf: see `kernels.boosting`."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,8 +36,7 @@ class Forest(NamedTuple):
         """These trees, followed by other ones."""
         shift = np.int32(len(self.feature))
         moved = other._replace(roots=other.roots + shift, yes=np.where(other.yes >= 0, other.yes + shift, other.yes))
-        joined: Any = map(np.concatenate, zip(self, moved))
-        return Forest(*joined)
+        return Forest._make(map(np.concatenate, zip(self, moved)))
 
     def with_states(self, n_states: int) -> "Forest":
         """The trees with a score of 0 for new states, which are the last ones."""

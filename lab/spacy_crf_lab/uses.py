@@ -18,8 +18,12 @@ TINY = float(np.finfo(np.float64).tiny)
 def expect_known_states(optimizer: CRFOptimizer, pipe: CRFPipe) -> None:
     """RAISES (ValueError): CRF347 if the states of a component's model are hidden, for optimizers that need them."""
     if not pipe.model.attrs["node"].names_states(pipe.model):
-        reason = "it asks for the state of each token, and annotation only names tags"
-        raise cant_train(optimizer, f"the hidden states of '{pipe.name}'", reason, "LBFGS, SGD, AdaGrad or Adam.v1")
+        raise cant_train(
+            optimizer,
+            what=f"the hidden states of '{pipe.name}'",
+            reason="it asks for the state of each token, and annotation only names tags",
+            fitting="LBFGS, SGD, AdaGrad or Adam.v1",
+        )
 
 
 class Observed(LabelledLoss):

@@ -114,7 +114,6 @@ class TiedDecoding(Decoding):
 
     def check_fit(self, pipe: CRFPipe) -> None:
         """RAISES (ValueError): CRF361 for a loss that the inference can't train, CRF353 for groups, CRF362 for rules."""
-        kinds = type(pipe.loss).__mro__
         inference = self.model.attrs["node"].in_training().inference
         # The result that the loss needs from the inference; None for other losses
         asked = next(

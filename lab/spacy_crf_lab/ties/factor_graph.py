@@ -12,6 +12,7 @@ from thinc.api import Model, Optimizer
 from spacy_crf import checks
 from spacy_crf.errors import cant_train
 from spacy_crf.features.doc_batch import DocBatch
+from spacy_crf.inference.structure import Structure
 from spacy_crf.models.emissions import Emissions, check_emissions
 from spacy_crf.models.linear_chain import ChainNode
 from spacy_crf.models.named_weights import Block, Feature
@@ -145,6 +146,7 @@ class FactorGraphNode(ChainNode):
             of_chain = {name: np.zeros_like(mask) for name, mask in of_chain.items()}
         # The upper triangle alone, where [i, j] and [j, i] are one weight
         tables = ~symmetric | np.triu(np.ones(shape[1:], dtype=bool))
+        # Associative: the diagonal alone
         tables[ties.attrs["node"].associative(ties)] = np.eye(shape[1], dtype=bool)
         return {**of_chain, "tables": tables}
 
