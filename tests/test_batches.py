@@ -1,7 +1,6 @@
 """What a Doc gets does not depend on the other Docs of its batch, whatever these bring: annotation, rules that only they break,
 sentences, white space, nothing at all."""
 
-import logging
 from functools import cache
 
 import numpy as np
@@ -85,12 +84,6 @@ TRAINED = [ORDER]  # whose training finds the thresholds by which chains are pru
 TOGETHER = set()  # names of those that label the texts of a group together
 
 
-@pytest.fixture(autouse=True)
-def quiet(caplog):
-    """Docs that contradict themselves are warned about."""
-    caplog.set_level(logging.ERROR, logger="spacy.spacy_crf")
-
-
 @cache
 def make(name):
     """A pipeline with random weights."""
@@ -161,6 +154,7 @@ def found(doc):
     return decided, numbers
 
 
+@pytest.mark.usefixtures("quiet")
 @pytest.mark.parametrize("name", [*PIPELINES])
 @given(seed=st.integers(0, 10**9))
 @draws(4)

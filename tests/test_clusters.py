@@ -32,12 +32,11 @@ from spacy_crf.features.extractor import FeatureSet
 from spacy_crf.pipeline import saving
 
 from .test_features import freeze
-from .util import TAG_TEXTS, ner_examples, plain, tag_examples
+from .util import PEOPLE, TAG_TEXTS, ner_examples, plain, tag_examples
 
 PATHS = {"Rome": "00000000000000000000001", "paris": "0001", "0.0": "01101", "the": "1", "LOWER": "01100"}
 WORDS = WordClusters.of_words(PATHS.items(), digits=True)
 TEMPLATES = ["cluster6[-1..0]", "cluster[0]|lower[0]"]
-PEOPLE = "00\tbob\t9\n00\tZoe\t8\n010\tRome\t7\n010\tParis\t6\n010\tOslo\t5\n011\tquebec\t4\n1\t.\t3\n"
 
 
 def found(clusters, templates, words, padding=False):
@@ -323,13 +322,6 @@ def train(nlp, clusters=None, **initialize):
     nlp.initialize(lambda: examples, sgd=optimizer)
     nlp.update(examples, sgd=optimizer)
     return nlp
-
-
-@pytest.fixture
-def people(tmp_path):
-    path = tmp_path / "people.txt"
-    path.write_text(PEOPLE, encoding="utf8")
-    return path
 
 
 def scores(nlp, text="Zoe met BOB in quebec"):

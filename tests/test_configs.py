@@ -23,7 +23,7 @@ from spacy.util import load_config, load_model_from_config
 from spacy.vectors import Vectors
 from typer.testing import CliRunner
 
-from .util import NER_TEXTS, entities, ner_doc, plain
+from .util import NER_TEXTS, entities, ner_doc, plain, write_corpus
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -57,26 +57,6 @@ def unresolved(root):
     return wrong
 
 
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    """A .spacy file with entities, tags and labels of texts."""
-    return _write_corpus(tmp_path_factory.mktemp("corpus") / "tiny.spacy")
-
-
-def _write_corpus(path, copies=1):
-    nlp = spacy.blank("en")
-    docs = [ner_doc(nlp, text) for text in NER_TEXTS * copies]
-    for doc in docs:
-        doc.spans["sc"] = list(doc.ents)
-        doc.cats = {"NAMES": float(len(doc.ents) > 1), "OTHER": float(len(doc.ents) <= 1)}
-        for token in doc:
-            token.tag_ = "NNP" if token.ent_type else "PUNCT" if token.is_punct else "X"
-            token.pos_ = "PROPN" if token.ent_type else "PUNCT" if token.is_punct else "X"
-            token.set_morph("Number=Sing" if token.ent_type else None)
-    DocBin(docs=docs, store_user_data=True).to_disk(path)
-    return path
-
-
 def _write_vectors(path):
     """A pipeline with vectors of words."""
     nlp = spacy.blank("en")
@@ -93,13 +73,13 @@ def model(corpus, tmp_path_factory):
     return _train(ROOT / "configs" / "crf_ner.cfg", corpus, tmp_path_factory.mktemp("trained"))[1]
 
 
-def _overrides(corpus):
+def overrides_of(corpus):
     return {"paths.train": str(corpus), "paths.dev": str(corpus)}
 
 
 def _train(config_path, corpus, output=None, stdout=None, **overrides):
     overrides = {
-        **_overrides(corpus),
+        **overrides_of(corpus),
         "training.max_epochs": min(0, load_config(config_path)["training"]["max_epochs"]),
         "training.max_steps": 2,  # the loop takes one more
         "training.eval_frequency": 1,
@@ -128,7 +108,7 @@ def _shrink(config, pieces):
     config["initialize"]["components"]["transformer"] = {"piecer_loader": loader}
 
 
-def _annotation(nlp, docs):
+def annotation(nlp, docs):
     """What a pipeline says of Docs: their entities, and what else it writes."""
     docs = list(nlp.pipe(plain(doc) for doc in docs))
     spans = [[(span.start, span.end, span.label_) for span in doc.spans.get("sc", ())] for doc in docs]
@@ -156,9 +136,9 @@ def test_trains_three_steps_and_predicts_the_same_after_loading(path, corpus, tm
     docs = list(DocBin().from_disk(corpus).get_docs(nlp.vocab))
     loaded = spacy.load(saved)
     assert loaded.config["components"] == nlp.config["components"]
-    assert _annotation(loaded, docs) == _annotation(nlp, docs)
+    assert annotation(loaded, docs) == annotation(nlp, docs)
     again = load_model_from_config(loaded.config).from_bytes(loaded.to_bytes())
-    assert _annotation(again, docs) == _annotation(nlp, docs)
+    assert annotation(again, docs) == annotation(nlp, docs)
 
 
 def _kernels():
@@ -187,7 +167,7 @@ def _ready():
 def test_kernels_of_prediction_are_there_before_an_evaluation_is_timed(stem, corpus):
     for kernel in _kernels().values():
         kernel._reset_overloads()
-    nlp = init_nlp(load_config(ROOT / "configs" / f"{stem}.cfg", overrides=_overrides(corpus)))
+    nlp = init_nlp(load_config(ROOT / "configs" / f"{stem}.cfg", overrides=overrides_of(corpus)))
     config = nlp.config.interpolate()
     examples = list(registry.resolve(config["corpora"])["train"](nlp))
     nlp.update(examples, sgd=registry.resolve({"optimizer": config["training"]["optimizer"]})["optimizer"])
@@ -310,15 +290,15 @@ def test_an_interrupt_keeps_the_best_model(at, corpus, tmp_path, monkeypatch):
         _train(ROOT / "configs" / "crf_ner.cfg", corpus, tmp_path, **settings)
     best = spacy.load(tmp_path / "model-best")
     docs = list(DocBin().from_disk(corpus).get_docs(best.vocab))
-    assert [found for found, _ in _annotation(best, docs)] == [entities(doc) for doc in docs]
-    assert _annotation(spacy.load(tmp_path / "model-last"), docs)
+    assert [found for found, _ in annotation(best, docs)] == [entities(doc) for doc in docs]
+    assert annotation(spacy.load(tmp_path / "model-last"), docs)
 
 
 # --------------------------------------------------------------------------------------------------------- commands
 
 
 def test_debug_data(tmp_path):
-    corpus = _write_corpus(tmp_path / "large_enough.spacy", copies=20)
+    corpus = write_corpus(tmp_path / "large_enough.spacy", copies=20)
     output = _run("debug", "data", ROOT / "configs" / "crf_ner.cfg", "--paths.train", corpus, "--paths.dev", corpus)
     assert "Corpus is loadable" in output
 

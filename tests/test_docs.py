@@ -8,7 +8,6 @@ import another tool than the package needs (`OTHERS`) are run where it is instal
 
 import ast
 import configparser
-import os
 import re
 import subprocess
 from functools import cache
@@ -23,7 +22,6 @@ from spacy.util import registry
 from spacy_crf.errors import quietly
 
 from .reference_pages import entry_points
-from .warm_python import warm_python
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -40,15 +38,8 @@ _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 
-@pytest.fixture(scope="module")
-def environment():
-    """Of scripts."""
-    with warm_python() as path:
-        yield {**os.environ, "PATH": path}
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_code_blocks_run(page, environment, tmp_path, monkeypatch, capsys):
+def test_code_blocks_run(page, warm_environment, tmp_path, monkeypatch, capsys):
     for folder in ("assets", "configs"):
         (tmp_path / folder).symlink_to(ROOT / folder)
     monkeypatch.chdir(tmp_path)
@@ -65,7 +56,7 @@ def test_code_blocks_run(page, environment, tmp_path, monkeypatch, capsys):
         elif language == "ini":
             _check_config(block)
         elif language == "bash" and page.stem != "README":  # the README's set up environments and train for minutes
-            _run_script(block, tmp_path, environment)
+            _run_script(block, tmp_path, warm_environment)
     if missing:
         pytest.skip(f"{', '.join(missing)} is not installed; the other blocks have run")
 
@@ -182,8 +173,8 @@ def _check_config(block: str) -> None:
             assert not key.startswith("@") or registry.has(key[1:], value), f"[{section}] {key} = {value}"
 
 
-def _run_script(block: str, folder: Path, environment: dict[str, str]) -> None:
+def _run_script(block: str, folder: Path, warm_environment: dict[str, str]) -> None:
     done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", block], cwd=folder, env=environment, capture_output=True, text=True
+        ["bash", "-euo", "pipefail", "-c", block], cwd=folder, env=warm_environment, capture_output=True, text=True
     )
     assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"

@@ -10,7 +10,6 @@ from spacy_crf.cli import app
 from spacy_crf.cli.configs import FOLDER, RECIPES
 
 from . import test_configs
-from .test_configs import corpus  # noqa: F401  a fixture
 
 OPTIMIZED = [
     *((component, recipe) for component in ("crf_ner", "semicrf_ner") for recipe in ("fast", "accurate", "partial")),
@@ -61,7 +60,7 @@ def test_every_recipe_is_complete(component, recipe, tmp_path):
 
 
 @pytest.mark.parametrize("component, recipe", [pair for pair in ALL if pair not in FILES])
-def test_every_other_recipe_trains(component, recipe, corpus, tmp_path):  # noqa: F811
+def test_every_other_recipe_trains(component, recipe, corpus, tmp_path):
     path = write(tmp_path / "my.cfg", component, recipe)
     test_configs.test_trains_three_steps_and_predicts_the_same_after_loading(path, corpus, tmp_path)
 

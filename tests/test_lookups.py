@@ -16,7 +16,6 @@ from spacy_crf.features import clusters as module
 from spacy_crf.features.clusters import WordClusters, write_clusters
 
 from . import test_configs
-from .test_configs import corpus  # noqa: F401  a fixture
 from .util import NER_TEXTS, ner_doc
 
 COMPONENTS = ["crf_ner", "crf_tagger", "semicrf_ner"]
@@ -73,7 +72,7 @@ def test_two_commands_to_everything(installed, tmp_path):
 
 
 @pytest.mark.parametrize("component", COMPONENTS)
-def test_configs_with_everything_on(component, installed, corpus, tmp_path):  # noqa: F811
+def test_configs_with_everything_on(component, installed, corpus, tmp_path):
     """Complete, and they train."""
     folder, path = tmp_path / "words", tmp_path / "my.cfg"
     run("lookups", "en", folder)

@@ -1,6 +1,5 @@
 """``project.yml``: the newcomer's way through, and ``python -m spacy crf show``, its last step."""
 
-import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -11,8 +10,6 @@ from typer.testing import CliRunner
 from weasel.util import load_project_config
 
 from spacy_crf.cli import app
-
-from .warm_python import warm_python
 
 ROOT = Path(__file__).parents[1]
 PROJECT = load_project_config(ROOT)
@@ -51,16 +48,15 @@ def test_test_commands_name_files(name):
     assert all((ROOT / file).is_file() for file in files)
 
 
-def test_run_all(tmp_path):
+def test_run_all(warm_environment, tmp_path):
     """In a fresh copy and without a network, as a newcomer does."""
     for name in ("assets", "configs"):
         shutil.copytree(ROOT / name, tmp_path / name)
     shutil.copy(ROOT / "project.yml", tmp_path)
     offline = dict.fromkeys(["http_proxy", "https_proxy", "all_proxy"], "http://127.0.0.1:9")  # nobody listens there
     command = ["python", "-m", "spacy", "project", "run", "all", str(tmp_path)]
-    with warm_python() as path:
-        environment = {**os.environ, **offline, "PATH": path}
-        result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    environment = {**warm_environment, **offline}
+    result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert result.returncode == 0, result.stdout + result.stderr
     scores = [float(line.split()[-1]) for line in result.stdout.splitlines() if line.startswith("NER F")]
     news, addresses = scores

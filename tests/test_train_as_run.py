@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import spacy
 from spacy.language import Language
-from spacy.tokens import DocBin
 from spacy.training.initialize import init_nlp
 from spacy.training.loop import train
 from spacy.util import load_config, registry
@@ -29,19 +28,6 @@ from .util import NER_TEXTS, entities, ner_doc, ner_examples, plain
 CONFIGS = Path(__file__).parents[1] / "configs"
 
 
-@pytest.fixture(scope="module")
-def paths(tmp_path_factory):
-    """A .spacy file with entities and tags for each part."""
-    nlp, folder = spacy.blank("en"), tmp_path_factory.mktemp("corpus")
-    for name, texts in (("train", NER_TEXTS * 2), ("dev", NER_TEXTS)):
-        docs = [ner_doc(nlp, text) for text in texts]
-        for doc in docs:
-            for token in doc:
-                token.tag_ = "NNP" if token.ent_type else "X"
-        DocBin(docs=docs).to_disk(folder / f"{name}.spacy")
-    return {f"paths.{name}": str(folder / f"{name}.spacy") for name in ("train", "dev")}
-
-
 def run(config, output=None):
     """RETURNS: The pipeline and the rows of the log."""
     stdout = io.StringIO()
@@ -49,15 +35,15 @@ def run(config, output=None):
     return nlp, [line.split() for line in stdout.getvalue().splitlines() if line.strip()[:1].isdigit()]
 
 
-def config_of(paths, name="crf_ner", **overrides):
-    return load_config(CONFIGS / f"{name}.cfg", overrides={**paths, **overrides})
+def config_of(tagged_paths, name="crf_ner", **overrides):
+    return load_config(CONFIGS / f"{name}.cfg", overrides={**tagged_paths, **overrides})
 
 
 # ---------------------------------------------------------------------------------------------------------- the loop
 
 
 @pytest.mark.parametrize("name", ["crf_ner", "crf_tagger", "semicrf_ner", "crf_ner_owlqn"])
-def test_each_corpus_is_read_once(name, paths, monkeypatch):
+def test_each_corpus_is_read_once(name, tagged_paths, monkeypatch):
     read, read_docbin = [], Corpus.read_docbin
 
     def counted(self, vocab, locs):
@@ -65,27 +51,27 @@ def test_each_corpus_is_read_once(name, paths, monkeypatch):
         return read_docbin(self, vocab, locs)
 
     monkeypatch.setattr(Corpus, "read_docbin", counted)
-    _, rows = run(config_of(paths, name, **{"training.optimizer.iterations_per_step": 5}))
+    _, rows = run(config_of(tagged_paths, name, **{"training.optimizer.iterations_per_step": 5}))
     assert len(rows) > 1
-    assert sorted(read) == sorted(paths.values())
+    assert sorted(read) == sorted(tagged_paths.values())
 
 
 @pytest.mark.parametrize("name", ["crf_ner", "crf_tagger", "semicrf_ner"])
-def test_training_ends_with_the_step_that_converges(name, paths, caplog, monkeypatch):
+def test_training_ends_with_the_step_that_converges(name, tagged_paths, caplog, monkeypatch):
     evaluated, evaluate = [], Language.evaluate
     monkeypatch.setattr(Language, "evaluate", lambda self, *a, **k: evaluated.append(1) or evaluate(self, *a, **k))
     overrides = {"training.patience": 0, "training.optimizer.iterations_per_step": 3}
     with caplog.at_level(logging.INFO, "spacy.spacy_crf"):
-        _, rows = run(config_of(paths, name, **overrides))
+        _, rows = run(config_of(tagged_paths, name, **overrides))
     [said] = [record.getMessage() for record in caplog.records if "LBFGS stopped after" in record.getMessage()]
     iterations = int(said.split("stopped after ")[1].split()[0])
     assert len(rows) == len(evaluated) == -(-iterations // 3)
 
 
-def test_the_model_is_that_of_full_batches(paths):
+def test_the_model_is_that_of_full_batches(tagged_paths):
     steps = {"training.optimizer.iterations_per_step": 4, "training.max_steps": 3, "training.patience": 0}
-    nlp, _ = run(config_of(paths, **steps))
-    config = config_of(paths, **steps, **{"training.max_epochs": 0})
+    nlp, _ = run(config_of(tagged_paths, **steps))
+    config = config_of(tagged_paths, **steps, **{"training.max_epochs": 0})
     config["training"]["batcher"] = {"@batchers": "spacy_crf.full_batch.v1"}
     config["corpora"]["train"]["@readers"] = config["corpora"]["dev"]["@readers"] = "spacy.Corpus.v1"
     other, _ = run(config)
@@ -94,22 +80,22 @@ def test_the_model_is_that_of_full_batches(paths):
 
 
 @pytest.mark.parametrize("max_steps, patience, n_rows", [(2, 0, 3), (0, 1, 2)])
-def test_other_ends_are_as_everywhere(max_steps, patience, n_rows, paths, monkeypatch):
+def test_other_ends_are_as_everywhere(max_steps, patience, n_rows, tagged_paths, monkeypatch):
     settings = {"training.max_steps": max_steps, "training.patience": patience}
-    config = config_of(paths, **settings, **{"training.optimizer.iterations_per_step": 1})
+    config = config_of(tagged_paths, **settings, **{"training.optimizer.iterations_per_step": 1})
     if patience:
         monkeypatch.setattr(Language, "evaluate", lambda self, examples: {"ents_f": 0.5})
     assert len(run(config)[1]) == n_rows
 
 
-def test_only_some_steps_are_evaluated(paths):
+def test_only_some_steps_are_evaluated(tagged_paths):
     steps = {"training.optimizer.iterations_per_step": 2, "training.optimizer.max_iterations": 10}
-    _, rows = run(config_of(paths, **steps, **{"training.eval_frequency": 3}))
+    _, rows = run(config_of(tagged_paths, **steps, **{"training.eval_frequency": 3}))
     assert [row[1] for row in rows] == ["0", "3"]
 
 
-def test_parts_of_a_batch_are_one_step(paths):
-    nlp, _ = run(config_of(paths, **{"training.accumulate_gradient": 3}))
+def test_parts_of_a_batch_are_one_step(tagged_paths):
+    nlp, _ = run(config_of(tagged_paths, **{"training.accumulate_gradient": 3}))
     assert_knows_the_texts(nlp)
 
 
@@ -194,12 +180,12 @@ def nothing_frozen():
 
 
 @pytest.mark.usefixtures("nothing_frozen")
-def test_what_lasts_is_not_searched_for_garbage_while_training(paths, monkeypatch):
+def test_what_lasts_is_not_searched_for_garbage_while_training(tagged_paths, monkeypatch):
     seen, limits, update, set_threshold = [], [], Language.update, gc.set_threshold
     monkeypatch.setattr(Language, "update", lambda *a, **k: seen.append(gc.get_freeze_count()) or update(*a, **k))
     monkeypatch.setattr(gc, "set_threshold", lambda *to: limits.append(to) or set_threshold(*to))
     before = gc.get_threshold()
-    run(config_of(paths, **{"training.max_steps": 2, "training.optimizer.iterations_per_step": 5}))
+    run(config_of(tagged_paths, **{"training.max_steps": 2, "training.optimizer.iterations_per_step": 5}))
     assert len(seen) > 1 and min(seen) > 10_000
     assert gc.get_freeze_count() == 0
     assert limits[0][:2] == before[:2] and limits[0][2] > 1_000_000
@@ -249,9 +235,9 @@ def test_what_others_have_frozen_stays_so():
 # ---------------------------------------------------------------------------------------------------- several components
 
 
-def test_it_goes_on_until_all_components_have_converged(paths, caplog):
-    config = config_of(paths, **{"training.patience": 0, "training.optimizer.iterations_per_step": 2})
-    tagger = config_of(paths, "crf_tagger")["components"]["crf_tagger"]
+def test_it_goes_on_until_all_components_have_converged(tagged_paths, caplog):
+    config = config_of(tagged_paths, **{"training.patience": 0, "training.optimizer.iterations_per_step": 2})
+    tagger = config_of(tagged_paths, "crf_tagger")["components"]["crf_tagger"]
     config["nlp"]["pipeline"], config["components"]["crf_tagger"] = ["crf_ner", "crf_tagger"], tagger
     with caplog.at_level(logging.INFO, "spacy.spacy_crf"):
         nlp, rows = run(config)
@@ -261,19 +247,21 @@ def test_it_goes_on_until_all_components_have_converged(paths, caplog):
     assert_knows_the_texts(nlp)
 
 
-def test_a_frozen_component_has_no_say(paths, tmp_path):
-    run(config_of(paths), tmp_path)
-    config = config_of(paths, "crf_tagger", **{"training.patience": 0, "training.frozen_components": ["crf_ner"]})
+def test_a_frozen_component_has_no_say(tagged_paths, tmp_path):
+    run(config_of(tagged_paths), tmp_path)
+    config = config_of(
+        tagged_paths, "crf_tagger", **{"training.patience": 0, "training.frozen_components": ["crf_ner"]}
+    )
     config["nlp"]["pipeline"] = ["crf_ner", "crf_tagger"]
     config["components"]["crf_ner"] = {"source": str(tmp_path / "model-last")}
     nlp, _ = run(config)
     assert_knows_the_texts(nlp)
 
 
-def test_a_sourced_component_goes_on_with_all_texts(paths, tmp_path):
+def test_a_sourced_component_goes_on_with_all_texts(tagged_paths, tmp_path):
     """It was not initialized in this run, and has read nothing before the first batch."""
-    run(config_of(paths, **{"training.optimizer.max_iterations": 1}), tmp_path)
-    config = config_of(paths, **{"training.optimizer.iterations_per_step": 1, "training.max_steps": 20})
+    run(config_of(tagged_paths, **{"training.optimizer.max_iterations": 1}), tmp_path)
+    config = config_of(tagged_paths, **{"training.optimizer.iterations_per_step": 1, "training.max_steps": 20})
     config["components"]["crf_ner"] = {"source": str(tmp_path / "model-last")}
     nlp, rows = run(config)
     assert len(rows) > 2 and float(rows[-1][2]) < float(rows[0][2])
@@ -281,8 +269,8 @@ def test_a_sourced_component_goes_on_with_all_texts(paths, tmp_path):
 
 
 @pytest.mark.parametrize("optimizer", ["Adam.v1", "spacy_crf.AveragedPerceptron.v1"])
-def test_components_that_learn_from_batches_want_another_batcher(optimizer, paths):
-    config = config_of(paths)
+def test_components_that_learn_from_batches_want_another_batcher(optimizer, tagged_paths):
+    config = config_of(tagged_paths)
     config["training"]["optimizer"] = {"@optimizers": optimizer}
     if "Perceptron" in optimizer:
         config["components"]["crf_ner"]["loss"] = {"@losses": "spacy_crf.Perceptron.v1"}
@@ -371,15 +359,15 @@ def test_models_are_worth_evaluating_within_5_percent_of_the_minimum(make, moved
 
 
 @pytest.mark.parametrize("name", ["crf_ner", "crf_ner_owlqn", "crf_tagger", "semicrf_ner"])
-def test_no_model_is_evaluated_far_from_the_minimum(name, paths):
+def test_no_model_is_evaluated_far_from_the_minimum(name, tagged_paths):
     to_the_end = {"training.patience": 0, "training.optimizer.delta": 1e-6, "training.optimizer.tolerance": 0.0}
-    _, rows = run(config_of(paths, name, **to_the_end, **{"training.optimizer.l2": 0.01}))
+    _, rows = run(config_of(tagged_paths, name, **to_the_end, **{"training.optimizer.l2": 0.01}))
     objective = [float(row[2]) for row in rows]
     assert len(objective) > 1
     assert max(objective) <= 1.05 * objective[-1]
 
 
-def test_a_larger_dev_set_is_scored_less_often(paths):
+def test_a_larger_dev_set_is_scored_less_often(tagged_paths):
     nlp = spacy.blank("en")
     pipe, sgd, examples = nlp.add_pipe("crf_ner"), LBFGS(iterations_per_step="auto"), ner_examples(nlp)
     nlp.initialize(lambda: examples, sgd=sgd)
@@ -401,26 +389,26 @@ def test_iterations_are_a_number_or_auto(value):
 # ------------------------------------------------------------------------------------------------------- the reader
 
 
-def test_what_is_read_is_kept(paths):
-    nlp, reader = spacy.blank("en"), Corpus(Path(paths["paths.dev"]))
+def test_what_is_read_is_kept(tagged_paths):
+    nlp, reader = spacy.blank("en"), Corpus(Path(tagged_paths["tagged_paths.dev"]))
     first = list(reader(nlp))
     assert [a is b for a, b in zip(first, reader(nlp), strict=True)] == [True] * len(NER_TEXTS)
-    again = list(Corpus(Path(paths["paths.dev"]))(nlp))  # as for the training after the initialization
+    again = list(Corpus(Path(tagged_paths["tagged_paths.dev"]))(nlp))  # as for the training after the initialization
     assert all(a is b for a, b in zip(first, again, strict=True))
     assert next(iter(reader(spacy.blank("en")))).reference.vocab is not nlp.vocab
 
 
-def test_a_part_is_not_taken_for_the_whole(paths):
+def test_a_part_is_not_taken_for_the_whole(tagged_paths):
     nlp = spacy.blank("en")
-    reader = Corpus(Path(paths["paths.dev"]))
+    reader = Corpus(Path(tagged_paths["tagged_paths.dev"]))
     some = reader(nlp)
     next(some)
     some.close()
     assert len(list(reader(nlp))) == len(NER_TEXTS)
-    assert len(list(Corpus(Path(paths["paths.dev"]), limit=2)(nlp))) == 2
+    assert len(list(Corpus(Path(tagged_paths["tagged_paths.dev"]), limit=2)(nlp))) == 2
 
 
-def test_augmenters_are_asked_by_each_reader(paths):
+def test_augmenters_are_asked_by_each_reader(tagged_paths):
     asked = []
 
     def augment(nlp, example):
@@ -429,7 +417,7 @@ def test_augmenters_are_asked_by_each_reader(paths):
 
     nlp = spacy.blank("en")
     for _ in range(2):
-        reader = Corpus(Path(paths["paths.dev"]), augmenter=augment)
+        reader = Corpus(Path(tagged_paths["tagged_paths.dev"]), augmenter=augment)
         assert list(reader(nlp)) == list(reader(nlp))
     assert len(asked) == 2 * len(NER_TEXTS)
 

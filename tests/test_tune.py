@@ -21,14 +21,6 @@ LBFGS = "spacy_crf.LBFGS.v1"
 
 
 @pytest.fixture
-def paths(tmp_path):
-    nlp = spacy.blank("en")
-    for name in ("train", "dev"):
-        DocBin(docs=[ner_doc(nlp, text) for text in NER_TEXTS]).to_disk(tmp_path / f"{name}.spacy")
-    return {f"paths.{name}": str(tmp_path / f"{name}.spacy") for name in ("train", "dev")}
-
-
-@pytest.fixture
 def folds_seen(monkeypatch):
     """The folds that `tune` makes, each when its first training begins."""
     seen, trained = [], tune_command._Fold.trained

@@ -2,13 +2,14 @@
 
 import re
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
 import spacy
 from hypothesis import settings
 from spacy.language import Language
-from spacy.tokens import Doc
+from spacy.tokens import Doc, DocBin
 from spacy.training import Example, biluo_tags_to_spans
 
 # [words](LABEL)
@@ -28,6 +29,8 @@ TAG_TEXTS = [
     "dogs/NN bark/VB loudly/RB",
     "the/DT old/JJ cat/NN runs/VB",
 ]
+# A file of clusters: paths, words and counts
+PEOPLE = "00\tbob\t9\n00\tZoe\t8\n010\tRome\t7\n010\tParis\t6\n010\tOslo\t5\n011\tquebec\t4\n1\t.\t3\n"
 
 
 def draws(count: int) -> settings:
@@ -74,6 +77,21 @@ def tag_examples(nlp: Language, texts: list[str] = TAG_TEXTS, attribute: str = "
 
 def _example(nlp: Language, reference: Doc) -> Example:
     return Example(Doc(nlp.vocab, words=[token.text for token in reference]), reference)
+
+
+def write_corpus(path: Path, copies: int = 1) -> Path:
+    """Texts with entities, spans, tags, morphology and labels of texts."""
+    nlp = spacy.blank("en")
+    docs = [ner_doc(nlp, text) for text in NER_TEXTS * copies]
+    for doc in docs:
+        doc.spans["sc"] = list(doc.ents)
+        doc.cats = {"NAMES": float(len(doc.ents) > 1), "OTHER": float(len(doc.ents) <= 1)}
+        for token in doc:
+            token.tag_ = "NNP" if token.ent_type else "PUNCT" if token.is_punct else "X"
+            token.pos_ = "PROPN" if token.ent_type else "PUNCT" if token.is_punct else "X"
+            token.set_morph("Number=Sing" if token.ent_type else None)
+    DocBin(docs=docs, store_user_data=True).to_disk(path)
+    return path
 
 
 def plain(doc: Doc) -> Doc:

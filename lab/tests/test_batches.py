@@ -4,7 +4,7 @@ import pytest
 from spacy.tokens import Token
 
 from tests import test_batches
-from tests.test_batches import CHAIN, EMISSIONS, FEATURES, OF_TEXTS, PIPELINES, quiet  # noqa: F401
+from tests.test_batches import CHAIN, EMISSIONS, FEATURES, OF_TEXTS, PIPELINES
 
 from .util import for_rows
 

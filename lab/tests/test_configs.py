@@ -9,6 +9,7 @@ from spacy.cli.package import get_third_party_dependencies
 from spacy.tokens import DocBin, Token
 
 from tests import test_configs
+from tests.util import write_corpus
 
 from .util import for_rows
 
@@ -19,7 +20,7 @@ CONFIGS = {path.stem: path for path in sorted((LAB / "configs").glob("*.cfg"))}
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
     """The corpus of the plugin's tests, with a number for each token."""
-    path = test_configs._write_corpus(tmp_path_factory.mktemp("corpus") / "tiny.spacy")
+    path = write_corpus(tmp_path_factory.mktemp("corpus") / "tiny.spacy")
     if not Token.has_extension("crf_number"):
         Token.set_extension("crf_number", default=None)
     docs = [*DocBin().from_disk(path).get_docs(spacy.blank("en").vocab)]

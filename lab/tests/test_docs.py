@@ -5,7 +5,6 @@ import re
 import pytest
 
 from tests import test_docs
-from tests.test_docs import environment  # noqa: F401  a fixture
 
 from .reference_pages import LAB
 
@@ -13,8 +12,8 @@ PAGES = [LAB / "README.md", *sorted((LAB / "docs").glob("*.md"))]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_code_blocks_run(page, environment, tmp_path, monkeypatch, capsys):  # noqa: F811
-    test_docs.test_code_blocks_run(page, environment, tmp_path, monkeypatch, capsys)
+def test_code_blocks_run(page, warm_environment, tmp_path, monkeypatch, capsys):
+    test_docs.test_code_blocks_run(page, warm_environment, tmp_path, monkeypatch, capsys)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

@@ -25,7 +25,7 @@ from tests import reference
 from tests.test_initial_corpus import assert_same_weights, initialize
 from tests.test_initial_corpus import make as make_streamed
 from tests.test_online import SENTENCES, TEMPLATES, make_pipe, objectives
-from tests.test_train_as_run import assert_knows_the_texts, paths, run  # noqa: F401  a fixture
+from tests.test_train_as_run import assert_knows_the_texts, run
 from tests.util import ner_examples
 
 from .util import registered
@@ -348,8 +348,8 @@ def test_frank_wolfe_sees_the_whole_corpus_too():
     assert_same_weights(lean, nlp)
 
 
-def test_the_dual_ends_at_its_gap(paths):  # noqa: F811
-    overrides = {**paths, "training.patience": 0, "training.max_epochs": 1}
+def test_the_dual_ends_at_its_gap(tagged_paths):
+    overrides = {**tagged_paths, "training.patience": 0, "training.max_epochs": 1}
     config = load_config(CONFIGS / "crf_ner_svm.cfg", overrides=overrides)
     config["training"]["batcher"] = {"@batchers": "spacy_crf.clock.v1"}
     nlp, rows = run(config)

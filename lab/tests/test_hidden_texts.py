@@ -11,24 +11,9 @@ from typer.testing import CliRunner
 
 from spacy_crf.cli import app
 from spacy_crf_lab.hidden_chain import HiddenScores
-from tests import test_crf_textcat
-from tests.test_crf_textcat import (  # noqa: F401
-    LBFGS,
-    TEXTS,
-    WORDS,
-    blank,
-    examples_of,
-    label,
-    test_learns_its_texts_and_gives_probabilities,
-    test_saved_models_say_the_same,
-    test_show_prints_the_labels_of_texts,
-)
-from tests.test_explain_labels import (  # noqa: F401
-    about,
-    scores_of,
-    test_rows_add_up,
-    test_what_is_left_out_is_as_if_it_had_no_weight,
-)
+from tests import test_crf_textcat, test_explain_labels
+from tests.test_crf_textcat import LBFGS, TEXTS, WORDS, blank, examples_of, label
+from tests.test_explain_labels import about, scores_of
 
 from .util import registered
 
@@ -53,6 +38,13 @@ def model(request):
 def nlp(request):
     """A trained pipeline of each kind. Do not change."""
     return trained(request.param)
+
+
+test_learns_its_texts_and_gives_probabilities = test_crf_textcat.test_learns_its_texts_and_gives_probabilities
+test_saved_models_say_the_same = test_crf_textcat.test_saved_models_say_the_same
+test_show_prints_the_labels_of_texts = test_crf_textcat.test_show_prints_the_labels_of_texts
+test_rows_add_up = test_explain_labels.test_rows_add_up
+test_what_is_left_out_is_as_if_it_had_no_weight = test_explain_labels.test_what_is_left_out_is_as_if_it_had_no_weight
 
 
 def test_one_hidden_state_for_each_label_is_the_bag_of_features():

@@ -19,7 +19,7 @@ from spacy_crf.schemes import TransitionMask
 from spacy_crf_lab.baum_welch import Estimates, Observed, Priors, baum_welch, maximize
 from spacy_crf_lab.counting import Counts
 from spacy_crf_lab.hmm import Counting
-from tests.test_tune import CONFIG, paths  # noqa: F401
+from tests.test_tune import CONFIG
 from tests.util import NER_TEXTS, entities, ner_doc, ner_examples, plain, tag_examples
 
 from .util import registered
@@ -469,7 +469,7 @@ def test_settings_that_are_not_possible(settings, message):
         )
 
 
-def test_a_model_that_counts_has_one_training(paths):  # noqa: F811
+def test_a_model_that_counts_has_one_training(paths):
     config = load_config(CONFIG, overrides=paths)
     model = {"@architectures": "spacy_crf_lab.HMM.v1", "em_iterations": 1}
     config["components"]["crf_ner"]["model"] = model

@@ -29,6 +29,7 @@ from spacy_crf_lab.label_sums import LabelGraphs, LabelScores
 from spacy_crf_lab.ties.belief_propagation import BeliefPropagation
 from spacy_crf_lab.ties.junction_tree import JunctionTree
 from tests.structures import assert_derivative
+from tests.test_independent_labels import LABELS, LBFGS, TEXTS, WORDS, examples_of
 
 from .util import registered
 
@@ -277,14 +278,6 @@ def test_hierarchies():
 
 # --------------------------------------------------------------------------------------------------------- component
 
-TEXTS = [
-    ("a comedy of love", "COMEDY ROMANCE"),
-    ("a war film", "WAR"),
-    ("funny love", "COMEDY ROMANCE"),
-    ("love in battle", "ROMANCE WAR"),
-    ("about nothing", ""),
-]
-LABELS = ("COMEDY", "ROMANCE", "WAR")
 LEARNED = {"labels": {"@misc": "spacy_crf_lab.LearnedGraph.v1", "l1": 0.01}}
 CLIQUES = {
     "independent": {},
@@ -292,8 +285,6 @@ CLIQUES = {
     "tree": {"labels": {"@misc": "spacy_crf_lab.LabelTree.v1"}},
     "hierarchy": {"labels": {"@misc": "spacy_crf_lab.Hierarchy.v1", "parents": {"COMEDY": "ROMANCE"}, "implied": True}},
 }
-WORDS = {"@misc": "spacy_crf.features.v1", "templates": ["lower[0]"]}
-LBFGS = {"@optimizers": "spacy_crf.LBFGS.v1", "l2": 0.02}
 
 
 def blank(cliques="learned", inference=None, strength=0.3, **config):
@@ -308,12 +299,6 @@ def blank(cliques="learned", inference=None, strength=0.3, **config):
     nlp = spacy.blank("en")
     nlp.add_pipe("crf_textcat", config={"multilabel": True, "model": model, "optimizer": LBFGS, **config})
     return nlp
-
-
-def examples_of(nlp, texts=TEXTS):
-    for text, labels in texts:
-        cats = labels if isinstance(labels, dict) else {label: float(label in labels.split()) for label in LABELS}
-        yield Example.from_dict(nlp.make_doc(text), {"cats": cats})
 
 
 def trained(cliques="learned", texts=TEXTS, steps=6, **settings):

@@ -35,11 +35,8 @@ from tests import (
     test_tune,
     test_vectors,
 )
-from tests.test_configs import ROOT, corpus  # noqa: F401
-from tests.test_configs import _annotation as annotation
-from tests.test_configs import _overrides as overrides
+from tests.test_configs import ROOT, annotation, overrides_of
 from tests.test_continuing import NEW_OF_ENTITIES, continued
-from tests.test_tune import paths  # noqa: F401
 from tests.util import entities, ner_examples
 
 from .util import for_rows, with_table
@@ -170,8 +167,8 @@ def test_the_duality_gap_closes_around_what_was_known():
 
 
 @pytest.mark.parametrize("optimizer", ["FrankWolfe", "ExponentiatedGradient"])
-def test_segments_train_in_the_dual(optimizer, corpus, tmp_path):  # noqa: F811
-    two_steps = {**overrides(corpus), "training.max_steps": 2}
+def test_segments_train_in_the_dual(optimizer, corpus, tmp_path):
+    two_steps = {**overrides_of(corpus), "training.max_steps": 2}
     config = load_config(ROOT / "configs" / "semicrf_ner.cfg", overrides=two_steps)
     config["training"]["optimizer"] = {"@optimizers": f"spacy_crf_lab.{optimizer}.v1", "l2": 0.1, "epochs_per_step": 10}
     config["components"]["semicrf_ner"]["loss"] = {"@losses": "spacy_crf.MaxMargin.v1"}

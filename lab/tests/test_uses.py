@@ -1,7 +1,6 @@
 """What uses models of the plugin, with models of the lab: exports, clusters, tables by label."""
 
 from tests import test_clusters, test_lite, test_tables_by_label
-from tests.test_clusters import people  # noqa: F401
 
 from .util import for_rows
 

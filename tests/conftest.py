@@ -1,0 +1,62 @@
+"""Fixtures of several files."""
+
+import logging
+import os
+
+import pytest
+import spacy
+from spacy.tokens import DocBin
+
+from .util import NER_TEXTS, PEOPLE, ner_doc, write_corpus
+from .warm_python import warm_python
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory):
+    """A .spacy file with entities, spans, tags and labels of texts."""
+    return write_corpus(tmp_path_factory.mktemp("corpus") / "tiny.spacy")
+
+
+@pytest.fixture
+def paths(tmp_path):
+    """Settings of a config: a .spacy file with entities for each part."""
+    nlp = spacy.blank("en")
+    files = {f"paths.{part}": str(tmp_path / f"{part}.spacy") for part in ("train", "dev")}
+    for file in files.values():
+        DocBin(docs=[ner_doc(nlp, text) for text in NER_TEXTS]).to_disk(file)
+    return files
+
+
+@pytest.fixture(scope="session")
+def tagged_paths(tmp_path_factory):
+    """The same with tags, and each text of the training part twice. Do not change."""
+    nlp = spacy.blank("en")
+    folder = tmp_path_factory.mktemp("tagged")
+    for part, texts in (("train", NER_TEXTS * 2), ("dev", NER_TEXTS)):
+        docs = [ner_doc(nlp, text) for text in texts]
+        for doc in docs:
+            for token in doc:
+                token.tag_ = "NNP" if token.ent_type else "X"
+        DocBin(docs=docs).to_disk(folder / f"{part}.spacy")
+    return {f"paths.{part}": str(folder / f"{part}.spacy") for part in ("train", "dev")}
+
+
+@pytest.fixture
+def people(tmp_path):
+    """A file of clusters."""
+    path = tmp_path / "people.txt"
+    path.write_text(PEOPLE, encoding="utf8")
+    return path
+
+
+@pytest.fixture(scope="session")
+def warm_environment():
+    """Variables for scripts whose `python` is warm."""
+    with warm_python() as path:
+        yield {**os.environ, "PATH": path}
+
+
+@pytest.fixture
+def quiet(caplog):
+    """No warnings of Docs that contradict themselves."""
+    caplog.set_level(logging.ERROR, logger="spacy.spacy_crf")
