@@ -77,24 +77,28 @@ def settings(project: Path = ROOT, *, whole: bool = True) -> str:
 
     whole (bool): Whether rows have the type and all that a docstring says of a setting, or its first sentence.
     """
-    tables: dict[str, list[tuple[str, str, str]]] = {}
-    told: dict[tuple[str, Setting], str] = {}
+    tables: dict[str, list[tuple[str, str]]] = {}
+    told: dict[tuple[str, Setting], str] = {}  # the first name with a setting, of the plugin's if there is one
+    if project != ROOT:
+        for group, name, place in entry_points():
+            for setting in settings_of(place):
+                told.setdefault((group, setting), name)
     for group, name, place in entry_points(project):
         rows = tables.setdefault(group, [])
-        rows.append((f"`{name}`", "", _summary(_at(place))))
+        rows.append((f"**`{name}`**", _summary(_at(place))))
         for setting in settings_of(place):
             first = told.setdefault((group, setting), name)
             shown = setting.text if whole else _first_sentence(setting.text)
             if first != name and len(shown.split()) > 3:
                 shown = f"as of `{first}`"
             own = f"`{setting.name}`{setting.type if whole else ''}"
-            if rows[-1][2] == shown:
-                rows[-1] = ("", f"{rows[-1][1]}, {own}", shown)
+            if rows[-1][1] == shown:
+                rows[-1] = (f"{rows[-1][0]}, {own}", shown)
             else:
-                rows.append(("", own, shown))
+                rows.append((own, shown))
     parts = []
     for group, rows in tables.items():
-        parts.append(f"\n## {group.partition('_')[2]}\n\n" + _table(("name", "setting", "what it is"), rows))
+        parts.append(f"\n## {group.partition('_')[2]}\n\n" + _table(("name, and its settings", "what it is"), rows))
     return "".join(parts)
 
 
@@ -314,7 +318,7 @@ def errors(of: dict[str, str], *, whole: bool = True) -> str:
 def _table(head: tuple[str, ...], rows: Any) -> str:
     cells = [tuple(" ".join(str(cell).split()).replace("|", "\\|") for cell in row) for row in rows]
     lines = [head, tuple("---" for _ in head), *cells]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return "".join(f"{' | '.join(line)}\n" for line in lines)
 
 
 if __name__ == "__main__":

@@ -10,12 +10,12 @@ from .reference_pages import INNER, bases, commands, entry_points, messages, met
 DOCS = Path(__file__).parents[1] / "docs"
 NAMES = {
     "reference_cli": [f"\n## `{name}" for name in commands()],
-    "reference_settings": [f"\n| `{name}` |" for _, name, _ in entry_points()],
+    "reference_settings": [f"\n**`{name}`** |" for _, name, _ in entry_points()],
     "reference_api": [
         *(f"\n## `{name}" for name, _ in public_names()),
-        *(f"\n| `{name}" for base in bases() for name in methods(base)),
+        *(f"\n`{name}" for base in bases() for name in methods(base)),
     ],
-    "reference_errors": [f"| {code} |" for code in messages()],
+    "reference_errors": [f"\n{code} |" for code in messages()],
 }
 
 
@@ -30,8 +30,8 @@ def test_pages_are_made_of_what_is_there():
     assert all(name in made[page] for page, names in NAMES.items() for name in names)
     assert "- `--output`, `-o` (`-`): The file, - for the standard output.\n" in made["reference_cli"]
     assert "- `--component`, `-c`: The component of the pipeline. One of crf_ner, crf_tagger," in made["reference_cli"]
-    assert "| `n_best(doc, n, *, keep_annotation=False)` | The most probable labellings." in made["reference_api"]
-    assert "|  | `longest_segment` (" in made["reference_settings"]
+    assert "\n`n_best(doc, n, *, keep_annotation=False)` | The most probable labellings." in made["reference_api"]
+    assert "\n`longest_segment` (" in made["reference_settings"]
     assert len(messages()) > 100 and "CRF750" in messages() and "CRFW601" in messages()
 
 

@@ -25,3 +25,7 @@ def test_every_page_is_in_the_index():
     index = LAB / "docs" / "index.md"
     listed = re.findall(r"^\w+$", index.read_text(encoding="utf8"), re.MULTILINE)
     assert sorted(listed) == sorted(page.stem for page in (LAB / "docs").glob("*.md") if page != index)
+
+
+def test_the_pages_have_few_words():
+    assert sum(map(test_docs.n_words, (LAB / "docs").glob("*.md"))) <= 15_000
