@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .explain.displacy_marks import render
     from .optimizers.lbfgs import LBFGS
-    from .pipeline.components import CRFEntityRecognizer, SemiCRFEntityRecognizer
     from .pipeline.crf_tagger import CRFTagger
     from .pipeline.crf_textcat import CRFTextClassifier
+    from .pipeline.prediction import CRFEntityRecognizer
+    from .pipeline.semi_markov import SemiCRFEntityRecognizer
     from .report.frame import to_frame
 
 __all__ = [
@@ -25,10 +26,10 @@ __version__ = "0.23.0"
 # Imported at first use, since every ``spacy.blank()`` imports this package
 _MODULES = {
     "LBFGS": "optimizers.lbfgs",
-    "CRFEntityRecognizer": "pipeline.components",
+    "CRFEntityRecognizer": "pipeline.prediction",
     "CRFTagger": "pipeline.crf_tagger",
     "CRFTextClassifier": "pipeline.crf_textcat",
-    "SemiCRFEntityRecognizer": "pipeline.components",
+    "SemiCRFEntityRecognizer": "pipeline.semi_markov",
     "render": "explain.displacy_marks",
     "to_frame": "report.frame",
 }

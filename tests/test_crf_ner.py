@@ -339,7 +339,7 @@ def test_missing_annotation_is_a_wider_clamp():
     examples += [Example(plain(partial), partial), unknown]
     ner = nlp.get_pipe("crf_ner")
     nlp.initialize(lambda: examples)
-    from spacy_crf.pipeline.annotation.annotation import GoldReport
+    from spacy_crf.pipeline.annotation.entities import GoldReport
 
     clamp = ner.annotation.gold(examples[-2:], np.array([0, 7, 10]), GoldReport()).clamp
     assert clamp[:2].sum() == 2 and clamp[2:].all()

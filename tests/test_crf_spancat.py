@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from spacy_crf.cli import app
 from spacy_crf.explain.reading import Reading
+from spacy_crf.explain.weights import state_names
 from spacy_crf.features.doc_batch import DocBatch
 from spacy_crf.models.chain_set import ChainSet
 from spacy_crf.models.objective import CorpusObjective
@@ -117,7 +118,7 @@ def test_it_learns_and_is_saved(kind, groups, tmp_path):
 def ways_of(pipe, chain, doc):
     """All labellings of a Doc by a chain: their spans and scores, in plain Python."""
     scores = pipe.model.predict([doc])
-    names = pipe.decoding.state_names()
+    names = state_names(pipe.decoding)
     level = f"/{chain.annotation.level + 1}" if chain.annotation.level else ""
     own = {"O", *(f"{prefix}{label}{level}" for prefix in ("B-", "I-", "") for label in chain.labels)}
     states = [n for n, name in enumerate(names) if name in own]
@@ -625,7 +626,7 @@ def test_features_of_outer_spans_weigh_inner_states_alone(possible):
     examples = examples_of(nlp, INNER)
     nlp.initialize(lambda: examples)
     pipe.add_label("FIRM")
-    table, states = pipe.sparse_features.tables["inner"], pipe.decoding.state_names()
+    table, states = pipe.sparse_features.tables["inner"], state_names(pipe.decoding)
     assert {states[n].partition("/")[2] for n in table.pair_columns} == {"2", "3"}
     assert {"outer[0]=ORG", "outer[-1]|lower[0]=ORG|oslo"} <= {*table.index.names()}
 

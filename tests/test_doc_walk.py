@@ -1,8 +1,12 @@
 """How many functions and files somebody meets who follows one Doc through `crf_ner`."""
 
 import pytest
+import spacy
+from spacy.training import Example
 
-from .doc_walk import component, walk_of_doc
+from .doc_walk import component, walk_of, walk_of_doc
+from .test_package import PACKAGE
+from .test_size import n_statements
 
 # Functions, stays in a file, returns to one that was left. Two functions ask whether Docs have white space, at which no span
 # begins or ends, and introduce the labels to a vocabulary that would forget them behind a memory zone. A decoding brings the
@@ -14,3 +18,28 @@ MOST = {"plain": (66, 40, 18), "with confidence and a rule": (108, 72, 42)}
 def test_the_way_of_a_doc_gets_no_longer(settings):
     walk = walk_of_doc(component(settings))
     assert all(found <= most for found, most in zip((walk.functions, walk.stays, walk.returns), MOST[settings]))
+
+
+def test_whoever_reads_what_crf_ner_runs_reads_few_files(tmp_path):
+    """Prediction, training and saving, above the models. The bounds may fall."""
+    nlp = spacy.blank("en")
+    nlp.add_pipe("crf_ner")
+    annotated = [
+        ("Ann Lee lives in New York.", [(0, 7, "PER"), (17, 25, "GPE")]),
+        ("Bob left Paris.", [(0, 3, "PER"), (9, 14, "GPE")]),
+    ]
+    examples = [Example.from_dict(nlp.make_doc(text), {"entities": entities}) for text, entities in annotated]
+
+    def run():
+        optimizer = nlp.initialize(lambda: examples)
+        for _ in range(3):
+            nlp.update(examples, sgd=optimizer)
+        nlp.to_disk(tmp_path)
+        loaded = spacy.load(tmp_path)
+        list(loaded.pipe(["Ann in Rome", "Bob in Paris"]))
+        loaded.evaluate(examples)
+
+    files = {file for file, _ in walk_of(run).calls if file.split("/")[0] in ("pipeline", "explain", "cli")}
+    statements = sum(n_statements((PACKAGE / file).read_text(encoding="utf8")) for file in files)
+    assert len(files) <= 8
+    assert statements <= 2_180

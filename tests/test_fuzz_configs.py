@@ -18,8 +18,8 @@ from spacy_crf.losses.clamped import LogLikelihood
 from spacy_crf.optimizers.perceptron import AROW
 from spacy_crf.optimizers.sgd import SGD
 from spacy_crf.pipeline import factories
-from spacy_crf.pipeline.components import CRFEntityRecognizer
 from spacy_crf.pipeline.crf_tagger import CRFTagger
+from spacy_crf.pipeline.prediction import CRFEntityRecognizer
 
 from .util import TAG_TEXTS, ner_examples, plain, tag_examples
 

@@ -169,15 +169,15 @@ def test_no_answer_is_a_matter_of_time():
 
 
 def test_the_tests_of_the_layers_would_see_a_wrong_import():
-    source = "from ..pipeline.components import x\nfrom . import y\nfrom .. import cli\ndef f():\n    import scipy.optimize\n"
+    source = "from ..pipeline.prediction import x\nfrom . import y\nfrom .. import cli\ndef f():\n    import scipy.optimize\n"
     assert imports(source, "spacy_crf.kernels.z", False) == [
-        ("spacy_crf.pipeline.components.x", 1, True, False),
+        ("spacy_crf.pipeline.prediction.x", 1, True, False),
         ("spacy_crf.kernels.y", 2, True, False),
         ("spacy_crf.cli", 3, True, False),
         ("scipy.optimize", 5, False, False),
     ]
     assert (
-        layer_of("spacy_crf.pipeline.components.x")
+        layer_of("spacy_crf.pipeline.prediction.x")
         > layer_of("spacy_crf.kernels.z")
         > layer_of("spacy_crf.__version__")
     )

@@ -19,7 +19,7 @@ from spacy.tokens import Doc, DocBin, Span
 from spacy.training import Example
 
 from spacy_crf.cli.report import _around
-from spacy_crf.pipeline.annotation.annotation import Mention
+from spacy_crf.pipeline.annotation.trimming import Mention
 from spacy_crf.report import charts, figures, suspects
 from spacy_crf.report.cases import KINDS, Case, Judged, judge, match
 from spacy_crf.report.page import parts, render

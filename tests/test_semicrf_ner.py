@@ -14,7 +14,7 @@ from spacy_crf.losses.clamped import LogLikelihood
 from spacy_crf.models.objective import CorpusObjective
 from spacy_crf.models.semi_markov import longest_of
 from spacy_crf.optimizers.lbfgs import LBFGS
-from spacy_crf.pipeline.annotation.annotation import GoldReport
+from spacy_crf.pipeline.annotation.entities import GoldReport
 
 from .test_crf_ner import train
 from .util import NER_TEXTS, entities, ner_doc, ner_examples, plain

@@ -63,7 +63,7 @@ def serve(address: str) -> None:
     import spacy.cli
 
     import spacy_crf.cli
-    import spacy_crf.pipeline.components
+    import spacy_crf.pipeline.prediction
 
     assert spacy_crf.cli.app and spacy.cli.app and multiprocessing.spawn.get_executable()
     do_repeated_work_once(setattr)

@@ -15,7 +15,8 @@ from spacy_crf.inference.scaling import ChainWork
 from spacy_crf.inference.semi_markov import SemiMarkov
 from spacy_crf.inference.structure import StateGraph, States, Structure, Work
 from spacy_crf.kernels import higher_order, log_space
-from spacy_crf.pipeline.decoding import Decoder, Distribution
+from spacy_crf.pipeline.decoding import Decoder
+from spacy_crf.pipeline.distribution import Distribution
 from spacy_crf.pipeline.prediction import CRFPipe
 from spacy_crf.pipeline.probabilities import Batch
 from spacy_crf.types import Floats, Path

@@ -33,7 +33,7 @@ from spacy_crf.models.named_weights import Block, Feature
 from spacy_crf.models.node import AnnotatedDocs, Batches, Node, check_equal
 from spacy_crf.models.structure import SharedScores, StructureNode, build
 from spacy_crf.models.texts import OfTexts, check_text_emissions
-from spacy_crf.pipeline.annotation.annotation import GoldReport, Keys, Starts, Supervision
+from spacy_crf.pipeline.annotation.entities import GoldReport, Keys, Starts, Supervision
 from spacy_crf.pipeline.prediction import CRFPipe
 from spacy_crf.types import Clamp, Floats, Ints
 

@@ -27,7 +27,7 @@ from spacy_crf.models.emissions import Emissions
 from spacy_crf.models.node import Batches
 from spacy_crf.models.structure import SharedScores, StructureNode, build
 from spacy_crf.models.texts import OfTexts, Reasons, check_text_emissions
-from spacy_crf.pipeline.annotation.annotation import Annotation
+from spacy_crf.pipeline.annotation.entities import Annotation
 from spacy_crf.types import ChainScores, Clamp, Floats, Ints, Path
 
 from .local_losses import log_sum

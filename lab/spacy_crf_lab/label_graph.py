@@ -24,7 +24,7 @@ from spacy_crf.models.named_weights import Block, Feature
 from spacy_crf.models.node import Batches, check_array, check_equal, check_weights
 from spacy_crf.models.structure import SharedScores, build
 from spacy_crf.models.texts import LabelSetNode, OddsReasons, Reasons, check_text_emissions, scores_of_tokens
-from spacy_crf.pipeline.annotation.annotation import Annotation
+from spacy_crf.pipeline.annotation.entities import Annotation
 from spacy_crf.pipeline.crf_textcat import TextDecoding
 from spacy_crf.pipeline.prediction import CRFPipe
 from spacy_crf.types import Bools, Floats, Ints

@@ -26,7 +26,8 @@ from spacy_crf.models.neural import EncoderNode
 from spacy_crf.models.node import Batches, check_equal
 from spacy_crf.models.sparse import SparseNode
 from spacy_crf.models.structure import build
-from spacy_crf.pipeline.decoding import Decoder, Decoding, Distribution
+from spacy_crf.pipeline.decoding import Decoder, Decoding
+from spacy_crf.pipeline.distribution import Distribution
 from spacy_crf.pipeline.prediction import CRFPipe
 from spacy_crf.pipeline.probabilities import Batch
 from spacy_crf.types import ChainScores, Clamp

@@ -12,7 +12,7 @@ from spacy.training import Example
 
 from spacy_crf import checks
 from spacy_crf.features.doc_batch import DocBatch
-from spacy_crf.pipeline.annotation.annotation import Annotation, GoldReport, Starts, Supervision
+from spacy_crf.pipeline.annotation.entities import Annotation, GoldReport, Starts, Supervision
 from spacy_crf.pipeline.pipe import LearningPipe, check_doc, only_docs
 from spacy_crf.types import Floats
 

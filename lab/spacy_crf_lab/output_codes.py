@@ -36,7 +36,7 @@ from spacy_crf.models.structure import (
     build,
     exact_weights,
 )
-from spacy_crf.pipeline.annotation.annotation import Annotation
+from spacy_crf.pipeline.annotation.entities import Annotation
 from spacy_crf.pipeline.decoding import Decoding
 from spacy_crf.pipeline.prediction import CRFPipe
 from spacy_crf.types import ChainScores, Floats, Ints

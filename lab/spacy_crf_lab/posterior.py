@@ -20,7 +20,8 @@ from spacy_crf.models.sparse import SparseFeatures, SparseNode
 from spacy_crf.models.weights import Weights, checksum
 from spacy_crf.pipeline import add_certainty
 from spacy_crf.pipeline.chain_set import ChainSetPipe
-from spacy_crf.pipeline.decoding import Decoder, Distribution, States
+from spacy_crf.pipeline.decoding import Decoder, States
+from spacy_crf.pipeline.distribution import Distribution
 from spacy_crf.pipeline.prediction import CRFPipe
 from spacy_crf.pipeline.probabilities import Batch
 from spacy_crf.schemes import Segments

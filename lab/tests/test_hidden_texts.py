@@ -10,6 +10,7 @@ from spacy.training import Example
 from typer.testing import CliRunner
 
 from spacy_crf.cli import app
+from spacy_crf.explain.weights import state_names
 from spacy_crf_lab.hidden_chain import HiddenScores
 from tests import test_crf_textcat, test_explain_labels
 from tests.test_crf_textcat import LBFGS, TEXTS, WORDS, blank, examples_of, label
@@ -109,10 +110,10 @@ def test_inspect_and_weights(kind, tmp_path):
     pipe = nlp.get_pipe("crf_textcat")
     rows = pipe.weights("PLAY")
     names = {name for row in rows for name in row.tags}
-    assert "PLAY" in names <= {"PLAY", *pipe.decoding.state_names()}
+    assert "PLAY" in names <= {"PLAY", *state_names(pipe.decoding)}
     for row in rows:
         if row.template == "transitions":
-            place = [pipe.decoding.state_names().index(name) for name in row.tags]
+            place = [state_names(pipe.decoding).index(name) for name in row.tags]
             y, i, j = place[0], *((n - 3) % HIDDEN[kind]["hidden"] for n in place[1:])
             assert row.weight == pytest.approx(float(pipe.model.get_param("transitions")[y, i, j]))
     assert len(pipe.dump().splitlines()) == len(pipe.weights())

@@ -11,9 +11,9 @@ from .. import arrays
 from ..errors import Errors
 from ..features.doc_batch import DocBatch
 from ..inference.structure import Structure
-from ..pipeline.decoding import by_steps
+from ..pipeline.decoding import Parts
 from ..pipeline.preset_annotation import restrict
-from ..types import Floats
+from ..types import Bools, Floats
 from .explanation import Explanation, Row, RuleEffect, SpanOf
 from .reading import Reading
 
@@ -335,3 +335,11 @@ def effects(pipe: "CRFPipe", doc: Doc) -> "tuple[list[Span], list[tuple[Rule, li
             now = spans
             score = less
     return before, changes
+
+
+def by_steps(parts: Parts, docs: DocBatch, scores: Any, settled: Optional[Bools] = None) -> tuple[Parts, Any]:
+    """`without_edges` for explanations, which keep the model's states: much larger scores of chains."""
+    if parts.annotation.space_edges or not docs.is_space.any():
+        return parts, scores
+    blank = docs.is_space if settled is None else docs.is_space & ~settled
+    return parts, parts.decoding.bridges.by_steps(scores, blank)

@@ -18,6 +18,7 @@ from ..models.texts import OfTexts
 from .explanation import aligned, weights_table
 
 if TYPE_CHECKING:
+    from ..pipeline.decoding import Decoding
     from ..pipeline.prediction import CRFPipe
 
 FRONT = "^"  # in n-grams of tags: the start of a sequence
@@ -164,7 +165,18 @@ def _row(block: Block, n: int, tags: list[str]) -> WeightRow:
 
 def names_of(pipe: "CRFPipe") -> list[str]:
     """Names of the states, of the start of a sequence, and of the parts of states that have weights of their own."""
-    return [*pipe.decoding.state_names(), FRONT, *pipe.model.attrs["node"].part_names]
+    return [*state_names(pipe.decoding), FRONT, *pipe.model.attrs["node"].part_names]
+
+
+def state_names(decoding: "Decoding") -> list[str]:
+    """Names of the states: tags, or "TAG/1", "TAG/2" … for a tag with several states. Further names come last."""
+    tags = decoding.annotation.tags()
+    tag_of = decoding.tag_of
+    has_several = np.bincount(tag_of)[tag_of] > 1
+    number = 1 + np.arange(len(tag_of)) - np.searchsorted(tag_of, tag_of)  # of the state among those of its tag
+    columns = zip(tag_of.tolist(), number.tolist(), has_several.tolist())
+    names = [f"{tags[tag]}/{n}" if several else tags[tag] for tag, n, several in columns]
+    return [*names, *decoding.further_names]
 
 
 def _states_of(pipe: "CRFPipe", label: Optional[str]) -> NDArray[np.bool_]:
@@ -172,7 +184,7 @@ def _states_of(pipe: "CRFPipe", label: Optional[str]) -> NDArray[np.bool_]:
 
     RAISES (ValueError): CRF846 for any other name.
     """
-    names = pipe.decoding.state_names()
+    names = state_names(pipe.decoding)
     tags = pipe.tags()
     if label is None:
         return np.ones(len(names), dtype=bool)
@@ -210,7 +222,7 @@ def overview(pipe: "CRFPipe", label: Optional[str] = None, top: int = 20) -> dic
         "class": type(pipe).__name__,
         "model": pipe.model.name,
         "labels": list(pipe.labels),
-        "tags": pipe.decoding.state_names(),
+        "tags": state_names(pipe.decoding),
         "weights": sum(len(block.weights) for block in blocks(pipe)),
         "templates": _templates(pipe),
         "top": {name: _sides(pipe, name, top) for name in ([label] if label else _with_features(pipe))},

@@ -11,7 +11,7 @@ from spacy.tokens import Doc, Span, SpanGroup
 from .. import checks
 from ..errors import Errors, no_component
 from ..features.doc_batch import DocBatch
-from .annotation.annotation import Keys
+from .annotation.entities import Keys
 from .pipe import batches
 from .prediction import CRFPipe, least_of_labels, read_min_prob, whole
 from .preset_annotation import BLOCKED, FORCED

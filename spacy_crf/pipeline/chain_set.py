@@ -24,7 +24,7 @@ from ..models.chain_set import chain_of, check_inner
 from ..models.node import AnnotatedDocs
 from ..schemes import Segments
 from ..types import Floats, Ints, SetClamp
-from .annotation.annotation import KEYS, Annotation, GoldReport
+from .annotation.entities import KEYS, Annotation, GoldReport
 from .pipe import only_docs
 from .prediction import CRFPipe
 from .probabilities import labelling

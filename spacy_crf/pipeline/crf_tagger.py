@@ -8,7 +8,7 @@ from spacy.training import Example
 
 from .. import checks
 from ..errors import Errors
-from .annotation.annotation import Annotation
+from .annotation.entities import Annotation
 from .annotation.tags import BUILT_IN, TokenTags
 from .prediction import CRFPipe
 from .scorers import score_tags

@@ -19,8 +19,8 @@ from ..losses.clamped import CLAMPED_LOSSES, ClampedLoss, LabelledLoss
 from ..models.texts import allow_several
 from ..types import Floats
 from . import set_text_certainty
-from .annotation.annotation import GoldReport, Keys, Supervision
 from .annotation.cats import Cats, SeveralCats
+from .annotation.entities import GoldReport, Keys, Supervision
 from .decoding import Decoding
 from .pipe import LearningPipe, batches, check_doc, only_docs
 from .prediction import MinProb, least_of_labels, read_min_prob

@@ -3,23 +3,22 @@
 Labellings are tags in all arguments and results; for segments these are BIO tags.
 """
 
+import copy
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from copy import copy
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
-from spacy import registry
 from spacy.tokens import Doc
 from spacy.training import Example
 from thinc.api import Model
 
 from .. import arrays
-from ..arrays import Joined, Scores, spread
-from ..errors import Errors, cant_train
+from ..arrays import Scores, spread
+from ..errors import Errors
 from ..features.doc_batch import DocBatch
 from ..inference.bridges import Bridges
 from ..inference.spans import segments_of
@@ -28,7 +27,7 @@ from ..losses.clamped import LabelledLoss
 from ..models.structure import StructureNode
 from ..schemes import NO_SEGMENTS, Segments, TransitionMask
 from ..types import Bools, ChainScores, Floats
-from .annotation.annotation import Annotation, GoldReport, Keys, Supervision
+from .annotation.entities import Annotation, GoldReport, Keys, Supervision
 
 if TYPE_CHECKING:
     from ..constraints.decoding import Decoded, Documents
@@ -59,9 +58,9 @@ class Decoder(ABC):
         """The structure that finds best labellings (`viterbi`, `n_best`) in place of that of the model, for the same scores."""
 
     @abstractmethod
-    def distribution(self, batch: Any, d: Optional[int]) -> "Distribution":
-        """The distribution over the labellings of Doc `d` of a batch, or of all its Docs (None). The exact one by the model's
-        scores is `batch.by(batch.scores, d)`.
+    def distribution(self, batch: Any, d: Optional[int]) -> Any:
+        """The distribution over the labellings of Doc `d` of a batch, or of all its Docs (None), with the methods of
+        `Distribution`. The exact one by the model's scores is `batch.by(batch.scores, d)`.
         """
 
 
@@ -125,7 +124,7 @@ class Decoding:
 
     @cached_property
     def _over_bridges(self) -> "Decoding":
-        over = copy(self)
+        over = copy.copy(self)
         over._take_states(self.tag_of[self.bridges.tag_of])
         return over
 
@@ -139,14 +138,6 @@ class Decoding:
         return over
 
     # ------------------------------------------------------------------------------------------------------ states
-
-    def state_names(self) -> list[str]:
-        """Names of the states: tags, or "TAG/1", "TAG/2" … for a tag with several states. Further names come last."""
-        tags = self.annotation.tags()
-        several = np.bincount(self.tag_of)[self.tag_of] > 1
-        number = (np.arange(self.n_states) - self._first[self.tag_of]).tolist()
-        columns = zip(self.tag_of, number, several)
-        return [*(f"{tags[tag]}/{n + 1}" if some else tags[tag] for tag, n, some in columns), *self.further_names]
 
     @property
     def state_labels(self) -> list[str]:
@@ -179,13 +170,6 @@ class Decoding:
     def best_tags(self, scores: Any, clamp: Any) -> States:
         """Tags of the most probable labelling: int32[T]."""
         return self.tags(self.searched.viterbi(scores, clamp=clamp).states)
-
-    def finds_best(self, scores: Any, clamp: Any) -> bool:
-        """Whether the search finds the best labelling of each sequence, by comparison with the search of the structure."""
-        if self.searched is self.structure:
-            return self.structure.exact
-        work = self.structure.prepare(scores, clamp)
-        return bool((self.searched.viterbi(work).scores >= self.structure.viterbi(work).scores).all())
 
     def best_with_probabilities(self, scores: Any, clamp: Any) -> tuple[States, Floats]:
         """Tags of the most probable labelling (int32[T]), and the probability of each of its spans (float64[N])."""
@@ -250,19 +234,6 @@ class Decoding:
         found = {name: np.where(array > -np.inf, 0.0, -np.inf) for name, array in arrays.named(scores).items()}
         return scores._replace(**{**found, **{name: found[name] + array for name, array in worth.items()}})
 
-    def distribution(self, scores: Any, clamp: Any, graph: Optional[Structure]) -> "Distribution":
-        """The distribution for the scores of a Doc under the graph of some rules (None without rules)."""
-        if graph is None and not self.always_joins:
-            return self.batch(scores, clamp)
-        joined = arrays.join_sequences(scores, clamp)
-        starts = np.asarray(scores.starts)
-        return Distribution(self, graph or self.structure, joined, scores[0].shape[1], starts)
-
-    def batch(self, scores: Any, clamp: Any) -> "Distribution":
-        """The distribution for several Docs whose sequences no rule ties together: marginals and probabilities of spans."""
-        joined = Joined(scores, clamp, np.arange(len(scores[0])))
-        return Distribution(self, self.structure, joined, scores[0].shape[1], np.asarray(scores.starts))
-
     # ---------------------------------------------------------------------------------------------------- training
 
     def starts(self, docs: list[Doc]) -> NDArray[np.int64]:
@@ -307,113 +278,9 @@ class Decoding:
     def check_fit(self, pipe: Any) -> None:
         """RAISES (ValueError): If settings of a component require an ability that its model does not have."""
         if not self.model.attrs["node"].names_states(self.model):
+            from .supervision import check_knows_states
+
             check_knows_states(pipe.name, pipe.loss)
-
-
-class Distribution(NamedTuple):
-    """The distribution over the labellings of one Doc, or of a batch of Docs whose sequences no rule ties together."""
-
-    decoding: Decoding
-    structure: Structure
-    joined: Joined
-    size: int  # S of the model
-    starts: NDArray[np.int64]  # where the sequences start
-    kept: Optional[NDArray[np.int64]] = None  # tokens of a Doc that take part; others have no label. None for all
-
-    def marginals(self) -> Floats:
-        """Probability of each tag at each token: float64[T, tags]."""
-        marginals = self.structure.marginals(self.joined.scores, clamp=self.joined.clamp)
-        by_tag = self.decoding.by_tag(marginals[self.joined.tokens, : self.size])
-        return self._of_all(by_tag, 0.0)
-
-    def worth(self) -> dict[str, Floats]:
-        """Expected number of right tags for each part of a labelling, see `Decoding.worth`."""
-        _, expected = self.structure.expectations(self.joined.scores, clamp=self.joined.clamp)
-        return {
-            name: self._of_all(np.ascontiguousarray(array[self.joined.tokens, : self.size]), 0.0)
-            for name, array in self.decoding.worth(expected).items()
-        }
-
-    def certainties(self, segments: Segments) -> dict[str, Floats]:
-        """Values of each of some spans, which are sorted by first token, by the extensions that hold them: float64[N] each."""
-        return {"crf_prob": self.span_probabilities(segments)}
-
-    def span_probabilities(self, segments: Segments) -> Floats:
-        """Probability of each of some spans, which are sorted by first token: float64[N]."""
-        places = self.joined.tokens
-        moved = Segments(places[segments.start], places[segments.end - 1] + 1, segments.label)
-        return self.structure.span_probabilities(self.joined.scores, self._spans, moved, clamp=self.joined.clamp)
-
-    def likely_spans(self, min_prob: float) -> tuple[Segments, Floats]:
-        """All spans with at least a certain probability."""
-        scores = self.joined.scores
-        clamp = self.joined.clamp
-        (begin, end, label), probabilities = self.structure.likely_spans(scores, self._spans, min_prob, clamp=clamp)
-        token_at = np.full(len(scores[0]), -1)
-        token_at[self.joined.tokens] = np.arange(len(self.joined.tokens)) if self.kept is None else self.kept
-        real = token_at[begin] >= 0  # a break is no span
-        return Segments(token_at[begin[real]], token_at[end[real] - 1] + 1, label[real]), probabilities[real]
-
-    def n_best(self, n: int) -> list[tuple[float, States]]:
-        """Probability and tags of the best labellings of one Doc."""
-        structure = self.decoding.searched if self.structure is self.decoding.structure else self.structure
-        found = structure.n_best(self.joined.scores, n, clamp=self.joined.clamp)
-        best: list[tuple[float, tuple]] = [(0.0, ())]
-        for paths, log_z in zip(found, self._log_partition().tolist()):
-            # Extend the best labellings of the sequences so far by the best ones of the next sequence
-            longer = [(a + score - log_z, (*before, states)) for a, before in best for score, states in paths]
-            best = sorted(longer, key=lambda item: -item[0])[:n]
-        none = np.zeros(0, dtype=np.int32)
-        return [(min(1.0, float(np.exp(score))), self.tags(np.concatenate([none, *parts]))) for score, parts in best]
-
-    def log_probability(self, tags: States) -> float:
-        """Log probability of a labelling (int32[T]) of one Doc."""
-        labelled = self.decoding.path(tags, self.starts)
-        if self.kept is not None:
-            if (np.delete(labelled, self.kept) >= 0).any():
-                return -np.inf
-            labelled = labelled[self.kept]
-        path = spread(labelled, self.joined.tokens, len(self.joined.scores[0]), self.size)
-        work = self.structure.prepare(self.joined.scores)
-        only = self.decoding.only(self.structure, work, path)
-        if self.joined.clamp is not None:
-            only = only & self.joined.clamp
-        score = self.structure.log_partition(work, clamp=only).sum()
-        return min(0.0, float(score - self._log_partition().sum())) if score > -np.inf else -np.inf
-
-    def sample(self, n: int, seed: int) -> States:
-        """Tags of labellings drawn from the distribution: int32[n, T]."""
-        drawn = self.structure.sample(self.joined.scores, n, seed=seed, clamp=self.joined.clamp)
-        return np.array([self.tags(path) for path in drawn], dtype=np.int32).reshape(n, int(self.starts[-1]))
-
-    @property
-    def _spans(self) -> SpanStates:
-        """How states spell spans; the break, if there may be any, is one more state."""
-        spans = self.decoding.spans
-        if spans.continues is None or np.shape(self.joined.scores.first)[0] == self.size:
-            return spans
-        return spans._replace(continues=np.pad(spans.continues, (0, 1)))
-
-    def _log_partition(self) -> Floats:
-        return self.structure.log_partition(self.joined.scores, clamp=self.joined.clamp)
-
-    def tags(self, path: States) -> States:
-        """The tags of a path of states of the scores (int32[T]), for all tokens of the Doc."""
-        return self._of_all(self.decoding.tags(path[self.joined.tokens]), -1)
-
-    def _of_all(self, rows: NDArray, fill: float) -> NDArray:
-        """Rows of all tokens of the Doc, from the rows of the tokens that take part; others get `fill`."""
-        return rows if self.kept is None else spread(rows, self.kept, int(self.starts[-1]), fill)
-
-
-def check_knows_states(name: str, loss: LabelledLoss) -> None:
-    """RAISES (ValueError): CRF347 for a loss that needs the state of each token, which annotation does not name."""
-    if loss.names_states:
-        losses: Any = registry.losses  # a catalogue, which its annotation does not say
-        known = losses.get_all()
-        fitting = [key for key, each in sorted(known.items()) if key.startswith("spacy_crf.") and not each.names_states]
-        reason = "it asks for the state of each token, and annotation only names tags"
-        raise cant_train(loss, f"several states of one tag in '{name}'", reason, ", ".join(fitting))
 
 
 class Rules(NamedTuple):
@@ -491,11 +358,3 @@ def without_edges(parts: Parts, docs: DocBatch, scores: Any, settled: Optional[B
         return parts, scores
     rules = None if parts.rules is None else parts.rules.over(decoding)
     return parts._replace(decoding=decoding, rules=rules), scores
-
-
-def by_steps(parts: Parts, docs: DocBatch, scores: Any, settled: Optional[Bools] = None) -> tuple[Parts, Any]:
-    """`without_edges` for explanations, which keep the model's states: much larger scores of chains."""
-    if parts.annotation.space_edges or not docs.is_space.any():
-        return parts, scores
-    blank = docs.is_space if settled is None else docs.is_space & ~settled
-    return parts, parts.decoding.bridges.by_steps(scores, blank)

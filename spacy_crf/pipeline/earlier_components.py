@@ -14,7 +14,7 @@ from thinc.api import Model
 
 from ..errors import Errors
 from ..features.doc_batch import read_attributes
-from .annotation.annotation import same_words
+from .annotation.entities import same_words
 
 _OF_ENTITIES = (ENT_TYPE, ENT_KB_ID, ENT_ID)  # 0 is also a value of tokens outside of entities
 

@@ -14,7 +14,7 @@ from ..inference.threads import default_threads
 from ..schemes import NO_SEGMENTS, NO_STEPS
 from ..types import Bools, ChainScores
 from . import supervision
-from .annotation.annotation import GoldReport, Keys, Supervision
+from .annotation.entities import GoldReport, Keys, Supervision
 from .decoding import Decoding
 from .pipe import LearningPipe
 

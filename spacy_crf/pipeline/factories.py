@@ -182,7 +182,7 @@ def make_crf_ner(nlp: Language, name: str, **settings: Any) -> "LearningPipe":
     scheme (str): Tag scheme of entities: "BILUO", the default, "BIO", "IOB1", or "IO", which joins neighbours of one label;
         "auto" for BIO if the training data has few and short entities per label, else BILUO. A saved model keeps its scheme.
     """
-    from .components import CRFEntityRecognizer
+    from .prediction import CRFEntityRecognizer
 
     return made(CRFEntityRecognizer, "crf_ner", nlp, name=name, **settings)
 
@@ -241,7 +241,7 @@ def make_semicrf_ner(nlp: Language, name: str, **settings: Any) -> "LearningPipe
         of whole segments (`spacy_crf.segment_features.v1` by default) to features of tokens.
     loss (Loss): The loss of training, by default `spacy_crf.LogLikelihood.v1`. Each optimizer says which losses it can train.
     """
-    from .components import SemiCRFEntityRecognizer
+    from .semi_markov import SemiCRFEntityRecognizer
 
     return made(SemiCRFEntityRecognizer, "semicrf_ner", nlp, name=name, **settings)
 

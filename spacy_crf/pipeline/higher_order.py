@@ -13,7 +13,7 @@ from ..inference.higher_order import HigherOrder
 from ..inference.pruned_lattice import HigherOrderScores, Orders
 from ..losses.clamped import CLAMPED_LOSSES, ClampedLoss
 from ..types import Floats
-from .annotation.annotation import Annotation
+from .annotation.entities import Annotation
 from .decoding import Decoding
 
 

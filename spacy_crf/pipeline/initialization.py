@@ -19,7 +19,7 @@ from ..inference.linear_chain import LinearChain
 from ..kernels import announcing
 from ..models.node import AnnotatedDocs, forget
 from ..optimizers.objective import CRFOptimizer
-from .annotation.annotation import GoldReport
+from .annotation.entities import GoldReport
 from .pipe import LearningPipe
 from .saving import FILE_NAME, forget_gradients, unchanged_by_errors
 from .training import LearnedTexts, labels_of

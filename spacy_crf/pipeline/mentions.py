@@ -12,7 +12,7 @@ from spacy.training import Corpus, Example
 
 from .. import checks
 from ..errors import Errors
-from .annotation.annotation import same_words
+from .annotation.entities import same_words
 
 _OWNER = "spacy_crf.mentions.v1"
 _SENT_START = {True: 1, False: -1, None: 0}

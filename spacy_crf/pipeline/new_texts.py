@@ -15,7 +15,7 @@ from spacy.training import Example
 from ..models.node import Evidence
 from ..schemes import OUTSIDE
 from . import supervision
-from .annotation.annotation import Keys
+from .annotation.entities import Keys
 from .pipe import LearningPipe
 from .saving import parameters
 

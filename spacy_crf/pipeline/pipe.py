@@ -32,7 +32,7 @@ from ..kernels.announcing import announcer
 from ..losses.clamped import LabelledLoss
 from ..models.emissions import EmissionFeatures
 from ..optimizers.objective import CRFOptimizer
-from .annotation.annotation import Annotation
+from .annotation.entities import Annotation
 from .decoding import Decoding, Parts
 
 # Size of a batch. Tokenizing and predicting alternate, and each evicts the other's data from the caches, so large batches are

@@ -1,14 +1,14 @@
-"""Components that label tokens: from Docs to their tags in batches, rules, probabilities, explanations.
+"""Components that label tokens, and the one that finds entities by chains: from Docs to their tags in batches, rules,
+probabilities, explanations.
 
 Without rules and probabilities, prediction only calls `viterbi`; other modules are imported when they are needed.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Optional, Union
 
 import numpy as np
-from numpy.typing import NDArray
 from spacy.tokens import Doc, Span
 from spacy.training import Example
 from spacy.vocab import Vocab
@@ -16,40 +16,21 @@ from thinc.api import Model
 
 from .. import checks
 from ..checks import is_written
-from ..errors import Warnings, cant_train
+from ..errors import Warnings, announcements, cant_train
 from ..features.doc_batch import DocBatch
 from ..losses.clamped import CLAMPED_LOSSES, ClampedLoss
-from ..schemes import NO_SEGMENTS, Segments
+from ..schemes import MANY_SPANS, NO_SEGMENTS, Segments, choose_scheme, get_scheme
 from ..types import Floats
-from .decoding import Decoder, Decoding, Parts, Rules, States, Unsettled, without_edges
+from .annotation.entities import Entities, Prediction
+from .decoding import Decoder, Decoding, Parts, Rules, Unsettled, without_edges
 from .pipe import LearningPipe, check_doc, only_docs
 
 if TYPE_CHECKING:
     from ..constraints.settings import Constraints
-    from .decoding import Distribution
+    from .distribution import Distribution
     from .two_stage import FirstStage
 
 SEARCHES = ("viterbi", "posterior", "spans")
-
-
-class Prediction(NamedTuple):
-    """Tags of the Docs of a batch, laid end to end."""
-
-    tags: States  # [T]
-    starts: NDArray[np.int64]  # [B + 1] of the sequences
-    doc_starts: NDArray[np.int64]  # [D + 1]
-    preset: Optional[NDArray[np.uint64]]  # result of `Annotation.preset`
-    certainties: Optional[dict[str, Floats]] = (
-        None  # [N] of the spans, by the extension that holds them; if they are computed
-    )
-
-    @property
-    def probabilities(self) -> Optional[Floats]:
-        return None if self.certainties is None else self.certainties["crf_prob"]
-
-    def of_docs(self) -> list[bytes]:
-        """A value for each Doc, equal in two predictions that find the same."""
-        return [self.tags[a:b].tobytes() for a, b in pairwise(self.doc_starts)]
 
 
 def predict(parts: Parts, docs: DocBatch, scores: Any = None) -> Prediction:
@@ -61,7 +42,9 @@ def predict(parts: Parts, docs: DocBatch, scores: Any = None) -> Prediction:
     settings = parts.settings
     preset = parts.annotation.preset(docs)
     if preset is not None:
-        parts.annotation.look_for_lost(parts, docs, scores, preset)
+        from .lost_entities import look_for_lost
+
+        look_for_lost(parts, docs, scores, preset)
     question = unsettled(parts, docs, scores, preset)
     decoding = question.parts.decoding
     rules = question.parts.rules
@@ -492,3 +475,45 @@ class CRFPipe(LearningPipe):
                 own = [next((rule for rule in own if is_written(rule, table)), table) for table in tables]
             self.constraints = mine.replaced([*own, *rules["added"]])
             self._own_rules = len(own)
+
+
+class CRFEntityRecognizer(CRFPipe):
+    """Finds entities (factory ``crf_ner``). Entities that a Doc has already are kept, and the rest is decoded around them.
+    Entities end where a sentence is known to end.
+
+    scheme (str): The tag scheme, "auto" to choose one by the training data. For other settings see `make_crf_ner`.
+    """
+
+    annotation: Entities
+    meaning = ("scheme",)
+
+    def __init__(self, vocab, model, name="crf_ner", *, scheme: str = "BILUO", **settings):
+        self._chooses_scheme = scheme == "auto"
+        known = get_scheme("BILUO" if self._chooses_scheme else scheme)
+        # Only imported models set space_edges: they keep the answers of their program
+        settings = {"annotation": None, "scheme": known.name, "space_edges": False, **settings}
+        super().__init__(vocab, model, name, **settings)
+
+    def make_annotation(self) -> Entities:
+        """The annotation by the present settings."""
+        return Entities(get_scheme(self.cfg["scheme"]), space_edges=self.cfg["space_edges"])
+
+    def choose_settings(self, get_examples: Callable[[], Iterable[Example]]) -> None:
+        if not self._chooses_scheme:
+            return
+        spans = (span for example in get_examples() for span in self.annotation.gold_spans(example.reference))
+        found = (len(span) for span in spans if span.label_ in self.labels)
+        lengths = list(islice(found, MANY_SPANS * len(self.labels)))  # a larger number would choose the same scheme
+        self.cfg["scheme"] = choose_scheme(len(self.labels), lengths)
+        self._labels_changed()
+        announcements.info("%s: entities are spelt as %s", self.name, self.cfg["scheme"])
+
+    def _labels_changed(self) -> None:
+        self.annotation = self.make_annotation()
+        super()._labels_changed()
+
+    def _take_settings(self, saved: dict[str, Any]) -> None:
+        if self._chooses_scheme:
+            self.cfg["scheme"] = saved["scheme"]
+        self.cfg["space_edges"] = saved["space_edges"]
+        super()._take_settings(saved)

@@ -13,7 +13,7 @@ from ..models.objective import CorpusObjective, TiedObjective
 from ..models.sequences import SequencesObjective
 from ..optimizers.objective import CRFOptimizer
 from . import supervision
-from .annotation.annotation import Keys
+from .annotation.entities import Keys
 from .pipe import LearningPipe
 
 # Estimated microseconds for evaluating the objective with two threads, for each token and possible tag: constants, not timings

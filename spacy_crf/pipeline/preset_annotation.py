@@ -6,7 +6,7 @@ other spans. Tokens that no label is left for take no part in the labelling.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Optional
+from typing import Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +16,9 @@ from ..arrays import cut, states_of
 from ..errors import Warnings, counted
 from ..features.doc_batch import DocBatch, DocPart
 from ..schemes import BEGIN, INSIDE, MISSING, OUTSIDE
-from .annotation.annotation import Annotation, PresetAnnotation, on_levels
-from .decoding import Parts, Unsettled, without_edges
+from .annotation.entities import PresetAnnotation
+from .decoding import Decoding, Parts, Unsettled, without_edges
 from .supervision import without_steps
-
-if TYPE_CHECKING:
-    from .decoding import Decoding
 
 # keys of doc.spans
 BLOCKED = "crf_blocked"
@@ -65,7 +62,7 @@ def restrict(
     return Unsettled(over, DocPart(docs, kept), some, clamp[kept], docs, leave_out, left.starts, known[kept], kept)
 
 
-def _leave_settled(decoding: "Decoding", scores: Any, settled: PresetAnnotation) -> tuple[Any, Any]:
+def _leave_settled(decoding: Decoding, scores: Any, settled: PresetAnnotation) -> tuple[Any, Any]:
     """The scores and the clamp of the labellings that contain all settled spans."""
     clamp, steps = decoding.spell(decoding.annotation.clamp(settled, scores.starts), scores.starts)
     label = decoding.label_of_states
@@ -89,41 +86,11 @@ def _add_spans(parts: Parts, settled: PresetAnnotation, starts: NDArray[np.int64
     forced = [*doc.spans.get(FORCED, ())]
     annotation = parts.annotation
     if annotation.n_levels > 1:
-        forced = _on_level(annotation, settled, starts, forced, shift)
+        from .annotation.spans import on_own_level
+
+        forced = on_own_level(annotation, settled, starts, forced, shift)
     for span in forced:
         warn(FORCED, span, _force(parts, settled, starts, span, shift))
-
-
-def _on_level(
-    annotation: Annotation, settled: PresetAnnotation, starts: NDArray[np.int64], forced: list[Span], shift: int
-) -> list[Span]:
-    """The forced spans of a Doc that a chain has to find which is one of several levels: those that training would have there.
-    Spans for which there is no level come last in the outermost chain, which refuses them."""
-
-    def is_possible(span: Span) -> bool:
-        begin = shift + span.start
-        end = shift + span.end
-        if begin == end or span.label_ not in annotation.labels:
-            return False
-        label = annotation.labels.index(span.label_)
-        is_blocked = settled.blocked[begin:end, label].any()
-        return not is_blocked and annotation.refused_beside(settled, starts, begin, end, label) is None
-
-    def fit(spans: list[Span]) -> bool:
-        return all(level < annotation.n_levels for _, level in on_levels(spans))
-
-    kept = [span for span in forced if is_possible(span)]
-    if not fit(kept):
-        possible = kept
-        kept = []
-        for span in possible:  # earlier ones come first
-            if fit([*kept, span]):
-                kept.append(span)
-    own = [span for span, level in on_levels(kept) if level == annotation.level]
-    if annotation.level > 0:
-        return own
-    held = {(span.start, span.end, span.label) for span in kept}
-    return [*own, *(span for span in forced if (span.start, span.end, span.label) not in held)]
 
 
 def _block(parts: Parts, settled: PresetAnnotation, span: Span, shift: int) -> Optional[str]:

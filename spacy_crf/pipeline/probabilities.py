@@ -16,8 +16,9 @@ from ..inference.structure import LikelySpans
 from ..schemes import NO_SEGMENTS, SEGMENTS, Segments
 from ..types import Floats
 from . import CERTAINTIES, OF_LABEL
-from .annotation.annotation import Annotation
-from .decoding import Decoding, Distribution, States, Unsettled, logger
+from .annotation.entities import Annotation
+from .decoding import Decoding, States, Unsettled, logger
+from .distribution import Distribution, of_doc, of_docs
 
 if TYPE_CHECKING:
     from ..constraints.decoding import Decoded, KeptRules
@@ -67,8 +68,17 @@ def distribution(question: Unsettled) -> Distribution:
 def proven(question: Unsettled) -> bool:
     """Whether the labelling found for a single Doc under some rules is proved to be the most probable one."""
     if question.parts.rules is None:
-        return question.parts.decoding.finds_best(question.scores, question.clamp)
+        return finds_best(question.parts.decoding, question.scores, question.clamp)
     return ask(question).proven()
+
+
+def finds_best(decoding: Decoding, scores: Any, clamp: Any) -> bool:
+    """Whether the search finds the best labelling of each sequence, by comparison with the search of the structure."""
+    structure = decoding.structure
+    if decoding.searched is structure:
+        return structure.exact
+    work = structure.prepare(scores, clamp)
+    return bool((decoding.searched.viterbi(work).scores >= structure.viterbi(work).scores).all())
 
 
 class Batch:
@@ -203,7 +213,7 @@ class Batch:
         otherwise the search continues from there."""
         found = self._decode(self.scores, None)
         scores = self._rules.decodable(self.scores, self._facts)
-        return self._decoding.finds_best(scores, self._clamp) and not found.unfinished
+        return finds_best(self._decoding, scores, self._clamp) and not found.unfinished
 
     def certainties(self, segments: Segments) -> dict[str, Floats]:
         """See `Distribution.certainties`: of the spans of all Docs."""
@@ -250,7 +260,7 @@ class Batch:
             if self._rules is not None:
                 self._warn_of_ignored(self._rules)
                 scores = self._rules.apply(scores, self._facts)
-            return self._decoding.batch(scores, self._clamp)
+            return of_docs(self._decoding, scores, self._clamp)
         tokens = slice(int(self._bounds[d]), int(self._bounds[d + 1]))
         scores, clamp = cut_document(scores, self._clamp, tokens)
         graph = None
@@ -261,7 +271,7 @@ class Batch:
             scores = rules.apply(scores, self._facts.at(tokens), kept)
             automata = rules.fitting.intersection(rules.automata_of(kept))
             graph = rules.graph(automata) if automata else None
-        return self._decoding.distribution(scores, clamp, graph)
+        return of_doc(self._decoding, scores, clamp, graph)
 
     @property
     def _is_tied(self) -> bool:

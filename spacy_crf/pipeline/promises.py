@@ -35,7 +35,7 @@ from spacy.training import Example
 from .. import checks
 from ..errors import Errors
 from ..types import Bools, Floats, Ints
-from .annotation.annotation import GoldReport
+from .annotation.entities import GoldReport
 
 if TYPE_CHECKING:
     from .prediction import CRFPipe, MinProb

@@ -11,7 +11,7 @@ from spacy.scorer import Scorer
 from spacy.tokens import Token
 from spacy.training import Example
 
-from .annotation.annotation import Annotation
+from .annotation.entities import Annotation
 
 POS_AND_MORPH = "pos+morph"
 

@@ -17,9 +17,8 @@ from ..models.segments import certain_segments
 from ..models.semi_markov import longest_of
 from ..schemes import Segments
 from ..types import SegmentClamp
-from .annotation.annotation import GoldReport, Keys, Supervision
-from .annotation.trimming import without_blanks
-from .supervision import aligned_spans, likely_spans, possible_spans, trimmed_spans
+from .annotation.entities import GoldReport, Keys, Supervision
+from .supervision import aligned_spans, likely_spans, possible_spans, trimmed_spans, without_blanks
 
 _Segment = tuple[int, int, int]  # first token, token behind, state
 
@@ -44,9 +43,10 @@ def measure(model: Model, annotation: Any, examples: Iterable[Example], keys: Ke
         named = aligned_spans([example], keys.alternatives) if keys.alternatives else ()
         likely = likely_spans(example.reference, keys.soft) if keys.soft else ()
         spans = (*annotation.gold_spans(example.reference), *(span for _, span in named), *likely)
-        for span in without_blanks(spans, annotation, "", GoldReport()):
-            if span.label_ in lengths:
-                lengths[span.label_].append(len(span))
+        for span in spans:
+            kept = without_blanks(span, annotation, "", GoldReport())
+            if kept is not None and span.label_ in lengths:
+                lengths[span.label_].append(len(kept))
     longest = longest_of(model.attrs["longest_segment"], list(annotation.labels), lengths)
     before = model.attrs["longest"]
     if model.has_dim("nO"):

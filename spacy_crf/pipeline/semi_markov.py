@@ -12,8 +12,10 @@ from ..models.segments import certain_segments
 from ..schemes import NO_SEGMENTS, NO_STEPS, SEGMENTS, Segments
 from ..types import GOES_ON, Floats, SegmentClamp, SegmentScores
 from . import segment_supervision
-from .annotation.annotation import GoldReport, Keys, Supervision
+from .annotation.entities import Entities, GoldReport, Keys, Supervision
 from .decoding import Decoding, States
+from .distribution import of_docs
+from .prediction import CRFPipe
 from .segment_supervision import Texts
 from .supervision import Spelt
 
@@ -36,7 +38,8 @@ class SegmentDecoding(Decoding):
 
     def best_with_probabilities(self, scores: SegmentScores, clamp: Optional[SegmentClamp]) -> tuple[States, Floats]:
         tags = self.best_tags(scores, clamp)
-        return tags, self.batch(scores, clamp).span_probabilities(self.segments(tags, np.asarray(scores.starts)))
+        segments = self.segments(tags, np.asarray(scores.starts))
+        return tags, of_docs(self, scores, clamp).span_probabilities(segments)
 
     def worth(self, expected: SegmentScores) -> dict[str, Floats]:
         """Expected number of right tags, as for chains. That sum is equal for one segment and for two neighbours of one label; a
@@ -114,3 +117,14 @@ class SegmentDecoding(Decoding):
                 words = " ".join(token.text for token in tokens[begin : min(end, begin + 8)])
                 place = f"'{words}...' ({self.annotation.labels[state - 1]}, {end - begin} tokens)"
                 report.add("gold entities are longer than the longest segment of their label, and were cut up", place)
+
+
+class SemiCRFEntityRecognizer(CRFPipe):
+    """Finds entities, each scored as a whole (factory ``semicrf_ner``). Entities that a Doc has already are kept, and the rest is
+    decoded around them. Entities end where a sentence is known to end. For the settings see `make_semicrf_ner`.
+    """
+
+    labelled = "segments"
+
+    def __init__(self, vocab, model, name="semicrf_ner", **settings):
+        super().__init__(vocab, model, name, annotation=Entities(SEGMENTS), **settings)

@@ -19,10 +19,9 @@ from ..arrays import ends, ranges, states_of
 from ..losses.soft import NO_STATE, Runs, SoftLabelling, SoftSegments, SoftTransitions
 from ..schemes import Segments
 from ..types import Floats
-from .annotation.annotation import GoldReport, Supervision, same_words
-from .annotation.trimming import without_blanks
+from .annotation.entities import GoldReport, Supervision, same_words
 from .decoding import Parts
-from .supervision import Spelt, soft_scores
+from .supervision import Spelt, soft_scores, without_blanks
 
 # of sums of weights, and of scores as they were written
 _ROUNDING = 1e-9
@@ -99,12 +98,11 @@ def _read(
                     report.add_span(span, key, "do not align with the tokens, of which nothing is known then")
                     is_soft[tokens][_touched(example, span)] = False
                 elif score > 0.0 and len(aligned):
-                    kept = [*without_blanks([aligned], parts.annotation, key, report)]
-                    if not kept:
+                    kept = without_blanks(aligned, parts.annotation, key, report)
+                    if kept is None:
                         continue
-                    [aligned] = kept
-                    begin = shift + aligned.start
-                    end = shift + aligned.end
+                    begin = shift + kept.start
+                    end = shift + kept.end
                     rows.append((begin, end, parts.labels.index(span.label_), score))
                     if ((starts > begin) & (starts < end)).any() and not parts.annotation.spans_are_tokens:
                         report.add_span(span, key, "cross the start of a sentence, and their tokens count as missing")

@@ -19,13 +19,12 @@ from ..inference.structure import LikelySpans
 from ..models.node import AnnotatedDocs
 from ..schemes import NO_SEGMENTS, SEGMENTS, Segments, get_scheme
 from ..types import Bools, Floats, Ints
-from .annotation.annotation import KEYS, GoldReport
+from .annotation.entities import KEYS, GoldReport
 from .annotation.spans import Groups, Slot, Spans, check_groups, groups_of, levels_of
 from .chain_set import Chain, ChainSetPipe, SetTraining
-from .components import CRFEntityRecognizer
 from .decoding import Parts, without_edges
 from .pipe import only_docs
-from .prediction import MinProb, least_of_labels, read_min_prob, unsettled
+from .prediction import CRFEntityRecognizer, MinProb, least_of_labels, read_min_prob, unsettled
 from .probabilities import Batch
 
 _NEGLIGIBLE = 1e-12  # on one of several levels

@@ -8,18 +8,20 @@ from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
+from spacy import registry
 from spacy.attrs import ORTH
 from spacy.tokens import Doc, Span, SpanGroup
 from spacy.training import Example
 
 from .. import checks
-from ..errors import Errors
+from ..errors import Errors, cant_train
 from ..features.doc_batch import read_attributes
 from ..inference.linear_chain import LinearChain
+from ..losses.clamped import LabelledLoss
 from ..schemes import Segments
 from ..types import ChainScores, Clamp, Floats
-from .annotation.annotation import Annotation, GoldReport, Keys, Supervision, place_of, same_words
-from .annotation.trimming import trimmed, trims, without_blanks
+from .annotation.entities import Annotation, GoldReport, Keys, Supervision, same_words
+from .annotation.trimming import DROPPED, TRIMMED, place_of, trimmed
 
 WEIGHT = "crf_weight"  # name of the Doc extension
 
@@ -183,7 +185,17 @@ def trimmed_spans(
 ) -> Iterator[tuple[int, Span]]:
     """`aligned_spans` without white space at their edges."""
     for begin, span in aligned_spans(examples, key):
-        yield from ((begin, kept) for kept in without_blanks([span], annotation, key, report))
+        kept = without_blanks(span, annotation, key, report)
+        if kept is not None:
+            yield begin, kept
+
+
+def without_blanks(span: Span, annotation: Annotation, key: str, report: GoldReport) -> Optional[Span]:
+    """A gold span in ``doc.spans[key]``, trimmed if the annotation forbids white space at its edges; None if nothing is left."""
+    kept = trimmed(span, space_edges=annotation.space_edges)
+    if kept is not span:
+        report.add_span(span, key, DROPPED if kept is None else TRIMMED)
+    return kept
 
 
 def possible_spans(
@@ -192,7 +204,7 @@ def possible_spans(
     """`aligned_spans` but for those that no labelling has, as they have white space at their edges. These are not trimmed: that a
     span is wrong does not mean that a shorter one is."""
     for begin, span in aligned_spans(examples, key):
-        if trims(annotation, span) and trimmed(span) is not span:
+        if trimmed(span, space_edges=annotation.space_edges) is not span:
             report.add_span(span, key, "begin or end with white space, as no span does, and say nothing")
         else:
             yield begin, span
@@ -240,3 +252,13 @@ def fingerprint(annotation: Annotation, examples: list[Example], keys: Keys, att
         scores = list(groups[keys.soft].attrs.items()) if keys.soft in groups else []
         check = zlib.crc32(repr((spans, scores)).encode("utf8"), check)
     return check
+
+
+def check_knows_states(name: str, loss: LabelledLoss) -> None:
+    """RAISES (ValueError): CRF347 for a loss that needs the state of each token, which annotation does not name."""
+    if loss.names_states:
+        losses: Any = registry.losses  # a catalogue, which its annotation does not say
+        known = losses.get_all()
+        fitting = [key for key, each in sorted(known.items()) if key.startswith("spacy_crf.") and not each.names_states]
+        reason = "it asks for the state of each token, and annotation only names tags"
+        raise cant_train(loss, f"several states of one tag in '{name}'", reason, ", ".join(fitting))

@@ -12,12 +12,13 @@ from ..features.doc_batch import DocBatch
 from ..inference.chain_set import split
 from ..schemes import Segments
 from ..types import Floats
+from .annotation.entities import Prediction
 from .annotation.tags import TagSet, TokenTags
 from .chain_set import Chain, ChainSetPipe
 from .crf_tagger import CRFTagger
 from .decoding import Parts
 from .pipe import only_docs
-from .prediction import OTHERS, Prediction, least_of_labels, predict
+from .prediction import OTHERS, least_of_labels, predict
 from .probabilities import write_probabilities
 
 

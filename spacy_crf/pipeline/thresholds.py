@@ -13,9 +13,10 @@ from spacy.training import Example
 from .. import checks
 from ..errors import no_component
 from ..features.doc_batch import DocBatch
+from .annotation.entities import Prediction
 from .corpora import Corpus
 from .pipe import batches
-from .prediction import OTHERS, MinProb, Prediction, least_of_labels
+from .prediction import OTHERS, MinProb, least_of_labels
 
 if TYPE_CHECKING:
     from .prediction import CRFPipe

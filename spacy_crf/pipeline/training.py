@@ -28,7 +28,7 @@ from ..models.weights import Weights
 from ..optimizers.objective import CRFOptimizer, Minibatch
 from ..progress import Bar
 from ..types import SOFT_LABELS
-from .annotation.annotation import GoldReport, Keys, Supervision
+from .annotation.entities import GoldReport, Keys, Supervision
 from .pipe import LearningPipe
 from .saving import forget_gradients, parameters, unchanged_by_errors
 

@@ -8,8 +8,7 @@ from spacy.tokens import Span
 from spacy.training import Example
 
 from ..explain.comparison import NothingToCompare, effects
-from ..pipeline.annotation.annotation import Mention
-from ..pipeline.annotation.trimming import tell_trimmed
+from ..pipeline.annotation.trimming import Mention, tell_trimmed
 from ..pipeline.prediction import CRFPipe
 from ..pipeline.probabilities import tell_probabilities
 from .texts import is_of_texts, matches, words_for

@@ -7,7 +7,7 @@ from spacy.tokens import Doc, Span
 
 from .. import checks
 from ..errors import Errors, optional_package, shown
-from ..pipeline.annotation.annotation import probability_of
+from ..pipeline.annotation.entities import probability_of
 
 LIBRARIES = ("pandas", "polars")
 # With the types of columns, which are the same without rows

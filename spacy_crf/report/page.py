@@ -16,7 +16,7 @@ from markupsafe import Markup
 from .. import __version__
 from ..errors import counted
 from ..explain.explanation import shorter
-from ..pipeline.annotation.annotation import Mention
+from ..pipeline.annotation.trimming import Mention
 from ..pipeline.origins import in_words, named_origin
 from ..pipeline.scorers import calibration
 from . import charts

@@ -14,7 +14,8 @@ from spacy.training import Example
 
 from ..errors import Errors
 from ..optimizers.lbfgs import LBFGS
-from ..pipeline.annotation.annotation import GoldReport, Mention
+from ..pipeline.annotation.entities import GoldReport
+from ..pipeline.annotation.trimming import Mention
 from ..pipeline.initialization import earlier_annotation
 from ..pipeline.origins import origin_of
 from ..pipeline.prediction import CRFPipe

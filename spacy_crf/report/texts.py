@@ -9,7 +9,8 @@ from spacy.training import Example
 
 from ..explain.explanation import shorter
 from ..features.doc_batch import DocBatch
-from ..pipeline.annotation.annotation import GoldReport, Mention
+from ..pipeline.annotation.entities import GoldReport
+from ..pipeline.annotation.trimming import Mention
 from ..pipeline.crf_textcat import CRFTextClassifier
 from ..types import Bools
 

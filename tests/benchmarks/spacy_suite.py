@@ -26,8 +26,7 @@ from spacy.pipeline.tok2vec import Tok2VecListener
 from spacy.util import Config, registry
 from thinc.api import Model
 
-from spacy_crf.pipeline.components import CRFEntityRecognizer
-from spacy_crf.pipeline.prediction import CRFPipe
+from spacy_crf.pipeline.prediction import CRFEntityRecognizer, CRFPipe
 
 SUITE = Path(spacy.__file__).parent / "tests"
 SELECTED = ("parser/test_ner.py", "pipeline", "serialize", "training")

@@ -119,8 +119,8 @@ def label_graph(data: Path, lang: str, template: "LearnedGraph") -> "tuple[list[
     RETURNS (Tuple[List[Edge], Annotated]): The pairs, the strongest first; and the sets of labels of the texts.
     RAISES (ValueError): CRF485 for texts without labels, CRF483 if no text has a value for all of them.
     """
-    from spacy_crf.pipeline.annotation.annotation import GoldReport
     from spacy_crf.pipeline.annotation.cats import SeveralCats
+    from spacy_crf.pipeline.annotation.entities import GoldReport
 
     from ..label_cliques import Annotated
 

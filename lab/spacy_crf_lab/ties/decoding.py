@@ -14,8 +14,9 @@ from spacy_crf.errors import announcements
 from spacy_crf.inference.linear_chain import LinearChain
 from spacy_crf.inference.structure import ScoresOrWork
 from spacy_crf.losses.clamped import LabelledLoss, LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin
-from spacy_crf.pipeline.annotation.annotation import Annotation
-from spacy_crf.pipeline.decoding import Decoding, Distribution, States, Unsettled
+from spacy_crf.pipeline.annotation.entities import Annotation
+from spacy_crf.pipeline.decoding import Decoding, States, Unsettled
+from spacy_crf.pipeline.distribution import Distribution, of_doc
 from spacy_crf.pipeline.prediction import CRFPipe
 from spacy_crf.pipeline.probabilities import Batch
 from spacy_crf.schemes import Segments
@@ -337,7 +338,7 @@ class TiedDistribution:
             return self.main
         scores, clamp, _ = self.joined
         chains = decoding.structure.as_chains(scores, clamp=clamp)
-        return decoding.chains.distribution(chains, clamp, None)._replace(kept=self.main.kept, starts=self.starts)
+        return of_doc(decoding.chains, chains, clamp, None)._replace(kept=self.main.kept, starts=self.starts)
 
     def _require(self, question: str, what: str) -> None:
         """Check that the inference supports a question. RAISES (ValueError): CRF366 if it does not."""

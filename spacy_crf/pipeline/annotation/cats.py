@@ -10,7 +10,8 @@ from spacy.training import Example
 
 from ...errors import Errors
 from ...types import Bools
-from .annotation import Annotation, GoldReport, Mention, Starts, Supervision
+from .entities import Annotation, GoldReport, Starts, Supervision
+from .trimming import Mention
 
 
 class Cats(Annotation):

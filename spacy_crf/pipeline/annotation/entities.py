@@ -1,49 +1,332 @@
-"""Entities as annotation: read from ``doc.ents``, and written to it."""
+"""Where components read and write labels: the base of all annotations, and entities, which are in ``doc.ents``."""
 
+import copy
+import logging
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, Optional
-from weakref import ReferenceType, WeakKeyDictionary, ref
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, TypeVar
+from weakref import ReferenceType, ref
 
 import numpy as np
 from numpy.typing import NDArray
-from spacy.attrs import ENT_IOB, ENT_TYPE
+from spacy.attrs import ENT_IOB, ENT_TYPE, ORTH
 from spacy.tokens import Doc, Span, Token
 from spacy.training import Example
+from spacy.vocab import Vocab
 
+from ... import checks
 from ...arrays import ranges
 from ...errors import Errors, Warnings
 from ...features.doc_batch import DocBatch, read_attributes
 from ...inference.structure import SpanStates
-from ...schemes import BEGIN, INSIDE, MISSING, NO_SEGMENTS, OUTSIDE, Scheme, Segments, SegmentScheme, TransitionMask
-from ...types import Clamp
-from ..decoding import without_edges
-from .annotation import (
-    Annotation,
-    GoldReport,
-    Mention,
-    PresetAnnotation,
-    Starts,
-    Supervision,
-    Tags,
-    probability_of,
-    same_words,
+from ...schemes import (
+    BEGIN,
+    INSIDE,
+    MISSING,
+    NO_SEGMENTS,
+    NO_STEPS,
+    OUTSIDE,
+    Scheme,
+    Segments,
+    SegmentScheme,
+    TransitionMask,
 )
-from .trimming import DROPPED, TRIMMED, mentions_of
+from ...types import Clamp, Floats
+from .trimming import DROPPED, TRIMMED, Mention, mentions_of, place_of
 
 if TYPE_CHECKING:
-    from ..decoding import Parts
-    from ..prediction import Prediction
+    from ...losses.soft import SoftLabelling
+
+logger = logging.getLogger("spacy.spacy_crf")
+Starts = NDArray[np.int64]
+Tags = NDArray[np.int32]
+OfAnnotation = TypeVar("OfAnnotation", bound="Annotation")
 
 _ENTITY = [ENT_IOB, ENT_TYPE]
 _IS_PRESET = 1  # bit that INSIDE and BEGIN share
 
-# For the warning about entities that a component cannot set because another component of this package has set overlapping ones
-_MOST_DOCS = 1000  # Docs in which `Entities.look_for_lost` searches: that takes as long as predicting
-_LOOKED_AT: "WeakKeyDictionary[Entities, int]" = WeakKeyDictionary()  # number of Docs searched so far
-# For each component, its last batch and labels
-_LATEST: dict[str, tuple["ReferenceType[Doc]", tuple[str, ...]]] = {}
+# The first Doc of the last batch of each component, and its labels: for the warning about entities that are lost to another one
+LATEST: dict[str, tuple["ReferenceType[Doc]", tuple[str, ...]]] = {}
+
+
+class GoldReport:
+    """Collects gold annotation that cannot be used, in order to report it once."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, list[str]] = {}
+        self._counts: dict[str, int] = {}
+        self._is_logged = False
+
+    def add(self, problem: str, place: str) -> None:
+        self._counts[problem] = self._counts.get(problem, 0) + 1
+        if self._counts[problem] <= 3:
+            self._places.setdefault(problem, []).append(place)
+
+    def add_span(self, span: Span, key: str, problem: str) -> None:
+        """Add a problem with a span in ``doc.spans[key]``."""
+        self.add(f"spans in doc.spans['{key}'] {problem}", place_of(span))
+
+    def log_once(self, name: str) -> None:
+        """Log the problems of the first of several passes over a corpus."""
+        if not self._is_logged:
+            self.log(name)
+            self._is_logged = True
+
+    def log(self, name: str) -> None:
+        for problem, count in self._counts.items():
+            places = "; ".join(self._places[problem])
+            logger.warning(Warnings.CRFW405.format(name=name, count=count, problem=problem, places=places))
+
+
+class Supervision(NamedTuple):
+    """What the annotation of a batch of Docs says about its labelling. Alternatives and wrong spans change the first two arrays
+    in place."""
+
+    # Labellings that are allowed; `Annotation.gold` gives them in the tags in which annotation is read, see `Scheme.spell`
+    clamp: Any
+    unset: NDArray[np.bool_]  # [T] tokens without annotation
+    wrong: Segments = NO_SEGMENTS  # spans that no labelling may have and the clamp does not exclude
+    steps: NDArray[np.int64] = NO_STEPS  # steps between tags that no labelling may take, see `Scheme.spell`
+    # Spans that the annotation allows besides others, for models that score spans
+    alternatives: Segments = NO_SEGMENTS
+    soft: Optional["SoftLabelling"] = None  # soft labels of a teacher
+
+
+KEYS = ("alternatives_spans_key", "incorrect_spans_key")  # settings that name groups of spans
+
+
+class Keys(NamedTuple):
+    """Settings that name groups of spans; None for no group."""
+
+    alternatives: Optional[str]
+    incorrect: Optional[str]
+    soft: Optional[str] = None
+
+    @classmethod
+    def of(cls, pipe: Any) -> "Keys":
+        alternatives, incorrect = map(pipe.cfg.get, KEYS)
+        return cls(alternatives, incorrect, pipe.loss.spans_key)
+
+
+class PresetAnnotation(NamedTuple):
+    """Known labels of the T tokens of some Docs. Functions fill in the arrays, in place."""
+
+    iob: NDArray[np.int64]  # [T] spaCy's codes of settled tokens, MISSING for the others
+    label: NDArray[np.int64]  # [T] labels of the settled spans
+    present: NDArray[np.uint64]  # [T] hash of the present annotation, 0 for none
+    taken: NDArray[np.bool_]  # [T] tokens that nothing later can change
+    blocked: NDArray[np.bool_]  # [T, L] labels that a token may not get
+
+    @classmethod
+    def nothing(cls, n_tokens: int, n_labels: int) -> "PresetAnnotation":
+        iob = np.full(n_tokens, MISSING)
+        label = np.zeros(n_tokens, dtype=np.int64)
+        present = np.zeros(n_tokens, dtype=np.uint64)
+        taken = np.zeros(n_tokens, dtype=bool)
+        return cls(iob, label, present, taken, np.zeros((n_tokens, n_labels), dtype=bool))
+
+
+class Prediction(NamedTuple):
+    """Tags of the Docs of a batch, laid end to end."""
+
+    tags: Tags  # [T]
+    starts: NDArray[np.int64]  # [B + 1] of the sequences
+    doc_starts: NDArray[np.int64]  # [D + 1]
+    preset: Optional[NDArray[np.uint64]]  # result of `Annotation.preset`
+    certainties: Optional[dict[str, Floats]] = (
+        None  # [N] of the spans, by the extension that holds them; if they are computed
+    )
+
+    @property
+    def probabilities(self) -> Optional[Floats]:
+        return None if self.certainties is None else self.certainties["crf_prob"]
+
+    def of_docs(self) -> list[bytes]:
+        """A value for each Doc, equal in two predictions that find the same."""
+        return [self.tags[a:b].tobytes() for a, b in pairwise(self.doc_starts)]
+
+
+class Annotation:
+    """Defines where a component reads and writes labels, and how tags spell them. An annotation is bound to labels and immutable.
+    Whole texts have neither tags of spans nor present annotation.
+    """
+
+    writes: tuple[str, ...] = ()  # token attributes
+    found: str  # name of the labelled things, in messages
+    spans_are_tokens: bool  # whether each token of a span is a span of its own
+    scores_prefix: str  # prefix of the names of scores
+    needs_neighbours = False  # whether the tags of a span depend on the span before
+    may_have_no_labels = False  # whether a component can begin without labels
+    space_edges = True  # whether spans may begin and end with white space
+    outside = frozenset([""])  # values of gold annotation that name no label
+    elsewhere: frozenset[str] = frozenset()  # labels that belong to other chains of a set, see `Spans`
+    # of a chain of a set, see `Spans`
+    level = 0
+    n_levels = 1
+
+    name: str  # name of the component
+    vocab: Vocab
+    labels: tuple[str, ...] = ()
+    written_labels: Sequence[Any] = ()  # `label_at` for each label, unless tokens have several labels
+    _index: dict[int, int]  # position of each label, by its hash
+
+    def bind(self: OfAnnotation, name: str, vocab: Vocab, labels: Iterable[str]) -> OfAnnotation:
+        """RETURNS (Annotation): A copy for a component with these labels."""
+        bound = copy.copy(self)
+        bound.name = name
+        bound.vocab = vocab
+        bound.labels = tuple(labels)
+        bound._index = {vocab.strings.add(label): n for n, label in enumerate(bound.labels)}
+        bound._tabulate()
+        return bound
+
+    def _tabulate(self) -> None:
+        """Compute the tables that prediction looks up."""
+
+    def introduce(self, vocab: Vocab) -> None:
+        """Add the labels to the vocabulary of Docs: of another pipeline, or one that lost labels at the end of a memory zone."""
+        strings: Any = vocab.strings  # whose stub lacks the argument
+        for label in self.labels:
+            strings.add(label, allow_transient=False)
+
+    def spelled(self, value: Any, docs: Iterable[Doc]) -> str:
+        """The text of a hash that was read from one of the Docs, whose vocabularies may differ from the component's."""
+        vocabs = dict.fromkeys([self.vocab, *(doc.vocab for doc in docs)])
+        return next(vocab.strings[value] for vocab in vocabs if value in vocab.strings)
+
+    def label_indices(self, hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """Positions of labels from their hashes: int64[N], -1 for 0 and for unknown hashes."""
+        distinct, inverse = np.unique(hashes, return_inverse=True)
+        known = np.array([self._index.get(int(value), -1) for value in distinct], dtype=np.int64)
+        return known[inverse] if len(distinct) else np.zeros(0, dtype=np.int64)
+
+    # --------------------------------------- as tags: the labels themselves, unless an annotation overrides the methods
+
+    def tags(self) -> list[str]:
+        """Names of the tags, in the order of the scores."""
+        return list(self.labels)
+
+    def tag_labels(self) -> list[str]:
+        """The label of each tag, "O" for none."""
+        return self.tags()
+
+    def mask(self) -> TransitionMask:
+        """Which tag sequences are valid."""
+        size = len(self.labels)
+        return TransitionMask(np.ones((size, size), dtype=bool), *np.ones((2, size), dtype=bool))
+
+    def span_states(self) -> SpanStates:
+        """How tags spell spans."""
+        return SpanStates.even(np.zeros((len(self.labels), len(self.labels)), dtype=bool), len(self.labels))
+
+    def spell(self, allowed: Any, starts: Starts) -> tuple[Any, NDArray[np.int64]]:
+        """The component's tags that annotation allows, and the steps that it forbids, see `Scheme.spell`."""
+        return allowed, NO_STEPS
+
+    # ----------------------------------------------- tags of spans
+
+    def path(self, segments: Segments, starts: Starts) -> Tags:
+        """Tags of the labelling with exactly these spans: int32[T], -1 where a token needs a span but has none."""
+        raise NotImplementedError
+
+    def span_tags(self, label: str, length: int) -> Optional[NDArray[np.int64]]:
+        """Tags of a span ("" and "O" for none) in which annotation is read: int64[length]; None for an unknown label."""
+        raise NotImplementedError
+
+    def tells_alone(self, length: int) -> bool:
+        """Whether each tag of a span of this length fully describes its token, without its neighbours."""
+        raise NotImplementedError
+
+    def continuing_tags(self, tag: int) -> NDArray[np.bool_]:
+        """Tags that continue the span of this tag directly after it: bool[S]."""
+        raise NotImplementedError
+
+    # ----------------------------------------------- the annotation of reference Docs
+
+    def gold_labels(self, doc: Doc) -> Iterable[str]:
+        """Labels of a Doc's gold annotation."""
+        raise NotImplementedError
+
+    def gold(self, examples: list[Example], starts: Starts, report: GoldReport) -> Supervision:
+        """The gold annotation, at the tokens of the predicted Docs."""
+        raise NotImplementedError
+
+    def is_gold(self, span: Span) -> bool:
+        """Whether the gold annotation has this span, or, for taggers, its label at one of its tokens."""
+        raise NotImplementedError
+
+    def fingerprint(self, docs: list[Doc]) -> int:
+        """A number that changes with the annotation of Docs."""
+        raise NotImplementedError
+
+    # ----------------------------------------------- present annotation, and output
+
+    def preset(self, docs: DocBatch) -> Optional[NDArray[np.uint64]]:
+        """Annotation that Docs have already and that prediction keeps, by token: uint64[T]; None if there is none."""
+        raise NotImplementedError
+
+    def settle(self, settled: PresetAnnotation, preset: NDArray[np.uint64], starts: Starts) -> None:
+        """Write the present annotation into `settled`, in place."""
+        raise NotImplementedError
+
+    def clamp(self, settled: PresetAnnotation, starts: Starts) -> Clamp:
+        """Clamp of the labellings that contain all settled spans, in the tags in which annotation is read."""
+        raise NotImplementedError
+
+    def refused_beside(
+        self, settled: PresetAnnotation, starts: Starts, begin: int, end: int, label: int
+    ) -> Optional[str]:
+        """Why no labelling has these tokens as a span together with the settled ones; None if some labelling has."""
+        raise NotImplementedError
+
+    def write(self, docs: list[Doc], prediction: Prediction) -> Segments:
+        """Write the predicted entities beside the present ones. RETURNS (Segments): The present entities."""
+        raise NotImplementedError
+
+    def label_at(self, token: Token) -> Any:
+        """RETURNS (Any): The label that a token, or the span that begins with it, has in its Doc."""
+        raise NotImplementedError
+
+    def check_label(self, label: Any) -> None:
+        """RAISES (ValueError): CRF020 for a value that cannot be a label."""
+        is_text = isinstance(label, str) and label and label == label.encode("utf8", "ignore").decode("utf8")
+        must = "a string that is not empty and can be saved as UTF-8"
+        checks.expect(is_text, f"Component '{self.name}'", "a label", label, must)
+
+    def no_labels(self, name: str, docs: Iterable[Doc]) -> str:
+        """The message that training data (reference Docs) has no labels for the component of this name."""
+        return Errors.CRF403.format(name=name)
+
+    def mentions_in(self, doc: Doc) -> list[Mention]:
+        """The labelled spans or tokens of a Doc."""
+        raise NotImplementedError
+
+    def mentions(self, example: Example) -> tuple[list[Mention], list[Mention]]:
+        """Mentions in the reference, and mentions in the predicted Doc where the reference is annotated."""
+        raise NotImplementedError
+
+    def decisions(self, example: Example) -> list[tuple[float, bool]]:
+        """The probability of each labelled span or token of the predicted Doc, and whether it is right; without those whose
+        probability, or whose annotation in the reference, is missing."""
+        gold, found = self.mentions(example)
+        places = {mention.place for mention in gold}
+        return [(mention.probability, mention.place in places) for mention in found if mention.probability is not None]
+
+    @property
+    def assigns(self) -> list[str]:
+        """Attributes that the annotation writes, as `nlp.analyze_pipes` names them."""
+        return [f"token.{name}" for name in self.writes]
+
+
+def probability_of(found: "Span | Token") -> Optional[float]:
+    """The probability that a component with ``confidence`` gave a span, or the label of a token."""
+    return found._.crf_prob
+
+
+def same_words(doc: Doc, other: Doc) -> bool:
+    return len(doc) == len(other) and bool((doc.to_array(ORTH) == other.to_array(ORTH)).all())
 
 
 class Entities(Annotation):
@@ -140,7 +423,7 @@ class Entities(Annotation):
         return any((ent.start, ent.end, ent.label) == (span.start, span.end, span.label) for ent in span.doc.ents)
 
     def gold(self, examples: list[Example], starts: Starts, report: GoldReport) -> Supervision:
-        annotation = [_aligned_entities(example, report) for example in examples]
+        annotation = [_alignedentities_of(example, report) for example in examples]
         iob, types = np.concatenate(annotation).T if annotation else np.zeros((2, 0), dtype=np.uint64)
         label = self.label_indices(types)
         entity = (iob == BEGIN) | (iob == INSIDE)
@@ -196,7 +479,7 @@ class Entities(Annotation):
 
     def _mentions(self, ents: Iterable[Span]) -> list[Mention]:
         ents = list(ents)
-        return mentions_of(ents, map(probability_of, ents), self)
+        return mentions_of(ents, map(probability_of, ents), space_edges=self.space_edges)
 
     def mentions(self, example: Example) -> tuple[list[Mention], list[Mention]]:
         found = list(example.predicted.ents)
@@ -209,35 +492,6 @@ class Entities(Annotation):
 
     def preset(self, docs: DocBatch) -> Optional[NDArray[np.uint64]]:
         return read_attributes(docs, _ENTITY) if (docs.ent_iob & _IS_PRESET).any() else None
-
-    def look_for_lost(self, parts: "Parts", docs: DocBatch, scores: Any, preset: NDArray[np.uint64]) -> None:
-        """Warn once (CRFW423) if a component would find entities that overlap the entities of another component."""
-        n_before = _LOOKED_AT.get(self, 0)
-        present = _entities(preset)
-        if n_before >= _MOST_DOCS or Warnings.CRFW423 in parts.told or not len(present.start):
-            return
-        others = {
-            name: labels for name, (first, labels) in _LATEST.items() if name != parts.name and first() is docs[0]
-        }
-        if not others:
-            return
-        _LOOKED_AT[self] = n_before + len(docs)
-        parts, scores = without_edges(parts, docs, scores)
-        found = parts.decoding.segments(parts.decoding.best_tags(scores, None), scores.starts)
-        for begin, end, label in zip(*(column.tolist() for column in found)):
-            for n in np.flatnonzero((present.start < end) & (present.end > begin)).tolist():
-                start, stop, kept = (int(column[n]) for column in present)
-                number = int(np.searchsorted(docs.bounds, start, side="right")) - 1
-                doc = docs[number]
-                shift = int(docs.bounds[number])
-                kept_label = doc.vocab.strings[kept % (1 << 64)]
-                own = parts.labels[label]
-                other = next((name for name, labels in others.items() if kept_label in labels), None)
-                if other is not None and (start, stop, kept_label) != (begin, end, own):
-                    spans = doc[begin - shift : end - shift].text, doc[start - shift : stop - shift].text
-                    told = {"other": other, "label": own, "kept_label": kept_label, "text": doc.text[:40]}
-                    parts.warn_once(Warnings.CRFW423, span=spans[0], kept=spans[1], **told)
-                    return
 
     def settle(self, settled: PresetAnnotation, preset: NDArray[np.uint64], starts: Starts) -> None:
         iob, types = preset.T
@@ -266,7 +520,7 @@ class Entities(Annotation):
                 return "the scheme IO can't tell it from its neighbour"
         return None
 
-    def write(self, docs: list[Doc], prediction: "Prediction") -> Segments:
+    def write(self, docs: list[Doc], prediction: Prediction) -> Segments:
         # uint64, which the stub of `from_array` does not take
         annotation: Any = self._annotation_of_tag[prediction.tags]
         present = NO_SEGMENTS
@@ -275,9 +529,9 @@ class Entities(Annotation):
         if prediction.preset is not None:
             kept = _is_preset(prediction.preset[:, 0])
             annotation[kept] = prediction.preset[kept]
-            present = _entities(prediction.preset)
+            present = entities_of(prediction.preset)
         if docs:
-            _LATEST[self.name] = ref(docs[0]), self.labels
+            LATEST[self.name] = ref(docs[0]), self.labels
         begin = 0
         for doc, end in zip(docs, prediction.doc_starts[1:].tolist()):
             if begin < end:
@@ -305,7 +559,7 @@ def _is_preset(iob: NDArray) -> NDArray[np.bool_]:
     return (iob & _IS_PRESET).astype(bool)
 
 
-def _entities(annotation: NDArray[np.uint64]) -> Segments:
+def entities_of(annotation: NDArray[np.uint64]) -> Segments:
     """The entities of annotated tokens (`ent_iob`, `ent_type`)."""
     iob, types = annotation.T
     begin = np.flatnonzero((iob == BEGIN) & (types != 0))
@@ -314,7 +568,7 @@ def _entities(annotation: NDArray[np.uint64]) -> Segments:
     return Segments(begin, end, types[begin].astype(np.int64))
 
 
-def _aligned_entities(example: Example, report: GoldReport) -> NDArray[np.uint64]:
+def _alignedentities_of(example: Example, report: GoldReport) -> NDArray[np.uint64]:
     """Gold ``ent_iob`` and ``ent_type`` at the tokens of the predicted Doc: uint64[T, 2]."""
     predicted = example.predicted
     reference = example.reference

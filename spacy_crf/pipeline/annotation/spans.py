@@ -14,9 +14,9 @@ from ...errors import Errors
 from ...features.doc_batch import DocBatch
 from ...features.document import Labelling
 from ...schemes import BEGIN, INSIDE, MISSING, OUTSIDE, Scheme, Segments, TransitionMask
-from .annotation import GoldReport, Mention, Starts, Supervision, on_levels, same_words
-from .entities import Entities
-from .trimming import mentions_of, without_blanks
+from ..supervision import without_blanks
+from .entities import Annotation, Entities, GoldReport, PresetAnnotation, Starts, Supervision, same_words
+from .trimming import Mention, mentions_of
 
 Groups = Union[str, Sequence[Sequence[str]]]
 NO_SPANS: tuple[Span, ...] = ()
@@ -174,7 +174,8 @@ class Spans(Entities):
                     if lost is not None:
                         iob[lost.start : lost.end] = MISSING
             known = [span for _, aligned in found for span in aligned]
-        return [*without_blanks(known, self, self.key, report)]
+        kept = (without_blanks(span, self, self.key, report) for span in known)
+        return [span for span in kept if span is not None]
 
     def own(self, spans: Iterable[Span]) -> list[Span]:
         """The given spans that belong to this chain."""
@@ -192,7 +193,7 @@ class Spans(Entities):
         group = self.gold_spans(doc)
         scores: Optional[Sequence[float]] = group.attrs.get("scores") if isinstance(group, SpanGroup) else None
         probabilities = [None] * len(group) if scores is None else map(float, scores)
-        return mentions_of(group, probabilities, self)
+        return mentions_of(group, probabilities, space_edges=self.space_edges)
 
     def mentions(self, example: Example) -> tuple[list[Mention], list[Mention]]:
         if self.key not in example.reference.spans:
@@ -262,3 +263,52 @@ def groups_of(docs: Iterable[Doc], annotation: Spans) -> list[list[str]]:
         else:
             groups.append([label])
     return [sorted(group, key=labels.index) for group in groups]
+
+
+def on_levels(spans: Iterable[Span]) -> list[tuple[Span, int]]:
+    """The spans of a Doc, each once, on the first level where it overlaps none that is longer, or as long and before it."""
+    taken: list[set[int]] = []
+    placed: dict[tuple[int, int, int], tuple[Span, int]] = {}
+    for span in sorted(spans, key=lambda span: (-len(span), span.start, span.label_)):
+        place = (span.start, span.end, span.label)
+        tokens = range(span.start, span.end)
+        if place in placed:
+            continue
+        level = next((n for n, used in enumerate(taken) if used.isdisjoint(tokens)), len(taken))
+        if level == len(taken):
+            taken.append(set())
+        taken[level].update(tokens)
+        placed[place] = span, level
+    return [*placed.values()]
+
+
+def on_own_level(
+    annotation: Annotation, settled: PresetAnnotation, starts: Starts, forced: list[Span], shift: int
+) -> list[Span]:
+    """The forced spans of a Doc that a chain has to find which is one of several levels: those that training would have there.
+    Spans for which there is no level come last in the outermost chain, which refuses them."""
+
+    def is_possible(span: Span) -> bool:
+        begin = shift + span.start
+        end = shift + span.end
+        if begin == end or span.label_ not in annotation.labels:
+            return False
+        label = annotation.labels.index(span.label_)
+        is_blocked = settled.blocked[begin:end, label].any()
+        return not is_blocked and annotation.refused_beside(settled, starts, begin, end, label) is None
+
+    def fit(spans: list[Span]) -> bool:
+        return all(level < annotation.n_levels for _, level in on_levels(spans))
+
+    kept = [span for span in forced if is_possible(span)]
+    if not fit(kept):
+        possible = kept
+        kept = []
+        for span in possible:  # earlier ones come first
+            if fit([*kept, span]):
+                kept.append(span)
+    own = [span for span, level in on_levels(kept) if level == annotation.level]
+    if annotation.level > 0:
+        return own
+    held = {(span.start, span.end, span.label) for span in kept}
+    return [*own, *(span for span in forced if (span.start, span.end, span.label) not in held)]

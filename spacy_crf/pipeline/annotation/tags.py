@@ -3,7 +3,7 @@
 import zlib
 from collections.abc import Iterable, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Optional
+from typing import Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +18,10 @@ from ...features.doc_batch import read_attributes
 from ...schemes import BEGIN, MISSING, NO_SEGMENTS, Segments, TransitionMask
 from ...types import Clamp
 from ..scorers import POS_AND_MORPH, attribute_getter, pos_and_feats
-from .annotation import (
+from .entities import (
     Annotation,
     GoldReport,
-    Mention,
+    Prediction,
     PresetAnnotation,
     Starts,
     Supervision,
@@ -29,9 +29,7 @@ from .annotation import (
     probability_of,
     same_words,
 )
-
-if TYPE_CHECKING:
-    from ..prediction import Prediction
+from .trimming import Mention
 
 BUILT_IN = ("tag", "pos", "morph", POS_AND_MORPH)
 
@@ -203,7 +201,7 @@ class TokenTags(Annotation):
     ) -> Optional[str]:
         return None
 
-    def write(self, docs: list[Doc], prediction: "Prediction") -> Segments:
+    def write(self, docs: list[Doc], prediction: Prediction) -> Segments:
         width = self._written.shape[1]
         # uint64, which the stub of `from_array` does not take
         values: Any = self._written[prediction.tags] if self.labels else np.zeros((0, width), dtype=np.uint64)

@@ -1,0 +1,123 @@
+"""The distribution over the labellings of Docs: marginals, spans, best and drawn labellings."""
+
+from typing import Any, NamedTuple, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..arrays import Joined, join_sequences, spread
+from ..inference.structure import SpanStates, Structure
+from ..schemes import Segments
+from ..types import Floats
+from .decoding import Decoding, States
+
+
+class Distribution(NamedTuple):
+    """The distribution over the labellings of one Doc, or of a batch of Docs whose sequences no rule ties together."""
+
+    decoding: Decoding
+    structure: Structure
+    joined: Joined
+    size: int  # S of the model
+    starts: NDArray[np.int64]  # where the sequences start
+    kept: Optional[NDArray[np.int64]] = None  # tokens of a Doc that take part; others have no label. None for all
+
+    def marginals(self) -> Floats:
+        """Probability of each tag at each token: float64[T, tags]."""
+        marginals = self.structure.marginals(self.joined.scores, clamp=self.joined.clamp)
+        by_tag = self.decoding.by_tag(marginals[self.joined.tokens, : self.size])
+        return self._of_all(by_tag, 0.0)
+
+    def worth(self) -> dict[str, Floats]:
+        """Expected number of right tags for each part of a labelling, see `Decoding.worth`."""
+        _, expected = self.structure.expectations(self.joined.scores, clamp=self.joined.clamp)
+        return {
+            name: self._of_all(np.ascontiguousarray(array[self.joined.tokens, : self.size]), 0.0)
+            for name, array in self.decoding.worth(expected).items()
+        }
+
+    def certainties(self, segments: Segments) -> dict[str, Floats]:
+        """Values of each of some spans, which are sorted by first token, by the extensions that hold them: float64[N] each."""
+        return {"crf_prob": self.span_probabilities(segments)}
+
+    def span_probabilities(self, segments: Segments) -> Floats:
+        """Probability of each of some spans, which are sorted by first token: float64[N]."""
+        places = self.joined.tokens
+        moved = Segments(places[segments.start], places[segments.end - 1] + 1, segments.label)
+        return self.structure.span_probabilities(self.joined.scores, self._spans, moved, clamp=self.joined.clamp)
+
+    def likely_spans(self, min_prob: float) -> tuple[Segments, Floats]:
+        """All spans with at least a certain probability."""
+        scores = self.joined.scores
+        clamp = self.joined.clamp
+        (begin, end, label), probabilities = self.structure.likely_spans(scores, self._spans, min_prob, clamp=clamp)
+        token_at = np.full(len(scores[0]), -1)
+        token_at[self.joined.tokens] = np.arange(len(self.joined.tokens)) if self.kept is None else self.kept
+        real = token_at[begin] >= 0  # a break is no span
+        return Segments(token_at[begin[real]], token_at[end[real] - 1] + 1, label[real]), probabilities[real]
+
+    def n_best(self, n: int) -> list[tuple[float, States]]:
+        """Probability and tags of the best labellings of one Doc."""
+        structure = self.decoding.searched if self.structure is self.decoding.structure else self.structure
+        found = structure.n_best(self.joined.scores, n, clamp=self.joined.clamp)
+        best: list[tuple[float, tuple]] = [(0.0, ())]
+        for paths, log_z in zip(found, self._log_partition().tolist()):
+            # Extend the best labellings of the sequences so far by the best ones of the next sequence
+            longer = [(a + score - log_z, (*before, states)) for a, before in best for score, states in paths]
+            best = sorted(longer, key=lambda item: -item[0])[:n]
+        none = np.zeros(0, dtype=np.int32)
+        return [(min(1.0, float(np.exp(score))), self.tags(np.concatenate([none, *parts]))) for score, parts in best]
+
+    def log_probability(self, tags: States) -> float:
+        """Log probability of a labelling (int32[T]) of one Doc."""
+        labelled = self.decoding.path(tags, self.starts)
+        if self.kept is not None:
+            if (np.delete(labelled, self.kept) >= 0).any():
+                return -np.inf
+            labelled = labelled[self.kept]
+        path = spread(labelled, self.joined.tokens, len(self.joined.scores[0]), self.size)
+        work = self.structure.prepare(self.joined.scores)
+        only = self.decoding.only(self.structure, work, path)
+        if self.joined.clamp is not None:
+            only = only & self.joined.clamp
+        score = self.structure.log_partition(work, clamp=only).sum()
+        return min(0.0, float(score - self._log_partition().sum())) if score > -np.inf else -np.inf
+
+    def sample(self, n: int, seed: int) -> States:
+        """Tags of labellings drawn from the distribution: int32[n, T]."""
+        drawn = self.structure.sample(self.joined.scores, n, seed=seed, clamp=self.joined.clamp)
+        return np.array([self.tags(path) for path in drawn], dtype=np.int32).reshape(n, int(self.starts[-1]))
+
+    @property
+    def _spans(self) -> SpanStates:
+        """How states spell spans; the break, if there may be any, is one more state."""
+        spans = self.decoding.spans
+        if spans.continues is None or np.shape(self.joined.scores.first)[0] == self.size:
+            return spans
+        return spans._replace(continues=np.pad(spans.continues, (0, 1)))
+
+    def _log_partition(self) -> Floats:
+        return self.structure.log_partition(self.joined.scores, clamp=self.joined.clamp)
+
+    def tags(self, path: States) -> States:
+        """The tags of a path of states of the scores (int32[T]), for all tokens of the Doc."""
+        return self._of_all(self.decoding.tags(path[self.joined.tokens]), -1)
+
+    def _of_all(self, rows: NDArray, fill: float) -> NDArray:
+        """Rows of all tokens of the Doc, from the rows of the tokens that take part; others get `fill`."""
+        return rows if self.kept is None else spread(rows, self.kept, int(self.starts[-1]), fill)
+
+
+def of_doc(decoding: Decoding, scores: Any, clamp: Any, graph: Optional[Structure]) -> Distribution:
+    """The distribution for the scores of a Doc under the graph of some rules (None without rules)."""
+    if graph is None and not decoding.always_joins:
+        return of_docs(decoding, scores, clamp)
+    joined = join_sequences(scores, clamp)
+    starts = np.asarray(scores.starts)
+    return Distribution(decoding, graph or decoding.structure, joined, scores[0].shape[1], starts)
+
+
+def of_docs(decoding: Decoding, scores: Any, clamp: Any) -> Distribution:
+    """The distribution for several Docs whose sequences no rule ties together: marginals and probabilities of spans."""
+    joined = Joined(scores, clamp, np.arange(len(scores[0])))
+    return Distribution(decoding, decoding.structure, joined, scores[0].shape[1], np.asarray(scores.starts))
