@@ -358,13 +358,15 @@ class Errors:
         --label-column, or write the spans as tags: B-PERSON, I-PERSON, O."""
     CRF749 = """{path} is a pipe or a device, and files are read several times. Write its contents to a file; `spacy crf annotate`
         also reads the standard input, named -."""
-    CRF745 = """The options given ({given}) do not choose one config. Give --component NAME, optionally with --recipe
+    CRF745 = """The options given ({given}) do not choose one config. Give --component NAME, optionally with --preset
         NAME and --optimize NAME; or --file NAME alone, for a config that comes with the package."""
-    CRF746 = "Components {components} give probabilities, and --svg draws one of them. Name it with --component NAME."
+    CRF746 = (
+        "Components {components} give probabilities, and --output draws one of them. Name it with --component NAME."
+    )
     CRF750 = "{path} exists already: {advice}."
-    CRF751 = "{component} has no recipe '{recipe}'. It has: {known}."
-    CRF752 = "{component}, {recipe}: no features of tokens read clusters, vectors or gazetteers. Use the recipe fast."
-    CRF753 = """The recipe words needs something that is known of words: --lookups with the folder of `spacy crf lookups`,
+    CRF751 = "{component} has no preset '{preset}'. It has: {known}."
+    CRF752 = "{component}, {preset}: no features of tokens read clusters, vectors or gazetteers. Use the preset fast."
+    CRF753 = """The preset words needs something that is known of words: --lookups with the folder of `spacy crf lookups`,
         --clusters, --vectors or --gazetteers; or pip install 'spacy-crf[words]'."""
     CRF754 = """Nothing is installed that knows words of '{lang}': pip install 'spacy-crf[words]' for clusters and
         gazetteers, or make clusters of your own texts with `spacy crf clusters`."""
@@ -492,11 +494,11 @@ class Errors:
     CRF974 = "The request has {n:,} bytes, and may have {most:,}. Send a part of the text."
     CRF914 = """The text has {n:,} characters, and may have {most:,} here. The commands `show`, `annotate` and `explain` take
         longer ones."""
-    CRF975 = "The demo was not told where to save. Start it with --save FILE.jsonl."
+    CRF975 = "The demo was not told where to save. Start it with --output FILE.jsonl."
     CRF976 = "'{key}' must be {must}, not {value}."
-    CRF977 = "--save writes the annotation of one component, and there are {names}. Name one with --component."
+    CRF977 = "--output writes the annotation of one component, and there are {names}. Name one with --component."
     CRF978 = (
-        "--save can't write the annotation of component '{name}': JSONL has no place for {attribute}, only for tag."
+        "--output can't write the annotation of component '{name}': JSONL has no place for {attribute}, only for tag."
     )
     CRF979 = "The pipeline can't answer: {reason}."
     CRF981 = """{path} is {reason}, so nothing is written there, and nothing of it is used. Look at who has made it; then delete
@@ -506,8 +508,8 @@ class Errors:
     CRF983 = """{path} is {reason}, so it is not copied. Give --assets a folder with annotated texts: files, or folders of
         files, named train, test and perhaps dev."""
     CRF980 = "Port {port} can't be used: {reason}. Give another one with --port, or 0 for any free one."
-    CRF952 = """For clusters of Brown or Clark give texts and the file to write; for k-means give --from-vectors and the file to
-        write. Given: texts {files}, vectors {vectors}."""
+    CRF952 = """For clusters of Brown or Clark give texts; for k-means give --from-vectors. Given: texts {files}, vectors
+        {vectors}."""
 
 
 @coded

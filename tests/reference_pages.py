@@ -20,7 +20,7 @@ from typer.models import ArgumentInfo, OptionInfo
 from typer.utils import get_params_from_function
 
 import spacy_crf
-from spacy_crf.cli.configs import FOLDER, config_files
+from spacy_crf.cli.configs import CONFIGS, config_files
 from spacy_crf.cli.group import app, import_commands
 from spacy_crf.errors import Errors, Warnings
 
@@ -274,17 +274,23 @@ def commands(package: str = "spacy_crf") -> dict[str, Callable]:
 
 
 def cli(package: str = "spacy_crf") -> str:
-    text = ""
+    text = "\n`--code FILE`, an option of every command but `compile` and `project`, names a Python file to import.\n"
     for name, command in commands(package).items():
-        usage, options = [name], []
+        usage = [name]
+        outputs = []
+        options = []
         for parameter in get_params_from_function(command).values():
             info = parameter.default
             required = getattr(info, "default", ...) in (..., parameter.empty)
             if isinstance(info, ArgumentInfo):
-                usage.append(parameter.name.upper() if required else f"[{parameter.name.upper()}]")
+                argument = info.metavar or parameter.name.upper()
+                usage.append(argument if required else f"[{argument}]")
             elif isinstance(info, OptionInfo):
+                if required and parameter.name == "output":
+                    outputs.append("--output OUTPUT")
                 options.append(_option(parameter.name, parameter.annotation, info, None if required else info.default))
-        text += f"\n## `{' '.join(usage)}`\n\n{' '.join(inspect.getdoc(command).split())}\n\n" + "".join(options)
+        text += f"\n## `{' '.join([*usage, *outputs])}`\n\n{' '.join(inspect.getdoc(command).split())}\n\n"
+        text += "".join(options)
     return text
 
 
@@ -294,7 +300,7 @@ def _option(name: str, kind: Any, told: OptionInfo, default: Any) -> str:
     shown = "" if default in (None, False, "") or default == [] else f" (`{default}`)"
     enums = [each for each in (kind, *get_args(kind)) if isinstance(each, type) and issubclass(each, Enum)]
     added = {entry.name for entry in metadata.entry_points(group="spacy_crf_orders")}  # by packages that are installed
-    added |= {name for name, path in config_files().items() if path.parent != FOLDER}
+    added |= {name for name, path in config_files().items() if path.parent != CONFIGS}
     values = [[value.value for value in each if value.value not in added] for each in enums]
     choices = "".join(f" One of {', '.join(each)}." for each in values)
     return f"- {names}{shown}: {told.help}{choices}\n"

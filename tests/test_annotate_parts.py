@@ -411,7 +411,7 @@ def test_where_there_is_no_terminal_lines_tell_how_far_it_is(monkeypatch, capsys
 
 
 def test_the_command_says_what_it_did(model, source, tmp_path):
-    code, output = run(model, source, tmp_path / "out", "--workers", 2, "--part-size", 0.001)
+    code, output = run(model, source, "-o", tmp_path / "out", "--workers", 2, "--part-size", 0.001)
     assert code == 0 and "40 texts" in output
     assert [record["id"] for record in records_of(tmp_path / "out")] == [*range(len(TEXTS))]
     for wrong, expected in {
@@ -420,10 +420,10 @@ def test_the_command_says_what_it_did(model, source, tmp_path):
         ("--workers", "2", "--sort", "uncertainty"): "CRF789",
         ("--workers", "2", "--part-size", "1"): "CRF786",
     }.items():
-        code, output = run(model, source, tmp_path / "out", *wrong)
+        code, output = run(model, source, "-o", tmp_path / "out", *wrong)
         assert code == 1 and expected in output
-    assert run(tmp_path / "missing", source, tmp_path / "b", "--workers", 1)[0] == 1
-    assert run(model, tmp_path / "missing", tmp_path / "b", "--workers", 1)[0] == 1
+    assert run(tmp_path / "missing", source, "-o", tmp_path / "b", "--workers", 1)[0] == 1
+    assert run(model, tmp_path / "missing", "-o", tmp_path / "b", "--workers", 1)[0] == 1
     assert not (tmp_path / "b").exists()
 
 

@@ -64,7 +64,7 @@ def spans_of(docs):
 
 @pytest.mark.parametrize("name", WRITERS)
 def test_what_is_written_is_read_back(nlp, folder, tmp_path, name):
-    code, output = run(folder / "model", folder / "texts.jsonl", tmp_path / f"out.{name}", "--format", name)
+    code, output = run(folder / "model", folder / "texts.jsonl", "-o", tmp_path / f"out.{name}", "--format", name)
     assert code == 0, output
     assert "8 texts" in output
     source = tmp_path / f"out.{name}"
@@ -109,7 +109,7 @@ def test_whatever_is_written_is_read_back(folder, parts):
 
 
 def test_what_came_with_the_texts_is_kept(folder, tmp_path):
-    run(folder / "model", folder / "texts.jsonl", tmp_path / "out.jsonl")
+    run(folder / "model", folder / "texts.jsonl", "-o", tmp_path / "out.jsonl")
     items = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [item["meta"]["n"] for item in items] == list(range(8))
     assert [item["meta"]["place"] for item in items] == [f"{folder / 'texts.jsonl'}, line {n}" for n in range(1, 9)]
@@ -118,7 +118,7 @@ def test_what_came_with_the_texts_is_kept(folder, tmp_path):
 
 def test_the_least_certain_come_first(nlp, folder, tmp_path):
     ner = nlp.get_pipe("crf_ner")
-    code, output = run(folder / "model", folder / "texts.jsonl", tmp_path / "out.jsonl", "--sort", "uncertainty")
+    code, output = run(folder / "model", folder / "texts.jsonl", "-o", tmp_path / "out.jsonl", "--sort", "uncertainty")
     assert code == 0, output
     found = [json.loads(line)["text"] for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     doubt = {text: 1 - ner.marginals(nlp.make_doc(text))[0].max(axis=1).mean() for text in TEXTS}
@@ -133,7 +133,9 @@ def test_less_probable_spans_are_left_out(nlp, folder, tmp_path):
     limit = 0.9 if not probabilities else probabilities[len(probabilities) // 2]
     for name in ("doccano", "conll", "spacy"):
         target = tmp_path / f"out.{name}"
-        code, output = run(folder / "model", folder / "texts.jsonl", target, "-f", name, "--min-prob", limit)
+        code, output = run(
+            folder / "model", folder / "texts.jsonl", "-o", target, "--format", name, "--min-prob", limit
+        )
         assert code == 0 and "less probable ones left out" in output, output
     [doccano, conll, of_spacy] = [read_docs(tmp_path / f"out.{name}", BLANK) for name in ("doccano", "conll", "spacy")]
     n = sum(len(doc.ents) for doc in doccano)
@@ -307,11 +309,11 @@ def test_a_damaged_part_is_told(folder, tmp_path):
 def test_standard_input_and_output(folder, tmp_path):
     stdin = 'Bob left Rome .\n{"text": "Nobody came.", "id": 7}\n'
     for options in ([], ["--sort", "uncertainty"]):
-        result = CliRunner().invoke(app, ["annotate", str(folder / "model"), "-", "-", *options], input=stdin)
+        result = CliRunner().invoke(app, ["annotate", str(folder / "model"), "-", *options], input=stdin)
         items = [json.loads(line) for line in result.stdout.splitlines()]  # and nothing else
         assert sorted(item["text"] for item in items) == ["Bob left Rome .", "Nobody came."]
         assert {item.get("id") for item in items} == {None, 7}
-    code, output = run(folder / "model", "-", tmp_path / "out.jsonl", stdin=stdin)
+    code, output = run(folder / "model", "-", "-o", tmp_path / "out.jsonl", stdin=stdin)
     assert code == 0 and "2 texts" in output
 
 
@@ -327,7 +329,7 @@ BAD = {
 def test_texts_that_cannot_be_annotated(folder, tmp_path, kind):
     text, says = BAD[kind]
     (tmp_path / "texts.jsonl").write_text(text)
-    code, output = run(folder / "model", tmp_path / "texts.jsonl", tmp_path / "out.jsonl")
+    code, output = run(folder / "model", tmp_path / "texts.jsonl", "-o", tmp_path / "out.jsonl")
     assert code == 1 and re.search(says, output), output
     assert not (tmp_path / "out.jsonl").exists()
 
@@ -339,7 +341,7 @@ def test_texts_that_cannot_be_annotated(folder, tmp_path, kind):
 def test_files_that_are_no_texts_are_named(folder, tmp_path, name, content, title):
     """They were told to name another encoding, which this command does not take."""
     (tmp_path / name).write_bytes(content)
-    code, output = run(folder / "model", tmp_path / name, tmp_path / "out.jsonl")
+    code, output = run(folder / "model", tmp_path / name, "-o", tmp_path / "out.jsonl")
     assert code == 1 and re.search(rf"CRF756: .*{name} is {title}", output), output
 
 
@@ -385,13 +387,13 @@ def test_a_full_disk_is_told_with_the_file_and_work_goes_on(folder, tmp_path, mo
 
     with monkeypatch.context() as patched:
         patched.setattr(LocalFiles, "open", lambda self, path, mode: FullFile(path, mode))
-        code, said = run(folder / "model", texts, output)
+        code, said = run(folder / "model", texts, "-o", output)
         assert code == 1 and re.search(rf"CRF475: .*{output}.part/.*No space left", said), said
     with monkeypatch.context() as patched:
         patched.setattr(whole_files.os, "fsync", full)
-        code, said = run(folder / "model", texts, output)
+        code, said = run(folder / "model", texts, "-o", output)
         assert code == 1 and "CRF706" in said and "can't be read or written: No space left on device (make room" in said
-    assert run(folder / "model", texts, output)[0] == 0
+    assert run(folder / "model", texts, "-o", output)[0] == 0
     assert len(output.read_text(encoding="utf8").splitlines()) == 3
     assert not left.exists()
 
@@ -401,7 +403,7 @@ def test_a_text_that_is_too_long_is_named(tmp_path):
     spacy.blank("en").to_disk(tmp_path / "model")
     long = "".join(f"{json.dumps({'text': text})}\n" for text in ("Ann ran", "so long " * 130_000))
     (tmp_path / "texts.jsonl").write_text(long)
-    code, output = run(tmp_path / "model", tmp_path / "texts.jsonl", tmp_path / "out.jsonl", "--format", "spacy")
+    code, output = run(tmp_path / "model", tmp_path / "texts.jsonl", "-o", tmp_path / "out.jsonl", "--format", "spacy")
     assert code == 1 and "CRF878" in output and "texts.jsonl, line 2: the text has 1,040,000 characters" in output
     shown = CliRunner().invoke(app, ["show", str(tmp_path / "model")], input=long)
     assert shown.exit_code == 1 and "the standard input, line 2: the text has 1,040,000 characters" in shown.output

@@ -42,7 +42,7 @@ def clusters_of(path):
 def test_brown_clusters_of_texts(texts, lines, tmp_path):
     """The same of lines, JSONL, .spacy, and of two files."""
     output = tmp_path / "new" / "clusters.bin"
-    done = run(texts, output, "--method", "brown", "--n", 20, "--min-count", 2, "--digits")
+    done = run(texts, "-o", output, "--method", "brown", "--clusters", 20, "--min-count", 2, "--digits")
     assert done.exit_code == 0 and "words in 20 clusters" in done.output, done.output
     assert [path.name for path in output.parent.iterdir()] == ["clusters.bin"]
     expected = clusters_of(output)
@@ -53,14 +53,14 @@ def test_brown_clusters_of_texts(texts, lines, tmp_path):
     for n, half in enumerate((lines[:400], lines[400:])):
         (tmp_path / f"part{n}.txt").write_text("\n".join(half), encoding="utf8")
     for given in (["texts.jsonl"], ["texts.spacy"], ["part0.txt", "part1.txt"]):
-        done = run(*(tmp_path / name for name in given), output, "--n", 20, "--min-count", 2, "--digits")
+        done = run(*(tmp_path / name for name in given), "-o", output, "--clusters", 20, "--min-count", 2, "--digits")
         assert done.exit_code == 0 and clusters_of(output) == expected, done.output
 
 
 def test_words_that_differ_in_digits_or_case(tmp_path):
     (tmp_path / "texts.txt").write_text("In 1999 Ann ran\nIN 2000 ann ran\n", encoding="utf8")
     for options, words in ([], 6), (["--digits"], 7), (["--lower"], 4), (["--lower", "--digits"], 5):
-        done = run(tmp_path / "texts.txt", tmp_path / "out", "--n", 2, "--min-count", 1, *options)
+        done = run(tmp_path / "texts.txt", "-o", tmp_path / "out", "--clusters", 2, "--min-count", 1, *options)
         found = clusters_of(tmp_path / "out")
         assert done.exit_code == 0 and len(found) == words and found.digits == ("--digits" not in options)
 
@@ -68,7 +68,7 @@ def test_words_that_differ_in_digits_or_case(tmp_path):
 def test_going_on_where_it_was_stopped(texts, tmp_path, monkeypatch):
     output = tmp_path / "clusters.bin"
     checkpoint = tmp_path / "clusters.bin.checkpoint"
-    args = (texts, output, "--n", 20, "--min-count", 1, "--digits")
+    args = (texts, output, "--clusters", 20, "--min-count", 1, "--digits")
     assert run(*args).exit_code == 0
     expected = clusters_of(output)
     output.unlink()
@@ -101,7 +101,7 @@ def test_going_on_where_it_was_stopped(texts, tmp_path, monkeypatch):
     steps.clear()
     checkpoint.unlink()
     assert run(*args).exit_code != 0
-    done = run(texts, output, "--n", 19, "--min-count", 1, "--digits")
+    done = run(texts, "-o", output, "--clusters", 19, "--min-count", 1, "--digits")
     assert done.exit_code == 0 and "Begun anew" in done.output and len(clusters_of(output).paths) == 19
 
 
@@ -114,7 +114,7 @@ def test_it_saves_as_time_goes_by(texts, tmp_path, monkeypatch):
         assert path.name == "clusters.bin.checkpoint"
 
     monkeypatch.setattr(command, "write_whole", write)
-    assert run(texts, tmp_path / "clusters.bin", "--n", 20, "--digits").exit_code == 0
+    assert run(texts, "-o", tmp_path / "clusters.bin", "--clusters", 20, "--digits").exit_code == 0
     assert len(sizes) > 2
 
 
@@ -126,7 +126,7 @@ def test_clusters_of_vectors(tmp_path):
     nlp.vocab.vectors.to_disk(tmp_path / "vectors")
     for source in ("pipeline", "vectors", "pipeline/vocab"):
         output = tmp_path / "clusters.bin"
-        done = run("--from-vectors", tmp_path / source, output, "--n", 4, "--method", "kmeans")
+        done = run("--from-vectors", tmp_path / source, "-o", output, "--clusters", 4, "--method", "kmeans")
         assert done.exit_code == 0 and "24 words in 4 clusters" in done.output, done.output
         hashes = np.array([nlp.vocab.strings[word] for word in words], dtype=np.uint64)
         of = clusters_of(output).of(words, hashes, hashes).reshape(4, 6)
@@ -147,9 +147,9 @@ def test_mistakes(texts, tmp_path):
         ([texts, out, "--from-vectors", tmp_path / "blank"], "CRF952"),
         ([texts, out, "--method", "kmeans"], "CRF952"),
         ([texts, out, "--method", "random"], "CRF020: spacy crf clusters: --method"),
-        ([texts, out, "--n", 1], "CRF020: spacy crf clusters: --n"),
-        ([texts, out, "--n", 20_000], "CRF020: spacy crf clusters: --n"),
-        ([texts, out, "--n", 400, "--min-count", 1], "CRF948: Can't make 400 clusters"),
+        ([texts, out, "--clusters", 1], "CRF020: spacy crf clusters: --n"),
+        ([texts, out, "--clusters", 20_000], "CRF020: spacy crf clusters: --n"),
+        ([texts, out, "--clusters", 400, "--min-count", 1], "CRF948: Can't make 400 clusters"),
         ([texts, out, "--min-count", 0], "CRF020: spacy crf clusters: --min-count"),
         ([texts, out, "--lang", "nope"], "CRF020: crf: --lang = 'nope'"),
         ([texts, tmp_path], "CRF706"),
@@ -174,7 +174,7 @@ def test_one_order_of_words_whatever_the_files_order(tmp_path):
     for seed in range(2):
         random.Random(seed).shuffle(lines)
         (tmp_path / "texts.txt").write_text("\n".join(lines), encoding="utf8")
-        assert run(tmp_path / "texts.txt", tmp_path / "out", "--n", 8, "--digits").exit_code == 0
+        assert run(tmp_path / "texts.txt", "-o", tmp_path / "out", "--clusters", 8, "--digits").exit_code == 0
         found.append(clusters_of(tmp_path / "out"))
     assert found[0] == found[1]
 
@@ -183,7 +183,20 @@ def test_clusters_by_exchange(texts, tmp_path):
     """No tree, the same each time, and letters count where they are asked for."""
     outputs = [tmp_path / f"{n}.bin" for n in range(3)]
     for output, letters in zip(outputs, (0, 0, 5)):
-        done = run(texts, output, "--method", "clark", "--n", 20, "--min-count", 2, "--digits", "--letters", letters)
+        done = run(
+            texts,
+            "-o",
+            output,
+            "--method",
+            "clark",
+            "--clusters",
+            20,
+            "--min-count",
+            2,
+            "--digits",
+            "--letters",
+            letters,
+        )
         assert done.exit_code == 0 and " words in " in done.output, done.output
     one, again, other = map(clusters_of, outputs)
     assert one == again != other and not one.is_tree
@@ -191,7 +204,7 @@ def test_clusters_by_exchange(texts, tmp_path):
         (["--method", "clark", "--letters", -1], "CRF020"),
         (["--method", "brown", "--letters", 1], "given with --method clark alone"),
         (["--method", "clark", "--from-vectors", "x"], "CRF952"),
-        (["--method", "clark", "--n", 400, "--min-count", 1], "CRF948: Can't make 400 clusters"),
+        (["--method", "clark", "--clusters", 400, "--min-count", 1], "CRF948: Can't make 400 clusters"),
     ):
-        done = run(texts, tmp_path / "out.bin", *args)
+        done = run(texts, "-o", tmp_path / "out.bin", *args)
         assert done.exit_code == 1 and said in " ".join(done.output.split()), done.output

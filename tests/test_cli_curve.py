@@ -45,7 +45,7 @@ def run(*arguments):
 
 
 def test_all_texts_reach_what_spacy_train_reaches(folder, overrides, tmp_path):
-    code, result = run(CONFIG, "--shares", "50,100", "--svg", tmp_path / "curve.svg", "--json", *overrides)
+    code, result = run("--config", CONFIG, "--shares", "50,100", "-o", tmp_path / "curve.svg", "--json", *overrides)
     assert code == 0, result.output
     half, whole = json.loads(result.stdout)
     n = len(NER_TEXTS)
@@ -78,7 +78,7 @@ def test_parts_are_within_each_other(overrides, monkeypatch):
 
     monkeypatch.setattr(command, "_train_share", keep)
     for shares in ("1,50,100", "50"):
-        assert run(CONFIG, "--shares", shares, *overrides)[0] == 0
+        assert run("--config", CONFIG, "--shares", shares, *overrides)[0] == 0
     assert len(taken[0]) == 1 and set(taken[0]) < set(taken[1]) < set(taken[2])
     assert taken[2] == [example.reference.text for example in ner_examples(trained(), NER_TEXTS)]
     assert taken[3] == taken[1]
@@ -87,7 +87,7 @@ def test_parts_are_within_each_other(overrides, monkeypatch):
 def test_the_table(folder, overrides, monkeypatch):
     points = iter([command.CurvePoint(10, 1, 9, 0.5, {}, 1.0), command.CurvePoint(100, 10, 90, 0.75, {}, 2.0)])
     monkeypatch.setattr(command, "_train_share", lambda *args: next(points))
-    code, result = run(CONFIG, "--shares", "10,100", *overrides)
+    code, result = run("--config", CONFIG, "--shares", "10,100", *overrides)
     assert code == 0 and "75.00" in result.output and "+25.00" in result.output
 
 
@@ -102,5 +102,5 @@ def test_the_table(folder, overrides, monkeypatch):
     ],
 )
 def test_what_cannot_be_done(overrides, options, says):
-    code, result = run(CONFIG, *overrides, *options)
+    code, result = run("--config", CONFIG, *overrides, *options)
     assert code == 1 and says in result.output

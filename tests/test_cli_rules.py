@@ -21,30 +21,32 @@ def test_calibration_is_printed(tmp_path):
     nlp = trained()
     nlp.to_disk(tmp_path / "model")
     DocBin(docs=[example.reference for example in ner_examples(nlp)]).to_disk(tmp_path / "dev.spacy")
-    result = run("calibrate", tmp_path / "model", tmp_path / "dev.spacy")
+    result = run("evaluate", "--calibration", tmp_path / "model", tmp_path / "dev.spacy")
     assert result.exit_code == 0, result.output
     assert "0.9 to 1.0" in result.output and "calibration error" in result.output
     assert "approximate" not in result.output
-    drawn = run("calibrate", tmp_path / "model", tmp_path / "dev.spacy", "--svg", tmp_path / "calibration.svg")
+    drawn = run(
+        "evaluate", "--calibration", tmp_path / "model", tmp_path / "dev.spacy", "-o", tmp_path / "calibration.svg"
+    )
     assert drawn.exit_code == 0 and "calibration.svg" in drawn.output
     root = ET.fromstring((tmp_path / "calibration.svg").read_text())
     rows = [line for line in result.output.splitlines() if " to " in line and "%" in line]
     assert len(root.findall("{*}circle")) == len(rows) > 0
     nlp.add_pipe("crf_ner", "other", source=nlp)
     nlp.to_disk(tmp_path / "both")
-    both = run("calibrate", tmp_path / "both", tmp_path / "dev.spacy", "--svg", tmp_path / "both.svg")
+    both = run("evaluate", "--calibration", tmp_path / "both", tmp_path / "dev.spacy", "-o", tmp_path / "both.svg")
     assert both.exit_code == 1 and "CRF746" in both.output and not (tmp_path / "both.svg").exists()
     spacy.blank("en").to_disk(tmp_path / "blank")
-    result = run("calibrate", tmp_path / "blank", tmp_path / "dev.spacy")
+    result = run("evaluate", "--calibration", tmp_path / "blank", tmp_path / "dev.spacy")
     assert result.exit_code == 1 and "CRF710" in result.output and "doc.cats" in result.output
 
 
 def test_rules_and_their_effects_are_printed(tmp_path):
     nlp = trained(**with_rules([{"rule": "at_most", "label": "*", "n": 1, "name": "once"}]))
     nlp.to_disk(tmp_path / "model")
-    result = run("rules", tmp_path / "model", "Bob Ann Carla Paris Rome")
+    result = run("explain", "--kind", "rules", tmp_path / "model", "Bob Ann Carla Paris Rome")
     assert result.exit_code == 0, result.output
     assert "once" in result.output and "automata of 2 states" in result.output
     assert "without rules:" in result.output and "once:" in result.output
     trained().to_disk(tmp_path / "plain")
-    assert "CRF710" in run("rules", tmp_path / "plain").output
+    assert "CRF710" in run("explain", "--kind", "rules", tmp_path / "plain", "Bob").output

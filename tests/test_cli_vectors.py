@@ -40,7 +40,7 @@ def test_vectors_of_texts(texts, tmp_path):
     """The same of lines, JSONL, .spacy, and of two files; [initialize] vectors takes them as they are."""
     needs_floret()
     output = tmp_path / "new" / "vectors"
-    done = run(texts, output, *FEW)
+    done = run(texts, "-o", output, *FEW)
     assert done.exit_code == 0 and "500 vectors of 8 numbers" in done.output, done.output
     nlp = spacy.load(output)
     assert nlp.vocab.vectors.mode == Mode.floret and not nlp.pipe_names
@@ -52,7 +52,7 @@ def test_vectors_of_texts(texts, tmp_path):
     for n, half in enumerate((LINES[:15], LINES[15:])):
         (tmp_path / f"part{n}.txt").write_text("\n".join(half), encoding="utf8")
     for given in (["texts.jsonl"], ["texts.spacy"], ["part0.txt", "part1.txt"]):
-        done = run(*(tmp_path / name for name in given), output, *FEW)
+        done = run(*(tmp_path / name for name in given), "-o", output, *FEW)
         assert done.exit_code == 0, done.output
         assert read_vectors(str(output), None, nlp.vocab, name="crf_ner").source == expected.source
     pipeline = blank()
@@ -63,19 +63,19 @@ def test_vectors_of_texts(texts, tmp_path):
 def test_options(texts, tmp_path):
     needs_floret()
     options = ["--shortest", 2, "--longest", 4, "--method", "skipgram", "--min-count", 1, "--threads", 2]
-    done = run(texts, tmp_path / "out", *FEW, *options)
+    done = run(texts, "-o", tmp_path / "out", *FEW, *options)
     assert done.exit_code == 0, done.output
     assert spacy.load(tmp_path / "out").vocab.vectors.minn == 2
 
 
 @pytest.mark.parametrize("option", ["--dims", "--rows", "--epochs", "--longest", "--threads", "--min-count"])
 def test_options_are_checked(texts, tmp_path, option):
-    done = run(texts, tmp_path / "out", option, 0)
+    done = run(texts, "-o", tmp_path / "out", option, 0)
     assert done.exit_code == 2 and option in done.output
 
 
 def test_the_longest_part_is_not_shorter_than_the_shortest(texts, tmp_path):
-    done = run(texts, tmp_path / "out", "--shortest", 6)
+    done = run(texts, "-o", tmp_path / "out", "--shortest", 6)
     assert_told(done, "CRF020: spacy crf vectors: --shortest = 6 .*at most --longest, 5")
 
 
@@ -87,13 +87,15 @@ def test_without_words(tmp_path, texts):
     needs_floret()
     empty = tmp_path / "empty.txt"
     empty.write_text("\n \n", encoding="utf8")
-    assert_told(run(empty, tmp_path / "out"), r"CRF948: .*empty.txt: there are no words")
-    assert_told(run(texts, tmp_path / "out", "--min-count", 1000), r"CRF948: .*texts.txt: no word is there 1000 times")
+    assert_told(run(empty, "-o", tmp_path / "out"), r"CRF948: .*empty.txt: there are no words")
+    assert_told(
+        run(texts, "-o", tmp_path / "out", "--min-count", 1000), r"CRF948: .*texts.txt: no word is there 1000 times"
+    )
 
 
 def test_without_the_extra(texts, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "floret", None)
-    assert_told(run(texts, tmp_path / "out"), r"CRF781: .*pip install 'spacy-crf\[vectors\]'")
+    assert_told(run(texts, "-o", tmp_path / "out"), r"CRF781: .*pip install 'spacy-crf\[vectors\]'")
 
 
 def test_only_learning_takes_floret(tmp_path, monkeypatch):
@@ -113,8 +115,9 @@ def test_only_learning_takes_floret(tmp_path, monkeypatch):
 
 
 def test_files_that_do_not_go_together(texts, tmp_path):
-    assert_told(run(texts), "CRF020: .*TEXTS = ")
-    assert_told(run(texts, texts), "CRF020: .*OUTPUT = ")
-    assert_told(run(tmp_path / "nothing.txt", tmp_path / "out"), "CRF706: .*nothing.txt|CRF781")
+    done = run(texts)
+    assert done.exit_code == 2 and "Missing option '--output'" in done.output
+    assert_told(run(texts, "-o", texts), "CRF706: .*texts.txt")
+    assert_told(run(tmp_path / "nothing.txt", "-o", tmp_path / "out"), "CRF706: .*nothing.txt|CRF781")
     (tmp_path / "file").write_text("")
-    assert_told(run(texts, tmp_path / "file"), "CRF706: .*file")
+    assert_told(run(texts, "-o", tmp_path / "file"), "CRF706: .*file")

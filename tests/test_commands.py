@@ -1,12 +1,10 @@
 """What all commands share: each says with a code what is wrong with its files, and knows functions given with --code."""
 
-import inspect
 import os
 import re
 import shutil
 import stat
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from socketserver import BaseServer
 
 import catalogue
@@ -14,13 +12,13 @@ import pytest
 import spacy
 from spacy.cli._util import app
 from spacy.tokens import DocBin
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from spacy_crf.cli import group
 from spacy_crf.cli.shared import print_table
 from spacy_crf.errors import known_names
 
-from .test_configs import ROOT
 from .test_probabilities import trained, with_rules
 from .util import ner_examples
 
@@ -109,11 +107,11 @@ BROKEN = {
 
 # What commands that load a pipeline want besides, here and in `rest`
 COMMANDS = {
-    "annotate": ["data.txt", "ANNOTATED"],
+    "annotate": ["data.txt", "--output", "ANNOTATED"],
     "show": ["A text"],
-    "calibrate": ["data.spacy"],
+    "evaluate": ["data.spacy"],
     "threshold": ["data.spacy"],
-    "rules": [],
+    "inspect": [],
     "demo": ["--port", "0"],
     "card": ["data.spacy", "--output", "CARD"],
     "update": ["data.spacy", "--output", "OUTPUT"],
@@ -147,9 +145,9 @@ def test_hints_for_a_misspelled_pipeline_and_a_misspelled_value(files, tmp_path)
 @pytest.mark.parametrize(
     "command, code",
     [
-        ("calibrate", "CRF710"),
+        ("evaluate", "CRF710"),
         ("threshold", "CRF710"),
-        ("rules", "CRF710"),
+        ("inspect", "CRF710"),
         ("demo", "CRF710"),
         ("update", "CRF710"),
     ],
@@ -166,7 +164,7 @@ def test_any_pipeline_annotates_that_finds_something(files, tmp_path):
     others = rest("annotate", files, tmp_path)
     for arguments, code in (
         ([files / "blank", *others], "CRF874"),
-        ([files / "model", *others, "-c", "ner"], "CRF710"),
+        ([files / "model", *others, "--component", "ner"], "CRF710"),
     ):
         exit_code, output = run("annotate", *arguments)
         assert exit_code == 1 and code in output
@@ -175,37 +173,50 @@ def test_any_pipeline_annotates_that_finds_something(files, tmp_path):
 def test_every_command_takes_code():
     """Whatever loads a pipeline, or a language, may need functions that have to be registered before."""
     group.import_commands()
-    commands = {command.name: command.callback for command in group.app.registered_commands}
-    lacking = [name for name, command in commands.items() if "code" not in inspect.signature(command).parameters]
+    commands = get_command(group.app).commands.items()
+    options = {name: [option for each in command.params for option in each.opts] for name, command in commands}
+    lacking = [name for name, of_command in options.items() if "--code" not in of_command]
     assert sorted(lacking) == ["compile", "project"]  # which load no pipeline and no functions
+    short = {option for of_command in options.values() for option in of_command if len(option) == 2}
+    assert short == {"-o"}
 
 
 def commands_listed():
-    """The list of commands; older versions of typer draw a box around it."""
-    listed = CliRunner().invoke(app, ["crf", "--help"]).output.rpartition("Commands")[2]
-    return "\n".join(line.strip("│ ") for line in listed.splitlines()[1:] if line.strip("│╰╯─ "))
+    """The lines of the list of commands, without the titles of groups; older versions of typer draw a box around it."""
+    listed = CliRunner().invoke(app, ["crf", "--help"]).output.partition("Start")[2]
+    lines = [line.strip("│ ") for line in listed.splitlines()[1:] if line.strip("│╰╯─ ")]
+    return [line for line in lines if not line.endswith(":")]
 
 
 def test_first_sentences_fit_into_the_list_of_commands(monkeypatch):
     """Of 80 columns, of which the longest name takes eleven: what is longer ends in dots."""
     monkeypatch.setenv("COLUMNS", "80")
     listed = commands_listed()
-    assert len(group.app.registered_commands) == len(listed.strip().splitlines())  # none on two lines
-    assert "..." not in listed and "…" not in listed
+    assert len(group.app.registered_commands) == len(listed)  # none on two lines
+    assert not [line for line in listed if line.endswith(("...", "…"))]
 
 
 def test_every_command_is_found():
     """Whatever file it is in: the group knows them by a table, and imports one when it is asked for."""
-    files = Path(group.__file__).parent.glob("*.py")
-    declared = re.findall(r'^@command\(\s*"([^"]+)"', "".join(map(Path.read_text, files)), re.MULTILINE)
-    listed = commands_listed()
-    assert sorted(declared) == sorted(line.split()[0] for line in listed.strip().splitlines())
-    for name in declared:
+    listed = [line.split()[0] for line in commands_listed()]
+    group.import_commands()
+    assert sorted(listed) == sorted(command.name for command in group.app.registered_commands)
+    for name in listed:
         shown = CliRunner().invoke(app, ["crf", name, "--help"])
         assert shown.exit_code == 0 and f"crf {name} [OPTIONS]" in shown.output
     assert CliRunner().invoke(group.app, ["tune", "--help"]).exit_code == 0  # without spaCy's
     misspelt = CliRunner().invoke(app, ["crf", "tun"])
     assert misspelt.exit_code == 2 and "No such command 'tun'" in misspelt.output
+
+
+def test_names_that_spacy_uses_are_answered_with_ours():
+    for habit, name in (("predict", "annotate"), ("find-threshold", "threshold"), ("info", "inspect")):
+        code, output = run(habit)
+        assert code == 2 and f"No such command '{habit}'" in output and name in output
+    of_habits = " ".join(group._HABITS.values())
+    assert set(re.findall(r"[a-z-]+", of_habits)) - {"texts", "that", "you", "type", "or", "files"} <= {
+        *group.command_modules()
+    }
 
 
 def test_tables_show_texts_as_they_are(monkeypatch, capsys):
@@ -267,17 +278,17 @@ def test_functions_come_with_code(files, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["data.spacy", "data.conll", "data.jsonl"])
-def test_calibrate_and_update_read_what_convert_reads(files, tmp_path, name):
-    code, output = run("calibrate", files / "model", files / name)
+def test_evaluate_and_update_read_what_convert_reads(files, tmp_path, name):
+    code, output = run("evaluate", files / "model", files / name, "--calibration")
     assert code == 0 and "expected calibration error" in output
     code, output = run("update", files / "model", files / name, "--dev", files / name, "--output", tmp_path / "updated")
     assert code == 0 and "dev" in output and "new texts" in output
     assert run("show", tmp_path / "updated", "Bob left Rome .")[0] == 0
 
 
-def test_calibrate_says_when_nothing_is_found(files, tmp_path):
+def test_evaluate_says_when_nothing_is_found(files, tmp_path):
     (tmp_path / "unknown.jsonl").write_text('{"text": "xyz"}\n')
-    code, output = run("calibrate", files / "model", tmp_path / "unknown.jsonl")
+    code, output = run("evaluate", files / "model", tmp_path / "unknown.jsonl", "--calibration")
     assert code == 0 and "finds nothing" in output and "probability" not in output
 
 
@@ -295,8 +306,8 @@ BAD_DATA = [
 
 @pytest.mark.filterwarnings("ignore:.*W090")
 @pytest.mark.parametrize("name, exit_code, says", BAD_DATA, ids=[name for name, *_ in BAD_DATA])
-def test_calibrate_and_update_say_what_is_wrong_with_data(files, tmp_path, name, exit_code, says):
-    code, output = run("calibrate", files / "model", files / name)
+def test_evaluate_and_update_say_what_is_wrong_with_data(files, tmp_path, name, exit_code, says):
+    code, output = run("evaluate", files / "model", files / name, "--calibration")
     assert code == exit_code and says in output
     good, bad = files / "data.spacy", files / name
     for arguments in ([bad], [good, "--dev", bad]):
@@ -333,13 +344,13 @@ def test_show_reads_jsonl(files):
 @pytest.mark.parametrize("target", ["a_file/inside", "."])
 def test_what_cannot_be_written_is_named(files, tmp_path, target):
     (tmp_path / "a_file").touch()
-    code, output = run("show", files / "model", "Bob", "--html", tmp_path / target)
+    code, output = run("show", files / "model", "Bob", "-o", tmp_path / target)
     assert code == 1 and "CRF706" in output
     if target != ".":  # a folder is one to write into
-        code, output = run("convert", files / "data.jsonl", tmp_path / target)
+        code, output = run("convert", files / "data.jsonl", "-o", tmp_path / target)
         assert code == 1 and "CRF706" in output
-    config = ["tune", ROOT / "configs" / "crf_ner.cfg", "--paths.train", files / "data.spacy"]
-    code, output = run(*config, "--paths.dev", files / "data.spacy", "--output", tmp_path / target)
+    tune = ["tune", files / "data.spacy", "--dev", files / "data.spacy"]
+    code, output = run(*tune, "--output", tmp_path / target)
     assert code == 1 and "CRF706" in output and "score" not in output  # before anything is trained
     update = ["update", files / "model", files / "empty.jsonl"]  # which would be said later
     if target != ".":
@@ -355,14 +366,14 @@ def test_what_is_read_is_not_written_over(files, tmp_path):
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     model, data, texts = files / "model", tmp_path / "data.spacy", tmp_path / "data.txt"
     for arguments in (
-        ["convert", tmp_path / "data.jsonl", tmp_path / "link.jsonl"],
-        ["convert", data, tmp_path],
-        ["annotate", model, texts, texts],
+        ["convert", tmp_path / "data.jsonl", "-o", tmp_path / "link.jsonl"],
+        ["convert", data, "-o", tmp_path],
+        ["annotate", model, texts, "-o", texts],
         ["distil", model, texts, "--output", texts],
-        ["report", model, data, "--output", data],
-        ["report", model, files / "data.spacy", "--train", data, "--output", data],
-        ["explain", model, "Bob", "--kind", "texts", "--train", data, "--html", data],
-        ["clusters", texts, texts],
+        ["evaluate", model, data, "--output", data],
+        ["evaluate", model, files / "data.spacy", "--train", data, "--output", data],
+        ["explain", model, "Bob", "--kind", "texts", "--train", data, "-o", data],
+        ["clusters", texts, "-o", texts],
     ):
         code, output = run(*arguments)
         assert code == 1 and "CRF730" in output, output
@@ -374,13 +385,13 @@ def test_nothing_is_left_of_what_fails(files, tmp_path):
     (tmp_path / "bad.jsonl").write_text('{"text": null}\n')
     model, bad = files / "model", tmp_path / "bad.jsonl"
     for arguments in (
-        ["annotate", model, bad, tmp_path / "new" / "out.jsonl"],
+        ["annotate", model, bad, "-o", tmp_path / "new" / "out.jsonl"],
         ["distil", model, bad, "--output", tmp_path / "new" / "out.spacy"],
         ["update", model, bad, "--output", tmp_path / "new" / "out"],
         ["threshold", model, bad, "--output", tmp_path / "new" / "out"],
         ["import", bad, "--from", "crfsuite", "--output", tmp_path / "new" / "out"],
-        ["vectors", bad, tmp_path / "new" / "out"],
-        ["report", model, bad, "--output", tmp_path / "new" / "out.html"],
+        ["vectors", bad, "-o", tmp_path / "new" / "out"],
+        ["evaluate", model, bad, "--output", tmp_path / "new" / "out.html"],
     ):
         code, output = run(*arguments)
         made = [path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file() and path != bad]
@@ -414,11 +425,11 @@ def test_pipes_and_links_stay_what_they_are(files, tmp_path):
     (tmp_path / "link").symlink_to("target")
     (tmp_path / "target").touch(mode=0o600)
     for arguments in (
-        ["convert", files / "data.jsonl"],
-        ["annotate", files / "model", files / "data.txt"],
-        ["show", files / "model", "Bob left Rome .", "--html"],
+        ["convert", files / "data.jsonl", "-o"],
+        ["annotate", files / "model", files / "data.txt", "-o"],
+        ["show", files / "model", "Bob left Rome .", "-o"],
         ["distil", files / "model", files / "data.txt", "--output"],
-        ["report", files / "model", files / "data.spacy", "--output"],
+        ["evaluate", files / "model", files / "data.spacy", "--output"],
     ):
         with ThreadPoolExecutor(1) as reader:
             read = reader.submit((tmp_path / "pipe").read_bytes)
@@ -438,10 +449,10 @@ def test_texts_that_are_no_unicode_are_named(files, tmp_path):
     (tmp_path / "half.jsonl").write_text('{"text": "a"}\n{"text": "\\ud800 b", "label": []}\n')
     model, half = files / "model", tmp_path / "half.jsonl"
     for arguments in (
-        ["convert", half, tmp_path / "out.spacy"],
+        ["convert", half, "-o", tmp_path / "out.spacy"],
         ["data", half],
-        ["annotate", model, half, tmp_path / "out.jsonl"],
-        ["calibrate", model, half],
+        ["annotate", model, half, "-o", tmp_path / "out.jsonl"],
+        ["evaluate", model, half],
     ):
         code, output = run(*arguments)
         assert code == 1 and "CRF701" in output and "half.jsonl, line 2" in output, output
@@ -452,7 +463,7 @@ def test_texts_that_are_no_unicode_are_named(files, tmp_path):
 @pytest.mark.parametrize("command", ["tune", "curve"])
 def test_options_that_are_not_known(command):
     for option in (["--nothing"], ["--nothing", "1"], ["-x"]):
-        code, output = run(command, ROOT / "configs" / "crf_ner.cfg", *option)
+        code, output = run(command, *option)
         assert code != 0 and option[0] in output
 
 
@@ -477,7 +488,7 @@ def test_tune_says_what_is_wrong_with_a_config(tmp_path, kind):
     data, exit_code, says = BAD_CONFIGS[kind]
     if data is not None:
         (tmp_path / "a.cfg").write_bytes(data)
-    code, output = run("tune", tmp_path / "a.cfg")
+    code, output = run("tune", "--config", tmp_path / "a.cfg")
     assert code == exit_code and says in output
 
 
@@ -496,7 +507,7 @@ def test_tune_says_what_is_wrong_with_a_config(tmp_path, kind):
 def test_tune_says_what_is_wrong_with_data(files, name, says, corpus):
     paths = {"train": files / "data.spacy", "dev": files / "data.spacy", corpus: files / name}
     overrides = [part for key, path in paths.items() for part in (f"--paths.{key}", path)]
-    code, output = run("tune", ROOT / "configs" / "crf_ner.cfg", "--try", "l2=1", "--iterations", 2, *overrides)
+    code, output = run("tune", "--try", "l2=1", "--iterations", 2, *overrides)
     assert code == 1 and says in output
     assert f"[corpora.{corpus}]" in output or says == "CRF706"
 

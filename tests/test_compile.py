@@ -19,7 +19,7 @@ from spacy.util import load_config
 from typer.testing import CliRunner
 
 from spacy_crf.cli import app
-from spacy_crf.cli.configs import RECIPES
+from spacy_crf.cli.configs import PRESETS
 from spacy_crf.kernels import hashing, sparse_rows
 from spacy_crf.kernels.announcing import PREDICTION, TRAINING, announcer
 
@@ -27,7 +27,7 @@ from .test_configs import ROOT
 
 pytestmark = pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="nothing is compiled")
 COMPONENTS = [
-    pytest.param(component, marks=[] if component == "crf_textcat" else [pytest.mark.slow]) for component in RECIPES
+    pytest.param(component, marks=[] if component == "crf_textcat" else [pytest.mark.slow]) for component in PRESETS
 ]
 
 

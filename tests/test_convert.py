@@ -136,9 +136,9 @@ def test_of_spans_that_overlap_the_longest_is_kept_and_the_others_told(jsonl, tm
         "line 1, 9-19 'City Halls' (ORG) within 9-19 'City Halls' (FAC)",
         "line 1, 4-13 'York City' (GPE) within 9-19 'City Halls' (FAC)",
     ]
-    code, output = run(path, tmp_path / "out.spacy")
+    code, output = run(path, "-o", tmp_path / "out.spacy")
     assert code == 0 and "2 entities" in output and "2 spans overlap" in output
-    code, output = run(path, tmp_path / "out.spacy", "--overlaps", "error")
+    code, output = run(path, "-o", tmp_path / "out.spacy", "--overlaps", "error")
     assert code == 1 and "CRF702" in output
 
 
@@ -151,7 +151,7 @@ def test_a_span_between_tokens_is_reported(jsonl):
 
 def test_the_command_reports_the_first_three_places(jsonl, tmp_path):
     path = jsonl(*[item(f"Annabel{n}", (0, 3, "PER")) for n in range(5)])
-    code, output = run(path, tmp_path / "out.spacy", "--without-spans")
+    code, output = run(path, "-o", tmp_path / "out.spacy", "--without-spans")
     assert code == 0
     assert "5 spans do not align" in output
     assert [f"line {n}" in output for n in range(1, 6)] == [True, True, True, False, False]
@@ -159,7 +159,7 @@ def test_the_command_reports_the_first_three_places(jsonl, tmp_path):
 
 def test_rejected_items_are_left_out_and_reported(jsonl, tmp_path):
     path = jsonl(item("one"), item("two", answer="reject"), item("three", answer="ignore"))
-    code, output = run(path, tmp_path / "out.spacy", "--without-spans")
+    code, output = run(path, "-o", tmp_path / "out.spacy", "--without-spans")
     assert code == 0
     assert "1 document" in output
     assert "2 texts not accepted" in output
@@ -212,12 +212,12 @@ def test_answers_to_single_spans_say_nothing_of_the_rest(jsonl, tmp_path, mark):
     assert [token.ent_iob_ for token in accepted] == ["B", "", ""]
     assert [token.ent_iob_ for token in rejected] == ["", "", ""]
     assert [(span.start, span.end, span.label_) for span in rejected.spans["incorrect_spans"]] == [(0, 1, "PER")]
-    code, output = run(path, tmp_path / "out.spacy")
+    code, output = run(path, "-o", tmp_path / "out.spacy")
     assert (
         code == 0 and "1 entity, 1 span annotated as wrong" in output and "2 answers are about a single span" in output
     )
     only_rejected = jsonl({**asked, "answer": "reject"})
-    assert run(only_rejected, tmp_path / "out.spacy")[0] == 0
+    assert run(only_rejected, "-o", tmp_path / "out.spacy")[0] == 0
     [doc] = DocBin().from_disk(tmp_path / "out.spacy").get_docs(spacy.blank("en").vocab)
     assert len(doc.spans["incorrect_spans"]) == 1
 
@@ -274,7 +274,7 @@ def test_annotation_that_is_not_understood_is_an_error(jsonl, tmp_path, key, val
     with pytest.raises(ValueError, match=f"CRF707.*line 2: '{key}'.*--ignore {key}"):
         convert(path)
     assert [len(doc.ents) for doc in convert(path, ignore=[key])] == [0, 1]
-    code, output = run(path, tmp_path / "out.spacy", "--ignore", key)
+    code, output = run(path, "-o", tmp_path / "out.spacy", "--ignore", key)
     assert code == 0 and "1 entity" in output
 
 
@@ -288,7 +288,7 @@ def test_labels_of_texts(jsonl, tmp_path):
     docs = convert(path)
     assert [doc.cats for doc in docs] == [{"SPORT": 1.0, "NEWS": 0.0}, {"NEWS": 1.0}, {}]
     assert [doc.has_annotation("ENT_IOB") for doc in docs[:2]] == [False, True]
-    code, output = run(path, tmp_path / "out.spacy")
+    code, output = run(path, "-o", tmp_path / "out.spacy")
     assert code == 0 and "2 documents with labels" in " ".join(output.split())
     for wrong in ({"SPORT": 0.5}, {"SPORT": "yes"}, [["SPORT", 1]], {"": 1}, {"SPORT": [1]}):
         with pytest.raises(ValueError, match=r"CRF880.*line 1.*labels of a text"):
@@ -307,7 +307,7 @@ def test_labels_of_texts_are_trained_with_as_they_are_converted(tmp_path, factor
         else ("a.csv", ONE_LABEL, "one label each")
     )
     (tmp_path / name).write_text(text)
-    code, output = run(tmp_path / name, tmp_path / "out.spacy")
+    code, output = run(tmp_path / name, "-o", tmp_path / "out.spacy")
     assert code == 0 and "documents with labels (doc.cats; " in output and says in output
     nlp = spacy.blank("en")
     nlp.add_pipe(factory)
@@ -331,7 +331,7 @@ def test_a_folder_of_brat(tmp_path):
         (folder / f"{name}.txt").write_text("Ann ran")
         (folder / f"{name}.ann").write_text(f"T1\t{label} 0 3\tAnn\nR1\tmet Arg1:T1 Arg2:T1\n")
     (folder / "c.conll").write_text("Bob B-PER\nran O\n")
-    code, output = run(folder, tmp_path / "out")
+    code, output = run(folder, "-o", tmp_path / "out")
     assert code == 0 and "brat's standoff" in output and "2 documents, 2 entities" in output
     assert "2 relations can't be kept in doc.ents, and are left out" in output and "line 2" in output
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["c.spacy", "corpus.spacy"]
@@ -339,7 +339,7 @@ def test_a_folder_of_brat(tmp_path):
     told = CliRunner().invoke(app, ["data", str(folder)])
     assert told.exit_code == 0 and "2 documents" in told.output and "2 relations" in told.output
     (folder / "b.txt").unlink()
-    code, output = run(folder, tmp_path / "out")
+    code, output = run(folder, "-o", tmp_path / "out")
     assert code == 1 and "CRF701" in output and "b.txt is missing" in output
 
 
@@ -416,7 +416,7 @@ def test_a_folder(jsonl, columns, tmp_path):
     jsonl(item("Ann", (0, 3, "PER")))
     columns("Bob B-PER\nran O\n")
     (tmp_path / "notes.txt").write_text("not data")
-    code, output = run(tmp_path, tmp_path / "out")
+    code, output = run(tmp_path, "-o", tmp_path / "out")
     assert code == 0
     assert "1 document, 1 entity" in output
     assert "1 file of" in output and "not read because of the name: notes.txt" in output  # nothing was said of it
@@ -427,18 +427,18 @@ def test_a_folder(jsonl, columns, tmp_path):
 
 def test_broken_spans_are_told_line_by_line(jsonl, tmp_path):
     path = jsonl(item("Ann", (0, 9, "X")), item("Bob", (2, 1, "X")), item("Zoë", (0, 3, "X")))
-    result = CliRunner().invoke(app, ["convert", str(path), str(tmp_path / "o.spacy")])
+    result = CliRunner().invoke(app, ["convert", str(path), "-o", str(tmp_path / "o.spacy")])
     lines = result.output.splitlines()
     assert result.exit_code == 1 and not (tmp_path / "o.spacy").exists()
     assert len([line for line in lines if line.startswith("  CRF701: ")]) == 2
-    code, output = run(path, tmp_path / "o.spacy", "--skip-broken")
+    code, output = run(path, "-o", tmp_path / "o.spacy", "--skip-broken")
     assert code == 0 and "3 documents, 1 entity" in output and "2 spans can't be read" in output
-    code, output = run(path, tmp_path / "o.spacy", "--offsets", "utf9")
+    code, output = run(path, "-o", tmp_path / "o.spacy", "--offsets", "utf9")
     assert code == 1 and "CRF020" in output and "'utf16', 'crlf', 'bom'" in output
 
 
 def test_errors_are_told_briefly(columns, tmp_path):
-    code, output = run(columns("Ann X\n"), tmp_path / "out.spacy")
+    code, output = run(columns("Ann X\n"), "-o", tmp_path / "out.spacy")
     assert code == 1
     assert "CRF867" in output
     assert "Traceback" not in output
@@ -448,13 +448,13 @@ def test_errors_are_told_briefly(columns, tmp_path):
 @pytest.mark.parametrize("name, text", [("a.jsonl", ""), ("a.jsonl", "\n\n"), ("a.conll", ""), ("a.conll", "# note\n")])
 def test_a_file_without_texts_is_an_error(tmp_path, name, text):
     (tmp_path / name).write_text(text)
-    code, output = run(tmp_path / name, tmp_path / "out.spacy")
+    code, output = run(tmp_path / name, "-o", tmp_path / "out.spacy")
     assert code == 1 and "CRF708" in output
     assert not (tmp_path / "out.spacy").exists()
 
 
 def test_nothing_accepted_is_an_error(jsonl, tmp_path):
-    code, output = run(jsonl(item("one", answer="reject")), tmp_path / "out.spacy")
+    code, output = run(jsonl(item("one", answer="reject")), "-o", tmp_path / "out.spacy")
     assert code == 1 and "CRF708" in output
 
 
@@ -472,29 +472,29 @@ DOCCANO = [{"id": n, "text": text, "label": [], "Comments": []} for n, text in e
 )
 def test_a_file_in_which_nothing_is_annotated_is_an_error(tmp_path, name, text):
     (tmp_path / name).write_text(text)
-    code, output = run(tmp_path / name, tmp_path / "out.spacy")
+    code, output = run(tmp_path / name, "-o", tmp_path / "out.spacy")
     assert code == 1 and "CRF865" in output
     assert not (tmp_path / "out.spacy").exists()
-    code, output = run(tmp_path / name, tmp_path / "out.spacy", "--without-spans")
+    code, output = run(tmp_path / name, "-o", tmp_path / "out.spacy", "--without-spans")
     assert code == 0 and " 0 entities" in output
 
 
 def test_texts_without_any_annotation_are_told(tmp_path):
     (tmp_path / "a.json").write_text('[{"text": "one"}]')
-    code, output = run(tmp_path / "a.json", tmp_path / "out.spacy")
+    code, output = run(tmp_path / "a.json", "-o", tmp_path / "out.spacy")
     assert code == 0 and "has no annotation" in output
 
 
 def test_nothing_is_written_twice(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": "one"}\n')
     (tmp_path / "a.conll").write_text("two O\n")
-    code, output = run(tmp_path, tmp_path / "out")
+    code, output = run(tmp_path, "-o", tmp_path / "out")
     assert code == 1 and "CRF713" in output
     assert not (tmp_path / "out").exists()
 
 
 def test_a_folder_without_data(tmp_path):
-    code, output = run(tmp_path, tmp_path / "out")
+    code, output = run(tmp_path, "-o", tmp_path / "out")
     assert code == 1
     assert "CRF700" in output
 
@@ -505,7 +505,7 @@ def test_a_full_disk_is_told_with_the_file(columns, tmp_path, monkeypatch):
 
     monkeypatch.setattr(whole_files.os, "fsync", full)
     for target in [tmp_path / "out.spacy", *filter(Path.exists, [Path("/dev/full")])]:
-        code, output = run(columns("Ann B-PER\nran O\n"), target)
+        code, output = run(columns("Ann B-PER\nran O\n"), "-o", target)
         assert code == 1 and f"CRF706: {target} can't" in output and "No space left on device (make room" in output
     assert [path.name for path in tmp_path.iterdir()] == ["tokens.conll"]
 
@@ -513,7 +513,7 @@ def test_a_full_disk_is_told_with_the_file(columns, tmp_path, monkeypatch):
 def test_a_folder_is_not_converted_to_a_file(columns, tmp_path):
     columns("Ann B-PER\n")
     (tmp_path / "out.spacy").write_bytes(b"mine")
-    code, output = run(tmp_path, tmp_path / "out.spacy")
+    code, output = run(tmp_path, "-o", tmp_path / "out.spacy")
     assert code == 1 and "CRF716" in output and "Name a folder" in output
     assert (tmp_path / "out.spacy").read_bytes() == b"mine"
 
@@ -585,7 +585,7 @@ def test_several_columns_of_tags_go_to_a_group(columns, tmp_path):
     with pytest.raises(ValueError, match="CRF868"):
         convert(path, word_column="2", label_column="3,x", spans_key="sc")
     output = tmp_path / "found.spacy"
-    args = ["convert", path, output, "--word-column", 2, "--label-column", "3,4", "--spans-key", "sc"]
+    args = ["convert", path, "-o", output, "--word-column", 2, "--label-column", "3,4", "--spans-key", "sc"]
     result = CliRunner().invoke(app, list(map(str, args)))
     assert result.exit_code == 0 and "2 documents, 2 spans" in result.output
     [first, _] = DocBin().from_disk(output).get_docs(spacy.blank("en").vocab)

@@ -715,7 +715,7 @@ def test_rules_of_chains_are_shown_and_their_effects_reported(tmp_path):
     rules = [{"rule": "at_most", "label": "PER", "n": 1}, {"rule": "length", "label": "ORG", "max": 2}]
     nlp, pipe, examples = trained(constraints={"@misc": "spacy_crf.constraints.v1", "rules": rules})
     nlp.to_disk(tmp_path)
-    result = CliRunner().invoke(app, ["rules", str(tmp_path), TEXTS[3][0]])
+    result = CliRunner().invoke(app, ["explain", "--kind", "rules", str(tmp_path), TEXTS[3][0]])
     assert result.exit_code == 0, result.output
     assert "crf_spancat: PER" in result.output and "at_most" in result.output and "length" in result.output
     assert "LOC" not in result.output.split("\n")[0] and "crf_spancat: LOC" not in result.output
@@ -752,7 +752,7 @@ def test_commands(tmp_path):
         assert result.exit_code == 0, result.output
         return result.output
 
-    run("annotate", raw, tmp_path / "found.jsonl", "--format", "spans")
+    run("annotate", raw, "-o", tmp_path / "found.jsonl", "--format", "spans")
     lines = [json.loads(line) for line in (tmp_path / "found.jsonl").read_text(encoding="utf8").splitlines()]
     doc = nlp(TEXTS[3][0])
     assert [(span["start"], span["label"]) for span in lines[3]["spans"]] == [
@@ -760,16 +760,16 @@ def test_commands(tmp_path):
     ]
     scores = doc.spans["sc"].attrs["scores"]
     np.testing.assert_allclose([span["prob"] for span in lines[3]["spans"]], scores, atol=1e-6)
-    run("annotate", raw, tmp_path / "found.spacy", "--format", "spacy", "--min-prob", float(np.median(scores)))
+    run("annotate", raw, "-o", tmp_path / "found.spacy", "--format", "spacy", "--min-prob", float(np.median(scores)))
     *_, kept = DocBin().from_disk(tmp_path / "found.spacy").get_docs(nlp.vocab)
     assert 0 < len(kept.spans["sc"]) == len(kept.spans["sc"].attrs["scores"]) < len(scores)
     result = CliRunner().invoke(
-        app, ["annotate", *map(str, (tmp_path / "model", raw, tmp_path / "x")), "--format", "conll"]
+        app, ["annotate", *map(str, (tmp_path / "model", raw, "-o", tmp_path / "x")), "--format", "conll"]
     )
     assert "CRF883" in result.output
     assert "threshold = 0.5" in run("threshold", dev, "-o", tmp_path / "changed")
     assert spacy.load(tmp_path / "changed").get_pipe("crf_spancat").cfg["threshold"] == 0.5
-    assert "9" in run("calibrate", dev)
-    run("report", dev, "-o", tmp_path / "report.html")
+    assert "9" in run("evaluate", dev, "--calibration")
+    run("evaluate", dev, "-o", tmp_path / "report.html")
     assert "as ORG" in run("explain", TEXTS[0][0])
     assert "probability 0.0" in run("explain", "Nothing is there")  # why the likeliest span is not found

@@ -472,7 +472,7 @@ def test_commands(model):
     found = json.loads(run("explain", pipeline, "Bob left York", *code, "--json").output)
     assert {row["template"] for explanation in found for row in explanation["rows"]} == {"word"}
     page = model / "why.html"
-    result = run("explain", pipeline, "Bob <left> York", *code, "--span", "0:1", "--html", page)
+    result = run("explain", pipeline, "Bob <left> York", *code, "--span", "0:1", "-o", page)
     assert result.exit_code == 0 and "&lt;" in page.read_text() and "<left>" not in page.read_text()
     assert page.read_text().count("<style>") == 1 and ":root { color-scheme: light dark }" in page.read_text()
     assert "CRF847" in run("explain", pipeline, "Bob left", *code, "--span", "1:7").output

@@ -347,8 +347,8 @@ def run(*arguments):
 
 def test_the_command_saves_the_pipeline_and_the_held_out_texts(corpus):
     output = corpus / "model"
-    files = ["--train", corpus / "train.spacy", "--dev", corpus / "dev.spacy", "--output", output]
-    result = run(CONFIGS / "crf_ner.cfg", *files, "--folds", 3, "--no-words", "--l1", "0", "--l2", "0.1,1")
+    files = [corpus / "train.spacy", "--dev", corpus / "dev.spacy", "--output", output]
+    result = run(*files, "--config", CONFIGS / "crf_ner.cfg", "--folds", 3, "--no-words", "--l1", "0", "--l2", "0.1,1")
     assert result.exit_code == 0, result.output
     assert "crf_ner: 3 folds of 20 texts" in result.stdout and "ents_f" in result.stdout
     nlp = spacy.load(output)
@@ -366,8 +366,8 @@ def test_the_command_saves_the_pipeline_and_the_held_out_texts(corpus):
 def test_the_command_says_what_word_clusters_would_gain(corpus, monkeypatch, installed):
     monkeypatch.setattr(clusters, "has_packaged_clusters", lambda lang: installed)
     monkeypatch.setattr(cross_validation, "has_packaged_clusters", lambda lang: False)
-    files = ["--train", corpus / "train.spacy", "--output", corpus / "model"]
-    result = run(CONFIGS / "crf_ner.cfg", *files, "--folds", 2, "--l1", "0", "--l2", "0.1")
+    files = [corpus / "train.spacy", "--output", corpus / "model"]
+    result = run(*files, "--config", CONFIGS / "crf_ner.cfg", "--folds", 2, "--l1", "0", "--l2", "0.1")
     assert result.exit_code == 0, result.output
     assert ("pip install 'spacy-crf[clusters]'" in result.stdout) != installed
 
@@ -379,7 +379,7 @@ def test_reports_read_the_held_out_texts(corpus):
     nlp = spacy.blank("en")
     DocBin(docs=[ner_doc(nlp, text) for text in [*TEXTS, WRONG]]).to_disk(corpus / "train.spacy")
     output, settings = corpus / "model", ["--no-words", "--l1", "0", "--l2", "0.1"]
-    assert run(CONFIGS / "crf_ner.cfg", "--train", corpus / "train.spacy", "--output", output, *settings).exit_code == 0
+    assert run(corpus / "train.spacy", "--output", output, *settings).exit_code == 0
     held_out = output / "held_out" / "crf_ner"
     expected = spacy.load(output).meta["performance"]
 
@@ -388,25 +388,25 @@ def test_reports_read_the_held_out_texts(corpus):
         assert result.exit_code == 0, result.output
         return result.stdout
 
-    errors = json.loads(told("errors", output, held_out, "--json"))["crf_ner"]
+    errors = json.loads(told("evaluate", output, held_out, "--json"))["crf_ner"]
     assert errors["scores"]["all"]["f"]["value"] == pytest.approx(expected["ents_f"])
     assert any(error["text"] == len(TEXTS) and error["kind"] == "label" for error in errors["errors"])
-    assert "expected calibration error" in told("calibrate", output, held_out)
-    told("report", output, held_out, "--output", corpus / "report.html")
+    assert "expected calibration error" in told("evaluate", output, held_out, "--calibration")
+    told("evaluate", output, held_out, "--output", corpus / "report.html")
     page = (corpus / "report.html").read_text(encoding="utf8")
     assert "Annotation that looks wrong" in page
     (suspect, *_) = of_jsonl((held_out / "suspects.jsonl").read_text(encoding="utf8"))
     assert suspect.text.strip() == "Ann Lee lives in Rome ." and suspect.log_ratio > 1.0
     assert [mention.label for mention in suspect.best] == ["PER", "GPE"]
     (held_out / "suspects.jsonl").write_text("no JSON")
-    result = CliRunner().invoke(app, ["report", str(output), str(held_out)])
+    result = CliRunner().invoke(app, ["evaluate", str(output), str(held_out), "-o", str(corpus / "report.html")])
     assert result.exit_code == 1 and "CRF701" in result.stdout
 
 
 @pytest.mark.parametrize("options, code", [(["--folds", "1"], "CRF770"), (["--l2", "-1"], "CRF020")])
 def test_the_command_refuses_settings_by_code(corpus, options, code):
     output = corpus / "model"
-    result = run(CONFIGS / "crf_ner.cfg", "--train", corpus / "train.spacy", "--output", output, *options)
+    result = run(corpus / "train.spacy", "--output", output, *options)
     assert result.exit_code == 1 and code in result.stdout and not output.exists()
 
 

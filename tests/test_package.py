@@ -383,4 +383,6 @@ def test_a_clone_without_links_builds_all_that_is_in_it(tmp_path):
         f"{folder}/{name}" for folder in ("configs", "projects") for name in files(ROOT / folder)
     }
     for folder in (clone, installed):
-        assert "[components.crf_ner.model]" in run("-m", "spacy", "crf", "init-config", "-c", "crf_ner", of=folder)
+        assert "[components.crf_ner.model]" in run(
+            "-m", "spacy", "crf", "init-config", "--component", "crf_ner", of=folder
+        )

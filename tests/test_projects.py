@@ -87,16 +87,16 @@ def test_a_project_is_copied_with_its_texts(tmp_path):
     for split in ("train", "test"):
         (texts / f"{split}.jsonl").write_text('{"text": "Bob left", "label": [[0, 3, "PER"]]}\n')
     (texts / "other.jsonl").write_text("")
-    code, output = run("project", "names", tmp_path / "made", "--assets", texts)
+    code, output = run("project", "names", "-o", tmp_path / "made", "--assets", texts)
     assert code == 0 and "spacy project run all" in output
     made = tmp_path / "made"
     assert sorted(path.name for path in (made / "assets").iterdir()) == ["test.jsonl", "train.jsonl"]
     assert {path.name for path in made.iterdir()} == {"assets", "meta.json", "notes.md", "project.yml"}
-    code, output = run("project", "names", made, "--assets", texts)
+    code, output = run("project", "names", "-o", made, "--assets", texts)
     assert code == 1 and "CRF796" in output and str(made.name) in output
-    code, output = run("project", "names", tmp_path / "more", "--assets", tmp_path)
+    code, output = run("project", "names", "-o", tmp_path / "more", "--assets", tmp_path)
     assert code == 1 and "CRF797" in output and not (tmp_path / "more").exists()
-    code, output = run("project", "name", tmp_path / "more")
+    code, output = run("project", "name", "-o", tmp_path / "more")
     assert code == 1 and "CRF020" in output and "'names'" in output and not (tmp_path / "more").exists()
     code, output = run("project")
     assert code == 0 and all(name in output for name in NAMES)
@@ -111,7 +111,7 @@ def test_texts_are_fetched_where_no_folder_has_them(tmp_path, monkeypatch):
     monkeypatch.setattr(projects, "project_assets", _fetch)
     monkeypatch.chdir(tmp_path)
     assert run("project", "addresses")[0] == 0
-    assert run("project", "redaction", "letters")[0] == 0  # has no assets: it makes its texts
+    assert run("project", "redaction", "-o", "letters")[0] == 0  # has no assets: it makes its texts
     assert sorted(path.name for path in tmp_path.rglob("*.xml")) == ["test.xml", "train.xml"]
 
 
@@ -134,12 +134,12 @@ def test_without_a_network_nothing_is_left(fetch, was_there, tmp_path, monkeypat
     if was_there:
         made.mkdir()
     monkeypatch.setattr(projects, "project_assets", fetch)
-    code, output = run("project", "addresses", made)
+    code, output = run("project", "addresses", "-o", made)
     assert code and made.exists() == was_there and not list(tmp_path.glob("made/*"))
     if fetch is not _stop:
         assert all(part in output for part in ("CRF982", "assets/t", "--assets FOLDER"))
     monkeypatch.setattr(projects, "project_assets", _fetch)
-    assert run("project", "addresses", made)[0] == 0 and (made / "assets" / "train.xml").is_file()
+    assert run("project", "addresses", "-o", made)[0] == 0 and (made / "assets" / "train.xml").is_file()
 
 
 def test_only_files_of_texts_are_copied(tmp_path, monkeypatch):
@@ -148,19 +148,19 @@ def test_only_files_of_texts_are_copied(tmp_path, monkeypatch):
     (texts / "train").mkdir(parents=True)
     (texts / "train" / "a.jsonl").write_text("{}")
     (texts / "dev").mkdir()
-    code, output = run("project", "addresses", made, "--assets", texts)
+    code, output = run("project", "addresses", "-o", made, "--assets", texts)
     assert code == 1 and "CRF797" in output  # as of /, where dev alone has such a name
     (texts / "test.jsonl").write_text("{}")
     for name in ("train/b.jsonl", "train/c"):
         (texts / name).symlink_to(tmp_path if name == "train/c" else "/dev/zero")
-        code, output = run("project", "addresses", made, "--assets", texts)
+        code, output = run("project", "addresses", "-o", made, "--assets", texts)
         assert code == 1 and "CRF983" in output and not made.exists()
         (texts / name).unlink()
     with monkeypatch.context() as patched:
         patched.setattr(projects, "_MOST_BYTES", 3)
-        code, output = run("project", "addresses", made, "--assets", texts)
+        code, output = run("project", "addresses", "-o", made, "--assets", texts)
     assert code == 1 and "CRF983" in output and not made.exists()
-    assert run("project", "addresses", made, "--assets", texts)[0] == 0
+    assert run("project", "addresses", "-o", made, "--assets", texts)[0] == 0
     copied = {path.relative_to(made / "assets").as_posix() for path in (made / "assets").rglob("*.jsonl")}
     assert copied == {"train/a.jsonl", "test.jsonl"}
 
@@ -233,7 +233,7 @@ def test_every_project_ends_with_a_wheel(name, tmp_path):
         (texts / "test.conll").rename(texts / "test.xml")
         (texts / "test.xml").write_text("<NameCollection><Name><GivenName>Bob</GivenName></Name></NameCollection>")
     with_texts = () if name == "redaction" else ("--assets", texts)
-    assert run("project", name, tmp_path / "made", *with_texts)[0] == 0
+    assert run("project", name, "-o", tmp_path / "made", *with_texts)[0] == 0
     done = subprocess.run(
         [sys.executable, "-m", "spacy", "project", "run", "all", tmp_path / "made"], capture_output=True, text=True
     )

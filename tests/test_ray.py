@@ -38,7 +38,7 @@ def outcome(name, run):
 
 def by_command(path):
     options = ["--executor", "ray", "--workers", "1", "--address", ray.get_runtime_context().gcs_address]
-    command = [sys.executable, "-m", "spacy", "crf", "annotate", model, source, str(path / "out"), *options]
+    command = [sys.executable, "-m", "spacy", "crf", "annotate", model, source, "-o", str(path / "out"), *options]
     subprocess.run(command, check=True, stdout=sys.stderr)
     return records_of(path / "out")
 

@@ -29,7 +29,7 @@ def test_pages_are_made_of_what_is_there():
     made = pages()
     assert all(name in made[page] for page, names in NAMES.items() for name in names)
     assert "- `--output`, `-o` (`-`): The file, - for the standard output.\n" in made["reference_cli"]
-    assert "- `--component`, `-c`: The component of the pipeline. One of crf_ner, crf_tagger," in made["reference_cli"]
+    assert "- `--component`: The component of the pipeline. One of crf_ner, crf_tagger," in made["reference_cli"]
     assert "\n`n_best(doc, n, *, keep_annotation=False)` | The most probable labellings." in made["reference_api"]
     assert "\n`longest_segment` (" in made["reference_settings"]
     assert len(messages()) > 100 and "CRF750" in messages() and "CRFW601" in messages()

@@ -106,7 +106,7 @@ def folder(tmp_path_factory):
 
 
 def test_show_writes_probabilities(folder, tmp_path):
-    code, output = run("crf", "show", folder / "ner", "Bob left Rome .", "--html", tmp_path / "a.html")
+    code, output = run("crf", "show", folder / "ner", "Bob left Rome .", "-o", tmp_path / "a.html")
     html = (tmp_path / "a.html").read_text(encoding="utf8")
     assert code == 0 and html.count("<mark") == 2 and all(0 < value < 0.9 for value in faint(html)), output
 

@@ -18,7 +18,7 @@ from spacy.scorer import Scorer
 from spacy.tokens import Doc, DocBin, Span
 from spacy.training import Example
 
-from spacy_crf.cli.report import _around
+from spacy_crf.cli.evaluate import _around
 from spacy_crf.pipeline.annotation.trimming import Mention
 from spacy_crf.report import charts, figures, suspects
 from spacy_crf.report.cases import KINDS, Case, Judged, judge, match
@@ -372,7 +372,7 @@ def files(tmp_path_factory, nlp, examples):
 def test_report(files, tmp_path):
     target = tmp_path / "new" / "report.html"
     options = ["--train", files / "train.spacy", "--folds", "2", "--curve", files / "curve.json", "--output", target]
-    code, printed = run("report", files / "model", files / "data.spacy", *options)
+    code, printed = run("evaluate", files / "model", files / "data.spacy", *options)
     assert code == 0 and "Report in" in printed
     html = target.read_text(encoding="utf8")
     assert "data.spacy, document 8" in html  # where the text with the last mistake stands
@@ -402,9 +402,9 @@ def test_mistakes_are_shown_between_whole_words(text, shown):
 
 
 def test_errors(files, capsys):
-    code, printed = run("errors", files / "model", files / "data.spacy", "--kind", "missed")
+    code, printed = run("evaluate", files / "model", files / "data.spacy", "--kind", "missed")
     assert code == 0 and "missed" in printed and "wrong label" not in printed
-    code, printed = run("errors", files / "model", files / "data.spacy", "--label", "GPE", "--json")
+    code, printed = run("evaluate", files / "model", files / "data.spacy", "--label", "GPE", "--json")
     found = json.loads(printed)["crf_ner"]
     assert code == 0 and found["scores"]["all"]["annotated"] == 17
     assert all(e["place"] == f"{files / 'data.spacy'}, document {e['text'] + 1}" for e in found["errors"])
@@ -414,11 +414,11 @@ def test_errors(files, capsys):
 @pytest.mark.parametrize(
     "command, message",
     [
-        (["report", "model", "data.spacy", "--folds", "2"], "CRF788"),
-        (["report", "model", "data.spacy", "--curve", "bad.json"], "CRF701"),
-        (["report", "model", "data.spacy", "--train", "train.spacy", "--folds", "9"], "CRF890"),
-        (["errors", "model", "data.spacy", "--kind", "odd"], "CRF020"),
-        (["errors", "model", "data.spacy", "--component", "other"], "CRF710"),
+        (["evaluate", "model", "data.spacy", "--folds", "2"], "CRF788"),
+        (["evaluate", "model", "data.spacy", "--curve", "bad.json"], "CRF701"),
+        (["evaluate", "model", "data.spacy", "--train", "train.spacy", "--folds", "9"], "CRF890"),
+        (["evaluate", "model", "data.spacy", "--kind", "odd"], "CRF020"),
+        (["evaluate", "model", "data.spacy", "--component", "other"], "CRF710"),
     ],
 )
 def test_what_is_wrong_is_said(files, tmp_path, command, message):
@@ -470,11 +470,11 @@ def test_labels_of_texts(kind, tmp_path):
         nlp.to_disk(tmp_path / "model")
         DocBin(docs=[example.reference for example in examples]).to_disk(tmp_path / "data.spacy")
         paths = tmp_path / "model", tmp_path / "data.spacy"
-        code, printed = run("report", *paths, "--train", paths[1], "--folds", 2, "-o", tmp_path / "report.html")
+        code, printed = run("evaluate", *paths, "--train", paths[1], "--folds", 2, "-o", tmp_path / "report.html")
         assert code == 0, printed
         page = (tmp_path / "report.html").read_text(encoding="utf8")
         assert "Recall by length, words" in page and "wrong label" in page and "missed</li>" not in page
-        code, printed = run("errors", *paths)
+        code, printed = run("evaluate", *paths)
         assert code == 0 and "wrong label" in printed and "the table" in printed
 
 

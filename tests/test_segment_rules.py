@@ -552,7 +552,7 @@ def test_probabilities_know_a_rule_for_all_of_its_labels_or_for_none(caplog, tmp
         loaded.get_pipe("semicrf_ner").add_rule({**ONCE, "name": "again"})
         loaded("Bob")
         assert "rules once, again, but" in caplog.text
-    rows = run("rules", tmp_path).output.replace("│", " ").splitlines()
+    rows = run("inspect", tmp_path).output.replace("│", " ").splitlines()
     assert [row.split()[-1] for row in rows if "states" in row] == ["no", "yes"]
 
 
@@ -574,7 +574,7 @@ def test_what_can_not_be_kept_is_said(caplog):
 def test_rules_can_be_looked_at(tmp_path):
     nlp = trained(**with_rules([{**ONCE, "name": "once"}, {**SHORT, "name": "short"}]))
     nlp.to_disk(tmp_path)
-    result = run("rules", tmp_path, "Bob left Ann for Acme Corp")
+    result = run("explain", "--kind", "rules", tmp_path, "Bob left Ann for Acme Corp")
     assert result.exit_code == 0, result.output
     for text in ("automata of 2 states", "mask", "without rules: ", "once: "):
         assert text in result.output

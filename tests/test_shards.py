@@ -633,7 +633,7 @@ def test_the_command_goes_on_where_it_was_stopped(tmp_path, monkeypatch, caplog)
     nlp = spacy.blank("en")
     DocBin(docs=[example.reference for example in ner_examples(nlp)]).to_disk(tmp_path / "texts.spacy")
     paths = [f"--paths.{part}={tmp_path / 'texts.spacy'}" for part in ("train", "dev")]
-    command = ["train", str(ROOT / "configs" / "crf_ner.cfg"), "-n", "3", "-o", str(tmp_path / "out"), *paths]
+    command = ["train", str(ROOT / "configs" / "crf_ner.cfg"), "--shards", "3", "-o", str(tmp_path / "out"), *paths]
     for n_iterations in (5, 9):
         options = [
             "--training.optimizer.max_iterations",
@@ -805,7 +805,7 @@ def test_functions_that_workers_cannot_import(is_installed, tmp_path, monkeypatc
     docs = [example.reference for example in ner_examples(spacy.blank("en"))]
     DocBin(docs=docs).to_disk(tmp_path / "texts.spacy")
     paths = [f"--paths.{part}={tmp_path / 'texts.spacy'}" for part in ("train", "dev")]
-    options = ["-n", "2", "--workers", "1", "-o", str(tmp_path / "out"), "--code", str(tmp_path / "code.py")]
+    options = ["--shards", "2", "--workers", "1", "-o", str(tmp_path / "out"), "--code", str(tmp_path / "code.py")]
     found = CliRunner().invoke(app, ["train", str(tmp_path / "config.cfg"), *options, *paths])
     if is_installed:
         assert found.exit_code == 0, found.output

@@ -327,11 +327,11 @@ def test_commands(tmp_path):
         assert result.exit_code == 0, result.output
         return result.output
 
-    run("report", dev, "-o", tmp_path / "report.html")
+    run("evaluate", dev, "-o", tmp_path / "report.html")
     assert "tag:NN" in (tmp_path / "report.html").read_text(encoding="utf8")
     assert "min_prob" in run("threshold", dev, "-o", tmp_path / "changed")
     assert spacy.load(tmp_path / "changed").get_pipe("crf_tagger").cfg["decode"] == "spans"
-    assert "9" in run("calibrate", dev)
+    assert "9" in run("evaluate", dev, "--calibration")
     assert "as tag:NN" in run("explain", "the dog barks", "--span", "1:2:tag:NN")
     labels = spacy.blank("en").add_pipe("crf_tagger", config={"attribute": BOTH})
     labels.initialize(lambda: examples, labels=json.loads(json.dumps(pipe.label_data)))

@@ -11,7 +11,7 @@ from spacy.training.initialize import init_nlp
 from spacy.training.loop import train
 from spacy.util import load_config, registry
 
-from spacy_crf.cli.report import threshold
+from spacy_crf.cli.evaluate import threshold
 from spacy_crf.pipeline.thresholds import THRESHOLDS, Point, best, best_of_labels, measure, shrunk
 
 from .test_commands import run

@@ -36,7 +36,7 @@ def folds_seen(monkeypatch):
 
 def run(paths, *options):
     overrides = [part for name, path in paths.items() for part in (f"--{name}", path)]
-    return CliRunner().invoke(app, ["crf", "tune", str(CONFIG), *map(str, options), *overrides])
+    return CliRunner().invoke(app, ["crf", "tune", "--config", str(CONFIG), *map(str, options), *overrides])
 
 
 def settings(trials):

@@ -78,7 +78,7 @@ def test_votes():
 def test_better_than_a_majority_and_knows_who_is_reliable(sees, tmp_path):
     nlp, docs = texts(sees=sees)
     DocBin(docs=docs).to_disk(tmp_path / "all.spacy")
-    code, output = run(tmp_path / "all.spacy", tmp_path / "one.spacy", "--spans-key", ",".join(RIGHT))
+    code, output = run(tmp_path / "all.spacy", "-o", tmp_path / "one.spacy", "--spans-key", ",".join(RIGHT))
     assert code == 0, output
     found = [{(e.start, e.end, e.label_) for e in doc.ents} for doc in read(tmp_path / "one.spacy", nlp)]
     best = f1(docs, [*map(majority, docs)])
@@ -102,12 +102,12 @@ def test_what_stays_open(tmp_path):
     unseen, empty = Doc(nlp.vocab, words=["Ann", "Lee"]), Doc(nlp.vocab)
     DocBin(docs=[*docs, unseen, empty]).to_disk(tmp_path / "all.spacy")
     keys = ("--spans-key", ",".join(RIGHT))
-    assert run(tmp_path / "all.spacy", tmp_path / "sure.spacy", *keys, "--min-prob", "0.99")[0] == 0
+    assert run(tmp_path / "all.spacy", "-o", tmp_path / "sure.spacy", *keys, "--min-prob", "0.99")[0] == 0
     *sure, last, nothing = read(tmp_path / "sure.spacy", nlp)
     assert not last.has_annotation("ENT_IOB") and not len(nothing)
     assert any(token.ent_iob_ == "" for doc in sure for token in doc)
     assert min(ent._.crf_prob for doc in sure for ent in doc.ents) >= 0.99
-    assert run(tmp_path / "all.spacy", tmp_path / "soft.spacy", *keys, "--soft")[0] == 0
+    assert run(tmp_path / "all.spacy", "-o", tmp_path / "soft.spacy", *keys, "--soft")[0] == 0
     *soft, last, _ = read(tmp_path / "soft.spacy", nlp)
     assert SOFT_LABELS not in last.spans and not any(doc.ents for doc in soft)
     scores = [score for doc in soft for score in doc.spans[SOFT_LABELS].attrs["scores"]]
@@ -133,14 +133,14 @@ def test_what_stays_open(tmp_path):
 )
 def test_options_that_are_not_possible(options, message, tmp_path):
     DocBin(docs=texts(5, sees=1.0)[1]).to_disk(tmp_path / "all.spacy")
-    code, output = run(tmp_path / "all.spacy", tmp_path / "one.spacy", *options)
+    code, output = run(tmp_path / "all.spacy", "-o", tmp_path / "one.spacy", *options)
     assert code == 1 and re.search(message, " ".join(output.split())), output
     assert not (tmp_path / "one.spacy").exists()
 
 
 def test_the_texts_are_not_written_over(tmp_path):
     DocBin(docs=texts(5, sees=1.0)[1]).to_disk(tmp_path / "all.spacy")
-    code, output = run(tmp_path / "all.spacy", tmp_path / "all.spacy", "--spans-key", "a,b")
+    code, output = run(tmp_path / "all.spacy", "-o", tmp_path / "all.spacy", "--spans-key", "a,b")
     assert code == 1 and "CRF730" in output
 
 
@@ -148,7 +148,7 @@ def test_lists_that_are_all_empty(tmp_path):
     doc = Doc(spacy.blank("en").vocab, words=["Ann"])
     doc.spans["a"] = doc.spans["b"] = []
     DocBin(docs=[doc]).to_disk(tmp_path / "all.spacy")
-    code, output = run(tmp_path / "all.spacy", tmp_path / "one.spacy", "--spans-key", "a,b")
+    code, output = run(tmp_path / "all.spacy", "-o", tmp_path / "one.spacy", "--spans-key", "a,b")
     assert code == 1 and "all of these lists are empty" in " ".join(output.split())
 
 

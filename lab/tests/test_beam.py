@@ -367,7 +367,7 @@ def test_rules_hold_under_a_beam(factory, tmp_path):
         assert all(0.0 < ent._.crf_prob <= 1.0 for ent in doc.ents)
     assert other.proven(texts[0])
     nlp.to_disk(tmp_path)
-    assert "Beam(width=2, margin=None)" in run("rules", tmp_path).output
+    assert "Beam(width=2, margin=None)" in run("inspect", tmp_path).output
 
 
 def test_scores_say_how_much_is_proven():

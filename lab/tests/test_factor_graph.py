@@ -610,7 +610,9 @@ def test_calibration_says_where_probabilities_are_approximate(inference, told, n
     pipe.from_bytes(nlp.get_pipe("crf_ner").to_bytes())
     other.to_disk(tmp_path / "model")
     DocBin(docs=[example.reference for example in unseen[:5]]).to_disk(tmp_path / "dev.spacy")
-    result = CliRunner().invoke(app, ["crf", "calibrate", str(tmp_path / "model"), str(tmp_path / "dev.spacy")])
+    result = CliRunner().invoke(
+        app, ["crf", "evaluate", "--calibration", str(tmp_path / "model"), str(tmp_path / "dev.spacy")]
+    )
     assert result.exit_code == 0, result.output
     assert ("approximate" in result.output) == told
 

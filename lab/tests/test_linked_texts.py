@@ -303,7 +303,7 @@ def test_converted_files_train_with_a_config(tmp_path):
         for doc in citations(nlp, 30, 0)
     ]
     srsly.write_jsonl(tmp_path / "train.jsonl", rows)
-    done = CliRunner().invoke(app, ["convert", str(tmp_path / "train.jsonl"), str(tmp_path / "train.spacy")])
+    done = CliRunner().invoke(app, ["convert", str(tmp_path / "train.jsonl"), "-o", str(tmp_path / "train.spacy")])
     assert done.exit_code == 0, done.output
     docs = [*DocBin().from_disk(tmp_path / "train.spacy").get_docs(nlp.vocab)]
     assert [(doc._.crf_id, list(doc._.crf_links), doc._.crf_group) for doc in docs] == [

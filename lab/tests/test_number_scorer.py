@@ -458,9 +458,9 @@ COMMANDS_WITHOUT_NUMBERS = {
     "explain {folder}/model word": "CRF710",
     "threshold {folder}/model {folder}/prices.spacy": "CRF710",
     "demo {folder}/model": "CRF710",
-    "annotate {folder}/model {folder}/prices.jsonl {folder}/new.jsonl": "CRF874",
-    "fit {config} --train {folder}/prices.spacy --output {folder}/fitted": "CRF771",
-    "report {folder}/model {folder}/prices.spacy --train {folder}/prices.spacy": "CRF710",
+    "annotate {folder}/model {folder}/prices.jsonl -o {folder}/new.jsonl": "CRF874",
+    "fit {folder}/prices.spacy --config {config} --output {folder}/fitted": "CRF771",
+    "evaluate {folder}/model {folder}/prices.spacy --train {folder}/prices.spacy": "CRF710",
 }
 
 
@@ -481,7 +481,7 @@ def test_numbers_are_converted_and_reported(tmp_path):
         for n in range(20)
     ]
     srsly.write_jsonl(tmp_path / "prices.jsonl", rows)
-    result = CliRunner().invoke(app, ["convert", str(tmp_path / "prices.jsonl"), str(tmp_path / "prices.spacy")])
+    result = CliRunner().invoke(app, ["convert", str(tmp_path / "prices.jsonl"), "-o", str(tmp_path / "prices.spacy")])
     assert result.exit_code == 0 and "20 documents with numbers" in result.output, result.output
     assert "no annotation" not in result.output
     nlp = spacy.blank("en")
@@ -490,8 +490,9 @@ def test_numbers_are_converted_and_reported(tmp_path):
     trained(nlp, examples_of(docs), config("doc"))
     nlp.to_disk(tmp_path / "model")
     command = [
-        "report-numbers",
+        "numbers",
         str(tmp_path / "model"),
+        "--data",
         str(tmp_path / "prices.spacy"),
         "--output",
         str(tmp_path / "page.html"),
@@ -499,7 +500,7 @@ def test_numbers_are_converted_and_reported(tmp_path):
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 0, result.output
     page = (tmp_path / "page.html").read_text()
-    result = CliRunner().invoke(app, ["show-numbers", str(tmp_path / "model"), "a dear thing"])
+    result = CliRunner().invoke(app, ["numbers", str(tmp_path / "model"), "a dear thing"])
     assert f"price   {nlp('a dear thing')._.price:.6g}" in result.output
     for command, code in COMMANDS_WITHOUT_NUMBERS.items():
         words = command.format(folder=tmp_path, config=CONFIG).split()
@@ -507,5 +508,5 @@ def test_numbers_are_converted_and_reported(tmp_path):
         assert result.exit_code == 1 and code in result.output, result.output
     assert page.count("<circle") == 20 and "RMSE" in page and "<td>crf_scorer</td><td>20</td>" in page
     srsly.write_jsonl(tmp_path / "wrong.jsonl", [{"text": "a", "numbers": {"price": "many"}}])
-    result = CliRunner().invoke(app, ["convert", str(tmp_path / "wrong.jsonl"), str(tmp_path / "wrong.spacy")])
+    result = CliRunner().invoke(app, ["convert", str(tmp_path / "wrong.jsonl"), "-o", str(tmp_path / "wrong.spacy")])
     assert result.exit_code == 1 and "CRF701" in result.output and '"numbers"' in result.output

@@ -15,7 +15,16 @@ from wasabi import msg
 from ..errors import Errors, counted
 from ..whole_files import named_in_errors
 from .formats.writers import WRITERS
-from .shared import CodeOption, ModelArgument, check_writable, choice, command, progress_bar
+from .shared import (
+    CodeOption,
+    ComponentOption,
+    ModelArgument,
+    check_writable,
+    choice,
+    command,
+    import_code,
+    progress_bar,
+)
 from .texts import STANDARD
 
 if TYPE_CHECKING:
@@ -27,21 +36,17 @@ Order = choice("Order", ("uncertainty", *(entry.name for entry in entry_points(g
 ExecutorName = choice("ExecutorName", ("processes", "ray"))
 
 
-@command("annotate")
+@command("annotate", has_code=False)
 def annotate_cli(
     model: ModelArgument,
-    input_path: str = Arg(
-        ..., help='Texts: lines, or JSONL with "text"; - for the standard input. With --workers also a folder.'
-    ),
-    output_path: str = Arg(..., help="File to write, - for the standard output. With --workers a folder."),
-    format_: Optional[FormatName] = Opt(None, "--format", "-f", help="By default prodigy; spans with --workers."),
+    texts: str = Arg(..., help='Lines, or JSONL with "text"; - for the standard input. With --workers also a folder.'),
+    output_path: str = Opt("-", "--output", "-o", help="The file, - for the standard output. With --workers a folder."),
+    format_: Optional[FormatName] = Opt(None, "--format", help="By default prodigy; spans with --workers."),
     sort: Optional[Order] = Opt(
         None, help="Write the texts first whose tags are least certain, or in the order that a package adds."
     ),
     min_prob: float = Opt(0.0, min=0.0, max=1.0, help="Leave out less probable spans."),
-    component: Optional[str] = Opt(
-        None, "--component", "-c", help="Component whose certainty counts; by default all of spacy_crf."
-    ),
+    component: ComponentOption = None,
     code: CodeOption = None,
     workers: Optional[int] = Opt(None, min=1, max=1024, help="Number of workers that share an archive."),
     executor: Optional[ExecutorName] = Opt(None, help="Workers are processes on this machine or on a Ray cluster."),
@@ -54,6 +59,7 @@ def annotate_cli(
     a folder of parts. To continue a command that was stopped, give it again."""
     from .annotator import AnnotateOptions, annotate_archive, annotate_file, annotate_stream
 
+    import_code(code)
     default = "prodigy" if workers is None else "spans"
     wanted = format_.value if format_ else default, sort and sort.value, min_prob, component, strict
     options = AnnotateOptions(model, code, output_path, *wanted)
@@ -62,7 +68,7 @@ def annotate_cli(
         if workers is None:
             for option in (option for option, value in given.items() if value):
                 raise ValueError(Errors.CRF788.format(option=option, other="--workers"))
-            source = Path(input_path)
+            source = Path(texts)
             output = Path(output_path)
             is_standard = output_path == STANDARD
             if not is_standard:
@@ -84,7 +90,7 @@ def annotate_cli(
             is_ray = executor is not None and executor.value == "ray"
             part_bytes = int(part_size * 2**20) if part_size else None
             workforce = Ray(workers, address) if is_ray else Processes(workers)
-            found = annotate_archive(options, input_path, workforce, part_bytes, progress)
+            found = annotate_archive(options, texts, workforce, part_bytes, progress)
     doubtful = f", {found['doubtful']:,} less probable ones left out" if min_prob else ""
     left_out = f", {len(found['errors']):,} that could not be annotated are in errors.jsonl" if found["errors"] else ""
     msg.good(f"{output_path}: {counted(found['texts'], 'text')}, {counted(found['spans'], 'span')}{doubtful}{left_out}")

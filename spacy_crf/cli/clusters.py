@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Optional
 
-from spacy.cli._util import Arg, Opt
+from spacy.cli._util import Opt
 from spacy.language import Language
 from spacy.training.initialize import convert_vectors
 from wasabi import msg
@@ -18,7 +18,19 @@ from .. import checks
 from ..blanks import split_words
 from ..errors import Errors, optional_package
 from ..whole_files import write_whole
-from .shared import LangOption, blank, check_writable, choice, command, load_pipeline, progress_bar, save_pipeline
+from .shared import (
+    FileOption,
+    LangOption,
+    PipelineOption,
+    RawTextsArgument,
+    blank,
+    check_writable,
+    choice,
+    command,
+    load_pipeline,
+    progress_bar,
+    save_pipeline,
+)
 from .texts import read_raw
 
 if TYPE_CHECKING:
@@ -36,9 +48,10 @@ Progress = Callable[..., None]  # called with a `description`, how much is `comp
 
 @command("clusters")
 def clusters_cli(
-    files: list[Path] = Arg(..., metavar="[TEXTS]... OUTPUT", help="Raw texts (.jsonl, .spacy, or lines)."),
+    output: FileOption,
+    texts: RawTextsArgument = None,
     method: Optional[str] = Opt(None, help="brown or clark for texts, kmeans for vectors."),
-    n: int = Opt(1000, "--n", "-n", help="Number of clusters."),
+    n: int = Opt(1000, "--clusters", help="Number of clusters."),
     min_count: int = Opt(3, help="Leave out words with fewer occurrences."),
     from_vectors: Optional[str] = Opt(None, help="A pipeline with word vectors, or a folder of vectors."),
     lang: LangOption = "en",
@@ -50,7 +63,7 @@ def clusters_cli(
     command that makes Brown clusters and was stopped continues when it is given again."""
     from ..features.clusters import write_clusters
 
-    *texts, output = files
+    texts = texts or []
     with progress_bar("reading") as progress:
         check_writable(output, *texts)
         if method is not None:
@@ -88,7 +101,7 @@ def clusters_of_vectors(source: str, n: int, *, progress: Progress) -> "WordClus
 
     from ..features.clusters import MOST_CLUSTERS, cluster_vectors
 
-    n = checks.count(CLUSTERS, "--n", n, least=2, most=MOST_CLUSTERS)
+    n = checks.count(CLUSTERS, "--clusters", n, least=2, most=MOST_CLUSTERS)
     folders = [folder for folder in (Path(source), Path(source) / "vocab") if (folder / "key2row").is_file()]
     vectors = Vectors().from_disk(folders[0]) if folders else load_pipeline(source).vocab.vectors
     progress(description="splitting", completed=0, total=n - 1)
@@ -116,7 +129,7 @@ def clusters_of_texts(
 
     RAISES (ValueError): If the texts can't be read, or have too few words; CRF951 if the checkpoint is damaged.
     """
-    n = checks.count(CLUSTERS, "--n", n, least=2, most=MOST_BROWN)
+    n = checks.count(CLUSTERS, "--clusters", n, least=2, most=MOST_BROWN)
     min_count = checks.count(CLUSTERS, "--min-count", min_count, most=checks.ANY)
     letters = checks.number(CLUSTERS, "--letters", letters)
     source = ", ".join(map(str, texts))
@@ -194,8 +207,9 @@ def tokenizer(lang: str) -> Language:
 
 @command("vectors")
 def vectors_cli(
-    files: list[Path] = Arg(..., metavar="TEXTS... OUTPUT", help="Raw texts (.jsonl, .spacy, or lines)."),
-    dims: int = Opt(100, "--dims", "-d", min=1, max=1 << 12, help="Dimensions of a vector."),
+    texts: RawTextsArgument,
+    output: PipelineOption,
+    dims: int = Opt(100, min=1, max=1 << 12, help="Dimensions of a vector."),
     rows: int = Opt(50_000, min=1, max=1 << 24, help="Rows of the table for parts of words."),
     shortest: int = Opt(3, min=1, help="Characters of the shortest part of a word."),
     longest: int = Opt(5, min=1, max=100, help="Characters of the longest part of a word."),
@@ -207,10 +221,8 @@ def vectors_cli(
 ) -> None:
     """Learn vectors of words and their parts from raw texts. floret learns them; the output is a pipeline without components,
     whose path is the setting vectors in [initialize]."""
-    *texts, output = files
-    checks.expect(texts, VECTORS, "TEXTS", texts, "files of raw texts, and behind them the folder to write")
-    checks.expect(output not in texts, VECTORS, "OUTPUT", str(output), "another path than those of the texts")
     checks.expect(shortest <= longest, VECTORS, "--shortest", shortest, f"at most --longest, {longest}")
+    texts = texts or []
     check_writable(output / "config.cfg")
     options = {"dim": dims, "bucket": rows, "minn": shortest, "maxn": longest, "model": method.value, "epoch": epochs}
     options |= {"minCount": min_count, "thread": threads, "verbose": 2 if sys.stderr.isatty() else 0}

@@ -1,4 +1,4 @@
-"""Configs to begin with, for each component and each way to learn. They are made of the files in ``configs/``: a recipe changes
+"""Configs to begin with, for each component and each way to learn. They are made of the files in ``configs/``: a preset changes
 the file of a component as one of the files for ``crf_ner`` differs from ``crf_ner.cfg``. Other packages add files by entry points
 of the group `spacy_crf_configs`: a folder with files ``*.cfg``."""
 # pyright: reportInvalidTypeForm=false
@@ -18,24 +18,20 @@ from .. import checks
 from ..errors import Errors, known_names
 from ..whole_files import write_whole
 from .lookups import NO_WORDS, Words
-from .shared import LangOption, blank, check_writable, choice, command
-
-_PACKAGE = Path(__file__).parents[1]
-# Within an installed package; beside the package in a clone
-FOLDER = next(folder for folder in (_PACKAGE / "configs", _PACKAGE.parent / "configs") if folder.is_dir())
+from .shared import CONFIGS, LangOption, blank, check_writable, choice, command
 
 
 def config_files() -> dict[str, Path]:
     """RETURNS (dict[str, Path]): The files with whole configs, of this package and of others, by their names."""
     folders = [entry.load() for entry in entry_points(group="spacy_crf_configs")]
-    return {path.stem: path for folder in [*folders, FOLDER] for path in folder.glob("*.cfg")}
+    return {path.stem: path for folder in [*folders, CONFIGS] for path in folder.glob("*.cfg")}
 
 
 # The text of a config, by section: comments and empty lines above its head, and its lines by key, each with the comments above it
 Sections = dict[str, tuple[str, dict[str, str]]]
 
 
-class Recipe(NamedTuple):
+class Preset(NamedTuple):
     """Changes of a component's file.
 
     is_for (str): Description.
@@ -49,18 +45,18 @@ class Recipe(NamedTuple):
 
 
 _ANY = {
-    "fast": Recipe("Sparse features, trained with L-BFGS on a CPU."),
-    "accurate": Recipe(
+    "fast": Preset("Sparse features, trained with L-BFGS on a CPU."),
+    "accurate": Preset(
         "Sparse features and a small encoder, whose scores are added, trained with Adam.", "crf_ner_hybrid"
     ),
-    "pool": Recipe(
+    "pool": Preset(
         "Sparse features and a small encoder, each trained alone; held-out texts determine the weight of either.",
         "crf_ner_pool",
     ),
-    "neural": Recipe("A small encoder in place of the features of tokens, trained with Adam.", "crf_ner_tok2vec"),
-    "words": Recipe("Sparse features, and what is known of words from elsewhere: clusters, vectors and gazetteers."),
-    "stream": Recipe("A corpus that may be larger than the memory, read batch by batch.", "crf_ner_stream"),
-    "partial": Recipe(
+    "neural": Preset("A small encoder in place of the features of tokens, trained with Adam.", "crf_ner_tok2vec"),
+    "words": Preset("Sparse features, and what is known of words from elsewhere: clusters, vectors and gazetteers."),
+    "stream": Preset("A corpus that may be larger than the memory, read batch by batch.", "crf_ner_stream"),
+    "partial": Preset(
         "Incomplete annotation: tokens without annotation are free, and doc.spans has alternatives and wrong spans.",
         settings=(
             ("", "alternatives_spans_key", '"alternatives"'),
@@ -69,22 +65,22 @@ _ANY = {
     ),
 }
 _TEXTS = {
-    "fast": Recipe("Sparse features of a whole text, trained with L-BFGS on a CPU."),
-    "stream": Recipe(
+    "fast": Preset("Sparse features of a whole text, trained with L-BFGS on a CPU."),
+    "stream": Preset(
         "A corpus that is not held in memory: it is read once, and its features are kept for L-BFGS.",
         "crf_ner_large",
     ),
-    "partial": Recipe("Incomplete annotation: texts without a label are ignored, and labels with 0 are excluded."),
+    "partial": Preset("Incomplete annotation: texts without a label are ignored, and labels with 0 are excluded."),
 }
-_CHAINS = {name: recipe for name, recipe in _ANY.items() if name != "stream"}  # whose optimizer walks along one chain
-RECIPES = {"crf_ner": _ANY, "crf_tagger": _ANY, "semicrf_ner": _ANY, "crf_spancat": _CHAINS, "crf_textcat": _TEXTS}
+_CHAINS = {name: preset for name, preset in _ANY.items() if name != "stream"}  # whose optimizer walks along one chain
+PRESETS = {"crf_ner": _ANY, "crf_tagger": _ANY, "semicrf_ner": _ANY, "crf_spancat": _CHAINS, "crf_textcat": _TEXTS}
 OPTIMIZE = ("efficiency", "accuracy")
 SEGMENTERS = ("char", "jieba", "pkuseg")  # of Chinese
 _PKUSEG_MODEL = "mixed"  # the one that spacy-pkuseg brings
-FITTED = ("fast", "partial", "words")  # recipes that `crf fit` trains
-_MORE_ENTITIES = "crf_ner_threshold"  # the file with the changes of `accuracy`, for any recipe
-ComponentName = choice("ComponentName", RECIPES)
-RecipeName = choice("RecipeName", _ANY)
+FITTED = ("fast", "partial", "words")  # presets that `crf fit` trains
+_MORE_ENTITIES = "crf_ner_threshold"  # the file with the changes of `accuracy`, for any preset
+ComponentName = choice("ComponentName", PRESETS)
+PresetName = choice("PresetName", _ANY)
 OptimizeName = choice("OptimizeName", OPTIMIZE)
 SegmenterName = choice("SegmenterName", SEGMENTERS)
 FileName = choice("FileName", sorted(config_files()))
@@ -92,8 +88,8 @@ FileName = choice("FileName", sorted(config_files()))
 
 @command("init-config")
 def init_config_cli(
-    component: Optional[ComponentName] = Opt(None, "--component", "-c", help="The component of the pipeline."),
-    recipe: Optional[RecipeName] = Opt(None, "--recipe", "-r", help="The way to learn; by default fast."),
+    component: Optional[ComponentName] = Opt(None, help="The component of the pipeline."),
+    preset: Optional[PresetName] = Opt(None, help="The way to learn; by default fast."),
     optimize: Optional[OptimizeName] = Opt(None, help="By default efficiency; accuracy finds more, and is slower."),
     file: Optional[FileName] = Opt(None, help="Copy a file of the package in place of all this."),
     clusters: Optional[list[str]] = Opt(None, help="A table of clusters, SOURCE or NAME=SOURCE; may be repeated."),
@@ -103,7 +99,7 @@ def init_config_cli(
     output: str = Opt("-", "--output", "-o", help="The file, - for the standard output."),
     lang: LangOption = "en",
     segmenter: Optional[SegmenterName] = Opt(None, help="zh: what cuts texts into tokens; by default char."),
-    force: bool = Opt(False, "--force", "-F", help="Replace an existing file."),
+    force: bool = Opt(False, "--force", help="Replace an existing file."),
 ) -> None:
     """Write a complete, commented config for `spacy train`. It is made for a component and a way to learn.
 
@@ -115,7 +111,7 @@ def init_config_cli(
         segmenter is None or lang == "zh", "init-config", "--segmenter", segmenter, "left out but for --lang zh"
     )
     blank(lang, {} if segmenter is None else {"segmenter": segmenter.value})
-    options: dict[str, Any] = {"--component": component, "--file": file, "--recipe": recipe, "--optimize": optimize}
+    options: dict[str, Any] = {"--component": component, "--file": file, "--preset": preset, "--optimize": optimize}
     options |= {"--clusters": clusters, "--vectors": vectors, "--gazetteers": gazetteers, "--lookups": lookups}
     given = [option for option, value in options.items() if value is not None]
     if given != ["--file"] and (component is None or file is not None):
@@ -129,7 +125,7 @@ def init_config_cli(
         words = Words((*words.clusters, *(clusters or ())), vectors or words.vectors, gazetteers or words.gazetteers)
         made_for = options["--component"].value
         optimized = (optimize or OptimizeName.efficiency).value
-        text = make_config(made_for, (recipe or RecipeName.fast).value, words, optimized, lang, name)
+        text = make_config(made_for, (preset or PresetName.fast).value, words, optimized, lang, name)
     text = in_language(text, lang, None if segmenter is None else segmenter.value)
     if output == "-":
         sys.stdout.write(text)
@@ -144,24 +140,24 @@ def init_config_cli(
         msg.info(f"Without a dev set, and more accurate with few texts: {_fit(name)}")
 
 
-def make_config(component: str, recipe: str, words: Words, optimize: str, lang: str, name: str) -> str:
+def make_config(component: str, preset: str, words: Words, optimize: str, lang: str, name: str) -> str:
     """Make a complete config.
 
-    words (Words): What templates shall read beside the texts; for the recipe `words` the packaged clusters if there is nothing.
+    words (Words): What templates shall read beside the texts; for the preset `words` the packaged clusters if there is nothing.
     name (str): Name of the file, for its first lines.
-    RAISES (ValueError): CRF751 if the component has no such recipe, CRF768 if it has no setting for accuracy, CRF752 or CRF753 if
-        it can't read the words or the recipe has none.
+    RAISES (ValueError): CRF751 if the component has no such preset, CRF768 if it has no setting for accuracy, CRF752 or CRF753 if
+        it can't read the words or the preset has none.
     """
-    chosen = RECIPES[component].get(recipe)
+    chosen = PRESETS[component].get(preset)
     if chosen is None:
-        known = known_names(RECIPES[component], recipe)
-        raise ValueError(Errors.CRF751.format(component=component, recipe=recipe, known=known))
+        known = known_names(PRESETS[component], preset)
+        raise ValueError(Errors.CRF751.format(component=component, preset=preset, known=known))
     sections = _read(component)
     if chosen.like is not None:
         _change(sections, component, _read("crf_ner"), _read(chosen.like))
     for section, key, value in chosen.settings:
         _set(sections, f"components.{component}{section}", key, value)
-    if recipe == "words":
+    if preset == "words":
         from ..features.clusters import PACKAGE, has_packaged_clusters
 
         if words == NO_WORDS:
@@ -171,8 +167,8 @@ def make_config(component: str, recipe: str, words: Words, optimize: str, lang: 
         for key in ("l1", "l2"):
             _set(sections, "training.optimizer", key, "0.05")
     if words != NO_WORDS:
-        _add_words(sections, component, recipe, words)
-    head = f"# {component}, {recipe}: {chosen.is_for[0].lower()}{chosen.is_for[1:]}\n"
+        _add_words(sections, component, preset, words)
+    head = f"# {component}, {preset}: {chosen.is_for[0].lower()}{chosen.is_for[1:]}\n"
     if optimize == "accuracy" and component == "crf_textcat":
         raise ValueError(Errors.CRF768.format(component=component))
     if optimize == "accuracy" and component == "crf_tagger":
@@ -182,7 +178,7 @@ def make_config(component: str, recipe: str, words: Words, optimize: str, lang: 
         _change(sections, component, _read("crf_ner"), _read(_MORE_ENTITIES))
         head += "# Entities are decided by their probability, with the threshold that is best on dev: prediction takes longer.\n"
     head += f"#\n#   {_command(name)}\n"
-    if recipe in FITTED:
+    if preset in FITTED:
         head += "#\n# Or without a dev set, trained on all texts with cross-validated settings (docs/training.md):\n#\n"
         head += f"#   {_fit(name)}\n"
     return head + "".join(
@@ -215,10 +211,10 @@ def _command(name: str) -> str:
 
 
 def _fit(name: str) -> str:
-    return f"python -m spacy crf fit {name} --train train.spacy --output fitted"
+    return f"python -m spacy crf fit train.spacy --config {name} --output fitted"
 
 
-# ---------------------------------------------------------------------------------------------------------- recipes
+# ---------------------------------------------------------------------------------------------------------- presets
 
 
 def _change(sections: Sections, component: str, before: Sections, after: Sections) -> None:
@@ -267,11 +263,11 @@ def _set(sections: Sections, section: str, key: str, value: str) -> None:
         del lines[key]
 
 
-def _add_words(sections: Sections, component: str, recipe: str, words: Words) -> None:
+def _add_words(sections: Sections, component: str, preset: str, words: Words) -> None:
     """Add what is known of words, and templates that read it. RAISES (ValueError): CRF752 where no template could."""
     features = f"components.{component}.model.emissions.features"
     if features not in sections:
-        raise ValueError(Errors.CRF752.format(component=component, recipe=recipe))
+        raise ValueError(Errors.CRF752.format(component=component, preset=preset))
     templates, settings = words.settings()
     before = json.loads(_value(sections[features][1]["extra"]).partition(" = ")[2]) or []
     _set(sections, features, "extra", json.dumps([*before, *templates]))
@@ -298,7 +294,7 @@ def _read(stem: str) -> Sections:
     sections = {}
     above = ""
     name = ""
-    for line in (FOLDER / f"{stem}.cfg").read_text(encoding="utf8").splitlines(keepends=True):
+    for line in (CONFIGS / f"{stem}.cfg").read_text(encoding="utf8").splitlines(keepends=True):
         if line.startswith("["):
             name = line.strip()[1:-1]
             # Above the first section stands the description of the file

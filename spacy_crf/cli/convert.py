@@ -31,18 +31,16 @@ Overlaps = choice("Overlaps", ("longest", "error"))
 
 @command("convert")
 def convert_cli(
-    input_path: Path = Arg(..., help="A file, or a folder of files.", exists=True),
-    output_path: Path = Arg(..., help="The .spacy file, or a folder for them."),
+    source: Path = Arg(..., metavar="INPUT", help="A file, or a folder of files.", exists=True),
+    output: Path = Opt(..., "--output", "-o", help="The .spacy file, or a folder for them."),
     lang: LangOption = "en",
-    format_: Optional[FormatName] = Opt(None, "--format", "-f", help="By default detected from the contents."),
+    format_: Optional[FormatName] = Opt(None, "--format", help="By default detected from the contents."),
     encoding: str = Opt("utf-8", help="Encoding of the files."),
-    word_column: Optional[str] = Opt(
-        None, "--word-column", "-w", help="Number or name of the word or text column; by default 1."
-    ),
+    word_column: Optional[str] = Opt(None, help="Number or name of the word or text column; by default 1."),
     label_column: Optional[str] = Opt(None, help="Number or name of the tag or label column; by default the last."),
-    tag_column: Optional[str] = Opt(None, "--tag-column", "-t", help="Number or name of the column for token.tag."),
+    tag_column: Optional[str] = Opt(None, help="Number or name of the column for token.tag."),
     scheme: Optional[SchemeName] = Opt(None, help="By default detected from the tags."),
-    n_sents: int = Opt(1, "--n-sents", "-n", min=0, help="Number of sentences of a Doc; 0 for whole documents."),
+    n_sents: int = Opt(1, min=0, help="Number of sentences of a Doc; 0 for whole documents."),
     tag_names: str = Opt("", help="For tags that are numbers: their names from 0 on, O,B-PER,I-PER …"),
     ignore: Optional[list[str]] = Opt(None, help="Skip the annotation under this key of JSON; may be repeated."),
     overlaps: Overlaps = Opt(Overlaps.longest, help="Keep the longest of overlapping spans, or refuse them."),
@@ -83,18 +81,18 @@ def convert_cli(
         skip_broken=skip_broken,
     )
     nlp = blank(lang)
-    targets = _files(input_path, output_path)
-    unread = _unread(input_path, [path for path, _ in targets])
+    targets = _files(source, output)
+    unread = _unread(source, [path for path, _ in targets])
     if unread:
         msg.warn(
-            f"{counted(len(unread), 'file')} of {input_path} not read because of the name: {', '.join(unread[:_SHOWN])}"
+            f"{counted(len(unread), 'file')} of {source} not read because of the name: {', '.join(unread[:_SHOWN])}"
         )
     for path, target in targets:
         check_writable(target, path)
-        source = Source(path, settings.encoding)
+        file = Source(path, settings.encoding)
         report = Report()
         with progress_bar(f"reading {path.name}") as progress:
-            docs = doc_bin(_followed(read(source, nlp, settings, report), source, progress))
+            docs = doc_bin(_followed(read(file, nlp, settings, report), file, progress))
         write_whole(target, docs.to_bytes())
         scheme = f", {report.scheme} tags" if report.scheme and report.has_spans else ""
         msg.info(f"{path}: {FORMATS[report.format].title}{scheme}")

@@ -37,23 +37,23 @@ _SECONDS = 10.0  # that a client may take for a part of its request
 @command("demo")
 def demo_cli(
     model: ModelArgument,
-    port: int = Opt(5050, "--port", "-p", min=0, max=65535, help="Port of the page; 0 for any free one."),
-    save: Optional[Path] = Opt(None, "--save", "-s", help="Append corrected texts to this JSONL, for `update`."),
+    port: int = Opt(5050, min=0, max=65535, help="Port of the page; 0 for any free one."),
+    output: Optional[Path] = Opt(None, "--output", "-o", help="Append corrected texts to this JSONL, for `update`."),
     component: ComponentOption = None,
 ) -> None:
     """Open a page on this machine where a pipeline can be tried. It marks what the pipeline finds in a text with probabilities,
-    lists the most probable labellings, and says which words decide. With --save, its user corrects the labels."""
-    check_writable(save)
+    lists the most probable labellings, and says which words decide. With --output, its user corrects the labels."""
+    check_writable(output)
     nlp = load_pipeline(model)
-    demo = Demo(nlp, component, save, name_of(nlp, model))
+    demo = Demo(nlp, component, output, name_of(nlp, model))
     with open_server(demo, port) as server:
         print(f"http://{HOST}:{server.server_port} (Ctrl-C to stop)", flush=True)
         try:
             server.serve_forever()
         except KeyboardInterrupt:
             print()
-    if save is not None and save.exists():
-        msg.good(f"Corrected texts in {save}")
+    if output is not None and output.exists():
+        msg.good(f"Corrected texts in {output}")
 
 
 class Demo:

@@ -65,11 +65,9 @@ def distil_cli(
     ),
     output: Path = Opt(..., "--output", "-o", help="The .spacy file to write."),
     others: Optional[list[str]] = Opt(
-        None, "--teacher", "-t", help="Another teacher. Tokens where teachers differ stay open."
+        None, "--teacher", help="Another teacher. Tokens where teachers differ stay open."
     ),
-    component: Optional[str] = Opt(
-        None, "--component", "-c", help="The teaching component; by default the last possible one."
-    ),
+    component: Optional[str] = Opt(None, help="The teaching component; by default the last possible one."),
     spans_key: Optional[str] = Opt(None, help="Key of doc.spans with the teacher's spans and scores."),
     score_extension: Optional[str] = Opt(None, help="NAME of the extension span._.NAME with the scores of entities."),
     labels: Optional[str] = Opt(None, help="Only these labels, separated by commas."),

@@ -20,6 +20,7 @@ from .shared import (
     ComponentOption,
     JsonOption,
     ModelArgument,
+    PageOption,
     check_writable,
     command,
     load_pipeline,
@@ -56,20 +57,20 @@ def _certainty(found: Any) -> list[str]:
 def show_cli(
     model: ModelArgument,
     texts: ShownTexts = None,
-    html: Optional[Path] = Opt(None, help="Also write the marked texts to this file."),
+    output: PageOption = None,
 ) -> None:
-    """Print the entities, tags or labels of texts."""
+    """Print the entities, tags or labels of texts. With --output, also write the marked texts."""
     from ..explain.displacy_marks import render
     from ..pipeline.probabilities import tell_probabilities
 
-    check_writable(html)
+    check_writable(output)
     nlp = load_pipeline(model)
-    if html is not None:
+    if output is not None:
         tell_probabilities(our_pipes(nlp, None, None))
     docs = print_found(nlp, texts)
-    if html is not None:
-        write_whole(html, (render(docs, page=True, title=name_of(nlp, model), jupyter=False) or "").encode("utf8"))
-        msg.good(f"Marked texts in {html}")
+    if output is not None:
+        write_whole(output, (render(docs, page=True, title=name_of(nlp, model), jupyter=False) or "").encode("utf8"))
+        msg.good(f"Marked texts in {output}")
 
 
 def print_found(
@@ -111,23 +112,26 @@ def explain_cli(
         None, help="For crf_textcat: a label; by default each label found, or the most probable one."
     ),
     against: Optional[str] = Opt(None, help="The label to compare with, or O; by default all others."),
-    kind: str = Opt("words", "--kind", "-k", help="words, leave_out, contrast, log_odds or texts."),
+    kind: str = Opt("words", help="words, leave_out, contrast, log_odds, texts or rules."),
     train: Optional[Path] = Opt(None, help="For --kind texts: the training texts.", exists=True),
     effect: bool = Opt(False, "--effect", help="For --kind texts: changes of the decision without each listed text."),
-    top: int = Opt(20, "--top", "-n", min=1, help="Number of features in each list."),
-    html: Optional[Path] = Opt(None, help="Write a page, and print nothing."),
+    top: int = Opt(20, min=1, help="Number of features in each list."),
+    output: PageOption = None,
     as_json: JsonOption = False,
     component: ComponentOption = None,
 ) -> None:
     """Print the words that decide the prediction for a text. With each word stands by how much it decides; other kinds print
-    features and weights."""
+    features and weights, or (rules) the spans found while the rules are added one by one."""
     from rich.console import Console
 
     from ..explain.explanation import page
     from ..pipeline.crf_textcat import CRFTextClassifier
 
-    check_writable(html, train)
+    check_writable(output, train)
     nlp = load_pipeline(model)
+    if kind == "rules":
+        _explain_rules(nlp, text, component)
+        return
     found = []
     options: dict[str, Any] = {"effect": top} if effect else {}
     if train is not None:  # effects of texts depend on the regularization in the config
@@ -150,9 +154,9 @@ def explain_cli(
             asked = list(best[0][1]) if best else []
             asked = asked or _likeliest(pipe, doc)
         found += [pipe.explain(doc, one, against, kind, **options) for one in asked]
-    if html is not None:
-        write_whole(html, page(found, top).encode("utf8"))
-        msg.good(f"{counted(len(found), 'explanation')} in {html}")
+    if output is not None:
+        write_whole(output, page(found, top).encode("utf8"))
+        msg.good(f"{counted(len(found), 'explanation')} in {output}")
         return
     if as_json:
         print(json.dumps([explanation.to_dict() for explanation in found], ensure_ascii=False))
@@ -187,8 +191,8 @@ _WIDEST = 24  # most tags of a printed matrix
 @command("inspect")
 def inspect_cli(
     model: ModelArgument,
-    label: Optional[str] = Opt(None, "--label", "-l", help="Print the weights of this label or tag only."),
-    top: int = Opt(20, "--top", "-n", min=1, help="Number of weights for and against each label."),
+    label: Optional[str] = Opt(None, help="Print the weights of this label or tag only."),
+    top: int = Opt(20, min=1, help="Number of weights for and against each label."),
     component: ComponentOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -200,8 +204,10 @@ def inspect_cli(
     if as_json:
         print(json.dumps(found, ensure_ascii=False))
         return
-    for of_component in found:
+    for pipe, of_component in zip(pipes, found):
         _show_overview(of_component, label)
+        for chain in _with_rules(pipe):
+            _show_rules(chain)
 
 
 def _show_overview(found: dict[str, Any], label: Optional[str]) -> None:
@@ -213,9 +219,6 @@ def _show_overview(found: dict[str, Any], label: Optional[str]) -> None:
             print(f"{name} {key}: {value:,}")
     if "encoder" in found:
         print(f"an encoder ({found['encoder']}), whose weights have no names")
-    for rule in found["rules"]:
-        rest = ", ".join(f"{key}: {value}" for key, value in rule.items() if key != "name")
-        print(f"rule {rule['name']} ({rest})")
     rows = [
         (r["template"], r["of"], *(f"{r[key]:,}" for key in ("features", "weights")), f"{r['mass']:.2f}")
         for r in found["templates"]
@@ -268,44 +271,43 @@ _BY_DECODER = (
 )
 
 
-@command("rules")
-def rules_cli(
-    model: ModelArgument,
-    text: Optional[str] = Arg(None, help="Show how each rule changes the prediction for this text."),
-    component: ComponentOption = None,
-) -> None:
-    """Print the rules of a pipeline's components. With a text, also print its spans while the rules are added one by one."""
+def _show_rules(pipe: Any) -> None:
+    """Print how the rules of a component are enforced."""
+    rows = []
+    for rule, how, known in pipe.rules().all.enforcement():
+        arguments = {key: value for key, value in rule.table.items() if key not in ("rule", "name", "weight")}
+        written = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
+        rows.append((rule.kind, rule.name, "hard" if rule.hard else f"{rule.weight:g}", written, how, known))
+    columns = ("rule", "name", "weight", "arguments", "enforced by", "in probabilities")
+    print_table(_title(pipe), columns, rows, n_texts=len(columns))
+    if pipe.decoding.special_search is not None and pipe.rules().all.automata:
+        msg.text(_BY_DECODER.format(decoder=pipe.decoder))
+
+
+def _explain_rules(nlp: Language, text: str, component: Optional[str]) -> None:
+    """Print the spans of a text while the rules are added one by one."""
     from ..explain.comparison import effects
 
-    columns = ("rule", "name", "weight", "arguments", "enforced by", "in probabilities")
-    nlp = load_pipeline(model)
-    for pipe in _with_rules(nlp, component):
-        rows = []
-        for rule, how, known in pipe.rules().all.enforcement():
-            arguments = {key: value for key, value in rule.table.items() if key not in ("rule", "name", "weight")}
-            written = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
-            rows.append((rule.kind, rule.name, "hard" if rule.hard else f"{rule.weight:g}", written, how, known))
-        of_set = "" if pipe.learner is pipe else f": {', '.join(pipe.labels)}"
-        print_table(f"{pipe.name}{of_set}", columns, rows, n_texts=len(columns))
-        if pipe.decoding.special_search is not None and pipe.rules().all.automata:
-            msg.text(_BY_DECODER.format(decoder=pipe.decoder))
-        if text is None:
-            continue
-        before, changes = effects(pipe, doc_before(nlp, pipe, text))
-        msg.text(f"without rules: {_written(before)}")
-        for rule, spans, price in changes:
-            msg.text(f"{rule.name}: {_written(spans)}, at a price of {price:.2f}")
-        if not changes:
-            msg.text("no rule changes anything")
+    for of_component in our_pipes(nlp, component, "of spacy_crf with rules", _with_rules):
+        for pipe in _with_rules(of_component):
+            before, changes = effects(pipe, doc_before(nlp, pipe, text))
+            msg.divider(_title(pipe))
+            msg.text(f"without rules: {_written(before)}")
+            for rule, spans, price in changes:
+                msg.text(f"{rule.name}: {_written(spans)}, at a price of {price:.2f}")
+            if not changes:
+                msg.text("no rule changes anything")
 
 
-def _with_rules(nlp: Language, component: Optional[str]) -> list[Any]:
-    """The components with rules; of a set of chains those chains."""
+def _with_rules(pipe: Any) -> list[Any]:
+    """The chains of a component that have rules."""
+    return [chain for chain in getattr(pipe, "chains", ()) if chain.rules() is not None]
 
-    def ruled(pipe: Any) -> list[Any]:
-        return [chain for chain in pipe.chains if chain.rules() is not None]
 
-    return [chain for pipe in our_pipes(nlp, component, "of spacy_crf with rules", ruled) for chain in ruled(pipe)]
+def _title(pipe: Any) -> str:
+    """The name of a component; of one chain of several also its labels."""
+    of_chain = "" if pipe.learner is pipe else f": {', '.join(pipe.labels)}"
+    return f"{pipe.name}{of_chain}"
 
 
 def _written(spans: Iterable[Span]) -> str:

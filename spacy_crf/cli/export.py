@@ -19,7 +19,7 @@ from ..migrate.functions import Columns, set_columns
 from ..schemes import SCHEMES
 from ..whole_files import write_whole
 from .formats.source import read_lines, unreadable
-from .shared import ModelArgument, check_writable, command, load_pipeline, our_pipes
+from .shared import FileOption, ModelArgument, check_writable, command, load_pipeline, our_pipes
 from .texts import read_examples
 
 FORMS = ("npz", "json", "crfsuite", "wapiti")
@@ -29,11 +29,11 @@ OWNER = "crf export"
 @command("export")
 def export_cli(
     model: ModelArgument,
-    output: Path = Arg(..., help="The file to write."),
+    output: FileOption,
     form: Optional[str] = Opt(
         None, "--to", help=f"{', '.join(FORMS)}; by default the suffix of the file, or crfsuite."
     ),
-    component: Optional[str] = Opt(None, "--component", "-c", help="By default the first exportable one."),
+    component: Optional[str] = Opt(None, help="By default the first exportable one."),
     columns: str = Opt("orth", help="npz, json: attributes of tokens in the columns of rows, such as orth,tag."),
     prune: float = Opt(0.0, help="npz, json: leave out weights whose absolute value is at most this."),
     bits: int = Opt(32, help="npz, json: 16 for weights that are whole numbers with a scale."),
@@ -96,9 +96,7 @@ _AT_ONCE = 1000  # sequences
 def tag_cli(
     model: str = Arg(..., help="An export for lite (.npz, .json), or a pipeline: a package, or a folder."),
     columns: str = Opt("orth", help="Of a pipeline: attributes of tokens in the first columns, such as orth,tag."),
-    component: Optional[str] = Opt(
-        None, "--component", "-c", help="Of a pipeline: by default the first one that fits."
-    ),
+    component: Optional[str] = Opt(None, help="Of a pipeline: by default the first one that fits."),
     n_best: int = Opt(0, "--n-best", help="Write so many labellings of each sequence, each below its probability."),
     marginals: bool = Opt(False, "--marginals", help="Write the probability of each tag beside it."),
 ) -> None:

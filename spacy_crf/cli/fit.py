@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
-import typer
 from spacy.cli._util import Opt
 from spacy.language import Language
 from wasabi import msg
@@ -14,7 +13,9 @@ from ..pipeline.corpora import doc_bin
 from ..whole_files import write_whole
 from .shared import (
     WITH_OVERRIDES,
-    ConfigArgument,
+    ConfigOption,
+    FilesArgument,
+    PipelineOption,
     check_writable,
     command,
     numbers,
@@ -22,8 +23,9 @@ from .shared import (
     progress_bar,
     read_config,
     save_pipeline,
+    split_overrides,
 )
-from .texts import ANNOTATED, PREDICTED, SUSPECTS, read_examples
+from .texts import ANNOTATED, PREDICTED, SUSPECTS, read_all_examples, read_examples
 
 if TYPE_CHECKING:
     from ..cross_validation import Fitted
@@ -34,12 +36,11 @@ HELD_OUT = "held_out"  # folder in the pipeline's folder for the held-out texts:
 
 @command("fit", context_settings=WITH_OVERRIDES)
 def fit_cli(
-    ctx: typer.Context,
-    config: ConfigArgument,
-    train: Path = Opt(..., help="All annotated texts: .spacy, or a file that `convert` reads.", exists=True),
-    output: Path = Opt(..., "--output", "-o", help="Folder to write the pipeline to."),
+    files: FilesArgument,
+    output: PipelineOption,
+    config: ConfigOption = None,
     dev: Optional[Path] = Opt(None, help="Texts for scoring the pipeline only.", exists=True),
-    folds: int = Opt(5, "--folds", "-n", help="Number of folds; each is held out once."),
+    folds: int = Opt(5, help="Number of folds; each is held out once."),
     l1: str = Opt("0,0.05", help="Values to try, separated by commas."),
     l2: str = Opt("0.1,0.03", help="Values to try, separated by commas."),
     words: bool = Opt(True, "--words/--no-words", help="Try the word clusters of spacy-lookups-data."),
@@ -57,12 +58,13 @@ def fit_cli(
 
     with progress_bar("training", "fold") as progress:
         check_writable(output / "meta.json")
-        settings = read_config(config, ctx, interpolate=True)
+        paths, overrides = split_overrides(files or ())
+        settings = read_config(config, overrides, interpolate=True)
         grid = [_regularizers(name, text) for name, text in (("--l1", l1), ("--l2", l2))]
         with quietly():
             nlp, fitted = fit(
                 settings,
-                lambda nlp: read_examples(train, nlp),
+                lambda nlp: read_all_examples(paths, nlp),
                 folds=folds,
                 l1=grid[0],
                 l2=grid[1],

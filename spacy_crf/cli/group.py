@@ -3,6 +3,9 @@
 Every ``python -m spacy …`` imports this file. A command's own file is imported when the command is used: importing all of them
 would delay ``spacy train`` by 0.05 s. Other packages add commands by entry points of the group `spacy_crf_commands`: the name of
 the command, and the module that adds it to `app`.
+
+All commands share one grammar, as in spaCy's: what a command reads stands behind its name, and what it writes behind --output or
+-o, the only short option.
 """
 
 from collections.abc import Iterable
@@ -16,24 +19,40 @@ from spacy.cli._util import app as spacy_app
 from typer.core import TyperGroup
 from typer.main import get_group
 
-_COMMANDS = {  # by file
-    "annotate": ("annotate",),
-    "clusters": ("clusters", "vectors"),
-    "configs": ("init-config",),
-    "convert": ("convert",),
-    "curve": ("curve",),
-    "data": ("data",),
-    "demo": ("demo",),
-    "distil": ("distil",),
-    "export": ("export", "tag"),
-    "explain": ("explain", "inspect", "rules", "show"),
-    "fit": ("fit",),
-    "lookups": ("lookups",),
-    "migrate": ("import",),
-    "projects": ("card", "project"),
-    "report": ("calibrate", "errors", "report", "threshold"),
-    "train": ("compile", "train", "update"),
-    "tune": ("tune",),
+_GROUPS = {  # by title: the file of each command
+    "Start": {"init-config": "configs", "project": "projects", "demo": "demo", "compile": "train"},
+    "Data and words": {
+        "convert": "convert",
+        "data": "data",
+        "clusters": "clusters",
+        "vectors": "clusters",
+        "lookups": "lookups",
+        "distil": "distil",
+    },
+    "Train": {"train": "train", "fit": "fit", "tune": "tune", "curve": "curve", "update": "train"},
+    "Look at a pipeline": {
+        "show": "explain",
+        "explain": "explain",
+        "inspect": "explain",
+        "evaluate": "evaluate",
+        "threshold": "evaluate",
+    },
+    "Use a pipeline": {"annotate": "annotate", "tag": "export", "card": "projects"},
+    "Models of other programs": {"import": "migrate", "export": "export"},
+}
+_OTHERS = "Added by other packages"
+_HABITS = {  # names that spaCy or other programs use
+    "apply": "annotate",
+    "debug": "data",
+    "find-threshold": "threshold",
+    "info": "inspect",
+    "init": "init-config",
+    "label": "annotate",
+    "package": "card",
+    "predict": "show (texts that you type) or annotate (files)",
+    "search": "tune",
+    "serve": "demo",
+    "test": "evaluate",
 }
 
 
@@ -41,8 +60,8 @@ _COMMANDS = {  # by file
 def command_modules() -> dict[str, str]:
     """RETURNS (dict[str, str]): The module of each command, of this package and of others, by the name of the command."""
     modules = {entry.name: entry.value for entry in entry_points(group="spacy_crf_commands")}
-    for file, commands in _COMMANDS.items():
-        modules |= dict.fromkeys(commands, f"{__package__}.{file}")
+    for commands in _GROUPS.values():
+        modules |= {name: f"{__package__}.{file}" for name, file in commands.items()}
     return dict(sorted(modules.items()))
 
 
@@ -59,9 +78,25 @@ class _LazyGroup(TyperGroup):
         return list(command_modules())
 
     def get_command(self, ctx: Any, cmd_name: str) -> Optional[Any]:
+        if cmd_name in _HABITS:
+            ctx.fail(f"No such command '{cmd_name}': it is {_HABITS[cmd_name]}")
         # For a misspelt name, typer looks for similar ones among all commands
         self._import([cmd_name] if cmd_name in command_modules() else command_modules())
         return super().get_command(ctx, cmd_name)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """List the commands by group."""
+        others = command_modules().keys() - {name for commands in _GROUPS.values() for name in commands}
+        names_by_title = {**_GROUPS, _OTHERS: sorted(others)}
+        widest = max(map(len, command_modules()))
+        for title, names in names_by_title.items():
+            rows = []
+            for name in names:
+                command: Any = self.get_command(ctx, name)
+                rows.append((name.ljust(widest), command.get_short_help_str(formatter.width - 6 - widest)))
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
 
     def _import(self, names: Iterable[str]) -> None:
         if not self.commands.keys() >= set(names):

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
 import srsly
-from spacy.cli._util import Arg
+from spacy.cli._util import Opt
 from spacy.util import get_installed_models, get_package_path
 from wasabi import msg
 
 from .. import checks
 from ..errors import Errors, counted
 from ..whole_files import write_whole
-from .shared import blank, check_writable, command
+from .shared import LangOption, blank, check_writable, command
 
 LISTS = (".txt", ".jsonl")
 _OF_BITS = [f"cluster{bits}{{}}[-1..1]" for bits in ("", 4, 6, 10, 20)] + ["cluster6{}[0]|shape[0]"]
@@ -144,8 +144,8 @@ PACKAGES = [
 
 @command("lookups")
 def lookups_cli(
-    lang: str = Arg(..., help="Language of the texts, such as en."),
-    folder: Path = Arg(..., metavar="DIR", help="A new folder."),
+    folder: Path = Opt(..., "--output", "-o", help="A new folder."),
+    lang: LangOption = "en",
 ) -> None:
     """Gather what installed packages know of words. They have clusters, vectors and gazetteers;
     `init-config --lookups DIR` writes a config with all of it. Licences are in the README of the folder."""
@@ -160,9 +160,8 @@ def lookups_cli(
         raise ValueError(Errors.CRF754.format(lang=lang))
     table = "".join(f"| {' | '.join(row)} |\n" for row in [("file", "what", "of", "licence"), ("---",) * 4, *rows])
     write_whole(folder / "README.md", f"# What is known of words ({lang})\n\n{table}".encode())
-    msg.good(
-        f"{counted(len(rows), 'file')} in {folder}. Next: python -m spacy crf init-config -c crf_ner -r words --lookups {folder}"
-    )
+    following = f"python -m spacy crf init-config --component crf_ner --preset words --lookups {folder}"
+    msg.good(f"{counted(len(rows), 'file')} in {folder}. Next: {following}")
 
 
 Row = tuple[str, str, str, str]  # of the README

@@ -14,7 +14,7 @@ from wasabi import msg
 from .. import checks
 from ..errors import Errors, counted, known_names
 from ..whole_files import write_whole
-from .shared import LangOption, check_writable, command, save_pipeline
+from .shared import LangOption, PipelineOption, check_writable, command, save_pipeline
 
 if TYPE_CHECKING:
     from ..migrate.checking import Comparison
@@ -28,9 +28,9 @@ _MOST_SHOWN = 10  # names of features in a message
 
 @command("import")
 def import_cli(
+    output: PipelineOption,
     file: Path = Arg(..., help="The model, or a file of templates or patterns.", exists=True, dir_okay=False),
     program: str = Opt(..., "--from", help=f"The program that trained it: {', '.join(PROGRAMS)}."),
-    output: Path = Opt(..., "--output", "-o", help="Folder for the pipeline."),
     columns: Optional[str] = Opt(None, help="Attributes of tokens in the columns, such as orth,tag."),
     features: Optional[str] = Opt(None, help="crfsuite: function that makes the features, as package.module:function."),
     word_features: Optional[str] = Opt(None, help="crfsuite: function that makes the features of one word."),

@@ -20,9 +20,11 @@ from .shared import (
     ComponentOption,
     DataArgument,
     ModelArgument,
+    PipelineOption,
     command,
     load_pipeline,
     our_pipes,
+    packaged,
     print_table,
     save_pipeline,
 )
@@ -31,8 +33,7 @@ from .texts import read_examples
 if TYPE_CHECKING:
     from ..report.cases import Judged
 
-_PACKAGE = Path(__file__).parents[1]
-FOLDER = next(folder for folder in (_PACKAGE / "projects", _PACKAGE.parent / "projects") if folder.is_dir())
+FOLDER = packaged("projects")
 _SPLITS = ("train", "dev", "test")
 # of the annotated texts that are copied into a project
 _MOST_FILES = 10_000
@@ -44,7 +45,7 @@ _OF_META = ("name", "version", "description", "author", "email", "url", "license
 @command("project", has_code=False)
 def project_cli(
     name: Optional[str] = Arg(None, help="A project; without it the command lists them."),
-    folder: Optional[Path] = Arg(None, help="Folder to make; by default named as the project."),
+    folder: Optional[Path] = Opt(None, "--output", "-o", help="Folder to make; by default named as the project."),
     assets: Optional[Path] = Opt(
         None, help="Folder with annotated texts, train, test and dev, in place of downloads.", exists=True
     ),
@@ -127,7 +128,7 @@ def _fetch(name: str, target: Path) -> None:
 def card_cli(
     model: ModelArgument,
     data: DataArgument,
-    output: Path = Opt(..., "--output", "-o", help="Folder to write the pipeline to."),
+    output: PipelineOption,
     meta: Optional[Path] = Opt(None, help="JSON with name, version, description, license, sources …", exists=True),
     notes: Optional[Path] = Opt(None, help="Markdown about use and limits, to follow the figures.", exists=True),
     component: ComponentOption = None,

@@ -7,19 +7,20 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from enum import Enum
-from functools import wraps
 from importlib.metadata import PackageNotFoundError
 from importlib.util import spec_from_file_location
-from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any, Optional, TypeVar
 
 import spacy
+import typer
 from click import UsageError
 from spacy.cli._util import Arg, Opt, parse_config_overrides
 from spacy.language import Language
 from spacy.training import Example
 from spacy.util import Config, import_file, load_config
+from typer.core import TyperCommand
+from typer.main import get_command
 from wasabi import msg
 
 from .. import checks
@@ -28,16 +29,36 @@ from ..progress import Bar
 from ..whole_files import beside, is_full, named_in_errors
 from .group import app
 
+Function = TypeVar("Function", bound=Callable[..., None])
 ModelArgument = Annotated[str, Arg(help="A pipeline: the name of a package, or a folder.")]
 DataArgument = Annotated[Path, Arg(help="Annotated texts: .spacy, or a file that `convert` reads.", exists=True)]
-ConfigArgument = Annotated[Path, Arg(help="A training config; overrides such as --paths.train work.", exists=True)]
+FilesArgument = Annotated[
+    Optional[list[str]],
+    Arg(metavar="FILES", help="Annotated texts; also settings of the config, such as --nlp.lang de."),
+]
+RawTextsArgument = Annotated[Optional[list[Path]], Arg(metavar="TEXTS", help="Raw texts (.jsonl, .spacy, or lines).")]
+ConfigOption = Annotated[
+    Optional[Path], Opt("--config", help="A training config; by default that of `init-config`: crf_ner.", exists=True)
+]
 CodeOption = Annotated[Optional[Path], Opt("--code", help="Python file with functions to register.")]
-ComponentOption = Annotated[Optional[str], Opt("--component", "-c", help="A component; by default all of spacy_crf.")]
+ComponentOption = Annotated[Optional[str], Opt("--component", help="A component; by default all of spacy_crf.")]
 JsonOption = Annotated[bool, Opt("--json", help="Print JSON.")]
-LangOption = Annotated[str, Opt("--lang", "-l", help="Language of the tokenizer.")]
-SvgOption = Annotated[Optional[Path], Opt("--svg", help="Write the chart to this file.")]
+LangOption = Annotated[str, Opt("--lang", help="Language of the tokenizer.")]
+FileOption = Annotated[Path, Opt("--output", "-o", help="The file to write.")]
+PageOption = Annotated[Optional[Path], Opt("--output", "-o", help="Write a page of HTML to this file.")]
+ChartOption = Annotated[Optional[Path], Opt("--output", "-o", help="Write a chart (SVG) to this file.")]
+PipelineOption = Annotated[Path, Opt("--output", "-o", help="Folder to write the pipeline to.")]
 _OF_OTHERS = re.compile(r"'((spacy_crf_\w+)\.\w+\.v\d+)' in function registry")  # built upon this package
 WITH_OVERRIDES = {"allow_extra_args": True, "ignore_unknown_options": True}  # of a command that takes overrides
+
+
+def packaged(name: str) -> Path:
+    """A folder with files of the package: within an installed package, and beside the package in a clone."""
+    package = Path(__file__).parents[1]
+    return next(folder for folder in (package / name, package.parent / name) if folder.is_dir())
+
+
+CONFIGS = packaged("configs")
 
 
 def choice(name: str, values: Iterable[str]) -> Any:
@@ -45,33 +66,39 @@ def choice(name: str, values: Iterable[str]) -> Any:
     return Enum(name, {value: value for value in values})
 
 
-def command(
-    name: str, *, has_code: bool = True, **settings: Any
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register a function as a command. `brief_errors` prints the command's errors.
+class BriefCommand(TyperCommand):
+    """A command that prints errors without a traceback."""
 
-    has_code (bool): Whether the command has the option --code. The command imports that file before it calls the function, and
-        passes the path to a function that has a parameter `code`.
+    def invoke(self, ctx: Any) -> Any:
+        with brief_errors():
+            return super().invoke(ctx)
+
+
+def _takes_code(code: CodeOption = None) -> None:
+    pass
+
+
+class CodeCommand(BriefCommand):
+    """A command with the option --code, whose file is imported before the command runs."""
+
+    def __init__(self, *names: Any, params: list[Any], **settings: Any):
+        only_code = typer.Typer(add_completion=False)
+        only_code.command()(_takes_code)
+        super().__init__(*names, params=[*params, *get_command(only_code).params], **settings)
+
+    def invoke(self, ctx: Any) -> Any:
+        code = ctx.params.pop("code")
+        with brief_errors():
+            import_code(None if code is None else Path(code))
+            return super().invoke(ctx)
+
+
+def command(name: str, *, has_code: bool = True, **settings: Any) -> Callable[[Function], Function]:
+    """Register a function as a command, whose errors are printed without a traceback.
+
+    has_code (bool): Whether to add the option --code. A command that passes the path on has the option itself.
     """
-
-    def register(function: Callable[..., None]) -> Callable[..., None]:
-        parameters = dict(signature(function).parameters)
-        wants_code = "code" in parameters
-
-        @wraps(function)
-        def run(code: Optional[Path] = None, **arguments: Any) -> None:
-            with brief_errors():
-                import_code(code)
-                function(**arguments, **({"code": code} if wants_code else {}))
-
-        if has_code and not wants_code:  # add the parameter as typer reads them
-            kind = Parameter.POSITIONAL_OR_KEYWORD
-            parameters["code"] = Parameter("code", kind, default=None, annotation=CodeOption)
-            run.__annotations__ = {**function.__annotations__, "code": CodeOption}
-        run.__signature__ = Signature([*parameters.values()])  # pyright: ignore[reportAttributeAccessIssue]
-        return app.command(name, **settings)(run)
-
-    return register
+    return app.command(name, cls=CodeCommand if has_code else BriefCommand, **settings)
 
 
 @contextmanager
@@ -156,17 +183,31 @@ def name_of(nlp: Language, model: str) -> str:
     return f"{nlp.lang}_{name}"
 
 
-def read_config(path: Path, ctx: Any, *, interpolate: bool) -> Config:
+def split_overrides(given: Iterable[str]) -> tuple[list[Path], list[str]]:
+    """Split the arguments of a command into files and settings of a config, such as --training.seed 1 or --training.seed=1."""
+    files: list[Path] = []
+    overrides: list[str] = []
+    for part in given:
+        is_value = bool(overrides) and overrides[-1].startswith("--") and "=" not in overrides[-1]
+        if is_value or part.startswith("--"):
+            overrides.append(part)
+        else:
+            files.append(Path(part))
+    return files, overrides
+
+
+def read_config(path: Optional[Path], overrides: list[str], *, interpolate: bool) -> Config:
     """Read a config, with the settings that the command line overrides.
 
+    path (Path): None for the config that `init-config` writes for `crf_ner`.
     RAISES (ValueError): CRF731 for unknown options; CRF701 if the file can't be read, or a registered name in it is not text.
     """
     try:
-        overrides = parse_config_overrides(ctx.args)
+        settings = parse_config_overrides(overrides)
     except UsageError as error:
         raise ValueError(Errors.CRF731.format(reason=error.format_message())) from None
     try:
-        config = load_config(path, overrides=overrides, interpolate=interpolate)
+        config = load_config(path or CONFIGS / "crf_ner.cfg", overrides=settings, interpolate=interpolate)
         _check_names(config, [])
     except ValueError as error:
         raise ValueError(Errors.CRF701.format(place=f"The config {path}", reason=error)) from None

@@ -3,20 +3,25 @@
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Optional
 
 from spacy.language import Language
 from spacy.tokens import Doc
 from spacy.training import Corpus, Example
+from spacy.util import Config, dot_to_dict, dot_to_object
 
 from ..blanks import BLANKS
 from ..errors import Errors, shown
+from ..pipeline.corpora import doc_bin
 from .formats import ReadSettings, Report, brat, read
 from .formats.annotation import is_unicode, tokenized
 from .formats.refused import refuse_binary
 from .formats.source import Item, Source, parsed, read_lines, unreadable
 from .formats.spacy_files import docs_of
+from .shared import blank
 
 STANDARD = "-"  # input or output
 # in a folder of held-out texts
@@ -141,6 +146,48 @@ def read_judged(path: Path, nlp: Language) -> tuple[list[Example], bool]:
     if not all(path.is_file() for path in paths):
         return read_examples(path, nlp), False
     return [Example(*docs) for docs in zip(*(docs_of(path, nlp) for path in paths), strict=True)], True
+
+
+def read_all_examples(paths: Iterable[Path], nlp: Language) -> list[Example]:
+    """Read the examples of several files, each as `read_examples` does."""
+    return [example for path in paths for example in read_examples(path, nlp)]
+
+
+@contextmanager
+def with_corpora(config: Config, train: list[Path], dev: Optional[Path]) -> Iterator[Config]:
+    """Make a config whose corpora hold the texts of some files, in place of those that the config names.
+
+    config (Config): A config for `spacy train`, not interpolated.
+    train, dev: Files of annotated texts; without files, a corpus stays as it is.
+    RAISES (ValueError): CRF876 if the config has no setting for the path of a corpus; if texts can't be read.
+    """
+    of_nlp = config.interpolate().get("nlp", {})
+    with TemporaryDirectory() as folder:
+        for corpus, paths in (("train", train), ("dev", [] if dev is None else [dev])):
+            if not paths:
+                continue
+            nlp = blank(of_nlp.get("lang", "en"), of_nlp.get("tokenizer"))
+            texts = Path(folder) / f"{corpus}.spacy"
+            doc_bin(example.reference for example in read_all_examples(paths, nlp)).to_disk(texts)
+            config = config.copy().merge(dot_to_dict({path_setting(config, corpus): str(texts)}))
+        yield config
+
+
+def path_setting(config: Config, corpus: str) -> str:
+    """Name of the setting that holds the path of a corpus, "train" or "dev": the variable if the reader uses one, since other
+    settings may use it too.
+
+    RAISES (ValueError): CRF876 if there is no such setting.
+    """
+    block = config.interpolate().get("training", {}).get(f"{corpus}_corpus", f"corpora.{corpus}")
+    try:
+        value = dot_to_object(config, f"{block}.path")
+    except KeyError:
+        value = None
+    if not isinstance(value, str):
+        raise ValueError(Errors.CRF876.format(corpus=block))
+    is_variable = value.startswith("${") and value.endswith("}") and ":" not in value
+    return value[2:-1] if is_variable else f"{block}.path"
 
 
 def read_examples(path: Path, nlp: Language, spans_key: Optional[str] = None) -> list[Example]:

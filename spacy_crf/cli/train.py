@@ -23,12 +23,14 @@ from wasabi import msg
 from .. import checks
 from ..errors import Warnings, counted, no_component, quietly
 from ..pipeline.corpora import doc_bin
-from .configs import FOLDER, RECIPES, ComponentName
+from .configs import PRESETS, ComponentName
 from .shared import (
+    CONFIGS,
     WITH_OVERRIDES,
     ComponentOption,
-    ConfigArgument,
+    DataArgument,
     ModelArgument,
+    PipelineOption,
     check_writable,
     command,
     load_pipeline,
@@ -46,8 +48,8 @@ _LOCAL = "local"  # an address: start a cluster on this machine
 @command("train", context_settings=WITH_OVERRIDES)
 def train_cli(
     ctx: typer.Context,
-    config: ConfigArgument,
-    shards: int = Opt(..., "--shards", "-n", help="Number of parts of the corpus. It changes the weights slightly."),
+    config: Path = Arg(..., help="A training config; overrides such as --paths.train work.", exists=True),
+    shards: int = Opt(..., help="Number of parts of the corpus. It changes the weights slightly."),
     output: Optional[Path] = Opt(None, "--output", "-o", help="Folder to write the pipelines to."),
     workers: Optional[int] = Opt(None, help="Number of workers; by default one per shard, at most one per core."),
     ray: Optional[str] = Opt(None, help="Address of a Ray cluster; 'local' starts one on this machine."),
@@ -66,7 +68,7 @@ def train_cli(
             settings.update(executor="ray", address=None if ray == _LOCAL else ray)
         if cores > 1:
             settings.update(cores=cores)
-        changed = on_shards(read_config(config, ctx, interpolate=False), settings, component)
+        changed = on_shards(read_config(config, ctx.args, interpolate=False), settings, component)
         changed.to_disk(Path(folder) / "config.cfg")
         train(Path(folder) / "config.cfg", output)
 
@@ -82,7 +84,7 @@ def on_shards(config: Config, settings: dict[str, Any], component: Optional[str]
     names = [
         name
         for name, block in config["components"].items()
-        if block.get("factory") in RECIPES and component in (None, name)
+        if block.get("factory") in PRESETS and component in (None, name)
     ]
     if not names:
         raise no_component("of spacy_crf to train on shards", config["components"], component)
@@ -103,8 +105,8 @@ def on_shards(config: Config, settings: dict[str, Any], component: Optional[str]
 @command("update")
 def update_cli(
     model: ModelArgument,
-    data: Path = Arg(..., help="New annotated texts: .spacy, or a file that `convert` reads.", exists=True),
-    output: Path = Opt(..., "--output", "-o", help="Folder to write the pipeline to."),
+    data: DataArgument,
+    output: PipelineOption,
     dev: Optional[Path] = Opt(None, help="Annotated texts for scoring the pipeline.", exists=True),
     component: ComponentOption = None,
     labels: Optional[str] = Opt(None, help="The texts are annotated for these labels only, separated by commas."),
@@ -196,7 +198,7 @@ def compile_cli(
             nlp = spacy.blank("en")
             doc_bin(_annotated(nlp, text.split()) for text in _COMPILED_TEXTS).to_disk(path)
             paths = {"paths.train": str(path), "paths.dev": str(path)}
-            nlp = init_nlp(load_config(FOLDER / f"{component}.cfg", overrides=paths))
+            nlp = init_nlp(load_config(CONFIGS / f"{component}.cfg", overrides=paths))
             train(nlp, Path(folder), stdout=io.StringIO(), stderr=io.StringIO())
             list(spacy.load(Path(folder, "model-best")).pipe(_COMPILED_TEXTS))
         compiled = announcer.compiled - before

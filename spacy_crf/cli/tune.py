@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, Optional
 
 import numpy as np
 import srsly
-import typer
 from spacy.cli._util import Opt
 from spacy.language import Language
 from spacy.schemas import ConfigSchemaTraining
@@ -26,14 +25,17 @@ from ..whole_files import write_whole
 from .shared import (
     WITH_OVERRIDES,
     CodeOption,
-    ConfigArgument,
+    ConfigOption,
+    FilesArgument,
     check_writable,
     command,
     import_code,
     print_table,
     progress_bar,
     read_config,
+    split_overrides,
 )
+from .texts import with_corpora
 
 OWNER = "crf tune"
 DEFAULT = "spacy_crf.LBFGS.v1"
@@ -75,16 +77,17 @@ class Outcome(NamedTuple):
     seconds: float
 
 
-@command("tune", context_settings=WITH_OVERRIDES)
+@command("tune", has_code=False, context_settings=WITH_OVERRIDES)
 def tune_cli(
-    ctx: typer.Context,
-    config: ConfigArgument,
+    files: FilesArgument = None,
+    config: ConfigOption = None,
     output: Optional[Path] = Opt(None, "--output", "-o", help="Write the best config to this file."),
-    component: Optional[str] = Opt(None, "--component", "-c", help="Needed if there are several components."),
+    dev: Optional[Path] = Opt(None, help="Texts for scoring; by default those of the config.", exists=True),
+    component: Optional[str] = Opt(None, help="Needed if there are several components."),
     optimizer: Optional[list[str]] = Opt(None, help="Optimizer to try, such as SGD; by default the config's."),
     values: Optional[list[str]] = Opt(None, "--try", help="Values of a setting: l2=0.1,1. By default the usual ones."),
     schemes: Optional[str] = Opt(None, help="Tag schemes of crf_ner to try, separated by commas."),
-    folds: int = Opt(1, "--folds", "-n", help="Folds of cross-validation; 1 holds out the dev corpus."),
+    folds: int = Opt(1, help="Folds of cross-validation; 1 holds out the dev corpus."),
     iterations: int = Opt(200, help="Maximum number of iterations or epochs of each training."),
     workers: int = Opt(1, min=1, max=1024, help="Number of processes that train at the same time."),
     code: CodeOption = None,
@@ -93,19 +96,22 @@ def tune_cli(
     score on held-out texts stops rising. It counts features once for each fold and scheme."""
     with progress_bar("training") as progress:
         check_writable(output)
-        settings = read_config(config, ctx, interpolate=False)
-        tuned, trials = tune(
-            settings.interpolate(),
-            dict(map(_parsed, values or ())),
-            optimizers=optimizer or (),
-            schemes=[] if schemes is None else [scheme.strip() for scheme in schemes.split(",")],
-            component=component,
-            folds=folds,
-            iterations=iterations,
-            workers=workers,
-            code=code,
-            on_progress=lambda done, total: progress(completed=done, total=total),
-        )
+        import_code(code)
+        paths, overrides = split_overrides(files or ())
+        settings = read_config(config, overrides, interpolate=False)
+        with with_corpora(settings, paths, dev) as changed:
+            tuned, trials = tune(
+                changed.interpolate(),
+                dict(map(_parsed, values or ())),
+                optimizers=optimizer or (),
+                schemes=[] if schemes is None else [scheme.strip() for scheme in schemes.split(",")],
+                component=component,
+                folds=folds,
+                iterations=iterations,
+                workers=workers,
+                code=code,
+                on_progress=lambda done, total: progress(completed=done, total=total),
+            )
     best = max(trials, key=lambda trial: trial.score)
     _show(trials, best, folds)
     if output is not None:

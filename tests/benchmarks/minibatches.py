@@ -29,7 +29,7 @@ EPOCHS = 5
 
 def convert(folder: Path) -> None:
     """The example corpus as .spacy files."""
-    CliRunner().invoke(app, ["convert", str(NEWS), str(folder)], catch_exceptions=False)
+    CliRunner().invoke(app, ["convert", str(NEWS), "-o", str(folder)], catch_exceptions=False)
 
 
 def usual_loop(component: str, corpus: Path, *, batch_size: int = 8, epochs: int = EPOCHS) -> list[float]:

@@ -11,7 +11,7 @@ from wasabi import msg
 
 from spacy_crf import checks
 from spacy_crf.cli.formats.spacy_files import docs_of
-from spacy_crf.cli.shared import LangOption, blank, check_writable, command, print_table, progress_bar
+from spacy_crf.cli.shared import FileOption, LangOption, blank, check_writable, command, print_table, progress_bar
 from spacy_crf.errors import counted, known_names
 from spacy_crf.pipeline.corpora import doc_bin
 from spacy_crf.types import SOFT_LABELS
@@ -22,8 +22,8 @@ OWNER = "spacy crf aggregate"
 
 @command("aggregate")
 def aggregate_cli(
+    output: FileOption,
     data: Path = Arg(..., help="Texts with several annotations: .spacy.", exists=True),
-    output: Path = Arg(..., help="The .spacy file to write."),
     spans_key: str = Opt(..., help="Keys of doc.spans, one for each source, separated by commas."),
     labels: Optional[str] = Opt(None, help="Only these labels, separated by commas."),
     min_prob: float = Opt(0.5, help="Leave tokens open whose annotation has a lower probability; at least 0.5."),

@@ -13,7 +13,6 @@ from spacy_crf.cli.shared import (
     DataArgument,
     JsonOption,
     LangOption,
-    SvgOption,
     blank,
     check_writable,
     choice,
@@ -61,8 +60,9 @@ def graph_cli(
     numbers: Optional[str] = Opt(
         None, help="Numbers of tokens in place of labels: their extensions, as in ext:a,ext:b."
     ),
-    output: Optional[Path] = Opt(None, "--output", "-o", help="Write an HTML page with the graph and the table."),
-    svg: SvgOption = None,
+    output: Optional[Path] = Opt(
+        None, "--output", "-o", help="Write a page of HTML with the graph and the table, or a .svg of the graph."
+    ),
     lang: LangOption = "en",
     as_json: JsonOption = False,
 ) -> None:
@@ -73,9 +73,7 @@ def graph_cli(
     from .. import charts
     from ..label_cliques import LearnedGraph
 
-    files = [path for path in (svg, output) if path is not None]
-    for path in files:
-        check_writable(path)
+    check_writable(output)
     template = LearnedGraph(
         method=getattr(method, "value", method), rule=getattr(rule, "value", rule), l1=l1, max_degree=max_degree
     )
@@ -93,15 +91,12 @@ def graph_cli(
     rows = [(*edge[:2], f"{edge.texts:,}", *(f"{number:.3f}" for number in edge[3:])) for edge in edges]
     title = f"{counted(len(known.labels), kind)}, {counted(n, unit)}, {counted(len(edges), 'pair')}"
     chart = charts.label_graph([(edge.first, edge.second, edge.weight) for edge in edges])
-    if svg is not None:
-        write_whole(svg, alone(chart))
-    if output is not None:
-        write_whole(
-            output,
-            charts.table_page(
-                f"{kind.capitalize()}s of {data.name}", f"{title}. {_LEGEND}", chart, columns, rows
-            ).encode("utf8"),
-        )
+    if output is not None and output.suffix == ".svg":
+        write_whole(output, alone(chart))
+    elif output is not None:
+        heading = f"{kind.capitalize()}s of {data.name}"
+        page = charts.table_page(heading, f"{title}. {_LEGEND}", chart, columns, rows)
+        write_whole(output, page.encode("utf8"))
     if as_json:
         found = [
             {f"{unit}s" if key == "texts" else key: value for key, value in edge._asdict().items()} for edge in edges
@@ -109,8 +104,8 @@ def graph_cli(
         print(json.dumps(found, ensure_ascii=False, indent=2))
         return
     print_table(title, columns, rows, n_texts=2)
-    for path in files:
-        msg.good(f"Graph in {path}")
+    if output is not None:
+        msg.good(f"Graph in {output}")
 
 
 def label_graph(data: Path, lang: str, template: "LearnedGraph") -> "tuple[list[Edge], Annotated]":

@@ -1,4 +1,4 @@
-"""`crf show-numbers` and `crf report-numbers`: what components find that give numbers, and how close it is to annotation."""
+"""`crf numbers`: what components find that give numbers, and how close it is to annotation."""
 # pyright: reportInvalidTypeForm=false
 
 from pathlib import Path
@@ -11,8 +11,8 @@ from wasabi import msg
 from spacy_crf.cli.explain import ShownTexts, print_found
 from spacy_crf.cli.shared import (
     ComponentOption,
-    DataArgument,
     ModelArgument,
+    PageOption,
     check_writable,
     command,
     load_pipeline,
@@ -35,22 +35,16 @@ _SCORES = {
 }
 
 
-@command("show-numbers")
-def show_numbers_cli(model: ModelArgument, texts: ShownTexts = None) -> None:
-    """Print the numbers of texts, or of their sentences or tokens."""
-    nlp = load_pipeline(model)
-    scorers = _scorers(nlp, None)
-    print_found(nlp, texts, lambda doc: [row for pipe in scorers for row in pipe.table(doc)])
-
-
-@command("report-numbers")
-def report_numbers_cli(
+@command("numbers")
+def numbers_cli(
     model: ModelArgument,
-    data: DataArgument,
-    output: Path = Opt(Path("report.html"), "--output", "-o", help="File to write the page to."),
+    texts: ShownTexts = None,
+    data: Optional[Path] = Opt(None, help="Annotated texts for a page: predicted by annotated numbers.", exists=True),
+    output: PageOption = Path("numbers.html"),
     component: ComponentOption = None,
 ) -> None:
-    """Write a page on components that give numbers: predicted by annotated numbers, and scores."""
+    """Print the numbers of texts, or of their sentences or tokens. With --data, write a page that compares them with annotated
+    numbers, and has scores."""
     from spacy_crf.report.charts import Chart
 
     from ..charts import scatter, table_page
@@ -58,6 +52,9 @@ def report_numbers_cli(
     check_writable(output, data)
     nlp = load_pipeline(model)
     scorers = _scorers(nlp, component)
+    if data is None:
+        print_found(nlp, texts, lambda doc: [row for pipe in scorers for row in pipe.table(doc)])
+        return
     examples = read_examples(data, nlp)
     for example, doc in zip(examples, nlp.pipe(example.predicted for example in examples)):
         example.predicted = doc

@@ -7,7 +7,8 @@ from spacy_crf.cli.shared import ModelArgument, command, load_pipeline, our_pipe
 
 @command("uncertainty")
 def uncertainty_cli(model: ModelArgument, texts: ShownTexts = None) -> None:
-    """Print the entities or tags of texts, with probabilities averaged over drawn weights, and their standard deviations."""
+    """Print what is found in texts, with averaged probabilities. They are means over drawn weights, and have standard deviations
+    beside them."""
     from ..posterior import draw_weights
 
     nlp = load_pipeline(model)

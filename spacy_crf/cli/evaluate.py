@@ -19,13 +19,13 @@ from .. import checks
 from ..errors import Errors, counted
 from ..explain.explanation import shorter
 from ..pipeline.origins import named_origin, origin_of
+from ..report.cases import KINDS, certainty, judge
 from ..whole_files import write_whole
 from .shared import (
     ComponentOption,
     DataArgument,
     JsonOption,
     ModelArgument,
-    SvgOption,
     check_writable,
     command,
     load_pipeline,
@@ -47,42 +47,70 @@ _AROUND = 30  # characters of the text on each side of a mistake
 _SPACE = re.compile(r"\s")
 
 
-@command("errors")
-def errors_cli(
+@command("evaluate")
+def evaluate_cli(
     model: ModelArgument,
     data: DataArgument,
-    kind: Optional[str] = Opt(None, "--kind", "-k", help="Kind of mistake: label, boundary, both, missed or spurious."),
-    label: Optional[str] = Opt(None, "--label", "-l", help="Only mistakes with this label, annotated or found."),
-    most: int = Opt(20, "--most", "-n", help="Number of listed mistakes of each component, the most certain first."),
+    output: Optional[Path] = Opt(
+        None, "--output", "-o", help="Write a page of HTML, or with --calibration a chart (SVG), to this file."
+    ),
+    train: Optional[Path] = Opt(None, help="For a page: the training texts, which show the known words."),
+    folds: int = Opt(0, help="For a page: number of folds for finding wrong annotation in the training texts."),
+    curve: Optional[Path] = Opt(None, help="For a page: draw the curve in this file of `curve --json`.", exists=True),
+    kind: Optional[str] = Opt(None, help="Only mistakes of a kind: label, boundary, both, missed or spurious."),
+    label: Optional[str] = Opt(None, help="Only mistakes with this label, annotated or found."),
+    top: int = Opt(20, help="Number of listed mistakes of each component, the most certain first."),
+    calibration: bool = Opt(False, "--calibration", help="Compare probabilities with shares of right spans."),
     as_json: JsonOption = False,
     component: ComponentOption = None,
 ) -> None:
-    """Print scores and mistakes of a pipeline."""
-    from ..report.cases import KINDS, certainty, judge
+    """Print scores and mistakes of a pipeline.
 
+    With --output, write a page in place of this: scores with intervals, confusions, all mistakes, calibration, known and unknown
+    words, annotation that looks wrong, and effects of rules, in one HTML file that needs no network.
+    """
     if kind is not None:
-        checks.one_of("crf errors", "--kind", kind, [name for name in KINDS if name != "right"])
+        checks.one_of("crf evaluate", "--kind", kind, [name for name in KINDS if name != "right"])
+    if folds and train is None:
+        raise ValueError(Errors.CRF788.format(option="--folds", other="the training texts, --train PATH,"))
+    check_writable(output, data, train, curve)
+    points = [] if curve is None else _read_curve(curve)
     nlp = load_pipeline(model)
-    data_of_pipes = {}
-    examples, held_out = read_judged(data, nlp)
-    for judged in judge(nlp, _with_labels(nlp, component), examples, held_out=held_out):
-        chosen = [
-            case
-            for case in judged.errors
-            if kind in (None, case.kind)
-            and (label is None or label in {mention.label for mention in (case.gold, case.found) if mention})
-        ]
+    if calibration:
+        _compare_probabilities(nlp, data, our_pipes(nlp, component), output)
+        return
+    pipes = our_pipes(nlp, component, _LABELLING, lambda pipe: pipe.labelled, of_tokens=False)
+    if output is not None:
+        title = f"{name_of(nlp, model)} on {data.name}"
+        page = _page(title, nlp, data, pipes, train, folds, points)
+        write_whole(output, page.encode("utf8"))
+        msg.good(f"Report in {output}")
+        return
+    found = {}
+    for judged in _judge(nlp, data, pipes)[0]:
+        chosen = [case for case in judged.errors if kind in (None, case.kind) and label in (None, *_labels(case))]
         chosen.sort(key=certainty, reverse=True)
         if as_json:
-            data_of_pipes[judged.pipe.name] = _as_data(judged, chosen)
+            found[judged.pipe.name] = _as_data(judged, chosen)
         else:
-            _show_errors(judged, chosen, most)
+            _show_errors(judged, chosen, top)
     if as_json:
-        print(json.dumps(data_of_pipes, ensure_ascii=False))
+        print(json.dumps(found, ensure_ascii=False))
 
 
-def _show_errors(judged: "Judged", chosen: "list[Case]", most: int) -> None:
-    from ..report.cases import KINDS
+def _judge(nlp: Language, data: Path, pipes: list[Any]) -> "tuple[list[Judged], bool]":
+    """Judge components by annotated texts. RETURNS (tuple): The results, and whether `fit` held the texts out."""
+    examples, held_out = read_judged(data, nlp)
+    if not held_out:
+        warn_of_learned_texts(pipes, examples, data)
+    return judge(nlp, pipes, examples, held_out=held_out), held_out
+
+
+def _labels(case: "Case") -> list[str]:
+    return [mention.label for mention in (case.gold, case.found) if mention]
+
+
+def _show_errors(judged: "Judged", chosen: "list[Case]", top: int) -> None:
     from ..report.figures import scores
 
     columns = ("label", "annotated", "found", "precision", "recall", "F1", "95 %")
@@ -93,7 +121,7 @@ def _show_errors(judged: "Judged", chosen: "list[Case]", most: int) -> None:
         rows.append((row.label, f"{row.n_gold:,}", f"{row.n_found:,}", *shares, between))
     print_table(judged.pipe.name, columns, rows, n_texts=1)
     rows = []
-    for case in chosen[:most]:
+    for case in chosen[:top]:
         text = judged.texts[case.doc]
         shown = None if judged.of_texts else text
         mentions = _described(shown, case.gold), _described(shown, case.found)
@@ -103,7 +131,7 @@ def _show_errors(judged: "Judged", chosen: "list[Case]", most: int) -> None:
     if not chosen:
         msg.good("No mistakes of this kind" if judged.errors else "No mistakes")
         return
-    title = f"{min(most, len(chosen))} of {counted(len(chosen), 'mistake')}"
+    title = f"{min(top, len(chosen))} of {counted(len(chosen), 'mistake')}"
     print_table(title, ("kind", "annotated", "found", "around it", "text"), rows, n_texts=5)
 
 
@@ -118,11 +146,6 @@ def _around(text: str, first: int, last: int) -> str:
     if text[end : end + 1].strip() and " " in after:
         after = after.rpartition(" ")[0]
     return " ".join((before + text[first:last] + after).split())
-
-
-def _with_labels(nlp: Language, component: Optional[str]) -> list[Any]:
-    """The components that give labels to tokens, spans or texts."""
-    return our_pipes(nlp, component, _LABELLING, lambda pipe: pipe.labelled, of_tokens=False)
 
 
 def _described(text: Optional[str], mention) -> str:
@@ -150,41 +173,16 @@ def _as_data(judged: "Judged", chosen: "list[Case]") -> dict[str, Any]:
     return {"scores": of_labels, "errors": errors}
 
 
-@command("report")
-def report_cli(
-    model: ModelArgument,
-    data: DataArgument,
-    output: Path = Opt(Path("report.html"), "--output", "-o", help="File to write the page to."),
-    train: Optional[Path] = Opt(None, help="The training texts, which show the known words."),
-    folds: int = Opt(0, help="Number of folds for finding wrong annotation in the training texts."),
-    curve: Optional[Path] = Opt(None, help="Draw the learning curve in this file of `curve --json`.", exists=True),
-    component: ComponentOption = None,
-) -> None:
-    """Write a report on a pipeline. It has scores with intervals, confusions, all mistakes, calibration, known and unknown
-    words, annotation that looks wrong, and effects of rules. The report is one HTML file that needs no network."""
-    from ..report.cases import judge
+def _page(
+    title: str, nlp: Language, data: Path, pipes: list[Any], train: Optional[Path], folds: int, points: list[Any]
+) -> str:
     from ..report.page import render
     from ..report.suspects import cross_validated, of_jsonl
 
     with progress_bar("reading and predicting") as progress:
-        check_writable(output, data, train, curve)
-        if folds and train is None:
-            raise ValueError(Errors.CRF788.format(option="--folds", other="the training texts, --train PATH,"))
-        points = []
-        if curve is not None:
-            with _written_by("spacy crf curve --json", curve) as text:
-                points = [(float(row["texts"]), float(row["score"])) for row in json.loads(text)]
-                if len(points) < 2:
-                    raise ValueError("a learning curve has at least two rows")
-        nlp = load_pipeline(model)
-        title = f"{name_of(nlp, model)} on {data.name}"
-        pipes = _with_labels(nlp, component)
         progress(total=2 + folds * len(pipes))
         training = [] if train is None else read_examples(train, nlp)
-        examples, held_out = read_judged(data, nlp)
-        if not held_out:
-            warn_of_learned_texts(pipes, examples, data)
-        judged = judge(nlp, pipes, examples, held_out=held_out)
+        judged, held_out = _judge(nlp, data, pipes)
         with_labels = [of_pipe for of_pipe in judged if of_pipe.cases or not of_pipe.of_texts]
         judged = with_labels or judged  # the texts may have no labels of their own
         progress(advance=1, description="training without each part" if folds else "writing")
@@ -198,9 +196,16 @@ def report_cli(
                 on_fold = partial(progress, advance=1)
                 suspects = cross_validated(nlp, of_pipe.pipe, training, folds, on_fold=on_fold)
             subjects.append(of_pipe._replace(training=training, suspects=suspects))
-        page = render(title, subjects, curve=points)
-        write_whole(output, page.encode("utf8"))
-    msg.good(f"Report in {output}")
+        return render(title, subjects, curve=points)
+
+
+def _read_curve(path: Path) -> list[tuple[float, float]]:
+    """Read the numbers of texts and the scores that `curve --json` has written."""
+    with _written_by("spacy crf curve --json", path) as text:
+        points = [(float(row["texts"]), float(row["score"])) for row in json.loads(text)]
+        if len(points) < 2:
+            raise ValueError("a learning curve has at least two rows")
+    return points
 
 
 @contextmanager
@@ -212,21 +217,12 @@ def _written_by(command: str, path: Path) -> Iterator[str]:
         raise ValueError(Errors.CRF701.format(place=path, reason=f"{error}. `{command}` writes such files")) from None
 
 
-@command("calibrate")
-def calibrate_cli(
-    model: ModelArgument,
-    data: DataArgument,
-    component: ComponentOption = None,
-    svg: SvgOption = None,
-) -> None:
-    """Compare probabilities with shares of right spans."""
+def _compare_probabilities(nlp: Language, data: Path, pipes: list[Any], chart: Optional[Path]) -> None:
+    """Print tables of probabilities and shares of right spans."""
     from ..pipeline.probabilities import tell_probabilities
     from ..report import charts
 
-    check_writable(svg, data)
-    nlp = load_pipeline(model)
-    pipes = our_pipes(nlp, component)
-    if svg is not None and len(pipes) > 1:  # a chart shows a single component
+    if chart is not None and len(pipes) > 1:  # a chart shows a single component
         raise ValueError(Errors.CRF746.format(components=", ".join(pipe.name for pipe in pipes)))
     tell_probabilities(pipes)
     examples, held_out = read_judged(data, nlp)
@@ -239,9 +235,9 @@ def calibrate_cli(
         prefix = pipe.annotation.scores_prefix
         calibration = scores[f"{prefix}_calibration"]
         brier = scores[f"{prefix}_brier"]
-        if svg is not None:
+        if chart is not None:
             points = [(row["probability"], row["right"], row["spans"]) for row in calibration or () if row["spans"]]
-            write_whole(svg, charts.alone(charts.reliability(f"{name}: share that is right by probability", points)))
+            write_whole(chart, charts.alone(charts.reliability(f"{name}: share that is right by probability", points)))
         if brier is None:
             msg.warn(f"{name} finds nothing in the annotated texts")
         else:
@@ -254,8 +250,8 @@ def calibrate_cli(
             msg.info(f"{error}, Brier score {brier:.4f}")
         if not pipe.decoding.structure.exact:
             msg.info(f"the probabilities of {name} are approximate: it has too many labellings for exact sums")
-    if svg is not None:
-        msg.good(f"Calibration in {svg}")
+    if chart is not None:
+        msg.good(f"Calibration in {chart}")
 
 
 @command("threshold")
@@ -333,7 +329,8 @@ def _promise(
     """Find the thresholds of a component that keep a promise, print them, and add the component that uses them."""
     from ..pipeline.annotation.trimming import tell_trimmed
     from ..pipeline.candidates import check_spans_key
-    from ..pipeline.promises import judge, min_prob_of, promises
+    from ..pipeline.promises import judge as judge_promises
+    from ..pipeline.promises import min_prob_of, promises
     from ..pipeline.thresholds import annotated_before, use
 
     only = ", ".join(pipe.name for pipe in pipes)
@@ -344,7 +341,7 @@ def _promise(
     examples = read_examples(data, nlp)
     warn_of_learned_texts(pipes, examples, data)
     tell_trimmed(pipe, (example.reference for example in examples))
-    judged = judge(pipe, annotated_before(nlp, pipe.name, examples))
+    judged = judge_promises(pipe, annotated_before(nlp, pipe.name, examples))
     found = promises(pipe, judged, goal, alpha, of=of, per_label=per_label)
     columns = ("label", "min_prob", "annotated", "recall", "precision", "spans a text")
     rows = []
