@@ -456,7 +456,7 @@ def test_commands(model):
         "for PER",
         "against ORG",
         "transitions",
-        "rule once (rule: at_most",
+        "at_most",
         "for a config: templates = [",
     ):
         assert expected in result.output

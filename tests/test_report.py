@@ -415,6 +415,7 @@ def test_errors(files, capsys):
     "command, message",
     [
         (["evaluate", "model", "data.spacy", "--folds", "2"], "CRF788"),
+        (["evaluate", "model", "data.spacy", "--train", "train.spacy", "--calibration"], "CRF788"),
         (["evaluate", "model", "data.spacy", "--curve", "bad.json"], "CRF701"),
         (["evaluate", "model", "data.spacy", "--train", "train.spacy", "--folds", "9"], "CRF890"),
         (["evaluate", "model", "data.spacy", "--kind", "odd"], "CRF020"),
@@ -423,8 +424,7 @@ def test_errors(files, capsys):
 )
 def test_what_is_wrong_is_said(files, tmp_path, command, message):
     paths = [files / word if (files / word).exists() else word for word in command]
-    target = ["--output", tmp_path / "report.html"] if command[0] == "report" else []
-    code, printed = run(*paths, *target)
+    code, printed = run(*paths, "--output", tmp_path / "report.html")
     assert code == 1 and message in printed
     assert not any(tmp_path.iterdir())
 

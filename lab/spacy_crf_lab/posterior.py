@@ -8,7 +8,6 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 from spacy.tokens import Doc
-from spacy_crf.models.architecture import SharedScores
 from thinc.api import Model
 
 from spacy_crf import checks
@@ -17,6 +16,7 @@ from spacy_crf.inference.structure import Structure
 from spacy_crf.models.emissions import Emissions
 from spacy_crf.models.node import check_array, check_equal
 from spacy_crf.models.sparse import SparseFeatures, SparseNode
+from spacy_crf.models.structure import SharedScores
 from spacy_crf.models.weights import Weights, checksum
 from spacy_crf.pipeline import add_certainty
 from spacy_crf.pipeline.chain_set import ChainSetPipe

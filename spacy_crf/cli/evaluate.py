@@ -71,6 +71,9 @@ def evaluate_cli(
     """
     if kind is not None:
         checks.one_of("crf evaluate", "--kind", kind, [name for name in KINDS if name != "right"])
+    for option, value in {"--train": train, "--folds": folds, "--curve": curve}.items():
+        if value and (output is None or calibration):
+            raise ValueError(Errors.CRF788.format(option=option, other="--output, without --calibration,"))
     if folds and train is None:
         raise ValueError(Errors.CRF788.format(option="--folds", other="the training texts, --train PATH,"))
     check_writable(output, data, train, curve)

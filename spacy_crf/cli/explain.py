@@ -279,19 +279,20 @@ def _show_rules(pipe: Any) -> None:
         written = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
         rows.append((rule.kind, rule.name, "hard" if rule.hard else f"{rule.weight:g}", written, how, known))
     columns = ("rule", "name", "weight", "arguments", "enforced by", "in probabilities")
-    print_table(_title(pipe), columns, rows, n_texts=len(columns))
+    of_chain = "" if pipe.learner is pipe else f": {', '.join(pipe.labels)}"
+    print_table(f"{pipe.name}{of_chain}", columns, rows, n_texts=len(columns))
     if pipe.decoding.special_search is not None and pipe.rules().all.automata:
         msg.text(_BY_DECODER.format(decoder=pipe.decoder))
 
 
 def _explain_rules(nlp: Language, text: str, component: Optional[str]) -> None:
-    """Print the spans of a text while the rules are added one by one."""
+    """Print the rules, and the spans of a text while they are added one by one."""
     from ..explain.comparison import effects
 
     for of_component in our_pipes(nlp, component, "of spacy_crf with rules", _with_rules):
         for pipe in _with_rules(of_component):
+            _show_rules(pipe)
             before, changes = effects(pipe, doc_before(nlp, pipe, text))
-            msg.divider(_title(pipe))
             msg.text(f"without rules: {_written(before)}")
             for rule, spans, price in changes:
                 msg.text(f"{rule.name}: {_written(spans)}, at a price of {price:.2f}")
@@ -302,12 +303,6 @@ def _explain_rules(nlp: Language, text: str, component: Optional[str]) -> None:
 def _with_rules(pipe: Any) -> list[Any]:
     """The chains of a component that have rules."""
     return [chain for chain in getattr(pipe, "chains", ()) if chain.rules() is not None]
-
-
-def _title(pipe: Any) -> str:
-    """The name of a component; of one chain of several also its labels."""
-    of_chain = "" if pipe.learner is pipe else f": {', '.join(pipe.labels)}"
-    return f"{pipe.name}{of_chain}"
 
 
 def _written(spans: Iterable[Span]) -> str:
