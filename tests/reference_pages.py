@@ -299,11 +299,16 @@ def _option(name: str, kind: Any, told: OptionInfo, default: Any) -> str:
     default = getattr(default, "value", default)
     shown = "" if default in (None, False, "") or default == [] else f" (`{default}`)"
     enums = [each for each in (kind, *get_args(kind)) if isinstance(each, type) and issubclass(each, Enum)]
-    added = {entry.name for entry in metadata.entry_points(group="spacy_crf_orders")}  # by packages that are installed
-    added |= {name for name, path in config_files().items() if path.parent != CONFIGS}
-    values = [[value.value for value in each if value.value not in added] for each in enums]
+    values = [[value.value for value in each if value.value not in _added()] for each in enums]
     choices = "".join(f" One of {', '.join(each)}." for each in values)
     return f"- {names}{shown}: {told.help}{choices}\n"
+
+
+@cache
+def _added() -> set[str]:
+    """Values of options that other installed packages add."""
+    orders = {entry.name for entry in metadata.entry_points(group="spacy_crf_orders")}
+    return orders | {name for name, path in config_files().items() if path.parent != CONFIGS}
 
 
 # ------------------------------------------------------------------------------------------------------------ errors

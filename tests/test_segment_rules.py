@@ -176,7 +176,7 @@ def test_rules_together_and_a_clamp(seed, lengths, way, monkeypatch):
 
 @pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="the 4000 best of 30 states take minutes in plain Python")
 @pytest.mark.parametrize("way", ["search", "lattice"])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_each_of_29_labels_once(seed, way, monkeypatch):
     """The product of these automata has 2^29 states; the first of the n best that keeps the rules is the answer."""
     labels = [f"L{n}" for n in range(29)]
@@ -187,7 +187,7 @@ def test_each_of_29_labels_once(seed, way, monkeypatch):
     scores.tokens[:, :6] += 4.0  # so that they are wanted more than once
     scores.lengths[1:, 0] = -np.inf
     decoded = decode(rules, scores, np.array([0, 11]), PatternMatches())
-    assert len(decoded.solved.get(0, [])) >= 2 or seed > 2  # in hunts fewer may be wanted twice
+    assert len(decoded.solved.get(0, [])) >= 2 or seed > 1  # in hunts fewer may be wanted twice
     joined = join_sequences(scores)
     [best] = SemiMarkov().n_best(joined.scores, 4000)
     paths = (path[joined.tokens] for _, path in best)
@@ -328,14 +328,14 @@ def test_all_answers_come_from_one_distribution(tables, free):
     marginals, names = ner.marginals(doc)
     assert names == ["O", *ner.labels]
     np.testing.assert_allclose(marginals, in_tokens, atol=1e-6)
-    for spans in before:
+    for spans in [*before][::7]:  # from likely ones to unlikely ones
         as_spans = [Span(doc, *ends, label=label) for *ends, label in spans]
         expected_log = math.log(expected[spans]) if spans in expected else -math.inf
         assert ner.log_probability(doc, as_spans) == pytest.approx(expected_log, abs=1e-6)
-    drawn = [key(spans) for spans in ner.sample(doc, 2000, seed=1)]
+    drawn = [key(spans) for spans in ner.sample(doc, 1000, seed=1)]
     best = max(expected, key=expected.get)
     assert set(drawn) <= set(expected)
-    assert drawn.count(best) / 2000 == pytest.approx(expected[best], abs=0.05)
+    assert drawn.count(best) / 1000 == pytest.approx(expected[best], abs=0.05)
     ents = ner(doc.copy()).ents
     assert key(ents) == best
     assert all(ent._.crf_prob == pytest.approx(in_spans[key([ent])[0]]) for ent in ents)
@@ -355,7 +355,7 @@ def test_annotation_counts_when_asked_to(free):
     assert certain[1, 2, "ORG"] == pytest.approx(1.0)
     marginals, names = ner.marginals(doc, keep_annotation=True)
     assert marginals[1, names.index("ORG")] == pytest.approx(1.0)
-    for spans in before:
+    for spans in [*before][::7]:  # from likely ones to unlikely ones
         as_spans = [Span(doc, *ends, label=label) for *ends, label in spans]
         expected = math.log(kept[spans] / total) if spans in kept else -math.inf
         assert ner.log_probability(doc, as_spans, keep_annotation=True) == pytest.approx(expected, abs=1e-6)

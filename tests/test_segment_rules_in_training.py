@@ -38,13 +38,18 @@ def path_from(segments, tokens=5):
     return path
 
 
-def slope(loss, structure, scores, clamp, name, direction):
+def assert_gradient(loss, structure, scores, clamp, gradient):
+    """It is the finite difference along a random direction of all scores."""
+    rng = np.random.default_rng(0)
+    directions = {name: rng.normal(size=getattr(scores, name).shape) for name in FIELDS}
+
     def value(step):
         with np.errstate(invalid="ignore"):
-            moved = scores._replace(**{name: getattr(scores, name) + step * direction})
-        return loss(structure, moved, clamp)[0].sum()
+            moved = {name: getattr(scores, name) + step * direction for name, direction in directions.items()}
+        return loss(structure, scores._replace(**moved), clamp)[0].sum()
 
-    return (value(1e-6) - value(-1e-6)) / 2e-6
+    along = sum((getattr(gradient, name) * direction).sum() for name, direction in directions.items())
+    assert along == pytest.approx((value(1e-6) - value(-1e-6)) / 2e-6, abs=1e-5)
 
 
 @pytest.mark.parametrize("per_position", [False, True])
@@ -66,11 +71,7 @@ def test_the_loss_is_that_of_the_segmentations_that_keep_the_rules(lengths, loss
     best, used = structure.viterbi_counts(scores)
     assert best.sum() == pytest.approx(every[0][0])
     assert np.flatnonzero(used.begins.any(axis=1)).tolist() == [begin for begin, _, _ in every[0][1]]
-    rng = np.random.default_rng(0)
-    for name in FIELDS:
-        direction = rng.normal(size=getattr(scores, name).shape)
-        expected = slope(loss(), structure, scores, clamp, name, direction)
-        assert (getattr(gradient, name) * direction).sum() == pytest.approx(expected, abs=1e-5), name
+    assert_gradient(loss(), structure, scores, clamp, gradient)
 
 
 def test_documents_are_trained_each_under_its_rules():
@@ -87,11 +88,7 @@ def test_documents_are_trained_each_under_its_rules():
     weights = np.array([1.0, 1.0, 1.0, 0.5, 0.5])
     losses, gradient, impossible = SoftmaxMargin()(structure, scores, clamp, weights=weights)
     assert losses.sum() > 0 and not impossible.any()
-    rng = np.random.default_rng(0)
-    for name in FIELDS:
-        direction = rng.normal(size=getattr(scores, name).shape)
-        expected = slope(partial(SoftmaxMargin(), weights=weights), structure, scores, clamp, name, direction)
-        assert (getattr(gradient, name) * direction).sum() == pytest.approx(expected, abs=1e-5), name
+    assert_gradient(partial(SoftmaxMargin(), weights=weights), structure, scores, clamp, gradient)
 
 
 RULES = [
