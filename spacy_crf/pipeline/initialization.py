@@ -269,7 +269,7 @@ class Initialization:
 def count(pipe: LearningPipe, get_examples: Read, nlp: Optional[Language], had_labels: bool) -> bool:
     """Count the features of a corpus.
 
-    RETURNS (bool): Whether any token is annotated; None without texts.
+    RETURNS (bool): Whether any token is annotated, or nothing was read.
     RAISES (ValueError): CRF431 if no token is annotated and no labels were given.
     """
     report = GoldReport()
