@@ -3,7 +3,7 @@ equal phrases, or spans that an earlier component has linked."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -165,7 +165,7 @@ class RepeatedWords(GroupTemplate):
     """
 
     attr: str = setting("ORTH", checks.one_of, allowed=ATTRIBUTES)
-    only: list[str] = setting("is_title", flags)
+    only: Union[str, list[str], None] = setting("is_title", flags)
 
     def places(self, docs: DocBatch) -> Places:
         """The words that a Doc has more than once."""
@@ -198,7 +198,7 @@ class RepeatedPhrases(GroupTemplate):
 
     phrases: str = setting("words", _phrases)
     attr: str = setting("ORTH", checks.one_of, allowed=ATTRIBUTES)
-    only: list[str] = setting("is_title", flags)
+    only: Union[str, list[str], None] = setting("is_title", flags)
     shortest: int = setting(2, checks.count)
     longest: int = setting(8, checks.count, most=1000)
     words: str = setting("first", checks.one_of, allowed=WORDS)

@@ -3,7 +3,7 @@ inflected names, typing errors and other transcriptions (text similarity: Bunesc
 the words that they stand for."""
 
 from collections.abc import Callable
-from typing import Optional
+from typing import Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,7 +42,7 @@ class SimilarWords(GroupTemplate):
 
     similarity: float = setting(0.9, checks.number, least=0.01, most=1.0)
     measure: str = setting("jaro_winkler", checks.one_of, allowed=tuple(MEASURES))
-    only: list[str] = setting("is_title", flags)
+    only: Union[str, list[str], None] = setting("is_title", flags)
     shortest: int = setting(4, checks.count, most=checks.ANY)
     max_words: int = setting(2000, checks.count, most=100_000)
 
