@@ -81,7 +81,6 @@ PIPELINES = {
     "ner, counts, spans": ("crf_ner", {"model": CHAIN, "scheme": "BIO", "decode": "spans", "min_prob": 0.4}, "counts"),
 }
 TRAINED = [ORDER]  # whose training finds the thresholds by which chains are pruned; others have random weights
-TOGETHER = set()  # names of those that label the texts of a group together
 
 
 @cache
@@ -143,6 +142,12 @@ def draw_doc(rng, nlp, factory):
     return doc
 
 
+def draw_docs(rng, nlp, name):
+    """Docs, and how many of them, the first, depend on no others."""
+    docs = [draw_doc(rng, nlp, PIPELINES[name][0]) for _ in range(int(rng.integers(2, 7)))]
+    return docs, len(docs)
+
+
 def found(doc):
     """What is decided, and its probabilities."""
     decided = [(ent.start, ent.end, ent.label_) for ent in doc.ents], [token.tag_ for token in doc], []
@@ -162,18 +167,8 @@ def test_a_doc_alone_and_in_any_batch(name, seed):
     """A single Doc with ``crf_blocked`` changed the scores, and the spans, of all nested sets of its batch."""
     nlp, pipe = make(name)
     rng = np.random.default_rng(seed)
-    docs = [draw_doc(rng, nlp, PIPELINES[name][0]) for _ in range(int(rng.integers(2, 7)))]
-    for number, doc in enumerate(docs):
-        if rng.random() < 0.3:  # it belongs to a group, whose texts may link to each other
-            doc._.crf_group = "group"
-            doc._.crf_id = str(number)
-            doc._.crf_links = [str(rng.integers(len(docs)))]
-    if name in TOGETHER:
-        texts_alone = [doc for doc in docs if doc._.crf_group is None]
-        docs = [*texts_alone, *(doc for doc in docs if doc._.crf_group is not None)]
-    else:
-        texts_alone = docs
-    alone = [found(pipe(doc.copy())) for doc in texts_alone]
+    docs, n_alone = draw_docs(rng, nlp, name)
+    alone = [found(pipe(doc.copy())) for doc in docs[:n_alone]]
     order = rng.permutation(len(docs)).tolist()
     for size in (len(docs), 2):
         together = dict(zip(order, pipe.pipe([docs[n].copy() for n in order], batch_size=size)))

@@ -9,6 +9,8 @@ from thinc.api import Model, Optimizer
 
 from spacy_crf.pipeline.factories import made
 
+from . import links  # noqa: F401  sets the extensions
+
 if TYPE_CHECKING:
     from .number_scorer import CRFScorer
     from .smoothing import CRFSmooth

@@ -53,7 +53,6 @@ OTHERS = {
 }
 PIPELINES |= OTHERS
 test_batches.TRAINED.append(NUMBERS)  # it finds strengths above 0
-test_batches.TOGETHER.add("texts, linked")
 
 if not Token.has_extension("crf_number"):
     Token.set_extension("crf_number", default=None)
@@ -62,7 +61,19 @@ if not Token.has_extension("crf_number"):
 @pytest.fixture(autouse=True)
 def numbers(monkeypatch):
     """Give tokens a number in the training texts, and compare the numbers that components predict."""
-    example, found = test_batches._example, test_batches.found
+    example, found, draw_docs = test_batches._example, test_batches.found, test_batches.draw_docs
+
+    def with_groups(rng, nlp, name):
+        docs, n_alone = draw_docs(rng, nlp, name)
+        if name != "texts, linked":
+            return docs, n_alone
+        for number, doc in enumerate(docs):
+            if rng.random() < 0.3:  # it belongs to a group, whose texts may link to each other
+                doc._.crf_group = "group"
+                doc._.crf_id = str(number)
+                doc._.crf_links = [str(rng.integers(len(docs)))]
+        alone = [doc for doc in docs if doc._.crf_group is None]
+        return [*alone, *(doc for doc in docs if doc._.crf_group is not None)], len(alone)
 
     def with_numbers(nlp, n):
         made = example(nlp, n)
@@ -76,6 +87,7 @@ def numbers(monkeypatch):
 
     monkeypatch.setattr(test_batches, "_example", with_numbers)
     monkeypatch.setattr(test_batches, "found", also_numbers)
+    monkeypatch.setattr(test_batches, "draw_docs", with_groups)
 
 
 globals().update(for_rows("name", [*OTHERS], test_batches.test_a_doc_alone_and_in_any_batch))

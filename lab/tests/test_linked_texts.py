@@ -19,8 +19,10 @@ from typer.testing import CliRunner
 from spacy_crf.cli import app
 from spacy_crf.features.doc_batch import DocBatch
 from spacy_crf.optimizers.lbfgs import LBFGS
-from spacy_crf.pipeline import corpora, training
+from spacy_crf.pipeline import training
+from spacy_crf_lab.linked_corpus import LinkedCorpus
 from spacy_crf_lab.linked_texts import predict_together
+from spacy_crf_lab.links import pass_links
 from spacy_crf_lab.ties.documents import CoCited, Collection, LinkedDocuments
 from tests.test_crf_textcat import CONFIG, WORDS
 from tests.test_crf_textcat import LBFGS as OWN
@@ -69,7 +71,7 @@ def citations(nlp, n, seed, *, homophily=0.9, group="all"):
 
 
 def examples_of(nlp, docs):
-    return [Example(nlp.make_doc(doc.text), doc) for doc in docs]
+    return [*pass_links(Example(nlp.make_doc(doc.text), doc) for doc in docs)]
 
 
 def learn(nlp, docs, steps=3):
@@ -299,7 +301,11 @@ def test_templates_of_tokens_and_documents_are_not_mixed():
 def test_converted_files_train_with_a_config(tmp_path):
     nlp = spacy.blank("en")
     rows = [
-        {"text": doc.text, "id": doc._.crf_id, "links": doc._.crf_links, "group": "g", "label": max(doc.cats)}
+        {
+            "text": doc.text,
+            "label": max(doc.cats),
+            "extensions": {"crf_id": doc._.crf_id, "crf_links": doc._.crf_links, "crf_group": "g"},
+        }
         for doc in citations(nlp, 30, 0)
     ]
     srsly.write_jsonl(tmp_path / "train.jsonl", rows)
@@ -307,18 +313,20 @@ def test_converted_files_train_with_a_config(tmp_path):
     assert done.exit_code == 0, done.output
     docs = [*DocBin().from_disk(tmp_path / "train.spacy").get_docs(nlp.vocab)]
     assert [(doc._.crf_id, list(doc._.crf_links), doc._.crf_group) for doc in docs] == [
-        (row["id"], row["links"], "g") for row in rows
+        tuple(row["extensions"].values()) for row in rows
     ]
     paths = {f"paths.{part}": str(tmp_path / "train.spacy") for part in ("train", "dev")}
     config = load_config(CONFIG, overrides={**paths, "training.max_steps": 3}, interpolate=False)
     config["components"]["crf_textcat"]["model"] = model_of()
+    for corpus in config["corpora"].values():
+        corpus["@readers"] = "spacy_crf_lab.LinkedCorpus.v1"
     trained = init_nlp(config)
     (tmp_path / "model").mkdir()
     train(trained, tmp_path / "model")
     trained = spacy.load(tmp_path / "model" / "model-last")
     assert trained.get_pipe("crf_textcat").model.get_ref("cliques").attrs["known"][0][-1] >= 20
     # The reader of configs gives predicted Docs the links of the annotated ones
-    examples = [*corpora.Corpus(tmp_path / "train.spacy")(trained)]
+    examples = [*LinkedCorpus(tmp_path / "train.spacy")(trained)]
     with_links = trained.evaluate(examples)["cats_macro_f"]
     for example in examples:
         example.predicted._.crf_links = None

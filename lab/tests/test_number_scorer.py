@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from spacy_crf.cli import app
 from spacy_crf.cli.tune import tune
 from spacy_crf_lab.gaussian_chain import Gaussians, GaussianScores, Similar
+from spacy_crf_lab.links import pass_links
 
 GAUSSIANS = Gaussians()
 LBFGS = {"@optimizers": "spacy_crf.LBFGS.v1", "l2": 0.1}
@@ -343,11 +344,8 @@ def test_linked_texts_have_similar_numbers():
     docs, new = priced(nlp), priced(nlp, seed=1)
     for similar in ([], ["links"]):
         nlp = spacy.blank("en")
-        trained(nlp, examples_of(docs), config("doc", similar=similar))
-        plain = examples_of(new)
-        for example in plain:
-            for name in ("crf_id", "crf_group", "crf_links"):
-                example.predicted._.set(name, example.reference._.get(name))
+        trained(nlp, [*pass_links(examples_of(docs))], config("doc", similar=similar))
+        plain = [*pass_links(examples_of(new))]
         predicted = list(nlp.pipe(example.predicted for example in plain))
         found[len(similar)] = np.sqrt(np.mean([(a._.price - b._.price) ** 2 for a, b in zip(predicted, new)]))
     assert found[1] < 0.9 * found[0]
@@ -477,16 +475,19 @@ def test_tune_tries_settings_of_numbers(tmp_path):
 
 def test_numbers_are_converted_and_reported(tmp_path):
     rows = [
-        {"text": f"a {'dear' if n % 2 else 'cheap'} thing {n}", "numbers": {"price": (10.0 if n % 2 else 1.0) + n % 3}}
+        {
+            "text": f"a {'dear' if n % 2 else 'cheap'} thing {n}",
+            "extensions": {"price": (10.0 if n % 2 else 1.0) + n % 3},
+        }
         for n in range(20)
     ]
     srsly.write_jsonl(tmp_path / "prices.jsonl", rows)
     result = CliRunner().invoke(app, ["convert", str(tmp_path / "prices.jsonl"), "-o", str(tmp_path / "prices.spacy")])
-    assert result.exit_code == 0 and "20 documents with numbers" in result.output, result.output
+    assert result.exit_code == 0 and "20 documents with extensions" in result.output, result.output
     assert "no annotation" not in result.output
     nlp = spacy.blank("en")
     docs = [*DocBin().from_disk(tmp_path / "prices.spacy").get_docs(nlp.vocab)]
-    assert [doc._.price for doc in docs] == [row["numbers"]["price"] for row in rows]
+    assert [doc._.price for doc in docs] == [row["extensions"]["price"] for row in rows]
     trained(nlp, examples_of(docs), config("doc"))
     nlp.to_disk(tmp_path / "model")
     command = [
@@ -507,6 +508,6 @@ def test_numbers_are_converted_and_reported(tmp_path):
         result = CliRunner().invoke(app, words)
         assert result.exit_code == 1 and code in result.output, result.output
     assert page.count("<circle") == 20 and "RMSE" in page and "<td>crf_scorer</td><td>20</td>" in page
-    srsly.write_jsonl(tmp_path / "wrong.jsonl", [{"text": "a", "numbers": {"price": "many"}}])
+    srsly.write_jsonl(tmp_path / "wrong.jsonl", [{"text": "a", "extensions": ["price"]}])
     result = CliRunner().invoke(app, ["convert", str(tmp_path / "wrong.jsonl"), "-o", str(tmp_path / "wrong.spacy")])
-    assert result.exit_code == 1 and "CRF701" in result.output and '"numbers"' in result.output
+    assert result.exit_code == 1 and "CRF701" in result.output and '"extensions"' in result.output

@@ -105,9 +105,9 @@ def convert_cli(
         counts += [f"{counted(report.incorrect, 'span')} annotated as wrong"] if report.incorrect else []
         counts += [f"{counted(report.tagged, 'document')} with tags"] if report.tagged else []
         counts += [f"{counted(report.labelled, 'document')} with labels {labels}"] if report.labelled else []
-        counts += [f"{counted(report.numbered, 'document')} with numbers"] if report.numbered else []
+        counts += [f"{counted(report.extended, 'document')} with extensions"] if report.extended else []
         msg.good(f"{target}: {', '.join(counts)}")
-        if not (report.has_spans or report.groups or report.tagged or report.labelled or report.numbered):
+        if not (report.has_spans or report.groups or report.tagged or report.labelled or report.extended):
             msg.warn(
                 f"{path} has no annotation: all of its tokens count as outside of entities. If texts have labels under "
                 "another key, name it with --label-column"

@@ -32,7 +32,7 @@ _read_last: "WeakKeyDictionary[Language, tuple[tuple, list[Example]]]" = WeakKey
 
 class Corpus(training.Corpus):
     """spaCy's reader with a cache (``spacy_crf.Corpus.v1``): it reads the dev set once for all evaluations, and the training data
-    once for the initialization of all components and for training. Predicted Docs get the links of the annotated ones.
+    once for the initialization of all components and for training.
 
     path (Path): The .spacy file, or a folder of them.
     gold_preproc (bool): Whether the predicted Docs are the sentences and tokens of the annotation.
@@ -71,25 +71,13 @@ class Corpus(training.Corpus):
         settings, examples = _read_last.pop(nlp, (None, []))
         if settings != self._settings or self._augments:
             examples = []
-            for example in pass_links(super().__call__(nlp)):
+            for example in super().__call__(nlp):
                 examples.append(example)
                 yield example
             _read_last[nlp] = self._settings, examples
         else:
             yield from examples
         self._kept = nlp, examples
-
-
-_LINKS = [("._.", name, None, None) for name in ("crf_id", "crf_links", "crf_group")]  # keys of Doc.user_data
-
-
-def pass_links(examples: Iterable[Example]) -> Iterator[Example]:
-    """Give each predicted Doc the links of its reference Doc, unless it has its own."""
-    for example in examples:
-        links = example.reference.user_data
-        own = example.predicted.user_data
-        own.update({key: links[key] for key in _LINKS if key in links and key not in own})
-        yield example
 
 
 Item = TypeVar("Item")

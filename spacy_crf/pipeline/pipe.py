@@ -319,8 +319,7 @@ class LearningPipe(TrainablePipe):
         batch_size (int): Most Docs in a batch; more than 256 are no faster, or fewer if they are long.
         """
         handle_error = self.get_error_handler()
-        by_group = self.model.attrs["node"].group_of is not None
-        for docs in batches(self.name, stream, batch_size, by_group=by_group):
+        for docs in batches(self.name, stream, batch_size, self.model.attrs["node"].group_of):
             try:
                 self.set_annotations(docs, self.predict(DocBatch(docs)))
                 yield from docs
@@ -554,16 +553,18 @@ class LearningPipe(TrainablePipe):
         self.cfg = {**self.cfg, **alike, **known}
 
 
-def batches(name: str, docs: Iterable[Doc], batch_size: int, *, by_group: bool = False) -> Iterator[list[Doc]]:
+def batches(
+    name: str, docs: Iterable[Doc], batch_size: int, group_of: Optional[Callable[[Doc], object]] = None
+) -> Iterator[list[Doc]]:
     """Batches of at most `batch_size` Docs; a batch ends with the Doc that makes it large enough. RAISES: see `only_docs`.
 
-    by_group (bool): Whether Docs of one ``doc._.crf_group`` that follow one another stay in one batch, however many they are.
+    group_of: See `Node.group_of`. Docs of one group that follow one another stay in one batch, however many they are.
     """
     batch = []
     size = 0
     most = min(batch_size, _MOST_DOCS)
     checked = only_docs(name, docs)
-    for group in _groups(checked) if by_group else ([doc] for doc in checked):
+    for group in _groups(checked, group_of) if group_of is not None else ([doc] for doc in checked):
         batch += group
         size += sum(map(len, group))
         if len(batch) >= most or size >= _MOST_TOKENS:
@@ -574,14 +575,17 @@ def batches(name: str, docs: Iterable[Doc], batch_size: int, *, by_group: bool =
         yield batch
 
 
-def _groups(docs: Iterable[Doc]) -> Iterator[list[Doc]]:
+def _groups(docs: Iterable[Doc], group_of: Callable[[Doc], object]) -> Iterator[list[Doc]]:
     """Runs of Docs of one group; a Doc without a group is a run of its own."""
     run: list[Doc] = []
+    group_of_run = None
     for doc in docs:
-        if run and (doc._.crf_group is None or doc._.crf_group != run[-1]._.crf_group):
+        group = group_of(doc)
+        if run and (group is None or group != group_of_run):
             yield run
             run = []
         run.append(doc)
+        group_of_run = group
     if run:
         yield run
 

@@ -240,7 +240,6 @@ class Training:
                 from .earlier_components import add_vectors
 
                 add_vectors(pipe.model, shortest)
-            shortest._.crf_links = None  # to Docs that are not there
             # Kernels of prediction are compiled or loaded before an evaluation is timed, unless the Doc lacks earlier annotation
             with suppress(ValueError):
                 pipe.set_annotations([shortest], pipe.predict([shortest]))
@@ -352,14 +351,14 @@ class Training:
         if group_of is None:
             return ([example] for example in examples)
         groups: dict[Any, list[Example]] = {}
-        for n, example in enumerate(_linked([*examples])):
+        for n, example in enumerate(examples):
             group = group_of(example.predicted)
             groups.setdefault((n, None) if group is None else group, []).append(example)
         return groups.values()
 
     def docs_of(self, examples: list[Example]) -> list[Doc]:
         """The predicted Docs of examples, as the model reads them in training."""
-        return self._to_learn([example.predicted for example in _linked(examples)])
+        return self._to_learn([example.predicted for example in examples])
 
     def _to_learn(self, docs: list[Doc]) -> list[Doc]:
         """Docs with a first-stage labelling by a model that was not trained on them."""
@@ -444,15 +443,6 @@ def _tick_of(examples: list[Example]) -> "Optional[Tick]":
     from .corpora import Tick
 
     return next(filter(None, map(Tick.of, empty)), None)
-
-
-def _linked(examples: list[Example]) -> Iterable[Example]:
-    """The examples, after their predicted Docs got the links of the annotated ones."""
-    if not any(example.reference.user_data for example in examples):
-        return examples
-    from .corpora import pass_links
-
-    return pass_links(examples)
 
 
 def add_labels(pipe: LearningPipe, examples: Iterable[Example]) -> None:

@@ -91,7 +91,7 @@ class LinkedDocuments(DocumentTemplate):
                     unknown.append((link, doc))
                 else:
                     yield number, linked
-        if unknown:
+        if unknown and len(members) > 1:
             link, doc = unknown[0]
             values = {"n": len(unknown), "links": n_links, "link": repr(link), "text": doc.text[:40]}
             self.warn_once(Warnings.CRFW491, **values)

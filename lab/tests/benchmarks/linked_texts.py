@@ -21,6 +21,7 @@ from spacy.tokens import Doc
 from spacy.training import Example
 
 from spacy_crf_lab.linked_texts import predict_together
+from spacy_crf_lab.links import pass_links
 from tests.benchmarks.data import data_folder
 from tests.benchmarks.measure import show
 
@@ -67,7 +68,7 @@ def judge(settings: dict[str, Any], loss: str = "LogLikelihood", *, texts: int, 
     config = {"model": settings, "loss": {"@losses": registered(loss)}, "optimizer": optimizer}
     cat: Any = nlp.add_pipe("crf_textcat", config=config)
     docs = linked(nlp, titles("train")[:texts], "train", homophily, 0)
-    examples = [Example(nlp.make_doc(doc.text), doc) for doc in docs]
+    examples = [*pass_links(Example(nlp.make_doc(doc.text), doc) for doc in docs)]
     begin = time.process_time()
     nlp.initialize(lambda: examples)
     while cat.optimizer.stop_reason(cat.name) is None:

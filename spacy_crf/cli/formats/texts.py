@@ -1,12 +1,11 @@
 """Reads JSON of texts with spans or labels, in the formats of Prodigy, doccano, spaCy, and of tools that write the like."""
 
 from collections.abc import Iterator
-from typing import Any, Optional
+from typing import Any
 
 from spacy.language import Language
 from spacy.tokens import Doc
 
-from ... import checks
 from ...errors import Errors, known_names, shown
 from ...pipeline.origins import set_origin
 from .annotation import (
@@ -25,8 +24,7 @@ from .source import Item, ReadSettings, Report, Source, unreadable
 INCORRECT = "incorrect_spans"  # the key in doc.spans, which the components' incorrect_spans_key names
 SPAN_KEYS = ("spans", "entities", "label", "labels", "annotation")
 LABEL_KEYS = ("cats", "accept", "label", "labels", "annotation")  # of whole texts
-LINK_KEYS = ("id", "links", "group")  # read where any text has "links"
-NUMBERS = "numbers"  # of a text, by the name of their extension
+EXTENSIONS = "extensions"  # values of the extensions of a text, by their names
 _EMPTY = (None, "", [], {})
 _PRODIGY = {"answer", "_input_hash", "_view_id"}
 # Annotation that tools write beside spans, which a Doc would lose
@@ -51,10 +49,9 @@ def sniff(source: Source) -> bool:
 
 def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) -> Iterator[Doc]:
     """Read objects with a "text", spans under any of ``SPAN_KEYS``, and labels under one of ``LABEL_KEYS``; or pairs of spaCy 2,
-    of a text and ``{"entities": …, "cats": …}``. Texts with "links" to the "id" of others may have a "group", and "numbers" are
-    those of extensions of the Doc. The file is read twice, since any item may add a label, or show whether a key contains labels
-    or spans."""
-    label_keys, all_labels, some_has_spans, are_linked = _look_through(source, settings, report)
+    of a text and ``{"entities": …, "cats": …}``. The "extensions" of a text are values of extensions of the Doc. The file is read
+    twice, since any item may add a label, or show whether a key contains labels or spans."""
+    label_keys, all_labels, some_has_spans = _look_through(source, settings, report)
     for place, item in _items(source, settings):
         text = item["text"]
         answer = item.get("answer")
@@ -81,12 +78,9 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
         doc = make_doc(nlp, text, found, is_complete=is_complete, place=place, settings=settings, report=report)
         doc.cats = all_labels.cats(labels, place, report)
         set_origin(doc, place, _id_of(item))
-        for key in LINK_KEYS if are_linked else ():
-            if item.get(key) is not None:
-                doc._.set(f"crf_{key}", item[key])
-        numbers = _numbers_of(item, place)
-        report.numbered += bool(numbers)
-        for name, value in numbers.items():
+        extensions = _extensions_of(item, place)
+        report.extended += bool(extensions)
+        for name, value in extensions.items():
             if not Doc.has_extension(name):
                 Doc.set_extension(name, default=None)
             doc._.set(name, value)
@@ -110,21 +104,18 @@ def _id_of(item: dict[str, Any]) -> Any:
     return next((value for value in given if value is not None), None)
 
 
-def _numbers_of(item: dict[str, Any], place: str) -> dict[str, Optional[float]]:
-    """The numbers of a text. RAISES (ValueError): CRF701 for anything but finite numbers by the name of an extension."""
-    found = item.get(NUMBERS) or {}
-    are_numbers = isinstance(found, dict) and all(
-        name.isidentifier() and (value is None or checks.is_number(value)) for name, value in found.items()
-    )
-    if not are_numbers:
+def _extensions_of(item: dict[str, Any], place: str) -> dict[str, Any]:
+    """The values of extensions of a text. RAISES (ValueError): CRF701 for anything but values by the name of an extension."""
+    found = item.get(EXTENSIONS) or {}
+    if not isinstance(found, dict) or not all(map(str.isidentifier, found)):
         raise unreadable(
-            place, f'"{NUMBERS}" is {shown(found)}, not an object with numbers by the name of an extension'
+            place, f'"{EXTENSIONS}" is {shown(found)}, not an object with values by the name of an extension'
         )
     return found
 
 
-def _look_through(source: Source, settings: ReadSettings, report: Report) -> tuple[set[str], TextLabels, bool, bool]:
-    """Find the keys of labels, the labels, whether any text has spans, and whether any has links; and how spans count characters.
+def _look_through(source: Source, settings: ReadSettings, report: Report) -> tuple[set[str], TextLabels, bool]:
+    """Find the keys of labels, the labels, and whether any text has spans; and how spans count characters.
 
     RAISES (ValueError): CRF868 if no item has the key ``label_column``, CRF880 for wrong labels.
     """
@@ -132,7 +123,6 @@ def _look_through(source: Source, settings: ReadSettings, report: Report) -> tup
     labels = TextLabels()
     has_spans = False
     has_asked = False
-    has_links = False
     fields: dict[str, Any] = {}
     habits = HabitSearch(settings.offsets)
     for place, fields in _items(source, settings):
@@ -147,12 +137,11 @@ def _look_through(source: Source, settings: ReadSettings, report: Report) -> tup
                 labels.add(_labels_under(key, fields, place, settings))
         has_spans = has_spans or any(fields.get(key) not in _EMPTY and not is_labels(fields[key]) for key in SPAN_KEYS)
         has_asked |= "label" in fields
-        has_links |= "links" in fields
     report.offsets = habits.found()
     if settings.label_column is not None and fields and not has_asked:
         asked = settings.label_column
         raise ValueError(Errors.CRF868.format(option="label-column", value=asked, known=known_names(fields, asked)))
-    return label_keys, labels, has_spans, has_links
+    return label_keys, labels, has_spans
 
 
 def _items(source: Source, settings: ReadSettings) -> Iterator[Item]:
