@@ -16,8 +16,6 @@ from spacy_crf.types import Path
 
 from .util import entities, ner_examples, plain
 
-add_certainty("crf_doubt", 0.0)
-
 
 class BestEmissions(LinearChain):
     """Finds the label with the best emission for each token."""
@@ -43,19 +41,16 @@ class Doubted:
 
 @registry.misc("test.best_emissions.v1")
 class ByEmissions(Decoder):
-    further = ("crf_doubt",)
-
-    def check(self, pipe):
-        if not isinstance(pipe.decoding.structure, LinearChain):
+    def searched(self, decoding):
+        if not isinstance(decoding.structure, LinearChain):
             raise ValueError("chains only")
-
-    def searched(self, structure):
-        return BestEmissions(threads=structure.threads)
+        return BestEmissions(threads=decoding.structure.threads)
 
     def distribution(self, batch, d):
         return Doubted(batch.by(batch.scores, d))
 
 
+add_certainty("crf_doubt", 0.0, ByEmissions)
 BLOCK = {"@misc": "test.best_emissions.v1"}
 
 

@@ -15,9 +15,8 @@ from spacy_crf.inference.scaling import ChainWork
 from spacy_crf.inference.semi_markov import SemiMarkov
 from spacy_crf.inference.structure import StateGraph, States, Structure, Work
 from spacy_crf.kernels import higher_order, log_space
-from spacy_crf.pipeline.decoding import Decoder
+from spacy_crf.pipeline.decoding import Decoder, Decoding
 from spacy_crf.pipeline.distribution import Distribution
-from spacy_crf.pipeline.prediction import CRFPipe
 from spacy_crf.pipeline.probabilities import Batch
 from spacy_crf.types import Floats, Path
 
@@ -38,8 +37,6 @@ class Beam(Decoder):
     width: int = 8
     margin: Optional[float] = None
 
-    further = ()
-
     def __post_init__(self) -> None:
         checks.count("Beam", "width", self.width)
         if self.margin is not None:
@@ -50,12 +47,9 @@ class Beam(Decoder):
         """The width, and the margin in log-odds (infinity for none), as the kernels take them."""
         return self.width, math.inf if self.margin is None else float(self.margin)
 
-    def check(self, pipe: CRFPipe) -> None:
-        """Check that a component's structure can be searched. RAISES (ValueError): CRF340 if it can't."""
-        self.searched(pipe.decoding.structure)
-
-    def searched(self, structure: Structure) -> "BeamSearch":
+    def searched(self, decoding: Decoding) -> "BeamSearch":
         """RAISES (ValueError): CRF340 for another structure than chains, segments and chains of higher order."""
+        structure = decoding.structure
         if not isinstance(structure, _SEARCHED) or structure.graph is not None:
             raise ValueError(Errors.CRF340)
         return within(structure, self)

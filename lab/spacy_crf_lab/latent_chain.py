@@ -28,7 +28,6 @@ from spacy_crf.models.sparse import SparseNode
 from spacy_crf.models.structure import build
 from spacy_crf.pipeline.decoding import Decoder, Decoding
 from spacy_crf.pipeline.distribution import Distribution
-from spacy_crf.pipeline.prediction import CRFPipe
 from spacy_crf.pipeline.probabilities import Batch
 from spacy_crf.types import ChainScores, Clamp
 
@@ -173,25 +172,12 @@ class Labelling(Decoder):
     """Finds the most probable labelling, the sum over its paths, in place of that of the most probable path, for the setting
     `decoder` of components with hidden states. Under rules without an automaton it finds that of the path, too."""
 
-    further = ()
-
-    def check(self, pipe: CRFPipe) -> None:
-        """RAISES (ValueError): CRF020 for a component whose tags have one state each."""
-        checks.expect(
-            isinstance(pipe.decoding, LatentDecoding),
-            pipe.owner,
-            "decoder",
-            self,
-            "left out without hidden states (spacy_crf_lab.LatentChain.v1)",
-        )
-
-    def searched(self, structure: Structure) -> Structure:
-        """The structure as it is: `LatentBatch` asks it for labellings."""
-        return structure
-
-    def distribution(self, batch: Batch, d: Optional[int]) -> Distribution:
-        """The distribution of Doc d of a batch, or of all Docs."""
-        return batch.by(batch.scores, d)
+    def searched(self, decoding: Decoding) -> Structure:
+        """The structure as it is: `LatentBatch` asks it for labellings. RAISES (ValueError): CRF020 if tags have one state each."""
+        must = "left out without hidden states (spacy_crf_lab.LatentChain.v1)"
+        owner = f"Component '{decoding.annotation.name}'"
+        checks.expect(isinstance(decoding, LatentDecoding), owner, "decoder", self, must)
+        return decoding.structure
 
 
 # ---------------------------------------------------------------------------------------------------------- the model

@@ -24,18 +24,11 @@ from .numbers import HOLDERS, numbers_of, parts_of, register
 class NumberAnnotation(Annotation):
     """Numbers in custom extensions. The only label is the name of the extension."""
 
-    found = "a number"
-    spans_are_tokens = False
-    scores_prefix = "number"
-
     def __init__(self, unit: str, attribute: str):
         self.unit = unit
         self.attribute = attribute
-
-    @property
-    def assigns(self) -> list[str]:
-        """The extension that the component sets, for `nlp.analyze_pipes`."""
-        return [f"{'span' if self.unit == 'sent' else self.unit}._.{self.attribute}"]
+        owner = "span" if unit == "sent" else unit
+        self.assigns = [f"{owner}._.{attribute}"]
 
     def numbers(self, docs: Iterable[Doc]) -> Floats:
         """The numbers of Docs, NaN where they are not known: float64[N]. RAISES (ValueError): CRF640 for other values."""
@@ -102,8 +95,6 @@ class CRFScorer(LearningPipe):
     unit (str): What has a number: "token", "sent" or "doc".
     """
 
-    labelled = None  # numbers are no labels
-    meaning = ("unit", "attribute")
     decoding: NumberDecoding
     annotation: NumberAnnotation
 
@@ -124,7 +115,7 @@ class CRFScorer(LearningPipe):
         must = "an architecture of numbers: spacy_crf_lab.GaussianChain.v1"
         checks.expect(isinstance(node, GaussianNode), self.owner, "model", getattr(model, "name", model), must)
         node.use(model, unit, self.owner)
-        own = {"attribute": attribute, "unit": unit}
+        own = {"attribute": attribute, "unit": unit, "fixed_settings": ("unit", "attribute")}
         super().__init__(vocab, model, name, annotation=NumberAnnotation(unit, attribute), loss=loss, **own, **settings)
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -19,8 +19,9 @@ from spacy_crf.models.sparse import SparseFeatures, SparseNode
 from spacy_crf.models.structure import SharedScores
 from spacy_crf.models.weights import Weights, checksum
 from spacy_crf.pipeline import add_certainty
-from spacy_crf.pipeline.chain_set import ChainSetPipe
-from spacy_crf.pipeline.decoding import Decoder, States
+from spacy_crf.pipeline.annotation.spans import Spans
+from spacy_crf.pipeline.annotation.tags import TagSet
+from spacy_crf.pipeline.decoding import Decoder, Decoding, States
 from spacy_crf.pipeline.distribution import Distribution
 from spacy_crf.pipeline.prediction import CRFPipe
 from spacy_crf.pipeline.probabilities import Batch
@@ -32,7 +33,6 @@ from .kernels.draws import add_scores_of_draws
 from .uses import TINY
 
 _NO_VALUES = np.zeros(0, dtype=np.float32)
-add_certainty("crf_prob_sd", 0.0)  # the standard deviation of `crf_prob` between drawn weights
 _SEED = 0  # the same texts have the same probabilities, in whatever order and process
 
 
@@ -195,22 +195,17 @@ class Draws(Decoder):
 
     n: int = 20
 
-    further = ("crf_prob_sd",)
-
     def __post_init__(self) -> None:
         checks.count("Draws", "n", self.n)
 
-    def check(self, pipe: CRFPipe) -> None:
+    def searched(self, decoding: Decoding) -> Structure:
         """RAISES (ValueError): CRF645 if the weights of a component cannot be drawn."""
-        problem = check_layers(pipe.model)
-        if isinstance(pipe, ChainSetPipe) and problem is None:
+        problem = check_layers(decoding.model)
+        if problem is None and isinstance(decoding.annotation, (Spans, TagSet)):
             problem = "it has several chains; for several attributes, take a component for each"
         if problem is not None:
-            raise ValueError(Errors.CRF645.format(name=pipe.name, problem=problem))
-
-    def searched(self, structure: Structure) -> Structure:
-        """The structure as it is: the trained weights find the best labellings."""
-        return structure
+            raise ValueError(Errors.CRF645.format(name=decoding.annotation.name, problem=problem))
+        return decoding.structure
 
     def distribution(self, batch: Batch, d: Optional[int]) -> "AveragedDistribution":
         """The mean of the distributions by each draw, of Doc d of a batch or of all Docs."""
@@ -233,6 +228,9 @@ class Draws(Decoder):
             found.append(batch.question.restricted(model.attrs["node"].join(tuple(of_draw), shared)))
         _SCORES[batch] = found
         return found
+
+
+add_certainty("crf_prob_sd", 0.0, Draws)  # the standard deviation of `crf_prob` between drawn weights
 
 
 @dataclass(frozen=True)

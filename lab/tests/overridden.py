@@ -78,8 +78,10 @@ def _system(owned: type) -> str:
 
 
 def _first_to_have(owned: type, member: str) -> "type | None":
-    """The most general class of the plugin above a class that has a member."""
+    """The most general class of the plugin above a class that has a member; None for members of spaCy and thinc."""
     above = [each for each in owned.__mro__[1:] if each.__module__.startswith("spacy_crf.")]
+    if any(member in vars(each) for each in owned.__mro__ if each.__module__.startswith(("spacy.", "thinc."))):
+        return None
     having = [each for each in above if member in vars(each) or member in vars(each).get("__annotations__", {})]
     return having[-1] if having else None
 

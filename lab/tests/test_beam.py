@@ -1,6 +1,7 @@
 """Beam search: against a plain one, against the exact search, and in components."""
 
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -250,7 +251,7 @@ def test_empty_and_very_long_sequences(structure):
 def test_structures_without_a_beam_refuse_one():
     graph = random_graph(2, np.random.default_rng(0), copies=2, several=False)
     with pytest.raises(ValueError, match=r"CRF340: .* LinearChain"):
-        Beam(4).searched(LinearChain().over(graph))
+        Beam(4).searched(SimpleNamespace(structure=LinearChain().over(graph)))
 
 
 def test_a_margin_keeps_equals():

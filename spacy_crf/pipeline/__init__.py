@@ -2,9 +2,12 @@
 extensions that another has written."""
 
 from functools import partial
-from typing import Any, NamedTuple, Optional, Union
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 from spacy.tokens import Doc, Span, Token
+
+if TYPE_CHECKING:
+    from .decoding import Decoder
 
 
 class Field(NamedTuple):
@@ -39,6 +42,8 @@ def _field_text(ent: Span) -> str:
 # Of spans and tokens, with the value of annotation that is certain: the probability of the entity, or of the label, that a
 # component with confidence = true has found (which texts have too), and what decoders add
 CERTAINTIES: dict[str, float] = {}
+# Names of the extensions that a kind of decoder adds to `crf_prob`
+BY_DECODER: "dict[type[Decoder], list[str]]" = {}
 # The label that these belong to; a dict of the attributes of a token that have it, or of the values in doc.cats
 OF_LABEL = "crf_prob_label"
 
@@ -86,15 +91,23 @@ def set_certainty(name: str, found: Union[Span, Token], value: Optional[float]) 
     known[("._.", name, *place)] = value
 
 
-def add_certainty(name: str, certain: float) -> None:
+def add_certainty(name: str, certain: float, decoder: "Optional[type[Decoder]]" = None) -> None:
     """Register an extension of spans and tokens whose value belongs to a label that a component has found.
 
     certain (float): The value of annotation that is certain.
+    decoder (Optional[type[Decoder]]): The kind of decoder whose distributions give spans this value.
     """
     CERTAINTIES[name] = certain
+    if decoder is not None:
+        BY_DECODER.setdefault(decoder, []).append(name)
     for owner in (Span, Token):
         if not owner.has_extension(name):
             owner.set_extension(name, getter=partial(certainty, name), setter=partial(set_certainty, name))
+
+
+def certainties_of(decoder: "Optional[Decoder]") -> list[str]:
+    """The extensions that spans have which a component with this decoder finds."""
+    return ["crf_prob", *BY_DECODER.get(type(decoder), [])]
 
 
 def set_text_certainty(doc: Doc, value: Optional[float], cats: Optional[dict[str, float]] = None) -> None:

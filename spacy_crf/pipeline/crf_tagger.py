@@ -20,8 +20,6 @@ class CRFTagger(CRFPipe):
     attribute (str), overwrite (bool), neg_prefix (str): See `TokenTags`. For other settings see `make_crf_tagger`.
     """
 
-    meaning = ("attribute",)
-
     def __init__(
         self,
         vocab,
@@ -37,9 +35,8 @@ class CRFTagger(CRFPipe):
         checks.flag(self.owner, "overwrite", overwrite)
         checks.expect(isinstance(neg_prefix, str), self.owner, "neg_prefix", neg_prefix, 'text, "" for none')
         annotation = self.annotation_of(attribute, overwrite=overwrite, neg_prefix=neg_prefix)
-        super().__init__(
-            vocab, model, name, annotation=annotation, attribute=attribute, overwrite=overwrite, **settings
-        )
+        own = {"annotation": annotation, "attribute": attribute, "overwrite": overwrite}
+        super().__init__(vocab, model, name, fixed_settings=("attribute",), **own, **settings)
 
     def annotation_of(self, attribute: Any, **how: Any) -> Annotation:
         """The annotation of an attribute. RAISES (ValueError): CRF020, or CRF406 for an attribute that tokens do not have."""

@@ -5,7 +5,6 @@ Labellings are tags in all arguments and results; for segments these are BIO tag
 
 import copy
 import logging
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
@@ -40,28 +39,23 @@ logger = logging.getLogger("spacy.spacy_crf")
 States = NDArray[np.int32]
 
 
-class Decoder(ABC):
+class Decoder:
     """How a component finds labellings and their probabilities where the exact answers of its structure are not what is wanted:
     the setting `decoder`. Another package registers a subclass under `misc`.
     """
 
-    further: tuple[
-        str, ...
-    ]  # extensions of spans and tokens that it sets beside `crf_prob`, see `pipeline.add_certainty`
+    def searched(self, decoding: "Decoding") -> Structure:
+        """The structure that finds best labellings (`viterbi`, `n_best`) in place of that of the model, for the same scores.
 
-    @abstractmethod
-    def check(self, pipe: Any) -> None:
-        """RAISES (ValueError): If the decoder does not fit the model or the settings of a component."""
+        decoding (Decoding): Of a component, with its model and annotation.
+        RAISES (ValueError): If the decoder does not fit the model.
+        """
+        return decoding.structure
 
-    @abstractmethod
-    def searched(self, structure: Structure) -> Structure:
-        """The structure that finds best labellings (`viterbi`, `n_best`) in place of that of the model, for the same scores."""
-
-    @abstractmethod
     def distribution(self, batch: Any, d: Optional[int]) -> Any:
         """The distribution over the labellings of Doc `d` of a batch, or of all its Docs (None), with the methods of
-        `Distribution`. The exact one by the model's scores is `batch.by(batch.scores, d)`.
-        """
+        `Distribution`."""
+        return batch.by(batch.scores, d)
 
 
 class Decoding:
@@ -91,8 +85,8 @@ class Decoding:
         self._take_states(node.tag_of(model, annotation.tag_labels()))
 
     def use(self, decoder: Optional[Decoder]) -> None:
-        """Decode by a decoder from now on; None for the exact answers of the structure."""
-        self.searched = self.structure if decoder is None else decoder.searched(self.structure)
+        """Decode by a decoder, which has to fit, from now on; None for the exact answers of the structure."""
+        self.searched = self.structure if decoder is None else decoder.searched(self)
         self.decoder = decoder
 
     def _take_states(self, tag_of: Any) -> None:

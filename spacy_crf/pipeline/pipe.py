@@ -68,12 +68,12 @@ class LearningPipe(TrainablePipe):
     loss (LabelledLoss): Loss that training minimises.
     optimizer (Optimizer): Used instead of [training.optimizer] if given; see `Training.optimizer_for`.
     max_words (int): Different words whose attributes, and in prediction whose scores, are cached.
+    fixed_settings (tuple[str, ...]): Names of the settings that determine the meaning of weights: a saved component and the
+        config must agree on them.
     settings: Further settings that are saved.
     """
 
-    labelled: Any = "tokens"  # the kind of labelled things, see `Decoding`; None without labels
-    # Settings that determine the meaning of weights: a saved component and the config must agree on them
-    meaning: tuple[str, ...] = ()
+    labelled: Optional[str] = None  # the kind of labelled things, see `Decoding`; None without labels
     first_stage: Any = None  # labels Docs for templates that read stage:NAME
     kernels_of: Optional[str] = None  # see `expect_kernels`; by default those of the model's structure
     learned_texts: Any = (
@@ -94,9 +94,11 @@ class LearningPipe(TrainablePipe):
         optimizer: Optional[Optimizer] = None,
         scorer: Optional[Callable] = None,
         max_words: int = MOST_WORDS,
+        fixed_settings: tuple[str, ...] = (),
         **settings: Any,
     ):
         self.vocab = vocab
+        self.fixed_settings = fixed_settings
         self.model = model
         self.name = name
         owner = self.owner
@@ -300,7 +302,7 @@ class LearningPipe(TrainablePipe):
 
     def assigns(self) -> list[str]:
         """Attributes that the component writes, as `nlp.analyze_pipes` names them."""
-        return self.annotation.assigns
+        return [*self.annotation.assigns]
 
     def requires(self) -> list[str]:
         """Attributes of earlier components that the templates read, as `nlp.analyze_pipes` names them."""
@@ -541,7 +543,7 @@ class LearningPipe(TrainablePipe):
 
         RAISES (ValueError): CRF510 for settings that would change the meaning of the weights.
         """
-        for name in self.meaning:
+        for name in self.fixed_settings:
             if not is_written(saved[name], self.cfg[name]):
                 raise ValueError(Errors.CRF510.format(setting=name, saved=saved[name], ours=self.cfg[name]))
         known = {name: list(dict.fromkeys(saved.get(name, ()))) for name in ("labels", "left_out")}

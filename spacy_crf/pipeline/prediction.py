@@ -21,6 +21,7 @@ from ..features.doc_batch import DocBatch
 from ..losses.clamped import CLAMPED_LOSSES, ClampedLoss
 from ..schemes import MANY_SPANS, NO_SEGMENTS, Segments, choose_scheme, get_scheme
 from ..types import Floats
+from . import certainties_of
 from .annotation.entities import Entities, Prediction
 from .decoding import Decoder, Decoding, Parts, Rules, Unsettled, without_edges
 from .pipe import LearningPipe, check_doc, only_docs
@@ -132,6 +133,7 @@ class CRFPipe(LearningPipe):
     For the other settings see `spacy_crf.pipeline.factories`, and `LearningPipe`.
     """
 
+    labelled: Optional[str] = "tokens"
     least_setting = "min_prob"  # the setting that has the least probability of spans
     _compiled: Optional[Rules] = None
 
@@ -169,8 +171,6 @@ class CRFPipe(LearningPipe):
         self._own_rules = len(constraints.rules) if constraints is not None else 0  # rules of the config
         how = {"confidence": confidence, "decode": decode, "min_prob": min_prob}
         super().__init__(vocab, model, name, **how, **settings)
-        if decoder is not None:
-            decoder.check(self)
         if self.rules_train and not isinstance(self.loss, ClampedLoss):
             what = f"the rules of '{name}'"
             reason = "it ignores rules, which in_training = true puts into training"
@@ -195,8 +195,7 @@ class CRFPipe(LearningPipe):
 
     def assigns(self) -> list[str]:
         unit = "token" if self.annotation.spans_are_tokens else "span"
-        further = () if self.decoder is None else self.decoder.further
-        names = ["crf_prob", *further] if self.cfg["confidence"] else []
+        names = certainties_of(self.decoder) if self.cfg["confidence"] else []
         return [*super().assigns(), *(f"{unit}._.{name}" for name in names)]
 
     # ------------------------------------------------------------------------------------------------ prediction
@@ -485,14 +484,13 @@ class CRFEntityRecognizer(CRFPipe):
     """
 
     annotation: Entities
-    meaning = ("scheme",)
 
     def __init__(self, vocab, model, name="crf_ner", *, scheme: str = "BILUO", **settings):
         self._chooses_scheme = scheme == "auto"
         known = get_scheme("BILUO" if self._chooses_scheme else scheme)
         # Only imported models set space_edges: they keep the answers of their program
         settings = {"annotation": None, "scheme": known.name, "space_edges": False, **settings}
-        super().__init__(vocab, model, name, **settings)
+        super().__init__(vocab, model, name, fixed_settings=("scheme",), **settings)
 
     def make_annotation(self) -> Entities:
         """The annotation by the present settings."""

@@ -15,7 +15,7 @@ from ..errors import Errors, Warnings, shown
 from ..inference.structure import LikelySpans
 from ..schemes import NO_SEGMENTS, SEGMENTS, Segments
 from ..types import Floats
-from . import CERTAINTIES, OF_LABEL
+from . import CERTAINTIES, OF_LABEL, certainties_of
 from .annotation.entities import Annotation
 from .decoding import Decoding, States, Unsettled, logger
 from .distribution import Distribution, of_doc, of_docs
@@ -219,8 +219,7 @@ class Batch:
         """See `Distribution.certainties`: of the spans of all Docs."""
         if not self._is_tied:
             return self.distribution().certainties(segments)
-        decoder = self._decoding.decoder
-        names = ("crf_prob", *(() if decoder is None else decoder.further))
+        names = certainties_of(self._decoding.decoder)
         values = {name: np.zeros(len(segments.start)) for name in names}
         of_doc = np.searchsorted(segments.start, self._bounds)
         for d in range(len(self._docs)):

@@ -221,7 +221,6 @@ class CRFSpanCategorizer(ChainSetPipe, CRFEntityRecognizer):
     """
 
     annotation: Spans
-    meaning = ("scheme", "groups", "nested")
     least_setting = "threshold"
 
     def __init__(
@@ -252,7 +251,7 @@ class CRFSpanCategorizer(ChainSetPipe, CRFEntityRecognizer):
         checks.flag(self.owner, "nested", nested)
         own = {"spans_key": spans_key, "threshold": threshold, "max_positive": max_positive, "groups": groups}
         own |= {"nested": nested, "levels": {}}
-        super().__init__(vocab, model, name, **own, **settings)
+        super().__init__(vocab, model, name, fixed_settings=("scheme", "groups", "nested"), **own, **settings)
         if not nested:
             super()._connect_outer(self.feature_stores)
 

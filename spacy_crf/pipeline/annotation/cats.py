@@ -17,13 +17,9 @@ from .trimming import Mention
 class Cats(Annotation):
     """One label per text: 1 marks the label of a text, 0 marks wrong labels. Beside a 1, other labels may be left out."""
 
+    assigns = ("doc.cats",)
     found = "a label"
-    spans_are_tokens = False
     scores_prefix = "cats"
-
-    @property
-    def assigns(self) -> list[str]:
-        return ["doc.cats"]
 
     def gold_labels(self, doc: Doc) -> Iterable[str]:
         return set(doc.cats)

@@ -154,8 +154,9 @@ class Annotation:
     """
 
     writes: tuple[str, ...] = ()  # token attributes
+    assigns: Sequence[str] = ()  # attributes that the annotation writes, as `nlp.analyze_pipes` names them
     found: str  # name of the labelled things, in messages
-    spans_are_tokens: bool  # whether each token of a span is a span of its own
+    spans_are_tokens = False  # whether each token of a span is a span of its own
     scores_prefix: str  # prefix of the names of scores
     needs_neighbours = False  # whether the tags of a span depend on the span before
     may_have_no_labels = False  # whether a component can begin without labels
@@ -314,11 +315,6 @@ class Annotation:
         places = {mention.place for mention in gold}
         return [(mention.probability, mention.place in places) for mention in found if mention.probability is not None]
 
-    @property
-    def assigns(self) -> list[str]:
-        """Attributes that the annotation writes, as `nlp.analyze_pipes` names them."""
-        return [f"token.{name}" for name in self.writes]
-
 
 def probability_of(found: "Span | Token") -> Optional[float]:
     """The probability that a component with ``confidence`` gave a span, or the label of a token."""
@@ -337,8 +333,8 @@ class Entities(Annotation):
     """
 
     writes = ("ent_iob", "ent_type")
+    assigns = ("doc.ents", "token.ent_iob", "token.ent_type")
     found = "an entity"
-    spans_are_tokens = False
     scores_prefix = "ents"
     may_have_no_labels = True  # a component without labels finds nothing
     outside = frozenset(["", "O"])
@@ -354,10 +350,6 @@ class Entities(Annotation):
         # `ent_iob` (if the tag alone determines it) and `ent_type` of each tag
         types = hashes[self.scheme.label_of_tag(len(self.labels))]
         self._annotation_of_tag = np.stack([self.scheme.iob_of_tag(len(self.labels)), types], axis=1)
-
-    @property
-    def assigns(self) -> list[str]:
-        return ["doc.ents", *super().assigns]
 
     # ------------------------------------------------------------------------------------------------------ as tags
 

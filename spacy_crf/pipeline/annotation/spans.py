@@ -43,6 +43,7 @@ class Spans(Entities):
     """
 
     writes = ()
+    assigns = ("doc.spans",)
     found = "a span"
     outside = frozenset([""])
     slots: list[Slot]  # the labels, each on each of its levels
@@ -59,10 +60,6 @@ class Spans(Entities):
         bound = super().bind(name, vocab, map(str, slots))
         bound.slots = slots
         return bound
-
-    @property
-    def assigns(self) -> list[str]:
-        return ["doc.spans"]
 
     @property
     def chains(self) -> list[list[Slot]]:

@@ -54,6 +54,7 @@ class TokenTags(Annotation):
         self.overwrite = overwrite
         self.neg_prefix = neg_prefix
         self.writes = tuple(attribute.split("+")) if attribute in BUILT_IN else ()
+        self.assigns = [f"token.{name}" for name in self.writes] or [f"token._.{attribute}"]
         self._ids = [IDS[name.upper()] for name in self.writes]
         self._get = attribute_getter(attribute)
 
@@ -80,10 +81,6 @@ class TokenTags(Annotation):
         """The part of speech and the morphology that a value names, as a Doc stores them."""
         pos, feats = pos_and_feats(value)
         return POS_IDS[pos], self.vocab.morphology.add(feats)
-
-    @property
-    def assigns(self) -> list[str]:
-        return super().assigns or [f"token._.{self.attribute}"]
 
     def check_label(self, label: Any) -> None:
         super().check_label(label)
@@ -274,6 +271,7 @@ class TagSet(Annotation):
     def __init__(self, attributes: Sequence[str], **how: Any):
         self.parts: list[Any] = [TokenTags(attribute, prefix=f"{attribute}:", **how) for attribute in attributes]
         self.writes = tuple(name for part in self.parts for name in part.writes)
+        self.assigns = [name for part in self.parts for name in part.assigns]
 
     def _tabulate(self) -> None:
         self.parts = [part.bind(self.name, self.vocab, self._labels_of(part)) for part in self.parts]
@@ -291,10 +289,6 @@ class TagSet(Annotation):
     def introduce(self, vocab: Vocab) -> None:
         for part in self.parts:
             part.introduce(vocab)
-
-    @property
-    def assigns(self) -> list[str]:
-        return [name for part in self.parts for name in part.assigns]
 
     def label_at(self, token: Token) -> dict[str, str]:
         return {name: value for part in self.parts for name, value in part.label_at(token).items()}
