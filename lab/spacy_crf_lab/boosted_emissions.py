@@ -104,17 +104,14 @@ class BoostedNode(Node):
     learned = ("boosted",)
     walks = False
 
-    def check_optimizer(self, model: Model, optimizer: Optional[Optimizer], name: str) -> None:
-        """RAISES (ValueError): CRF347 for an optimizer that grows no trees."""
+    def check_fit(self, model: Model, pipe: Any, optimizer: Optional[Optimizer]) -> None:
+        """RAISES (ValueError): CRF347 for another optimizer than TreeBoost."""
         from .tree_boost import TreeBoost  # which reads this file
 
-        if not isinstance(optimizer, TreeBoost):
-            raise cant_train(
-                optimizer,
-                what=f"the model of '{name}'",
-                reason="its trees have to grow",
-                fitting="spacy_crf_lab.TreeBoost.v1",
-            )
+        if optimizer is not None and not isinstance(optimizer, TreeBoost):
+            what = f"the model of '{pipe.name}'"
+            reason = "its trees have to grow"
+            raise cant_train(optimizer, what, reason, "spacy_crf_lab.TreeBoost.v1")
 
     def resize(self, model: Model, n_states: int) -> None:
         """Give each leaf a score of 0 for new states."""

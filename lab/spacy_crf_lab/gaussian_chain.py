@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Optional
 import numpy as np
 from spacy.tokens import Doc
 from spacy.training import Example
-from thinc.api import Model, NumpyOps
+from thinc.api import Model, NumpyOps, Optimizer
 
 from spacy_crf import checks
 from spacy_crf.errors import cant_train, shown
@@ -235,13 +235,6 @@ class NumberDecoding(SentenceDecoding):
         lemmas = ("lemma",) if "same_lemma" in self.model.get_ref("similar").attrs["similar"] else ()
         return (*lemmas, *super().token_attributes)
 
-    def check_fit(self, pipe: CRFPipe) -> None:
-        """RAISES (ValueError): CRF347 for a loss other than the likelihood."""
-        if type(pipe.loss) is not LogLikelihood or pipe.loss.cost or pipe.loss.label_weights:
-            raise cant_train(
-                pipe.loss, f"the numbers of '{pipe.name}'", "they have no mistakes to count", "LogLikelihood"
-            )
-
     def measured(self, values: Floats) -> Floats:
         """Numbers in the model's measure, which is not known before a model has met numbers."""
         scale = self.model.attrs["scale"]
@@ -285,6 +278,12 @@ class GaussianNode(OfTexts, StructureNode):
         layer.attrs["similar"] = [*similar]
         layer.attrs["node"].unit = unit
         self.group_of = group_of if "links" in similar else None
+
+    def check_fit(self, model: Model, pipe: CRFPipe, optimizer: Optional[Optimizer]) -> None:
+        """RAISES (ValueError): CRF347 for a loss other than the likelihood."""
+        if type(pipe.loss) is not LogLikelihood or pipe.loss.cost or pipe.loss.label_weights:
+            what = f"the numbers of '{pipe.name}'"
+            raise cant_train(pipe.loss, what, "they have no mistakes to count", "LogLikelihood")
 
     def join(self, outputs: tuple, shared: SharedScores) -> GaussianScores:
         """The terms of the Gaussian, from the regression, the similar numbers and the shared scores."""

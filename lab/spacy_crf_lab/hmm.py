@@ -24,7 +24,7 @@ from spacy_crf.inference.pruned_lattice import HigherOrderScores, Orders
 from spacy_crf.models.emissions import EmissionFeatures, SparseEmissions
 from spacy_crf.models.higher_order import HigherOrderNode
 from spacy_crf.models.linear_chain import ChainNode
-from spacy_crf.models.node import Batches
+from spacy_crf.models.node import Batches, Node
 from spacy_crf.models.objective import CorpusObjective
 from spacy_crf.models.structure import build
 from spacy_crf.optimizers.objective import CRFOptimizer
@@ -41,22 +41,20 @@ _LEAST = 0.01
 _SHAPE = "short_shape[0]"
 
 
-class Counted:
+class Counted(Node):
     """Mixin for the nodes of HMMs: `start` computes all weights."""
 
     counts = "annotated"
     walks = False
     params: tuple[str, ...]
 
-    def check_optimizer(self, model: Model, optimizer: Optional[Optimizer], name: str) -> None:
-        """RAISES (ValueError): CRF347 for an optimizer that would move the weights."""
+    def check_fit(self, model: Model, pipe: CRFPipe, optimizer: Optional[Optimizer]) -> None:
+        """RAISES (ValueError): CRF347 for an optimizer that learns."""
+        super().check_fit(model, pipe, optimizer)
         if isinstance(optimizer, CRFOptimizer) and not isinstance(optimizer, Counting):
-            raise cant_train(
-                optimizer,
-                what=f"{model.name} of '{name}'",
-                reason="its weights follow from counts",
-                fitting="spacy_crf_lab.Counting.v1",
-            )
+            what = f"{model.name} of '{pipe.name}'"
+            reason = "its weights follow from counts"
+            raise cant_train(optimizer, what, reason, "spacy_crf_lab.Counting.v1")
 
     def start(self, model: Model, corpus: Batches, is_new: bool) -> None:
         """Count tags, and set the weights to logarithms of probabilities."""

@@ -13,7 +13,7 @@ from typing import Any, Optional
 
 import numpy as np
 from spacy.tokens import Doc
-from thinc.api import Model
+from thinc.api import Model, Optimizer
 
 from spacy_crf import checks
 from spacy_crf.features.doc_batch import TEXT, DocBatch
@@ -61,21 +61,6 @@ class LabelDecoding(TextDecoding):
         if inference is not None:
             self.structure = DecodedLabels(inference, annotation.name)
 
-    def check_fit(self, pipe: CRFPipe) -> None:
-        """RAISES (ValueError): CRF482 for a loss that the inference method cannot train."""
-        super().check_fit(pipe)
-        loss = pipe.loss
-        inference = self.structure.inference
-        asked = LOG_PARTITION if isinstance(loss, (LogLikelihood, SoftmaxMargin)) else MAXIMUM
-        if inference is not None and asked not in inference.answers:
-            raise ValueError(
-                Errors.CRF482.format(
-                    name=pipe.name,
-                    loss=type(loss).__name__,
-                    reason=f"{inference.name} does not answer what it asks; leave inference out",
-                )
-            )
-
 
 class LabelGraphNode(LabelSetNode):
     """StructureNode of an Ising model over the labels of a text. The attributes "edges" (int64[E, 2]) and "implies" (bool[E]) are
@@ -95,6 +80,16 @@ class LabelGraphNode(LabelSetNode):
         self._labels = ()
         self._strength = strength
         self.structure = LabelGraphs(inference)
+
+    def check_fit(self, model: Model, pipe: CRFPipe, optimizer: Optional[Optimizer]) -> None:
+        """RAISES (ValueError): CRF482 for a loss that the inference method cannot train."""
+        super().check_fit(model, pipe, optimizer)
+        loss = pipe.loss
+        inference = self.structure.inference
+        asked = LOG_PARTITION if isinstance(loss, (LogLikelihood, SoftmaxMargin)) else MAXIMUM
+        if inference is not None and asked not in inference.answers:
+            reason = f"{inference.name} does not answer what it asks; leave inference out"
+            raise ValueError(Errors.CRF482.format(name=pipe.name, loss=type(loss).__name__, reason=reason))
 
     def check_labels(self, model: Model, labels: Sequence[str], name: str) -> None:
         """Keep the labels, by which cliques find pairs. RAISES (ValueError): As `LabelClique.check`."""

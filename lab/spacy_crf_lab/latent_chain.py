@@ -173,7 +173,7 @@ class Labelling(Decoder):
     `decoder` of components with hidden states. Under rules without an automaton it finds that of the path, too."""
 
     def searched(self, decoding: Decoding) -> Structure:
-        """The structure as it is: `LatentBatch` asks it for labellings. RAISES (ValueError): CRF020 if tags have one state each."""
+        """The structure, as `LatentBatch` asks it for labellings. RAISES (ValueError): CRF020 if tags have one state each."""
         must = "left out without hidden states (spacy_crf_lab.LatentChain.v1)"
         owner = f"Component '{decoding.annotation.name}'"
         checks.expect(isinstance(decoding, LatentDecoding), owner, "decoder", self, must)

@@ -16,7 +16,7 @@ from typing import Any, Optional
 
 import numpy as np
 from spacy.tokens import Doc
-from thinc.api import Model
+from thinc.api import Model, Optimizer
 
 from spacy_crf import arrays, checks
 from spacy_crf.errors import cant_train
@@ -30,8 +30,6 @@ from spacy_crf.models.emissions import Emissions, check_emissions
 from spacy_crf.models.higher_order import HigherOrderNode
 from spacy_crf.models.linear_chain import ChainNode
 from spacy_crf.models.structure import Explained, SharedScores, TokenTerms, build, exact_weights
-from spacy_crf.pipeline.decoding import Decoding
-from spacy_crf.pipeline.higher_order import HigherOrderDecoding
 from spacy_crf.pipeline.prediction import CRFPipe
 from spacy_crf.types import Clamp, Floats
 
@@ -141,26 +139,12 @@ def follow(work: Any, choices: kernels.Choices, states: States, weights: Floats)
 # ----------------------------------------------------------------------------------------------------------- the models
 
 
-class ChecksLoss:
-    """Part of the decoding of models of choices."""
-
-    def check_fit(self, pipe: CRFPipe) -> None:
-        """RAISES (ValueError): CRF347 if the loss of the component is no sum over choices."""
-        if not isinstance(pipe.loss, ClampedLoss) or not pipe.loss.smooth:
-            raise cant_train(
-                pipe.loss,
-                what=f"the choices of '{pipe.name}'",
-                reason="it is no sum over choices that are normalised one by one",
-                fitting="LogLikelihood or SoftmaxMargin",
-            )
-
-
-class MEMMDecoding(ChecksLoss, Decoding):
-    """Decodes as a chain."""
-
-
-class PairsDecoding(ChecksLoss, HigherOrderDecoding):
-    """Decodes as a chain of order 2."""
+def check_loss(pipe: CRFPipe) -> None:
+    """RAISES (ValueError): CRF347 if the loss of a component is no sum over choices."""
+    if not isinstance(pipe.loss, ClampedLoss) or not pipe.loss.smooth:
+        what = f"the choices of '{pipe.name}'"
+        reason = "it is no sum over choices that are normalised one by one"
+        raise cant_train(pipe.loss, what, reason, "LogLikelihood or SoftmaxMargin")
 
 
 class Normalising(ChainNode):
@@ -175,11 +159,14 @@ class MEMMNode(ChainNode):
     """Node of a model whose choices depend on the tag before."""
 
     local: Any = LocalChain
-    decoding = MEMMDecoding
     walks = False
     no_shares_of_texts = (
         "the normalizers of its choices are no sums over texts. The other kinds of explanations know them"
     )
+
+    def check_fit(self, model: Model, pipe: CRFPipe, optimizer: Optional[Optimizer]) -> None:
+        """RAISES (ValueError): CRF347 for a loss that is no sum over choices."""
+        check_loss(pipe)
 
     def in_training(self, ruled: Optional[Structure] = None) -> Structure:
         """The structure that sums over choices along the annotation."""
@@ -206,9 +193,12 @@ class PairsNode(HigherOrderNode):
     """Node of a model whose choices depend on the two tags before."""
 
     local: Any = LocalPairs
-    decoding = PairsDecoding
     in_training = MEMMNode.in_training
     in_prediction = MEMMNode.in_prediction
+
+    def check_fit(self, model: Model, pipe: Any, optimizer: Optional[Optimizer]) -> None:
+        """RAISES (ValueError): CRF347 for a loss that is no sum over choices."""
+        check_loss(pipe)
 
 
 def MEMM(

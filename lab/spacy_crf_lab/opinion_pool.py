@@ -37,7 +37,6 @@ from spacy_crf.models.sparse import SparseNode
 from spacy_crf.models.structure import Explained, SharedScores, build, exact_weights
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.optimizers.objective import CRFOptimizer
-from spacy_crf.pipeline.decoding import Decoding
 from spacy_crf.pipeline.prediction import CRFPipe
 from spacy_crf.types import ChainScores, Floats, Ints
 
@@ -60,20 +59,6 @@ _OWNER = "OpinionPool"
 logger = logging.getLogger("spacy.spacy_crf")
 
 
-class PoolDecoding(Decoding):
-    """Decodes as a chain."""
-
-    def check_fit(self, pipe: CRFPipe) -> None:
-        """Check the loss of a component. RAISES (ValueError): CRF347 if it learns from soft labels."""
-        if pipe.loss.spans_key is not None:
-            raise cant_train(
-                pipe.loss,
-                what=f"the experts of '{pipe.name}'",
-                reason="its soft labels are those of one chain",
-                fitting="LogLikelihood",
-            )
-
-
 class OpinionPoolNode(ChainNode):
     """Node of a pool, whose parameters are those of all experts by columns, and the weights of the experts, "shares".
 
@@ -82,7 +67,6 @@ class OpinionPoolNode(ChainNode):
     """
 
     meaning = ("experts",)
-    decoding = PoolDecoding
     walks = False
     no_shares_of_texts = "its weights also depend on texts that are held out. The other kinds of explanations know them"
 
@@ -102,15 +86,15 @@ class OpinionPoolNode(ChainNode):
         """Whether the weights of the experts are learned after passes over the texts."""
         return self.learns and self.holds_out
 
-    def check_optimizer(self, model: Model, optimizer: Optional[Optimizer], name: str) -> None:
-        """RAISES (ValueError): CRF347 for an optimizer that never sees all texts, if the experts' weights are learned."""
-        if self.after_passes and not isinstance(optimizer, CRFOptimizer):
-            raise cant_train(
-                optimizer,
-                what=f"the weights of the experts of '{name}'",
-                reason="it never sees all texts at once",
-                fitting='spacy_crf.LBFGS.v1, or set weights to "equal"',
-            )
+    def check_fit(self, model: Model, pipe: CRFPipe, optimizer: Optional[Optimizer]) -> None:
+        """RAISES (ValueError): CRF347 for a loss of soft labels, or an optimizer that learns from batches."""
+        if pipe.loss.spans_key is not None:
+            what = f"the experts of '{pipe.name}'"
+            raise cant_train(pipe.loss, what, "its soft labels are those of one chain", "LogLikelihood")
+        if optimizer is not None and self.after_passes and not isinstance(optimizer, CRFOptimizer):
+            what = f"the weights of the experts of '{pipe.name}'"
+            reason = "it never sees all texts at once"
+            raise cant_train(optimizer, what, reason, 'spacy_crf.LBFGS.v1, or set weights to "equal"')
 
     # ----------------------------------------------------------------------------------------------- layout
 

@@ -18,7 +18,7 @@ from typing import Optional
 import numpy as np
 from numpy.typing import NDArray
 from spacy.tokens import Doc
-from thinc.api import Model
+from thinc.api import Model, Optimizer
 
 from spacy_crf import checks
 from spacy_crf.errors import announcements, cant_train
@@ -62,17 +62,6 @@ class CodesDecoding(Decoding):
                 "decode = 'product' in the block of the model, which reads the same weights"
             )
 
-    def check_fit(self, pipe: CRFPipe) -> None:
-        """Check the loss of a component. RAISES (ValueError): CRF347 if it is no sum over bits."""
-        loss = pipe.loss
-        if type(loss) is not LogLikelihood or loss.cost or loss.label_weights:
-            raise cant_train(
-                loss,
-                what=f"the bits of '{pipe.name}'",
-                reason="chains of bits know no tags and no costs of tags",
-                fitting="LogLikelihood without cost and label_weights",
-            )
-
 
 _BITS = BitChains()
 
@@ -95,6 +84,14 @@ class CodesNode(ChainNode):
         self._code: Optional[Code] = None  # the code of the tags, once it is needed
         self._learned: list[str] = []  # the tags of the learned code
         self._product: Optional[tuple] = None  # see `_product_of`; threads may be reading it
+
+    def check_fit(self, model: Model, pipe: CRFPipe, optimizer: Optional[Optimizer]) -> None:
+        """RAISES (ValueError): CRF347 for a loss that is no sum over bits."""
+        loss = pipe.loss
+        if type(loss) is not LogLikelihood or loss.cost or loss.label_weights:
+            what = f"the bits of '{pipe.name}'"
+            reason = "chains of bits know no tags and no costs of tags"
+            raise cant_train(loss, what, reason, "LogLikelihood without cost and label_weights")
 
     def in_training(self, ruled: Optional[Structure] = None) -> BitChains:
         """RAISES (ValueError): CRF638 for rules and excluded spans."""

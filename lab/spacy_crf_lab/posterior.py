@@ -87,7 +87,7 @@ def draw_weights(pipes: Iterable[Any]) -> None:
     ``crf_prob_sd``. RAISES (ValueError): CRF644, CRF645 for components without variances."""
     for pipe in pipes:
         decoder = pipe.decoder if isinstance(getattr(pipe, "decoder", None), Draws) else Draws()
-        decoder.check(pipe)
+        decoder.searched(pipe.decoding)
         precision_of(pipe.model, pipe.name)
         pipe.cfg["confidence"] = True
         pipe.decoder = decoder

@@ -10,13 +10,14 @@ from typing import Any, Optional, Union
 import numpy as np
 from numpy.typing import NDArray
 from spacy.tokens import Doc
-from thinc.api import Model
+from thinc.api import Model, Optimizer
 
 from .. import checks
 from ..arrays import per_position, states_of
-from ..errors import Errors
+from ..errors import Errors, cant_train
 from ..inference.higher_order import HigherOrder as HigherOrderInference
 from ..inference.pruned_lattice import MOST, HigherOrderScores, Orders, indexed, key_of, tags_of_keys
+from ..losses.clamped import CLAMPED_LOSSES, ClampedLoss
 from .emissions import Emissions, check_emissions
 from .label_parts import NAMED, LabelParts, TagParts
 from .named_weights import Block, Feature
@@ -37,6 +38,13 @@ class HigherOrderNode(StructureNode):
     meaning = ("order",)
     structure = HigherOrderInference()
     walks = False
+
+    def check_fit(self, model: Model, pipe: Any, optimizer: Optional[Optimizer]) -> None:
+        """RAISES (ValueError): CRF347 for a loss that is defined for chains of order 1 only."""
+        if not isinstance(pipe.loss, ClampedLoss):
+            what = f"the chain of higher order of '{pipe.name}'"
+            reason = "it asks for the scores of single tokens"
+            raise cant_train(pipe.loss, what, reason, CLAMPED_LOSSES)
 
     def __init__(self, label_parts: LabelParts = None):
         super().__init__()

@@ -7,10 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 from spacy.tokens import Doc
 from spacy.vocab import Vocab
-from thinc.api import Model, Optimizer
+from thinc.api import Model, Optimizer, registry
 
-from ..errors import Errors
+from ..errors import Errors, cant_train
 from ..features.doc_batch import DocBatch
+from ..losses.clamped import LabelledLoss
 from ..schemes import NO_SEGMENTS, Segments
 from ..types import Bools, Floats, Ints
 
@@ -112,8 +113,15 @@ class Node:
     def begin(self, model: Model, initialization: Any, is_new: bool) -> None:
         """Choose the weights that training begins with, once features are counted; see `pipeline.initialization`."""
 
-    def check_optimizer(self, model: Model, optimizer: Optional[Optimizer], name: str) -> None:
-        """RAISES (ValueError): If an optimizer cannot train the model in the component of this name, though others can."""
+    def check_fit(self, model: Model, pipe: Any, optimizer: Optional[Optimizer]) -> None:
+        """Check whether the settings of a component fit its model, and whether an optimizer can train the model.
+
+        pipe (LearningPipe): The component, with its loss.
+        optimizer (Optional[Optimizer]): None before the optimizer is known.
+        RAISES (ValueError): If they do not fit; CRF347 for a loss that needs the state of each token if annotation names none.
+        """
+        if not self.names_states(model):
+            check_knows_states(pipe.name, pipe.loss)
 
     def nonnegative(self, model: Model) -> dict[str, Any]:
         """Masks of the parameters with weights that must not be negative."""
@@ -158,6 +166,16 @@ class Node:
     def check(self, model: Model, n_states: int) -> None:
         """Check loaded parameters and attributes, which kernels trust. RAISES (ValueError): CRF509."""
         raise NotImplementedError
+
+
+def check_knows_states(name: str, loss: LabelledLoss) -> None:
+    """RAISES (ValueError): CRF347 for a loss that needs the state of each token, which annotation does not name."""
+    if loss.names_states:
+        losses: Any = registry.losses  # a catalogue, which its annotation does not say
+        known = losses.get_all()
+        fitting = [key for key, each in sorted(known.items()) if key.startswith("spacy_crf.") and not each.names_states]
+        reason = "it asks for the state of each token, and annotation only names tags"
+        raise cant_train(loss, f"several states of one tag in '{name}'", reason, ", ".join(fitting))
 
 
 def gives(model: Any) -> Optional[type]:

@@ -4,21 +4,22 @@ The output of a model of one label is ``TextScores``: a chain of a single state 
 linear chains can train it.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 from spacy.tokens import Doc
-from thinc.api import Model
+from thinc.api import Model, Optimizer
 
 from .. import checks
+from ..errors import Errors
 from ..features.doc_batch import TEXT, TOKEN, DocBatch, UnitRows
 from ..inference.independent_labels import IndependentLabels, LabelSetScores
 from ..inference.linear_chain import TextScores, TextSoftmax
 from ..types import Bools, Floats, Ints
 from .emissions import Emissions, check_emissions
 from .linear_chain import ChainNode
-from .node import AnnotatedDocs, Batches
+from .node import AnnotatedDocs, Batches, Node
 from .sparse import SparseNode
 from .structure import SharedScores, build
 from .table import Table
@@ -55,13 +56,25 @@ def _log_odds(scores: Floats, labels: Ints) -> Floats:
     return scores[rows, labels] - np.logaddexp.reduce(others, axis=1)
 
 
-class OfTexts:
+class OfTexts(Node):
     """Mixin for the nodes of models whose sequences are texts."""
 
     labelled = "texts"
     several = False  # whether a text may have several labels
     unit: str  # that has scores, one of `features.doc_batch.UNITS`
     params: tuple[str, ...]
+
+    def check_fit(self, model: Model, pipe: Any, optimizer: Optional[Optimizer]) -> None:
+        """RAISES (ValueError): CRF480 for a model of one label in a component of several labels, and the other way round; CRF482
+        for a loss with costs, if labels do not exclude each other."""
+        super().check_fit(model, pipe, optimizer)
+        asked = pipe.cfg["multilabel"]
+        if self.several != asked:
+            what = "several labels" if self.several else "one label"
+            raise ValueError(Errors.CRF480.format(name=pipe.name, model=model.name, what=what, asked=asked))
+        if self.several and (pipe.loss.cost or pipe.loss.label_weights):
+            reason = "leave out its cost and label_weights: a label is present or absent. Thresholds weigh mistakes"
+            raise ValueError(Errors.CRF482.format(name=pipe.name, loss=type(pipe.loss).__name__, reason=reason))
 
     def possible(self, model: Model) -> SharedScores:
         return dict.fromkeys(self.params, np.True_)

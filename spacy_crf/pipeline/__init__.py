@@ -43,7 +43,7 @@ def _field_text(ent: Span) -> str:
 # component with confidence = true has found (which texts have too), and what decoders add
 CERTAINTIES: dict[str, float] = {}
 # Names of the extensions that a kind of decoder adds to `crf_prob`
-BY_DECODER: "dict[type[Decoder], list[str]]" = {}
+BY_DECODER: dict[type, list[str]] = {}
 # The label that these belong to; a dict of the attributes of a token that have it, or of the values in doc.cats
 OF_LABEL = "crf_prob_label"
 

@@ -32,19 +32,6 @@ class TextDecoding(Decoding):
     def bounds(self, docs: list[Doc]) -> NDArray[np.int64]:
         return self.starts(docs)  # a text is one sequence
 
-    def check_fit(self, pipe: Any) -> None:
-        """RAISES (ValueError): CRF480 for a model of one label in a component of several labels, and the other way round; CRF482
-        for a loss with costs, if labels do not exclude each other."""
-        super().check_fit(pipe)
-        several = self.model.attrs["node"].several
-        asked = pipe.cfg["multilabel"]
-        if several != asked:
-            what = "several labels" if several else "one label"
-            raise ValueError(Errors.CRF480.format(name=pipe.name, model=self.model.name, what=what, asked=asked))
-        if several and (pipe.loss.cost or pipe.loss.label_weights):
-            reason = "leave out its cost and label_weights: a label is present or absent. Thresholds weigh mistakes"
-            raise ValueError(Errors.CRF482.format(name=pipe.name, loss=type(pipe.loss).__name__, reason=reason))
-
     def supervise(
         self, gold: Supervision, examples: list[Example], starts: NDArray[np.int64], keys: Keys, report: GoldReport
     ) -> Supervision:

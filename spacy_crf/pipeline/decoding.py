@@ -269,13 +269,6 @@ class Decoding:
     def check_docs(self, docs: list[Doc]) -> None:
         """RAISES (ValueError): For Docs without annotation that the model needs."""
 
-    def check_fit(self, pipe: Any) -> None:
-        """RAISES (ValueError): If settings of a component require an ability that its model does not have."""
-        if not self.model.attrs["node"].names_states(self.model):
-            from .supervision import check_knows_states
-
-            check_knows_states(pipe.name, pipe.loss)
-
 
 class Rules(NamedTuple):
     """Rules compiled for the present labels."""

@@ -1,17 +1,14 @@
 """Components whose model gives ``HigherOrderScores``."""
 
-from typing import Any
-
 import numpy as np
 from thinc.api import Model
 
 from ..constraints.automaton import SpanTags
 from ..constraints.rule_set import RuleSet
 from ..constraints.settings import Constraints
-from ..errors import Errors, cant_train
+from ..errors import Errors
 from ..inference.higher_order import HigherOrder
 from ..inference.pruned_lattice import HigherOrderScores, Orders
-from ..losses.clamped import CLAMPED_LOSSES, ClampedLoss
 from ..types import Floats
 from .annotation.entities import Annotation
 from .decoding import Decoding
@@ -26,13 +23,6 @@ class HigherOrderDecoding(Decoding):
     def __init__(self, model: Model, annotation: Annotation):
         super().__init__(model, annotation)
         model.attrs["node"].name_tags(annotation.tags())
-
-    def check_fit(self, pipe: Any) -> None:
-        """Check the loss of a component. RAISES (ValueError): CRF347 if it is defined for chains of order 1 only."""
-        if not isinstance(pipe.loss, ClampedLoss):
-            what = f"the chain of higher order of '{pipe.name}'"
-            reason = "it asks for the scores of single tokens"
-            raise cant_train(pipe.loss, what, reason, CLAMPED_LOSSES)
 
     def compile_rules(self, constraints: Constraints) -> RuleSet:
         """Compile the rules for the present labels, without a search in a lattice, which searches chains of order 1 only.

@@ -73,7 +73,7 @@ class LearningPipe(TrainablePipe):
     settings: Further settings that are saved.
     """
 
-    labelled: Optional[str] = None  # the kind of labelled things, see `Decoding`; None without labels
+    labelled: Any = None  # the kind of labelled things, see `Decoding`; None without labels
     first_stage: Any = None  # labels Docs for templates that read stage:NAME
     kernels_of: Optional[str] = None  # see `expect_kernels`; by default those of the model's structure
     learned_texts: Any = (
@@ -126,9 +126,8 @@ class LearningPipe(TrainablePipe):
         self.cfg: dict[str, Any] = {"labels": [], "left_out": [], "max_words": max_words, **settings}
         self.told: set[str] = set()  # warnings of the kind that is given once, after they were given
         self._labels_changed()
-        self.decoding.check_fit(self)
+        self.check_optimizer(optimizer if isinstance(optimizer, CRFOptimizer) else None)
         if isinstance(optimizer, CRFOptimizer):
-            self.check_optimizer(optimizer)
             if self.is_pool and (optimizer.wants_sequences or not optimizer.wants_whole_corpus):
                 raise ValueError(Errors.CRF965.format(name=name, optimizer=type(optimizer).__name__))
             # `spacy train` evaluates with the averages of [training.optimizer] only
@@ -342,13 +341,13 @@ class LearningPipe(TrainablePipe):
         return Training(self)
 
     def check_optimizer(self, optimizer: Optional[Optimizer]) -> None:
-        """Check whether an optimizer can train the component.
+        """Check whether the component's settings fit its model, and whether an optimizer (None before it is known) can train it.
 
-        RAISES (ValueError): If it cannot: see `Node.check_optimizer`, and for ours `CRFOptimizer.check_fit`.
+        RAISES (ValueError): If not: see `Node.check_fit`, and for ours `CRFOptimizer.check_fit`.
         """
         for part in self.model.walk():
             if "node" in part.attrs:
-                part.attrs["node"].check_optimizer(part, optimizer, self.name)
+                part.attrs["node"].check_fit(part, self, optimizer)
         if isinstance(optimizer, CRFOptimizer):
             optimizer.check_fit(self)
 

@@ -133,7 +133,7 @@ class CRFPipe(LearningPipe):
     For the other settings see `spacy_crf.pipeline.factories`, and `LearningPipe`.
     """
 
-    labelled: Optional[str] = "tokens"
+    labelled = "tokens"
     least_setting = "min_prob"  # the setting that has the least probability of spans
     _compiled: Optional[Rules] = None
 

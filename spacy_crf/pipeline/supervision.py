@@ -8,16 +8,14 @@ from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
-from spacy import registry
 from spacy.attrs import ORTH
 from spacy.tokens import Doc, Span, SpanGroup
 from spacy.training import Example
 
 from .. import checks
-from ..errors import Errors, cant_train
+from ..errors import Errors
 from ..features.doc_batch import read_attributes
 from ..inference.linear_chain import LinearChain
-from ..losses.clamped import LabelledLoss
 from ..schemes import Segments
 from ..types import ChainScores, Clamp, Floats
 from .annotation.entities import Annotation, GoldReport, Keys, Supervision, same_words
@@ -252,13 +250,3 @@ def fingerprint(annotation: Annotation, examples: list[Example], keys: Keys, att
         scores = list(groups[keys.soft].attrs.items()) if keys.soft in groups else []
         check = zlib.crc32(repr((spans, scores)).encode("utf8"), check)
     return check
-
-
-def check_knows_states(name: str, loss: LabelledLoss) -> None:
-    """RAISES (ValueError): CRF347 for a loss that needs the state of each token, which annotation does not name."""
-    if loss.names_states:
-        losses: Any = registry.losses  # a catalogue, which its annotation does not say
-        known = losses.get_all()
-        fitting = [key for key, each in sorted(known.items()) if key.startswith("spacy_crf.") and not each.names_states]
-        reason = "it asks for the state of each token, and annotation only names tags"
-        raise cant_train(loss, f"several states of one tag in '{name}'", reason, ", ".join(fitting))

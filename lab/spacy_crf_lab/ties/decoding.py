@@ -113,33 +113,6 @@ class TiedDecoding(Decoding):
         """The inference by which the component predicts."""
         return self.structure.inference
 
-    def check_fit(self, pipe: CRFPipe) -> None:
-        """RAISES (ValueError): CRF361 for a loss that the inference can't train, CRF353 for groups, CRF362 for rules."""
-        inference = self.model.attrs["node"].in_training().inference
-        # The result that the loss needs from the inference; None for other losses
-        asked = next(
-            (question for kind in type(pipe.loss).__mro__ for question, losses in _LOSSES.items() if kind in losses),
-            None,
-        )
-        answers = [_NOTHING, *sorted(inference.answers)]
-        if asked not in answers:
-            losses = [loss.__name__ for question in answers for loss in _LOSSES.get(question, ())]
-            message = Errors.CRF361.format(
-                name=pipe.name,
-                loss=type(pipe.loss).__name__,
-                inference=inference.name,
-                losses=", ".join(f"spacy_crf_lab.{name}.v1" for name in losses),
-                inferences=", ".join(that_answer(asked)) or "none",
-            )
-            raise ValueError(message)
-        if getattr(pipe.loss, "block", 1) > 1:
-            raise no_chain(pipe.loss, f"the ties of '{pipe.name}'")
-        templates = self.model.get_ref("cliques").attrs["templates"].values()
-        if asked == _NOTHING and any(template.edges == "group" for template in templates):
-            raise ValueError(Errors.CRF353.format(name=pipe.name, loss=type(pipe.loss).__name__))
-        if pipe.rules_train:
-            raise ValueError(Errors.CRF362.format(name=pipe.name))
-
     @property
     def batches(self) -> "type[TiedBatch]":
         """The class of batches that answer for Docs with ties."""
@@ -351,6 +324,33 @@ class TiedDistribution:
                     fitting=", ".join(that_answer(question)) or "nothing",
                 )
             )
+
+
+def check_loss(model: Model, pipe: CRFPipe) -> None:
+    """Check whether the inference of a model with ties answers what the loss of a component asks. RAISES (ValueError): CRF347,
+    CRF353, CRF361, and CRF362 for rules in training."""
+    kinds = type(pipe.loss).__mro__
+    inference = model.attrs["node"].in_training().inference
+    # The result that the loss needs from the inference; None for other losses
+    asked = next((question for kind in kinds for question, losses in _LOSSES.items() if kind in losses), None)
+    answers = [_NOTHING, *sorted(inference.answers)]
+    if asked not in answers:
+        losses = [loss.__name__ for question in answers for loss in _LOSSES.get(question, ())]
+        message = Errors.CRF361.format(
+            name=pipe.name,
+            loss=type(pipe.loss).__name__,
+            inference=inference.name,
+            losses=", ".join(f"spacy_crf_lab.{name}.v1" for name in losses),
+            inferences=", ".join(that_answer(asked)) or "none",
+        )
+        raise ValueError(message)
+    if getattr(pipe.loss, "block", 1) > 1:
+        raise no_chain(pipe.loss, f"the ties of '{pipe.name}'")
+    templates = model.get_ref("cliques").attrs["templates"].values()
+    if asked == _NOTHING and any(template.edges == "group" for template in templates):
+        raise ValueError(Errors.CRF353.format(name=pipe.name, loss=type(pipe.loss).__name__))
+    if pipe.rules_train:
+        raise ValueError(Errors.CRF362.format(name=pipe.name))
 
 
 def bounds(pipe: CRFPipe, doc: Doc, *, keep_annotation: bool = False) -> tuple[float, float]:

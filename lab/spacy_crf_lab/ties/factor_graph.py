@@ -22,7 +22,7 @@ from spacy_crf.optimizers.objective import CRFOptimizer
 
 from ..errors import Errors
 from .belief_propagation import BeliefPropagation
-from .decoding import METHODS, TiedDecoding
+from .decoding import METHODS, TiedDecoding, check_loss
 from .features import NAME, share
 from .layer import TiesLayer, check_templates
 from .method import Inference
@@ -150,15 +150,13 @@ class FactorGraphNode(ChainNode):
         tables[ties.attrs["node"].associative(ties)] = np.eye(shape[1], dtype=bool)
         return {**of_chain, "tables": tables}
 
-    def check_optimizer(self, model: Model, optimizer: Optional[Optimizer], name: str) -> None:
-        """RAISES (ValueError): CRF347 for associative ties and an optimizer without bounds."""
+    def check_fit(self, model: Model, pipe: Any, optimizer: Optional[Optimizer]) -> None:
+        """RAISES (ValueError): As `check_loss`; CRF347 for an optimizer without bounds of weights, if ties are associative."""
+        check_loss(model, pipe)
         if isinstance(optimizer, CRFOptimizer) and not isinstance(optimizer, LBFGS) and _has_bounds(model):
-            raise cant_train(
-                optimizer,
-                what=f"the associative ties of '{name}'",
-                reason="their weights must not be negative",
-                fitting="LBFGS or Adam.v1",
-            )
+            what = f"the associative ties of '{pipe.name}'"
+            reason = "their weights must not be negative"
+            raise cant_train(optimizer, what, reason, "LBFGS or Adam.v1")
 
     def nonnegative(self, model: Model) -> SharedScores:
         """Masks of the weights that must not be negative: those of associative ties."""
