@@ -197,7 +197,7 @@ class Errors:
     CRF833 = '{path} has no texts. Give one text per line, or JSONL with "text".'
     CRF402 = """Component '{name}' was not trained: it has labels, but no weights. Call nlp.initialize() with examples,
         run `spacy train`, or load a trained component from disk."""
-    CRF403 = """Component '{name}': the training data has no labels. Annotate some texts, or list labels in
+    CRF403 = """Component '{name}': the training data has no labels in {where}. Annotate some texts, or list labels in
         [initialize.components.{name}] labels = [...]."""
     CRF404 = """Component '{name}': no text of the training data has labelled spans in doc.spans['{key}']. Keys that the
         texts have: {known}. Set spans_key to one of them, or annotate some texts."""

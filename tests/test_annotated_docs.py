@@ -420,7 +420,7 @@ def test_extensions_are_there_from_the_import_on():
         from spacy.vocab import Vocab
 
         doc = Doc(Vocab(), ["a"])
-        print(doc[:1]._.crf_prob, doc._.crf_hidden, doc._.crf_weight, "numba" in __import__("sys").modules)"""
+        print(doc[:1]._.crf_prob, doc._.crf_evidence, doc._.crf_weight, "numba" in __import__("sys").modules)"""
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.split() == ["None", "None", "1.0", "False"]
 

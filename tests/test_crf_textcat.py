@@ -160,7 +160,7 @@ def test_explain_tells_each_doc(kind, tmp_path):
     texts = ["book a table . play some jazz", "", "rain"]
     docs = [*nlp.pipe(texts)]
     for doc in docs:
-        told = doc._.crf_hidden
+        told = doc._.crf_evidence
         units = [(token.i, token.i + 1) for token in doc]
         assert told["label"] == label(doc) and [*map(tuple, told["units"].tolist())] == units
         found = nlp.get_pipe("crf_textcat").evidence(doc)
@@ -171,9 +171,9 @@ def test_explain_tells_each_doc(kind, tmp_path):
     saved = DocBin().from_disk(tmp_path / "docs.spacy").get_docs(nlp.vocab)
     for again in (saved, nlp.pipe(texts, n_process=2)):
         for one, other in zip(again, docs):
-            for name, value in other._.crf_hidden.items():
-                np.testing.assert_array_equal(one._.crf_hidden[name], value)
-    assert "doc._.crf_hidden" in nlp.analyze_pipes()["summary"]["crf_textcat"]["assigns"]
+            for name, value in other._.crf_evidence.items():
+                np.testing.assert_array_equal(one._.crf_evidence[name], value)
+    assert "doc._.crf_evidence" in nlp.analyze_pipes()["summary"]["crf_textcat"]["assigns"]
 
 
 def test_a_text_knows_the_probability_of_its_label(tmp_path):
@@ -205,7 +205,7 @@ def test_the_probability_of_a_text_goes_with_its_label():
 def test_an_explanation_may_be_asked_for_later():
     nlp = trained("bag")
     nlp.get_pipe("crf_textcat").cfg["explain"] = True
-    assert nlp("play some jazz")._.crf_hidden["label"] == "PLAY"
+    assert nlp("play some jazz")._.crf_evidence["label"] == "PLAY"
 
 
 def test_texts_without_tokens_have_no_reasons_in_vectors():

@@ -268,7 +268,7 @@ def said(docs):
 
 
 def _reasons(doc):
-    told = doc._.crf_hidden
+    told = doc._.crf_evidence
     return told and (told["label"], told["units"].tolist(), np.round(told["evidence"], 4).tolist())
 
 

@@ -65,9 +65,6 @@ class Errors(errors.Errors):
         are possible. Make fewer numbers similar, or give smaller groups of texts."""
     CRF652 = """The {n} numbers of the training data, from {least} to {most}, do not differ, so there is nothing to learn. Give
         numbers that do, by at least 1e-100."""
-    CRF653 = (
-        "Component '{name}': no text of the training data has a number in {what}. Set it, and keep it in .spacy files."
-    )
     CRF481 = """LabelGraph: exact sums over {labels} labels with {edges} pairs need tables of more than {most} numbers. Lower
         max_degree or raise l1 of spacy_crf_lab.LearnedGraph.v1, take spacy_crf_lab.LabelTree.v1, or set inference, such as
         spacy_crf_lab.BeliefPropagation.v1."""

@@ -33,7 +33,7 @@ from spacy_crf.models.named_weights import Block, Feature
 from spacy_crf.models.node import AnnotatedDocs, Batches, Node, check_equal
 from spacy_crf.models.structure import SharedScores, StructureNode, build
 from spacy_crf.models.texts import OfTexts, check_text_emissions
-from spacy_crf.pipeline.annotation.entities import GoldReport, Keys, Starts, Supervision
+from spacy_crf.pipeline.annotation.entities import Annotation, GoldReport, Keys, Starts, Supervision
 from spacy_crf.pipeline.prediction import CRFPipe
 from spacy_crf.types import Clamp, Floats, Ints
 
@@ -229,11 +229,10 @@ def _find(model: Model, docs: list[Doc], is_train: bool) -> tuple[Similar, Calla
 class NumberDecoding(SentenceDecoding):
     """Decoding of numbers. Clamps are float64[N], in the model's measure; NaN is a number that is not known."""
 
-    @property
-    def token_attributes(self) -> tuple[str, ...]:
-        """Attributes of tokens that other components set: sentences, and lemmas if these make numbers similar."""
-        lemmas = ("lemma",) if "same_lemma" in self.model.get_ref("similar").attrs["similar"] else ()
-        return (*lemmas, *super().token_attributes)
+    def __init__(self, model: Model, annotation: Annotation):
+        super().__init__(model, annotation)
+        if "same_lemma" in model.get_ref("similar").attrs["similar"]:
+            self.token_attributes = ("lemma", *self.token_attributes)
 
     def measured(self, values: Floats) -> Floats:
         """Numbers in the model's measure, which is not known before a model has met numbers."""

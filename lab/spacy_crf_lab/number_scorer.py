@@ -16,7 +16,6 @@ from spacy_crf.pipeline.annotation.entities import Annotation, GoldReport, Start
 from spacy_crf.pipeline.pipe import LearningPipe, check_doc, only_docs
 from spacy_crf.types import Floats
 
-from .errors import Errors
 from .gaussian_chain import GaussianNode, Gaussians, NumberDecoding
 from .numbers import HOLDERS, numbers_of, parts_of, register
 
@@ -38,10 +37,6 @@ class NumberAnnotation(Annotation):
         """The name of the extension, if the Doc has any number."""
         is_annotated = self.unit != "sent" or doc.has_annotation("SENT_START")
         return {self.attribute} if is_annotated and not np.isnan(self.numbers([doc])).all() else set()
-
-    def no_labels(self, name: str, docs: Iterable[Doc]) -> str:
-        """The message for a corpus without numbers."""
-        return Errors.CRF653.format(name=name, what=f"{self.unit}._.{self.attribute}")
 
     def gold(self, examples: list[Example], starts: Starts, report: GoldReport) -> Supervision:
         """The numbers of the references, for parts of the predicted Docs with the same characters."""

@@ -1,20 +1,20 @@
 """Decoding of texts whose sentences may have scores, by ``unit = "sent"``."""
 
-from collections.abc import Sequence
-
 from spacy.tokens import Doc
+from thinc.api import Model
 
 from spacy_crf.features.doc_batch import SENT
+from spacy_crf.pipeline.annotation.entities import Annotation
 from spacy_crf.pipeline.crf_textcat import TextDecoding
 
 from .errors import Errors
 
 
 class SentenceDecoding(TextDecoding):
-    @property
-    def token_attributes(self) -> Sequence[str]:
-        """Attributes of tokens that other components set: the starts of sentences, if these have scores."""
-        return ("sent_start",) if self.model.attrs["node"].unit == SENT else ()
+    def __init__(self, model: Model, annotation: Annotation):
+        super().__init__(model, annotation)
+        if model.attrs["node"].unit == SENT:
+            self.token_attributes = ("sent_start",)
 
     def check_docs(self, docs: list[Doc]) -> None:
         """RAISES (ValueError): CRF470 for a Doc without sentences if sentences have scores."""

@@ -94,7 +94,7 @@ def test_seeds_and_restarts(caplog):
 def test_explain_tells_each_doc(kind):
     nlp = trained(kind, explain=True)
     for doc in nlp.pipe(["book a table . play some jazz", "", "rain"]):
-        told = doc._.crf_hidden
+        told = doc._.crf_evidence
         units = [(sent.start, sent.end) for sent in doc.sents] if kind == "sentences" else [(t.i, t.i + 1) for t in doc]
         assert told["label"] == label(doc) and [*map(tuple, told["units"].tolist())] == units
         found = nlp.get_pipe("crf_textcat").evidence(doc)

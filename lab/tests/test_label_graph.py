@@ -387,7 +387,7 @@ def test_evidence_and_explanations():
     for span, evidence in pipe.evidence(doc, "WAR"):
         rest = nlp(" ".join(token.text for token in doc if token.i != span.start)).cats["WAR"]
         assert evidence == pytest.approx(odds - math.log(rest / (1 - rest)), abs=1e-5)
-    assert doc._.crf_hidden["label"] == max(doc.cats, key=doc.cats.get)
+    assert doc._.crf_evidence["label"] == max(doc.cats, key=doc.cats.get)
     for kind in ("contrast", "log_odds", "words"):
         why = pipe.explain(doc, "WAR", kind=kind)
         assert why.totals["log-odds"] == pytest.approx(odds, abs=1e-6)

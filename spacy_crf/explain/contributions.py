@@ -231,7 +231,7 @@ def _shared_rows(comparison: Comparison, uses: tuple[Any, Any]) -> Iterator[Row]
 
 def contrast_of_labels(comparison: Any) -> Explanation:
     """Explain the label of a text: the rows are weights times the uses by the label minus the uses by the most probable other
-    label. If labels have hidden states, uses are expected ones, and the entropies of the states are the base:
+    label. If several paths h spell a label y, uses are expected ones, and the entropies of the paths are the base:
 
         score(y) = E[score(y, h) | y] + H(h | y)
     """

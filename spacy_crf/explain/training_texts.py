@@ -71,7 +71,7 @@ def texts(
     if pipe.model.attrs["node"].no_shares_of_texts is not None:
         raise refuse(pipe.model.attrs["node"].no_shares_of_texts)
     if comparison.is_of_texts and "path" not in pipe.decoding.structure.answers:
-        raise refuse("its hidden states are not known, so that scores are not sums of weights")
+        raise refuse("several paths spell a label, so that scores are not sums of weights")
     if not pipe.is_linear or not all(isinstance(layer.attrs["node"], SparseNode) for layer in pipe.model.layers):
         raise refuse("it has scores other than those of sparse features, whose weights are sums over texts")
     if corpus is None:

@@ -42,8 +42,8 @@ class WeightRow(NamedTuple):
 
     feature (str): The feature with its values; "transition", "first", "last" or "length=N" for parameters that all tokens share.
     template (str), offset (Optional[int]): Template and offset of the feature, see `explanation.Row`.
-    tags (Tuple[str, ...]): The tag that the weight belongs to, the two tags of a transition, or the tags of an n-gram; for hidden
-        states below a label also the label.
+    tags (Tuple[str, ...]): The tag that the weight belongs to, the two tags of a transition, or the tags of an n-gram; for states
+        that belong to a label also the label.
     weight (float): The learned weight.
     count (Optional[int]): Number of times that training saw the feature; None if the model did not store it.
     """

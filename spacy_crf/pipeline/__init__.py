@@ -119,7 +119,7 @@ def set_text_certainty(doc: Doc, value: Optional[float], cats: Optional[dict[str
 
 for owner, name, default in (
     (Doc, "crf_weight", 1.0),  # how much a Doc counts in training
-    (Doc, "crf_hidden", None),  # what speaks for the label of a text
+    (Doc, "crf_evidence", None),  # what speaks for the label of a text
     (Doc, "crf_source", None),  # where a text comes from: its "place" in a file, and its "id"
     (Token, "crf_word", None),  # the word that another program finds in this token
 ):

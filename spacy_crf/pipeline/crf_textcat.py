@@ -40,7 +40,7 @@ class TextDecoding(Decoding):
 
 class TextPrediction(NamedTuple):
     probabilities: Floats  # [D, Y] rows sum to 1, unless texts may have several labels
-    hidden: Optional[list[dict[str, Any]]] = None  # evidence of each text if `explain` is set
+    evidence: Optional[list[dict[str, Any]]] = None  # evidence of each text if `explain` is set
     confidence: Optional[Floats] = None  # [D] probability of what was decided if `confidence` is set
 
 
@@ -52,7 +52,7 @@ class CRFTextClassifier(LearningPipe):
         table by label ("*" for all others); None for 0.5. For one label the scorer ignores it, as in spaCy's `textcat`.
     exclusive_classes (Optional[bool]): As in spaCy's `textcat`: the opposite of `multilabel`.
     confidence (bool): Whether ``doc._.crf_prob`` gets the probability of the label, or of the set of labels.
-    explain (bool): Whether ``doc._.crf_hidden`` gets the evidence of each part of a Doc for its label.
+    explain (bool): Whether ``doc._.crf_evidence`` gets the evidence of each part of a Doc for its label.
     """
 
     labelled = "texts"
@@ -111,7 +111,7 @@ class CRFTextClassifier(LearningPipe):
         checks.expect(is_possible, self.owner, "positive_label", positive, must)
 
     def assigns(self) -> list[str]:
-        written = {"confidence": "doc._.crf_prob", "explain": "doc._.crf_hidden"}
+        written = {"confidence": "doc._.crf_prob", "explain": "doc._.crf_evidence"}
         return [*super().assigns(), *(name for setting, name in written.items() if self.cfg[setting])]
 
     def predict(self, docs: Iterable[Doc]) -> TextPrediction:
@@ -132,8 +132,8 @@ class CRFTextClassifier(LearningPipe):
             decided = probabilities >= self._thresholds()
             clamp = np.concatenate([decided, ~decided], axis=1)
             confidence = np.exp(structure.log_partition(scores, clamp=clamp) - structure.log_partition(scores))
-        hidden = self._hidden(docs, probabilities) if self.cfg["explain"] else None
-        return TextPrediction(probabilities, hidden, confidence)
+        evidence = self._evidence(docs, probabilities) if self.cfg["explain"] else None
+        return TextPrediction(probabilities, evidence, confidence)
 
     def set_annotations(self, docs: Iterable[Doc], prediction: TextPrediction) -> None:
         """Write the probabilities to ``doc.cats``; values of other labels stay."""
@@ -145,11 +145,11 @@ class CRFTextClassifier(LearningPipe):
             for doc, probability in zip(docs, prediction.confidence.tolist()):
                 cats = {label: doc.cats[label] for label in labels}
                 set_text_certainty(doc, probability, cats)
-        if prediction.hidden is not None:
-            for doc, hidden in zip(docs, prediction.hidden):
-                doc._.crf_hidden = hidden
+        if prediction.evidence is not None:
+            for doc, evidence in zip(docs, prediction.evidence):
+                doc._.crf_evidence = evidence
 
-    def _hidden(self, docs: DocBatch, probabilities: Floats) -> list[dict[str, Any]]:
+    def _evidence(self, docs: DocBatch, probabilities: Floats) -> list[dict[str, Any]]:
         """Evidence for the most probable label of each text, in a form that a DocBin can store: the units (int64[U, 2], first
         token and the token behind the last), and what is known of them, such as their contributions to the log-odds (float64[U]).
         """

@@ -349,7 +349,7 @@ def make_crf_textcat(nlp: Language, name: str, **settings: Any) -> "LearningPipe
     exclusive_classes (Optional[bool]): As in spaCy's `textcat`: the opposite of `multilabel`, or None.
     confidence (bool): Whether `doc._.crf_prob` gets the probability of the text's label, the largest of those in `doc.cats`; with
         several labels that of the set of those that reach the threshold.
-    explain (bool): Whether `doc._.crf_hidden` gets the evidence of each part of a Doc for its label. Takes twice as long.
+    explain (bool): Whether `doc._.crf_evidence` gets the evidence of each part of a Doc for its label. Takes twice as long.
     max_words (int): Different words whose features the component caches, as in `crf_tagger`.
     optimizer (Optional[Optimizer]): The component's own optimizer, as in `crf_tagger`.
     scorer (Optional[Callable]): The scoring method. Defaults to `Scorer.score_cats` for the attribute "cats", with `multilabel`

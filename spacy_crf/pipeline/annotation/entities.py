@@ -298,7 +298,7 @@ class Annotation:
 
     def no_labels(self, name: str, docs: Iterable[Doc]) -> str:
         """The message that training data (reference Docs) has no labels for the component of this name."""
-        return Errors.CRF403.format(name=name)
+        return Errors.CRF403.format(name=name, where=self.assigns[0])
 
     def mentions_in(self, doc: Doc) -> list[Mention]:
         """The labelled spans or tokens of a Doc."""
