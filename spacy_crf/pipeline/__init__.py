@@ -2,12 +2,9 @@
 extensions that another has written."""
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
+from typing import Any, NamedTuple, Optional, Union
 
 from spacy.tokens import Doc, Span, Token
-
-if TYPE_CHECKING:
-    from .decoding import Decoder
 
 
 class Field(NamedTuple):
@@ -91,11 +88,11 @@ def set_certainty(name: str, found: Union[Span, Token], value: Optional[float]) 
     known[("._.", name, *place)] = value
 
 
-def add_certainty(name: str, certain: float, decoder: "Optional[type[Decoder]]" = None) -> None:
+def add_certainty(name: str, certain: float, decoder: Optional[type] = None) -> None:
     """Register an extension of spans and tokens whose value belongs to a label that a component has found.
 
     certain (float): The value of annotation that is certain.
-    decoder (Optional[type[Decoder]]): The kind of decoder whose distributions give spans this value.
+    decoder (Optional[type]): The kind of decoder whose distributions give spans this value.
     """
     CERTAINTIES[name] = certain
     if decoder is not None:
@@ -105,7 +102,7 @@ def add_certainty(name: str, certain: float, decoder: "Optional[type[Decoder]]" 
             owner.set_extension(name, getter=partial(certainty, name), setter=partial(set_certainty, name))
 
 
-def certainties_of(decoder: "Optional[Decoder]") -> list[str]:
+def certainties_of(decoder: object) -> list[str]:
     """The extensions that spans have which a component with this decoder finds."""
     return ["crf_prob", *BY_DECODER.get(type(decoder), [])]
 
