@@ -10,36 +10,50 @@ from functools import lru_cache
 from typing import Any, NamedTuple, NoReturn, Optional, TypeVar, Union
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from .errors import Errors
-from .types import Bools, Floats, Ints, SegmentClamp, SetClamp, SpanList, StateGraph
+from .types import (
+    AnyClamp,
+    Bools,
+    Clamp,
+    Floats,
+    Ints,
+    PathScores,
+    ScoreArrays,
+    SegmentClamp,
+    SetClamp,
+    SpanList,
+    StateGraph,
+    Tokens,
+)
 from .types import ranges as ranges
 
-Scores = TypeVar("Scores", bound=Any)  # a named tuple of arrays, with `AXES`
-Tokens = Union[slice, Ints]  # some tokens, in their order
+Arrays = TypeVar("Arrays", bound=ScoreArrays)
+Scores = TypeVar("Scores", bound=PathScores)
+Result = TypeVar("Result")
 OF_SEQUENCES = ("token", "span")
 
 
-def axes(scores: Scores, name: str) -> tuple[str, ...]:
+def axes(scores: ScoreArrays, name: str) -> tuple[str, ...]:
     """The names of the axes of an array; an axis with a question mark may be missing."""
-    names = type(scores).AXES[name]
+    names = scores.AXES[name]
     if not names[0].endswith("?"):
         return names
     return ("token", *names[1:]) if np.ndim(getattr(scores, name)) == len(names) else names[1:]
 
 
-def named(scores: Scores) -> dict[str, Any]:
+def named(scores: ScoreArrays) -> dict[str, Floats]:
     """The arrays by name, without the places of sequences and spans."""
-    return {name: getattr(scores, name) for name in type(scores).AXES}
+    return {name: getattr(scores, name) for name in scores.AXES}
 
 
-def is_shared(scores: Scores, name: str) -> bool:
+def is_shared(scores: ScoreArrays, name: str) -> bool:
     """Whether all sequences share an array, which then has no rows by token or span."""
     return axes(scores, name)[0] not in OF_SEQUENCES
 
 
-def per_position(scores: Scores) -> bool:
+def per_position(scores: PathScores) -> bool:
     """Whether transitions depend on the token."""
     return np.ndim(scores.transitions) == 3
 
@@ -54,7 +68,7 @@ class LatestResults:
         self._most = most
         self.clear()
 
-    def of(self, make: Callable, *given: NDArray) -> Any:
+    def of(self, make: Callable[..., Result], *given: NDArray) -> Result:
         """Result of `make` for these arrays: one of the latest results, or a new one if the arrays are others."""
         asked = tuple([array.tobytes() for array in given])
         for known, made in self._latest:
@@ -72,17 +86,17 @@ class LatestResults:
 # --------------------------------------------------------------------------------------------------------------- checks
 
 
-def contiguous(array, dtype) -> NDArray:
+def contiguous(array: ArrayLike, dtype: DTypeLike) -> NDArray:
     """An array for kernels: contiguous, and writable (a read-only array has another type in numba)."""
     array = np.ascontiguousarray(array, dtype=dtype)
     return array if array.flags.writeable else array.copy()
 
 
-def conform(scores: Scores) -> Scores:
+def conform(scores: Arrays) -> Arrays:
     """Scores with contiguous arrays of float64 and with starts. Values are not checked. RAISES (ValueError): CRF011 for arrays
     that do not agree in their axes.
     """
-    kind = type(scores)
+    kind: Any = type(scores)
     arrays = [contiguous(array, np.float64) for array in scores[: len(kind.AXES)]]
     _check_shapes(kind, tuple([array.shape for array in arrays]))
     starts = contiguous([0, len(arrays[0])] if scores.starts is None else scores.starts, np.int64)
@@ -90,7 +104,7 @@ def conform(scores: Scores) -> Scores:
 
 
 @lru_cache(maxsize=1024)  # checking the shapes of a sentence took as long as decoding it
-def _check_shapes(kind: type, shapes: tuple[tuple[int, ...], ...]) -> None:
+def _check_shapes(kind: Any, shapes: tuple[tuple[int, ...], ...]) -> None:
     sizes: dict[str, int] = {}
     for (name, axes), shape in zip(kind.AXES.items(), shapes):
         if axes[0].endswith("?"):
@@ -105,7 +119,7 @@ def _check_shapes(kind: type, shapes: tuple[tuple[int, ...], ...]) -> None:
             raise ValueError(Errors.CRF011.format(what=name, shape=shape, expected=meaning))
 
 
-def refuse(scores: Scores) -> NoReturn:
+def refuse(scores: ScoreArrays) -> NoReturn:
     """Raise CRF010 for the score that is not possible, or CRF012 for the starts."""
     for name, array in named(scores).items():
         if not array.max(initial=-np.inf) < np.inf:
@@ -121,7 +135,13 @@ def refuse(scores: Scores) -> NoReturn:
 
 
 def of_file(
-    what: str, array: Any, dtype: Any, shape: tuple[Optional[int], ...], *, finite: bool = True, copied: bool = True
+    what: str,
+    array: Any,
+    dtype: DTypeLike,
+    shape: tuple[Optional[int], ...],
+    *,
+    finite: bool = True,
+    copied: bool = True,
 ) -> NDArray:
     """An array that was read from a file, for kernels, which trust types and shapes.
 
@@ -151,12 +171,12 @@ def expect_below(what: str, numbers: NDArray, size: int, *, least: int = 0) -> N
         raise ValueError(f"{what} are not all among {least} to {size - 1}")
 
 
-def check_shape(what: str, array, shape: tuple[int, ...], meaning: str) -> None:
+def check_shape(what: str, array: ArrayLike, shape: tuple[int, ...], meaning: str) -> None:
     if np.shape(array) != shape:
         raise ValueError(Errors.CRF011.format(what=what, shape=np.shape(array), expected=f"{shape} ({meaning})"))
 
 
-def check_clamp(clamp: Any, n_tokens: int, n_states: int) -> Any:
+def check_clamp(clamp: Union[Clamp, SegmentClamp], n_tokens: int, n_states: int) -> Union[Clamp, SegmentClamp]:
     """A clamp for kernels. RAISES (ValueError): CRF011 for a wrong shape."""
     if not isinstance(clamp, SegmentClamp):
         check_shape("clamp", clamp, (n_tokens, n_states), "one bool per token and state")
@@ -170,54 +190,56 @@ def check_clamp(clamp: Any, n_tokens: int, n_states: int) -> Any:
 # ------------------------------------------------------------------------------------------------------ parts and sums
 
 
-def cut(scores: Scores, tokens: Tokens, starts: Ints) -> Scores:
+def cut(scores: Arrays, tokens: Tokens, starts: Ints) -> Arrays:
     """The scores of some tokens, with what they list of these, such as spans.
 
     starts (int64[b + 1]): Where sequences start among these tokens, which may lack some tokens of their former sequences.
     """
     rows = _rows(scores, tokens)
-    by_row = [name for name in type(scores).AXES if not is_shared(scores, name)]
-    parts: dict[str, Any] = {name: getattr(scores, name)[rows[axes(scores, name)[0]]] for name in by_row}
+    by_row = [name for name in scores.AXES if not is_shared(scores, name)]
+    parts: dict[str, Floats] = {name: getattr(scores, name)[rows[axes(scores, name)[0]]] for name in by_row}
     return scores._replace(**parts, **_cut_lists(scores, tokens), starts=starts)
 
 
-def _cut_lists(scores: Scores, tokens: Tokens) -> dict[str, Any]:
+def _cut_lists(scores: ScoreArrays, tokens: Tokens) -> dict[str, SpanList]:
     """What the scores list of some tokens, such as spans, as keyword arguments of `_replace`."""
-    lists = zip(scores._fields[len(type(scores).AXES) :], scores[len(type(scores).AXES) :])
+    lists = zip(scores._fields[len(scores.AXES) :], scores[len(scores.AXES) :])
     n_tokens = len(scores[0])
     return {name: listed.among(tokens, n_tokens) for name, listed in lists if hasattr(listed, "among")}
 
 
-def cut_document(scores: Scores, clamp: Any, tokens: slice) -> tuple[Scores, Any]:
+def cut_document(scores: Arrays, clamp: Optional[AnyClamp], tokens: slice) -> tuple[Arrays, Any]:
     """The scores and the clamp of one document of a batch, without empty sequences."""
     first, last = np.searchsorted(scores.starts, [tokens.start, tokens.stop], side="left")
     starts = np.unique(np.clip(scores.starts[first : last + 1], tokens.start, tokens.stop)) - tokens.start
     return cut(scores, tokens, starts), cut_clamp(clamp, tokens)
 
 
-def cut_clamp(clamp: Any, tokens: Tokens) -> Any:
+def cut_clamp(clamp: Optional[AnyClamp], tokens: Tokens) -> Any:
     """The clamp of some tokens; None stays None."""
     if clamp is None:
         return None
-    return type(clamp)(*(array[tokens] for array in clamp)) if isinstance(clamp, tuple) else clamp[tokens]
+    if isinstance(clamp, np.ndarray):
+        return clamp[tokens]
+    return clamp._make(array[tokens] for array in clamp)
 
 
-def states_of(clamp: Any) -> Bools:
+def states_of(clamp: AnyClamp) -> Bools:
     """The states that a clamp allows at each token: bool[T, S]."""
     return clamp.states if isinstance(clamp, (SegmentClamp, SetClamp)) else clamp
 
 
-def each_chain(clamp: Any) -> Iterator[Any]:
+def each_chain(clamp: AnyClamp) -> Iterator[Any]:
     """The clamp itself, or for a set of chains the clamp of each, over all states."""
     yield from clamp.each() if isinstance(clamp, SetClamp) else (clamp,)
 
 
-def zeros(scores: Scores) -> Scores:
+def zeros(scores: Arrays) -> Arrays:
     """A derivative of zeros in the shape of the scores."""
     return scores._replace(**{name: np.zeros(np.shape(array)) for name, array in named(scores).items()})
 
 
-def part_of(total: Scores, tokens: slice) -> Scores:
+def part_of(total: Arrays, tokens: slice) -> Arrays:
     """Arrays for the derivative of some sequences: views of their rows, and new zeros for shared arrays."""
     rows = _rows(total, tokens)
     parts = {
@@ -227,14 +249,14 @@ def part_of(total: Scores, tokens: slice) -> Scores:
     return total._replace(**parts, **_cut_lists(total, tokens))
 
 
-def add_shared(total: Scores, part: Scores) -> None:
+def add_shared(total: ScoreArrays, part: ScoreArrays) -> None:
     """Add the shared arrays of a part that `part_of` made."""
     for name, array in named(total).items():
         if is_shared(total, name):
             array += getattr(part, name)
 
 
-def add(total: Scores, part: Scores, tokens: Tokens) -> None:
+def add(total: ScoreArrays, part: ScoreArrays, tokens: Tokens) -> None:
     """Add the derivative of the sequences with these tokens to the derivative of all. Arrays by token are summed if the total has
     only their sum."""
     rows = _rows(total, tokens)
@@ -246,9 +268,9 @@ def add(total: Scores, part: Scores, tokens: Tokens) -> None:
             array[rows[axes(total, name)[0]]] += of_part
 
 
-def add_repeated(total: Scores, part: Scores, tokens: Ints) -> None:
+def add_repeated(total: ScoreArrays, part: ScoreArrays, tokens: Ints) -> None:
     """`add` for tokens that may occur several times; it does not add the scores of the beginnings and ends of sequences."""
-    rows: dict[str, Any] = _rows(total, tokens)
+    rows = _rows(total, tokens)
     for name, array in named(total).items():
         if not is_shared(total, name):
             np.add.at(array, rows[axes(total, name)[0]], getattr(part, name))
@@ -256,11 +278,11 @@ def add_repeated(total: Scores, part: Scores, tokens: Ints) -> None:
             array += getattr(part, name)
 
 
-def added(scores: Scores, others: Scores) -> Scores:
+def added(scores: Arrays, others: Arrays) -> Arrays:
     return scores._replace(**{name: array + getattr(others, name) for name, array in named(scores).items()})
 
 
-def subtract(scores: Scores, others: Scores) -> None:
+def subtract(scores: ScoreArrays, others: ScoreArrays) -> None:
     for name, array in named(scores).items():
         array -= getattr(others, name)
 
@@ -289,7 +311,7 @@ def spread(rows: NDArray, places: Ints, size: int, fill: float = 0.0) -> NDArray
     return every
 
 
-def _rows(scores: Scores, tokens: Tokens) -> dict[str, Tokens]:
+def _rows(scores: ScoreArrays, tokens: Tokens) -> dict[str, Any]:
     """The rows of some tokens by the name of the axis."""
     listed = getattr(scores, "listed", None)
     return {"token": tokens, "span": slice(0, 0) if listed is None else listed.numbers(tokens)}
@@ -301,12 +323,14 @@ def _rows(scores: Scores, tokens: Tokens) -> dict[str, Tokens]:
 class Joined(NamedTuple):
     """The sequences of each document joined to one sequence, with a break between two of them: a token with its own state."""
 
-    scores: Any  # of S + 1 states
-    clamp: Any
+    scores: Any  # of S + 1 states, in the class of the scores that were joined
+    clamp: Any  # of the class of the clamp that was joined, None for none
     tokens: Ints  # [T] places of the tokens
 
 
-def join_sequences(scores: Scores, clamp: Any = None, doc_starts: Optional[Ints] = None) -> Joined:
+def join_sequences(
+    scores: PathScores, clamp: Optional[Union[Clamp, SegmentClamp]] = None, doc_starts: Optional[Ints] = None
+) -> Joined:
     """Join the sequences of each document to one sequence, which has the same labellings with the same scores.
 
     The scores of `first` and `last` become transitions from and to the break, state S, which no token has (and which no segment
@@ -322,7 +346,7 @@ def join_sequences(scores: Scores, clamp: Any = None, doc_starts: Optional[Ints]
     places = np.arange(n_tokens) + np.searchsorted(opening, np.arange(n_tokens), side="right")
     breaks = opening + np.arange(len(opening))
     length = n_tokens + len(breaks)
-    joined: dict[str, Any] = {}
+    joined: dict[str, Floats] = {}
     for number, (name, array) in enumerate(named(scores).items()):
         kinds = axes(scores, name)
         # -inf forbids breaks to begin or end a document, to follow each other or to be longer than one token, and other tokens to
@@ -343,13 +367,17 @@ def join_sequences(scores: Scores, clamp: Any = None, doc_starts: Optional[Ints]
     if listed is not None:
         counts = np.zeros(length, dtype=np.int64)
         counts[places] = np.diff(listed.starts)
-        joined["listed"] = SpanList(np.append(0, np.cumsum(counts)).astype(np.int64), listed.lengths)
+        listed = {"listed": SpanList(np.append(0, np.cumsum(counts)).astype(np.int64), listed.lengths)}
     return Joined(
-        scores._replace(**joined, starts=joined_starts), _join_clamp(clamp, size, length, places, breaks), places
+        scores=scores._replace(**joined, **(listed or {}), starts=joined_starts),
+        clamp=_join_clamp(clamp, size, length, places, breaks),
+        tokens=places,
     )
 
 
-def _join_clamp(clamp: Any, size: int, length: int, places: Ints, breaks: Ints) -> Any:
+def _join_clamp(
+    clamp: Optional[Union[Clamp, SegmentClamp]], size: int, length: int, places: Ints, breaks: Ints
+) -> Optional[Union[Clamp, SegmentClamp]]:
     if clamp is None:
         return None
     states = np.zeros((length, size + 1), dtype=bool)
@@ -364,7 +392,7 @@ def _join_clamp(clamp: Any, size: int, length: int, places: Ints, breaks: Ints) 
     return SegmentClamp(states, may_begin, must_begin)
 
 
-def split(joined: Joined, expected: Scores, scores: Scores) -> Scores:
+def split(joined: Joined, expected: PathScores, scores: Scores) -> Scores:
     """The derivative with respect to joined scores as that with respect to the original ones."""
     size = np.shape(scores[0])[1]
     places = {"token": joined.tokens, "state": slice(size), "next state": slice(size)}
@@ -381,7 +409,7 @@ def split(joined: Joined, expected: Scores, scores: Scores) -> Scores:
 # ----------------------------------------------------------------------------------------------------- states for tags
 
 
-def expand(scores: Scores, graph: StateGraph, names: Sequence[str]) -> dict[str, Floats]:
+def expand(scores: ScoreArrays, graph: StateGraph, names: Sequence[str]) -> dict[str, Floats]:
     """Arrays of scores for the states of a graph: each state has the scores of its tag, plus those of the graph."""
     tag_of = graph.tag_of
     found: dict[str, Floats] = {}
@@ -400,7 +428,7 @@ def expand(scores: Scores, graph: StateGraph, names: Sequence[str]) -> dict[str,
     return found
 
 
-def contract(expected: Scores, graph: StateGraph, n_tags: int) -> Scores:
+def contract(expected: Arrays, graph: StateGraph, n_tags: int) -> Arrays:
     """The derivative with respect to expanded scores as that with respect to the scores of the tags."""
     found = {}
     for name, array in named(expected).items():
@@ -425,7 +453,7 @@ def by_tag(columns: Floats, tag_of: NDArray[np.integer], n_tags: int) -> Floats:
     return summed
 
 
-def expand_clamp(clamp: Any, tag_of: NDArray[np.int32]) -> Any:
+def expand_clamp(clamp: Union[Clamp, SegmentClamp], tag_of: NDArray[np.int32]) -> Union[Clamp, SegmentClamp]:
     """The clamp of states for a clamp of tags: a state is allowed where its tag is."""
     states = np.ascontiguousarray(states_of(clamp)[:, tag_of])
     return clamp._replace(states=states) if isinstance(clamp, SegmentClamp) else states

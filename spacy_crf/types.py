@@ -5,18 +5,22 @@ A arcs, F feature rows. Scores that cross a layer are natural logarithms; ``-inf
 their arrays, for functions that work with the scores of every structure (see ``arrays.py``).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple, Optional, Union
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Protocol, Union
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 TemplateRows = NDArray[np.int32]  # [M, T] feature row of each template at each token, -1 where it has none
 Clamp = Bools  # [T, S] states still allowed at each token
+Tokens = Union[slice, Ints]  # some tokens, in their order
 Seed = Union[int, Sequence[int]]  # of numpy's random numbers; [seed, 0] is the same as the seed alone
 SOFT_LABELS = "crf_soft"  # key of doc.spans with the labels of a teacher, see `losses.soft`
 GOES_ON = -2  # entry of a path of segments at the tokens of a segment after its first
@@ -28,6 +32,39 @@ class TokenFeatures(NamedTuple):
     rows: NDArray[np.int32]  # [nnz] feature rows
     values: Optional[NDArray[np.float32]]  # [nnz], None where every value is 1
     starts: Ints  # [T + 1]
+
+
+class ScoreArrays(Protocol):
+    """Scores of a batch, whatever its structure: a named tuple of arrays. The first has a row for each token and a column for
+    each state."""
+
+    @property
+    def AXES(self) -> Mapping[str, tuple[str, ...]]:
+        """The axes of each array, by its name; an axis with a question mark may be missing."""
+        ...
+
+    @property
+    def _fields(self) -> tuple[str, ...]: ...
+
+    @property
+    def starts(self) -> Any: ...  # int64[B + 1], None for a single sequence
+
+    def __getitem__(self, index: Any, /) -> Any: ...
+
+    def _replace(self, **fields: Any) -> "Self": ...
+
+
+class PathScores(ScoreArrays, Protocol):
+    """Scores of paths of states: of chains, or of chains of segments."""
+
+    @property
+    def transitions(self) -> Floats: ...  # [S, S] or [T, S, S]
+
+    @property
+    def first(self) -> Floats: ...  # [S]
+
+    @property
+    def last(self) -> Floats: ...  # [S]
 
 
 class ChainScores(NamedTuple):
@@ -86,13 +123,13 @@ class SpanList(NamedTuple):
     starts: Ints  # [T + 1]
     lengths: NDArray[np.int32]  # [N] in tokens, from 1 to K
 
-    def numbers(self, tokens: Any) -> Any:
+    def numbers(self, tokens: Tokens) -> Tokens:
         """The numbers of the spans that begin at some tokens, a slice or int64[T']: a slice or int64[N']."""
         if isinstance(tokens, slice):
             return slice(int(self.starts[tokens.start]), int(self.starts[tokens.stop]))
         return ranges(self.starts[tokens], self.starts[tokens + 1])
 
-    def among(self, tokens: Any, n_tokens: int) -> "SpanList":
+    def among(self, tokens: Tokens, n_tokens: int) -> "SpanList":
         """The spans that begin at some tokens."""
         counts = np.diff(self.starts)[tokens]
         return SpanList(np.append(0, np.cumsum(counts)).astype(np.int64), self.lengths[self.numbers(tokens)])
@@ -154,10 +191,10 @@ class SegmentClamp(NamedTuple):
 class SetClamp(NamedTuple):
     """The clamp of each chain of a set (`inference.chain_set`)."""
 
-    chains: tuple[Any, ...]  # the clamp of each chain
+    chains: tuple[Union[Clamp, SegmentClamp], ...]  # the clamp of each chain
     states_of: tuple[Ints, ...]  # the states of each chain, among S states
 
-    def each(self) -> Iterator[Any]:
+    def each(self) -> Iterator[Union[Clamp, SegmentClamp]]:
         """The clamp of each chain as one of all S states, of which those of other chains are forbidden."""
         size = 1 + max(int(states.max()) for states in self.states_of)
         for clamp, states in zip(self.chains, self.states_of):
@@ -170,6 +207,9 @@ class SetClamp(NamedTuple):
     def states(self) -> Bools:
         """The states that any chain allows: bool[T, S]."""
         return np.logical_or.reduce([getattr(clamp, "states", clamp) for clamp in self.each()])
+
+
+AnyClamp = Union[Clamp, SegmentClamp, SetClamp]
 
 
 class Path(NamedTuple):

@@ -78,7 +78,7 @@ class Moments(NamedTuple):
     derivative: GaussianScores  # of the weighted sum of log_z
 
 
-class Gaussians(Structure[GaussianScores]):
+class Gaussians(Structure[Any]):
     """Answers the questions of losses about numbers. Clamps are numbers that are known: float64[N], NaN for others. The log
     partition is that of the integral over the others."""
 

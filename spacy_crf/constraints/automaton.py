@@ -10,7 +10,7 @@ rule.
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,14 +40,15 @@ class SpanTags:
 
     @property
     def n_events(self) -> int:
+        """Number of events: E = 2 + 2 L for L labels."""
         return _FIRST_LABEL + 2 * len(self.labels)
 
     def begins(self, label: int) -> int:
-        """Number of the event "a span of this label begins"."""
+        """Number of the event "a span of this label begins". label (int): Number of the label."""
         return _FIRST_LABEL + label
 
     def inside(self, label: int) -> int:
-        """Number of the event "a span of this label continues"."""
+        """Number of the event "a span of this label continues". label (int): Number of the label."""
         return _FIRST_LABEL + len(self.labels) + label
 
     @cached_property
@@ -60,9 +61,11 @@ class SpanTags:
         return events
 
     def events_of(self, tags: NDArray[np.int32], opening: Bools) -> NDArray[np.int32]:
-        """Events of the tags of sequences laid end to end: int32[T].
+        """List the events of the tags of sequences laid end to end.
 
-        tags (int32[T]): The tags. opening (bool[T]): Where a sequence begins.
+        tags (int32[T]): The tags.
+        opening (bool[T]): Whether a token begins a sequence.
+        RETURNS (int32[T]): The event of each token.
         """
         before = np.empty(len(tags), dtype=np.int64)
         before[1:] = tags[:-1]
@@ -70,9 +73,11 @@ class SpanTags:
         return self.events[before, tags]
 
     def segments_of(self, tags: NDArray[np.int32], opening: Bools) -> Segments:
-        """The spans of a sequence of tags.
+        """List the spans of a sequence of tags.
 
-        tags (int32[T]): -1 for none. opening (bool[T]): Where a sequence begins.
+        tags (int32[T]): The tags, -1 for none.
+        opening (bool[T]): Whether a token begins a sequence.
+        RETURNS (Segments): The spans.
         """
         label = np.where(tags >= 0, self.label_of[tags], -1)
         return Segments.spelt(tags, label, self.continues, opening)
@@ -87,21 +92,32 @@ class Automaton(NamedTuple):
 
     @property
     def n_states(self) -> int:
+        """Number of states: Q."""
         return len(self.last)
 
     @property
     def accepts_nothing(self) -> bool:
+        """Whether no sequence may end in any state."""
         return not (self.last > -np.inf).any()
 
-    def charge(self, states: Any, events: Any, price: float) -> None:
-        """Add a price to the steps from some states on some events, in place; -inf forbids the steps."""
+    def charge(self, states: Union[int, slice, Ints], events: Union[int, list[int], Ints, Bools], price: float) -> None:
+        """Add a price to some steps, in place.
+
+        states (int, slice or int64[N]): The states that the steps leave.
+        events (int, int64[N] or bool[E]): The events of the steps.
+        price (float): The price; -inf forbids the steps.
+        """
         if price == -np.inf:
             self.next[states, events] = -1
         else:
             self.scores[states, events] += price
 
     def may_bind(self, length: int) -> bool:
-        """Whether the automaton lowers the score of some sequence of this many events."""
+        """Ask whether the automaton lowers the score of any sequence of events.
+
+        length (int): Number of events in the sequence.
+        RETURNS (bool): Whether one of these sequences gets a score below 0.
+        """
         free = (self.next >= 0) & (self.scores == 0.0)  # [Q, E] steps that cost nothing
         reached = np.arange(self.n_states) == 0  # [Q] states that such steps reach
         for _ in range(length):
@@ -116,13 +132,21 @@ class Automaton(NamedTuple):
 
 
 def make_automaton(n_states: int, n_events: int) -> Automaton:
-    """An automaton whose steps all stay in their state, and that accepts every sequence."""
+    """Make an automaton whose steps all stay in their state, and that accepts every sequence.
+
+    n_states (int), n_events (int): Numbers of its states and events.
+    RETURNS (Automaton): The automaton, to be changed in place.
+    """
     following = np.repeat(np.arange(n_states, dtype=np.int32)[:, None], n_events, axis=1)
     return Automaton(following, np.zeros((n_states, n_events)), np.zeros(n_states))
 
 
 def per_sentence(automaton: Automaton) -> Automaton:
-    """An automaton that ends at each break and starts anew behind it."""
+    """Make an automaton that ends at each break and starts anew behind it.
+
+    automaton (Automaton): The automaton of one sentence.
+    RETURNS (Automaton): The automaton of a document.
+    """
     following = automaton.next.copy()
     scores = automaton.scores.copy()
     following[:, BREAK] = np.where(automaton.last > -np.inf, 0, -1)
@@ -134,6 +158,7 @@ def parted(automaton: Automaton) -> tuple[Floats, Automaton]:
     """Split an automaton into the scores that it gives to events in every state, and a rest that never raises a score, so that
     the rest can be left out until a labelling breaks it.
 
+    automaton (Automaton): The automaton.
     RETURNS (float64[E], Automaton): Scores, -inf for events that the automaton never allows; and the rest.
     """
     allowed = automaton.next >= 0
@@ -148,10 +173,11 @@ def parted(automaton: Automaton) -> tuple[Floats, Automaton]:
 
 
 def product(first: Automaton, second: Automaton, *, max_states: Optional[int] = None) -> Optional[Automaton]:
-    """The product automaton of two automata, over their reachable pairs of states.
+    """Multiply two automata: the product gives each sequence of events the sum of both scores.
 
+    first (Automaton), second (Automaton): The automata.
     max_states (int): Largest number of states.
-    RETURNS (Automaton): None if the product has more states.
+    RETURNS (Automaton): The product over the reachable pairs of states; None if there are more of these.
     """
     # Events that neither automaton distinguishes are merged.
     columns = np.concatenate([first.next, second.next, first.scores, second.scores])
@@ -185,7 +211,11 @@ def product(first: Automaton, second: Automaton, *, max_states: Optional[int] = 
 
 
 def minimised(automaton: Automaton) -> Automaton:
-    """The smallest automaton that scores every sequence of events the same, step by step (Moore's refinement)."""
+    """Make the smallest automaton that scores every sequence of events the same, step by step (Moore's refinement).
+
+    automaton (Automaton): The automaton.
+    RETURNS (Automaton): Its smallest equivalent.
+    """
     automaton = _trimmed(automaton)
     following = automaton.next
     scores = np.where(following >= 0, automaton.scores, 0.0)
@@ -228,8 +258,10 @@ def _trimmed(automaton: Automaton) -> Automaton:
 
 
 def rule_graph(tags: SpanTags, automaton: Automaton, allowed: np.ndarray) -> StateGraph:
-    """The graph of the labellings that an automaton accepts.
+    """Make the graph whose paths are the labellings that an automaton accepts.
 
+    tags (SpanTags): The S tags.
+    automaton (Automaton): Reads the events of the tags.
     allowed (bool[S + 1, S + 1]): Which tag may follow which; the graph has arcs for these pairs only. Row and column S, the
         break, also define the tags that may begin and end sequences.
     RETURNS (StateGraph): The graph over S + 1 tags, with the states that lie on some path, ordered by tag.
@@ -267,9 +299,11 @@ def rule_graph(tags: SpanTags, automaton: Automaton, allowed: np.ndarray) -> Sta
 
 
 def copied(graph: StateGraph, tag_of: np.ndarray) -> StateGraph:
-    """A graph over copies of tags: each state of the given graph occurs once for each copy of its tag.
+    """Make a graph over copies of tags: each state of the given graph occurs once for each copy of its tag.
 
+    graph (StateGraph): The graph over tags.
     tag_of (int[C]): The tag of each copy, for all tags of the graph.
+    RETURNS (StateGraph): The graph over the C copies.
     """
     of_state, copy = np.nonzero(graph.tag_of[:, None] == tag_of)
     counts = np.bincount(of_state, minlength=len(graph.tag_of))

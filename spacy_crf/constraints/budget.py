@@ -1,6 +1,8 @@
 """The work that the search for a labelling may take, and estimates of what its parts take."""
 
-from typing import Any, Optional
+from typing import Optional
+
+from ..types import PathScores, SegmentScores
 
 # Seconds on a usual machine; `tests.benchmarks.constraints --only limits` compares them with this machine
 CALL = 2e-4  # of one call, whatever its size
@@ -35,28 +37,44 @@ class Budget:
         return self.left / self._seconds
 
     def spend(self, seconds: float) -> None:
-        """Subtract work from this budget and from the whole budget."""
+        """Subtract work from this budget and from the whole budget. seconds (float): The work."""
         self._whole._spent += seconds
 
     def part(self, share: float) -> "Budget":
-        """A budget with a share of the remaining seconds."""
+        """Set aside a part of the budget.
+
+        share (float): Share of the remaining seconds.
+        RETURNS (Budget): A budget whose work counts in this one, too.
+        """
         return Budget(share * self.left, self._whole)
 
 
 def seconds_of_recursion(tokens: int, states: int, longest: int) -> float:
-    """Estimated seconds of one recursion.
+    """Estimate the seconds of one recursion.
 
-    tokens, states (int), longest (int): Tokens of the longest segment.
+    tokens (int), states (int): Numbers of tokens and states.
+    longest (int): Tokens of the longest segment.
+    RETURNS (float): Seconds on a usual machine.
     """
     return _SUM * tokens * states * (states + 4 * longest)
 
 
-def seconds_of_decoding(scores: Any, states: int) -> float:
-    """Estimated seconds of one recursion over the scores of chains or segments."""
-    longest = len(scores.lengths) if hasattr(scores, "lengths") else 1
+def seconds_of_decoding(scores: PathScores, states: int) -> float:
+    """Estimate the seconds of one recursion over the scores of chains or segments.
+
+    scores (PathScores): The scores.
+    states (int): Number of states.
+    RETURNS (float): Seconds on a usual machine.
+    """
+    longest = len(scores.lengths) if isinstance(scores, SegmentScores) else 1
     return seconds_of_recursion(len(scores[0]), states, longest)
 
 
 def seconds_of_graph(n_arcs: float, n_tokens: int) -> float:
-    """Estimated seconds to build a graph of states and to find its best path."""
+    """Estimate the seconds to build a graph of states and to find its best path.
+
+    n_arcs (float): Number of arcs.
+    n_tokens (int): Number of tokens.
+    RETURNS (float): Seconds on a usual machine.
+    """
     return _ARC * n_arcs * (n_tokens + _BUILDING)

@@ -36,7 +36,12 @@ class Decoded(NamedTuple):
     unsearchable: list[int]  # documents with rules for which there is no search
 
     def take(self, d: int, tokens: slice, answer: "Answer") -> None:
-        """Take the result of the search for a document, at its tokens."""
+        """Take the result of the search for a document.
+
+        d (int): Number of the document.
+        tokens (slice): Its tokens.
+        answer (Answer): The result.
+        """
         if answer.tags is not None:
             self.tags[tokens] = answer.tags
         if answer.relaxed:
@@ -56,11 +61,13 @@ class KeptRules(NamedTuple):
 
 
 def decode(rules: RuleSet, documents: Documents, doc_starts: Ints, kept: Optional[KeptRules] = None) -> Decoded:
-    """Best labellings of D documents.
+    """Find the best labellings of D documents.
 
+    rules (RuleSet): The rules.
     documents (Documents): The documents; each one begins with a new sequence.
     doc_starts (int64[D + 1]): Where the documents start.
     kept (KeptRules): The rules to apply; by default all rules that can be kept, tried in their order.
+    RETURNS (Decoded): The labellings, and what is known about each.
     """
     rules = rules.upto(int(np.diff(doc_starts).max(initial=0)))
     decoded, breaking = decode_by_masks(rules.structure, rules, documents, doc_starts, kept)
@@ -81,7 +88,12 @@ def decode(rules: RuleSet, documents: Documents, doc_starts: Ints, kept: Optiona
 def decode_by_masks(
     structure: Structure, rules: RuleSet, documents: Documents, doc_starts: Ints, kept: Optional[KeptRules]
 ) -> tuple[Decoded, list[int]]:
-    """Best labellings by a structure under the masks alone, and the documents whose labelling breaks another rule."""
+    """Find the best labellings under the masks alone.
+
+    structure (Structure): Finds the labellings.
+    rules (RuleSet), documents (Documents), doc_starts (int64[D + 1]), kept (KeptRules): As in `decode`.
+    RETURNS (Decoded, List[int]): The labellings, and the documents whose labelling breaks another rule.
+    """
     scores, clamp, facts, words = documents
     places = None if kept is None else kept.places
     tags, best = structure.viterbi(rules.decodable(scores, facts, places), clamp=clamp)
@@ -127,7 +139,11 @@ class RuleSearch:
         self.unsearchable = False  # whether there was no search for some of the rules
 
     def begin_with(self, kept: frozenset[int], tags: Optional[Tags] = None) -> None:
-        """Store the best labelling under the masks of some rules (int32[T], -1 for none), or compute it if `tags` is None."""
+        """Store the best labelling under the masks of some rules.
+
+        kept (frozenset[int]): Places of the rules.
+        tags (int32[T]): The labelling, -1 for none; None to compute it.
+        """
         if tags is None:
             scores, clamp, facts, _ = self.document
             tags = self.rules.structure.viterbi(self.rules.decodable(scores, facts, kept), clamp=clamp).states
@@ -165,7 +181,11 @@ class RuleSearch:
         return Answer(tags, relaxed, self._finished, self._added, unsearchable=self.unsearchable)
 
     def under(self, kept: frozenset[int]) -> Answer:
-        """The best labelling under some rules, given by their places, if at least one labelling keeps them all."""
+        """Find the best labelling under some rules, if at least one labelling keeps them all.
+
+        kept (frozenset[int]): Places of the rules.
+        RETURNS (Answer): The labelling.
+        """
         found = self._solve(kept, self.budget)
         return Answer(found, [], self._finished and found is not None, self._added)
 

@@ -60,8 +60,11 @@ class Lattice:
         return found
 
     def max_marginals_with(self, of_events: Floats) -> Optional[Floats]:
-        """Compute the max-marginals (float64[rows, S]) with scores that the events at each token get in addition
-        (float64[n, E]); None if that needs too much memory."""
+        """Compute the max-marginals with scores of events.
+
+        of_events (float64[n, E]): Score that each event at each token gets in addition.
+        RETURNS (float64[rows, S]): The max-marginals; None if that needs too much memory.
+        """
         potentials = self._log_potentials
         possible = self.possible_events
         if (possible.sum(axis=0) <= 1).all():
@@ -78,13 +81,22 @@ class Lattice:
         return found
 
     def add(self, kept: NDArray[np.bool_], added: NDArray[np.bool_]) -> None:
-        """Add nodes to connected ones (bool[rows, S]) in place, with the nodes on the best labelling through each new node."""
+        """Add nodes in place, with the nodes on the best labelling through each new node.
+
+        kept (bool[rows, S]): The nodes so far, which are connected.
+        added (bool[rows, S]): The new nodes.
+        """
         added = added & ~kept
         kept |= added
         kernels.connect(self._log_potentials, self._prefix, self.max_marginals, kept, added)
 
     def arcs(self, kept: NDArray[np.bool_], jumps: NDArray[np.int64]) -> LatticeArcs:
-        """Arcs between the kept nodes (bool[rows, S]), given the row to which each row jumps (int64[rows])."""
+        """List the arcs between the kept nodes.
+
+        kept (bool[rows, S]): The nodes.
+        jumps (int64[rows]): The row to which each row jumps, 0 for the next one.
+        RETURNS (LatticeArcs): The arcs.
+        """
         row, state = np.nonzero(kept)
         time = np.concatenate([[0], row + 1, [len(kept) + 1]]).astype(np.int32)
         state = np.concatenate([[-1], state, [-1]]).astype(np.int32)
@@ -92,9 +104,12 @@ class Lattice:
         return kernels.list_arcs(self._log_potentials, self.events, self._prefix, jumps, time, state, first_at)
 
     def path(self, skipped: NDArray[np.int64], arcs: LatticeArcs, taken: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Convert the arcs that a labelling takes (int32[M], of all arcs) to a path of segments: int32[n].
+        """Convert the arcs that a labelling takes to a path of segments.
 
         skipped (int64[rows]): States of the nodes that arcs jump over, -1 for none.
+        arcs (LatticeArcs): All arcs.
+        taken (int32[M]): The arcs of the labelling, as positions among all.
+        RETURNS (int32[n]): The state where a segment begins, GOES_ON inside.
         """
         nodes = arcs.target[taken[:-1]]
         states = skipped.copy()

@@ -38,7 +38,7 @@ class LatticeAutomaton:
         self.is_hard = bool((following < 0).any() or (self.last == -np.inf).any())
 
     def read(self, arcs: LatticeArcs) -> NDArray[np.int32]:
-        """Kind of each arc: int32[N]."""
+        """Read arcs. arcs (LatticeArcs): N arcs. RETURNS (int32[N]): Kind of each arc."""
         return self.kind_of[arcs.event]
 
     def states_read(self) -> NDArray[np.bool_]:
@@ -48,7 +48,11 @@ class LatticeAutomaton:
         return np.append(is_read, False)[np.append(self._tags.label_of, -1)]
 
     def rows_read(self, on_best: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """Rows of the lattice in which the automaton reads the best labelling, given its nodes (bool[rows, S]): int64[N]."""
+        """List the rows of the lattice in which the automaton reads the best labelling.
+
+        on_best (bool[rows, S]): The nodes of that labelling.
+        RETURNS (int64[N]): The rows.
+        """
         return np.flatnonzero(on_best[:, self.states_read()].any(axis=1))
 
     @cached_property
@@ -79,10 +83,17 @@ class LatticeAutomaton:
         return self.kind_of[:-1] == np.arange(self.following.shape[1])[:, np.newaxis]
 
     def forbid_impossible(self, duals: Floats) -> None:
-        """Set the dual variables (float64[n, C]) of kinds that are impossible at a token to inf, in place."""
+        """Forbid the kinds that are impossible at a token, in place.
+
+        duals (float64[n, C]): Dual variables by token and kind; those of impossible kinds become inf.
+        """
 
     def add_to_events(self, of_events: Floats, duals: Floats) -> None:
-        """Add the dual variables of kinds (float64[n, C]) to the scores of their events (float64[n, E]), in place."""
+        """Add the dual variables of kinds to the scores of their events, in place.
+
+        of_events (float64[n, E]): Scores by token and event.
+        duals (float64[n, C]): Dual variables by token and kind.
+        """
         for event in np.flatnonzero(self.kind_of[:-1]):
             of_events[:, event] += duals[:, self.kind_of[event]]
 
@@ -108,7 +119,11 @@ class TextAutomaton:
             self._is_near[self._begins + offset] = True
 
     def read(self, arcs: LatticeArcs) -> NDArray[np.int32]:
-        """Kind of each arc: int32[N]. Also makes the tables of the automaton for the labels of these arcs."""
+        """Read arcs, and make the tables of the automaton for the labels of these arcs.
+
+        arcs (LatticeArcs): N arcs.
+        RETURNS (int32[N]): Kind of each arc.
+        """
         token, behind = np.divmod(arcs.time[arcs.source], ROWS)
         n_labels = len(self._tags.labels)
         label = arcs.event - self._tags.begins(0)  # n_labels and more where a span continues
@@ -151,14 +166,14 @@ class TextAutomaton:
         return np.array([nothing, continues, ~continues, *begins])
 
     def forbid_impossible(self, duals: Floats) -> None:
-        """Set the dual variables of kinds that are impossible at a token to inf, see `LatticeAutomaton`."""
+        """Set `duals` of kinds that are impossible at a token to inf, see `LatticeAutomaton`."""
         near = self._is_near[: len(duals)]
         duals[~near] = np.inf
         duals[:, 0] = np.where(near, np.inf, 0.0)
         duals[~self._is_begin[: len(duals)], _BEGINS:] = np.inf
 
     def add_to_events(self, of_events: Floats, duals: Floats) -> None:
-        """Add the dual variables of kinds to the scores of their events, see `LatticeAutomaton`."""
+        """Add the `duals` of kinds to the scores `of_events`, see `LatticeAutomaton`."""
         near = np.flatnonzero(self._is_near[: len(of_events)])
         begins = self._tags.begins(0) + self._labels
         continues = np.arange(of_events.shape[1]) >= self._tags.inside(0)
@@ -172,7 +187,7 @@ class TextAutomaton:
         return np.zeros(len(self._tags.label_of) + 1, dtype=bool)
 
     def rows_read(self, on_best: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """All rows that the automaton reads."""
+        """List all rows that the automaton reads, whatever is `on_best`."""
         return ROWS * np.flatnonzero(self._is_near[:-1])
 
 
@@ -187,6 +202,11 @@ class SegmentTextAutomaton(TextAutomaton):
     has_duals = False  # segments are no events
 
     def read(self, arcs: LatticeArcs) -> NDArray[np.int32]:
+        """Read arcs that are whole segments, and make the tables for the labels of the text, see `TextAutomaton.read`.
+
+        arcs (LatticeArcs): N arcs.
+        RETURNS (int32[N]): Kind of each arc: 0 for another text, 1 + n for the text with the n-th of its labels.
+        """
         begin, behind = np.divmod(arcs.time[arcs.source], ROWS)
         end = arcs.time[arcs.target] // ROWS
         label = np.append(self._tags.label_of, -1)[arcs.state[arcs.source]]
@@ -203,11 +223,16 @@ class SegmentTextAutomaton(TextAutomaton):
         return kinds
 
     def rows_read(self, on_best: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """List the first and the last row of each occurrence, whatever is `on_best`."""
         return np.unique([ROWS * self._begins, ROWS * self._ends - 1])
 
 
 def stacked(automata: Sequence[LatticeAutomaton]) -> KindAutomata:
-    """Stack automata in one table for the kernels."""
+    """Stack automata in one table for the kernels.
+
+    automata (Sequence[LatticeAutomaton]): The automata.
+    RETURNS (KindAutomata): Their tables, one behind the other.
+    """
     sizes = [automaton.following.size for automaton in automata]
     widths = [automaton.following.shape[1] for automaton in automata]
     n_states = [len(automaton.last) for automaton in automata]

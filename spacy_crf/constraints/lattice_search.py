@@ -82,10 +82,11 @@ class LatticeSearch:
         self._duals: Optional[list[Floats]] = None  # of the previous restricted lattice, see `RestrictedLattice`
 
     def solve(self, budget: Budget) -> tuple[Optional[NDArray[np.int32]], bool]:
-        """The best labelling, or the best one that was found when the budget is spent.
+        """Search for the best labelling, or continue the search.
 
-        RETURNS (int32[T] or None, bool): Tags, or a path of segments; None if no labelling was found. And whether it is proved
-            to be the best one, or that there is none.
+        budget (Budget): Work that the search may take.
+        RETURNS (int32[T] or None, bool): Tags, or a path of segments: the best labelling found; None if none was found. And
+            whether it is proved to be the best one, or that there is none.
         """
         lattice = self._lattice
         if lattice.best == -np.inf:
@@ -306,6 +307,8 @@ class RestrictedLattice:
     def solve(self, known: float, budget: Budget) -> tuple[float, Optional[NDArray[np.int32]], bool]:
         """Search for the best labelling of the restricted lattice, if its score is higher than a known one.
 
+        known (float): The known score.
+        budget (Budget): Work that the search may take.
         RETURNS (float, int32[M] or None, bool): Score and arcs of the best labelling, None if none is better; and whether it is
             proved that no other one is.
         """
@@ -352,11 +355,12 @@ class RestrictedLattice:
         return float(values[LOWER]), descent.best_path[: length[0]].copy() if length[0] else None, is_proved
 
     def bounds_of_nodes(self, lattice: Lattice) -> Optional[tuple[Floats, list[Floats]]]:
-        """Upper bounds on the labellings through each node of the whole lattice, under the dual variables.
+        """Compute upper bounds on the labellings through each node of the whole lattice, under the dual variables.
 
-        Events outside the restricted lattice get dual variables too: these make a labelling no better than the labellings of
-        the restricted lattice, unless an automaton gains more by the event.
+        Events outside the restricted lattice get dual variables too. With these no labelling is better than the best one of the
+        restricted lattice, unless an automaton gains more by the event.
 
+        lattice (Lattice): The whole lattice.
         RETURNS (float64[rows, S], list[float64[n, C]]): Bounds; and the dual variables by automaton, token and kind. None if
             they take too much memory.
         """

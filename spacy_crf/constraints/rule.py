@@ -7,6 +7,7 @@ count or measure spans do so for each label separately.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Optional, Union
 
 import numpy as np
@@ -18,6 +19,14 @@ from .automaton import Automaton, SpanTags, per_sentence
 
 Table = dict[str, Any]
 NO_SPAN = "O"
+_ASKING = {
+    "always_on",
+    "at_least",
+    "exactly",
+    "requires",
+    "in_one_piece",
+    "custom",
+}  # kinds of rules that ask for spans
 
 
 class Match(NamedTuple):
@@ -36,14 +45,16 @@ class WordKinds(NamedTuple):
     places: Mapping[int, int]  # column of each rule in `matched`, by the rule's place
 
 
-class PatternMatches(dict):
+class PatternMatches(dict[int, Union[Match, Bools]]):
     """Matches of patterns, and tags that functions allow, in a batch of documents: a Match, or bool[T, S], by place of the rule.
 
     words (WordKinds): Matches of the rules whose patterns read single words, in place of Match objects.
     """
 
-    def __init__(self, found: Optional[Mapping[int, Any]] = None, words: Optional[WordKinds] = None):
-        super().__init__(found or {})
+    def __init__(
+        self, found: Mapping[int, Union[Match, Bools]] = MappingProxyType({}), words: Optional[WordKinds] = None
+    ):
+        super().__init__(found)
         self.words = words
 
     def __missing__(self, place: int) -> Match:
@@ -53,39 +64,46 @@ class PatternMatches(dict):
         return Match(found, found, found)
 
     def of_labels(self, label_of: Ints) -> "PatternMatches":
-        """The same matches with allowed labels in place of allowed tags: a label is allowed where any of its tags is.
+        """Make facts about labels: a label is allowed where any of its tags is.
 
         label_of (int64[S]): The label of each tag, -1 for none.
+        RETURNS (PatternMatches): The same matches, with allowed labels in place of allowed tags.
         """
         belongs = (label_of[:, np.newaxis] + 1) == np.arange(label_of.max(initial=-1) + 2)
         found = {
             place: fact if isinstance(fact, Match) else (fact[:, :, np.newaxis] & belongs).any(axis=1)
             for place, fact in self.items()
-        }
+        }  # bool[T, L + 1] of functions
         return PatternMatches(found, self.words)
 
     def at(self, tokens: Union[slice, Ints]) -> "PatternMatches":
-        """The matches at some of the tokens."""
-        words = None if self.words is None else self.words._replace(of_token=self.words.of_token[tokens])
-        cut = {
-            place: Match(*(array[tokens] for array in fact)) if isinstance(fact, Match) else fact[tokens]
-            for place, fact in self.items()
-        }
-        return PatternMatches(cut, words)
+        """Cut out the facts about some tokens.
+
+        tokens (slice or int64[N]): The tokens.
+        RETURNS (PatternMatches): The facts about these N tokens.
+        """
+        cut = PatternMatches(words=self.words and self.words._replace(of_token=self.words.of_token[tokens]))
+        for place, fact in self.items():
+            cut[place] = fact._make(array[tokens] for array in fact) if isinstance(fact, Match) else fact[tokens]
+        return cut
 
 
 class Documents(NamedTuple):
     """Scores of documents before any rule, and the facts about tokens that rules depend on."""
 
-    scores: Any
-    clamp: Any
+    scores: Any  # `PathScores`
+    clamp: Any  # Clamp or SegmentClamp, None for none
     facts: PatternMatches
     words: Optional[NDArray[np.uint64]]  # [T] for rules about texts of spans
 
     def at(self, tokens: slice) -> "Documents":
-        """The part of these documents at some tokens: one document, or one sentence."""
-        words = None if self.words is None else self.words[tokens]
-        return Documents(*arrays.cut_document(self.scores, self.clamp, tokens), self.facts.at(tokens), words)
+        """Cut out one document, or one sentence.
+
+        tokens (slice): Its tokens.
+        RETURNS (Documents): That document or sentence alone.
+        """
+        scores, clamp = arrays.cut_document(self.scores, self.clamp, tokens)
+        return Documents(scores, clamp, self.facts.at(tokens), None if self.words is None else self.words[tokens])
 
 
 class Violations(NamedTuple):
@@ -101,10 +119,15 @@ class Violations(NamedTuple):
 
     @property
     def on_tokens(self) -> bool:
+        """Whether single tags break the rule."""
         return self.emissions is not None or self.tags_at is not None
 
     def add_price(self, scores: Floats, price: float) -> None:
-        """Add the price to the scores of states (float64[T, S]) at the tokens where they break the rule, in place."""
+        """Add the price of the rule where single tags break it, in place.
+
+        scores (float64[T, S]): Scores of states.
+        price (float): The price.
+        """
         if self.emissions is not None:
             scores[self.emissions] += price
         if self.tags_at is not None:
@@ -116,9 +139,11 @@ class Violations(NamedTuple):
 class Rule:
     """Base of the rules.
 
-    table: The rule as the user wrote it; it is saved with the model.
+    table (Table): The rule as the user wrote it; it is saved with the model.
     place (int): Place in the list of rules.
+    name (str): Name in messages.
     weight (Optional[float]): Cost of breaking the rule once; None for a hard rule.
+    arguments (Dict[str, Any]): The arguments by name, as attributes too: `rule.label`, `rule.n`.
     """
 
     table: Table
@@ -146,6 +171,7 @@ class Rule:
 
     @property
     def hard(self) -> bool:
+        """Whether the rule may not be broken at any price."""
         return self.weight is None
 
     @property
@@ -162,25 +188,28 @@ class Rule:
     # Methods that kinds of rules override.
 
     def check(self) -> Optional[str]:
-        """Check the arguments against each other. RETURNS (Optional[str]): The fault, None if there is none."""
+        """Check the arguments against each other. RETURNS (Optional[str]): The fault, or None."""
         return None
 
     def names(self) -> Iterable[str]:
-        """All labels that the rule names."""
-        return [] if self.arguments.get("label") in (None, "*") else self.label
+        """RETURNS (Iterable[str]): All labels that the rule names."""
+        given = [self.arguments.get(argument) or [] for argument in ("label", "labels", "if", "then")]
+        return [name for names in given for name in names if name != "*"]
 
     def violations(self, tags: SpanTags, found: Any, opening: Bools, closing: Bools) -> Violations:
-        """Tags and pairs of tags with which a labelling breaks a local rule.
+        """Find the tags and pairs of tags with which a labelling breaks a local rule.
 
-        found: The Match, or the allowed tags.
-        opening, closing (bool[T]): First and last tokens of sequences.
+        tags (SpanTags): The tags of the component.
+        found (Match or bool[T, S]): The matches of the pattern, or the tags that a function allows; None for other rules.
+        opening (bool[T]), closing (bool[T]): First and last tokens of sequences.
+        RETURNS (Violations): The tags and pairs.
         """
         raise NotImplementedError
 
     @property
     def asks(self) -> bool:
         """Whether a labelling that breaks the rule may keep it with more spans."""
-        return False
+        return self.kind in _ASKING
 
     @property
     def in_sentence(self) -> bool:
@@ -193,18 +222,30 @@ class Rule:
         return 0
 
     def automata(self, tags: SpanTags, most: int) -> list[Automaton]:
-        """Automata that together accept the labellings that keep a rule with a memory.
+        """Make the automata of a rule with a memory: together they accept the labellings that keep it.
 
+        tags (SpanTags): The tags of the component.
         most (int): Tokens of the longest document for which the automata are made: they count no further.
+        RETURNS (List[Automaton]): The automata; with `by_label`, one for each label of the rule.
         """
         return []
 
     def broken_lengths(self, tags: SpanTags, longest: int) -> Bools:
-        """Lengths of segments that break a rule about lengths: bool[longest, S]."""
+        """Find the lengths of segments that break a rule about lengths.
+
+        tags (SpanTags): The S states of the component.
+        longest (int): Tokens of the longest segment.
+        RETURNS (bool[longest, S]): Whether a segment of n + 1 tokens breaks the rule.
+        """
         raise NotImplementedError
 
     def labels(self, tags: SpanTags, argument: str = "label") -> list[int]:
-        """Numbers of the labels that an argument names."""
+        """Number the labels that an argument names.
+
+        tags (SpanTags): The tags of the component.
+        argument (str): Name of the argument.
+        RETURNS (List[int]): The numbers of the labels.
+        """
         value = self.arguments[argument]
         return list(range(len(tags.labels))) if value == "*" else [tags.labels.index(name) for name in value]
 

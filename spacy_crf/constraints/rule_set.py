@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import checks
-from ..arrays import ends, named
+from ..arrays import Scores, ends, named
 from ..errors import Errors
 from ..inference.linear_chain import LinearChain
 from ..inference.semi_markov import SemiMarkov
@@ -31,7 +31,12 @@ class Cache(dict):
     """Cache of results. A full cache starts anew. Threads that share a cache may compute a result twice, which does no harm."""
 
     def find(self, key: Hashable, make: Callable[[], Any]) -> Any:
-        """The cached result for a key, computed at first use."""
+        """Find the result for a key, or compute it at first use.
+
+        key (Hashable): The key.
+        make (Callable): Computes the result.
+        RETURNS: The result.
+        """
         try:
             return self[key]
         except KeyError:
@@ -120,7 +125,11 @@ class RuleSet:
         self._stack = stacked([rest for _, rest in self.parts], self.tags.n_events)
 
     def upto(self, tokens: int) -> "RuleSet":
-        """The rules compiled for documents of at most this many tokens."""
+        """Compile the rules for longer documents, if they count farther there.
+
+        tokens (int): Tokens of the longest document.
+        RETURNS (RuleSet): The rules for these documents.
+        """
         most = _SHORT
         while most < tokens and any(rule.counts_to > most for rule in self.rules):
             most += most // 2
@@ -164,6 +173,7 @@ class RuleSet:
 
     @property
     def places(self) -> frozenset[int]:
+        """Places of all rules."""
         return frozenset(rule.place for rule in self.rules)
 
     @cached_property
@@ -173,21 +183,26 @@ class RuleSet:
         return frozenset(with_lift.union(rule.place for rule in self.local))
 
     def automata_of(self, kept: Iterable[int]) -> list[int]:
-        """Numbers of the automata of some rules, given by their places."""
+        """Number the automata of some rules. kept (Iterable[int]): Places of the rules. RETURNS (List[int]): The automata."""
         return [n for n, (rule, _, _) in enumerate(self.automata) if rule.place in kept]
 
     def broken(self, totals: Floats, kept: Optional[Iterable[int]] = None) -> Bools:
-        """Documents whose labelling breaks a rule with a memory: bool[D].
+        """Find the documents whose labelling breaks a rule with a memory.
 
         totals (float64[D, N]): Scores that the automata give to the labellings.
         kept (Iterable[int]): Places of the rules that apply, all of them by default.
+        RETURNS (bool[D]): Whether each labelling breaks a rule.
         """
         automata = slice(None) if kept is None else self.automata_of(kept)
         return np.any(totals[:, automata] < 0.0, axis=1)
 
-    def decodable(self, scores: Any, facts: PatternMatches, kept: Optional[Iterable[int]] = None) -> Any:
-        """Scores with the rules without a memory (`apply`), and with the scores that automata give to events in every state. The
-        rests of the automata only lower scores."""
+    def decodable(self, scores: Scores, facts: PatternMatches, kept: Optional[Iterable[int]] = None) -> Scores:
+        """Apply the rules without a memory (`apply`), and add the scores that automata give to events in every state. The rests
+        of the automata only lower scores.
+
+        scores (Scores), facts (PatternMatches), kept (Iterable[int]): As in `apply`.
+        RETURNS (Scores): New scores.
+        """
         ruled = self.apply(scores, facts, kept)
         key = None if kept is None else frozenset(kept)
         lift = self._lifts.find(key, lambda: self._lift(key))
@@ -200,18 +215,19 @@ class RuleSet:
         lift = sum((self.parts[n][0] for n in automata), np.zeros(self.tags.n_events))
         return lift[self.tags.events] if lift.any() else None
 
-    def apply(self, scores: Any, facts: PatternMatches, kept: Optional[Iterable[int]] = None) -> Any:
-        """Scores with the rules without a memory: -inf where a hard rule is broken, lower by the price where a soft one is.
+    def apply(self, scores: Scores, facts: PatternMatches, kept: Optional[Iterable[int]] = None) -> Scores:
+        """Apply the rules without a memory.
 
-        scores: Potentials of B sequences, which are not changed.
+        scores (Scores): Potentials of B sequences, which are not changed.
         facts (PatternMatches): Matches of patterns and functions in the tokens.
         kept (Iterable[int]): Places of the rules that apply, all of them by default.
+        RETURNS (Scores): New scores: -inf where a hard rule is broken, lower by the price where a soft one is.
         """
         masks = self._masks(kept, facts.words)
         priced = named(scores)
         of_tokens = scores._fields[0]  # name of the scores [T, S] of single tokens
         n_tokens = len(priced[of_tokens])
-        if masks.transitions is not None:
+        if masks.transitions is not None and masks.first is not None:
             priced["transitions"] = priced["transitions"] + masks.transitions
             priced["first"] = priced["first"] + masks.first
         if masks.words is not None and facts.words is not None:
@@ -220,7 +236,7 @@ class RuleSet:
             opening, closing = ends(scores.starts, n_tokens)
         for rule in masks.others:
             if rule.bounds_length:
-                wrong = rule.broken_lengths(self.tags, len(scores.lengths))
+                wrong = rule.broken_lengths(self.tags, len(priced["lengths"]))
                 priced["lengths"] = priced["lengths"] + np.where(wrong, rule.price, 0.0)
                 continue
             broken = rule.violations(self.tags, facts[rule.place], opening, closing)
@@ -269,12 +285,24 @@ class RuleSet:
         return _Masks(None if words is None else words.matched, transitions, first, prices, others)
 
     def binding(self, kept: Iterable[int], length: int) -> frozenset[int]:
-        """Automata of some rules, given by their places, that a labelling with this many tokens and breaks can break."""
+        """Find the automata of some rules that a labelling can break.
+
+        kept (Iterable[int]): Places of the rules.
+        length (int): Number of tokens and breaks in the labelling.
+        RETURNS (frozenset[int]): The automata.
+        """
         return frozenset(n for n in self.automata_of(kept) if self.automata[n].automaton.may_bind(length))
 
     def clashing(self, states, starts, doc_starts, words, rules: Iterable[Rule]) -> list[tuple[Rule, Text]]:
-        """Texts whose spans have several labels in a labelling (int32[T]) and thereby break one of some rules. The scope of a
-        text is the number of its sequence or document."""
+        """Find the texts whose spans have several labels, and thereby break a rule.
+
+        states (int32[T]): The labelling.
+        starts (int64[B + 1]), doc_starts (int64[D + 1]): Where sequences and documents start.
+        words (uint64[T]): The words.
+        rules (Iterable[Rule]): The rules about texts.
+        RETURNS (List[Tuple[Rule, Text]]): Each rule with a text that breaks it. The scope of a text is the number of its
+            sequence or document.
+        """
         found = []
         for rule in rules:
             of_scope = starts if rule.per == "sentence" else doc_starts
@@ -283,7 +311,11 @@ class RuleSet:
         return found
 
     def graph_size(self, automata: frozenset[int]) -> float:
-        """Upper estimate of the number of arcs in the graph of some automata; inf if the product may be too large."""
+        """Estimate the size of the graph of some automata.
+
+        automata (frozenset[int]): The automata.
+        RETURNS (float): At least its number of arcs; inf if the product may be too large.
+        """
         states = np.prod([float(self.automata[n].automaton.n_states) for n in automata])
         arcs = self.allowed.sum() * states ** (2 if self.of_segments else 1)
         return float(arcs) if states <= self.most_states else np.inf
@@ -305,8 +337,12 @@ class RuleSet:
         return self.most_states if self.in_lattice else MOST_GRAPH_STATES // len(self.allowed)
 
     def graph(self, automata: frozenset[int], limit: Optional[int] = None) -> Any:
-        """Structure over the graph of some automata; None if their product has more states than the limit, `most_states` by
-        default."""
+        """Make the structure over the graph of some automata.
+
+        automata (frozenset[int]): The automata.
+        limit (int): Largest number of states of their product, `most_states` by default.
+        RETURNS (Structure): The structure; None if the product has more states.
+        """
         limit = self.most_states if limit is None else limit
         return self.cache.find(("graph", automata, limit), lambda: self._make_graph(automata, limit))
 
@@ -321,10 +357,11 @@ class RuleSet:
     # ---------------------------------------------------------------------------------------------------------- paths
 
     def totals(self, states: NDArray[np.int32], starts: Ints, doc_starts: Ints) -> Floats:
-        """Scores (at most 0) of the labelling of each document by each automaton: float64[D, N], -inf for forbidden.
+        """Score the labelling of each document by each automaton.
 
         states (int32[T]): The labelling; -1, for no label, counts as ``O``.
-        starts (int64[B + 1]): Where sequences start.
+        starts (int64[B + 1]), doc_starts (int64[D + 1]): Where sequences and documents start.
+        RETURNS (float64[D, N]): At most 0, -inf for forbidden labellings.
         """
         totals = np.zeros((len(doc_starts) - 1, len(self.automata)))
         if not len(self.automata):
@@ -343,7 +380,12 @@ class RuleSet:
         return totals
 
     def segments(self, states: NDArray[np.int32], starts: Ints) -> Segments:
-        """The spans of a path."""
+        """List the spans of a path.
+
+        states (int32[T]): The path.
+        starts (int64[B + 1]): Where sequences start.
+        RETURNS (Segments): The spans.
+        """
         [begins] = np.nonzero(states != GOES_ON)
         opening = ends(starts, len(states))[0][begins]
         begin, end, label = self.tags.segments_of(states[begins], opening)
@@ -379,7 +421,10 @@ class RuleSet:
         return [rule for rule in self.rules if rule.place in places]
 
     def enforcement(self) -> list[tuple[Rule, str, str]]:
-        """For each rule: the rule, how it is enforced, and whether probabilities take it into account, in words."""
+        """Describe how each rule is enforced.
+
+        RETURNS (List[Tuple[Rule, str, str]]): Each rule with the means, and whether probabilities take it into account, in words.
+        """
         said = []
         for rule in self.rules:
             if rule in self.local:
@@ -412,7 +457,13 @@ def segment_rules(
     *,
     in_lattice: bool = True,
 ) -> RuleSet:
-    """The rules of a component whose states are ``O`` and the labels, see `RuleSet`."""
+    """Compile the rules of a component whose states are ``O`` and the labels.
+
+    constraints (Constraints): The rules and their settings.
+    labels (List[str]): The labels.
+    structure (Structure), in_lattice (bool): As in `RuleSet`.
+    RETURNS (RuleSet): The rules.
+    """
     size = 1 + len(labels)
     mask = SEGMENTS.transition_mask(len(labels))
     tags = SpanTags(labels, np.arange(size) - 1, np.zeros((size, size), bool))
@@ -420,9 +471,12 @@ def segment_rules(
 
 
 def differing_texts(segments: Segments, words: NDArray[np.uint64], scope: Ints) -> list[Text]:
-    """Texts whose spans have several labels.
+    """Find the texts whose spans have several labels.
 
-    words (uint64[T]): The words. scope (int64[T]): Scope of each token; a text has one label per scope.
+    segments (Segments): The spans.
+    words (uint64[T]): The words.
+    scope (int64[T]): Scope of each token; a text has one label per scope.
+    RETURNS (List[Text]): The texts.
     """
     begin, end, label = segments
     if len(begin) < 2:
@@ -443,7 +497,13 @@ def differing_texts(segments: Segments, words: NDArray[np.uint64], scope: Ints) 
 
 
 def stacked(automata: list[Automaton], n_events: int):
-    """Automata stacked into single arrays, as `run_automata` takes them."""
+    """Stack automata for `run_automata`.
+
+    automata (List[Automaton]): The automata.
+    n_events (int): E, where there are none.
+    RETURNS (int32[Q, E], float64[Q, E], float64[Q], int64[A + 1]): Next states, scores of steps and of ends of all Q states, and
+        where the states of each automaton start.
+    """
     following = [automaton.next for automaton in automata] or [np.zeros((0, n_events), dtype=np.int32)]
     scores = [automaton.scores for automaton in automata] or [np.zeros((0, n_events))]
     last = [automaton.last for automaton in automata] or [np.zeros(0)]

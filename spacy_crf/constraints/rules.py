@@ -21,12 +21,15 @@ class ForbidPair(Rule):
 
     @property
     def asks(self):
+        """Whether one of the labels is ``O``: then the other one needs a span beside it."""
         return NO_SPAN in self.arguments["labels"]
 
     def names(self):
+        """The two labels, without ``O``."""
         return [name for name in self.arguments["labels"] if name != NO_SPAN]
 
     def violations(self, tags, found, opening, closing):
+        """transitions[i, j]: i is a tag of the first label, j begins the second one."""
         before, after = self.arguments["labels"]
         pairs = self._is_label(tags, [before])[:, None] & self._is_label(tags, [after])[None, :]
         return Violations(transitions=pairs & ~tags.continues)
@@ -39,9 +42,11 @@ class AllowPairs(Rule):
     required: ClassVar = {"labels": arguments.pairs}
 
     def names(self):
+        """The labels in all pairs, without ``O``."""
         return {name for pair in self.arguments["labels"] for name in pair if name != NO_SPAN}
 
     def violations(self, tags, found, opening, closing):
+        """transitions[i, j]: j begins a span directly behind a span of i, and their pair is not among the allowed ones."""
         spans = tags.label_of >= 0
         pairs = spans[:, None] & spans[None, :] & ~tags.continues
         for before, after in self.arguments["labels"]:
@@ -57,12 +62,15 @@ class Follows(Rule):
 
     @property
     def asks(self):
+        """Whether the label needs a span in front of it."""
         return NO_SPAN not in self.after
 
     def names(self):
+        """The labels on both sides, without ``O`` and START."""
         return [*super().names(), *(name for name in self.after if name not in (NO_SPAN, START))]
 
     def violations(self, tags, found, opening, closing):
+        """transitions[i, j]: j begins the label, and i is none of the labels in `after`; first[j]: START is none of them."""
         label = self._tags(tags)
         after = self._is_label(tags, [name for name in self.after if name != START])
         return Violations(
@@ -98,11 +106,8 @@ class OnTokens(_OnPattern):
 
     by_token = True
 
-    @property
-    def asks(self):
-        return self.kind == "always_on"
-
     def violations(self, tags, found, opening, closing):
+        """tags_at: (tokens, tags) that exclude each other."""
         of_label = self._tags(tags)
         wrong_tokens = ~found.covered if self.kind == "only_on" else found.covered
         return Violations(tags_at=(wrong_tokens, ~of_label if self.kind == "always_on" else of_label))
@@ -113,9 +118,13 @@ class AtEdges(_OnPattern):
 
     @property
     def segment_scores(self):
+        """The scores of the edge that the match must share."""
         return "begins" if self.kind == "starts_with" else "ends"
 
     def violations(self, tags, found, opening, closing):
+        """emissions[t, j]: j always begins (ends) a span, or t is at an edge, and no match begins (ends) at t. steps: pairs of
+        tags between which a span begins (ends), at the tokens where no match does.
+        """
         of_label = self._tags(tags)
         at_start = self.kind == "starts_with"
         wrong, edges = (~found.begins, opening) if at_start else (~found.ends, closing)
@@ -136,11 +145,8 @@ class Custom(Rule):
     reads_tags = True
     required: ClassVar = {"function": arguments.text}
 
-    @property
-    def asks(self):
-        return True
-
     def violations(self, tags, found, opening, closing):
+        """emissions[t, j]: the function does not allow tag j at token t."""
         return Violations(emissions=~found)
 
 
@@ -153,10 +159,8 @@ class SpanOrder(Rule):
     required: ClassVar = {"labels": arguments.order}
     optional: ClassVar = {"per": (arguments.scope, "sentence")}
 
-    def names(self):
-        return self.arguments["labels"]
-
     def automata(self, tags, most):
+        """One automaton, whose state is the furthest label so far."""
         labels = self.labels(tags, "labels")
         automaton = make_automaton(len(labels), tags.n_events)  # state: the furthest label so far
         for rank, label in enumerate(labels):
@@ -174,14 +178,12 @@ class Counted(Rule):
     by_label: ClassVar = True
 
     @property
-    def asks(self):
-        return self.kind != "at_most"
-
-    @property
     def counts_to(self):
+        """The number of spans in the rule."""
         return self.n
 
     def automata(self, tags, most):
+        """A counter of spans for each label."""
         return self._in_scope([self._counter(tags, tags.begins(label), most) for label in self.labels(tags)])
 
     def _counter(self, tags, event, most):
@@ -209,11 +211,8 @@ class InOnePiece(Rule):
     optional: ClassVar = {"per": (arguments.scope, "doc")}
     by_label: ClassVar = True
 
-    @property
-    def asks(self):
-        return True
-
     def automata(self, tags, most):
+        """For each label an automaton with three states: before, within and behind the piece."""
         return self._in_scope([self._piece(tags, label) for label in self.labels(tags)])
 
     def _piece(self, tags, label):
@@ -233,19 +232,14 @@ class Implication(Rule):
     required: ClassVar = {"if": arguments.named_labels, "then": arguments.named_labels}
     optional: ClassVar = {"per": (arguments.scope, "doc")}
 
-    @property
-    def asks(self):
-        return self.kind == "requires"
-
-    def names(self):
-        return [*self.arguments["if"], *self.arguments["then"]]
-
     def check(self):
+        """Refuse labels on both sides."""
         if set(self.arguments["if"]) & set(self.arguments["then"]):
             return "'if' and 'then' name the same label"
         return None
 
     def automata(self, tags, most):
+        """One automaton, which notes that a label of either side has occurred."""
         ifs, thens = ([tags.begins(label) for label in self.labels(tags, argument)] for argument in ("if", "then"))
         make = self._requires if self.kind == "requires" else self._excludes
         return self._in_scope([make(tags.n_events, ifs, thens)])
@@ -277,18 +271,22 @@ class Length(Rule):
     optional: ClassVar = {"min": (arguments.count, 1), "max": (arguments.count, None)}
 
     def check(self):
+        """Refuse a rule that nothing or everything keeps."""
         if self.max is not None and (self.max < self.min or self.max == 0):
             return f"no length is at least {self.min} and at most {self.max}"
         return "give it a 'min' or a 'max'" if self.min <= 1 and self.max is None else None
 
     @property
     def counts_to(self):
+        """The largest length that needs a state of its own."""
         return max(self.min, self.max or 0)
 
     def automata(self, tags, most):
+        """A counter of the tokens of a span for each label."""
         return [self._measure(tags, tags.begins(label), tags.inside(label), most) for label in self.labels(tags)]
 
     def broken_lengths(self, tags, longest):
+        """broken[n, j]: j is a state of the label, and n + 1 is less than `min`, or more than `max`."""
         length = np.arange(1, longest + 1)
         wrong = (length < self.min) | (length > (longest if self.max is None else self.max))
         return wrong[:, None] & self._tags(tags)
@@ -321,6 +319,7 @@ class SameTextSameLabel(Rule):
     optional: ClassVar = {"per": (arguments.scope, "doc")}
 
     def check(self):
+        """Refuse a weight: texts have no automaton that could count violations."""
         return None if self.hard else "it can't have a weight"
 
 

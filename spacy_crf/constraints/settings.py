@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Optional, Union
+from typing import Optional, Union
 
 from .. import checks
 from ..errors import Errors, known_names, shown
@@ -17,9 +17,11 @@ _DEEPEST = 20  # levels of nested tables
 
 
 def read_rule(table: Table, place: int = 0) -> Rule:
-    """A rule from the table that a user wrote.
+    """Read a rule from the table that a user wrote.
 
+    table (Table): The table.
     place (int): Its place in the list of rules, from 0.
+    RETURNS (Rule): The rule.
     RAISES (ValueError): The message says what is wrong and what is possible.
     """
     if not isinstance(table, dict) or not isinstance(table.get("rule"), str):
@@ -62,7 +64,7 @@ def read_rule(table: Table, place: int = 0) -> Rule:
     return rule
 
 
-def _not_plain(value: Any, depth: int = 0) -> Optional[str]:
+def _not_plain(value: object, depth: int = 0) -> Optional[str]:
     """Why a value cannot be saved as a part of a rule; None if it can."""
     if depth > _DEEPEST:
         return "it is nested too deeply"
@@ -86,8 +88,10 @@ def _not_plain(value: Any, depth: int = 0) -> Optional[str]:
 
 
 def read_jsonl(path: Union[str, Path]) -> list[Table]:
-    """Rules from a file with one JSON table per line.
+    """Read rules from a file with one JSON table per line.
 
+    path (Path): The file.
+    RETURNS (List[Table]): The tables.
     RAISES (ValueError): The message names the line that is no table.
     """
     path = Path(path)
@@ -125,19 +129,25 @@ class Constraints:
     missing: Optional[Path] = None
 
     def add(self, table: Table) -> Rule:
+        """Add a rule behind the others. table (Table): The rule. RETURNS (Rule): The rule as it is read."""
         self.rules.append(read_rule(table, len(self.rules)))
         return self.rules[-1]
 
     @property
     def tables(self) -> list[Table]:
+        """The rules as the user wrote them."""
         return [rule.table for rule in self.rules]
 
     def replaced(self, tables: list[Table]) -> "Constraints":
-        """These settings with other rules."""
+        """Make the same settings with other rules. tables (List[Table]): The rules. RETURNS (Constraints): New settings."""
         return replace(self, rules=[read_rule(table, place) for place, table in enumerate(tables)], missing=None)
 
     def only(self, wanted: Callable[[Rule], bool]) -> "Constraints":
-        """These settings with some of the rules, which keep their places."""
+        """Make the same settings with some of the rules, which keep their places.
+
+        wanted (Callable): Whether a rule stays.
+        RETURNS (Constraints): New settings.
+        """
         return replace(self, rules=[rule for rule in self.rules if wanted(rule)])
 
     def require_file(self) -> None:

@@ -44,8 +44,11 @@ class GraphSolver:
     def solve(
         self, active: frozenset[int], texts: list[tuple[Rule, Text]], budget: Budget
     ) -> tuple[Optional[Tags], bool]:
-        """The best labelling under some automata in which some texts have one label each.
+        """Find the best labelling under some automata in which some texts have one label each.
 
+        active (frozenset[int]): The automata.
+        texts (List[Tuple[Rule, Text]]): The texts, each with its rule.
+        budget (Budget): Work that the search may take.
         RETURNS (int32[T] or None, bool): The labelling, None if none exists or none was found; and whether the result is proved.
         """
         graph = None if texts else self._rules.graph(active, self._rules.most_searched)
@@ -59,7 +62,11 @@ class GraphSolver:
         return path.states[joined.tokens] if path.scores[0] > -np.inf else None, True
 
     def go_on(self, budget: Budget) -> tuple[Optional[Tags], bool]:
-        """Continue the search if `solve` returned a labelling without proof that it is the best. A graph never does."""
+        """Continue the search if `solve` returned a labelling without proof that it is the best. A graph never does.
+
+        budget (Budget): Work that the search may take.
+        RETURNS (int32[T] or None, bool): As of `solve`.
+        """
         raise NotImplementedError
 
 
@@ -73,6 +80,7 @@ class LatticeSolver(GraphSolver):
     def solve(
         self, active: frozenset[int], texts: list[tuple[Rule, Text]], budget: Budget
     ) -> tuple[Optional[Tags], bool]:
+        """Search with `active` and `texts` as `GraphSolver.solve` does, by the first of three ways that `budget` has room for."""
         rules = self._rules
         if not texts and self._n_tokens <= _MOST_TOKENS:
             is_finished, path = self._best_first(active)
@@ -96,6 +104,7 @@ class LatticeSolver(GraphSolver):
         return self.go_on(budget)
 
     def go_on(self, budget: Budget) -> tuple[Optional[Tags], bool]:
+        """Continue the search in the lattice with a new `budget`, see `GraphSolver.go_on`."""
         path, is_proved = self._search.solve(budget)
         return None if path is None else path[self._joined.tokens], is_proved
 
@@ -145,5 +154,9 @@ class LatticeSolver(GraphSolver):
 
 
 def lattice_automata(rules: RuleSet) -> list[LatticeAutomaton]:
-    """The automata of rules, as the search in a lattice reads them."""
+    """Make the automata of rules for the search in a lattice, once.
+
+    rules (RuleSet): The rules.
+    RETURNS (List[LatticeAutomaton]): One for each automaton of the rules.
+    """
     return rules.cache.find("lattice", lambda: [LatticeAutomaton(rest, rules.tags) for _, rest in rules.parts])

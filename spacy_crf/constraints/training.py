@@ -16,7 +16,7 @@ is still one path, with the same score.
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, NoReturn, Optional
+from typing import Any, NamedTuple, NoReturn, Optional, TypeVar, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,10 +26,13 @@ from ..errors import Errors
 from ..inference.semi_markov import list_spans
 from ..inference.structure import Structure
 from ..schemes import NO_SEGMENTS, NO_STEPS, Segments
-from ..types import Bools, ChainScores, Clamp, Floats, Ints, SegmentClamp, SegmentScores
+from ..types import Bools, ChainScores, Clamp, Floats, Ints, PathScores, SegmentClamp, SegmentScores
 from .automaton import SpanTags, copied
 from .rule import PatternMatches, Rule
 from .rule_set import RuleSet
+
+SomeClamp = Union[Clamp, SegmentClamp]
+Scores = TypeVar("Scores", bound=PathScores)
 
 
 class Excluded(NamedTuple):
@@ -40,8 +43,12 @@ class Excluded(NamedTuple):
     # [S] cost of an excluded span, by its last state, and of an excluded step, by its second state
     costs: Optional[Floats] = None
 
-    def costs_more(self, clamp: Any) -> bool:
-        """Whether excluded spans and steps have an effect: a clamp makes them impossible; without a clamp they have costs."""
+    def costs_more(self, clamp: Optional[SomeClamp]) -> bool:
+        """Ask whether excluded spans and steps have an effect: a clamp makes them impossible; without a clamp they have costs.
+
+        clamp (Clamp or SegmentClamp): The labellings still allowed, or None.
+        RETURNS (bool): Whether some labellings cost more, or are impossible.
+        """
         return clamp is not None or (self.costs is not None and bool(self.costs.any()))
 
 
@@ -59,17 +66,21 @@ class TagCopies(NamedTuple):
     starts: Ints  # [B + 1] where the sequences start
 
     def widen(self, scores: ChainScores, clamp: Optional[Clamp]) -> tuple[ChainScores, Clamp]:
-        """Scores and clamp of the states, from scores and clamp of tags. Under a clamp, excluded spans and steps are impossible;
-        without one, their costs are added to the scores."""
+        """Make the scores and the clamp of the states from those of the tags. Under a clamp, excluded spans and steps are
+        impossible; without one, their costs are added to the scores.
+
+        scores (ChainScores): Scores of S tags.
+        clamp (bool[T, S]): Tags still allowed, or None.
+        RETURNS (ChainScores, bool[T, S + C]): Scores of S + C states, and the states still allowed.
+        """
         tags = self.tag_of
-        costs = self.excluded.costs
-        prices = np.full(len(tags), -np.inf) if clamp is not None or costs is None else costs[tags]  # [S + C]
-        # transitions[t, i, j] = those of the tags, -inf if j is not on the copy that the span is on at t,
+        prices = np.full(len(tags), -np.inf)  # [S + C]
+        if clamp is None and self.excluded.costs is not None:
+            prices = self.excluded.costs[tags]
+        # transitions[t, i, j] = transitions[t, tag of i, tag of j], -inf if j is not on the copy that the span is on at t,
         #     + prices[i] if a wrong span in i ends in front of t, + prices[j] if (i, j) is an excluded step at t
         begins = self.opened == self.copy_of  # [T, S + C] whether a span may begin in the state
-        continues = (
-            self.kept[:, :, None] == self.copy_of
-        )  # [T, S + C, S + C] whether a span may continue in the second state
+        continues = self.kept[:, :, None] == self.copy_of  # [T, S + C, S + C] whether j may continue the span of i
         of_tags = np.asarray(scores.transitions)[..., tags[:, None], tags]
         transitions = np.where(np.where(self.goes_on, continues, begins[:, None, :]), of_tags, -np.inf)
         transitions += np.where(~self.goes_on & ~self.may_end[:-1, :, None], prices[:, None], 0.0)
@@ -88,7 +99,13 @@ class TagCopies(NamedTuple):
         return widened, possible if clamp is None else possible & clamp[:, tags]
 
     def narrow(self, expected: ChainScores, n_tags: int, *, per_position: bool) -> ChainScores:
-        """Derivatives with respect to the scores of tags, from derivatives with respect to the scores of states."""
+        """Sum derivatives of states up to derivatives of tags: expected[tag] = sum of expected[state] over the states of the tag.
+
+        expected (ChainScores): Derivatives with respect to the scores of S + C states.
+        n_tags (int): S.
+        per_position (bool): Whether the transitions of the tags depend on the token.
+        RETURNS (ChainScores): Derivatives with respect to the scores of S tags.
+        """
         # expected[tag] = sum of expected[state] over the states of the tag
         of_tag = (self.tag_of[:, None] == np.arange(n_tags)).astype(np.float64)  # [S + C, S]
         transitions = expected.transitions if per_position else expected.transitions.sum(axis=0)
@@ -106,6 +123,7 @@ def copy_tags(tags: SpanTags, excluded: Excluded, starts: Ints) -> TagCopies:
     tags (SpanTags): How tags spell spans.
     excluded (Excluded): The wrong spans, and the steps.
     starts (int64[B + 1]): Where the sequences start.
+    RETURNS (TagCopies): The tags and their copies.
     """
     ends: dict[tuple[int, int], list[int]] = {}  # ends of the wrong spans, by first token and label
     for begin, end, label in np.column_stack(excluded.wrong).tolist():
@@ -197,7 +215,7 @@ class RuledStructure:
         self,
         rules: RuleSet,
         facts: PatternMatches,
-        clamp: Any,
+        clamp: Optional[SomeClamp],
         starts: Ints,
         doc_starts: Ints,
         longest: Optional[NDArray[np.int32]] = None,
@@ -211,7 +229,7 @@ class RuledStructure:
         self._clamp = clamp
         if rules.left_out:
             self._refuse(rules.left_out[0])
-        self.without_rules: Any = type(rules.structure)(threads=threads)
+        self.without_rules = type(rules.structure)(threads=threads)
         self.threads = threads
         self._groups = self._grouped(facts, starts, doc_starts, [])
         self.broken = self._find_broken(facts, starts, doc_starts)
@@ -256,7 +274,7 @@ class RuledStructure:
                 found += _yielding(np.setdiff1d(docs, impossible([])), hard, impossible)
         return found
 
-    def _impossible(self, group: RuleGroup, nothing: Any, rules: Sequence[Rule]) -> Ints:
+    def _impossible(self, group: RuleGroup, nothing: PathScores, rules: Sequence[Rule]) -> Ints:
         """Documents of a group without an annotated labelling that keeps all of some rules."""
         kept = frozenset(rule.place for rule in rules)
         group = group._replace(kept=kept, automata=frozenset(self._rules.automata_of(kept)))
@@ -271,7 +289,7 @@ class RuledStructure:
 
     # Methods that each structure adds
 
-    def _free_scores(self, starts: Ints) -> Any:
+    def _free_scores(self, starts: Ints) -> PathScores:
         """Scores that are 0 for every labelling of the structure, and -inf elsewhere."""
         raise NotImplementedError
 
@@ -287,19 +305,41 @@ class RuledStructure:
         tables = repr(self._rules.constraints.tables).encode("utf8")
         return tables + np.concatenate(self._excluded.wrong).tobytes() + self._excluded.steps.tobytes()
 
-    def prepare(self, scores: Any, *, annotated: Any = None) -> Any:
-        """Return the scores unchanged: each group is checked when it is evaluated, and keeps its annotation."""
+    def prepare(self, scores: Scores, *, annotated: object = None) -> Scores:
+        """Return the scores unchanged: each group is checked when it is evaluated, and keeps its annotation.
+
+        scores (PathScores): Scores of a batch.
+        annotated: Not used.
+        RETURNS (PathScores): The scores.
+        """
         return scores
 
-    def expectations(self, scores: Any, *, clamp: Any = None, weights: Optional[Floats] = None) -> tuple[Floats, Any]:
-        """Log partitions under the rules (float64[B]), and the derivative of their weighted sum."""
+    def expectations(
+        self, scores: Scores, *, clamp: Optional[SomeClamp] = None, weights: Optional[Floats] = None
+    ) -> tuple[Floats, Scores]:
+        """Sum over the labellings that keep the rules.
+
+        scores (PathScores): Scores of B sequences.
+        clamp (Clamp or SegmentClamp): The labellings still allowed, or None.
+        weights (float64[B]): Weight of each sequence, 1 by default.
+        RETURNS (float64[B], PathScores): Log partitions, and the derivative of their weighted sum.
+        """
         return self._add_up("expectations", scores, clamp, weights)
 
-    def viterbi_counts(self, scores: Any, *, clamp: Any = None, weights: Optional[Floats] = None) -> tuple[Floats, Any]:
-        """Scores of the best labellings under the rules (float64[B]), and the weighted use of each score by them."""
+    def viterbi_counts(
+        self, scores: Scores, *, clamp: Optional[SomeClamp] = None, weights: Optional[Floats] = None
+    ) -> tuple[Floats, Scores]:
+        """Find the best of the labellings that keep the rules.
+
+        scores (PathScores), clamp (Clamp or SegmentClamp), weights (float64[B]): As of `expectations`.
+        RETURNS (float64[B], PathScores): Scores of the best labellings, and the weighted use of each score by them.
+        """
         return self._add_up("viterbi_counts", scores, clamp, weights)
 
-    def _add_up(self, question: str, scores: Any, clamp: Any, weights: Optional[Floats]) -> tuple[Floats, Any]:
+    def _add_up(
+        self, question: str, scores: Scores, clamp: Optional[SomeClamp], weights: Optional[Floats]
+    ) -> tuple[Floats, Scores]:
+        """The sums of a question over all groups."""
         n_sequences = len(scores.starts) - 1
         weights = np.ones(n_sequences) if weights is None else weights
         values = np.zeros(n_sequences)
@@ -334,7 +374,14 @@ class RuledStructure:
         return values, arrays.split(joined, expected, scores)
 
 
-def _asked(structure: Structure, question: str, scores: Any, annotated: Any, clamp: Any, weights: Floats):
+def _asked(
+    structure: Structure,
+    question: str,
+    scores: Any,
+    annotated: Optional[SomeClamp],
+    clamp: Optional[SomeClamp],
+    weights: Floats,
+) -> tuple[Floats, Any]:
     """Evaluate a question. annotated: Clamp of the annotation, which pruning keeps; None if nothing is pruned."""
     if annotated is not None:
         scores = structure.prepare(scores, annotated=annotated)
@@ -402,6 +449,7 @@ class RuledSegments(RuledStructure):
         wrong, _, costs = self._excluded
         if not len(wrong.start) or not self._excluded.costs_more(clamp):
             return super()._answer(question, group, scores, clamp, weights)
+        # A wrong span is listed, so that it has a score of its own, spans[n, state]
         listing, own, numbers = list_spans(scores, wrong.start, wrong.end)
         price = -np.inf if clamp is not None or costs is None else costs[1 + wrong.label]
         listing.spans[numbers, 1 + wrong.label] += price
@@ -425,23 +473,32 @@ def _yielding(docs: Ints, rules: list[Rule], impossible: Callable[[Sequence[Rule
             if not len(of_group):
                 continue
             without = np.intersect1d(of_group, impossible([*kept, rule]))
-            beside = _conflicts(kept, rule, impossible) if len(without) else {}
-            found += [YieldingRule(rule, d, beside.get(d, kept)) for d in without.tolist()]
-            split += [([*kept, rule], np.setdiff1d(of_group, without)), (kept, without)]
+            conflicts = _conflicts(kept, rule, impossible) if len(without) else {}
+            found += [YieldingRule(rule, d, conflicts.get(d, kept)) for d in without.tolist()]
+            split.append(([*kept, rule], np.setdiff1d(of_group, without)))
+            split.append((kept, without))
         groups = split
     return found
 
 
 def _conflicts(kept: list[Rule], rule: Rule, impossible: Callable[[Sequence[Rule]], Ints]) -> dict[int, list[Rule]]:
     """By document, the first kept rule that a rule conflicts with; an empty list if the document breaks the rule by itself."""
-    conflicts: dict[int, list[Rule]] = {}
-    for beside in [[], *([one] for one in kept)]:
-        for d in impossible([*beside, rule]).tolist():
-            conflicts.setdefault(d, beside)
+    conflicts: dict[int, list[Rule]] = {d: [] for d in impossible([rule]).tolist()}
+    for beside in kept:
+        for d in impossible([beside, rule]).tolist():
+            conflicts.setdefault(d, [beside])
     return conflicts
 
 
-def _group(docs, kept, automata, facts, starts, doc_starts) -> RuleGroup:
+def _group(
+    docs: Ints,
+    kept: frozenset[int],
+    automata: frozenset[int],
+    facts: PatternMatches,
+    starts: Ints,
+    doc_starts: Ints,
+) -> RuleGroup:
+    """Make a group of documents, from the facts, sequences and documents of the whole batch."""
     begin = doc_starts[docs]  # [d]
     end = doc_starts[docs + 1]  # [d]
     tokens = arrays.ranges(begin, end)

@@ -116,7 +116,7 @@ class Comparison:
         """Cut the scores of the compared tokens out of the scores of the Doc."""
         return arrays.cut_document(scores, None, self.tokens)[0]
 
-    def measure(self, scores: Optional[Any] = None) -> Likelihoods:
+    def measure(self, scores: Any = None) -> Likelihoods:
         """Compute the probabilities of both sides, by the given scores of the compared tokens or by those of the Doc."""
         scores = self.scores if scores is None else scores
         if self._fixed is not None:
