@@ -69,7 +69,7 @@ class SumTree:
         return total
 
 
-class Lesson(NamedTuple):
+class Epoch(NamedTuple):
     """Description of an epoch of parameter mixing for the workers.
 
     run (OnlineRun): A run whose slots are the weights; it stays unchanged.
@@ -92,7 +92,7 @@ def shares_of(n_sequences: list[int], mixing: str) -> list[float]:
 class MixedEpochs(Weights):
     """A corpus in shards, as seen by the main process: see `optimizers.objective.SequenceObjective`.
 
-    ask (Callable): Lets the workers execute a verb, "begin" or "walk", with a lesson.
+    ask (Callable): Lets the workers execute a verb, "begin" or "walk", for an epoch.
     n_sequences (list[int]): Number of sequences in each shard.
     """
 
@@ -102,7 +102,7 @@ class MixedEpochs(Weights):
         self,
         model: Model,
         loss: ClampedLoss,
-        ask: Callable[[str, Lesson], Any],
+        ask: Callable[[str, Epoch], Any],
         n_sequences: list[int],
         mixing: str,
         signature: tuple[int, ...],
@@ -124,16 +124,16 @@ class MixedEpochs(Weights):
 
     def epoch(self, optimizer: OnlineOptimizer, run: OnlineRun, key: str) -> float:
         """Run an epoch on all shards. RETURNS (float): The loss."""
-        lesson = Lesson(optimizer.without_runs(), _told(run), key, self._shares, self.n_sequences)
+        epoch = Epoch(optimizer.without_runs(), _without_corpus(run), key, self._shares, self.n_sequences)
         if not run.iteration:
-            run.numbers = self._ask("begin", lesson)
-            lesson = lesson._replace(run=_told(run))
-        found: LossTerms = self._ask("walk", lesson)
-        take_mixture(optimizer, run, found.gradient)
+            run.numbers = self._ask("begin", epoch)
+            epoch = epoch._replace(run=_without_corpus(run))
+        found: LossTerms = self._ask("walk", epoch)
+        store_average(optimizer, run, found.gradient)
         return found.value
 
 
-def _told(run: OnlineRun) -> OnlineRun:
+def _without_corpus(run: OnlineRun) -> OnlineRun:
     """The part of a run that workers need."""
     return OnlineRun(run.layout, run.weights[:0], run.slots, run.arrays, run.numbers, run.count, run.iteration)
 
@@ -141,21 +141,21 @@ def _told(run: OnlineRun) -> OnlineRun:
 # ------------------------------------------------------------------------------------------------- a part of the corpus
 
 
-def begin_part(lesson: Lesson, objective: SequenceObjective) -> dict[str, float]:
+def begin_part(epoch: Epoch, objective: SequenceObjective) -> dict[str, float]:
     """Prepare a run on a part of its corpus. RETURNS (dict[str, float]): The initial numbers of the run."""
-    optimizer = lesson.optimizer
-    own = _in_slots(lesson, objective)
-    optimizer.prepare(objective, optimizer.pass_through(objective), own, lesson.key)
+    optimizer = epoch.optimizer
+    own = _in_slots(epoch, objective)
+    optimizer.prepare(objective, optimizer.pass_through(objective), own, epoch.key)
     return own.numbers
 
 
-def walk_part(lesson: Lesson, objective: SequenceObjective, part: int) -> tuple[float, Floats]:
+def walk_part(epoch: Epoch, objective: SequenceObjective, part: int) -> tuple[float, Floats]:
     """Run an epoch on one part of a corpus, from the weights that all parts share. RETURNS: The loss, and a `mixture`."""
-    optimizer = lesson.optimizer
-    own = _in_slots(lesson, objective)
+    optimizer = epoch.optimizer
+    own = _in_slots(epoch, objective)
     # The first part gets the seed of an undivided corpus
     seed = (optimizer.seed, own.iteration, part) if part else (optimizer.seed, own.iteration)
-    loss = optimizer.epoch(optimizer.pass_through(objective), own, objective, seed, lesson.key)
+    loss = optimizer.epoch(optimizer.pass_through(objective), own, objective, seed, epoch.key)
     return loss, mixture(optimizer, own, objective.corpus.slot_of_weight)
 
 
@@ -167,7 +167,7 @@ def mixture(optimizer: OnlineOptimizer, run: OnlineRun, slots: Any) -> Floats:
     return np.concatenate([optimizer.present(run)[slots], *arrays, numbers, [run.count]])
 
 
-def take_mixture(optimizer: OnlineOptimizer, run: OnlineRun, mixed: Floats) -> None:
+def store_average(optimizer: OnlineOptimizer, run: OnlineRun, mixed: Floats) -> None:
     """Store an average of mixtures in a run whose slots are the weights."""
     names = sorted(run.arrays)
     size = len(run.slots)
@@ -180,14 +180,14 @@ def take_mixture(optimizer: OnlineOptimizer, run: OnlineRun, mixed: Floats) -> N
         run.arrays[name] = (run.slots - array) * (run.count + 1) if name in optimizer.drifts else array
 
 
-def _in_slots(lesson: Lesson, objective: SequenceObjective) -> OnlineRun:
-    """Copy the lesson's run, whose slots are the weights, for a part of its corpus."""
+def _in_slots(epoch: Epoch, objective: SequenceObjective) -> OnlineRun:
+    """Copy the run of the epoch, whose slots are the weights, for a part of its corpus."""
     corpus = objective.corpus
-    run = lesson.run
+    run = epoch.run
     own = OnlineRun(run.layout, run.weights, np.zeros(len(corpus.learned)), iteration=run.iteration)
     own.slots[corpus.slot_of_weight] = run.slots
     own.slots[corpus.forbidden] = -np.inf
-    lesson.optimizer.start(own, objective)
+    epoch.optimizer.start(own, objective)
     for name, array in run.arrays.items():
         own.arrays[name][corpus.slot_of_weight] = array
     own.numbers = dict(run.numbers)

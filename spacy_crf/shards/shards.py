@@ -40,7 +40,7 @@ from ..workers.executors import Executor, Processes, Ray
 from ..workers.work_folder import Manifest, WorkFolder, shared_lock
 from . import mapped
 from .cut import Pieces
-from .mixing import MIXING, Lesson, LossTerms, MixedEpochs, SumTree
+from .mixing import MIXING, Epoch, LossTerms, MixedEpochs, SumTree
 from .part_counts import counts_in_parts, expect_counts, put_together
 from .work import COUNTED, FROZEN, MARKS, VARIABLES, ShardTask, ShardWork, variables_in
 
@@ -264,39 +264,39 @@ class ShardedTraining:
 
     # -------------------------------------------------------------------------------------------------- workers
 
-    def _each(self, verb: str, numbers: Optional[Iterable[int]] = None, told: Any = None) -> list[Any]:
+    def _each(self, verb: str, numbers: Optional[Iterable[int]] = None, shared: Any = None) -> list[Any]:
         """Have each shard, or some, worked on for itself. RETURNS (list): The results, in the order of the shards."""
         tasks = [ShardTask(verb, n, n + 1) for n in (range(self.shards.n) if numbers is None else numbers)]
-        found = dict(self._run(tasks, told))
+        found = dict(self._run(tasks, shared))
         return [found[task] for task in tasks]
 
     def evaluate(self, weights: Floats) -> LossTerms:
         """Compute the terms of all shards together, at the given weights of the variables (float64[n])."""
         return self._sum("evaluate", weights)
 
-    def learn(self, verb: str, lesson: Lesson) -> Any:
-        """Let workers execute a lesson of an online optimizer, see `MixedEpochs`."""
+    def learn(self, verb: str, epoch: Epoch) -> Any:
+        """Let workers execute an epoch of an online optimizer, see `MixedEpochs`."""
         if verb == "walk":
-            return self._sum(verb, lesson)
-        [found] = self._each(verb, [int(np.argmax(np.array(lesson.shares) > 0.0))], lesson)
+            return self._sum(verb, epoch)
+        [found] = self._each(verb, [int(np.argmax(np.array(epoch.shares) > 0.0))], epoch)
         return found
 
-    def _sum(self, verb: str, told: Any) -> LossTerms:
+    def _sum(self, verb: str, shared: Any) -> LossTerms:
         n = self.shards.n
         workers = self.shards.workers
         bounds = [number * n // workers for number in range(workers + 1)]
         tasks = [ShardTask(verb, *both) for both in pairwise(bounds)]
         tree = SumTree(n)
-        for _, found in self._run(tasks, told):
+        for _, found in self._run(tasks, shared):
             for node, terms in found:
                 tree.add(tuple(node), LossTerms(*terms))
         return tree.total
 
-    def _run(self, tasks: list[ShardTask], told: Any) -> Iterator[tuple[ShardTask, Any]]:
+    def _run(self, tasks: list[ShardTask], shared: Any) -> Iterator[tuple[ShardTask, Any]]:
         if self._staff is None:
             self._staff = self._open.enter_context(self.shards.staff().staff(self._work))
         try:
-            yield from self._staff.run(tasks, told)
+            yield from self._staff.run(tasks, shared)
         except BaseException:
             self.close()
             raise
@@ -391,7 +391,7 @@ def _head(shards: Shards, pipe: "CRFPipe", nlp: Language) -> dict[str, Any]:
     own = dict(initialize["components"].get(pipe.name, {}))
     own.pop("shards", None)
     initialize["components"][pipe.name] = own
-    told = {
+    head = {
         "versions": {"spacy_crf": __version__, "spacy": spacy.__version__},
         "n": shards.n,
         "component": pipe.name,
@@ -401,7 +401,7 @@ def _head(shards: Shards, pipe: "CRFPipe", nlp: Language) -> dict[str, Any]:
         "annotating_components": config["training"].get("annotating_components"),
         "files": {path: _stamp(Path(path)) for path in sorted(_paths(initialize))},
     }
-    return json.loads(json.dumps(told, default=str))
+    return json.loads(json.dumps(head, default=str))
 
 
 def _paths(value: Any) -> set[str]:

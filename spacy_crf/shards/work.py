@@ -21,7 +21,7 @@ from ..pipeline.initialization import count
 from ..types import Bools
 from . import mapped
 from .cut import Pieces
-from .mixing import Lesson, LossTerms, SumTree, begin_part, mixture, walk_part
+from .mixing import Epoch, LossTerms, SumTree, begin_part, mixture, walk_part
 from .part_counts import counted, counts_all
 
 if TYPE_CHECKING:
@@ -63,8 +63,8 @@ class ShardWork:
         self._files: dict[int, mapped.File] = {}  # the files of these shards
         self._sequences: dict[int, Optional[SequencesObjective]] = {}
 
-    def __call__(self, task: ShardTask, told: Any = None) -> Any:
-        return getattr(self, task.verb)(task, told)
+    def __call__(self, task: ShardTask, shared: Any = None) -> Any:
+        return getattr(self, task.verb)(task, shared)
 
     # ------------------------------------------------------------------------------------------- what initializes
 
@@ -76,7 +76,7 @@ class ShardWork:
         found = {"says_something": int(says_something), "left_out": pipe.cfg["left_out"]}
         mapped.write(self._path(COUNTED, task.begin), [self._digest, found, counted(pipe.model)])
 
-    def prepare(self, task: ShardTask, told: Any) -> int:
+    def prepare(self, task: ShardTask, shared: Any) -> int:
         """Look up the features of a shard, and write a file with the marks of its weights. RETURNS (int): Its signature."""
         objective = self._looked_up(task.begin)
         stored = objective.stored()
@@ -85,7 +85,7 @@ class ShardWork:
         mapped.write(self._path(MARKS, task.begin), [objective.marks((seed, task.begin)) for seed in SEEDS])
         return objective.signature[-1]
 
-    def thin(self, task: ShardTask, told: Any) -> None:
+    def thin(self, task: ShardTask, shared: Any) -> None:
         """Rewrite the file of a shard with only the rows that have variables."""
         path = self._path(PREPARED, task.begin)
         if path.exists():
@@ -111,31 +111,31 @@ class ShardWork:
 
     # -------------------------------------------------------------------------------- training by parameter mixing
 
-    def lay_out(self, task: ShardTask, told: Any) -> tuple[int, int]:
+    def lay_out(self, task: ShardTask, shared: Any) -> tuple[int, int]:
         """Prepare a shard for online optimizers. RETURNS (tuple[int, int]): Its number of sequences, and its signature."""
         objective = self._laid_out(task.begin)
         return (0, 0) if objective is None else (objective.n_sequences, objective.signature[-1])
 
-    def begin(self, task: ShardTask, lesson: Lesson) -> dict[str, float]:
+    def begin(self, task: ShardTask, epoch: Epoch) -> dict[str, float]:
         """Prepare the first epoch on a shard that has sequences."""
-        objective: Any = self._laid_out(task.begin, lesson)
-        return begin_part(lesson, objective)
+        objective: Any = self._laid_out(task.begin, epoch)
+        return begin_part(epoch, objective)
 
-    def walk(self, task: ShardTask, lesson: Lesson) -> list[tuple[tuple[int, int], LossTerms]]:
+    def walk(self, task: ShardTask, epoch: Epoch) -> list[tuple[tuple[int, int], LossTerms]]:
         """Run an epoch on each shard, and sum the weighted results as far as the tree allows."""
         tree = SumTree(self._n)
         for number in range(task.begin, task.end):
-            objective = self._laid_out(number, lesson)
+            objective = self._laid_out(number, epoch)
             value = 0.0
             if objective is None:
-                found = mixture(lesson.optimizer, lesson.run, slice(None))
+                found = mixture(epoch.optimizer, epoch.run, slice(None))
             else:
-                value, found = walk_part(lesson, objective, number)
-            found *= lesson.shares[number]
+                value, found = walk_part(epoch, objective, number)
+            found *= epoch.shares[number]
             tree.add((0, number), LossTerms(value, 0, found))
         return [*tree.left.items()]
 
-    def _laid_out(self, number: int, lesson: Optional[Lesson] = None) -> Optional[SequencesObjective]:
+    def _laid_out(self, number: int, epoch: Optional[Epoch] = None) -> Optional[SequencesObjective]:
         """The objective of a shard for online optimizers; None if the shard is empty."""
         if number not in self._sequences:
             data = [self._trained.training.data(block, "sequences") for block in self._blocks(number)]
@@ -143,8 +143,8 @@ class ShardWork:
             objective = SequencesObjective(self._trained.model, loss, data) if data else None
             self._sequences[number] = objective
         objective = self._sequences[number]
-        if objective is not None and lesson is not None:
-            objective.n_sequences = lesson.n_sequences
+        if objective is not None and epoch is not None:
+            objective.n_sequences = epoch.n_sequences
         return objective
 
     # ------------------------------------------------------------------------------------------------------ parts
