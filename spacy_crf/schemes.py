@@ -49,7 +49,7 @@ class Segments(NamedTuple):
         return cls(np.flatnonzero(begins), np.flatnonzero(ends) + 1, label[begins])
 
     @classmethod
-    def spelt(cls, states: NDArray, label: NDArray, continues: Bools, opening: Bools) -> "Segments":
+    def of_states(cls, states: NDArray, label: NDArray, continues: Bools, opening: Bools) -> "Segments":
         """Segments of a labelling: the states (int32[T]), and the label of each, -1 for none.
 
         continues (bool[S, S]): Whether a state continues the span of the state before.
@@ -61,7 +61,7 @@ class Segments(NamedTuple):
 
 
 NO_SEGMENTS = Segments(*np.zeros((3, 0), dtype=np.int64))
-NO_STEPS = np.zeros((0, 3), dtype=np.int64)  # see `Scheme.spell`
+NO_STEPS = np.zeros((0, 3), dtype=np.int64)  # see `Scheme.encode_clamp`
 
 
 @dataclass(frozen=True)
@@ -135,8 +135,8 @@ class Scheme:
         return np.where(iob == MISSING, -1, tags).astype(np.int32)
 
     def clamp(self, iob: NDArray, label: NDArray, starts: NDArray, n_labels: int) -> Clamp:
-        """Tags that the annotation allows, in the scheme in which it is read (see `spell`): one where it is known, all where it
-        is missing, except those that would extend an annotated entity in front of it.
+        """Tags that the annotation allows, in the scheme in which it is read (see `encode_clamp`): one where it is known, all
+        where it is missing, except those that would extend an annotated entity in front of it.
 
         RETURNS (bool[T, S])
         """
@@ -157,7 +157,7 @@ class Scheme:
         """The scheme in which partial annotation is read: this one, or BIO if tags do not show whether a span begins."""
         return self if self.tags_tell_iob else SCHEMES["BIO"]
 
-    def spell(self, allowed: Clamp, starts: NDArray) -> tuple[Clamp, Ints]:
+    def encode_clamp(self, allowed: Clamp, starts: NDArray) -> tuple[Clamp, Ints]:
         """Translate the tags that annotation allows from the scheme in which it is read.
 
         IO and IOB1 use one tag for the begin of a span and for its inside; the token before decides. Where only one of the two
@@ -189,14 +189,14 @@ class Scheme:
             inside |= surely
             inside[:-1] &= ~(apart & surely)[1:]
             apart &= ~surely
-        spelt = np.zeros((len(allowed), 1 + may.shape[1] * len(self.prefixes)), dtype=bool)
-        spelt[:, :1] = outside
-        spelt[:, 1 + self.prefixes.index("I") :: len(self.prefixes)] = inside
+        encoded = np.zeros((len(allowed), 1 + may.shape[1] * len(self.prefixes)), dtype=bool)
+        encoded[:, :1] = outside
+        encoded[:, 1 + self.prefixes.index("I") :: len(self.prefixes)] = inside
         if self.name == "IOB1":
-            spelt[:, 1 + self.prefixes.index("B") :: len(self.prefixes)] = begins & before
+            encoded[:, 1 + self.prefixes.index("B") :: len(self.prefixes)] = begins & before
         steps = [np.pad(np.argwhere(apart), ((0, 0), (0, 1)), constant_values=1)]
         steps += [np.pad(np.argwhere(joined & ~surely_before), ((0, 0), (0, 1)))]
-        return spelt, np.concatenate(steps)
+        return encoded, np.concatenate(steps)
 
     def decode(self, tags: NDArray, starts: NDArray) -> Segments:
         """Spans of valid tag sequences."""

@@ -122,8 +122,8 @@ class CRF(BaseEstimator):
     @property
     def attributes_(self) -> list[str]:
         """Attributes that have a weight other than 0."""
-        spelled = self._fitted.layers[0].attrs["features"].states.index.spelled
-        return [spelled.strings[part] for part in spelled.parts]  # a single one each
+        names = self._fitted.layers[0].attrs["features"].states.index.feature_names
+        return [names.strings[part] for part in names.parts]  # a single one each
 
     @property
     def state_features_(self) -> dict[tuple[str, str], float]:

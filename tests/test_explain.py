@@ -581,7 +581,9 @@ def test_a_word_that_is_erased_is_read_by_nothing(factory):
             for t in range(3):
                 for n in range(*found[kind].starts[t : t + 2]):
                     feature = int(found[kind].rows[n])
-                    [template] = parse_template(table.index.spelled.templates[table.index.spelled.template_of[feature]])
+                    [template] = parse_template(
+                        table.index.feature_names.templates[table.index.feature_names.template_of[feature]]
+                    )
                     value = 1.0 if found[kind].values is None else found[kind].values[n]
                     pairs = slice(*table.pair_starts[feature : feature + 2])
                     if str(template) != "bias" and any(t + offset == erased for _, offset in template.parts):

@@ -644,21 +644,21 @@ def test_presets_make_indices(docs):
 def test_presets_keep_their_meaning():
     """Saved pipelines name them, and load only with the templates that they were trained with."""
     presets = (ner_features, tagger_features, segment_features)
-    spelled = {preset.__name__: zlib.crc32(repr(preset().spelled()).encode("utf8")) for preset in presets}
+    spelled = {preset.__name__: zlib.crc32(repr(preset().as_text()).encode("utf8")) for preset in presets}
     assert spelled == SPELLED_PRESETS
 
 
 @pytest.mark.parametrize("preset", [ner_features, tagger_features])
 def test_presets_change_without_being_copied(preset):
-    whole = preset().spelled()
-    changed = preset(extra=["tag[0]"], without=["lower[-2..-1]", "bias"]).spelled()
+    whole = preset().as_text()
+    changed = preset(extra=["tag[0]"], without=["lower[-2..-1]", "bias"]).as_text()
     assert changed == [name for name in whole if name not in ("lower[-2]", "lower[-1]", "bias")] + ["tag[0]"]
-    wider = {*preset(window=3, without=["lower[3]"], extra=["lower[3]"]).spelled()} - {*whole}
+    wider = {*preset(window=3, without=["lower[3]"], extra=["lower[3]"]).as_text()} - {*whole}
     assert {"lower[-3]", "lower[3]", "lower[-3]|lower[-2]", "lower[2]|lower[3]"} <= wider
     assert all("[-3]" in name or "[3]" in name for name in wider)
-    assert not any("[-2]" in name or "[2]" in name for name in preset(window=1).spelled())
-    assert preset(transitions=["lower[0]"]).spelled()[-1] == "transition lower[0]"
-    assert {preset(padding=padding).spelled()[0] for padding in (True, False)} == {"padding", "no padding"}
+    assert not any("[-2]" in name or "[2]" in name for name in preset(window=1).as_text())
+    assert preset(transitions=["lower[0]"]).as_text()[-1] == "transition lower[0]"
+    assert {preset(padding=padding).as_text()[0] for padding in (True, False)} == {"padding", "no padding"}
 
 
 def test_what_stands_outside_may_be_named(docs):
@@ -671,7 +671,7 @@ def test_what_stands_outside_may_be_named(docs):
         ["orth[-2]|orth[1]=^^|b", "tag[-1]=^"],
         ["orth[-2]|orth[1]=^|$", "tag[-1]=A"],
     ]
-    assert features(templates, padding=padding).spelled() == feature_set.spelled() != FeatureSet(templates).spelled()
+    assert features(templates, padding=padding).as_text() == feature_set.as_text() != FeatureSet(templates).as_text()
     with pytest.raises(ValueError, match=r"CRF895.*'orth\[-3\]'.*2 before.*1 behind"):
         FeatureSet([*templates, "orth[-3]"], padding=padding)
     with pytest.raises(ValueError, match=r"CRF895.*'orth\[2\]'"):
@@ -756,7 +756,7 @@ def test_sequences_are_cut_at_known_sentence_starts():
 
 
 def test_feature_sets_can_be_pickled_for_other_processes():
-    assert pickle.loads(pickle.dumps(ner_features())).spelled() == ner_features().spelled()
+    assert pickle.loads(pickle.dumps(ner_features())).as_text() == ner_features().as_text()
 
 
 def test_short_words_have_no_long_affixes(nlp):

@@ -12,7 +12,7 @@ from spacy_crf.inference.linear_chain import LinearChain
 from spacy_crf.inference.pruned_lattice import HigherOrderScores, Orders
 from spacy_crf.kernels import higher_order as kernels
 from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin
-from spacy_crf.models.higher_order import _respelt, _seen_keys, key_of
+from spacy_crf.models.higher_order import _renumbered, _seen_keys, key_of
 from spacy_crf.models.label_parts import TagParts
 from spacy_crf.optimizers.lbfgs import LBFGS
 
@@ -166,8 +166,8 @@ def test_keys_of_more_tags_are_in_the_same_order():
     known = [(3, 0, 1), (0, 1, 2), (3, 0, 1, 2), (3, 0, 2), (0, 2, 2), (3, 0, 2, 2)]
     assert keys.tolist() == sorted(key_of(gram, 3) for gram in known)
     more = [key_of(tuple(9 if tag == 3 else tag for tag in gram), 9) for gram in known]
-    respelt = _respelt(keys, 3, 9)
-    assert sorted(more) == respelt.tolist()
+    renumbered = _renumbered(keys, 3, 9)
+    assert sorted(more) == renumbered.tolist()
 
 
 # Components

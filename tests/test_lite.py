@@ -352,7 +352,7 @@ def test_every_attribute_has_the_same_values_as_in_spacy():
     columns = reader.read([Doc(nlp.vocab, words=words)])
     for name, values in zip(reader.table.attributes, columns.table.columns[columns.lexemes].T):
         absent = values == 1 << 63
-        texts = reader.spell(name, values, nlp.vocab)
+        texts = reader.texts_of(name, values, nlp.vocab)
         expected = [lite._ABSENT if missing else text for missing, text in zip(absent.tolist(), texts)]
         assert [getters[name](word) for word in words] == expected, name
     for word in words:

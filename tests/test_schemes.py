@@ -60,11 +60,11 @@ def test_round_trip(scheme):
         assert scheme.iob(tags, starts).tolist() == np.tile(iob, 2).tolist()
 
 
-def spelt(scheme, allowed, starts):
+def paths_of(scheme, allowed, starts):
     """All tag sequences under a clamp that was read, and how many steps it took beside the tags."""
     mask, continues = scheme.transition_mask(len(LABELS)), scheme.continues(len(LABELS))
     label_of = scheme.label_of_tag(len(LABELS))
-    clamp, steps = scheme.spell(allowed, starts)
+    clamp, steps = scheme.encode_clamp(allowed, starts)
     assert clamp.shape == (LENGTH, len(label_of))
 
     def is_open(path, token, label, goes_on):
@@ -84,7 +84,7 @@ def test_missing_annotation_is_a_wider_clamp(scheme):
             continue
         iob, label = annotate(known, LENGTH)
         iob[iob == OUTSIDE] = MISSING
-        allowed, n_steps = spelt(scheme, scheme.clamp(iob, label, starts, len(LABELS)), starts)
+        allowed, n_steps = paths_of(scheme, scheme.clamp(iob, label, starts, len(LABELS)), starts)
         agreeing = [spans for spans in segmentations(LENGTH) if set(known) <= set(spans)]
         if scheme.name == "IO":  # the neighbours of an annotated entity have another label
             agreeing = [spans for spans in agreeing if not touches_same_label(spans, known)]
@@ -116,7 +116,7 @@ def test_what_bio_allows_is_spelt_in_other_tags(name):
         if name == "IO":
             left = [way for way in left if not touches_same_label(way[2], way[2], cuts)]
         expected = {path for _, path, _ in left}
-        found, _ = spelt(scheme, allowed, np.array(cuts))
+        found, _ = paths_of(scheme, allowed, np.array(cuts))
         if name == "IO" and not expected:  # annotated spans that touch are one
             continue
         assert found == expected

@@ -74,11 +74,11 @@ def test_whole_spans_are_read_without_their_digits():
 
 
 def test_the_preset_changes_without_being_copied():
-    whole = segment_features().spelled()
-    changed = segment_features(extra=["seg.text"], without=["seg.lower", "seg.first:lower[-1..1]"]).spelled()
+    whole = segment_features().as_text()
+    changed = segment_features(extra=["seg.text"], without=["seg.lower", "seg.first:lower[-1..1]"]).as_text()
     left_out = ("seg.lower", "seg.first:lower", "seg.first:lower[-1]", "seg.first:lower[1]")
     assert changed == [name for name in whole if name not in left_out] + ["seg.text"]
-    assert segment_features(["seg.text", "seg.lower"], without=["seg.lower"]).spelled() == ["seg.text"]
+    assert segment_features(["seg.text", "seg.lower"], without=["seg.lower"]).as_text() == ["seg.text"]
 
 
 def test_joined_parts_read_the_ends_and_their_surroundings():

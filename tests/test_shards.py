@@ -196,7 +196,7 @@ def test_no_count_is_too_large():
         "template_of": np.zeros(2, dtype=np.uint8),
         "n_parts": np.zeros(2, dtype=np.uint8),
         "parts": np.zeros(0, dtype=np.uint8),
-        "spelled": np.frombuffer(json.dumps([["bias"], []]).encode("ascii"), dtype=np.uint8),
+        "names": np.frombuffer(json.dumps([["bias"], []]).encode("ascii"), dtype=np.uint8),
     }
     for _ in range(2):
         known.add(part)

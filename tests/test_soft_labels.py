@@ -107,7 +107,7 @@ def segmentations(spans, begin, end):
     return list(go_on(begin))
 
 
-def spelt(pieces, kind):
+def encoded(pieces, kind):
     """The states of some pieces, by token: what stands in a path."""
     letters = {"BIO": "BIII", "IO": "IIII"}
     for begin, end, label in pieces:
@@ -160,7 +160,7 @@ def expected_loss(pipe, kind, scores, clamp, text):
     continues = pipe.decoding.spans.continues
     for choice in itertools.product(*(segmentations(soft, *run) for run in runs)):
         pieces = [piece for _, some in choice for piece in some]
-        states = dict(spelt(pieces, kind))
+        states = dict(encoded(pieces, kind))
 
         def agrees(path, states=states):
             at_edges = [run[1] for run in runs if run[1] < len(path)]

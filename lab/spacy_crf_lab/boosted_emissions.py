@@ -84,12 +84,12 @@ class BoostedFeatures(SparseFeatures):
         add_leaves(leaves, self.forest.values, scores)
         return scores
 
-    def spell(self, tables: dict[str, object]) -> dict[str, object]:
+    def pack(self, tables: dict[str, object]) -> dict[str, object]:
         """The states, the index and the trees, as a file holds them."""
         return {"n_tags": self.n_states, "index": self.index.to_dict(), "forest": [*self.forest]}
 
     def load(self, data: dict[str, Any]) -> dict[str, object]:
-        """Take over what `spell` returned. RETURNS (dict): No tables."""
+        """Take over what `pack` returned. RETURNS (dict): No tables."""
         self._forget()
         self.n_states = data["n_tags"]
         self.index = FeatureIndex.from_dict(data["index"])

@@ -49,7 +49,7 @@ class Candidates:
         numbers: Any = np.arange(n)
         self.weights: Any = self.whole.split(numbers)[0][STATES]  # [W] places of the candidates among all weights
         self.feature = self.tokens.table.rows_of_pairs()  # [W] row of each candidate
-        self.names: FeatureNames = self.tokens.table.index.spelled
+        self.names: FeatureNames = self.tokens.table.index.feature_names
         self.parts = parts_of(self.names)  # [F, P]
         self.is_conjunction: Any = (self.parts >= 0).any(axis=1)  # [F]
 

@@ -122,7 +122,7 @@ class KernelFeatures(SparseFeatures):
             self._scorer = kept = weights, self.basis, own if whitener is None else whitener @ own
         return kept[1].times(self.read(docs), kept[2])
 
-    def spell(self, tables: dict[str, object]) -> dict[str, object]:
+    def pack(self, tables: dict[str, object]) -> dict[str, object]:
         """The basis, as a file holds it."""
         basis = self.basis
         if basis is None:
@@ -133,7 +133,7 @@ class KernelFeatures(SparseFeatures):
         }
 
     def load(self, data: dict[str, Any]) -> dict[str, object]:
-        """Take over what `spell` returned. RETURNS (dict): No tables."""
+        """Take over what `pack` returned. RETURNS (dict): No tables."""
         self._forget()
         self.basis = None
         if data["basis"] is not None:

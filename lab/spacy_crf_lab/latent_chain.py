@@ -2,7 +2,7 @@
 2007).
 
 The output is ``ChainScores`` of all states: first the states of tag 0, then the states of tag 1, and so on. Annotation allows all
-states of a tag, so the loss sums over these states, and training finds their meanings. Several paths spell one labelling; its
+states of a tag, so the loss sums over these states, and training finds their meanings. Several paths stand for one labelling; its
 score is the log-sum over these paths. `n_best` finds the best labellings, which may differ from the labelling of the best path.
 """
 
@@ -87,7 +87,7 @@ def _of_best_paths(
     n: int,
     known: list[tuple[float, States]],
 ) -> list[tuple[float, States]]:
-    """Labellings that the best paths of one sequence spell, except the known ones."""
+    """Labellings that the best paths of one sequence stand for, except the known ones."""
     first = np.searchsorted(tag_of, tag_of)
     seen = {states.tobytes() for _, states in known}
     found = []

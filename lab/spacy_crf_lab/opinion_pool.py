@@ -162,7 +162,7 @@ class OpinionPoolNode(ChainNode):
         table = features.states
         templates = features.feature_set.templates
         reads = dict(zip(map(str, templates), self._reads(templates)))
-        names = table.index.spelled
+        names = table.index.feature_names
         readers = np.array([reads[name] for name in names.templates]).reshape(-1, self.n)
         # [W] whether the expert of the weight's column reads the feature's template
         kept = readers[names.template_of[table.rows_of_pairs()], self.experts.expert_of[table.pair_columns]]

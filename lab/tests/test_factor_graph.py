@@ -881,7 +881,7 @@ def test_features_of_ties():
     assert values[:, 0].tolist() == [0, 0, 0] and values[:, 1].tolist() == [1, 5, 0]
     assert len(np.unique(values[:, 2])) == 1
     assert (values[:, 3] == ABSENT).all()  # the word has no five letters
-    spelled = [read.spell(template, feature, pairs, 1) for feature in range(3)]
+    spelled = [read.name(template, feature, pairs, 1) for feature in range(3)]
     assert spelled == ["bias", "sent_distance=5", "shape[0]|other_is_title=Xxx|1"]
 
 
@@ -895,7 +895,7 @@ def test_features_of_ties_that_ask_gazetteers():
     read = TieValues(tie_reader(TieFeatureSet({"ties": template}), {"people": people}, with_names=True), docs)
     found = {}
     for example, row in enumerate(read.of(template, pairs).tolist()):
-        says = [read.spell(template, n, pairs, example) if v != ABSENT else None for n, v in enumerate(row)]
+        says = [read.name(template, n, pairs, example) if v != ABSENT else None for n, v in enumerate(row)]
         found[docs[0][int(pairs.source[example])].text] = says
     assert found == {
         "Ann": ["in:people=both", "in:people[0]=U-FIRST", "other_in:people=B-FULL", "in:people|bias=both"],

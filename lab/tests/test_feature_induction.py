@@ -178,7 +178,7 @@ def test_some_weights_alone_have_the_same_objective():
 def test_the_parts_of_conjunctions():
     _, pipe, _ = made({**PAIRS, "templates": ["bias", "lower[0]", "shape[0]", "lower[-1]|suffix2[0]"]})
     index = pipe.model.layers[0].attrs["features"].states.index
-    found = dict(zip(index.names(), [[index.name(n) for n in row if n >= 0] for row in parts_of(index.spelled)]))
+    found = dict(zip(index.names(), [[index.name(n) for n in row if n >= 0] for row in parts_of(index.feature_names)]))
     assert found["bias"] == found["shape[0]=Xxx"] == []
     assert found["lower[0]|shape[0]=ann|Xxx"] == ["lower[0]=ann", "shape[0]=Xxx"]
     assert found["lower[-1]|suffix2[0]=ann|ee"] == []

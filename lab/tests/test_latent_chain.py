@@ -498,7 +498,7 @@ def test_what_single_tags_say_leaves_all_hidden_states(scheme):
     for _ in range(60):
         allowed, clamps = rng.random((5, 5)) < 0.5, []
         for decoding in (component((model, scheme)).decoding for model in ("chain", "latent")):
-            clamp, steps = decoding.spell(allowed, starts)
+            clamp, steps = decoding.encode_clamp(allowed, starts)
             if len(steps):
                 leave_out(decoding, steps, clamp, starts)
             clamps.append(clamp)

@@ -52,14 +52,14 @@ class WordCounter:
     def text(self, min_count: int, *, lower: bool = False, digits: bool = False) -> CountedText:
         """Return the words that occur at least `min_count` times; words that differ only in case (`lower`) or in digits count as
         one word. White space is skipped; a rarer word separates its neighbours."""
-        spelled = []
+        numbers = []
         place = {}
         for key in self._table.keys.tolist():
             word = self._strings[key]
             word = word.lower() if lower else word
             word = with_zeros(word) if digits else word
-            spelled.append(-2 if word.isspace() else place.setdefault(word, len(place)))
-        tokens = np.array([*spelled, -1], dtype=np.int32)[np.concatenate([np.zeros(0, np.int32), *self._tokens])]
+            numbers.append(-2 if word.isspace() else place.setdefault(word, len(place)))
+        tokens = np.array([*numbers, -1], dtype=np.int32)[np.concatenate([np.zeros(0, np.int32), *self._tokens])]
         tokens = tokens[tokens != -2]
         counts = np.bincount(tokens[tokens >= 0], minlength=len(place))
         words = list(place)

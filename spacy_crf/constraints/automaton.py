@@ -24,7 +24,7 @@ _FIRST_LABEL = 2
 
 
 class SpanTags:
-    """How the tags of a component spell spans.
+    """How the tags of a component encode spans.
 
     labels (list[str]): The labels.
     label_of (int64[S]): Label of each tag, -1 for tags outside of all spans.
@@ -80,7 +80,7 @@ class SpanTags:
         RETURNS (Segments): The spans.
         """
         label = np.where(tags >= 0, self.label_of[tags], -1)
-        return Segments.spelt(tags, label, self.continues, opening)
+        return Segments.of_states(tags, label, self.continues, opening)
 
 
 class Automaton(NamedTuple):

@@ -236,7 +236,7 @@ class RuleSearch:
 
     def _better(self, solver: GraphSolver, tags: Tags, automata: list[int], kept: frozenset[int]) -> tuple[Tags, bool]:
         """A better labelling that keeps all rules, or the given one if none is found; and whether it is proved to be best."""
-        found, finished = solver.go_on(self.budget)
+        found, finished = solver.resume(self.budget)
         if found is None:
             return tags, False
         broken, clashing = self._broken(found, automata, kept)

@@ -32,7 +32,7 @@ class GraphSolver:
     kept (frozenset[int]): Places of the rules whose masks apply.
     """
 
-    active: frozenset[int] = frozenset()  # automata of the latest search, which `go_on` continues
+    active: frozenset[int] = frozenset()  # automata of the latest search, which `resume` continues
     is_too_large = False  # whether some automata were too large
 
     def __init__(self, rules: RuleSet, document: Documents, kept: frozenset[int]):
@@ -61,7 +61,7 @@ class GraphSolver:
         budget.spend(CALL + seconds_of_graph(len(graph.graph.source), self._n_tokens))
         return path.states[joined.tokens] if path.scores[0] > -np.inf else None, True
 
-    def go_on(self, budget: Budget) -> tuple[Optional[Tags], bool]:
+    def resume(self, budget: Budget) -> tuple[Optional[Tags], bool]:
         """Continue the search if `solve` returned a labelling without proof that it is the best. A graph never does.
 
         budget (Budget): Work that the search may take.
@@ -101,10 +101,10 @@ class LatticeSolver(GraphSolver):
         self.active = active
         self._search = LatticeSearch(self._lattice, automata)
         budget.spend(CALL + READ * self._n_tokens * len(texts))
-        return self.go_on(budget)
+        return self.resume(budget)
 
-    def go_on(self, budget: Budget) -> tuple[Optional[Tags], bool]:
-        """Continue the search in the lattice with a new `budget`, see `GraphSolver.go_on`."""
+    def resume(self, budget: Budget) -> tuple[Optional[Tags], bool]:
+        """Continue the search in the lattice with a new `budget`, see `GraphSolver.resume`."""
         path, is_proved = self._search.solve(budget)
         return None if path is None else path[self._joined.tokens], is_proved
 

@@ -39,7 +39,7 @@ class Excluded(NamedTuple):
     """Spans and steps that the annotation rules out and no clamp can exclude."""
 
     wrong: Segments = NO_SEGMENTS  # spans, by their first token; none crosses the start of a sequence
-    steps: Ints = NO_STEPS  # steps between tags, see `Scheme.spell`
+    steps: Ints = NO_STEPS  # steps between tags, see `Scheme.encode_clamp`
     # [S] cost of an excluded span, by its last state, and of an excluded step, by its second state
     costs: Optional[Floats] = None
 
@@ -120,7 +120,7 @@ class TagCopies(NamedTuple):
 def copy_tags(tags: SpanTags, excluded: Excluded, starts: Ints) -> TagCopies:
     """Make the copies of tags that the wrong spans of some sequences need.
 
-    tags (SpanTags): How tags spell spans.
+    tags (SpanTags): How tags encode spans.
     excluded (Excluded): The wrong spans, and the steps.
     starts (int64[B + 1]): Where the sequences start.
     RETURNS (TagCopies): The tags and their copies.

@@ -152,10 +152,10 @@ class Explanation:
             known = any(row.effect is not None for row in self.rows)
             lines.append(_SHARES + ("" if known else " (effect=True estimates that)"))
         if self.labelling or self.rival:
-            lines += [f"best: {self._spelt(self.labelling)}", f"instead: {self._spelt(self.rival)}"]
+            lines += [f"best: {self._in_words(self.labelling)}", f"instead: {self._in_words(self.rival)}"]
         for rule in self.rules:
             price = "" if rule.price is None else f", which costs {_number(rule.price)}"
-            found = f": {self._spelt(rule.spans)}" if rule.effect.startswith("changes") else ""
+            found = f": {self._in_words(rule.spans)}" if rule.effect.startswith("changes") else ""
             lines.append(f"rule {rule.name} ({rule.rule}) {rule.effect}{price}{found}")
         for flip in self.flips[:_MOST_FLIPS]:
             words = ", ".join(f"{other} instead of {word}" for _, word, other in flip.words)
@@ -189,7 +189,7 @@ class Explanation:
     def _words(self, token: Optional[int], end: Optional[int]) -> str:
         return "" if token is None else " ".join(self.words[token : (token + 1 if end is None else end)])
 
-    def _spelt(self, spans: list[SpanOf]) -> str:
+    def _in_words(self, spans: list[SpanOf]) -> str:
         return "; ".join(f"{self._text(b, e)} ({label})" for b, e, label in spans) or "nothing"
 
     def _text(self, start: int, end: int) -> str:

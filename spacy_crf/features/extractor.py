@@ -112,7 +112,7 @@ class FeatureSet(AttributesRead):
             if any(part.offset < -before or part.offset > behind for part in template.parts):
                 raise ValueError(Errors.CRF895.format(template=template, before=before, behind=behind))
 
-    def spelled(self) -> list[str]:
+    def as_text(self) -> list[str]:
         """The settings that determine the meaning of the rows of a saved index, as text."""
         padding = "padding" if self.padding else "no padding"
         if isinstance(self.padding, dict):
@@ -473,7 +473,7 @@ class IndexBuilder(FeatureCounter):
         values = np.concatenate([np.zeros((0, self._most_parts), dtype=np.uint64), *self._values])
         self._values.clear()  # the values are large, and another list would double them
         values = values if keep[n_known:].all() else values[keep[n_known:]]
-        spelled = np.zeros(values.shape, dtype=np.int32)
+        numbers = np.zeros(values.shape, dtype=np.int32)
         widths = np.zeros(len(values), dtype=np.int64)
         place: dict[str, int] = {}
         for number in np.unique(template_of):
@@ -482,7 +482,7 @@ class IndexBuilder(FeatureCounter):
             widths[rows] = len(parts)
             for n, part in enumerate(parts):
                 distinct, inverse = np.unique(values[rows, n], return_inverse=True)
-                texts = self._compiled.reader.spell(part.attribute, distinct, vocab)
-                spelled[rows, n] = np.array([place.setdefault(text, len(place)) for text in texts])[inverse]
-        parts = spelled[np.arange(self._most_parts) < widths[:, None]]
+                texts = self._compiled.reader.texts_of(part.attribute, distinct, vocab)
+                numbers[rows, n] = np.array([place.setdefault(text, len(place)) for text in texts])[inverse]
+        parts = numbers[np.arange(self._most_parts) < widths[:, None]]
         return self._index(keep, self._name_of[template_of], widths, parts, list(place))

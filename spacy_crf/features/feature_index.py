@@ -223,7 +223,7 @@ class FeatureIndex:
     ):
         self.keys = keys
         if names is not None:
-            self.spelled = names
+            self.feature_names = names
         if packed is not None:
             self._packed = packed
 
@@ -264,40 +264,40 @@ class FeatureIndex:
 
     def name(self, row: int) -> str:
         """Name of a feature, as a user would write it: ``lower[-1]|lower[0]=new|york``."""
-        return self.spelled.of(row)
+        return self.feature_names.of(row)
 
     def names(self) -> list[str]:
         """Names of all features, in the order of their rows."""
-        return [*map(self.spelled.of, range(len(self)))]
+        return [*map(self.feature_names.of, range(len(self)))]
 
     def keep(self, rows: NDArray[np.bool_]) -> "FeatureIndex":
         """The index of some of the rows (bool[F]), renumbered in their order."""
-        return FeatureIndex(self.keys[rows], self.spelled.keep(rows))
+        return FeatureIndex(self.keys[rows], self.feature_names.keep(rows))
 
     def extend(self, other: "FeatureIndex") -> "FeatureIndex":
         """This index, followed by the features of another index, which must be disjoint."""
-        return FeatureIndex(np.concatenate([self.keys, other.keys]), self.spelled.extend(other.spelled))
+        return FeatureIndex(np.concatenate([self.keys, other.keys]), self.feature_names.extend(other.feature_names))
 
     @property
     def templates(self) -> list[str]:
         """The templates of the features, and possibly others."""
-        return self._packed["templates"] if "_packed" in self.__dict__ else self.spelled.templates
+        return self._packed["templates"] if "_packed" in self.__dict__ else self.feature_names.templates
 
     @cached_property
-    def spelled(self) -> FeatureNames:
+    def feature_names(self) -> FeatureNames:
         """The names. Most programs that load a model never need them."""
         return FeatureNames.from_packed(self._packed)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for msgpack. The names stay compressed, at a third of their size, until they are needed."""
         packed = self._packed
-        self.__dict__.pop("spelled", None)
+        self.__dict__.pop("feature_names", None)
         return {**packed, "keys": self.keys.tobytes()}
 
     @cached_property
     def _packed(self) -> dict[str, Any]:
         """The names, compressed once for all checkpoints of a training."""
-        return self.spelled.packed()
+        return self.feature_names.packed()
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "FeatureIndex":

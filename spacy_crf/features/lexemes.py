@@ -88,7 +88,7 @@ class LexemeTable:
     names (Dict[int, str]): Receives the text of each value, or None.
     clusters (Dict[str, Clusters]): Clusters that some attributes read, by the name in the attribute.
     vectors (WordVectors): Vectors, kept beside the columns.
-    kept (List[str]): Attributes to keep; values of other attributes, and vectors, are available until `forget` drops them, see
+    kept (List[str]): Attributes to keep; values of other attributes, and vectors, are available until `drop_rows` drops them, see
         `rows`. None to keep all.
     functions (Dict[str, Callable]): Functions from a word to items, or to a text, by the name of their source.
     """
@@ -156,7 +156,7 @@ class LexemeTable:
             fresh = slice(new.start - first, new.stop - first)
             return rows[fresh], vectors[fresh]
 
-    def forget(self, upto: int) -> None:
+    def drop_rows(self, upto: int) -> None:
         """Drop the rows of words before a number, except the kept attributes."""
         with self._lock:
             if self._fresh is not None and upto > self._fresh[0]:

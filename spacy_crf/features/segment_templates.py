@@ -175,17 +175,17 @@ class SegmentFeatureSet(AttributesRead):
         of_kinds = (template for template in self.templates if template.kinds <= kinds)
         return [Template(tuple(part.of_token for part in template.parts), str(template)) for template in of_kinds]
 
-    def spelled(self) -> list[str]:
+    def as_text(self) -> list[str]:
         """The settings that determine the meaning of the rows of a saved index, as text."""
         return [str(template) for template in self.templates]
 
-    def spelled_patterns(self) -> dict[str, str]:
+    def patterns_as_text(self) -> dict[str, str]:
         """The patterns that templates name."""
         return {name: srsly.json_dumps(self.patterns[name], sort_keys=True) for name in sorted(self.named(["matches"]))}
 
-    def with_patterns(self, spelled: dict[str, str]) -> "SegmentFeatureSet":
-        """A copy with patterns in the form that `spelled_patterns` returns."""
-        read = {name: srsly.json_loads(patterns) for name, patterns in spelled.items()}
+    def with_patterns(self, texts: dict[str, str]) -> "SegmentFeatureSet":
+        """A copy with patterns in the form that `patterns_as_text` returns."""
+        read = {name: srsly.json_loads(patterns) for name, patterns in texts.items()}
         return SegmentFeatureSet(list(map(str, self.templates)), {**self.patterns, **read}, self.functions)
 
     def named(self, kinds: Collection[str]) -> list[str]:

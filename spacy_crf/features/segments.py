@@ -432,7 +432,7 @@ class SpanIndexBuilder(FeatureCounter):
             parts = [
                 [of_items[n] for n in (new - len(at)).tolist()]
                 if part.kind in ITEMS
-                else _spell(part, *spans, self._compiled, columns, docs[0].vocab)
+                else _texts_of(part, *spans, self._compiled, columns, docs[0].vocab)
                 for part in self._templates[number].parts
             ]
             for n, text in zip(new.tolist(), zip(*parts)):
@@ -456,18 +456,18 @@ class SpanIndexBuilder(FeatureCounter):
         return self._index(keep, template_of, widths, np.array(parts, dtype=np.int32), list(place))
 
 
-def _spell(
+def _texts_of(
     part: SegmentPart, begin, length, compiled: CompiledSegments, columns: TokenColumns, vocab: Vocab
 ) -> list[str]:
     """The values of a plain part at spans, as text."""
     tokens = compiled.tokens
-    spell = compiled.reader.spell
+    texts_of = compiled.reader.texts_of
     if part.kind == "length":
         return [*map(str, length.tolist())]
     if part.kind in WHOLE:
         attribute = WHOLE[part.kind]
         everywhere = np.arange(len(columns.positions))
-        words = spell(attribute, tokens.part_values(columns, TemplatePart(attribute, 0), everywhere), vocab)
+        words = texts_of(attribute, tokens.part_values(columns, TemplatePart(attribute, 0), everywhere), vocab)
         return [" ".join(words[b:e]) for b, e in zip(begin.tolist(), (begin + length).tolist())]
     at = begin if part.kind in OPENING else begin + length - 1
-    return spell(part.name, tokens.part_values(columns, part.of_token, at), vocab)
+    return texts_of(part.name, tokens.part_values(columns, part.of_token, at), vocab)

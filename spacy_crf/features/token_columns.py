@@ -142,7 +142,7 @@ class ColumnReader:
         self.table = self._new_table()
 
     def keep_names(self, keep: bool) -> None:
-        """Begin a new table. While names are kept, reading is slower, but `spell` can return the text of values."""
+        """Begin a new table. While names are kept, reading is slower, but `texts_of` can return the text of values."""
         self.names = None
         if keep:
             self.names = {}
@@ -155,7 +155,7 @@ class ColumnReader:
         sources = self.clusters, self.vectors, kept, self.word_functions
         return LexemeTable(self._of_words, self.reach, self.padding, self.names, *sources)
 
-    def spell(self, attribute: str, values: NDArray[np.uint64], vocab: Vocab) -> list[str]:
+    def texts_of(self, attribute: str, values: NDArray[np.uint64], vocab: Vocab) -> list[str]:
         """Text of the values of an attribute, if they were read while names were kept."""
         names = self.names or {}
         is_text = attribute in (*STRING_ATTRIBUTES, *STAGE_ATTRIBUTES, OUTER)

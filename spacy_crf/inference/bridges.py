@@ -37,7 +37,7 @@ class Bridges(NamedTuple):
         """The bridges of a chain.
 
         mask (TransitionMask): Transitions that the tag scheme allows.
-        spans (SpanStates): How states spell spans; None as `continues` for segments, each of which is a span.
+        spans (SpanStates): How states encode spans; None as `continues` for segments, each of which is a span.
         """
         label_of = spans.label_of[:-1]
         has_label = label_of >= 0

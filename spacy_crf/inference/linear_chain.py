@@ -105,17 +105,17 @@ class LinearChain(Structure[ChainScores]):
         out.last[:] = out.emissions[closing].sum(axis=0)
         return out
 
-    def weigh_spans(self, work: ChainWork, spelt: SpanStates, segments: Segments) -> Floats:
-        return spans.weigh(work, _spelt(work, spelt), segments)
+    def weigh_spans(self, work: ChainWork, spans_of_states: SpanStates, segments: Segments) -> Floats:
+        return spans.weigh(work, _expanded(work, spans_of_states), segments)
 
-    def list_spans(self, work: ChainWork, spelt: SpanStates, min_prob: float) -> LikelySpans:
-        return spans.list_likely(work, _spelt(work, spelt), min_prob)
+    def list_spans(self, work: ChainWork, spans_of_states: SpanStates, min_prob: float) -> LikelySpans:
+        return spans.list_likely(work, _expanded(work, spans_of_states), min_prob)
 
 
-def _spelt(work: ChainWork, spelt: SpanStates) -> SpanStates:
-    """How the states of the work spell spans."""
+def _expanded(work: ChainWork, spans_of_states: SpanStates) -> SpanStates:
+    """How the states of the work encode spans."""
     expansion = work.whole.expansion
-    return spelt if expansion is None else expansion.spans(spelt)
+    return spans_of_states if expansion is None else expansion.spans(spans_of_states)
 
 
 def _log_backward(work: ChainWork, b: int, done: tuple, log_z: Floats, weights: Floats, out: ChainScores) -> None:

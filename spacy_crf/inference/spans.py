@@ -111,12 +111,12 @@ def _neighbours(possible: Bools, continues: Bools) -> Bools:
 
 
 def segments_of(states: NDArray[np.int32], spans: SpanStates, opening: Bools) -> Segments:
-    """The spans that a labelling (int32[T], valid states; -1 is outside of all spans) spells.
+    """The spans that a labelling (int32[T], valid states; -1 is outside of all spans) encodes.
 
     opening (bool[T]): Where sequences begin.
     """
     continues: Any = spans.continues
-    return Segments.spelt(states, _label_of(spans.label_starts.tobytes())[states], continues, opening)
+    return Segments.of_states(states, _label_of(spans.label_starts.tobytes())[states], continues, opening)
 
 
 @lru_cache(maxsize=64)  # for a short text this function took as long as all others together

@@ -88,10 +88,10 @@ class Expansion:
         return self._made[what]
 
     def spans(self, of_tags: SpanStates) -> SpanStates:
-        """How the graph's states spell spans, from how tags spell them."""
+        """How the graph's states encode spans, from how tags encode them."""
         # With what is kept, or another array might have the same place in memory
-        kept, spelt = self.keep(id(of_tags.continues), lambda: (of_tags, of_tags.over(self.graph.tag_of)))
-        return spelt if kept.continues is of_tags.continues else of_tags.over(self.graph.tag_of)
+        kept, expanded = self.keep(id(of_tags.continues), lambda: (of_tags, of_tags.over(self.graph.tag_of)))
+        return expanded if kept.continues is of_tags.continues else of_tags.over(self.graph.tag_of)
 
 
 class Work(Generic[Scores]):
@@ -237,7 +237,7 @@ class Structure(Generic[Scores]):
     clamp: What is still allowed, or None. It excludes the labellings that use what it forbids.
     weights (float64[B]): Factor of each sequence, 1 by default.
     states (int32[T]): One labelling for each sequence; -1 stands for none.
-    spans (SpanStates): How states spell spans.
+    spans (SpanStates): How states encode spans.
     """
 
     exact: ClassVar[bool] = True  # whether sums and maxima are those of all labellings, or approximate
@@ -313,7 +313,7 @@ class Structure(Generic[Scores]):
         raise NotImplementedError
 
     def labels(self, work: Work[Scores], path: States) -> States:
-        """The labelling that a path spells: int32[T]."""
+        """The labelling that a path encodes: int32[T]."""
         return path if work.tag_of is None else arrays.tags_of(path, work.tag_of)
 
     def count(self, work: Work[Scores], path: States, weights: Floats, out: Scores) -> None:

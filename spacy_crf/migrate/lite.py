@@ -239,7 +239,7 @@ class _Exporter:
             kept &= weights != 0
         table = table.pruned(kept)
         weights = weights[kept]
-        names = _with_marks(table.index.spelled, table.index.keys)
+        names = _with_marks(table.index.feature_names, table.index.keys)
         bounds = zip(names.part_starts[:-1].tolist(), names.part_starts[1:].tolist())
         keys = [lite.JOINT.join([names.strings[part] for part in names.parts[b:e].tolist()]) for b, e in bounds]
         of = names.template_of.tolist()

@@ -16,11 +16,11 @@ class Words(NamedTuple):
     """How a program finds the words of a text.
 
     pattern (re.Pattern): Matches a word.
-    spelled (dict[str, str]): Words that the program spells in another way.
+    spellings (dict[str, str]): Words that the program spells in another way.
     """
 
     pattern: "re.Pattern[str]"
-    spelled: dict[str, str]
+    spellings: dict[str, str]
 
     def of_token(self, text: str) -> str:
         """The word that a token contains; the whole text of a token without one."""
@@ -28,7 +28,7 @@ class Words(NamedTuple):
         return text if match is None else self.spelling(match)
 
     def spelling(self, match: "re.Match[str]") -> str:
-        return self.spelled.get(match[0], match[0])
+        return self.spellings.get(match[0], match[0])
 
 
 # By the name of the package that has the functions of features

@@ -129,7 +129,7 @@ class EmissionFeatures(SparseFeatures):
         index = self.states.index
         check_equal("hashed rows", len(index) if isinstance(index, HashedIndex) else None, model.attrs.get("rows"))
 
-    def spell(self, tables: dict[str, Any]) -> dict[str, Any]:
+    def pack(self, tables: dict[str, Any]) -> dict[str, Any]:
         return {"n_tags": self.n_states, **tables}
 
     def load(self, data: dict[str, Any]) -> dict[str, Any]:

@@ -169,7 +169,7 @@ class HigherOrderNode(StructureNode):
         if model.attrs["order"] > 1 and n_states > _MOST_TAGS:
             raise ValueError(Errors.CRF322.format(order=model.attrs["order"], tags=n_states, most=_MOST_TAGS))
         if before and before != n_states:
-            model.attrs["keys"] = _respelt(model.attrs["keys"], before, n_states)
+            model.attrs["keys"] = _renumbered(model.attrs["keys"], before, n_states)
         elif not before:
             model.attrs["keys"] = np.zeros(0, dtype=np.int64)
         super().resize(model, n_states)
@@ -252,7 +252,7 @@ def _possible_keys(order: int, allowed: Any, n_states: int) -> NDArray[np.int64]
     return np.unique(np.concatenate(found))
 
 
-def _respelt(keys: NDArray[np.int64], before: int, n_states: int) -> NDArray[np.int64]:
+def _renumbered(keys: NDArray[np.int64], before: int, n_states: int) -> NDArray[np.int64]:
     """Recompute keys for another number of tags."""
     found = np.ones(len(keys), dtype=np.int64)
     for tags in tags_of_keys(keys, before).T:

@@ -34,7 +34,7 @@ class Feature(NamedTuple):
 def templates_of(index: Any, rows: NDArray[np.integer]) -> tuple[list[str], NDArray[np.integer]]:
     """The names of the templates of an index, and the number of the template of each row (int[N])."""
     if isinstance(index, FeatureIndex):
-        return index.spelled.templates, index.spelled.template_of[rows].astype(np.int64)
+        return index.feature_names.templates, index.feature_names.template_of[rows].astype(np.int64)
     if isinstance(index, VectorIndex):
         return [f"vector[{offset}]" for offset in index.offsets], rows // index.width
     return ["hashed rows"], np.zeros(len(rows), dtype=np.int64)

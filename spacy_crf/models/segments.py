@@ -110,13 +110,13 @@ class SegmentFeatures(SparseFeatures):
     def measured(self, sizes: Sizes) -> dict[str, Any]:
         return {"longest": max(sizes.longest, self.longest)}
 
-    def spell(self, tables: dict[str, Any]) -> dict[str, Any]:
-        patterns = self.feature_set.spelled_patterns()
+    def pack(self, tables: dict[str, Any]) -> dict[str, Any]:
+        patterns = self.feature_set.patterns_as_text()
         return {"patterns": patterns, "n_states": self.n_states, "longest": self.longest, "rows": tables}
 
     def load(self, data: dict[str, Any]) -> dict[str, Any]:
         """RAISES (ValueError): CRF510 if the patterns are not those the model was trained with."""
-        patterns = self.feature_set.spelled_patterns()
+        patterns = self.feature_set.patterns_as_text()
         saved = data["patterns"]
         if saved != patterns:
             if not is_written(saved, patterns):

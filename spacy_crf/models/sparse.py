@@ -127,7 +127,7 @@ class SparseFeatures(ListedFeatures):
         """Attributes that the counted corpus determines."""
         return {}
 
-    def spell(self, tables: dict[str, Any]) -> dict[str, Any]:
+    def pack(self, tables: dict[str, Any]) -> dict[str, Any]:
         """Data to save beside templates, gazetteers and clusters."""
         raise NotImplementedError
 
@@ -270,9 +270,9 @@ class SparseFeatures(ListedFeatures):
     def to_dict(self) -> dict[str, Any]:
         """Data to save, for msgpack."""
         return {
-            "templates": self.feature_set.spelled(),
+            "templates": self.feature_set.as_text(),
             **super().to_dict(),
-            **self.spell({name: table.to_dict() for name, table in self.tables.items()}),
+            **self.pack({name: table.to_dict() for name, table in self.tables.items()}),
         }
 
     def from_dict(self, data: dict[str, Any]) -> "SparseFeatures":
@@ -280,8 +280,8 @@ class SparseFeatures(ListedFeatures):
 
         RAISES (ValueError): CRF301 if the model was trained with other templates.
         """
-        if data["templates"] != self.feature_set.spelled():
-            differing = set(map(str, data["templates"])) ^ set(map(str, self.feature_set.spelled()))
+        if data["templates"] != self.feature_set.as_text():
+            differing = set(map(str, data["templates"])) ^ set(map(str, self.feature_set.as_text()))
             raise ValueError(Errors.CRF301.format(templates=", ".join(sorted(differing))))
         features: Any = super().from_dict(data)
         saved = features.load(data)
@@ -330,7 +330,7 @@ class Scorer:
             if name not in scores:
                 scores[name] = np.zeros((len(columns.positions), *shape))
             n_known = min(n_known, scorer.add(columns, scores[name]))
-        columns.table.forget(int(n_known))
+        columns.table.drop_rows(int(n_known))
         for kind, found in of_spans.items():
             features.add_scores(kind, found, self._slots, scores)
         if features.unit is None:

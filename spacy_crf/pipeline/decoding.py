@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ..constraints.rule_set import RuleSet
     from ..constraints.settings import Constraints
     from .rule_matching import RuleMatcher
-    from .supervision import Spelt
+    from .supervision import EncodedSpans
 
 logger = logging.getLogger("spacy.spacy_crf")
 States = NDArray[np.int32]
@@ -98,7 +98,7 @@ class Decoding:
         self._are_tags = len(self.tag_of) == n_tags  # whether each tag has one state
         # The break between sequences is an additional state and tag
         self.tags_and_break = np.append(self.tag_of, n_tags)
-        self.tag_spans: SpanStates = annotation.span_states()  # how tags spell spans
+        self.tag_spans: SpanStates = annotation.span_states()  # how tags encode spans
         self.spans = self.tag_spans if self._are_tags else self.tag_spans.over(self.tag_of)
         self.label_of_states = self.spans.label_of[:-1]  # int64[S] -1 for none
         self.n_states = len(self.label_of_states)
@@ -178,9 +178,9 @@ class Decoding:
         opening[starts[:-1][starts[:-1] < len(tags)]] = True
         return segments_of(tags, self.tag_spans, opening)
 
-    def spell(self, clamp: Any, starts: NDArray[np.int64]) -> tuple[Any, NDArray[np.int64]]:
-        """The model's states that annotation allows, and the steps that it forbids, see `Scheme.spell`."""
-        of_tags, steps = self.annotation.spell(clamp, starts)
+    def encode_clamp(self, clamp: Any, starts: NDArray[np.int64]) -> tuple[Any, NDArray[np.int64]]:
+        """The model's states that annotation allows, and the steps that it forbids, see `Scheme.encode_clamp`."""
+        of_tags, steps = self.annotation.encode_clamp(clamp, starts)
         return np.ascontiguousarray(of_tags[:, self.tag_of]), steps
 
     # ------------------------------------------------------------------------------------------------------- rules
@@ -250,12 +250,12 @@ class Decoding:
             supervision.allow_alternatives(gold, self.annotation, examples, keys.alternatives, report)
         if keys.incorrect:
             wrong = supervision.forbid_incorrect(gold, self.annotation, examples, keys.incorrect, report, starts)
-        clamp, steps = self.spell(gold.clamp, starts)
+        clamp, steps = self.encode_clamp(gold.clamp, starts)
         return Supervision(clamp, gold.unset, wrong, steps)
 
-    def spell_spans(self, spans: Segments) -> "Spelt":
-        """How tags spell spans (label -1: none). RAISES (ValueError): CRF828 if that depends on the span before."""
-        from .supervision import Spelt
+    def encode_spans(self, spans: Segments) -> "EncodedSpans":
+        """How tags encode spans (label -1: none). RAISES (ValueError): CRF828 if that depends on the span before."""
+        from .supervision import EncodedSpans
 
         length = spans.end - spans.start
         starts = np.append(0, np.cumsum(length))
@@ -264,7 +264,7 @@ class Decoding:
         if self.annotation.needs_neighbours:
             raise ValueError(Errors.CRF828.format(name=self.annotation.name))
         states = self.annotation.path(Segments(*(column[found] for column in named)), starts)
-        return Spelt(states.astype(np.int64), np.ones(len(states), dtype=np.int64), starts)
+        return EncodedSpans(states.astype(np.int64), np.ones(len(states), dtype=np.int64), starts)
 
     def check_docs(self, docs: list[Doc]) -> None:
         """RAISES (ValueError): For Docs without annotation that the model needs."""

@@ -90,7 +90,7 @@ class Distribution(NamedTuple):
 
     @property
     def _spans(self) -> SpanStates:
-        """How states spell spans; the break, if there may be any, is one more state."""
+        """How states encode spans; the break, if there may be any, is one more state."""
         spans = self.decoding.spans
         if spans.continues is None or np.shape(self.joined.scores.first)[0] == self.size:
             return spans

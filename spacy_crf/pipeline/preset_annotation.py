@@ -64,7 +64,7 @@ def restrict(
 
 def _leave_settled(decoding: Decoding, scores: Any, settled: PresetAnnotation) -> tuple[Any, Any]:
     """The scores and the clamp of the labellings that contain all settled spans."""
-    clamp, steps = decoding.spell(decoding.annotation.clamp(settled, scores.starts), scores.starts)
+    clamp, steps = decoding.encode_clamp(decoding.annotation.clamp(settled, scores.starts), scores.starts)
     label = decoding.label_of_states
     states_of(clamp)[:, label >= 0] &= ~settled.blocked[:, label[label >= 0]]
     return (without_steps(decoding, scores, steps) if len(steps) else scores), clamp

@@ -17,7 +17,7 @@ from .decoding import Decoding, States
 from .distribution import of_docs
 from .prediction import CRFPipe
 from .segment_supervision import Texts
-from .supervision import Spelt
+from .supervision import EncodedSpans
 
 if TYPE_CHECKING:
     from ..constraints.rule_set import RuleSet
@@ -52,7 +52,7 @@ class SegmentDecoding(Decoding):
     def segments(self, tags: States, starts: NDArray[np.int64]) -> Segments:
         return SEGMENTS.decode(tags, starts)
 
-    def spell(self, clamp: SegmentClamp, starts: NDArray[np.int64]) -> tuple[SegmentClamp, NDArray[np.int64]]:
+    def encode_clamp(self, clamp: SegmentClamp, starts: NDArray[np.int64]) -> tuple[SegmentClamp, NDArray[np.int64]]:
         self._split(clamp, starts)
         return clamp, NO_STEPS
 
@@ -86,15 +86,15 @@ class SegmentDecoding(Decoding):
             wrong = segment_supervision.join_segments(wrong, incorrect)
         return Supervision(clamp, gold.unset, wrong, alternatives=named)
 
-    def spell_spans(self, spans: Segments) -> Spelt:
-        """How segments spell spans; spans that are too long are split into the fewest allowed segments."""
+    def encode_spans(self, spans: Segments) -> EncodedSpans:
+        """How segments encode spans; spans that are too long are split into the fewest allowed segments."""
         length = spans.end - spans.start
         step = self.longest[1 + spans.label]
         n_pieces = -(-length // step)
         starts = np.append(0, np.cumsum(n_pieces))
         lengths = np.repeat(step, n_pieces).astype(np.int64)
         lengths[starts[1:] - 1] = length - (n_pieces - 1) * step
-        return Spelt(np.repeat(1 + spans.label, n_pieces), lengths, starts)
+        return EncodedSpans(np.repeat(1 + spans.label, n_pieces), lengths, starts)
 
     def _split(self, clamp: SegmentClamp, starts: NDArray[np.int64]) -> Segments:
         """Split segments that are too long into the fewest allowed segments, so that every token keeps its label.

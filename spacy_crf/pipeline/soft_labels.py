@@ -21,7 +21,7 @@ from ..schemes import Segments
 from ..types import Floats
 from .annotation.entities import GoldReport, Supervision, same_words
 from .decoding import Parts
-from .supervision import Spelt, soft_scores, without_blanks
+from .supervision import EncodedSpans, soft_scores, without_blanks
 
 # of sums of weights, and of scores as they were written
 _ROUNDING = 1e-9
@@ -61,10 +61,10 @@ def supervise(
             report.add(problem, f"at '{words[at].text}' in '{words[at].doc.text[:40]}'")
 
     spans, is_soft = _fit(parts, spans, is_soft & known.unset, add)
-    spelt = parts.decoding.spell_spans(Segments(*spans[:3]))
-    labelling, by_token = _label(spans, spelt, is_soft, starts, parts)
+    encoded = parts.decoding.encode_spans(Segments(*spans[:3]))
+    labelling, by_token = _label(spans, encoded, is_soft, starts, parts)
     states_of(known.clamp)[is_soft] = by_token[is_soft]
-    label = np.repeat(spans.label, np.diff(spelt.starts))
+    label = np.repeat(spans.label, np.diff(encoded.starts))
     named = Segments(labelling.pieces.begin, labelling.pieces.end, label)
     both = zip(known.alternatives, (column[label >= 0] for column in named))
     alternatives = Segments(*map(np.concatenate, both))
@@ -170,7 +170,7 @@ def _fit(
 
 
 def _label(
-    spans: SoftSpans, tags: Spelt, is_soft: NDArray[np.bool_], starts: NDArray[np.int64], parts: Parts
+    spans: SoftSpans, tags: EncodedSpans, is_soft: NDArray[np.bool_], starts: NDArray[np.int64], parts: Parts
 ) -> tuple[SoftLabelling, NDArray[np.bool_]]:
     """The probabilities of states and transitions that spans imply, and the possible states at each token: bool[T, S]."""
     n_tokens = len(is_soft)

@@ -24,8 +24,8 @@ from .annotation.trimming import DROPPED, TRIMMED, place_of, trimmed
 WEIGHT = "crf_weight"  # name of the Doc extension
 
 
-class Spelt(NamedTuple):
-    """How spans are spelt: the states of the pieces that make up each span."""
+class EncodedSpans(NamedTuple):
+    """How spans are encoded: the states of the pieces that make up each span."""
 
     states: NDArray[np.int64]  # [M]
     lengths: NDArray[np.int64]  # [M] tokens of the pieces
@@ -102,7 +102,7 @@ def forbid_incorrect(
 
 
 def without_steps(decoding: Any, scores: ChainScores, steps: NDArray[np.int64]) -> ChainScores:
-    """Scores of a chain that forbid certain steps (int64[N, 3]), see `Scheme.spell`."""
+    """Scores of a chain that forbid certain steps (int64[N, 3]), see `Scheme.encode_clamp`."""
     label = decoding.label_of_states
     continues = decoding.spans.continues
     shape = (len(scores.emissions), *continues.shape)

@@ -172,12 +172,12 @@ def _suspects(judged: Judged) -> list[tuple[str, str, list[dict[str, str]]]]:
         said = "The same for training texts: a model that was trained without the text judges it (cross-validation)."
         found.append((f"{_SUSPECT}, in the training texts", said, judged.suspects))
     return [
-        (title, said, [_spelt(s, of_texts=judged.of_texts) for s in suspects[:MOST_SUSPECTS]])
+        (title, said, [_row(s, of_texts=judged.of_texts) for s in suspects[:MOST_SUSPECTS]])
         for title, said, suspects in found
     ]
 
 
-def _spelt(suspect: Suspect, *, of_texts: bool) -> dict[str, str]:
+def _row(suspect: Suspect, *, of_texts: bool) -> dict[str, str]:
     def listed(mentions: list[Mention]) -> str:
         if of_texts:
             return ", ".join(m.label for m in mentions) or "nothing"

@@ -63,7 +63,7 @@ def expect_counts(model: Model, part: Any) -> None:
                 continue
             n_rows = len(table["keys"])
             widths = table["widths"]
-            templates, strings = json.loads(table["spelled"].tobytes())
+            templates, strings = json.loads(table["names"].tobytes())
             of_file("keys", table["keys"], np.uint64, (None,), copied=False)
             sizes = {len(table[of_rows]) for of_rows in ("counts", "widths", "n_parts", "template_of")}
             if sizes != {n_rows}:
@@ -80,12 +80,12 @@ def _part_of(table: Table) -> dict[str, Any]:
     """Arrays of a table in the smallest types that hold them: a single process joins all parts."""
     part = {"counts": table.counts, "columns": np.zeros(0, dtype=np.int32)}
     if isinstance(table.index, FeatureIndex):
-        templates, template_of, starts, parts, strings = table.index.spelled
+        templates, template_of, starts, parts, strings = table.index.feature_names
         part.update(keys=table.index.keys, widths=np.diff(table.pair_starts), columns=table.pair_columns)
         part.update(template_of=template_of, n_parts=np.diff(starts), parts=parts)
         small = {name: np.min_scalar_type(int(array.max(initial=0))) for name, array in part.items() if name != "keys"}
         part = {name: array.astype(small.get(name, array.dtype)) for name, array in part.items()}
-        part["spelled"] = np.frombuffer(json.dumps([templates, strings]).encode("ascii"), dtype=np.uint8)
+        part["names"] = np.frombuffer(json.dumps([templates, strings]).encode("ascii"), dtype=np.uint8)
     return part
 
 
@@ -160,7 +160,9 @@ class TableSum:
         self._named = 0  # number of features with names so far
         self._templates: dict[str, int] = {}
         self._strings: dict[str, int] = {}
-        self._spelled: list[tuple[NDArray[np.integer], ...]] = []  # templates, numbers of parts and parts, of each part
+        self._named_parts: list[
+            tuple[NDArray[np.integer], ...]
+        ] = []  # templates, numbers of parts and parts, of each part
 
     def add(self, part: dict[str, Any]) -> None:
         """Add the counts of the next part."""
@@ -206,7 +208,7 @@ class TableSum:
         new[new] = self._kept[begin : self._named]
         n_parts = part["n_parts"]
         parts = part["parts"][np.repeat(new, n_parts)]
-        templates, strings = json.loads(part["spelled"].tobytes())
+        templates, strings = json.loads(part["names"].tobytes())
         is_used = np.zeros(len(strings), dtype=np.bool_)  # flags, since sorting the numbers would take too much memory
         is_used[parts] = True
         numbers = np.full(len(strings), -1, dtype=np.int32)
@@ -215,11 +217,11 @@ class TableSum:
         parts = numbers[parts]
         moved = [self._templates.setdefault(name, len(self._templates)) for name in templates]
         template_of = np.array(moved, dtype=np.int32)[part["template_of"][new]] if len(moved) else parts
-        self._spelled.append((template_of, n_parts[new], parts))
+        self._named_parts.append((template_of, n_parts[new], parts))
 
     def _names(self) -> FeatureNames:
-        template_of, n_parts, parts = map(np.concatenate, zip(*self._spelled))
-        self._spelled = []
+        template_of, n_parts, parts = map(np.concatenate, zip(*self._named_parts))
+        self._named_parts = []
         starts = np.append(0, np.cumsum(n_parts, dtype=np.int64))
         return FeatureNames([*self._templates], template_of, starts, parts, [*self._strings])
 

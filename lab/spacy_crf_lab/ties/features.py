@@ -74,7 +74,7 @@ class TieValues:
             found[:, number] = np.where(is_absent, ABSENT, mixed)
         return found
 
-    def spell(self, template: TieTemplate, feature: int, pairs: TokenPairs, example: int) -> str:
+    def name(self, template: TieTemplate, feature: int, pairs: TokenPairs, example: int) -> str:
         """Format a feature with its value for one pair, for people to read."""
         pair = TokenPairs(*(tokens[example : example + 1] for tokens in pairs))
         shown = []
@@ -82,7 +82,7 @@ class TieValues:
         for part in template.parts[feature]:
             value = self._of_part(part, pair)
             if part.side is not None:
-                shown += self._compiled.reader.spell(part.name, value, self._docs[0].vocab)
+                shown += self._compiled.reader.texts_of(part.name, value, self._docs[0].vocab)
             elif part.name != BIAS:
                 shown.append(str(int(value[0])) if part.name == DISTANCE else _ENDS[int(value[0])])
         return features[feature] + ("=" + "|".join(shown) if shown else "")
@@ -160,7 +160,7 @@ class SharedFeatures(ItemReader):
             for template, of_template in zip(compiled.templates, found):
                 distinct, first = np.unique(of_template, return_index=True)
                 values = [
-                    compiled.reader.spell(part.attribute, compiled.part_values(columns, part, ends[1][first]), vocab)
+                    compiled.reader.texts_of(part.attribute, compiled.part_values(columns, part, ends[1][first]), vocab)
                     for part in template.parts
                 ]
                 for hashed, *of_parts in zip(distinct.tolist(), *values):

@@ -108,7 +108,7 @@ def TiesLayer(templates: dict[str, TieTemplate], further: list[list]) -> Model[l
     """templates (Dict[str, TieTemplate]): By their names in the config.
     further (list): Further settings on which the meaning of weights depends.
     """
-    spelled = [[name, *template.spelled()] for name, template in templates.items()] + further
+    spelled = [[name, *template.as_text()] for name, template in templates.items()] + further
     return Model(
         "cliques",
         _forward,
@@ -220,7 +220,7 @@ def _init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) 
                         continue
                     if key not in numbers:
                         numbers[key] = len(known)
-                        known.append([*key, of_batch.spell(template, feature, pairs, example), 0])
+                        known.append([*key, of_batch.name(template, feature, pairs, example), 0])
                     # How often training has met the feature
                     known[numbers[key]][-1] += count
     model.attrs["known"] = known

@@ -94,7 +94,7 @@ class TieTemplate:
             self._warned.add(warning)
             announcements.warning(warning.format(owner=self.owner, **values))
 
-    def spelled(self) -> list[object]:
+    def as_text(self) -> list[object]:
         """The settings on which the meaning of weights depends: they are to be the same where a model is loaded."""
         return [self.owner, self.features, self.symmetric, *(["associative"] if self.associative else [])]
 

@@ -84,11 +84,11 @@ class Supervision(NamedTuple):
     """What the annotation of a batch of Docs says about its labelling. Alternatives and wrong spans change the first two arrays
     in place."""
 
-    # Labellings that are allowed; `Annotation.gold` gives them in the tags in which annotation is read, see `Scheme.spell`
+    # Labellings that are allowed; `Annotation.gold` gives them in the tags in which annotation is read, see `Scheme.encode_clamp`
     clamp: Any
     unset: NDArray[np.bool_]  # [T] tokens without annotation
     wrong: Segments = NO_SEGMENTS  # spans that no labelling may have and the clamp does not exclude
-    steps: NDArray[np.int64] = NO_STEPS  # steps between tags that no labelling may take, see `Scheme.spell`
+    steps: NDArray[np.int64] = NO_STEPS  # steps between tags that no labelling may take, see `Scheme.encode_clamp`
     # Spans that the annotation allows besides others, for models that score spans
     alternatives: Segments = NO_SEGMENTS
     soft: Optional["SoftLabelling"] = None  # soft labels of a teacher
@@ -149,8 +149,8 @@ class Prediction(NamedTuple):
 
 
 class Annotation:
-    """Defines where a component reads and writes labels, and how tags spell them. An annotation is bound to labels and immutable.
-    Whole texts have neither tags of spans nor present annotation.
+    """Defines where a component reads and writes labels, and how tags encode them. An annotation is bound to labels and
+    immutable. Whole texts have neither tags of spans nor present annotation.
     """
 
     writes: tuple[str, ...] = ()  # token attributes
@@ -192,7 +192,7 @@ class Annotation:
         for label in self.labels:
             strings.add(label, allow_transient=False)
 
-    def spelled(self, value: Any, docs: Iterable[Doc]) -> str:
+    def text_of(self, value: Any, docs: Iterable[Doc]) -> str:
         """The text of a hash that was read from one of the Docs, whose vocabularies may differ from the component's."""
         vocabs = dict.fromkeys([self.vocab, *(doc.vocab for doc in docs)])
         return next(vocab.strings[value] for vocab in vocabs if value in vocab.strings)
@@ -219,11 +219,11 @@ class Annotation:
         return TransitionMask(np.ones((size, size), dtype=bool), *np.ones((2, size), dtype=bool))
 
     def span_states(self) -> SpanStates:
-        """How tags spell spans."""
+        """How tags encode spans."""
         return SpanStates.even(np.zeros((len(self.labels), len(self.labels)), dtype=bool), len(self.labels))
 
-    def spell(self, allowed: Any, starts: Starts) -> tuple[Any, NDArray[np.int64]]:
-        """The component's tags that annotation allows, and the steps that it forbids, see `Scheme.spell`."""
+    def encode_clamp(self, allowed: Any, starts: Starts) -> tuple[Any, NDArray[np.int64]]:
+        """The component's tags that annotation allows, and the steps that it forbids, see `Scheme.encode_clamp`."""
         return allowed, NO_STEPS
 
     # ----------------------------------------------- tags of spans
@@ -392,8 +392,8 @@ class Entities(Annotation):
     def continuing_tags(self, tag: int) -> NDArray[np.bool_]:
         return self.scheme.reading.continues(len(self.labels))[tag]
 
-    def spell(self, allowed: Any, starts: Starts) -> tuple[Any, NDArray[np.int64]]:
-        return self.scheme.spell(allowed, starts)
+    def encode_clamp(self, allowed: Any, starts: Starts) -> tuple[Any, NDArray[np.int64]]:
+        return self.scheme.encode_clamp(allowed, starts)
 
     def gold_spans(self, doc: Doc) -> Iterable[Span]:
         """The annotated spans of a reference Doc."""
@@ -428,7 +428,7 @@ class Entities(Annotation):
             return f"token {token - doc_starts[n]} ('{doc[int(token - doc_starts[n])].text}') of '{doc.text[:40]}'"
 
         for token in np.flatnonzero(unknown & (iob == BEGIN) & (types != 0)).tolist():
-            unknown_label = self.spelled(int(types[token]), (example.reference for example in examples))
+            unknown_label = self.text_of(int(types[token]), (example.reference for example in examples))
             self._refuse_negated(unknown_label, partial(place, token))
             report.add("gold entities have a label the component does not know, and count as outside", place(token))
         iob = np.where(unknown, OUTSIDE, iob)

@@ -143,7 +143,7 @@ class TokenTags(Annotation):
         label = self.label_indices(values)
         allowed = (label < 0)[:, np.newaxis] | (label[:, np.newaxis] == np.arange(len(self.labels)))
         for value in np.unique(values[label < 0]).tolist():
-            wrong = self._negated(self.spelled(value, (example.reference for example in examples)))
+            wrong = self._negated(self.text_of(value, (example.reference for example in examples)))
             if wrong in self.labels and len(self.labels) > 1:
                 allowed[values == value, self.labels.index(wrong)] = False
             elif wrong:
@@ -165,7 +165,7 @@ class TokenTags(Annotation):
 
     def _mentions(self, doc: Doc, values: NDArray[np.uint64], source: Doc) -> list[Mention]:
         """Mentions for the tokens whose value is not 0; `source` is the Doc from which the values were read."""
-        names = {value: self.prefix + self.spelled(value, [source]) for value in set(values.tolist())}
+        names = {value: self.prefix + self.text_of(value, [source]) for value in set(values.tolist())}
         return [
             Mention(token.idx, token.idx + len(token), names[value], None if self.prefix else probability_of(token))
             for token, value in zip(doc, values.tolist())
