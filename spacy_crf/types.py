@@ -7,13 +7,10 @@ their arrays, for functions that work with the scores of every structure (see ``
 
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Protocol, Union
+from typing import Any, NamedTuple, Optional, Protocol, TypeVar, Union
 
 import numpy as np
 from numpy.typing import NDArray
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -34,6 +31,9 @@ class TokenFeatures(NamedTuple):
     starts: Ints  # [T + 1]
 
 
+Self = TypeVar("Self")  # typing has it from Python 3.11 on
+
+
 class ScoreArrays(Protocol):
     """Scores of a batch, whatever its structure: a named tuple of arrays. The first has a row for each token and a column for
     each state."""
@@ -51,7 +51,7 @@ class ScoreArrays(Protocol):
 
     def __getitem__(self, index: Any, /) -> Any: ...
 
-    def _replace(self, **fields: Any) -> "Self": ...
+    def _replace(self: Self, **fields: Any) -> Self: ...
 
 
 class PathScores(ScoreArrays, Protocol):
