@@ -2,6 +2,8 @@
 
 import logging
 import os
+import shutil
+from pathlib import Path
 
 import pytest
 import spacy
@@ -54,6 +56,17 @@ def warm_environment():
     """Variables for scripts whose `python` is warm."""
     with warm_python() as path:
         yield {**os.environ, "PATH": path}
+
+
+@pytest.fixture(scope="session")
+def few_texts(tmp_path_factory):
+    """The folder `assets` with some of the texts: pages say what commands do, not how good a model is."""
+    folder = tmp_path_factory.mktemp("few") / "assets"
+    shutil.copytree(Path(__file__).parents[1] / "assets", folder)
+    for path in folder.rglob("*.jsonl"):
+        lines = path.read_text(encoding="utf8").splitlines(keepends=True)
+        path.write_text("".join(lines[:: max(1, len(lines) // 60)]), encoding="utf8")
+    return folder
 
 
 @pytest.fixture

@@ -141,6 +141,42 @@ def test_trains_three_steps_and_predicts_the_same_after_loading(path, corpus, tm
     assert annotation(again, docs) == annotation(nlp, docs)
 
 
+# Optimizer, its settings, loss, and whether three steps are enough
+VARIATIONS = [
+    ("spacy_crf.LBFGS.v1", {"l1": 0.1}, "spacy_crf.LogLikelihood.v1", True),
+    ("spacy_crf.LBFGS.v1", {}, "spacy_crf.SoftmaxMargin.v1", True),
+    ("spacy_crf.SGD.v1", {"l1": 0.01}, "spacy_crf.SoftmaxMargin.v1", False),
+    ("spacy_crf.AdaGrad.v1", {}, "spacy_crf.LogLikelihood.v1", False),
+    ("spacy_crf.AveragedPerceptron.v1", {}, "spacy_crf.Perceptron.v1", True),
+    ("spacy_crf.BatchPerceptron.v1", {}, "spacy_crf.MaxMargin.v1", False),
+    ("spacy_crf.PassiveAggressive.v1", {"type": 2}, "spacy_crf.Perceptron.v1", True),
+    ("spacy_crf.AROW.v1", {}, "spacy_crf.MaxMargin.v1", True),
+    ("Adam.v1", {}, "spacy_crf.LogLikelihood.v1", False),
+]
+
+
+def train_three_steps(component, optimizer, settings, loss, corpus, folder):
+    """RETURNS (Language): What `spacy train` saves, with another optimizer and another loss in the component's config."""
+    path = ROOT / "configs" / f"{component}.cfg"
+    config = load_config(path, overrides=overrides_of(corpus), interpolate=False)
+    config["training"]["optimizer"] = {"@optimizers": optimizer, **settings}
+    config["training"]["max_steps"] = 3
+    if optimizer == "Adam.v1":  # it learns from one batch after the other
+        config["training"]["batcher"] = {"@batchers": "spacy_crf.full_batch.v1"}
+        config["training"]["max_epochs"] = 0
+    config["components"][component]["loss"] = {"@losses": loss}
+    _, saved = train(init_nlp(config.interpolate()), folder, stdout=io.StringIO(), stderr=io.StringIO())
+    return spacy.load(saved)
+
+
+@pytest.mark.parametrize("optimizer, settings, loss, enough", VARIATIONS)
+def test_every_optimizer_and_loss_trains_three_steps(optimizer, settings, loss, enough, corpus, tmp_path):
+    trained = train_three_steps("crf_ner", optimizer, settings, loss, corpus, tmp_path)
+    assert isinstance(trained("Ann Lee lives in New York .").ents, tuple)
+    if enough:
+        assert [ent.label_ for ent in trained("Bob left Paris for Acme Corp .").ents] == ["PER", "GPE", "ORG"]
+
+
 def _kernels():
     modules = [module for name, module in sys.modules.items() if name.startswith("spacy_crf")]
     return {id(each): each for module in modules for each in vars(module).values() if isinstance(each, Dispatcher)}

@@ -21,8 +21,8 @@ from . import test_fuzz_configs  # noqa: F401  registers functions
 from .test_neural import ENCODER
 from .util import ner_examples, plain, tag_examples
 
-SEEDS = [0, *range(2, 10), 29, 272]
-SEEDS_OF_TEXTS = range(4)  # which draw every setting
+SEEDS = [0, 5, 29, 115, 145, 272, 1024]  # which draw every setting
+SEEDS_OF_TEXTS = range(4)
 TEXTS = [
     "[Ann Lee](PER) left [Rome](GPE) . Lee is ill . Rome is hot .",
     "[Bob](PER) met [Acme Corp](ORG) . Acme lost . Bob won .",

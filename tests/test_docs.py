@@ -1,6 +1,6 @@
 """The pages under docs/ and the README are true: their code blocks are run, and what they print is what they say.
 
-The blocks of a page run one after the other, in a folder with the repository's ``assets`` and ``configs``: ``python`` blocks in
+The blocks of a page run one after the other, in a folder with ``configs`` and some texts of ``assets``: ``python`` blocks in
 one namespace, ``bash`` blocks of docs/ as scripts; of ``ini`` blocks, which are parts of configs, every registered name resolves.
 Comments right below a line that begins with ``print(`` are what it prints; ``...`` in them stands for anything. Blocks that
 import another tool than the package needs (`OTHERS`) are run where it is installed.
@@ -39,9 +39,9 @@ _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_code_blocks_run(page, warm_environment, tmp_path, monkeypatch, capsys):
-    for folder in ("assets", "configs"):
-        (tmp_path / folder).symlink_to(ROOT / folder)
+def test_code_blocks_run(page, few_texts, warm_environment, tmp_path, monkeypatch, capsys):
+    for folder in (few_texts, ROOT / "configs"):
+        (tmp_path / folder.name).symlink_to(folder)
     monkeypatch.chdir(tmp_path)
     namespace, missing = {}, []
     for language, block in _BLOCK.findall(page.read_text(encoding="utf8")):

@@ -23,7 +23,7 @@ from spacy_crf.pipeline.prediction import CRFEntityRecognizer
 
 from .util import TAG_TEXTS, ner_examples, plain, tag_examples
 
-RUNS, CASES = 10, 20
+RUNS, CASES = 10, 10
 CONFIGS = [
     path
     for path in sorted((Path(__file__).parents[1] / "configs").glob("*.cfg"))

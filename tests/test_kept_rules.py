@@ -21,7 +21,7 @@ from spacy_crf.schemes import Segments
 from . import test_probabilities, test_segment_rules
 from .random_rules import random_rule, times_broken
 from .test_probabilities import key
-from .util import tag_examples
+from .util import set_constraints, tag_examples
 
 WORDS = ["aa", "Bob", "New", "York"]
 COMPONENTS = [("crf_ner", scheme) for scheme in ("BILUO", "BIO", "IO", "IOB1")]
@@ -42,8 +42,7 @@ def nlp(request):
 
 
 def set_rules(pipe, tables, **settings):
-    pipe.constraints = constraints(tables, **settings)
-    pipe._compiled = None
+    set_constraints(pipe, constraints(tables, **settings))
     return pipe.constraints.rules
 
 
@@ -52,7 +51,7 @@ def make_doc(nlp, words, starts):
 
 
 def every_labelling(pipe, doc):
-    pipe.constraints = pipe._compiled = None
+    set_constraints(pipe, None)
     return {key(spans): math.log(p) for p, spans in pipe.n_best(doc, 5000) if p > 0.0}
 
 
@@ -370,7 +369,7 @@ def test_rules_beyond_max_states_are_kept_without_a_lattice(model, rules, caplog
     kept = found()
     set_rules(tagger, rules, max_states=1)
     assert found() == kept and "CRFW6" not in caplog.text
-    tagger.constraints = tagger._compiled = None
+    set_constraints(tagger, None)
     assert found() != kept
 
 

@@ -18,7 +18,7 @@ from spacy_crf.migrate.foreign import ForeignModel, Weighted
 from spacy_crf.migrate.functions import FILE_NAME, find_function, register_features
 from spacy_crf.migrate.pipeline import build_pipeline, features_of, weights_of
 
-from .util import TAG_TEXTS, ner_examples, tag_examples
+from .util import TAG_TEXTS, ner_examples, set_constraints, tag_examples
 
 WORDS = ["the", "The", "dog", "barks", "é", "新", "x", "cats"]
 
@@ -236,7 +236,7 @@ def test_what_crfsuite_has_not_is_not_exported(trained):
         with pytest.raises(ValueError, match=r"CRF858.*rules.*\[components.crf_tagger.constraints\]"):
             weights_of(trained)
     finally:
-        crf.constraints = crf._compiled = None
+        set_constraints(crf, None)
 
 
 # ----------------------------------------------------------------------------------------------------- broken files

@@ -21,7 +21,7 @@ from .components import SEGMENTS, Annotation, component, make_doc, random_scores
 from .test_constraints import TOGETHER, A, B, count, facts_of, labellings, make_rules, order_broken, price
 from .test_probabilities import trained, with_rules
 from .test_spans import scheme_scores
-from .util import ner_examples
+from .util import ner_examples, set_constraints
 
 
 def breaks_of(rules):
@@ -141,8 +141,8 @@ CLASHING = [
 
 
 def loss_under(pipe, tables, scores, known, **settings):
-    pipe.loss, pipe._compiled = LogLikelihood(), None
-    pipe.constraints = constraints(tables, in_training=True, **settings)
+    pipe.loss = LogLikelihood()
+    set_constraints(pipe, constraints(tables, in_training=True, **settings))
     lengths, words = np.diff(scores.starts).tolist(), ["aa", "bb", "cc"][: int(scores.starts[-1])]
     gold = known.write(make_doc(pipe, lengths, words))
     return pipe.training.loss_of([Example(make_doc(pipe, lengths, words), gold)], scores)[0]

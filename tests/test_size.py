@@ -6,6 +6,7 @@ Statements are counted, not lines: what is packed into fewer lines is not easier
 import ast
 import re
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,7 @@ STRUCTURES = {
 MOST_NAMING = {"SegmentScores": 4, "HigherOrderScores": 1}
 
 
+@cache
 def sources() -> dict[Path, str]:
     return {path: (ROOT / path).read_text(encoding="utf8") for path in MODULES}
 

@@ -31,6 +31,7 @@ from .components import (
 )
 from .random_rules import KINDS, random_rule, times_broken
 from .structures import starts_of
+from .util import set_constraints
 
 
 def kinds(*found):
@@ -174,8 +175,8 @@ def check_rules_in_training(kind, rng, loss):
     """RETURNS (int): How many rules yield; None where the rules are refused."""
     tables = [random_rule(rng, LABELS, ["aa", "bb", "cc"], kinds=HELD) for _ in range(rng.integers(1, 5))]
     pipe = component(kind)
-    pipe.loss, pipe._compiled = loss, None
-    pipe.constraints = constraints(tables, in_training=True, max_states=int(rng.choice([5, 20, 200])))
+    pipe.loss = loss
+    set_constraints(pipe, constraints(tables, in_training=True, max_states=int(rng.choice([5, 20, 200]))))
     texts = [random_text(pipe, rng, of_tokens=kind == TAGGER) for _ in range(2)]
     try:
         batch = pipe.training.data([text.example for text in texts])

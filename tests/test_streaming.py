@@ -104,7 +104,7 @@ def test_batch_after_batch_without_ever_seeing_them_together(emissions, name, se
     examples = ner_examples(nlp)
     sgd = optimizer(name, **settings)
     nlp.get_pipe("crf_ner").initialize(lambda: examples[:1], nlp=nlp, corpus=lambda nlp: iter(examples))
-    for _ in range(60):
+    for _ in range(30):
         for begin in range(0, len(examples), 2):
             nlp.update(examples[begin : begin + 2], sgd=sgd)
     assert found(nlp, examples) == [entities(example.reference) for example in examples]

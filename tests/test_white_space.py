@@ -31,7 +31,7 @@ from .components import CHAINS, LABELS, SEGMENTS, component, every_way, make_doc
 from .random_rules import KINDS, random_rule, times_broken
 from .test_crf_spancat import blank as blank_spancat
 from .test_small_components import Annotation, kinds
-from .util import entities
+from .util import entities, set_constraints
 
 WORDS = ["aa", "bb", " ", "\n\n"]
 LENGTHS = ([4], [5], [3, 1], [1, 2, 2])
@@ -51,8 +51,7 @@ class Problem:
 
     def __init__(self, kind, rng, monkeypatch, rules=()):
         self.pipe = component(kind)
-        self.pipe.constraints, self.pipe._compiled = constraints(list(rules)) if rules else None, None
-        self.pipe._labels_changed()
+        set_constraints(self.pipe, constraints(list(rules)) if rules else None)
         self.lengths = LENGTHS[rng.integers(len(LENGTHS))]
         self.words = rng.choice(WORDS, size=sum(self.lengths)).tolist()
         self.doc = make_doc(self.pipe, self.lengths, self.words)
@@ -241,8 +240,7 @@ def test_no_span_of_any_component_has_white_space_at_an_edge(factory, scheme, ho
     is_set = factory == "crf_spancat"
     nlp, pipe = pipeline(factory, scheme, how if is_set else None)
     rng = np.random.default_rng((seed, len(rules), *map(ord, f"{scheme}{how}")))
-    pipe.constraints = constraints(rules) if rules and how != "label" else None
-    pipe._labels_changed()
+    set_constraints(pipe, constraints(rules) if rules and how != "label" else None)
     if is_set:
         pipe.cfg["threshold"] = float(rng.choice([0.1, 0.3, 0.6]))
     else:
@@ -342,8 +340,7 @@ def test_gold_spans_are_trimmed_and_counted(factory, caplog):
 def test_tools_compare_with_gold_spans_as_they_are_learned(factory, scheme, caplog):
     """Reports and thresholds counted a gold span with a line break at its end as missed, and its text as a suspect."""
     nlp, pipe = pipeline(factory, scheme, "label" if factory == "crf_spancat" else None)
-    pipe.constraints = None
-    pipe._labels_changed()
+    set_constraints(pipe, None)
     pipe.cfg.update({"threshold": 0.3} if factory == "crf_spancat" else {"decode": "viterbi", "min_prob": 0.0})
     pipe.told.clear()
     words = ["\n", "Ann", "\n", "Lee", " ", "met", "\n\n", "Rome", "\n"]
@@ -373,8 +370,7 @@ def test_segments_are_as_long_as_trimmed_gold_spans():
 @pytest.mark.parametrize("scheme", ["IO", "BIO", "IOB1", "BILUO", None])
 def test_annotation_that_is_present_stays(scheme):
     nlp, pipe = pipeline("crf_ner" if scheme else "semicrf_ner", scheme)
-    pipe.constraints = None
-    pipe._labels_changed()
+    set_constraints(pipe, None)
     pipe.cfg.update(decode="viterbi", min_prob=0.0)
     words = ["Ann", "\n", "Lee", "\n", "met", "\n", "Rome", " ", "Lee"]
     for key in ("ents", "crf_forced"):
@@ -395,8 +391,7 @@ def test_annotation_that_is_present_stays(scheme):
 @pytest.mark.parametrize("rules", [[], [{"rule": "at_most", "label": "PER", "n": 1}]], ids=["free", "rules"])
 def test_exports_for_numpy_hold_it(scheme, decode, rules, tmp_path):
     nlp, pipe = pipeline("crf_ner" if scheme else "semicrf_ner", scheme)
-    pipe.constraints = constraints(rules) if rules else None
-    pipe._labels_changed()
+    set_constraints(pipe, constraints(rules) if rules else None)
     pipe.cfg.update(decode=decode, min_prob=0.2 if decode == "spans" else 0.0, confidence=True)
     write_lite(export_lite(nlp), tmp_path / "model.json", "json")
     model = lite.load(tmp_path / "model.json")
@@ -417,8 +412,7 @@ def test_exports_for_numpy_hold_it(scheme, decode, rules, tmp_path):
 
 def test_exports_to_other_programs_say_that_they_do_not_hold_it(caplog):
     nlp, pipe = pipeline("crf_ner", "BIO")
-    pipe.constraints = None
-    pipe._labels_changed()
+    set_constraints(pipe, None)
     pipe.cfg.update(decode="viterbi", min_prob=0.0)
     weights_of(nlp)
     assert "CRFW900: crf_ner: CRFsuite does not know that no entity begins or ends with white space" in caplog.text
@@ -437,8 +431,7 @@ def test_imported_models_keep_the_answers_of_their_program(tmp_path):
 @pytest.mark.parametrize("scheme", ["IO", "BIO", "IOB1", "BILUO"])
 def test_explanations_ask_about_the_same_labellings(scheme):
     nlp, pipe = pipeline("crf_ner", scheme)
-    pipe.constraints = None
-    pipe._labels_changed()
+    set_constraints(pipe, None)
     pipe.cfg.update(decode="viterbi", min_prob=0.0)
     doc = Doc(nlp.vocab, words=["Ann", "\n", "Lee", "\n", "met", "Rome", "\n"])
     for span, p in pipe.span_probabilities(doc, 0.001):

@@ -103,6 +103,12 @@ def entities(doc: Doc) -> list[tuple[int, int, str]]:
     return [(ent.start, ent.end, ent.label_) for ent in doc.ents]
 
 
+def set_constraints(pipe, constraints):
+    """constraints: In place of those that a component has, or None."""
+    pipe.constraints = constraints
+    pipe._labels_changed()  # rules are compiled anew
+
+
 def signatures(kernels) -> dict[str, int]:
     """For how many types each kernel of a module was compiled. Helpers are a part of their callers, and not compiled where these
     come from the cache."""

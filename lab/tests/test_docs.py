@@ -12,8 +12,8 @@ PAGES = [LAB / "README.md", *sorted((LAB / "docs").glob("*.md"))]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_code_blocks_run(page, warm_environment, tmp_path, monkeypatch, capsys):
-    test_docs.test_code_blocks_run(page, warm_environment, tmp_path, monkeypatch, capsys)
+def test_code_blocks_run(page, few_texts, warm_environment, tmp_path, monkeypatch, capsys):
+    test_docs.test_code_blocks_run(page, few_texts, warm_environment, tmp_path, monkeypatch, capsys)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

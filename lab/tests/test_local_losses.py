@@ -17,7 +17,7 @@ from spacy_crf.types import GOES_ON, ChainScores, SegmentClamp, SegmentScores
 from spacy_crf_lab.local_losses import BesagPseudoLikelihood, Piecewise, PseudoLikelihood
 from tests import reference, test_higher_order, test_losses, test_neural, test_new_structure, test_supervision
 from tests.structures import as_path, assert_derivative, assert_scores_close
-from tests.test_optimizers_and_losses import train_three_steps
+from tests.test_configs import train_three_steps
 from tests.test_semi_markov import random_scores
 from tests.test_supervision import IN_TRAINING
 from tests.test_supervision import make as make_ner
@@ -582,8 +582,8 @@ def test_rules_in_training_are_refused_as_for_chains():
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_segments_train_three_steps(loss, tmp_path):
-    trained = train_three_steps("semicrf_ner", "spacy_crf.LBFGS.v1", {}, registered(loss.__name__), tmp_path)
+def test_segments_train_three_steps(loss, corpus, tmp_path):
+    trained = train_three_steps("semicrf_ner", "spacy_crf.LBFGS.v1", {}, registered(loss.__name__), corpus, tmp_path)
     assert [ent.label_ for ent in trained("Bob left Paris for Acme Corp .").ents] == ["PER", "GPE", "ORG"]
 
 

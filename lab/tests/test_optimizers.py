@@ -24,13 +24,13 @@ from spacy_crf_lab.laplace_propagation import LaplacePropagation
 from spacy_crf_lab.newton import Newton
 from spacy_crf_lab.smo import SMO
 from tests import (
+    test_configs,
     test_continuing,
     test_initial_corpus,
     test_loaded_arrays,
     test_new_labels,
     test_online,
     test_optimizers,
-    test_optimizers_and_losses,
     test_shards,
     test_tune,
     test_vectors,
@@ -126,7 +126,9 @@ globals().update(
         test_continuing.test_what_was_met_without_end_stays,
         test_continuing.test_one_text_does_not_make_it_forget_the_others,
     )
-    | for_rows("optimizer, settings, loss, enough", VARIATIONS, test_optimizers_and_losses.test_trains_three_steps)
+    | for_rows(
+        "optimizer, settings, loss, enough", VARIATIONS, test_configs.test_every_optimizer_and_loss_trains_three_steps
+    )
     | for_rows(
         "make, loss",
         STATES,
