@@ -71,14 +71,19 @@ class LabelledLoss:
         self.named_states(self.label_weights or {})
 
     def named_states(self, labels: Iterable[str]) -> dict[str, Ints]:
-        """States of each named label."""
+        """The states of some labels.
+
+        labels (Iterable[str]): Labels that settings name.
+        RETURNS (dict[str, int64[N]]): The states of each.
+        RAISES (ValueError): CRF846 for labels that no state has.
+        """
         states = np.array(self.states, dtype=object)
         found = {label: np.flatnonzero(states == label) for label in labels}
         checks.labels(f"The settings of {type(self).__name__}", labels, self.states)
         return found
 
     def state_weights(self, n_states: int) -> Floats:
-        """The label weight of each state: float64[S]."""
+        """The label weight of each of n_states states: float64[S]."""
         weights = np.ones(n_states)
         of_labels = self.label_weights or {}
         for label, states in self.named_states(of_labels).items():
@@ -86,11 +91,11 @@ class LabelledLoss:
         return weights
 
     def least_costs(self, n_states: int) -> Floats:
-        """Least cost of choosing each state by mistake, added to scores: float64[S]."""
+        """Least cost of choosing each of n_states states by mistake, added to scores: float64[S]."""
         return np.zeros(n_states)
 
     def excludes(self, labelled: str) -> bool:
-        """Whether the loss can exclude single spans that a clamp allows, for components that label "tokens" or "segments"."""
+        """Whether the loss can exclude single spans that a clamp allows; labelled: "tokens", "segments" or "texts"."""
         return labelled == "segments" and not self.names_states
 
     @property
@@ -133,17 +138,23 @@ class ClampedLoss(LabelledLoss):
         object.__setattr__(self, "cost", cost)
 
     def among(self: OfClamped, states: Ints) -> OfClamped:
+        """See `LabelledLoss.among`: the costs of labels that none of the states has go, too."""
         found: Any = super().among(states)
         rows = {gold: found._known(row) for gold, row in found._known(self.cost).items()}
         object.__setattr__(found, "cost", rows)
         return found
 
     def check_labels(self) -> None:
+        """See `LabelledLoss.check_labels`, for the labels of `cost`, too."""
         super().check_labels()
         self.named_states([label for gold, row in (self.cost or {}).items() for label in (gold, *row)])
 
     def costs(self, n_states: int) -> Floats:
-        """Cost of each state (column) where the annotation names another (row): float64[S, S], or [0, 0] if all are 0."""
+        """Cost of each state (column) where the annotation names another (row).
+
+        n_states (int): S.
+        RETURNS (float64[S, S]): Or [0, 0] if all are 0.
+        """
         if not self.margin and not self.cost and not self.label_weights:
             return np.zeros((0, 0))
         table = np.full((n_states, n_states), self.margin)
@@ -156,9 +167,11 @@ class ClampedLoss(LabelledLoss):
         return table
 
     def excludes(self, labelled: str) -> bool:
+        """See `LabelledLoss.excludes`: yes if "tokens" or "segments" are labelled."""
         return labelled in ("tokens", "segments")
 
     def least_costs(self, n_states: int) -> Floats:
+        """See `LabelledLoss.least_costs`: the least entry of each of n_states columns, beside the diagonal."""
         table = self.costs(n_states)
         if not len(table):
             return np.zeros(n_states)
@@ -274,6 +287,10 @@ class SoftmaxMargin(ClampedLoss):
 def without_rounding(losses: Floats, best: Floats, exact: bool) -> Floats:
     """Losses with rounding errors below 0 set to 0. Larger negative values stay: an inexact structure may produce them, and in an
     exact structure they reveal a mistake.
+
+    losses (float64[B]): Differences of two values.
+    best (float64[B]): The larger values, whose size determines the rounding error.
+    exact (bool): Whether the structure is exact.
     """
     if not exact:
         return losses

@@ -87,6 +87,7 @@ class SoftLabels(LabelledLoss):
 
     @property
     def of_annotation(self) -> LogLikelihood:
+        """See `LabelledLoss.of_annotation`: `LogLikelihood`."""
         return LogLikelihood()
 
     def __call__(
@@ -116,7 +117,7 @@ class SoftLabels(LabelledLoss):
 
 
 def per_sequence(terms: Floats, starts: Ints) -> Floats:
-    """Sums of the terms of tokens (float64[T]) by sequence: float64[B]."""
+    """Sums of the terms of tokens (float64[T]) by sequence, from starts (int64[B + 1]): float64[B]."""
     return np.diff(np.append(0.0, np.cumsum(terms))[starts])
 
 
@@ -195,6 +196,14 @@ class _RunSequences(NamedTuple):
 
 
 def run_sequences(structure: Structure, work: Work, clamp: Any, runs: Runs) -> _RunSequences:
+    """Runs of tokens without soft labels as sequences of their own. The scores of the steps to the states beside a run replace
+    `first` and `last`.
+
+    structure (Structure), work (Work): Of the batch.
+    clamp: What the annotation allows.
+    runs (Runs): The runs.
+    RETURNS (_RunSequences)
+    """
     begin, end, before, after, weight, goes_on = runs
     if not len(begin):
         none = np.zeros(0, dtype=np.int64)

@@ -14,12 +14,12 @@ their own steps; after one or a few steps, a proximal step draws the weights bac
 
 import zlib
 from collections.abc import Hashable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional, Protocol, Union
 
 import numpy as np
 
 from ..types import Floats
-from .objective import Objective, renew
+from .objective import Frame, Objective, renew
 
 # Cost of changing a weight, for each time that training met its feature. A news model that was trained further on 50 addresses
 # kept F 0.80 to 0.82 (of 0.82) on news with 0.03 to 0.1, whatever l2; with 0.003 it lost five points.
@@ -27,6 +27,15 @@ STRENGTH = 0.1
 # Share of this cost for later weights (of new labels, or of features first seen with their label), which the earlier data did not
 # need. At the full cost, training on fifty addresses reached F 0.58 in place of 0.80.
 LATER = 0.01
+
+
+class Data(Protocol):
+    """How often some data has each feature (`models.node.Evidence`)."""
+
+    @property
+    def sequences(self) -> int:
+        """Number of its sequences."""
+        ...
 
 
 class Anchor(NamedTuple):
@@ -40,7 +49,7 @@ class Anchor(NamedTuple):
     share: float  # share of the new sequences in the next step
 
     @classmethod
-    def of(cls, frame: Any, begin: tuple[Any, Floats], before: Any, since: Any, batch: Any) -> "Anchor":
+    def of(cls, frame: Frame, begin: tuple[Frame, Floats], before: Data, since: Any, batch: Optional[Data]) -> "Anchor":
         """Anchor of a model.
 
         frame (Weights): Layout of the weights. begin (tuple): The earlier layout, and w0.
@@ -81,8 +90,14 @@ class Anchor(NamedTuple):
         """Cost of weights (float64[n]), to be added to the loss of `n_sequences` sequences."""
         return float(self.hold @ (weights - self.begin) ** 2) * n_sequences / max(1, self.n_since)
 
-    def drawn(self, weights: Floats, rates: Any, n_sequences: int) -> Floats:
-        """Weights (float64[n]) after a proximal step for a number of sequences; rates: see `OnlineOptimizer.rates`."""
+    def drawn(self, weights: Floats, rates: Union[float, Floats], n_sequences: int) -> Floats:
+        """Weights after a proximal step towards the first weights.
+
+        weights (float64[n]): The weights before it.
+        rates (float or float64[n]): See `OnlineOptimizer.rates`.
+        n_sequences (int): Number of sequences for which the step stands.
+        RETURNS (float64[n])
+        """
         cost = 2.0 * rates * self.hold * (n_sequences / max(1, self.n_since))
         return self.begin + (weights - self.begin) / (1.0 + cost)
 
@@ -94,7 +109,7 @@ class Anchored:
     """
 
     def __init__(self, objective: Objective, anchor: Anchor):
-        self._objective = objective
+        self._objective: Any = objective  # which may have more than a function needs, see `Objective`
         self.origin = anchor.centre
         self.strength = anchor.strength
         # Weights as the model has them, and the distance that they represent
@@ -104,10 +119,11 @@ class Anchored:
 
     @property
     def n_impossible(self) -> int:
-        objective: Any = self._objective
-        return objective.n_impossible
+        """RETURNS (int): Number of sequences that no labelling fits."""
+        return self._objective.n_impossible
 
     def renew(self) -> bool:
+        """See `objective.renew`."""
         return renew(self._objective)
 
     def weights(self) -> Floats:
@@ -117,31 +133,32 @@ class Anchored:
         return distance.copy() if np.array_equal(weights, assigned) else weights - self.origin
 
     def evaluate(self, weights: Floats) -> tuple[float, Floats]:
+        """See `Objective.evaluate`; weights (float64[n]): the distance from the centre."""
         value, gradient = self._objective.evaluate(self.origin + weights)
         pull = self.strength * weights
         with np.errstate(over="ignore", invalid="ignore"):
             return value + float(pull @ weights), gradient + 2.0 * pull
 
-    def ask(self, weights: Floats, **asked: Any) -> tuple[float, Floats]:
-        """Any loss of the new data at a distance, without the cost of the distance."""
-        objective: Any = self._objective
-        return objective.ask(self.origin + weights, **asked)
+    def ask(self, weights: Floats, **asked: object) -> tuple[float, Floats]:
+        """A loss of the new data at a distance (weights), without the cost of the distance; asked: see `CorpusObjective.ask`."""
+        return self._objective.ask(self.origin + weights, **asked)
 
     @property
     def model(self) -> Any:
-        objective: Any = self._objective
-        return objective.model
+        """RETURNS (Model): The model whose weights these are."""
+        return self._objective.model
 
     @property
     def losses(self) -> list[Floats]:
-        objective: Any = self._objective
-        return objective.losses
+        """RETURNS (list[float64[B]]): The loss of each sequence of each batch at the latest evaluation."""
+        return self._objective.losses
 
     @property
     def least_value(self) -> float:
-        objective: Any = self._objective
-        return objective.least_value
+        """RETURNS (float): The least value of a feature."""
+        return self._objective.least_value
 
     def assign(self, weights: Floats) -> None:
+        """Write the weights at a distance (weights, float64[n]) to the model."""
         self._objective.assign(self.origin + weights)
         self._assigned = self._objective.weights(), weights.copy()

@@ -77,9 +77,11 @@ class BatchRun:
 
     @property
     def weights(self) -> Floats:
+        """RETURNS (float64[n]): The weights at the position."""
         return self.position.weights
 
-    def to_msg(self) -> dict[str, Any]:
+    def to_msg(self) -> dict[str, object]:
+        """See `Run.to_msg`."""
         written = {"position": list(self.position), "memory": self.memory.to_msg(), "values": list(self.values)}
         return {**vars(self), **written}
 
@@ -93,7 +95,7 @@ class BatchRun:
         )
 
 
-def _count_or_auto(owner: str, name: str, value: Any) -> Union[int, str]:
+def _count_or_auto(owner: str, name: str, value: Union[int, str]) -> Union[int, str]:
     return value if value == "auto" else checks.count(owner, name, value)
 
 
@@ -130,6 +132,10 @@ class BatchOptimizer(CRFOptimizer):
         """Run `iterations_per_step` iterations, or until a stop rule applies; later steps return the final value.
 
         Whatever happens meanwhile, even a KeyboardInterrupt, the model gets the best weights found so far.
+
+        objective (Objective): The component's loss.
+        key (str): The component's name.
+        RETURNS (float): The objective with its regularizer.
         """
         run = self._runs.get(key)
         if run is None or not run.continues(objective):
@@ -172,6 +178,8 @@ class BatchOptimizer(CRFOptimizer):
             self._judge(objective, run, key)
 
     def resume(self, objective: Objective, data: bytes, *, key: str) -> int:
+        """See `CRFOptimizer.resume`, for objective, data and key. The stop rules, which may have changed, apply to the
+        checkpoint."""
         at = super().resume(objective, data, key=key)
         run = self._runs[key]
         if run.stop_reason is not None:  # stop rules may have changed since
@@ -180,6 +188,7 @@ class BatchOptimizer(CRFOptimizer):
         return at
 
     def is_worth_evaluating(self, key: str) -> bool:
+        """See `CRFOptimizer.is_worth_evaluating`; with "auto", the component (key) has to be near the minimum."""
         return self.iterations_per_step != "auto" or key not in self._runs or self._runs[key].is_near_minimum
 
     def _start(self, objective: Objective, key: str) -> BatchRun:
@@ -225,7 +234,12 @@ class BatchOptimizer(CRFOptimizer):
             self.on_iteration(progress)
 
     def evaluate(self, objective: Objective, weights: Floats) -> Position:
-        """Evaluate the objective with its smooth regularizer."""
+        """Evaluate the objective with its smooth regularizer, loss + l2·w².
+
+        objective (Objective): The loss.
+        weights (float64[n]): The weights.
+        RETURNS (Position)
+        """
         value, gradient = objective.evaluate(weights)
         with np.errstate(over="ignore", invalid="ignore"):  # value and gradient are checked for steps too far
             if self.l2:
@@ -236,7 +250,11 @@ class BatchOptimizer(CRFOptimizer):
         return Position(weights, float(value), gradient)
 
     def steepest_ascent(self, objective: Objective, position: Position) -> Floats:
-        """The gradient, or a subgradient where the objective has no gradient; callers must not change it."""
+        """The gradient, or a subgradient where the objective has no gradient.
+
+        objective (Objective), position (Position): The function, evaluated at the position.
+        RETURNS (float64[n]): An array that callers must not change.
+        """
         return position.gradient
 
     def search(
@@ -251,7 +269,10 @@ class BatchOptimizer(CRFOptimizer):
     ) -> tuple[Optional[RayPoint], int]:
         """Search along a direction from the position of a run.
 
-        gradient (float64[n]), direction (float64[n]): The direction may be changed. step (float): The first step to try.
+        objective (Objective): The function.
+        run (BatchRun): The search begins at its `position`.
+        gradient (float64[n]), direction (float64[n]): The direction may be changed.
+        step (float): The first step to try.
         curvature (float): c2 of the strong Wolfe conditions.
         RETURNS (tuple[Optional[RayPoint], int]): The accepted point, with its Position, and the number of evaluations.
         """
@@ -296,6 +317,7 @@ class BatchOptimizer(CRFOptimizer):
         announcements.info(text, key, type(self).__name__, run.iteration, run.position.value, reason)
 
     def run_from_msg(self, msg: dict[str, Any]) -> BatchRun:
+        """See `CRFOptimizer.run_from_msg`; msg: as `BatchRun.to_msg` returns it."""
         memory = self.new_memory()
         run = read_run(msg, memory)
         values = [checks.number("a run", "values", value, least=-checks.MOST) for value in msg["values"]]
@@ -305,7 +327,12 @@ class BatchOptimizer(CRFOptimizer):
 
 
 def read_run(msg: dict[str, Any], memory: Any) -> BatchRun:
-    """A saved run without its values, with the memory filled from it. RAISES: Any error for a damaged one."""
+    """A saved run without its values.
+
+    msg (dict): As `BatchRun.to_msg` returns it.
+    memory (Memory): An empty one, which is filled.
+    RAISES: An error of any kind for a damaged one.
+    """
     owner = "a run"
     hash(msg["signature"])  # an array has none
     weights, value, gradient = msg["position"]

@@ -45,15 +45,18 @@ class LBFGS(BatchOptimizer):
     memory: int = setting(20, checks.count, fixed=True, most=1000)
 
     def new_memory(self) -> "CurvaturePairs":
+        """See `BatchOptimizer.new_memory`."""
         return CurvaturePairs(self.memory)
 
     def evaluate(self, objective: Objective, weights: Floats) -> Position:
+        """See `BatchOptimizer.evaluate`: the objective at the weights, with l1·|w|."""
         position = super().evaluate(objective, weights)
         if not self.l1:
             return position
         return position._replace(value=position.value + float(np.sum(self._prices(objective) * np.abs(weights))))
 
     def steepest_ascent(self, objective: Objective, position: Position) -> Floats:
+        """See `BatchOptimizer.steepest_ascent`: the gradient of the objective at a position; with l1 the pseudo-gradient."""
         gradient = pseudo_gradient(position, self._prices(objective)) if self.l1 else position.gradient
         bounded = getattr(objective, "nonnegative", None)
         if bounded is None:
@@ -68,6 +71,10 @@ class LBFGS(BatchOptimizer):
     def search(
         self, objective: Objective, run: BatchRun, gradient: Floats, direction: Floats, step: float
     ) -> tuple[Optional[RayPoint], int]:
+        """See `BatchOptimizer.search`, for objective, run, gradient, direction and step.
+
+        With l1, or bounds of weights, weights that would change their sign stay at 0, and the search tries ever shorter steps.
+        """
         bounded: Any = getattr(objective, "nonnegative", None)
         if not self.l1 and bounded is None:
             return super().search(objective, run, gradient, direction, step)
@@ -100,7 +107,12 @@ class LBFGS(BatchOptimizer):
 
 
 def pseudo_gradient(position: Position, l1: Union[float, Floats]) -> Floats:
-    """The one-sided derivative of loss + l1·|w| + l2·w² where it descends, 0 where neither side does (eq. 4)."""
+    """The one-sided derivative of loss + l1·|w| + l2·w² where it descends, 0 where neither side does (eq. 4).
+
+    position (Position): Weights with the gradient of loss + l2·w².
+    l1 (float or float64[n]): Cost of |w|.
+    RETURNS (float64[n])
+    """
     weights, _, gradient = position
     pseudo = l1 * np.sign(weights)
     pseudo += gradient
@@ -122,12 +134,17 @@ class CurvaturePairs:
         return bool(self.pairs)
 
     def prepare(self, objective: Objective, key: str) -> None:
+        """Take over the frequencies of features from the objective, once; key: the component."""
         frequencies = getattr(objective, "frequencies", None)
         if frequencies is not None and self._reach is None:
             self._reach = (1.0 + frequencies) ** _REACH
 
     def propose(self, gradient: Floats) -> tuple[Floats, float]:
-        """The two-loop recursion (Nocedal & Wright, algorithm 7.4) on -gradient, where H0 is diagonal."""
+        """The two-loop recursion (Nocedal & Wright, algorithm 7.4) on -gradient, where H0 is diagonal.
+
+        gradient (float64[n]): At the present position.
+        RETURNS (tuple[float64[n], float]): The direction, and the first step to try along it.
+        """
         direction = np.negative(gradient)
         reach = 1.0 if self._reach is None else self._reach
         if not self.pairs:
@@ -146,6 +163,7 @@ class CurvaturePairs:
         return direction, 1.0
 
     def learn(self, before: Position, after: Position, direction: Floats, step: float) -> None:
+        """Keep the move between two positions (before, after) by a step along a direction, if it fits a convex function."""
         move = after.weights - before.weights
         change = after.gradient - before.gradient
         curvature = dot(move, change)
@@ -153,12 +171,15 @@ class CurvaturePairs:
             self.pairs.append((move, change, curvature))
 
     def clear(self) -> None:
+        """Forget all moves."""
         self.pairs.clear()
 
-    def to_msg(self) -> list[Any]:
+    def to_msg(self) -> list[object]:
+        """RETURNS (list): The pairs, for `from_msg`."""
         return [list(pair) for pair in self.pairs]
 
     def from_msg(self, msg: list[Any], n: int) -> None:
+        """Take over saved pairs (msg) of n weights. RAISES: An error of any kind for damaged ones."""
         for move, change, curvature in msg:
             move = of_file("a move of the memory", move, np.float64, (n,))
             change = of_file("a move of the memory", change, np.float64, (n,))

@@ -29,9 +29,12 @@ def strong_wolfe(
 
     When the evaluations run out, the search returns the lowest point that satisfies the first condition.
 
+    phi (Callable): The function along the ray.
     start (RayPoint): phi at step 0, its slope negative.
     step (float): The first step to try.
     curvature (float): c2. Near 1 any decrease of the slope suffices; near 0 the search is nearly exact.
+    max_evaluations (int): Most evaluations of phi.
+    RETURNS (tuple[Optional[RayPoint], int]): The accepted point, None if there is no lower one, and the number of evaluations.
     """
     # Algorithms 3.5 and 3.6 as one loop. `low` is the lowest point so far that satisfies the first condition; once a minimum is
     # bracketed, `high` is the other end of the bracket, on either side of `low`.

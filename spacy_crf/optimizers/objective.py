@@ -5,18 +5,19 @@ weights, so a component passes an ``Objective`` to CRF optimizers instead.
 """
 
 import copy
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any, ClassVar, Optional, Protocol, TypeVar
 
 import srsly
-from thinc.api import Optimizer
+from thinc.api import Model, Optimizer
 from thinc.api import registry as thinc_registry
 from thinc.types import FloatsXd
 
 from .. import checks
 from ..errors import Errors
+from ..losses.clamped import ClampedLoss, LabelledLoss
 from ..types import ChainCorpus, Floats, Ints
 from ..whole_files import packed
 
@@ -44,7 +45,8 @@ class Objective(Protocol):
         ...
 
     def assign(self, weights: Floats) -> None:
-        """Write the weights to the model, which may round them to float32. The optimizer calls this at the end of each step."""
+        """Write the weights (float64[n]) to the model, which may round them to float32. The optimizer calls this at the end of
+        each step."""
         ...
 
     def evaluate(self, weights: Floats) -> tuple[float, Floats]:
@@ -62,42 +64,129 @@ class SequenceObjective(Protocol):
 
     signature: Any
     layout: Any  # ints, equal for vectors with the same weights in the same order, whatever the data
-    loss: Any  # a `ClampedLoss`
+    loss: ClampedLoss
     corpus: ChainCorpus
     anchor: Any  # an `Anchor` if the model continues from earlier training, or None
     n_sequences: int  # number of sequences of the whole corpus, if this objective has a part of it
     mixed: Any  # object whose `epoch` walks through the corpus part by part, in place of the optimizer; or None
 
-    def weights(self) -> Floats: ...
+    def weights(self) -> Floats:
+        """RETURNS (float64[n]): A copy of the model's current weights."""
+        ...
 
-    def assign(self, weights: Floats) -> None: ...
+    def assign(self, weights: Floats) -> None:
+        """Write the weights (float64[n]) to the model."""
+        ...
 
     def parameters(self, weights: Floats) -> dict[tuple[int, str], FloatsXd]:
         """The weights (float64[n]) by thinc's keys: the id of a model and the name of a parameter."""
         ...
 
     def frame(self) -> Any:
-        """The layout of the weights without the corpus: an object with the method `places`."""
+        """The layout of the weights without the corpus."""
         ...
 
     def places(self, before: Any) -> Ints:
-        """RETURNS (int64[n before]): Place of each weight of an earlier layout, which this layout contains."""
+        """Places of the weights of an earlier layout.
+
+        before (Frame): The earlier layout, which this one contains.
+        RETURNS (int64[n before]): The place here of each of its weights.
+        """
         ...
 
     def describe(self, sequence: int) -> str:
-        """Name of a sequence, for messages."""
+        """Name of a sequence, by its number in the corpus, for messages."""
+        ...
+
+
+class Frame(Protocol):
+    """The layout of a model's weights as one vector of n numbers."""
+
+    def weights(self) -> Floats:
+        """RETURNS (float64[n]): A copy of the model's current weights."""
+        ...
+
+    def places(self, before: Any) -> Ints:
+        """RETURNS (int64[n before]): The place here of each weight of an earlier layout (`before`), which this one contains."""
+        ...
+
+    def met(self, evidence: Any) -> Floats:
+        """RETURNS (float64[n]): How often data has the feature of each weight, by its `evidence` (`models.node.Evidence`)."""
+        ...
+
+
+class Run(Protocol):
+    """State of the training of one component, kept from step to step."""
+
+    iteration: int
+    stop_reason: Optional[str]  # why training has ended; None while it has not
+
+    @property
+    def weights(self) -> Any:
+        """RETURNS (float[n]): The weights of the latest step."""
+        ...
+
+    def to_msg(self) -> object:
+        """The state in a form that msgpack can write and `CRFOptimizer.run_from_msg` can read."""
+        ...
+
+
+class Component(Protocol):
+    """What optimizers ask of a component before they train it (`pipeline.pipe.LearningPipe`)."""
+
+    @property
+    def name(self) -> str:
+        """Its name in the pipeline."""
+        ...
+
+    @property
+    def model(self) -> Model:
+        """The model, whose nodes have a `models.node.Node` each."""
+        ...
+
+    @property
+    def loss(self) -> LabelledLoss:
+        """The loss to minimize."""
+        ...
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether all scores are sums of weights."""
+        ...
+
+    @property
+    def has_encoder(self) -> bool:
+        """Whether scores depend on a neural encoder."""
+        ...
+
+    @property
+    def rules_train(self) -> bool:
+        """Whether rules exclude labellings in training."""
+        ...
+
+    @property
+    def chains(self) -> Sequence[object]:
+        """The components of single chains: the component itself, or those of a set."""
+        ...
+
+    @property
+    def told(self) -> set[str]:
+        """Warnings that it gives once, and has given."""
         ...
 
 
 def renew(objective: Objective) -> bool:
-    """Whether the objective may differ from the function of the step before."""
+    """Adopt changes of the data. RETURNS (bool): Whether the objective may differ from the function of the step before."""
     own = getattr(objective, "renew", None)
     return own is not None and own()
 
 
-def setting(default: Any, check: Callable, *, fixed: bool = False, tried: tuple[Any, ...] = (), **bounds: Any) -> Any:
+def setting(
+    default: object, check: Callable, *, fixed: bool = False, tried: tuple[object, ...] = (), **bounds: object
+) -> Any:
     """Field of a dataclass that users fill in, such as an optimizer; see `check_settings`.
 
+    default (object): The value without a setting.
     check (Callable): One of `spacy_crf.checks`. None is possible if it is the default.
     fixed (bool): Whether a training that continues from a checkpoint must have the same value.
     tried (tuple): Values that `crf tune` tries.
@@ -110,14 +199,21 @@ def setting(default: Any, check: Callable, *, fixed: bool = False, tried: tuple[
 L2_TRIED = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 
 
-def no_l1(owner: str, name: str, value: Any) -> float:
-    """The check of the `l1` of optimizers that cannot set weights to 0."""
+def no_l1(owner: str, name: str, value: object) -> float:
+    """The check of the `l1` of optimizers that cannot set weights to 0.
+
+    owner (str), name (str), value (object): Of the setting, for the message.
+    RETURNS (float): 0. RAISES (ValueError): CRF020 for another value.
+    """
     checks.expect(value in (0, None), owner, name, value, "0; LBFGS, SGD and AdaGrad train with l1")
     return 0.0
 
 
 def check_settings(given: Any) -> None:
-    """Replace each setting of an object by the value that its check returns. RAISES (ValueError): CRF020."""
+    """Replace each setting of an object (`given`, a dataclass of `setting`s) by the value that its check returns.
+
+    RAISES (ValueError): CRF020 for values that are not possible.
+    """
     for each in fields(given):
         value = getattr(given, each.name)
         if value is not None or each.default is not None:
@@ -142,19 +238,17 @@ class CRFOptimizer(Optimizer):
         check_settings(self)
         # Whether many weights are 0, so that saving the model drops them
         self.leaves_zeros = getattr(self, "l1", 0.0) > 0.0
-        # State of each component's training, kept from step to step, with its `weights`, `iteration` and `stop_reason`, and
-        # with `to_msg`, which returns the state in a form that msgpack can write and `run_from_msg` can read
-        self._runs: dict[str, Any] = {}
+        self._runs: dict[str, Any] = {}  # a `Run` for each component, by its name
 
     @classmethod
     def fits(cls, loss: type) -> bool:
-        """Whether this optimizer can minimize a loss of this type."""
+        """Whether this optimizer can minimize a loss, by its type: `loss` or the function that makes it."""
         if cls.losses is None:
             return getattr(loss, "smooth", True)
         return issubclass(loss, cls.losses)
 
     @classmethod
-    def tried(cls) -> dict[str, tuple[Any, ...]]:
+    def tried(cls) -> dict[str, tuple[object, ...]]:
         """The values that `crf tune` tries, by setting."""
         return {each.name: each.metadata["tried"] for each in fields(cls) if each.metadata["tried"]}
 
@@ -168,12 +262,12 @@ class CRFOptimizer(Optimizer):
         """Whether each step takes the whole corpus."""
         return self.reads != "batch"
 
-    def _fixed(self) -> dict[str, Any]:
+    def _fixed(self) -> dict[str, object]:
         """The settings on which a checkpoint depends."""
         return {each.name: getattr(self, each.name) for each in fields(self) if each.metadata["fixed"]}
 
-    def check_fit(self, pipe: Any) -> None:
-        """Check whether this optimizer can train a component (`LearningPipe`). Training asks before it begins.
+    def check_fit(self, pipe: Component) -> None:
+        """Check whether this optimizer can train a component (`pipe`). Training asks before it begins.
 
         RAISES (ValueError): CRF210 for a loss that it can't minimize, with the names of losses and optimizers that fit; CRF347 or
             CRF365 for what else it can't train.
@@ -202,15 +296,15 @@ class CRFOptimizer(Optimizer):
         raise NotImplementedError
 
     def stop_reason(self, key: str) -> Optional[str]:
-        """Why training has ended for this component; None while it has not."""
+        """Why training has ended for a component (`key`); None while it has not."""
         return self._runs[key].stop_reason if key in self._runs else None
 
     def is_worth_evaluating(self, key: str) -> bool:
-        """Whether the model should be evaluated after the latest step; False if more steps should come first."""
+        """Whether the model of a component (`key`) should be evaluated after the latest step, or more steps should come first."""
         return True
 
     def forget(self, key: str) -> None:
-        """Forget this component, so that its next step is its first one."""
+        """Forget a component (`key`), so that its next step is its first one."""
         self._runs.pop(key, None)
 
     def __call__(self, key, weights, gradient, *, lr_scale=1.0):
@@ -219,12 +313,15 @@ class CRFOptimizer(Optimizer):
     # ------------------------------------------------------------------------------------------------------- resuming
 
     def checkpoint(self, key: str) -> Iterator[bytes]:
-        """The data that `resume` needs to continue the training of one component, in parts."""
+        """The data that `resume` needs to continue the training of one component (`key`), in parts."""
         return self._packed({key: self._runs[key]})
 
     def resume(self, objective: Any, data: bytes, *, key: str) -> int:
-        """Continue training from a checkpoint, with its weights. RETURNS (int): Number of iterations before the checkpoint.
+        """Continue training from a checkpoint, with its weights.
 
+        objective (Objective or SequenceObjective): As `reads` says.
+        data (bytes): The checkpoint. key (str): The component.
+        RETURNS (int): Number of iterations before the checkpoint.
         RAISES (ValueError): CRF204 if the checkpoint was made with other settings, CRF921 if it is damaged or of other weights.
         """
         run = self.saved_run(data, key)
@@ -234,7 +331,7 @@ class CRFOptimizer(Optimizer):
         return run.iteration
 
     def saved_run(self, data: bytes, key: str) -> Any:
-        """The state of one component's training in a checkpoint. RAISES (ValueError): As `resume`."""
+        """The state of the training of a component (`key`) in a checkpoint (`data`). RAISES (ValueError): As `resume`."""
         runs = self.without_runs().from_bytes(data)._runs
         if key not in runs:
             raise self.unusable(f"it has no training of '{key}'")
@@ -248,7 +345,7 @@ class CRFOptimizer(Optimizer):
         return other
 
     def iterations_made(self, key: str) -> int:
-        """Number of iterations made for one component."""
+        """Number of iterations made for one component (`key`)."""
         return self._runs[key].iteration if key in self._runs else 0
 
     def to_bytes(self) -> bytes:
@@ -260,7 +357,7 @@ class CRFOptimizer(Optimizer):
         return packed({"optimizer": type(self).__name__, "settings": self._fixed(), "runs": messages})
 
     def from_bytes(self, data: bytes) -> "CRFOptimizer":
-        """Restore the state of an optimizer of the same class and settings; stop rules and limits may differ.
+        """Restore the state (`data`) of an optimizer of the same class and settings; stop rules and limits may differ.
 
         RAISES (ValueError): CRF204 for a state of another optimizer, CRF921 for a damaged one.
         """
@@ -283,19 +380,24 @@ class CRFOptimizer(Optimizer):
         return self
 
     def unusable(self, reason: object) -> ValueError:
-        """The error for a saved state that is damaged, or does not fit: CRF921."""
+        """The error for a saved state that is damaged, or does not fit, with the reason in words or as another error: CRF921."""
         if isinstance(reason, Exception) and not isinstance(reason, ValueError):
             reason = f"{type(reason).__name__}: {reason}"
         return ValueError(Errors.CRF921.format(optimizer=type(self).__name__, reason=str(reason).rstrip(".")))
 
-    def expect_alike(self, what: str, saved: Any, ours: Any) -> None:
-        """RAISES (ValueError): CRF921 if a size or shape of a saved run is not that of this training."""
+    def expect_alike(self, what: str, saved: object, ours: object) -> None:
+        """Compare a size or shape of a saved run with that of this training.
+
+        what (str): Words for what has the size.
+        saved (object), ours (object): The sizes.
+        RAISES (ValueError): CRF921 if they differ.
+        """
         if saved != ours:
             raise self.unusable(f"it is of {saved} {what}, and there are {ours}")
 
-    def run_from_msg(self, msg: Any) -> Any:
-        """The state of one component's training whose `to_msg` returned the message, with parts that fit each other. Any error
-        means that the message is damaged."""
+    def run_from_msg(self, msg: Any) -> Run:
+        """The state of one component's training whose `to_msg` returned the message (`msg`), with parts that fit each other. An
+        error of any kind means that the message is damaged."""
         raise NotImplementedError
 
 

@@ -7,7 +7,7 @@ the same seed gives the same model.
 import logging
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, NamedTuple, Optional
+from typing import Any, ClassVar, NamedTuple, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from ..kernels.online import rules as kernels
 from ..kernels.online.work import PassBuffers, make_room
 from ..losses.clamped import MaxMargin, Perceptron
 from ..types import ChainCorpus, Floats, Ints
-from .objective import CRFOptimizer, SequenceObjective, setting
+from .objective import Component, CRFOptimizer, SequenceObjective, setting
 
 logger = logging.getLogger("spacy.spacy_crf")
 
@@ -57,7 +57,8 @@ class OnlineRun:
     slot_of_weight: Optional[Ints] = None  # [n] None without a frame
     is_held: bool = False  # whether weights are held near those of earlier training, without l1 and l2
 
-    def to_msg(self) -> list[Any]:
+    def to_msg(self) -> list[object]:
+        """See `Run.to_msg`."""
         arrays = [self.layout, self.weights, self.slots, self.arrays]
         return [*arrays, self.numbers, self.count, self.iteration, self.stop_reason]
 
@@ -80,15 +81,29 @@ class OnlineOptimizer(CRFOptimizer):
     # ------------------------------------------------------------------------------------------- for subclasses
 
     def start(self, run: OnlineRun, objective: SequenceObjective) -> None:
-        """Set up the memory of the rule."""
+        """Set up the memory of the rule, by slot.
 
-    def rates(self, run: OnlineRun, objective: SequenceObjective, moves: Floats, n_sequences: int) -> Any:
-        """Distance that a unit of a sequence's derivative moves a weight, by the weights' latest moves: float or float64[n]."""
+        run (OnlineRun): The new run, with its weights.
+        objective (SequenceObjective): The corpus.
+        """
+
+    def rates(
+        self, run: OnlineRun, objective: SequenceObjective, moves: Floats, n_sequences: int
+    ) -> Union[float, Floats]:
+        """Distance that a unit of a sequence's derivative moves a weight.
+
+        run (OnlineRun), objective (SequenceObjective): The state after the latest sequences, and the corpus.
+        moves (float64[n]): The latest moves of the weights.
+        n_sequences (int): Number of sequences that made them.
+        RETURNS (float or float64[n])
+        """
         raise NotImplementedError
 
     def walk(self, pass_: CorpusPass, run: OnlineRun) -> tuple[float, int]:
         """Learn from the sequences of a pass.
 
+        pass_ (CorpusPass): The sequences, in the order in which they are seen.
+        run (OnlineRun): Its slots and memory change.
         RETURNS (tuple[float, int]): The sum of losses, and -1; or a loss that is not finite, and its place in the order.
         """
         raise NotImplementedError
@@ -102,7 +117,14 @@ class OnlineOptimizer(CRFOptimizer):
         memory: Floats = EMPTY,
         squares: Floats = EMPTY,
     ) -> tuple[float, int]:
-        """Learn by one of the kernels' rules, with its settings and its memory for each slot. RETURNS: As `walk`."""
+        """Learn by one of the kernels' rules.
+
+        rule (int): Number of the rule in `kernels.online.rules`.
+        pass_ (CorpusPass), run (OnlineRun): See `walk`.
+        settings (float): Up to four settings of the rule.
+        memory (float64[M]), squares (float64[M]): Memory of the rule for each slot, which changes.
+        RETURNS (tuple[float, int]): As `walk`.
+        """
         numbers = run.numbers
         scaling = np.array([numbers.get("scale", 1.0), numbers.get("due", 0.0)])
         a, b, c, d, *_ = *map(float, settings), 0.0, 0.0, 0.0, 0.0
@@ -113,11 +135,11 @@ class OnlineOptimizer(CRFOptimizer):
         return found
 
     def present(self, run: OnlineRun) -> Floats:
-        """The current weights by slot: float64[M]."""
+        """The current weights of a run by slot: float64[M]."""
         return run.slots
 
     def average(self, run: OnlineRun) -> Floats:
-        """The averaged weights by slot: float64[M]."""
+        """The averaged weights of a run by slot: float64[M]."""
         raise NotImplementedError
 
     def penalty(self, weights: Floats) -> float:
@@ -126,11 +148,19 @@ class OnlineOptimizer(CRFOptimizer):
 
     # -------------------------------------------------------------------------------------------------------- a step
 
-    def check_fit(self, pipe: Any) -> None:
+    def check_fit(self, pipe: Component) -> None:
+        """See `CRFOptimizer.check_fit` and `check_sequences`, which check the component (pipe)."""
         super().check_fit(pipe)
         check_sequences(self, pipe)
 
     def step(self, objective: SequenceObjective, *, key: str) -> float:
+        """Run `epochs_per_step` epochs over the sequences of an objective.
+
+        objective (SequenceObjective): The corpus of a component.
+        key (str): The component.
+        RETURNS (float): The sum of the losses in the last epoch, with the regularizer.
+        RAISES (ValueError): CRF206 if the loss or a weight is not finite; the run is then as before.
+        """
         slots = objective.corpus.slot_of_weight
         run = self._run_of(objective, key)
         run.is_held = objective.anchor is not None
@@ -166,7 +196,7 @@ class OnlineOptimizer(CRFOptimizer):
         return value
 
     def pass_through(self, objective: SequenceObjective) -> CorpusPass:
-        """Arguments of the kernels for passes over the whole corpus."""
+        """RETURNS (CorpusPass): Arguments of the kernels for passes over the whole corpus of an objective."""
         corpus = objective.corpus
         costs = objective.loss.costs(corpus.n_states)
         room = make_room(corpus, maximum=not objective.loss.smooth)
@@ -175,7 +205,14 @@ class OnlineOptimizer(CRFOptimizer):
     def epoch(
         self, pass_: CorpusPass, run: OnlineRun, objective: SequenceObjective, seed: tuple[int, ...], key: str
     ) -> float:
-        """Learn from all sequences once, in random order. RAISES (ValueError): CRF206 if the loss or a weight is not finite."""
+        """Learn from all sequences once, in random order.
+
+        pass_ (CorpusPass), run (OnlineRun): See `walk`.
+        objective (SequenceObjective), key (str): See `step`.
+        seed (tuple[int, ...]): Seed of the order.
+        RETURNS (float): The sum of the losses.
+        RAISES (ValueError): CRF206 if the loss or a weight is not finite.
+        """
         order = np.random.default_rng(seed).permutation(len(pass_.order))
         losses, place = self._walk_through(pass_._replace(order=order), run, objective)
         n_finite = np.count_nonzero(np.isfinite(run.slots))
@@ -190,7 +227,7 @@ class OnlineOptimizer(CRFOptimizer):
     # ------------------------------------------------------------------------------------------------ within a step
 
     def prepare(self, objective: SequenceObjective, pass_: CorpusPass, run: OnlineRun, key: str) -> None:
-        """Prepare a step; `step` calls this method first."""
+        """Prepare a step; `step` calls this method first. For objective, pass_, run and key see `step` and `walk`."""
 
     def _walk_through(self, pass_: CorpusPass, run: OnlineRun, objective: SequenceObjective) -> tuple[float, int]:
         """`walk`, with the weights drawn back in between if the model continues from earlier training. RETURNS: As `walk`."""
@@ -212,7 +249,9 @@ class OnlineOptimizer(CRFOptimizer):
     def proximal_step(self, run: OnlineRun, objective: SequenceObjective, start: OnlineRun, n_sequences: int) -> None:
         """Draw the weights back towards the weights from which the model continues.
 
-        start (OnlineRun): The run before the latest `n_sequences` sequences.
+        run (OnlineRun): The run after the latest `n_sequences` sequences, whose slots change.
+        objective (SequenceObjective): The corpus, with the anchor.
+        start (OnlineRun): The run before these sequences.
         """
         slots = objective.corpus.slot_of_weight
         anchor = objective.anchor
@@ -252,7 +291,10 @@ class OnlineOptimizer(CRFOptimizer):
         return run
 
     def expect_fits(self, run: OnlineRun, objective: SequenceObjective) -> None:
-        """RAISES (ValueError): CRF921 if a loaded run is not of the slots of the corpus, by which kernels index its arrays."""
+        """Check that a loaded run is of the slots of the corpus of an objective, by which kernels index its arrays.
+
+        RAISES (ValueError): CRF921 if it is not.
+        """
         fresh = OnlineRun(run.layout, run.weights, run.slots)
         self.start(fresh, objective)
         self.expect_alike("slots", len(run.slots), len(objective.corpus.learned))
@@ -262,7 +304,7 @@ class OnlineOptimizer(CRFOptimizer):
             raise self.unusable(f"it lacks the numbers {', '.join(missing)}")
 
     def expect_arrays(self, run: OnlineRun, fresh: dict[str, NDArray]) -> None:
-        """RAISES (ValueError): CRF921 if a run has no arrays like these."""
+        """RAISES (ValueError): CRF921 if a run has no arrays of the types and shapes of fresh ones."""
         arrays = {name: run.arrays.get(name, EMPTY) for name in fresh}
         saved, ours = ({name: (str(a.dtype), a.shape) for name, a in each.items()} for each in (arrays, fresh))
         self.expect_alike("arrays", saved, ours)
@@ -292,6 +334,7 @@ class OnlineOptimizer(CRFOptimizer):
         return replace(run, slots=run.slots.copy(), arrays=arrays, numbers=dict(run.numbers))
 
     def run_from_msg(self, msg: list[Any]) -> OnlineRun:
+        """See `CRFOptimizer.run_from_msg`; msg: as `OnlineRun.to_msg` returns it."""
         owner = "a run"
         (layout, weights, slots, arrays, numbers, count, iteration, reason) = msg
         hash((layout, numbers.get("signature")))  # arrays have none
@@ -314,8 +357,13 @@ class OnlineOptimizer(CRFOptimizer):
         )
 
 
-def check_sequences(optimizer: CRFOptimizer, pipe: Any) -> None:
-    """RAISES (ValueError): CRF347 or CRF365 if learning from one sequence after the other can't train a component."""
+def check_sequences(optimizer: CRFOptimizer, pipe: Component) -> None:
+    """Check whether learning from one sequence after the other can train a component.
+
+    optimizer (CRFOptimizer): Named in the message.
+    pipe (Component): The component.
+    RAISES (ValueError): CRF347 or CRF365 if it can't.
+    """
     fitting = "LBFGS or Adam.v1"
     if pipe.has_encoder and pipe.is_linear:
         what = f"the layer on the encoder of '{pipe.name}'"
@@ -345,7 +393,9 @@ class Averaged(OnlineOptimizer):
         self.averages = {} if self.use_averages else None
 
     def start(self, run: OnlineRun, objective: SequenceObjective) -> None:
+        """See `OnlineOptimizer.start`: no weight of the run has moved, whatever the objective."""
         run.arrays["drift"] = np.zeros_like(run.slots)
 
     def average(self, run: OnlineRun) -> Floats:
+        """See `OnlineOptimizer.average`: w - drift / (count + 1), for the weights and the drift of a run."""
         return run.slots - run.arrays["drift"] / (run.count + 1)

@@ -28,10 +28,12 @@ class Regularized(OnlineOptimizer):
     sequences: Optional[int] = setting(None, checks.count, fixed=True, most=checks.ANY)
 
     def prepare(self, objective: SequenceObjective, pass_: CorpusPass, run: OnlineRun, key: str) -> None:
+        """See `OnlineOptimizer.prepare`: the run (of key and pass_) keeps the number of sequences of its first objective."""
         # l1 and l2 apply to the sum of the losses of all sequences
         run.numbers.setdefault("sequences", float(self.sequences or max(1, objective.n_sequences)))
 
     def penalty(self, weights: Floats) -> float:
+        """See `OnlineOptimizer.penalty`: l1·|w| + l2·w² of the weights."""
         return self.l1 * float(np.abs(weights).sum()) + self.l2 * float(weights @ weights)
 
 
@@ -59,16 +61,19 @@ class SGD(Regularized):
     calibration_candidates: int = setting(10, checks.count, most=100)
 
     def start(self, run: OnlineRun, objective: SequenceObjective) -> None:
+        """See `OnlineOptimizer.start`: a run begins with the scale 1 and no penalty due, whatever the objective."""
         run.numbers = {"scale": 1.0, "due": 0.0}
         if self.l1:
             run.arrays["paid"] = np.zeros_like(run.slots)
 
     def prepare(self, objective: SequenceObjective, pass_: CorpusPass, run: OnlineRun, key: str) -> None:
+        """See `OnlineOptimizer.prepare`: for a new run of key, trials with a sample of pass_ choose a rate for the objective."""
         super().prepare(objective, pass_, run, key)
         if "eta" not in run.numbers:
             run.numbers["eta"] = self._calibrate(pass_, run, objective, key)
 
     def rates(self, run: OnlineRun, objective: SequenceObjective, moves: Floats, n_sequences: int) -> float:
+        """See `OnlineOptimizer.rates`: rate / (offset + count) of the run; objective, moves and n_sequences do not matter."""
         _, rate, offset = self._schedule(run)
         return rate / (offset + run.count)
 
@@ -79,6 +84,7 @@ class SGD(Regularized):
         return decay, 1.0 / slower, 1.0 / (slower * run.numbers["eta"])
 
     def walk(self, pass_: CorpusPass, run: OnlineRun) -> tuple[float, int]:
+        """See `OnlineOptimizer.walk`, of a run through a pass_: with l1, weights pay at the end what they owe."""
         numbers = run.numbers
         sequences = run.numbers["sequences"]
         l1 = 0.0 if run.is_held else self.l1
@@ -91,6 +97,7 @@ class SGD(Regularized):
         return loss, place
 
     def present(self, run: OnlineRun) -> Floats:
+        """See `OnlineOptimizer.present`: scale · slots of the run."""
         return run.numbers["scale"] * run.slots
 
     def _calibrate(self, pass_: CorpusPass, run: OnlineRun, goal: SequenceObjective, key: str) -> float:
@@ -161,10 +168,12 @@ class AdaGrad(Regularized):
     epsilon: float = setting(1e-6, checks.positive, fixed=True)
 
     def start(self, run: OnlineRun, objective: SequenceObjective) -> None:
+        """See `OnlineOptimizer.start`: the sums of squared gradients of the run are 0, whatever the objective."""
         run.arrays["squares"] = np.zeros_like(run.slots)
         run.arrays["regularized"] = np.zeros_like(run.slots)
 
     def walk(self, pass_: CorpusPass, run: OnlineRun) -> tuple[float, int]:
+        """See `OnlineOptimizer.walk`, of a run through a pass_: weights that did not occur are regularized at the end."""
         sequences = run.numbers["sequences"]
         regularized = run.arrays["regularized"]
         squares = run.arrays["squares"]
@@ -177,5 +186,9 @@ class AdaGrad(Regularized):
         return loss, place
 
     def rates(self, run: OnlineRun, objective: SequenceObjective, moves: Floats, n_sequences: int) -> Floats:
+        """See `OnlineOptimizer.rates`, of a run at the weights of the objective; moves and n_sequences do not matter.
+
+        learn_rate / (epsilon + √sum of squared gradients)
+        """
         squares = run.arrays["squares"][objective.corpus.slot_of_weight]
         return np.where(squares > 0.0, self.learn_rate / (self.epsilon + np.sqrt(squares)), 0.0)
