@@ -154,6 +154,7 @@ def _(node: BoostedNode, layer: Model, docs: DocBatch) -> LayerTerms:
     n_tokens, n_trees = leaves.shape
     # One number for each pair of token and path
     keys = np.repeat(np.arange(n_tokens), n_trees) * max(1, len(names)) + path_of[leaves].ravel()
+    # Trees that ask the same on the way are one term
     taken, where = np.unique(keys, return_inverse=True)
     scores = np.zeros((len(taken), features.n_states))
     np.add.at(scores, where.ravel(), features.forest.values[leaves.ravel()].astype(np.float64))
@@ -217,6 +218,7 @@ class BoostedCorpus:
     def at(self, weights: dict[str, Floats], *, threads: int = 1) -> "BoostedCorpus":
         """One pass over the corpus, with the scores of the present trees."""
         forest = self.features.forest
+        # TreeBoost sets the scores with each tree; only a loaded forest is run
         if self._forest is not forest:
             scores = np.zeros_like(self.scores)
             compiled = CompiledForest(forest)
@@ -287,6 +289,7 @@ def _init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) 
     model.attrs["node"].resize(model, sizes.n_states)
     features: BoostedFeatures = model.attrs["boosted"]
     features.reader.keep_names(True)
+    # Counts begin at the known features, which keep their rows
     builder = IndexBuilder(features.compiled.templates["states"], features.index)
     for batch in X():
         columns: TokenColumns = features.reader.read(batch.docs)

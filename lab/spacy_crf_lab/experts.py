@@ -36,6 +36,7 @@ class Experts(NamedTuple):
     @classmethod
     def of_labels(cls, labels: Sequence[str]) -> "Experts":
         """An expert for each label, with a column for all states of other labels. labels: Of the states, "O" for none."""
+        # An expert distinguishes the states of its label, and sees one state in all others
         label_of = np.array(labels, dtype=object)
         outside = labels.index(OUTSIDE) if OUTSIDE in labels else 0
         known = [label for label in dict.fromkeys(labels) if label != OUTSIDE] or [OUTSIDE]
@@ -45,6 +46,7 @@ class Experts(NamedTuple):
         for expert, label in enumerate(known):
             own = np.flatnonzero(label_of == label) if label != OUTSIDE else np.zeros(0, dtype=np.int64)
             columns[expert] = len(state_of)
+            # Column 0 of an expert stands for what is not its own
             columns[expert, own] = len(state_of) + 1 + np.arange(len(own))
             state_of += [outside, *own.tolist()]
             expert_of += [expert] * (1 + len(own))
@@ -76,6 +78,7 @@ class Experts(NamedTuple):
         stands_for = self.stands_for
         # Steps lead from a column to one of the same expert
         of_one = self.expert_of[:, np.newaxis] == self.expert_of
+        # A step is possible if it stands for any possible step of states
         steps = of_one & (stands_for @ allowed.transitions @ stands_for.T > 0.0)
         return {
             "transitions": steps,
@@ -98,6 +101,7 @@ class Experts(NamedTuple):
         """Weighted sums of the shared scores of the experts, for states."""
         mix = self.mix(shares)
         steps = shared["transitions"]
+        # pool(i, j) = sum_k share_k · transitions_k[column of i, column of j]
         parts = [share * steps[np.ix_(own, own)] for share, own in zip(shares, self.columns)]
         return {"transitions": np.sum(parts, axis=0), "first": shared["first"] @ mix, "last": shared["last"] @ mix}
 
@@ -163,6 +167,7 @@ class SharesObjective:
             pooled = node.pooled(self._model, scores, weights)
             losses, d_pooled, _ = loss(held_out.structure, pooled, held_out.clamp, weights=held_out.weights)
             value += float(losses.sum())
+            # d/dshare_k of sum_k share_k · scores_k is the product with the scores of expert k
             gradient += [node.dot(d_pooled, own) for own in node.experts.apart(scores)]
         return value, gradient
 
@@ -182,5 +187,6 @@ def at_random(templates: Sequence[Template], *, n: int, share: float, seed: int)
     random = np.random.default_rng(seed)
     reads = np.ones((len(templates), n), dtype=bool)
     for expert in range(1, n):
+        # At least one template is left
         reads[random.permutation(len(templates))[max(1, round(share * len(templates))) :], expert] = False
     return reads

@@ -43,6 +43,7 @@ class Candidates:
 
     def __init__(self, objective: TiedObjective):
         n = len(objective.copies)
+        # Variables of the objective are shared by features of the same tokens: each counts once
         self.whole: CorpusObjective = objective.restricted(np.ones(n, dtype=bool))
         self.layer: Any = place_of_states(objective)
         self.tokens: FixedTokens = self.whole.parts[2][self.layer].tokens[STATES]
@@ -75,6 +76,7 @@ def parts_of(names: FeatureNames) -> Ints:
     """The features that each feature is a conjunction of: int64[F, P], -1 for none. A template of several parts makes
     conjunctions of the features of its parts, as far as these are templates themselves.
     """
+    # Conjunctions are spelled "A|B": the parts between the bars are templates, if the model has them
     first = names.part_starts[:-1]
     widths = [1 + template.count("|") for template in names.templates]
     found = np.full((len(names.template_of), max(widths, default=1)), -1)
@@ -201,6 +203,7 @@ class FeatureInduction(CRFOptimizer):
             if not run.is_grown:
                 before = run.value
                 self._grow(objective, run, key)
+                # It remembers steps in a space of fewer weights
                 run.inner.forget(key)
                 self._fit(objective, run, key)
                 self._judge(run, before, key)
@@ -225,6 +228,7 @@ class FeatureInduction(CRFOptimizer):
         if run is None or not run.continues(objective):
             known = Candidates(objective)
             weights = single_weights(objective)
+            # Transitions count from the beginning, features when they are chosen
             chosen = np.ones(len(weights), dtype=bool)
             chosen[known.weights] = weights[known.weights] != 0.0
             if self.conjunctions and not known.is_conjunction.any():
@@ -246,6 +250,7 @@ class FeatureInduction(CRFOptimizer):
         # Each gain as if its weight alone were added
         found, _ = gains(known.tokens, uncertain, is_new, l1=self.inner.l1, l2=self.inner.l2)
         np.maximum.at(run.worth, known.feature, found)
+        # The largest gains first; the order of equal gains is that of the features
         best = np.argsort(-found, kind="stable")[: self.per_round]
         best = best[found[best] >= max(self.min_gain, TINY)]
         n_before = int(run.chosen[known.weights].sum())
@@ -262,6 +267,7 @@ class FeatureInduction(CRFOptimizer):
         is_conjunction = run.candidates.is_conjunction
         if not self.conjunctions or run.iteration == 1:
             return ~is_conjunction
+        # A conjunction is tried if one of its parts is among the features with the largest gains so far
         atoms = np.flatnonzero(~is_conjunction)
         in_pool = np.zeros(len(is_conjunction) + 1, dtype=bool)  # the last one stands for part -1
         in_pool[atoms[np.argsort(-run.worth[atoms], kind="stable")[: self.pool]]] = True
@@ -288,6 +294,7 @@ class FeatureInduction(CRFOptimizer):
     def _fit(self, objective: TiedObjective, run: InductionRun, key: str) -> None:
         """Train the chosen weights."""
         of_chosen = Chosen(objective, run.candidates.whole, run.chosen)
+        # From the weights of the round before
         run.inner.iterations_per_step = self.iterations
         run.value = run.inner.step(of_chosen, key=key)
         run.weights = single_weights(objective)

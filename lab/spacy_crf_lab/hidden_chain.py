@@ -92,6 +92,7 @@ class HiddenWork(NamedTuple):
         columns = slice(0, size) if shared else slice(label * size, (label + 1) * size)
         chosen = np.repeat(texts, lengths)
         starts = np.append(0, np.cumsum(lengths[texts]))
+        # score(t, h | y) = units[t, h] + states[y, h]
         emissions = scores.units[chosen, columns] + scores.states[label]
         chain = ChainScores(emissions, scores.transitions[label], scores.first[label], scores.last[label], starts)
         return _OfLabel(label, texts, chosen, columns, _CHAIN.prepare(chain))
@@ -117,6 +118,7 @@ class HiddenChains(Structure[HiddenScores]):
             return scores if clamp is None else scores._replace(clamp=clamp)
         checked = {name: arrays.contiguous(array, np.float64) for name, array in arrays.named(scores).items()}
         scores = scores._replace(**checked)
+        # The scores of units are checked as those of chains
         if not np.isfinite(scores.labels).all():
             arrays.refuse(scores)
         if clamp is not None:
@@ -171,6 +173,7 @@ class HiddenChains(Structure[HiddenScores]):
         """For each text, the label with the best-scoring states below it, and the score of both together."""
         work = self.prepare(scores, clamp)
         best = self._by_label(work, lambda chains: _CHAIN.best(chains).scores)
+        # Of equal labels the first one
         labels = np.where(best.max(axis=1) > -np.inf, best.argmax(axis=1), -1)
         return Path(labels.astype(np.int32), best.max(axis=1))
 
@@ -278,6 +281,7 @@ class HiddenNode(Seeded, OfTexts, StructureNode):
         n_labels = model.get_dim("nO")
         if parameter is None:
             return tuple(place + n_labels for place in places)
+        # Below label y, state h is number Y + y · H + h, or Y + h if labels share states
         label, *states = places
         first = n_labels + (0 if self.shared else self.hidden) * label
         return (label, *(first + state for state in states))

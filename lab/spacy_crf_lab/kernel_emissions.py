@@ -99,6 +99,7 @@ class KernelFeatures(SparseFeatures):
             tokens = tokens[order]
             hashes = hashes[order]
             values = values[order]
+            # Equal features of a token are neighbours now: their values are added up
             is_new = np.append(True, (np.diff(tokens) != 0) | (hashes[1:] != hashes[:-1]))[: len(tokens)]
             values = np.add.reduceat(values, np.flatnonzero(is_new)) if len(values) else values
             tokens = tokens[is_new]
@@ -138,6 +139,7 @@ class KernelFeatures(SparseFeatures):
         self.basis = None
         if data["basis"] is not None:
             *tokens, of_kernels, whitener = data["basis"]
+            # Files with one kernel hold its gamma alone
             of_kernels = of_kernels if isinstance(of_kernels, list) else [[of_kernels, 1.0]]
             check_equal("the number of kernels", len(of_kernels), len(self.kernels))
             hashes, values, starts = tokens
@@ -223,6 +225,7 @@ class KernelCorpus:
     def _computed(self) -> DenseCorpus:
         if self.kernel.basis is not self._basis:
             raise ValueError(Errors.CRF622.format(owner=OWNER))
+        # K(x, b) for all tokens takes most of the time: once for all passes
         if self._vectors is None:
             self._vectors = DenseCorpus(self.layer)
             for tokens, starts in zip(self.tokens, self.starts):
@@ -330,6 +333,7 @@ def _forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Emissions, 
         bias: Any = output.get_param("b")
         scores = kernel.scores(batch, weights) + bias
         return Emissions(scores, None, batch.sequence_starts()), no_backprop
+    # Training changes the weights that the kept scorer was made from
     kernel.forget_scores()
     flat = kernel.known.features(kernel.read(batch))
     found, backprop_output = output(flat, True)
@@ -358,6 +362,7 @@ def _init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) 
     n = model.attrs["basis"]
     kernels = kernel.kernels
     generator = np.random.default_rng(model.attrs["seed"])
+    # The weights of the kernels are learned on a part of the tokens, and fixed from then on
     if len(kernels) > 1 and n_all:
         kernels = weighted(kernels, annotated.drawn(generator), model.attrs["norm"], generator)
     if model.attrs["select"] == "all":
@@ -379,6 +384,7 @@ def _init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) 
     announcements.info(
         "%s: %d of %d different tokens are the basis, with %d whitened features", OWNER, len(basis), n_all, basis.width
     )
+    # A column for each eigenvalue of K(b, b) that is not 0
     unset(output)
     output.set_dim("nI", basis.width, force=True)
     output.initialize()

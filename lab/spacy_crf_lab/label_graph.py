@@ -113,6 +113,7 @@ class LabelGraphNode(LabelSetNode):
             return
         batches = [(batch.allowed, batch.weights) for batch in corpus()] if self._cliques else []
         known = Annotated.of(batches, self._labels, self._name)
+        # A pair that two cliques name is one edge; an implication says more than a weight
         found: dict[frozenset[int], tuple[tuple[int, int], bool]] = {}
         for pair, implies in (one for clique in self._cliques.values() for one in clique.pairs(known)):
             if implies or frozenset(pair) not in found:
@@ -143,6 +144,7 @@ class LabelGraphNode(LabelSetNode):
     def potentials(self, model: Model, weights: SharedScores) -> SharedScores:
         """The shared scores, times `strength` for pairs, and the graph."""
         found = super().potentials(model, weights)
+        # score = strength · weight: l2 on the weight is l2 / strength² on the score
         found["pairs"] = self._strength * found["pairs"]
         return {**found, "edges": model.attrs["edges"], "implies": model.attrs["implies"]}
 
@@ -178,6 +180,7 @@ class LabelGraphNode(LabelSetNode):
 
     def _log_odds(self, scores: LabelScores) -> Floats:
         """Log-odds of each label of each text: float64[B, L]."""
+        # log P(y_j = 1) - log P(y_j = 0); the columns are first the labels, then their absence
         with np.errstate(divide="ignore"):
             logs = np.log(self.structure.expectations(scores)[1].labels)
         return logs[:, : scores.n_labels] - logs[:, scores.n_labels :]
@@ -206,6 +209,7 @@ def LabelGraph(
     cliques = checks.table(owner, "cliques", cliques, must, lambda value: isinstance(value, LabelClique))
     must = "a way to answer questions about graphs, such as spacy_crf_lab.BeliefPropagation.v1, or null for exact sums"
     checks.expect(inference is None or isinstance(inference, Inference), owner, "inference", inference, must)
+    # Only exact sums leave out the labels that an implication forbids
     implied = [name for name, clique in cliques.items() if inference is not None and getattr(clique, "implied", False)]
     checks.expect(not implied, owner, "implied", ", ".join(implied), "false beside an inference: exact sums keep it")
     strength = checks.number(owner, "strength", strength, least=0.001, most=1000.0)

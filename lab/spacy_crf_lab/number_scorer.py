@@ -53,6 +53,7 @@ class NumberAnnotation(Annotation):
             if not all(map(math.isnan, known.values())):
                 what = "tokens" if self.unit == "token" else "sentences"
                 report.add(f"numbers belong to other {what} than those of the component", f"'{doc.text[:40]}'")
+        # NaN is what the annotation leaves open
         clamp = np.concatenate([np.zeros(0), *values])
         return Supervision(clamp, np.isnan(clamp))
 
@@ -101,6 +102,7 @@ class CRFScorer(LearningPipe):
         is_name = isinstance(attribute, str) and attribute.isidentifier()
         checks.expect(is_name, self.owner, "attribute", attribute, "the name of an extension, such as price")
         register(unit, attribute)
+        # Another extension may have the name: its number must be readable and writable
         _, method, getter, setter = HOLDERS[unit].get_extension(attribute)
         must = "the name of an extension that can be set, without a method or a getter alone"
         checks.expect(
@@ -131,6 +133,7 @@ class CRFScorer(LearningPipe):
         given = self.annotation.numbers(docs)
         if not keep_annotation:
             given[:] = np.nan
+        # The model's numbers have mean 0 and variance 1 in training: number = center + scale · z
         found = Gaussians().moments(self.model.predict(docs), self.decoding.measured(given))
         means = np.where(np.isnan(given), found.mean * scale + self.model.attrs["center"], given)
         return NumberPrediction(means, np.sqrt(found.variance) * scale)
@@ -157,6 +160,7 @@ class CRFScorer(LearningPipe):
         is_between = checks.is_number(probability) and 0.0 < probability < 1.0
         checks.expect(is_between, self.owner, "probability", probability, "above 0 and below 1")
         found = self.predict([doc])
+        # mean ± z · deviation, with P(|N(0, 1)| < z) = probability
         width = NormalDist().inv_cdf(0.5 + 0.5 * probability) * found.deviations
         return [*zip(parts_of(doc, self.cfg["unit"]), (found.means - width).tolist(), (found.means + width).tolist())]
 
@@ -169,6 +173,7 @@ class CRFScorer(LearningPipe):
         gold = self.annotation.gold(examples, np.zeros(0, np.int64), GoldReport()).clamp
         found = self.predict([example.predicted for example in examples], keep_annotation=False)
         known = ~np.isnan(gold)
+        # Intervals that should contain 90 %
         width = NormalDist().inv_cdf(0.95) * found.deviations
         if known.any():
             scores["number_coverage"] = float((np.abs(found.means - gold) <= width)[known].mean())
@@ -199,6 +204,7 @@ def score_numbers(
         scores["number_rmse"] = math.sqrt(np.mean(errors**2))
         scores["number_mae"] = float(np.abs(errors).mean())
         if varies:
+            # 1 - residual variance / variance; undefined for equal numbers
             scores["number_r2"] = float(1.0 - np.mean(errors**2) / np.var(gold))
             scores["number_correlation"] = float(np.corrcoef(found, gold)[0, 1]) if np.ptp(found) > 0.0 else 0.0
     return scores

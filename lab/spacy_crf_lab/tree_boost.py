@@ -85,6 +85,7 @@ class TreeBoost(CRFOptimizer):
         corpus = self._corpus(objective, key)
         renew(objective)
         run = self._runs.get(key)
+        # Another optimizer or a loaded model has changed the trees
         if run is None or run.forest is not corpus.features.forest or len(run.weights) != len(objective.weights()):
             iteration = 0 if run is None else run.iteration
             run = self._runs[key] = BoostRun(objective.weights(), corpus.features.forest, iteration)
@@ -121,8 +122,10 @@ class TreeBoost(CRFOptimizer):
         # [T, 2 S] residuals, then second derivatives
         derivatives: NDArray[np.float32] = np.empty((len(before), 2 * size), dtype=np.float32)
         derivatives[:, :size] = -corpus.derivatives
+        # P (1 - P) for the scores of states, and likewise for transitions
         _, curvature = objective.ask(run.weights, loss=Variances())
         derivatives[:, size:] = corpus.derivatives
+        # By the round's number, so that a resumed training draws the same
         drawn = np.random.default_rng((self.seed, run.iteration)).random(len(before)) < self.subsample
         tree, leaf_of = grow(corpus.postings, derivatives, drawn, settings, default_threads())
         move = newton_step(-gradient, curvature, settings)

@@ -70,6 +70,7 @@ class DecodedTies(TiedChains):
 
     def best(self, work: TiedWork) -> Path:
         """The best labelling, with a warning if the inference has not converged."""
+        # The messages of ties are in the emissions of these chains
         if self.inference.decodes_chains and work.tied is not None:
             return self.chain.viterbi(self.as_chains(work), clamp=work.clamp)
         path = super().best(work)
@@ -104,6 +105,7 @@ class TiedDecoding(Decoding):
         super().__init__(model, annotation)
         self.chains = Decoding(model, annotation)  # decoding of the independent chains
         self.chains.structure = self.chains.searched = self.chains.explained = self.explained = LinearChain()
+        # Labellings come from the graph, probabilities of spans from the chains
         self.structure = self.searched = DecodedTies(self.structure.inference, annotation.name)
         self._told_of_rules = False
         model.attrs["label_of"] = self.label_of_states - self.label_of_states.min(initial=0)
@@ -144,12 +146,14 @@ class TiedDecoding(Decoding):
         from .rules import search
 
         rules = rules.upto(int(np.diff(doc_starts).max(initial=0)))
+        # Rules without memory hold by masks; only Docs whose best labelling breaks another rule are searched
         decoded, breaking = decode_by_masks(self.structure, rules, documents, doc_starts, kept)
         for d in breaking:
             tokens = slice(int(doc_starts[d]), int(doc_starts[d + 1]))
             of_doc = rules.upto(tokens.stop - tokens.start)
             document = documents.at(tokens)
             chains = document._replace(scores=self.structure.as_chains(document.scores, clamp=document.clamp))
+            # The labelling that breaks a rule is a good beginning of the search
             is_known = of_doc is rules and (kept is None or d not in kept.instead)
             begin = decoded.tags[tokens].copy() if is_known else None
             places = None
@@ -213,6 +217,7 @@ class TiedBatch(Batch):
         from .rules import joined, under
 
         decoding = self._decoding
+        # Automata of rules become states of the graph's chain, so probabilities respect the rules
         automata = frozenset()
         structure = None
         if scores.ties.is_empty:
@@ -296,6 +301,7 @@ class TiedDistribution:
             return [(float(np.exp(self.log_probability(tags))), tags)]
         self._require(N_BEST, "labellings beside the best one")
         found = self.structure.n_best_of_all(scores, n, clamp=clamp)
+        # P(y) = exp(score(y) - log Z), where the sequences' log partitions are added up
         log_z = self.structure.log_partition(scores, clamp=clamp).sum()
         return [(min(1.0, float(np.exp(score - log_z))), self.main.tags(states)) for score, states in found]
 
@@ -307,6 +313,7 @@ class TiedDistribution:
     @property
     def _chains(self) -> Distribution:
         decoding: Any = self.main.decoding
+        # Under automata the structure is a chain of its own, which knows spans
         if self.structure is not decoding.structure:
             return self.main
         scores, clamp, _ = self.joined

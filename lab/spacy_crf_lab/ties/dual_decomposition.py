@@ -51,6 +51,7 @@ class DualDecomposition(BestLabelling):
         """The best labelling found (int32[1, T]), by branching too if `exact`."""
         found = self.decompose(problem)
         for c in np.flatnonzero(is_open(found)).tolist():
+            # Where the bound is not reached: improve the labelling, then, if `exact`, close the gap
             part, tokens = problem.only(c)
             if len(part.component) > 1 or SENTENCES.fits(part):
                 states = best_improved(part, found.states[np.newaxis, tokens])
@@ -70,6 +71,7 @@ class DualDecomposition(BestLabelling):
         """
         search = PriceSearch(problem, prices)
         for _ in range(self.iterations):
+            # Sweeps alone may stop above the minimum of the dual, which is not smooth
             search.sweep()
             if search.stalled.any():
                 search.negotiate() if self.method == "ad3" else search.descend()
@@ -90,9 +92,11 @@ class DualDecomposition(BestLabelling):
         numbers = itertools.count()
         heap: list[tuple[float, int, Problem, Found]] = [(-begin.bounds[0], next(numbers), part, begin)]
         n_tokens, n_states = part.chains.emissions.shape
+        # The work of one node, in seconds of a usual machine
         of_node = self.iterations * _PASSES * seconds_of_recursion(n_tokens, n_states, 1)
         nodes = max(1, int(self.time_limit / of_node))
         while heap:
+            # The highest bound of the open nodes bounds all labellings
             bound = min(bound, max(-heap[0][0], score))
             if not is_apart(score, bound) or nodes <= 0:
                 break
@@ -105,6 +109,7 @@ class DualDecomposition(BestLabelling):
                 emissions = node.chains.emissions.copy()
                 emissions[token] = np.where(allowed, emissions[token], -np.inf)
                 child = node._replace(chains=node.chains._replace(emissions=emissions))
+                # The parent's prices are nearly right for its children
                 now = self.decompose(child, begin.prices)
                 if now.scores[0] > score:
                     best = now.states
@@ -123,9 +128,11 @@ def _most_apart(problem: Problem, found: Found) -> tuple[int, int]:
     ends = np.stack([problem.source, problem.target])
     prices = found.prices.reshape(-1, 2, problem.n_labels)
     every = np.arange(len(problem.kind))
+    # [E, L, L] score of each tie less the prices of both of its labels
     scores = problem.tables[problem.kind] - prices[:, 0, :, np.newaxis] - prices[:, 1, np.newaxis]
     possible = parts.possible.reshape(prices.shape)
     scores = np.where(possible[:, 0, :, np.newaxis] & possible[:, 1, np.newaxis], scores, -np.inf)
+    # [E] what the labelling loses against the best labels of the tie
     lost = scores.max(axis=(1, 2)) - scores[every, labels[ends[0]], labels[ends[1]]]
     several = possible.sum(axis=2) > 1
     place = int(np.where(several, lost[:, np.newaxis], -np.inf).argmax())

@@ -75,6 +75,7 @@ class FactorGraphNode(ChainNode):
 
     def potentials(self, model: Model, weights: SharedScores) -> SharedScores:
         """The shared scores, times `strength` for tables."""
+        # table = strength · weight: l2 on the weight is l2 / strength² on the table
         found = super().potentials(model, weights)
         tables = self.strength * found["tables"]
         return {**found, "tables": tables, "label_of": model.attrs["label_of"]}
@@ -94,6 +95,7 @@ class FactorGraphNode(ChainNode):
         weights = {name: np.asarray(model.get_param(name), dtype=np.float64) for name in self.params}
         scores = self.join((*outputs, _ties(model).predict(docs)), self.potentials(model, weights))
         inference = self.structure.inference
+        # Only belief propagation has messages
         speaker = inference if isinstance(inference, BeliefPropagation) else BeliefPropagation()
         tokens, partners, kinds, told = speaker.told(self.structure.prepare(scores))
         of_rows = [f"{name}: {text}" for name, _, _, text, _ in _ties(model).attrs["known"]]
@@ -211,6 +213,7 @@ def FactorGraph(
     checks.expect(possible, owner, "training_inference", training_inference, must)
     strength = checks.number(owner, "strength", strength, least=0.001, most=1000.0)
     shared = share(owner, emissions, templates, share_features)
+    # What a loaded model must agree with; settings with their defaults are left out
     further = [*([["strength", strength]] if strength != 1.0 else []), *([[NAME, *shared]] if shared else [])]
     for name, template in templates.items():
         for at, asked in (("inference", inference), ("training_inference", training_inference)):

@@ -65,6 +65,7 @@ class LinearProgram(BestLabelling):
         bounds = np.full(len(problem.firsts), -np.inf)
         lost = problem.lost(apart)
         for c, (part, tokens) in enumerate(problem.parts()):
+            # A component without a labelling has no feasible solution
             if not lost[c]:
                 rounded[tokens], bounds[c] = self.solve(part)
         found = best_improved(problem, np.stack([apart, rounded]))
@@ -76,6 +77,7 @@ class LinearProgram(BestLabelling):
         """Solve a component that has a labelling. RETURNS (int32[T], float): A labelling, and the upper bound of all scores."""
         scores = LabelScores.of(part)
         shares, bound = _solve(scores.graph, scores.label_of, self.integer)
+        # A whole solution is the best labelling itself
         if self.rounding == "largest" or (abs(shares - shares.round()) < _WHOLE).all():
             return scores.states(shares.argmax(axis=1)), bound
         labellings = np.stack([scores.states(_round(shares, np.random.default_rng(n))) for n in range(_SEEDS)])
@@ -161,6 +163,7 @@ def _solve(graph: Agreeing, label_of: NDArray[np.int64], integer: bool) -> tuple
     n = len(scores)
     if n > _MOST:
         raise ValueError(Errors.CRF356.format(n=n, message=f"more than {_MOST}"))
+    # milp minimizes; variables that the scores forbid are bounded by 0
     right = np.append(np.ones(n_tokens), np.zeros(begin.size * 2))
     found = optimize.milp(
         -np.where(possible, scores, 0.0),
@@ -183,6 +186,7 @@ def _round(shares: Floats, random: np.random.Generator) -> NDArray[np.int64]:
     labels = np.full(len(shares), -1)
     while (labels < 0).any():
         label = int(random.integers(shares.shape[1]))
+        # In (0, 1], so that a share of 0 never reaches it
         threshold = 1.0 - random.random()
         labels[(labels < 0) & (shares[:, label] >= threshold)] = label
     return labels

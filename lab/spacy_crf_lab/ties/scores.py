@@ -44,6 +44,7 @@ class Ties(NamedTuple):
 
     def among(self, kept: arrays.Tokens, n_tokens: int) -> "Ties":
         """Ties whose ends are both kept (int64[T'] or a slice, of so many tokens), by their places among the kept tokens."""
+        # -1 for tokens that are left out; a group needs all of its members
         place = np.full(n_tokens, -1, dtype=np.int32)
         place[kept] = np.arange(len(place[kept]))
         source = place[self.source]
@@ -60,6 +61,7 @@ class Ties(NamedTuple):
     @property
     def links(self) -> NDArray[np.int32]:
         """Pairs of tokens that connect the ends of ties, and then the neighbouring members of groups: int32[2, N]."""
+        # A group of n members is a path of n - 1 links; none leads from one group to the next
         inside = np.ones(max(0, len(self.members) - 1), dtype=bool)
         inside[self.group_starts[1:-1] - 1] = False
         return np.stack(
@@ -82,6 +84,7 @@ class Ties(NamedTuple):
         """Add derivatives with respect to the tables of ties to the derivatives with respect to those of features."""
         for column in self.rows.T:
             [some] = np.nonzero(column >= 0)
+            # Kinds with the same feature side by side, so that `reduceat` adds them up: out[rows] += keeps one of equal rows
             some = some[np.argsort(column[some], kind="stable")]
             rows, first = np.unique(column[some], return_index=True)
             of_column = self._both_ways(of_kinds[some], column[some])
@@ -92,6 +95,7 @@ class Ties(NamedTuple):
     def _both_ways(self, tables: Floats, features: NDArray[np.int32]) -> Floats:
         """Tables (float64[N, L, L]), to which those of symmetric features (of int32[N]) are added the other way round."""
         symmetric = self.symmetric[features]
+        # table[i, j] + table[j, i]; its derivative has the same form
         if symmetric.any():
             some = tables[symmetric]
             tables[symmetric] = some + some.swapaxes(1, 2)
@@ -110,6 +114,7 @@ def shared_labels(labels: NDArray, ties: Any) -> NDArray:
     """The label that all members of each group have, -1 for none. labels (int64[..., T]). RETURNS (int64[..., G])."""
     of_members = labels[..., ties.members]
     starts = ties.group_starts[:-1]
+    # All labels of a group are equal if the lowest is the highest
     lowest = np.minimum.reduceat(of_members, starts, axis=-1)
     return np.where(lowest == np.maximum.reduceat(of_members, starts, axis=-1), lowest, -1)
 
@@ -218,6 +223,7 @@ class Problem(NamedTuple):
             return self, np.arange(len(self.chains.emissions))
         chains, tokens = cut_chains(self.chains, self.component == c)
         part = self.with_ties(self.of_ties == c)
+        # Tokens by their places among the component's tokens
         source, target = np.searchsorted(tokens, [part.source, part.target])
         part = some_groups(part, self.of_groups == c)
         members = np.searchsorted(tokens, part.members)
@@ -249,6 +255,7 @@ class Problem(NamedTuple):
         sizes = np.diff(self.group_starts)
         if not len(sizes):
             return self
+        # A group of n members has n - 1 ties, each with reward / (n - 1): tables for each size that occurs
         shares, number = np.unique(sizes - 1, return_inverse=True)
         diagonal = self.tables * np.eye(self.n_labels)
         tables = np.concatenate([self.tables, *(diagonal / share for share in shares)])
@@ -266,6 +273,7 @@ class Problem(NamedTuple):
 
     def from_pairs(self, of_pairs: Floats) -> Floats:
         """Derivatives with respect to the tables, from those with respect to the tables of `in_pairs`."""
+        # d reward = sum over sizes of d table / (n - 1), on the diagonal
         own, *of_shares = of_pairs.reshape(-1, *self.tables.shape)
         shares = np.unique(np.diff(self.group_starts) - 1)
         return own + sum(np.eye(self.n_labels) * tables / share for tables, share in zip(of_shares, shares))
@@ -374,9 +382,11 @@ class TiedWork(Work[TiedScores]):
         ties = self.scores.ties
         if ties.is_empty:
             return None
+        # Numbers of the tied sequences: by the connected components of the graph of sequences
         component = np.empty(int(self._is_tied.sum()), dtype=np.int64)
         of_ends = (np.cumsum(self._is_tied) - 1)[self._of_ends]
         kernels.connect(*of_ends, component)
+        # Number of each token among those of tied sequences
         place = np.empty(self.n_tokens, dtype=np.int64)
         place[self.tied_tokens] = np.arange(len(self.tied_tokens))
         ends = place[np.stack([ties.source, ties.target])]
