@@ -64,6 +64,7 @@ def cache_folder(path: str) -> Path:
 
 @cache
 def _home() -> Path:
+    """The folder where numba keeps compiled functions of this file."""
     try:
         probe: Any = numba.njit(cache=True)(_probe)
         return Path(probe.stats.cache_path)
@@ -72,7 +73,7 @@ def _home() -> Path:
 
 
 def _probe():
-    pass
+    """Do nothing: numba is asked where it would keep this function."""
 
 
 @cache
@@ -89,6 +90,7 @@ def _digest(path: Path) -> str:
             left += _imported(path)
     kernels = {_PACKAGE / "kernels", *(parent for parent in own.parents if parent.name == "kernels")}
     digest = hashlib.sha256(_named_tuples(frozenset(kernels)))
+    # With zeros between them, so that no two lists of files spell the same bytes
     for path in sorted(sources):
         digest.update(path.name.encode() + b"\0" + _source(path).encode() + b"\0")
     return digest.hexdigest()[:12]
@@ -108,6 +110,7 @@ def _imported(path: Path) -> list[Path]:
     """The files of this package and of its own that a file names in its imports."""
     found = []
     for origin, module, names in _IMPORT.findall(_source(path)):
+        # A relative import begins at the file's folder, another one at this package
         base = path.parents[len(origin) - 1] if origin.startswith(".") else _PACKAGE
         base = base.joinpath(*module.split(".")) if module else base
         candidates = [base, *(base / name for name in _NAME.findall(names))]
@@ -117,6 +120,7 @@ def _imported(path: Path) -> list[Path]:
 
 @cache
 def _source(path: Path) -> str:
+    """The text of a file."""
     return path.read_text(encoding="utf-8")
 
 

@@ -41,12 +41,14 @@ class Announcer(event.Listener):
         self._bar: Optional[Bar] = None
 
     def on_start(self, event: Any) -> None:
+        """Announce a kernel of these packages that numba begins to compile, unless it is a helper of another one."""
         kernel = event.data["dispatcher"]
         if not _is_ours(kernel):
             return
         self._depth += 1
         if self._depth > 1:
             return
+        # Kernels that a first training calls, without those from the cache; an estimate, so the bar may grow
         left = self.expected - self.compiled - _n_loaded()
         if not self._told:
             self._told = True
@@ -61,6 +63,7 @@ class Announcer(event.Listener):
         self._bar.show(self.compiled, name)
 
     def on_end(self, event: Any) -> None:
+        """Count a compiled kernel, and pause the bar."""
         if not _is_ours(event.data["dispatcher"]):
             return
         self._depth -= 1

@@ -45,7 +45,9 @@ class Prefixes(NamedTuple):
 
 @helper
 def _make_prefixes(most, n_automata):
+    """Room for some prefixes (Prefixes)."""
     slots = 1
+    # A power of two, at most half full
     while slots < 2 * most:
         slots *= 2
     node, parent = np.empty((2, most), dtype=np.int32)
@@ -90,6 +92,7 @@ def best_first(log_potentials, automata, max_prefixes, path):
     n_automata = len(offsets) - 1
     prefixes = _make_prefixes(max_prefixes, n_automata)
     m = row = current = -1
+    # A list whose type numba infers from its first entry
     queue = [(0.0, m)]  # minus the bound of each prefix, and its number
     queue.pop()
     n_prefixes = 0
@@ -119,6 +122,7 @@ def best_first(log_potentials, automata, max_prefixes, path):
             m = n_prefixes
             if m == max_prefixes:
                 return -1
+            # score(prefix) = score(prefix before) + scores of the step and the segment + sum_a scores_a[state, event]
             for a in range(n_automata):
                 state = 0 if current < 0 else prefixes.states[current, a]
                 if begins:
@@ -141,6 +145,7 @@ def best_first(log_potentials, automata, max_prefixes, path):
         if current < 0:
             return 0
         row = prefixes.node[current] // size
+    # Back along the parents: a prefix at an even row, or behind a single token, names a state
     path[:] = GOES_ON
     while current >= 0:
         row, state = divmod(prefixes.node[current], size)

@@ -48,6 +48,7 @@ LAST = 2  # the last node that has a prefix
 
 @helper
 def _make_prefixes(most, n_automata, n_nodes):
+    """Room for some prefixes in a lattice of some nodes (Prefixes)."""
     slots = 64
     while slots < 4 * most:
         slots *= 2
@@ -116,6 +117,7 @@ def _leave_out(prefixes, node, width):
     for n in range(count):
         bounds[n] = prefixes.bound[m]
         m = prefixes.following[m]
+    # The width-th highest bound; equal ones are kept too
     bounds.sort()
     least = bounds[count - width]
     left_out = -np.inf
@@ -149,12 +151,14 @@ def branch_and_bound(arcs, automata, variables, suffix, suffixes, width, known, 
     end = len(suffix) - 1
     prefixes = _make_prefixes(most, n_automata, end + 1)
     states = np.zeros(n_automata, dtype=np.int32)
+    # Only bounds above the known score count, by more than rounding
     least = known + ROUNDING * (1.0 + abs(known)) if known > -np.inf else known
     left_out = -np.inf
     tried = 0
     _add(prefixes, _START, states, 0.0, np.inf, _NO_PREFIX, _NO_ARC)
     for v in range(end):
         left_out = max(left_out, _leave_out(prefixes, v, width))
+        # Prefixes at nodes that were passed never meet another one
         if 2 * prefixes.counts[HASHED] > len(prefixes.table):
             _forget_before(prefixes, v)
         m = prefixes.first_at[v]
@@ -177,6 +181,7 @@ def branch_and_bound(arcs, automata, variables, suffix, suffixes, width, known, 
                         break
                 if score == -np.inf:
                     continue
+                # bound = score + suffix[w] + sum_a suffixes[a, next reading of a, state of a]
                 bound = score + suffix[w]
                 for a in range(n_automata):
                     size = automata.states[a + 1] - automata.states[a]
@@ -199,6 +204,7 @@ def branch_and_bound(arcs, automata, variables, suffix, suffixes, width, known, 
     while m >= 0 and prefixes.arc[m] >= 0:
         length += 1
         m = prefixes.parent[m]
+    # The parents lead backwards
     for n in range(length - 1, -1, -1):
         path[n] = prefixes.arc[found]
         found = prefixes.parent[found]

@@ -74,7 +74,9 @@ def _own(i, j, window, logs):
 
 @helper
 def _slot_of(word, window):
+    """The slot of a word's class, found by following the parents (union-find with path halving)."""
     while window.parent[word] != word:
+        # Halve the path, so that later searches are short
         window.parent[word] = window.parent[window.parent[word]]
         word = window.parent[word]
     return window.slot[word]
@@ -117,6 +119,7 @@ def _add_context(new, row, window, logs):
 def _change_sums(new, old, sums, window, logs):
     """Update the losses of pairs with a class whose sum (int64[M]) has changed."""
     for i in range(len(sums)):
+        # A pair with two changed sums is updated once, from its larger member
         if sums[i] != old[i] and i != new:
             for j in range(len(sums)):
                 if window.is_used[j] and j != i and (sums[j] == old[j] or j > i):
@@ -133,6 +136,7 @@ def _place(word, new, bigrams, window, logs):
     window.slot[word] = new
     _change_sums(new, old_first, window.first, window, logs)
     _change_sums(new, old_second, window.second, window, logs)
+    # losses[j] = sum_k g(n(new, k), n(j, k)) over both sides, then `_own`
     losses = np.zeros(len(window.first))
     for beside in (window.after, window.before):
         _add_context(new, beside[new], window, logs)
@@ -159,6 +163,7 @@ def _cheapest(window):
                     best = window.losses[i, j]
                     one = i
                     other = j
+    # The rarer class is merged into the other one: the work is that of its neighbours
     if window.first[one] + window.second[one] < window.first[other] + window.second[other]:
         one, other = other, one
     return one, other
@@ -175,6 +180,7 @@ def _merge_contexts(a, b, beside, window, logs):
                 u = beside[a, j]
                 v = beside[b, j]
                 if u + v > 0 and j != b and (j > i or (j < i and v == 0)):
+                    # Counts x, u of class a and y, v of class b beside classes i and j become x + y and u + v
                     change = _g(x + y, u + v, logs) - _g(x, u, logs) - _g(y, v, logs)
                     window.losses[max(i, j), min(i, j)] += change
     for i in range(len(beside)):
@@ -202,6 +208,7 @@ def _merge(a, b, window, logs):
     """Merge the class in slot b into the class in slot a."""
     for j in range(len(window.first)):
         if window.is_used[j] and j != a and j != b:
+            # The other terms are added again when counts are those of the merged class
             window.losses[max(a, j), min(a, j)] -= _own(a, j, window, logs)
     for beside in (window.after, window.before):
         _merge_contexts(a, b, beside, window, logs)
@@ -223,6 +230,7 @@ def place_words(begin, end, bigrams, window, logs):
     """Put the words from ``begin`` to ``end`` into classes, one after the other: each word gets the free slot, then the merge
     that loses least frees a slot again."""
     word_in = np.full(len(window.first), -1, dtype=np.int32)  # one of each class, of which others know the class
+    # Words that are in classes already
     for word in range(begin):
         if window.parent[word] == word:
             word_in[window.slot[word]] = word

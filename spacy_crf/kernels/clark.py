@@ -70,10 +70,12 @@ def exchange_words(bigrams: Bigrams, classes: Classes, letters: Letters, weight:
                 found[k] += counts[n]
         n_before = before.sum()
         n_after = after.sum()
+        # Without the word, gain[c] is what the likelihood gains when it comes to class c
         _move(classes, own, -1, before, after, itself, n_before, n_after, beside[:n_beside])
         for c in range(n_classes):
             gain[c] = -(_f(first[c] + n_after + itself, logs) - _f(first[c], logs))
             gain[c] -= _f(second[c] + n_before + itself, logs) - _f(second[c], logs)
+            # Neighbours in the class itself and the word beside itself are all counts of pairs[c, c]
             inner = before[c] + after[c] + itself
             if inner:
                 gain[c] += _f(pairs[c, c] + inner, logs) - _f(pairs[c, c], logs)
@@ -91,6 +93,7 @@ def exchange_words(bigrams: Bigrams, classes: Classes, letters: Letters, weight:
                     gain[c] += weight * letters.scores[letters.pairs[n], c]
         best = own
         for c in range(n_classes):
+            # More than rounding, so that equal classes do not alternate
             if gain[c] > gain[best] + 1e-9 * max(1.0, abs(gain[best])):
                 best = c
         _move(classes, best, 1, before, after, itself, n_before, n_after, beside[:n_beside])

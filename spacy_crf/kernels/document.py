@@ -88,6 +88,7 @@ def _of_word(tokens, forms, begins, values):
             n_shapes = max(n_shapes, n + 1)
     shape = shapes[counts.argmax()]
     for t in tokens:
+        # Another token in title case: more of them than this token itself
         own = forms.is_title[t] == 1 and (all_begin or not begins[t])
         values[t, 0] = titles > own
         values[t, 1] = shape
@@ -141,6 +142,7 @@ def _of_entities(first, spans, tokens, label, n_labels, values):
         texts[n] = FIRST_HASH
         for t in range(starts[n], ends[n]):
             texts[n] = mix(texts[n], first.lower[t])
+    # Three majorities: of the parts of longer entities, of equal entities, and of words outside of entities
     parts, of_parts = _parts(first.lower, starts, ends, labels)
     parts, most_around = _most_of_each(parts, of_parts, n_labels)
     same = _most_of_others(texts, labels, n_labels)
@@ -174,6 +176,7 @@ def _parts(lower, starts, ends, labels):
     size = 0
     for n in range(len(starts)):
         length = ends[n] - starts[n]
+        # All runs shorter than the entity, from each of its words
         for begin in range(starts[n], ends[n] if length <= MOST_WORDS else starts[n]):
             text = FIRST_HASH
             for t in range(begin, min(ends[n], begin + length - 1)):
@@ -218,6 +221,7 @@ def _most_of_others(keys, labels, n_labels):
             for n in places:
                 own = labels[n]
                 if without[own] == NO_LABEL:
+                    # The majority without this token; equal for all tokens with its label
                     counts[own] -= 1
                     without[own] = counts.argmax()
                     counts[own] += 1

@@ -78,6 +78,7 @@ def make_variables(arcs, kinds, states, may_skip_times):
         e = 0
         at = 0
         while e < n_arcs:
+            # The arcs of one time, which are neighbours; each kind of event among them has a variable
             now = arcs.time[arcs.source[e]]
             first = z
             skips = may_skip_times
@@ -133,6 +134,7 @@ def first_duals(arcs, kinds, variables, order, duals):
     prefix = np.full(n_nodes, -np.inf)
     suffix = np.full(n_nodes, -np.inf)
     prefix[0] = suffix[-1] = 0.0
+    # max_marginals[e] = prefix[source] + score + suffix[target]
     for e in range(n_arcs):
         prefix[arcs.target[e]] = max(prefix[arcs.target[e]], prefix[arcs.source[e]] + arcs.scores[e])
     for e in range(n_arcs - 1, -1, -1):
@@ -140,9 +142,8 @@ def first_duals(arcs, kinds, variables, order, duals):
     max_marginals = prefix[arcs.source] + arcs.scores + suffix[arcs.target]  # [N]
     time = arcs.time[arcs.source]  # [N]
     is_cancelled = np.zeros(n_arcs, dtype=np.bool_)
-    unread = np.empty(
-        arcs.time[-1] + 1
-    )  # best score of a labelling with an arc at each time that the automaton does not read
+    # Best score of a labelling with an arc at each time that the automaton does not read
+    unread = np.empty(arcs.time[-1] + 1)
     duals[:] = 0.0
     for a in order:
         unread[:] = -np.inf
@@ -151,6 +152,7 @@ def first_duals(arcs, kinds, variables, order, duals):
                 unread[time[e]] = max(unread[time[e]], max_marginals[e])
         for e in range(n_arcs):
             if kinds[a, e] != 0 and not is_cancelled[e] and unread[time[e]] > -np.inf:
+                # u(event) = min over its arcs of (best without reading - best through the arc), at most 0
                 z = _variable(variables, e, a)
                 duals[z] = min(duals[z], unread[time[e]] - max_marginals[e])
         for e in range(n_arcs):
@@ -224,6 +226,7 @@ def bound_automaton(following, scores, last, duals):
     """
     suffix = last.copy()
     now = np.empty(len(last))
+    # suffix[t, q] = max_c(scores[q, c] - duals[t, c] + suffix[t+1, following[q, c]])
     for t in range(len(duals) - 1, -1, -1):
         for q in range(len(last)):
             now[q] = -np.inf
@@ -263,6 +266,7 @@ def _best_labelling(arcs, automata, variables, duals, suffix, states, path, diff
     while node < len(suffix) - 1:
         best = -np.inf
         taken = -1
+        # The best arc out of the node, as the bound sees it
         for e in range(arcs.starts[node], arcs.starts[node + 1]):
             score = _arc_bound(arcs, variables, duals, suffix, e)
             if score > best:
@@ -318,14 +322,14 @@ def descend(arcs, automata, variables, descent, suffix, suffixes, iterations):
     RETURNS (int): Number of iterations. It is smaller than `iterations` if a labelling reaches the bound, or if there is none.
     """
     values, duals, best_duals, best_path, length = descent
-    differences = np.zeros(
-        len(duals), dtype=np.int64
-    )  # the subgradient: uses by the labelling minus uses by the automata
+    # The subgradient: uses by the labelling minus uses by the automata
+    differences = np.zeros(len(duals), dtype=np.int64)
     path = np.empty_like(best_path)
     states = np.zeros(len(automata.tables), dtype=np.int64)
     for n in range(iterations):
         bound = find_bound(arcs, automata, variables, duals, suffix, suffixes)
         values[WAITED] += 1.0
+        # Steps become shorter where the bound has not fallen for long
         if bound < values[UPPER] - ROUNDING:
             values[UPPER] = bound
             values[WAITED] = 0.0
@@ -346,6 +350,7 @@ def descend(arcs, automata, variables, descent, suffix, suffixes, iterations):
             return n + 1
         _best_readings(automata, variables, duals, suffixes, differences)
         differing = np.count_nonzero(differences)
+        # All copies agree with the labelling: the bound is its score
         if differing == 0:
             return n + 1
         # Polyak 1969: as far as the bound is from the best score, or, if none is known, as far as it would be from a good one

@@ -35,6 +35,7 @@ def extremes(rows, t):
 def exp(x):
     """exp(x) for numbers from LEAST to -LEAST, exact to one unit in the last place: 2^n · exp(r), with r between -log(2) / 2 and
     log(2) / 2 and thirteen terms of the series of exp(r). LLVM vectorises loops around this function."""
+    # n = round(x / log 2), r = x - n log 2, exp(x) = 2^n exp(r)
     rounded = x * _INVERSE + _ROUND
     n = rounded - _ROUND
     r = (x - n * _UPPER) - n * _LOWER

@@ -74,11 +74,13 @@ def _matches(words, doc_starts, table, labels):
             hashed = FIRST_HASH
             for t in range(begin, doc_starts[d + 1]):
                 hashed = mix(hashed, words[t])
+                # No phrase begins with these words: longer texts from here are no phrases either
                 row = rows[find_slot(slots, hashed)] if hashed != NO_FEATURE else -1
                 if row < 0:
                     break
                 if labels[row] < 0:
                     continue
+                # Twice the room, so that copying takes no more time than finding
                 if size == len(matches):
                     wider = np.empty((2 * size, 3), dtype=np.int64)
                     wider[:size] = matches

@@ -80,6 +80,7 @@ def hash_ngrams(points, ends, size, slots):
         n_runs = length + 3 - size
         found = 0
         for slot in range(min(n_runs, slots)):
+            # Of too many runs the first half, then the last half
             first = slot if slot < slots // 2 or n_runs <= slots else n_runs - slots + slot
             hashed = FIRST_HASH
             for n in range(first - 1, first - 1 + size):
@@ -126,6 +127,7 @@ def place(numbers, starts, reach):
     placed = np.empty(len(numbers) + 2 * reach * (len(starts) - 1), dtype=np.int32)
     positions = np.empty(len(numbers), dtype=np.int64)
     for b in range(len(starts) - 1):
+        # Sequence b is shifted by the positions around it and around the sequences before it
         first = starts[b] + (2 * b + 1) * reach
         behind = starts[b + 1] + (2 * b + 1) * reach
         for distance in range(reach):
@@ -176,6 +178,7 @@ def hash_features(values, reach, seeds, part_starts, part_columns, part_offsets)
         for part in range(part_starts[m], part_starts[m + 1]):
             first = reach + part_offsets[part]
             source = values[part_columns[part], first : first + n_inner]
+            # Without branches, so that LLVM vectorises: a hash becomes NO_FEATURE once and stays so
             for n in range(n_inner):
                 mixed = mix(target[n], source[n])
                 target[n] = NO_FEATURE if (source[n] == ABSENT) | (target[n] == NO_FEATURE) else mixed
@@ -201,6 +204,7 @@ def make_sieve(keys):
         size *= 2
     bits = np.zeros(size, dtype=np.uint64)
     for key in keys:
+        # Other bits of the key than those that choose its slot
         bits[(key >> np.uint64(38)) & np.uint64(size - 1)] |= np.uint64(1) << (key >> np.uint64(32) & np.uint64(63))
     return bits
 
@@ -220,6 +224,7 @@ def insert(slots, rows, keys, first_row):
     """
     for n in range(len(keys)):
         slot = find_slot(slots, keys[n])
+        # First the row, then the key
         rows[slot] = first_row + n
         slots[slot] = keys[n]
 
@@ -259,11 +264,13 @@ def sift(hashes, positions, asked, table, keys, tokens, rows, size):
         key = hashes[positions[asked[n]]]
         keys[passed] = key
         tokens[first + passed] = asked[n]
+        # The next key overwrites one that does not pass
         passed += passes(sieve, key) & (key != NO_FEATURE)
     for n in range(passed):
         row = rows_of_slots[find_slot(slots, keys[n])]
         tokens[size] = tokens[first + n]
         rows[size] = row
+        # Likewise: what is not known is overwritten
         size += row >= 0
     return size
 
@@ -335,6 +342,7 @@ def list_pairs(seen, n_columns):
     RETURNS (int64[F + 1], int32[N]): The columns of each feature in rising order, as compressed rows.
     """
     starts = np.zeros(len(seen) + 1, dtype=np.int64)
+    # First the number of columns of each feature, then the columns
     for fill in range(2):
         columns = np.empty(starts[len(seen)] if fill else 0, dtype=np.int32)
         at = 0

@@ -83,6 +83,7 @@ def _use(grams, states, begin, t, m, stride):
         return -1
     if m == 1:
         return t * stride + states[t - 1] * digits.shape[0] + states[t]
+    # The digits of the key: 1, then the tags, with base - 1 in front of the sequence
     key = 1
     for back in range(m, -1, -1):
         key = key * base + (digits[states[t - back]] if t - back >= begin else base - 1)
@@ -195,6 +196,7 @@ def first_level(kept, emissions, first, last, starts, grams, order, stride):
     for t in range(n_tokens):
         for v in range(node_starts[t], node_starts[t + 1]):
             for a in range(arcs[v], arcs[v + 1]):
+                # Place of transitions[t, i, j] in the table
                 used[a] = t * stride + symbol[source[v] + a - arcs[v]] * size + symbol[v]
     trail = np.full((n_nodes, order), -1, dtype=np.int64)
     return Level(node_starts, symbol, code, scores, source, arcs, used, trail)
@@ -220,6 +222,7 @@ def next_level(level, m, weights, chosen, stays, starts, grams):
         for t in range(starts[b], starts[b + 1]):
             for v in range(node_starts[t], node_starts[t + 1]):
                 first_new[v] = n_nodes
+                # A node becomes as many nodes as arcs into it are chosen
                 n_new[v] = 1
                 if t > starts[b] and not stays[b]:
                     n_new[v] = 0
@@ -234,6 +237,7 @@ def next_level(level, m, weights, chosen, stays, starts, grams):
     for b in range(starts.shape[0] - 1):
         for t in range(starts[b], starts[b + 1]):
             for v in range(node_starts[t], node_starts[t + 1]):
+                # Arc (u, v) becomes node w; the nodes of u are its sources, so sources are ranges again
                 w = first_new[v]
                 if t == starts[b] or stays[b]:
                     new_symbol[w] = symbol[v]
@@ -354,8 +358,10 @@ def forward(level, scores, weights, exponentials, starts, prefixes, log_z):
 
 @helper
 def _arriving(source, first, end, weights, exponentials, prefixes, shift, v):
+    """Log-sum of the prefixes that arrive at node v; keeps the sum in the linear domain if it is large enough."""
     alpha, linear, sums = prefixes
     total = 0.0
+    # logsum_u(alpha[u] + weights[u, v]): in the linear domain, or where numbers are too small, in logarithms
     for a in range(first, end):
         total += linear[source + a - first] * exponentials[a]
     if TINY < total < np.inf:
@@ -423,6 +429,7 @@ def collect(level, chances, starts, out):
                     d_first[symbol[v]] += p
                 if t == starts[b + 1] - 1:
                     d_last[symbol[v]] += p
+                # The scores of n-grams that nodes have taken in at lower levels
                 for m in range(trail.shape[1]):
                     if trail[v, m] >= 0:
                         _add_use(trail[v, m], p, d_transitions, d_grams)
@@ -448,6 +455,7 @@ def viterbi(level, scores, weights, starts, path, totals):
         if begin == end:
             totals[b] = 0.0
             continue
+        # delta[v] = scores[v] + max_u(delta[u] + weights[u, v])
         for t in range(begin, end):
             for v in range(node_starts[t], node_starts[t + 1]):
                 best = 0.0 if t == begin else -np.inf
@@ -513,6 +521,7 @@ def n_best(level, scores, weights, n, paths, totals):
                 steps[:n_arcs] = 0.0
             for k in range(n_arcs):
                 rows[k] = first + k
+            # The n best of all (source, rank): delta[v, rank] = scores[v] + delta[u, rank'] + weights[u, v]
             found = merge(delta, rows, steps[:n_arcs], sums, from_node[v], from_rank[v])
             for rank in range(found):
                 from_node[v, rank] = first + from_node[v, rank]
@@ -593,6 +602,7 @@ def _step_back(level, chances, continues, t, open_spans):
             for a in range(arcs[v], arcs[v + 1]):
                 u = source[v] + a - arcs[v]
                 if continues[symbol[u], symbol[v]]:
+                    # P(u | v) = P(u, v) / P(v)
                     p = open_spans[v] * (of_arcs[a] / nodes[v])
                     open_spans[u] += p
                     total += p
@@ -611,8 +621,10 @@ def _close(level, label_of, leaves, t, label, open_spans):
 
 @helper
 def _entered(level, enters, t, open_spans):
+    """Probability that the open spans begin at token t."""
     total = 0.0
     for v in range(level.starts[t], level.starts[t + 1]):
+        # P(the span begins at t, is open until its end) = sum_v open[v] · P(enters | v)
         total += open_spans[v] * enters[v]
     return total
 
@@ -649,6 +661,7 @@ def likely_spans(level, chances, ends, continues, label_of, starts, min_prob, be
             for one in range(n_labels):
                 left = _close(level, label_of, leaves, last, one, open_spans)
                 for t in range(last, starts[b] - 1, -1):
+                    # A longer span has no larger probability than its end
                     if left <= 0.0 or left < min_prob * (1.0 - 1e-9):
                         break
                     p = _entered(level, enters, t, open_spans)

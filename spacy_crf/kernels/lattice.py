@@ -36,9 +36,8 @@ class LatticeArcs(NamedTuple):
     event: NDArray[np.int32]  # [N] what automata read, -1 for nothing
     scores: Floats  # [N]
     starts: NDArray[np.int64]  # [V + 1] the arcs out of node v are starts[v]:starts[v + 1]
-    time: NDArray[
-        np.int32
-    ]  # [V] 0 for the start, 1 + row for nodes of the lattice; automata read an arc at the time of its source
+    # [V] 0 for the start, 1 + row for nodes of the lattice; automata read an arc at the time of its source
+    time: NDArray[np.int32]
     state: NDArray[np.int32]  # [V] -1 for the start and the end
 
 
@@ -112,6 +111,7 @@ def find_max_marginals(log_potentials, prefix, max_marginals):
     out = np.empty(size)
     prefix[:] = -np.inf
     prefix[0] = log_potentials.first
+    # prefix[2t, j] = max_i(prefix[2t-1, i] + transitions[i, j]); prefix[2(t+k)+1, j] = max_k(prefix[2t, j] + segment)
     for t in range(tokens):
         if t > 0:
             row[:] = prefix[2 * t - 1]
@@ -174,6 +174,7 @@ def _best_after(prefix, max_marginals, row, transitions, k, i):
 
 @helper
 def _keep(kept, added, row, j):
+    """Keep a node, and mark it as added if it is new."""
     if not kept[row, j]:
         kept[row, j] = added[row, j] = True
 
@@ -188,6 +189,7 @@ def connect(log_potentials, prefix, max_marginals, kept, added):
     size = prefix.shape[1]
     tokens = len(kept) // 2
     step = 1 if transitions.shape[0] > 1 else 0
+    # From the right to the left the best way to each node, then from the left to the right the best way on
     for t in range(tokens - 1, -1, -1):
         for j in range(size):
             if added[2 * t + 1, j]:
@@ -222,10 +224,12 @@ def list_arcs(log_potentials, events, prefix, jumps, time, state, first_at):
     longest = len(log_potentials.lengths)
     step = 1 if transitions.shape[0] > 1 else 0
     n_nodes = len(time)
+    # Number of each node by its row and state
     number = np.full(prefix.shape, -1, dtype=np.int32)
     for v in range(1, n_nodes - 1):
         number[time[v] - 1, state[v]] = v
     counts = np.diff(first_at)  # of nodes at each time
+    # Jumps, segments, and transitions between nodes of neighbouring rows
     most = rows + longest * n_nodes + (counts[:-1:2] * counts[1::2]).sum()
     source = np.empty(most, dtype=np.int32)
     target = np.empty(most, dtype=np.int32)
@@ -236,6 +240,7 @@ def list_arcs(log_potentials, events, prefix, jumps, time, state, first_at):
     for v in range(n_nodes - 1):
         row = time[v] - 1
         i = state[v]
+        # Between single nodes the best labelling is a single arc, whose score is the difference of the prefixes
         if i >= 0 and jumps[row] > 0:
             w = first_at[jumps[row] + 1]
             source[n] = v

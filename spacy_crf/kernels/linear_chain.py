@@ -134,6 +134,7 @@ def _multiply(blocks, k, source, s, first, target, t, to, runs, back, arcs):
     """
     for j in range(target.shape[1]):
         target[t, j] = 0.0
+    # Rows of the block, then the arcs outside of it
     add_product(source, s, first, blocks, k, target, t, to)
     for n in range(runs.shape[0]):
         begin = runs[n, 2]
@@ -188,6 +189,7 @@ def forward(potentials, layout, alpha, log_z):
             if spread[t] > SPREAD:
                 total = np.nan
                 break
+            # In the linear domain: alpha[t] = emissions[t] · (alpha[t-1] @ transitions) / divisor[t]
             if t == begin:
                 for j in range(width):
                     alpha[t, j] = first[j]
@@ -199,6 +201,7 @@ def forward(potentials, layout, alpha, log_z):
                 break
             total += np.log(divisor) + shift[t]
         if end > begin and total > -np.inf:  # false for NaN too
+            # log Z = sum_t (log divisor[t] + shift[t]) + log(alpha[n-1] · last)
             z = 0.0
             for j in range(width):
                 z += alpha[end - 1, j] * last[j]
@@ -239,6 +242,7 @@ def expectations(potentials, layout, weights, alpha, log_z, d_emissions, d_first
                 beta[0, j] = last[j]
             # beta[t-1, i] = logsum_j(transitions[i, j] + emissions[t, j] + beta[t, j])
             for t in range(end - 1, begin - 1, -1):
+                # beta[0] is scaled to the sum 1; P(j at t) = alpha[t, j] beta[t, j] / sum
                 divisor = total = 0.0
                 for j in range(width):
                     divisor += beta[0, j]
@@ -270,6 +274,7 @@ def expectations(potentials, layout, weights, alpha, log_z, d_emissions, d_first
                 log_z[b] = np.nan
         if trusted:
             for j in range(states):
+                # A first or last score is used as often as its state at this end
                 d_first[j] += d_emissions[begin, j]
                 d_last[j] += d_emissions[end - 1, j]
             emissions[begin] = 0.0
@@ -299,6 +304,7 @@ def transition_expectations(potentials, layout, alpha, d_block, d_arcs):
                     d_block[t, i, j] = alpha[t - 1, offset + i] * emissions[t, j]
         return
     add_products_of_neighbours(alpha, offset, emissions, d_block)
+    # Four tokens at a time: each sum is loaded and stored once for four products
     rest = 1 + max(tokens - 1, 0) // 4 * 4
     for t in range(1, rest, 4):
         for n in range(runs.shape[0]):
@@ -417,6 +423,7 @@ def sample(linear, number, last, predecessors, arcs, starts, uniforms, states):
                     drawn = -1
                 elif state == -1:
                     for i in range(len(number)):
+                        # P(last state) ~ alpha · last, then P(state | next state) ~ alpha · transition
                         masses[i] = alpha[t, number[i]] * last[number[i]]
                     drawn = draw_mass(masses, uniforms[n, t])
                 else:

@@ -94,6 +94,7 @@ def exponentials_of(transitions, turned):
     size = transitions.shape[1]
     top = -np.inf
     exps = np.empty((size, size))
+    # Only a matrix that all tokens share is worth the exponentials
     for i in range(size if transitions.shape[0] == 1 else 0):
         for j in range(size):
             exps[i, j] = transitions[0, j, i] if turned else transitions[0, i, j]
@@ -105,6 +106,7 @@ def exponentials_of(transitions, turned):
 
 @helper
 def _largest(rows, t):
+    """The largest number of a row."""
     largest = -np.inf
     for j in range(rows.shape[1]):
         largest = max(largest, rows[t, j])
@@ -125,6 +127,7 @@ def sum_steps(rows, t, transitions, k, known, room, sums, to):
     if top > -np.inf and largest > -np.inf:
         exp_row(rows, t, largest, room, 0, -SPREAD)
         for i in range(size):
+            # sum_i exp(rows[t, i] - largest) · exp(transitions[i, j] - top)
             mass = room[0, i]
             for j in range(size):
                 sums[to, j] += mass * exps[i, j]
@@ -132,6 +135,7 @@ def sum_steps(rows, t, transitions, k, known, room, sums, to):
         if sums[to, j] > TINY:
             sums[to, j] = largest + top + math.log(sums[to, j])
         else:
+            # The sum is too small to be trusted: log-sum of this column
             for i in range(size):
                 room[0, i] = rows[t, i] + (transitions[k, j, i] if turned else transitions[k, i, j])
             sums[to, j] = log_sum(room[0])
@@ -150,6 +154,7 @@ def _sum_lengths(terms, n_lengths, shares, sums, to):
             sums[to, j] = max(sums[to, j], terms[k, j])
     for k in range(n_lengths):
         for j in range(size):
+            # logsum_k = maximum + log sum_k exp(terms - maximum)
             shares[k, j] = terms[k, j] - (sums[to, j] if sums[to, j] > -np.inf else 0.0)
         exp_less(shares, k, 0.0, -SPREAD)
         if k > 0:
@@ -261,6 +266,7 @@ def log_expectations(log_potentials, weights, entered, left, leaving, suffixes, 
                 if span >= 0:
                     for j in range(size):
                         room[0, j] += spans[span, j]
+                # P(piece of state j over t..t+k) = exp(entered + lengths + spans + leaving - log Z)
                 exp_row(room, 0, log_z[b], room, 1, LEAST)
                 for j in range(size):
                     expected = weights[b] * room[1, j]
@@ -278,6 +284,7 @@ def log_expectations(log_potentials, weights, entered, left, leaving, suffixes, 
             if -np.inf < exponent < SPREAD / 3.0:
                 exp_row(left, t - 1, before, room, 0, -SPREAD)
                 exp_row(suffixes, t, after, room, 1, -SPREAD)
+                # P(i, j) = exp(left[t-1, i] + transitions[i, j] + out[t, j] - log Z), as a product of three exponentials
                 share = weights[b] * math.exp(exponent)
                 for i in range(size):
                     mass = share * room[0, i]
@@ -326,6 +333,7 @@ def n_best(log_potentials, predecessors, n, states, totals):
                 rows[m] = (t - 1) * size + possible[m]
                 extra[m] = transitions[t * step, possible[m], j] if t < tokens else last[possible[m]]
             choices = extra[: len(possible)]
+            # entered[t, j, rank] = opening + the n best of left[t-1, i, rank'] + transitions[i, j]
             found = merge(left.reshape(-1, n), rows, choices, scores, from_state[t, j], from_rank[t, j])
             for rank in range(found):
                 from_state[t, j, rank] = possible[from_state[t, j, rank]]
@@ -348,6 +356,7 @@ def n_best(log_potentials, predecessors, n, states, totals):
                 extra[k] = lengths[k, j] if t - k >= reach[t, j] else -np.inf
                 if span_of[t - k, k] >= 0:
                     extra[k] += spans[span_of[t - k, k], j]
+            # left[t, j, rank] = closing + the n best of entered[t-k, j, rank'] + lengths[k, j] + spans[.., j]
             found = merge(entered.reshape(-1, n), rows, extra[:n_lengths], scores, longer[t, j], enter_rank[t, j])
             for rank in range(found):
                 left[t, j, rank] = scores[rank] + closing[t, j]
@@ -392,6 +401,7 @@ def sample(log_potentials, predecessors, entered, left, uniforms, states):
                 possible = every if state == -1 else sources[before[state] : before[state + 1]]
                 for m in range(len(possible)):
                     arc = last[possible[m]] if state == -1 else transitions[(t + 1) * step, possible[m], state]
+                    # P(i | next state j) ~ exp(left[t, i] + transitions[i, j]), and of the length ~ exp(terms[k, i])
                     column[m] = left[t, possible[m]] + arc
                 drawn = draw(column[: len(possible)], uniforms[n, t, 0])
                 if drawn == -1:  # happens only at the last token: no path is allowed

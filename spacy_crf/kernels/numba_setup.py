@@ -32,6 +32,7 @@ def postpone_blas() -> None:
     search = getattr(linalg, "ensure_blas", None)
     if search is None:
         return  # this version of numba looks for BLAS elsewhere
+    # The search happens when this module is imported: it finds what it asks for
     linalg.ensure_blas = _found
     try:
         arraymath: Any = importlib.import_module("numba.np.arraymath")
@@ -42,7 +43,7 @@ def postpone_blas() -> None:
 
 
 def _found() -> None:
-    pass
+    """Pretend that BLAS is installed."""
 
 
 class PausedCollector(event.Listener):
@@ -57,12 +58,14 @@ class PausedCollector(event.Listener):
         self._was_on = False
 
     def on_start(self, event: event.Event) -> None:
+        """Turn the collector off when the outermost function begins to be compiled."""
         if self._depth == 0:
             self._was_on = gc.isenabled()
             gc.disable()
         self._depth += 1
 
     def on_end(self, event: event.Event) -> None:
+        """Turn the collector on again after the outermost function, if it was on."""
         self._depth -= 1
         if self._depth == 0 and self._was_on:
             gc.enable()

@@ -89,6 +89,7 @@ def best_before(rows, t, transitions, k, j):
     for i in range(rows.shape[1]):
         score = max(score, rows[t, i] + transitions[k, i, j])
     best = 0
+    # Of the states with the maximum the lowest; keeping it in the loop above would keep LLVM from vectors
     while rows[t, best] + transitions[k, best, j] < score:
         best += 1
     return best
@@ -108,6 +109,7 @@ def merge(lists, rows, extra, scores, chosen, ranks):
         best = -1
         score = -np.inf
         for m in range(len(extra)):
+            # lists[rows[m], taken[m]] is the best entry of list m that is left
             if taken[m] < len(scores) and lists[rows[m], taken[m]] + extra[m] > score:
                 best = m
                 score = lists[rows[m], taken[m]] + extra[m]
@@ -138,6 +140,7 @@ def slot_of(table, nodes, states, node, own):
     nodes (int32[M]), states (int[M, A]): Node and states of each prefix.
     node (int), own (int[A]): Node and states of the prefix that is looked for.
     """
+    # A polynomial of the node and the states, whose high bits count too
     code = np.int64(node)
     for state in own:
         code = code * 1000003 + state

@@ -119,6 +119,7 @@ def list_known(tokens, longest, seeds, columns, table):
             target = whole[columns[m], :behind]
             source = values[columns[m], k:]
             for p in range(behind):
+                # The hash of k + 1 words from position p, from that of k words
                 target[p] = mix(target[p], source[p])
                 hashes[p] = mix(seeds[m], target[p])
             if size + left + 1 > len(found):
@@ -129,7 +130,7 @@ def list_known(tokens, longest, seeds, columns, table):
             before = size
             size = sift(hashes, positions, asked, table, keys, found, rows, size)
             lengths[before:size] = k + 1
-    # Sort by first token, stably
+    # Counting sort by first token, which is stable
     place = np.zeros(n_tokens + 1, dtype=np.int64)
     for n in range(size):
         place[found[n] + 1] += 1
@@ -169,6 +170,7 @@ def list_repeats(keys, closing, longest):
                 before -= 1
             if before < 0 or before <= token - longest or closing[before] != closing[token]:
                 continue
+            # All spans that contain both tokens
             t = before
             while t >= 0 and t > token - longest and closing[t] == closing[token]:
                 for stop in range(token + 1, min(closing[token], t + longest) + 1):
@@ -183,6 +185,7 @@ def list_repeats(keys, closing, longest):
 
 @helper
 def _bucket(characters, at, n, n_buckets):
+    """The bucket of the n characters from `at` on."""
     hashed = NO_FEATURE
     for c in range(at, at + n):
         hashed = mix(hashed, np.uint64(characters[c]))
@@ -241,6 +244,7 @@ def find_candidates(characters, text_starts, n, bucket_starts, texts, probes, mo
             if size == 0 or size > most_postings:
                 continue
             place = n_chosen  # insertion sort: the chosen n-grams are sorted by number of texts
+            # The rarest n-grams of the query, each once
             known = False
             for i in range(n_chosen):
                 known |= chosen[i] == bucket
@@ -266,6 +270,7 @@ def find_candidates(characters, text_starts, n, bucket_starts, texts, probes, mo
             stop = at + 1
             while stop < size and pool[stop] == pool[at]:
                 stop += 1
+            # Equal texts are neighbours now: a vote for each shared n-gram
             n_votes = stop - at
             place = width
             while place > 0 and votes[place - 1] < n_votes:
@@ -317,6 +322,7 @@ def best_jaccard(words, rows, begin, length, postings, best):
                     n_met += 1
                 shared[text] += 1
         for text in met[:n_met]:
+            # |A and B| / (|A| + |B| - |A and B|)
             similarity = shared[text] / (n_words + postings.sizes[text] - shared[text])
             best[span, postings.label_of[text]] = max(best[span, postings.label_of[text]], similarity)
             shared[text] = 0

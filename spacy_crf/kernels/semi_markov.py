@@ -86,6 +86,7 @@ def running_sums(scores, opening, closing):
         total[:] = 0.0
         for t in range(starts[b], starts[b + 1]):
             for j in range(size):
+                # sum of tokens b..t = total[t] - total[b-1]: the begin of a segment subtracts what its end adds
                 opening[t, j] = begins[t, j] - total[j]
                 if tokens[t, j] == -np.inf:
                     forbids = True
@@ -111,6 +112,7 @@ def mask(tokens, allowed, may_begin, must_begin, starts, opening, closing, reach
         end = starts[b + 1]
         for t in range(begin, end):
             for j in range(size):
+                # A forbidden token ends the reach; a token that must begin limits it
                 reach[t, j] = t if t == begin or must_begin[t] else reach[t - 1, j]
                 if not allowed[t, j] or tokens[t, j] == -np.inf:
                     reach[t, j] = t + 1
@@ -206,6 +208,7 @@ def _move(window, slot, row, exponents, unbroken, reference):
         exponent = exponents[j] - reference[j]
         if row[j] == 0.0 or exponents[j] == -np.inf or -LEAD < exponent < LEAD:
             continue
+        # Entries of the window are relative to the reference: they change as it moves
         factor = np.exp(-exponent)
         for k in range(window.shape[0]):
             if k != slot and window[k, j] > 0.0:
@@ -299,6 +302,7 @@ def forward(potentials, prefixes, log_z):
                 span = span_of[t - k, k]
                 if span >= 0:
                     for j in range(size):
+                        # The window is a ring: slot, slot - 1, ... are the begins t, t - 1, ...
                         now[0, j] += window[slot, j] * lengths[k, j] * spans[span, j]
                 else:
                     for j in range(size):
@@ -393,6 +397,7 @@ def expectations(potentials, prefixes, weights, log_z, out):
             n_large = 0
             for j in range(size):
                 suffix[0, j] = 0.0
+                # P(segment t..t+k) = enter · exp(opening) · window · lengths · spans / Z; factor is what all k share
                 exponent = enter_scale[t] + opening[t, j] + reference[j] - log_z[b]
                 # false for NaN: this state never ends a segment
                 is_there = (enter[t, j] > 0.0) & (exponent > -LARGEST_EXPONENT)
@@ -434,6 +439,7 @@ def expectations(potentials, prefixes, weights, log_z, out):
                 break
             probability = weights[b] * np.exp(exponent)
             for i in range(size):
+                # P(i ends at t-1, j begins at t) = left[t-1, i] · transitions[i, j] · suffix[t, j] / Z, without the matrix
                 mass = left[t - 1, i] * probability
                 for j in range(size):
                     if step == 0:
@@ -545,6 +551,7 @@ def follow_back(log_potentials, entered, left, begin, end, states):
         longer = 0
         for k in range(min(len(lengths), t - begin + 1)):
             span = span_of[t - k, k]
+            # The same sums as forwards, for the one state of the best path
             score = entered[t - k, state] + lengths[k, state] + (spans[span, state] if span >= 0 else 0.0)
             if score > best and t - k >= reach[t, state]:
                 best = score
@@ -578,6 +585,7 @@ def list_probable(log_potentials, entered, leaving, log_z, min_log_prob, found):
             for k in range(min(longest, end - t)):
                 span = span_of[t, k]
                 for j in range(size):
+                    # log P(segment) = entered + lengths + spans + leaving - log Z
                     score = entered[t, j] + lengths[k, j] + leaving[t + k, j] + (spans[span, j] if span >= 0 else 0.0)
                     if reach[t + k, j] <= t and score > -np.inf and score - log_z[b] >= min_log_prob:
                         if count < found[0].shape[0]:
@@ -689,6 +697,7 @@ def cover(out):
             for j in range(d_tokens.shape[1]):
                 d_tokens[t, j] = d_begins[t, j]
                 if t > starts[b]:
+                    # covering[t] = covering[t-1] + begun at t - ended at t-1
                     d_tokens[t, j] += d_tokens[t - 1, j] - d_ends[t - 1, j]
 
 

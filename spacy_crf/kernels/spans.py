@@ -117,6 +117,7 @@ def _advance(posterior, continues, t, first_state, states, before):
         for m in range(states.shape[0]):
             i = first_state + m
             if continues[i, j] and before[m] > 0.0:
+                # P(j | i) = P(i, j) / P(i), for steps that continue the span
                 states[n] += before[m] * _step(posterior, t, i, j) / marginals[t - 1, i]
         total += states[n]
     return total
@@ -140,6 +141,7 @@ def _leave(posterior, continues, t, first_state, states):
             leaving = 0.0
             for j in range(marginals.shape[1]):
                 if not continues[i, j]:
+                    # P(the span goes on no further | i) = sum of the steps out of i that do not continue it / P(i)
                     leaving += _step(posterior, t, i, j)
             total += states[m] * (leaving / marginals[t - 1, i])
     return min(total, 1.0)
@@ -191,6 +193,7 @@ def likely_spans(posterior, spans, min_prob, begin, end, label, probabilities):
             before = room[1, : behind - first_state]
             possible = 0.0
             for m in range(first_state, behind):
+                # No span from b is more probable than all its states together
                 possible += marginals[b, m]
             if possible < min_prob or possible == 0.0:
                 continue

@@ -43,6 +43,7 @@ def lay_out_slots(pair_starts, pair_columns, n_columns, threshold):
         end = pair_starts[f + 1]
         at = slot_starts[f]
         stop = slot_starts[f + 1]
+        # A whole row is marked by its first column, another one by its last
         if stop - at == n_columns:
             for column in range(n_columns):
                 slot_columns[at + column] = column
@@ -108,6 +109,7 @@ def scatter_gradient(rows, values, starts, d_scores, pair_starts, pair_columns, 
     for t in range(len(starts) - 1):
         d_token = d_scores[t]
         for n in range(starts[t], starts[t + 1]):
+            # Features of other parts are those of other threads
             if (rows[n] >> _SHARED) & mask == part:
                 value = np.float64(values[n]) if len(values) > 0 else 1.0
                 for p in range(pair_starts[rows[n]], pair_starts[rows[n] + 1]):
@@ -228,10 +230,12 @@ def add_kind_rows(kinds, starts, reach, first, table, scores):
         shift = (2 * b + 1) * reach
         for position in range(begin - reach, end + reach):
             if is_large and position + shift + AHEAD < len(kinds):
+                # Rows that are needed soon, while this one is added
                 ahead = np.int64(kinds[position + shift + AHEAD])
                 if ahead >= 0:
                     fetch(rows, ahead * width * n_columns, (ahead + 1) * width * n_columns)
             kind = np.int64(kinds[position + shift])
+            # The tokens that read this position, within the sequence
             low = max(position + first, begin)
             high = min(position + first + width, end)
             if kind >= 0 and low < high:

@@ -28,6 +28,7 @@ _FUSED = ("contract",)
 
 
 def _add_up_by_loops(width, n, left, a, a_step, right, b, b_step, sums, s):
+    """`add_up`, where the IR does not compile."""
     left = left.reshape(-1)
     right = right.reshape(-1)
     sums = sums.reshape(-1)
@@ -50,6 +51,7 @@ def add_up(typing, width, n, left, a, a_step, right, b, b_step, sums, s):
         left, right, sums = (
             context.make_array(signature.args[m])(context, builder, arguments[m]).data for m in (2, 5, 8)
         )
+        # Each row of the tile has its own factor and sums, and all share the vectors of `right`
         factors = [(left, builder.extract_value(a, i), a_step) for i in range(height)]
         targets = [builder.extract_value(s, i) for i in range(height)]
         registers = _MOST if "+avx512f" in context.codegen().magic_tuple()[2] else _FEW
@@ -62,6 +64,7 @@ def add_up(typing, width, n, left, a, a_step, right, b, b_step, sums, s):
             ]
             _generate(builder, n, factors, rows, places)
 
+        # Tiles of `most` vectors, then one of the width that is left
         rest = builder.urem(width, INT(most * WHOLE))
         whole = builder.sub(width, rest)
         with cgutils.for_range_slice(builder, INT(0), whole, INT(most * WHOLE), INT) as (column, _):
@@ -114,6 +117,7 @@ def _generate(builder, n, factors, rows, places):
 
 
 def _vector_at(builder, pointer, begin, v):
+    """Pointer to vector v behind a place."""
     return builder.bitcast(builder.gep(pointer, [builder.add(begin, INT(v * WHOLE))]), VECTOR.as_pointer())
 
 

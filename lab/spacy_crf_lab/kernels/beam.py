@@ -26,9 +26,10 @@ def _choose(values, n, beam, chosen):
     RETURNS (int): Number of places.
     """
     width, margin = beam
-    # of the values from `least` down none is kept
+    # Of the values from `least` down none is kept
     found = 0
     least = -np.inf
+    # Insertion sort of the best values; a value equal to an earlier one goes behind it
     for k in range(n):
         if values[k] > least:
             m = min(found, width - 1)
@@ -39,6 +40,7 @@ def _choose(values, n, beam, chosen):
             found = min(found + 1, width)
             if found == width:
                 least = values[chosen[width - 1]]
+    # chosen is in falling order: what is too far below the best value is at the end
     while found > 1 and values[chosen[found - 1]] < values[chosen[0]] - margin:
         found -= 1
     return found
@@ -102,6 +104,7 @@ def viterbi(scores, leaving, beam, states, totals):
         best, totals[b] = best_end(delta, end - 1, last)
         states[begin:end] = best
         for t in range(end - 1, begin if best >= 0 else end, -1):
+            # The best kept predecessor of `after`, the lowest state of equals
             after = best
             score = -np.inf
             best = size
@@ -160,6 +163,7 @@ def search(log_potentials, leaving, beam, left, states, totals):
                     now[j] = max(now[j], score if t - k >= reach[t, j] else -np.inf)
             for j in range(size):
                 now[j] += closing[t, j]
+                # Only kept states go on, so the others are -inf, except at the end
                 left[t, j] = now[j] if t == end - 1 else -np.inf
             if t < end - 1:
                 for j in range(size):
@@ -204,6 +208,7 @@ def search_lattice(level, scores, weights, leaving, beam, starts, kept, states, 
         n_before = 0
         for t in range(begin, end):
             nodes = node_starts[t + 1] - node_starts[t]
+            # delta[v] = scores[v] + max_u(delta[u] + weights[u, v]) over the kept nodes u, which are in order
             for v in range(node_starts[t], node_starts[t + 1]):
                 best = 0.0 if t == begin else -np.inf
                 back[v] = -1
@@ -225,6 +230,7 @@ def search_lattice(level, scores, weights, leaving, beam, starts, kept, states, 
                 found = _choose(ranks, nodes, beam, chosen)
             for k in range(found):
                 kept[node_starts[t] + (chosen[k] if t < end - 1 else k)] = True
+            # The kept nodes in their order, not in that of their ranks
             n_before = 0
             for v in range(node_starts[t], node_starts[t + 1]):
                 if kept[v]:

@@ -43,7 +43,8 @@ def find_leaves(rows, items, item_values, item_starts, asked_starts, asked, firs
             _pass(rows[m, t], np.float32(1.0), asked_starts, asked, states)
         for n in range(item_starts[t], item_starts[t + 1]):
             _pass(items[n], item_values[n] if len(item_values) > 0 else np.float32(1.0), asked_starts, asked, states)
-        for b in range(len(states)):  # the number of the lowest bit is the exponent of its value
+        for b in range(len(states)):
+            # x & -x has the lowest bit of x alone; as a float64 it is 2^bit, whose exponent field is bit + 1023
             lowest[b] = np.float64(states[b] & (~states[b] + np.uint64(1)))
         for b in range(len(states)):
             leaves[t, b] = first_leaf[b] + np.int32(exponents[b] >> np.uint64(52)) - np.int32(1023)
@@ -94,6 +95,7 @@ def find_splits(features, tokens, ends, cut_starts, place, derivatives, totals, 
     is_met = np.zeros(len(totals), dtype=np.bool_)
     for f in range(features[0], features[1]):
         n_met = 0
+        # sums[o] runs over the tokens of node o up to each cut, so each token is added once per feature
         at = ends[cut_starts[f] - 1] if cut_starts[f] > 0 else 0
         for cut in range(cut_starts[f], cut_starts[f + 1]):
             for n in range(at, ends[cut]):
@@ -109,6 +111,7 @@ def find_splits(features, tokens, ends, cut_starts, place, derivatives, totals, 
                     for k in range(width):
                         target[k] += source[k]
             at = ends[cut]
+            # Only nodes with tokens of this feature can be split by it
             for n in range(n_met):
                 o = met[n]
                 gain = _gain(sums[o], totals[o], l2)
@@ -116,6 +119,7 @@ def find_splits(features, tokens, ends, cut_starts, place, derivatives, totals, 
                     gains[o] = gain
                     best[o] = cut
         for n in range(n_met):
+            # Clear what was used alone: features are rare, and nodes may be many
             is_met[met[n]] = False
             sums[met[n]] = 0.0
 

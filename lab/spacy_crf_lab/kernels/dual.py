@@ -58,9 +58,8 @@ class Ascent(NamedTuple):
     dual: Floats  # [B] the mean cost of each sequence's labellings
     theta: Floats  # [R, S] scores of the distribution over a sequence's labellings, -inf where forbidden; or [0, S]
     rates: Floats  # [B]
-    first: (
-        bool  # nothing is known of the distributions yet: those of theta replace the annotation, whatever the dual says
-    )
+    # Nothing is known of the distributions yet: those of theta replace the annotation, whatever the dual says
+    first: bool
 
 
 @kernel(seconds=20)
@@ -106,6 +105,7 @@ def _move_mean(corpus, work, pairs, segments, table, ascent, b):
     n_slots = _aim(corpus, work, pairs, segments, table, b, mean)
     slots = work.slots[:n_slots]
     amounts = work.amounts[:n_slots]
+    # The dual along the direction: dual(step) = dual + step · gap - step² · square / 2, with the maximum at gap / square
     slope, square = _along(slots, amounts, weights, l2)
     # The dual is sum of costs - |sum of uses|² / 4 l2, and w = -uses / 2 l2.
     gap = slope + cost - dual[b]
@@ -144,6 +144,7 @@ def _move_distribution(corpus, work, pairs, chains, segments, table, ascent, b):
         for r in range(theta.shape[0]):
             for j in range(theta.shape[1]):
                 # Rates may become 0
+                # exp(theta') = exp(theta) · exp(rate · (score + cost)): a multiplicative step
                 rise = table.ascent[r, j]
                 scores[r, j] = theta[r, j] + rate * rise if rise > -np.inf else -np.inf
         _copy(table.scores, rows, scores, True)
@@ -151,6 +152,7 @@ def _move_distribution(corpus, work, pairs, chains, segments, table, ascent, b):
             clear(table.derivatives[kind], rows[kind + 1] - rows[kind])
         if segments is not None:
             running_sums(corpus, work, segments, b, np.bool_(False))  # no literal: it would be compiled anew
+        # Means of the uses under exp(theta + rate · ascent), less those of the annotation
         log_z = expect(corpus, work, pairs, chains, segments, b, weight)
         if not math.isfinite(log_z):
             break
@@ -191,7 +193,9 @@ def _settle(scores, n, theta):
 
 @helper
 def _descend(slots, amounts, weights, l2, step):
+    """Take a step along a direction: weights -= step · amounts / (2 l2)."""
     for n in range(len(slots)):
+        # w = -uses / 2 l2 follows the mean uses
         weights[slots[n]] -= step * amounts[n] / (2.0 * l2[slots[n]])
 
 
@@ -211,6 +215,7 @@ def _copy(tables, rows, table, back):
 
 @helper
 def _add(rows, amount, others):
+    """rows += amount · others"""
     for r in range(len(rows)):
         for j in range(rows.shape[1]):
             rows[r, j] += amount * others[r, j]

@@ -56,6 +56,7 @@ def _continued(frontier, t, n_labels, into):
     """Set into (int64[A]) to the frontiers behind a token, without its own label."""
     n_open = frontier.n_open[t]
     for a in range(n_labels**n_open):
+        # Numbers in base L: a digit for each open token, without those that are closed
         left = 0
         for place in range(n_open):
             if not frontier.closes[t, place]:
@@ -101,7 +102,9 @@ def sum_up(factors, frontier, weight, d_own, d_steps, d_tables):
     RETURNS (float): The log partition; NaN if numbers are too small to be trusted.
     """
     own, steps, tables, label_of = factors
-    starts, (n_tokens, size), n_labels = frontier.starts, own.shape, tables.shape[1]
+    starts = frontier.starts
+    n_tokens, size = own.shape
+    n_labels = tables.shape[1]
     most = n_labels ** (frontier.n_open.max() + 1)
     sums = np.empty((starts[n_tokens], size))
     scales = np.ones(n_tokens)
@@ -113,6 +116,7 @@ def sum_up(factors, frontier, weight, d_own, d_steps, d_tables):
         here = sums[starts[t] : starts[t + 1]]
         k = t if len(steps) > 1 else 0
         _weigh(factors, frontier, t, 1.0, factor[: len(here)])
+        # sums[t][a, y] = sum_i before[a, i] · step[i, y], then times the factors of the token and its ties
         here[:] = 1.0 if t == 0 else 0.0
         for a in range(len(here) if t > 0 else 0):
             for i in range(size):
@@ -121,6 +125,7 @@ def sum_up(factors, frontier, weight, d_own, d_steps, d_tables):
                     for y in range(size):
                         here[a, y] += mass * steps[k, i, y]
         here *= factor[: len(here)]
+        # Each token's sums have the maximum 1; the logarithms of the scales make up the log partition
         scales[t] = here.max()
         if not scales[t] > _LEAST:
             return np.nan
@@ -146,6 +151,7 @@ def sum_up(factors, frontier, weight, d_own, d_steps, d_tables):
                 other = _label(a, frontier.place[e], n_open, n_labels)
                 for y in range(size):
                     label = label_of[y]
+                    # P(frontier a, state y) = sums · derivative: the label of the other end is a digit of a
                     p = weight * here[a, y] * told[a, y]
                     if frontier.is_turned[e]:
                         d_tables[frontier.kind[e], label, other] += p
@@ -155,6 +161,7 @@ def sum_up(factors, frontier, weight, d_own, d_steps, d_tables):
             break
         k = t if len(steps) > 1 else 0
         last = sums[starts[t - 1] : starts[t]]
+        # others[a, i] = sum_y step[i, y] · factor[a, y] · told[a, y], the derivative by before[a, i]
         _weigh(factors, frontier, t, scales[t], factor[: len(here)])
         factor[: len(here)] *= told[: len(here)]
         _behind(factors, frontier, t - 1, last, into, before[: len(here)])
@@ -171,5 +178,6 @@ def sum_up(factors, frontier, weight, d_own, d_steps, d_tables):
         opens = frontier.opens[t - 1]
         for a in range(len(last)):
             for y in range(size):
+                # before[a', y] is a sum over frontiers a that continue as a': each has its derivative
                 told[a, y] = others[into[a] * n_labels + label_of[y] if opens else into[a], y]
     return log_z

@@ -35,6 +35,7 @@ def add_gains(tokens, rows, values, columns, expected, observed, factors, wanted
                     ends = columns[s] < 0
                     c = -1 - columns[s] if ends else columns[s]
                 if wanted[s]:
+                    # With the weight, P(c) becomes q = p e^(v d) / (1 + p (e^(v d) - 1))
                     p = expected[t, c]
                     grown = math.exp(value * moves[s])
                     total = 1.0 + p * (grown - 1.0)

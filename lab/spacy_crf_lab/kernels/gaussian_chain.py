@@ -23,12 +23,14 @@ def _factorize(begin, at, first, end, factor):
         square = factor[row + i]
         for j in range(begin[i], i):
             other = at[j] - begin[j]
+            # L[i, j] = (A[i, j] - sum_(k < j) L[i, k] L[j, k]) / L[j, j]
             entry = factor[row + j]
             for k in range(max(begin[i], begin[j]), j):
                 entry -= factor[row + k] * factor[other + k]
             entry /= factor[other + j]
             factor[row + j] = entry
             square -= entry * entry
+        # L[i, i]² = A[i, i] - sum_(k < i) L[i, k]², and log |A| = sum_i log L[i, i]²
         factor[row + i] = math.sqrt(square)
         log_determinant += math.log(square)
     return log_determinant
@@ -38,12 +40,14 @@ def _factorize(begin, at, first, end, factor):
 def _solve(begin, at, first, end, factor, b):
     """Replace linear terms by the solution of L Lᵀ x = b. RETURNS (float): bᵀ x."""
     product = 0.0
+    # L z = b forwards, and bᵀ x = |z|²
     for i in range(first, end):
         row = at[i] - begin[i]
         for j in range(begin[i], i):
             b[i] -= factor[row + j] * b[j]
         b[i] /= factor[row + i]
         product += b[i] * b[i]
+    # Lᵀ x = z backwards
     for i in range(end - 1, first - 1, -1):
         row = at[i] - begin[i]
         b[i] /= factor[row + i]
@@ -130,6 +134,7 @@ def sum_up(
         free = 0
         for i in range(first, end):
             place = at[i] - begin[i] + i
+            # A known number is a block of its own, with the precision 1 and the mean that is known
             factor[place] = 1.0 if known[i] else 2.0 * precision
             mean[i] = values[i] if known[i] else 2.0 * precision * f[i]
             energy += precision * ((values[i] - f[i]) ** 2 if known[i] else f[i] ** 2)
@@ -138,6 +143,7 @@ def sum_up(
         while e < len(source) and target[e] < end:
             i = source[e]
             j = target[e]
+            # w (y_i - y_j)² adds 2w to both diagonals, -2w between; of a known y_j it leaves a linear term 2w y_j
             weight = strengths[kind[e]] * similarity[e]
             if known[i] and known[j]:
                 energy += weight * (values[i] - values[j]) ** 2
@@ -157,16 +163,20 @@ def sum_up(
             product = _solve(begin, at, first, end, factor, mean)
             for i in range(first, end):
                 if known[i]:
+                    # What the blocks of known numbers have added
                     product -= values[i] ** 2
+            # log ∫ exp(-yᵀ A y / 2 + bᵀ y) = (n log 2π - log |A| + bᵀ A⁻¹ b) / 2
             log_z[block] += 0.5 * (free * math.log(2.0 * math.pi) - log_determinant + product)
             _invert(begin, at, reach, first, end, factor, inverse)
         for i in range(first, end):
             variance[i] = 0.0 if known[i] else inverse[at[i] - begin[i] + i]
+            # d/df_i = 2 precision (E[y_i] - f_i), and E[(y_i - f_i)²] = (E[y_i] - f_i)² + var(y_i)
             d_f[i] = wants[block] * 2.0 * precision * (mean[i] - f[i])
             d_shared[0] -= wants[block] * precision * ((mean[i] - f[i]) ** 2 + variance[i])
         for tie in range(ties, e):
             i = source[tie]
             j = target[tie]
             together = 0.0 if known[i] or known[j] else inverse[at[j] - begin[j] + i]
+            # E[(y_i - y_j)²] = (E[y_i] - E[y_j])² + var(y_i) + var(y_j) - 2 cov(y_i, y_j)
             square = (mean[i] - mean[j]) ** 2 + variance[i] + variance[j] - 2.0 * together
             d_shared[1 + kind[tie]] -= wants[block] * strengths[kind[tie]] * similarity[tie] * square

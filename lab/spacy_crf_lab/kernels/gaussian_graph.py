@@ -27,6 +27,7 @@ def _lasso(w, covariance, j, l1, tolerance, beta, fitted):
         largest = 0.0
         for k in range(len(w)):
             if k != j and (all_of_them or beta[k] != 0.0):
+                # beta[k] = S(aim, l1) / w[k, k], where S(x, l1) = sign(x) max(|x| - l1, 0)
                 aim = covariance[j, k] - fitted[k] + w[k, k] * beta[k]
                 new = math.copysign(max(abs(aim) - l1, 0.0), aim) / w[k, k]
                 if new != beta[k]:
@@ -74,6 +75,7 @@ def graphical_lasso(covariance, l1, tolerance, most, w, precision):
     for _ in range(most):
         change = 0.0
         for j in range(n):
+            # Row j of w becomes w · beta, as that of a matrix with the precision below
             _lasso(w, covariance, j, l1, 0.1 * tolerance, betas[j], fitted)
             for k in range(n):
                 if k != j:
@@ -86,6 +88,7 @@ def graphical_lasso(covariance, l1, tolerance, most, w, precision):
         for k in range(n):
             if k != j:
                 dot += w[k, j] * betas[j, k]
+        # 1 / precision[j, j] = w[j, j] - w[j, ·] · beta, and precision[k, j] = -beta[k] precision[j, j]
         precision[j, j] = 1.0 / (w[j, j] - dot)
         for k in range(n):
             if k != j:

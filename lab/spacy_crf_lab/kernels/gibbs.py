@@ -96,6 +96,7 @@ def _follow(chains, neighbours, rows, b, uniforms, terms, states):
                 if t < end - 1:
                     terms[i] += transitions[(t + 1) * step, i, states[t + 1]]
         if is_joined:
+            # Without the ties inside, then with them
             shift -= log_sum(terms)
             _tell(neighbours, states, t, t + 1, end, True, terms)
             shift += log_sum(terms)
@@ -158,6 +159,7 @@ def walk(chains, neighbours, powers, is_told, uniforms, states, drawn):
         for b in range(len(starts) - 1):
             begin = starts[b]
             end = starts[b + 1]
+            # The filter of a sequence stays the same where it does not depend on the other labels
             for t in range(begin, end if is_told or is_new else begin):
                 own_scores(here, t, begin, end, rows[t])
                 if is_told:
@@ -165,6 +167,7 @@ def walk(chains, neighbours, powers, is_told, uniforms, states, drawn):
                 if t > begin:
                     sum_steps(rows, t - 1, here.transitions, t * step, known, room[:1], room, 1)
                     rows[t] += room[1]
+            # log of the ratio of the draw's true probability to that of the present labelling, each by the filter's
             more = _follow(here, ties, rows, b, uniforms[n], room[0], proposed)
             more -= _follow(here, ties, rows, b, uniforms[n, :0], room[0], states)
             if not is_told:
@@ -184,6 +187,7 @@ def best_path(chains, rows, begin, end, states):
     transitions = chains.transitions
     free = np.zeros(rows.shape[1])
     step = 1 if transitions.shape[0] > 1 else 0
+    # rows[t, j] += max_i(rows[t-1, i] + transitions[i, j])
     for t in range(begin + 1, end):
         for j in range(rows.shape[1]):
             i = best_before(rows, t - 1, transitions, t * step, j)
@@ -233,6 +237,7 @@ def ascend(chains, neighbours, some, sweeps, states):
                     own_scores(chains, t, begin, end, own[t])
                     rows[t] = own[t]
                     has_inside |= _tell(neighbours, states, t, begin, end, False, own[t])
+                    # First without the ties inside, then with them, given the present labels
                     if turn == 0:
                         rows[t] = own[t]
                     else:  # none is inside of nothing

@@ -86,6 +86,7 @@ def _count(pool, left, v, logs, marks, stamp):
     for k in range(begin[v], end):
         other = pool[k]
         total += logs[other]
+        # Edges among the neighbours are found from both of their ends
         for m in range(begin[other], begin[other] + count[other]):
             found += marks[pool[m]] == stamp
     left.lacking[v] = (count[v] * (count[v] - 1) - found) // 2
@@ -106,6 +107,7 @@ def _read(source, target, n):
         if count[u] > count[v]:
             u, v = v, u
         is_new = True
+        # The shorter list of the two says whether the edge is known
         for k in range(begin[u], begin[u] + count[u]):
             is_new = is_new and pool[k] != v
         if is_new:
@@ -163,6 +165,7 @@ def _latest_first(place, some):
 
 @helper
 def _remove(pool, left, v, other):
+    """Remove a variable from the neighbours of v."""
     k = left.begin[v]
     while pool[k] != other:
         k += 1
@@ -199,6 +202,7 @@ def order(source, target, sizes, most):
     largest = 0.0
     for done in range(n):
         lacking, others, v = heappop(queue)
+        # Costs change while a variable waits: an entry is valid if its costs are the present ones
         while place[v] < n or lacking != left.lacking[v] or others != left.others[v]:
             lacking, others, v = heappop(queue)
         table = float(sizes[v])
@@ -212,6 +216,7 @@ def order(source, target, sizes, most):
             larger = np.empty(2 * behind, dtype=np.int64)
             larger[: starts[done]] = rest[: starts[done]]
             rest = larger
+        # The neighbours are the axes of the variable's table, and a clique from now on
         beside = rest[starts[done] : behind]
         beside[:] = pool[begin[v] : begin[v] + count[v]]
         variables[done] = v
@@ -224,6 +229,7 @@ def order(source, target, sizes, most):
             pool, end = _join(pool, end, left, beside, marks, stamp)
             stamp += len(beside)
             changed = found[: _around(pool, left, beside, marks, stamp, found)]
+        # Costs change for the neighbours, and if edges were added, for their neighbours too
         for u in changed:
             stamp += 1
             _count(pool, left, u, logs, marks, stamp)
@@ -305,6 +311,7 @@ def _place(tree, bounds, n, others, strides):
     order = tree.order
     begin = order.starts[n]
     a = order.starts[n + 1] - order.starts[n] - 1
+    # The last axis is the token itself; axes that the factor does not have get the step 0
     stride = bounds[order.variables[n] + 1] - bounds[order.variables[n]]
     for m in range(len(others) - 1, -1, -1):
         while order.rest[begin + a] != others[m]:
@@ -391,6 +398,7 @@ def _sum_up(table, size, message):
         largest = -np.inf
         for x in range(at, at + size):
             largest = max(largest, table[x])
+        # message = largest + log sum_x exp(table - largest); the row becomes exp(table - message)
         message[row] = largest
         if largest > -np.inf:
             for x in range(at, at + size):
@@ -411,6 +419,7 @@ def _sum_up(table, size, message):
 
 @helper
 def _largest(table, size, message):
+    """Set a message to the maxima of the rows of a table."""
     for row in range(len(message)):
         message[row] = -np.inf
         for x in range(row * size, (row + 1) * size):
@@ -446,6 +455,7 @@ def eliminate(graph, tree, maximum):
             for x in range(size):
                 table[row + x] = graph.own[v, graph.states[bounds[v] + x]]
         n_axes = _axes(tree, bounds, k, axes[1], axes[2])
+        # table = own + edges to tokens that are eliminated later + messages of children
         for e in tree.edges[tree.edge_starts[k] : tree.edge_starts[k + 1]]:
             other[0] = _edge(graph, e, v, graph.transitions, graph.tables, of_edge, False)
             _place(tree, bounds, k, other, axes[2])
@@ -460,6 +470,7 @@ def eliminate(graph, tree, maximum):
         else:
             _sum_up(table, size, message)
         if starts[k] < starts[k + 1]:
+            # The message goes to the neighbour that is eliminated next
             parent = place[rest[starts[k + 1] - 1]]
             next_child[k] = last_child[parent]
             last_child[parent] = k
@@ -491,12 +502,14 @@ def derive(graph, tree, tables, weight, d_own, d_transitions, d_tables):
             size_there = bounds[parent + 1] - bounds[parent]
             n_axes = _axes(tree, bounds, p, axes[1], axes[2])
             _place(tree, bounds, p, _of_message(tree, k), axes[2])
+            # P(neighbours) = sum of the parent's table over the axes that this table does not have
             rows[:] = 0.0
             _add(tables[tree.tables[p] : tree.tables[p + 1]], size_there, rows, axes, n_axes, True)
         else:
             rows[:] = weight
         for row in range(len(rows)):
             for x in range(size):
+                # P(x, neighbours) = P(x | neighbours) · P(neighbours)
                 table[row * size + x] *= rows[row]
                 d_own[v, graph.states[bounds[v] + x]] += table[row * size + x]
         n_axes = _axes(tree, bounds, k, axes[1], axes[2])

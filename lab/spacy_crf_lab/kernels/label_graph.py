@@ -47,6 +47,7 @@ def _fill(own, pairs, plan, b, table, message, maximum):
             low = min(table[x], table[x + 1])
             high = max(table[x], table[x + 1])
             if low > -np.inf and not maximum:
+                # log(e^a + e^b) = max + log(1 + e^(min - max)); for maxima the larger one
                 high += math.log1p(math.exp(low - high))
             message[x // 2] = high
         if parent < 0:
@@ -94,6 +95,7 @@ def expectations(own, pairs, plan, weights, log_z, d_own, d_pairs):
                 at = plan.starts[parent]
                 first = plan.into_starts[k]
                 for x in range(plan.starts[parent + 1] - at):
+                    # The parent's entries that continue a row of this table have its probability together
                     share[begin // 2 + plan.into[first + x]] += table[at + x]
             present = absent = 0.0
             for x in range(begin, end, 2):  # the table becomes the weighted probabilities of its entries
@@ -173,6 +175,7 @@ def nodewise(starts, rows, counts, target, penalties, tolerance, most, weights):
     value = _objective(starts, rows, counts, target, penalties, weights, fitted)
     for _ in range(most):
         for i in range(len(counts)):
+            # Quadratic approximation at the present weights: second derivative p (1 - p), and residual target - p
             p = 1.0 / (1.0 + math.exp(-fitted[i]))
             curve[i] = counts[i] / n * max(p * (1.0 - p), 1e-5)
             residual[i] = counts[i] / n * (target[i] - p)  # of the approximation: curve · (working response - fitted)
@@ -198,6 +201,7 @@ def nodewise(starts, rows, counts, target, penalties, tolerance, most, weights):
                     bend += curve[rows[m]]
                 if bend <= 0.0:
                     continue
+                # w_j = S(aim, penalty) / bend, where S is soft thresholding
                 aim = slope + bend * weights[j]
                 new = math.copysign(max(abs(aim) - penalties[j], 0.0), aim) / bend
                 step = new - weights[j]

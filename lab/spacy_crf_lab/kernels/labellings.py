@@ -37,6 +37,7 @@ def _bounds(scores, arcs, tag_of, begin, rest):
             tag = -1
             for a in range(source_starts[i], source_starts[i + 1]):
                 j = target[a]
+                # A running log-sum over the states of one tag; at the next tag, it competes for the maximum
                 if tag_of[j] != tag:
                     if total > 0.0:
                         best = max(best, largest + np.log(total))
@@ -45,6 +46,7 @@ def _bounds(scores, arcs, tag_of, begin, rest):
                     tag = tag_of[j]
                 value = transitions[k, i, j] + emissions[begin + t + 1, j] + rest[t + 1, j]
                 if value > largest:
+                    # The new maximum rescales the sum so far
                     total = total * np.exp(largest - value) + 1.0
                     largest = value
                 elif value > -np.inf:
@@ -56,6 +58,7 @@ def _bounds(scores, arcs, tag_of, begin, rest):
 
 @helper
 def _larger(array, size):
+    """A copy of an array with more room."""
     larger = np.empty(size, dtype=array.dtype)
     larger[: len(array)] = array
     return larger
@@ -91,6 +94,7 @@ def _search(scores, arcs, tag_of, begin, end, most, labellings, totals):
                 alpha[j] = 1.0
         else:
             k = begin + t + 1 if transitions.shape[0] > 1 else 0
+            # Two rounds over the arcs: the maxima, then the sums of exp(value - maximum)
             i0 = state[current]
             tag = tag_of[state[current]]
             for done in range(2):
@@ -114,6 +118,7 @@ def _search(scores, arcs, tag_of, begin, end, most, labellings, totals):
         while j < states:
             j0 = j
             tag = tag_of[j]
+            # bound = logsum_j(alpha[j] + rest[t+1, j]) over the states of the tag
             top = -np.inf
             total = 0.0
             while j < states and tag_of[j] == tag:

@@ -86,6 +86,7 @@ def propagate(
         slope = curvature = 0.0
         for n in range(sites.starts[b], sites.starts[b + 1]):
             slot = sites.slots[n]
+            # Per weight: the new precision of the site, and the Newton direction against the cavity
             tau = damping * sites.precision[n] + (1.0 - damping) * second[slot]
             residual = first[slot] - (sites.precision[n] * mean[slot] - sites.shift[n])
             cavity = precision[slot] - sites.precision[n]
@@ -93,6 +94,7 @@ def propagate(
             slope += residual * along[slot]
             curvature += cavity * along[slot] ** 2
             second[slot] = tau
+        # The curvature along the direction needs the change of each token's scores
         add_scores(corpus.states, begin, end, size, along, 1.0, np.bool_(False), changed)
         farthest = 0.0
         for t in range(end - begin):
@@ -105,12 +107,14 @@ def propagate(
                 change = along[corpus.chain_start + i * size + j]
                 curvature += 2.0 * of_chain[i, j] * change**2
                 farthest = max(farthest, abs(change))
+        # The minimum along the direction, no farther than the Newton step
         step = -slope / curvature if curvature > 0.0 else 0.0
         step = (1.0 - damping) * min(1.0, step)
         if step * farthest > LONGEST:
             step = LONGEST / farthest
         for n in range(sites.starts[b], sites.starts[b + 1]):
             slot = sites.slots[n]
+            # nu changes by as much as p · m does, so that p · m is the sum of all nu
             before = precision[slot] * mean[slot]
             precision[slot] += second[slot] - sites.precision[n]
             mean[slot] += step * along[slot]

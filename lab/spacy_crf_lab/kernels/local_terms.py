@@ -16,6 +16,7 @@ def cover_probability(segments, allowed, span_starts, probability):
     """
     for b in range(len(span_starts) - 1):
         longer = 0.0  # the marginals of those from b that are at least so long
+        # A token at distance k from b is covered by the segments from b with more than k tokens
         for n in range(span_starts[b + 1] - 1, span_starts[b] - 1, -1):
             for j in range(segments.shape[1]):
                 if allowed[n, j]:
@@ -82,6 +83,7 @@ def marginal_gradient(segments, steps, allowed, rewards, span_starts, starts, d_
                 for j in range(size):
                     own = reward if allowed[n, j] else 0.0
                     future[t - begin, j] += segments[n, j] * (own + behind[last, j])
+                    # E[total reward | this segment] - E[total reward], times its probability, is the covariance
                     total = before[t - begin, j] + own + behind[last, j]
                     d_segments[n, j] = -segments[n, j] * (total - expected)
             for j in range(size):

@@ -47,6 +47,7 @@ def lay_out(tails, heads, n_nodes):
     """The arcs of edges (int64[E] twice). RETURNS (Arcs, int64[E]): The arcs, and the place of the arc from tail to head."""
     n = len(tails)
     first = np.zeros(n_nodes + 1, dtype=np.int64)
+    # Counting sort of both arcs of each edge by their tails
     for e in range(n):
         first[tails[e] + 1] += 1
         first[heads[e] + 1] += 1
@@ -125,6 +126,7 @@ def minimal_cut(arcs, rest, ends, is_cut):
         for a in range(first[i], first[i + 1]):
             if (rest[sister[a]] if sinks else rest[a]) > 0.0:
                 j = head[a]
+                # A free node joins the tree; one of the other tree closes a path; a node of this tree may get nearer to its root
                 if parent[j] == _NONE:
                     of_sink[j] = sinks
                     parent[j] = sister[a]
@@ -162,6 +164,7 @@ def minimal_cut(arcs, rest, ends, is_cut):
         flow += least
         rest[sister[middle]] += least
         rest[middle] -= least
+        # From the arc in the middle back to the source, then on to the sink
         for sinks in (False, True):
             i = head[middle] if sinks else head[sister[middle]]
             while True:
@@ -183,6 +186,7 @@ def minimal_cut(arcs, rest, ends, is_cut):
                     break
                 i = head[a]
         # Adoption
+        # A parent must have a rest towards the node and a way to a root; the nearest root wins
         while left:
             i = orphans[front]
             front = front + 1 if front + 1 < n_nodes else 0
@@ -222,6 +226,7 @@ def minimal_cut(arcs, rest, ends, is_cut):
                 time_of[i] = time
                 distance[i] = nearest + 1
                 continue
+            # No parent: the node becomes free, its children are orphans, its neighbours may reach it again
             for a in range(first[i], first[i + 1]):
                 j = head[a]
                 if of_sink[j] == sinks and parent[j] != _NONE:
@@ -263,6 +268,7 @@ def begin(graph, component, n_components):
     totals = np.zeros((n_components, n_labels + 1))
     for v in range(n_tokens):
         for k in range(n_labels):
+            # Scores of each label for a whole component, and in the last column of the best single labels
             totals[component[v], k] += own[v, k]
             if own[v, k] > own[v, labels[v]]:
                 labels[v] = k
@@ -302,7 +308,9 @@ def expand(graph, labels, most_rounds, exact):
     RETURNS (int, bool): Number of rounds, and whether the last expansion of each label found nothing better.
     """
     own, source, target, kind, tables, members, group_starts, rewards = graph
-    (n_tokens, n_labels), n_ties, n_groups = own.shape, len(source), len(group_starts) - 1
+    n_tokens, n_labels = own.shape
+    n_ties = len(source)
+    n_groups = len(group_starts) - 1
     n_nodes = n_tokens + 2 * n_groups
     tails = np.concatenate((source, np.empty(2 * len(members), dtype=np.int64)))
     heads = np.concatenate((target, np.empty(2 * len(members), dtype=np.int64)))
@@ -333,6 +341,7 @@ def expand(graph, labels, most_rounds, exact):
             ends[n_tokens:] = 0.0
             asked = 0
             for v in range(n_tokens):
+                # The costs of the cut, see above: own scores, ties with one or two asked ends, groups
                 is_asked[v] = labels[v] != label and own[v, label] > -np.inf
                 ends[v] = own[v, label] - own[v, labels[v]] if is_asked[v] else 0.0
                 asked += is_asked[v]
@@ -381,6 +390,7 @@ def expand(graph, labels, most_rounds, exact):
                         labels[v] = label
                 helped += 1
             else:
+                # Labels that did not help go to the end of the order
                 size -= 1
                 order[helped] = order[size]
                 order[size] = label

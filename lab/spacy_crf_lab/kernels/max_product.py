@@ -57,9 +57,14 @@ def max_marginals(chains, label_of, rows, out):
 
 @helper
 def _send(beliefs, table, turned, u, v, back, forth, damping, message):
-    """As `ties._send`."""
+    """Send the message of place u to place v, and add it to the beliefs of v.
+
+    back, forth (float64[L]): The message from v to u, and this one, which is replaced. turned (bool): Whether u is the target.
+    RETURNS (float): The largest change of a number of the message.
+    """
     message[:] = -np.inf
     for i in range(len(message)):
+        # m[u>v](j) = max_i(b[u](i) - m[v>u](i) + table[i, j]), less its maximum
         cavity = beliefs[u, i] - back[i]
         for j in range(len(message)):
             message[j] = max(message[j], cavity + (table[j, i] if turned else table[i, j]))
@@ -71,6 +76,7 @@ def _send(beliefs, table, turned, u, v, back, forth, damping, message):
         told = message[j] - largest
         told += damping * (forth[j] - told)
         moved = max(moved, abs(told - forth[j]))
+        # A belief contains each message once
         beliefs[v, j] += told - forth[j]
         forth[j] = told
     return moved
@@ -78,7 +84,7 @@ def _send(beliefs, table, turned, u, v, back, forth, damping, message):
 
 @kernel
 def sweep(ties, some, bounds, damping, sweeps, tolerance, beliefs, messages):
-    """As `ties.sweep`, with tables of scores:
+    """Send messages along some ties in both directions until they converge, as `ties.sweep` does, with tables of scores:
 
     m[u>v](j) = max_i(b[u](i) - m[v>u](i) + table[i, j])
     """

@@ -89,6 +89,7 @@ def _exactly(choices, t, is_last, r, u, context, rows):
     """As `_choose`, by logarithms, for any scores. RETURNS (float, float): The same, or 1 and -inf if no tag is possible."""
     size = choices.emissions.shape[1]
     for v in range(size):
+        # logsum_v(emissions + steps + last + grams)
         rows[1, v] = choices.emissions[t, v] + choices.steps[r, u, v] + (choices.last[v] if is_last else 0.0)
     for n in range(choices.gram_starts[context], choices.gram_starts[context + 1]):
         rows[1, choices.gram_tags[n]] += choices.grams[n]
@@ -137,6 +138,7 @@ def follow(choices, states, weights, totals, out):
         score = 0.0
         for t in range(begin, end):
             u = states[t - 1] if t > begin else size
+            # log P = sum of scores - sum of normalizers
             score += emissions[t, states[t]] + steps[t if by_token else 0, u, states[t]]
         if begin < end:
             score += last[states[end - 1]]
@@ -165,6 +167,7 @@ def follow(choices, states, weights, totals, out):
             score -= normalizer
             factor = weight / total
             for v in range(size):
+                # The derivative of -log P(y) by a score of tag v is P(v) - [v = y]
                 d_emissions[t, v] = factor * rows[1, v]
             for v in range(size):
                 d_steps[r, u, v] += factor * rows[1, v]

@@ -42,13 +42,17 @@ def agreed(clamp, codes, bits):
 # An error for a divisor of 0, which Python asks for, would keep LLVM from vectors
 @helper(error_model="numpy")
 def _extend(one, factor, shorter, longer):
+    """Extend the beginnings by a token: set `longer` to the odds of 1 at its end."""
     for c in range(len(factor)):
+        # before[t] = e^odds · (1 + e^coupling · before[t-1]) / (1 + before[t-1]), the odds of 1 among the beginnings
         longer[c] = one[c] * (1.0 + factor[c] * shorter[c]) / (1.0 + shorter[c])
 
 
 @helper(error_model="numpy")
 def _return(one, factor, beginnings, behind):
+    """Go back by a token: `one` and `beginnings` become probabilities of 1, and of 1 with 1 behind; `behind` takes it in."""
     for c in range(len(factor)):
+        # behind: the odds of 1 in what follows; with those of the beginnings they give P(1) and P(1, then 1)
         share = 1.0 / (1.0 + behind[c])
         both = factor[c] * behind[c]
         follows = (1.0 + both) * share
@@ -125,6 +129,7 @@ def expect(units, ends, coupling, starts, rows, path, weights, every, totals, d_
                 product[:] = 1.0
             shares = before[t]
             for c in range(n_bits):
+                # log Z = sum_t log(1 + before[t]); a logarithm of a product of several
                 product[c] *= 1.0 + shares[c]
             if t % every == every - 1 or t == length - 1:
                 for c in range(n_bits):
@@ -140,6 +145,7 @@ def expect(units, ends, coupling, starts, rows, path, weights, every, totals, d_
             if has_path:
                 row = rows[path[begin + t]]
                 for c in range(n_bits):
+                    # Expected uses less those of the path
                     here[c] -= row[c]
                 if t < length - 1:
                     row_behind = rows[path[begin + t + 1]]
@@ -191,6 +197,7 @@ def cascade(units, ends, coupling, weights, starts, signs):
                 before[t] = share = one[t] * (1.0 + factor * share) / (1.0 + share)
             behind = 0.0
             for t in range(end - 1, begin - 1, -1):
+                # As `_return`, for one chain
                 follows = (1.0 + factor * behind) / (1.0 + behind)
                 signs[t, c] = 2.0 * before[t] * follows / (1.0 + before[t] * follows) - 1.0
                 behind = one[t] * follows
@@ -224,6 +231,7 @@ def best(units, transitions, first, last, starts, bits):
                     come_from[t, 1] = to_one > to_zero
                     of_zero = max(from_zero, from_one)
                     of_one = max(to_zero, to_one)
+                # Best scores of the beginnings that end with 0 and with 1
                 of_zero -= SCALE * units[t, c]
                 of_one += SCALE * units[t, c]
             bit = 1 if of_one + last[c, 1] > of_zero + last[c, 0] else 0

@@ -118,6 +118,7 @@ def _find_worst(work, arcs, begin, size, lowest, before, path):
     at = 0
     least = np.inf
     for j in range(size):
+        # The last state: argmin_j(lowest[n-1, j] + last[j])
         if lowest[n - 1, j] + chain[size + 1, j] < least:
             at = j
             least = lowest[n - 1, j] + chain[size + 1, j]
@@ -142,11 +143,13 @@ def _place(arcs, t, arc):
 
 @helper
 def _arc(path, t, size):
+    """Number of the arc of a path into token t, see `Arcs`."""
     return path[t] if t == 0 else path[t - 1] * size + path[t]
 
 
 @helper
 def _have_room(arcs, begin, size, path):
+    """Whether there is room for all arcs of a path."""
     has_room = True
     for t in range(len(path)):
         has_room &= _place(arcs, begin + t, _arc(path, t, size)) < arcs.arcs.shape[1]
@@ -167,6 +170,7 @@ def _move(arcs, begin, size, path, step):
             counts[at] += 1
         masses[at, c] += step
         if masses[at, c] < NEXT_TO_NOTHING:
+            # The last arc takes the place of one without mass
             last = counts[at] - 1
             codes[at, c] = codes[at, last]
             masses[at, c] = masses[at, last]

@@ -22,6 +22,7 @@ def list_subtrees(heads, parts, relations, n_levels):
     starts = np.zeros(n_tokens + 1, dtype=np.int64)
     for t in range(n_tokens):
         child_starts[heads[t] + 1] += heads[t] != t
+        # A token is a node in the trees of all tokens above it, within so many levels
         above = t
         for _ in range(n_levels):
             starts[above + 1] += 1
@@ -52,6 +53,7 @@ def list_subtrees(heads, parts, relations, n_levels):
         n_waiting = 1
         place = starts[t]
         while n_waiting:
+            # Depth first, so each node comes before its children, and these in their order
             n_waiting -= 1
             token, level, parent = waiting[n_waiting]
             hashes[place] = productions[token]
@@ -64,6 +66,7 @@ def list_subtrees(heads, parts, relations, n_levels):
                     n_waiting += 1
             place += 1
         for node in range(place - 1, starts[t], -1):
+            # Children come behind their parents: their sizes are complete
             sizes[parents[node]] += sizes[node]
     return hashes, sizes, starts
 
@@ -78,6 +81,7 @@ def common(hashes, sizes, i, others, other_sizes, j, decay, table):
     other_size = np.int64(other_sizes[j])
     if size == 1 or other_size == 1:
         return decay
+    # Children have larger numbers than parents, so their entries are filled in first
     for a in range(size - 1, -1, -1):
         for b in range(other_size - 1, -1, -1):
             table[a, b] = 0.0
@@ -97,6 +101,7 @@ def common(hashes, sizes, i, others, other_sizes, j, decay, table):
 
 @helper
 def table_for(sizes, other_sizes):
+    """Room for `common` of any two nodes."""
     return np.empty((np.int64(max(1.0, sizes.max())), np.int64(max(1.0, other_sizes.max()))))
 
 

@@ -35,9 +35,8 @@ class Steps(NamedTuple):
 
     forth: Floats  # [1 or T, S, S] by source and target
     back: Floats  # [1 or T, S, S] by target and source
-    bounds: NDArray[
-        np.int64
-    ]  # [2, S + 1] places in `others` of the states that may stand before, and after, each state
+    # [2, S + 1] places in `others` of the states that may stand before, and after, each state
+    bounds: NDArray[np.int64]
     others: NDArray[np.int64]  # [2, A]; empty if so many steps are possible that rows of all states are faster
     scores: Floats  # [2, A] of these steps, close together for the cache; empty if they depend on the token
 
@@ -108,6 +107,7 @@ def _pass(parts, d, b, rows, near):
     begin = parts.starts[b]
     end = parts.starts[b + 1]
     t = begin if d > 0 else end - 1
+    # near[t, j] = rows[t, j] + max_i(near[t-d, i] + score of the step)
     near[t] = rows[t]
     for _ in range(end - begin - 1):
         t += d
@@ -189,6 +189,7 @@ def sweep(parts, d, asked, prices, rows, near, far, of_chains, of_ties):
                 near[t] = rows[t]
             ahead = 0
             for n in range(parts.bounds[t], parts.bounds[t + 1]):
+                # Ties to tokens that are visited later; `^ 1` is the other end of a tie
                 ahead += d * (parts.tokens[parts.ends[n] ^ 1] - t) > 0
             if ahead == 0:
                 continue
@@ -197,7 +198,8 @@ def sweep(parts, d, asked, prices, rows, near, far, of_chains, of_ties):
                 if rows[t, j] > -np.inf:
                     best[label_of[j]] = max(best[label_of[j]], near[t, j] + far[t, j] - rows[t, j])
             best -= best.max()
-            best /= ahead + 1.0  # the rest goes on along the chain
+            # Equal shares for all ties ahead and the rest of the chain, as in TRW-S
+            best /= ahead + 1.0
             for n in range(parts.bounds[t], parts.bounds[t + 1]):
                 here = parts.ends[n]
                 there = here ^ 1
@@ -206,6 +208,7 @@ def sweep(parts, d, asked, prices, rows, near, far, of_chains, of_ties):
                 if d * (u - t) < 0:
                     continue
                 for k in range(n_labels):
+                    # The chain gives, the tie takes
                     prices[here, k] -= best[k] if parts.possible[here, k] else 0.0
                 for j in range(size):
                     moved = best[label_of[j]] if parts.possible[here, label_of[j]] else 0.0
@@ -215,12 +218,14 @@ def sweep(parts, d, asked, prices, rows, near, far, of_chains, of_ties):
                 table = parts.tables[here % 2, parts.kind[e]]
                 for i in range(n_labels):
                     for k in range(n_labels if parts.possible[here, i] else 0):
+                        # What the tie has for each label of the other end
                         message[k] = max(message[k], table[i, k] - prices[here, i])
                 of_ties[e] = -np.inf
                 for k in range(n_labels):
                     of_ties[e] = max(of_ties[e], message[k] if parts.possible[there, k] else -np.inf)
                 for k in range(n_labels):
                     message[k] = message[k] - of_ties[e] - prices[there, k] if parts.possible[there, k] else 0.0
+                    # The tie keeps nothing but its maximum
                     prices[there, k] += message[k]
                 for j in range(size):
                     rows[u, j] += message[label_of[j]]
@@ -243,6 +248,7 @@ def decide(parts, d, asked, prices, rows, near, states):
         end = parts.starts[b + 1]
         if not asked[b] or begin == end:
             continue
+        # First the scores given the decided labels of other chains, then backwards with ties inside the chain
         for inside in range(2):
             if inside:
                 _pass(parts, d, b, rows, near)
@@ -364,6 +370,7 @@ def _weigh(scores, gram, rho, weights):
         gain = gains[into] - gains[out_of]
         if gain < _LITTLE:
             break
+        # The objective along the exchange is gain · step - bend · step² / 2
         bend = rho * (gram[into, into] + gram[out_of, out_of] - 2.0 * gram[into, out_of])
         step = weights[out_of] if bend <= 0.0 else min(weights[out_of], gain / bend)
         weights[into] += step
@@ -395,6 +402,7 @@ def _quadratic_chain(parts, active, b, rho, rows, room, near, means):
     gram = np.zeros((VERTICES, VERTICES))
     k = parts.steps.forth.shape[0] > 1
     for turn in range(_NEW + 1):
+        # score(y) + rho · consensus · y, and gram[m, n] = tied tokens at which two vertices agree
         for m in range(VERTICES):
             y = active.states[m]
             scores[m] = 0.0
@@ -418,6 +426,7 @@ def _quadratic_chain(parts, active, b, rho, rows, room, near, means):
                     means[t, label_of[active.states[m, t]]] += weights[m]
                 for j in range(room.shape[1]):
                     room[t, j] += rho * (active.consensus[t, label_of[j]] - means[t, label_of[j]])
+        # The linear problem at the present means: a labelling that gains more becomes a vertex
         if turn == _NEW or _pass(parts, 1, b, room, near) <= highest + _ENOUGH:
             break
         m = _enter(weights)
@@ -498,6 +507,7 @@ def negotiate(parts, active, rhos, prices, rows, room, near, changed, residuals)
             first = parts.bounds[t]
             last = parts.bounds[t + 1]
             for k in range(prices.shape[1] if first < last else 0):
+                # consensus = mean over the chain and the ends of ties at a token; prices move by rho · (share - consensus)
                 mean = at_tokens[t, k]
                 for n in range(first, last):
                     mean += at_ends[parts.ends[n], k]

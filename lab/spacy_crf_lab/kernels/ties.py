@@ -28,6 +28,7 @@ class Sent(NamedTuple):
 
 @helper
 def _root(parents, i):
+    """The root of a sequence's component (union-find with path halving)."""
     while parents[i] != i:
         parents[i] = parents[parents[i]]
         i = parents[i]
@@ -46,6 +47,7 @@ def connect(source, target, component):
     for e in range(len(source)):
         i = _root(component, source[e])
         j = _root(component, target[e])
+        # The lower root stays, so that components are numbered by their first sequences
         component[max(i, j)] = min(i, j)
     n = 0
     for b in range(len(component)):
@@ -106,7 +108,11 @@ def _send(beliefs, tables, n, ends, messages, rows, share, damping, tolerance, r
     messages (float64[2 E, P]), rows (int, int): Rows of the message back and of this message. room (float64[2, P])
     RETURNS (int): 0 if the message has not moved, 1 if little, 2 if by more than the tolerance.
     """
-    (u, v), (back, forth), size, total = ends, rows, messages.shape[1], 0.0
+    u, v = ends
+    back, forth = rows
+    size = messages.shape[1]
+    total = 0.0
+    # The cavity: what u believes without the message from v
     for i in range(size):
         room[0, i] = beliefs[u, i] / messages[back, i]
     for j in range(0, size, LANES):
@@ -126,6 +132,7 @@ def _send(beliefs, tables, n, ends, messages, rows, share, damping, tolerance, r
         return 0
     factor = 1.0 / total
     total = 0.0
+    # log m = (1 - damping) log new + damping log old
     for j in range(size if damping > 0.0 else 0):
         told = np.log(max(room[1, j] * factor, LEAST))
         room[1, j] = np.exp(told + damping * (np.log(messages[forth, j]) - told))
@@ -134,6 +141,7 @@ def _send(beliefs, tables, n, ends, messages, rows, share, damping, tolerance, r
     for j in range(size):
         message = room[1, j] * factor
         message = message if message > LEAST else LEAST
+        # b[v] <- b[v] · (new / old)^share, scaled to the sum 1
         ratio = message / messages[forth, j]
         messages[forth, j] = message
         room[0, j] = ratio
@@ -223,6 +231,7 @@ def weigh(ties, beliefs, messages, weights, log_z, d_tables):
         for side in range(2):
             largest = 0.0
             for i in range(size):
+                # Cavities of both ends, scaled to the maximum 1
                 room[side, i] = beliefs[ends[side, e], i] / messages[e, side, i]
                 largest = max(largest, room[side, i])
             for i in range(size if largest > 0.0 else 0):

@@ -82,6 +82,7 @@ def grow(source, target, component, n_components):
     for root in range(n):
         if place[root] >= 0 or not is_forest[component[root]]:
             continue
+        # Breadth first: parents before children, children of one parent side by side
         done = begin = n_met
         order[n_met] = root
         place[root] = n_met
@@ -94,6 +95,7 @@ def grow(source, target, component, n_components):
                 if e == tie[done]:
                     continue
                 v = target[e] if source[e] == u else source[e]
+                # Another way to a node that is known closes a cycle
                 if place[v] >= 0:
                     is_forest[component[u]] = False
                 else:
@@ -188,6 +190,7 @@ def _go_up(forest, begin, end, kind, tables, room):
             inside[k, i] = own[order[begin + k], i]
     for k in range(end - begin - 1, 0, -1):
         p = parent[begin + k] - begin
+        # log Z = sum of the logarithms of the messages' sums, taken for several at once
         product *= _along(tables, turned[begin + k], kind[tie[begin + k]], inside, k, messages, k)
         if not _SMALL < product < _LARGE:
             total = total + np.log(product) if product > 0.0 else np.nan
@@ -218,6 +221,7 @@ def _go_down(forest, r, kind, tables, room, weight, counts):
     for k in range(end - begin):
         first = children[begin + k, 0] - begin
         behind = children[begin + k, 1] - begin
+        # so_far = own · down · up of the children before; outside[u] = up of the children behind
         wrong += _multiply(own, order[begin + k], outside, k, so_far, 0)
         total = 0.0
         wrong += _multiply(inside, k, outside, k, inside, k)
@@ -242,6 +246,7 @@ def _go_down(forest, r, kind, tables, room, weight, counts):
             for i in range(size):
                 total += inside[u, i] * outside[u, i]
             if scale * total > 0.0:
+                # P(i, j) = inside[u](i) · table[i, j] · cavity[u](j) / z, counted without the table
                 at = waiting[n]
                 factor = weight / (scale * total)
                 of_own, of_parent = (right, left) if side == 1 else (left, right)
@@ -312,6 +317,7 @@ def best(forest, own, kind, tables, component, labels, scores):
                 b = inside[k, i + 1]
                 c = inside[k, i + 2]
                 d = inside[k, i + 3]
+                # inside[p, j] += max_i(inside[k, i] + table[i, j])
                 for j in range(size):
                     upper = max(a + tables[side, n, i, j], b + tables[side, n, i + 1, j])
                     lower = max(c + tables[side, n, i + 2, j], d + tables[side, n, i + 3, j])

@@ -1,7 +1,7 @@
 """The layer of a factor graph that says which tokens are tied: from Docs to their ties."""
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -270,9 +270,7 @@ def _(node: TiesNode, layer: Model) -> TieCorpus:
     return TieCorpus(layer)
 
 
-def check_templates(
-    owner: str, templates: Optional[dict[str, TieTemplate]], ties: str = TieTemplate.ties
-) -> dict[str, TieTemplate]:
+def check_templates(owner: str, templates: Any, ties: str = TieTemplate.ties) -> dict[str, TieTemplate]:
     """Templates by their names. ties (str): What they have to tie, "tokens" or "documents".
 
     RAISES (ValueError): CRF020 for other values.

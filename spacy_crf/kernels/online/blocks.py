@@ -86,6 +86,8 @@ def collect(corpus, work, pairs, segments, b):
 
 @helper
 def _collect(uses, begin, end, size, d_scores, sums, found):
+    """Add the gradient of one block to the sums, and list the slots that it touches from place `found` on. RETURNS (int): Their
+    number."""
     slots, columns, values, bounds = uses
     learned, gradient, touched = sums
     for t in range(begin, end):
@@ -102,6 +104,7 @@ def _collect(uses, begin, end, size, d_scores, sums, found):
                 for j in range(size if side == 2 * t else 1):
                     slot = slots[n] + j
                     if d_token[column + j] != 0.0 and learned[slot]:
+                        # A slot is listed when its sum leaves 0
                         if gradient[slot] == 0.0:
                             touched[found] = slot
                             found += 1
@@ -148,10 +151,12 @@ def descend_sequence(corpus, work, pairs, segments, b, rate, weights):
 
 @helper(fastmath=LINEAR)
 def _descend(uses, begin, end, size, d_scores, rate, learned, weights):
+    """Take a step along the gradient of one block: weights -= rate · value · d_scores, for slots that are weights."""
     slots, columns, values, bounds = uses
     for t in range(begin, end):
         d_token = d_scores[t - begin]
         for j in range(size):
+            # In place: a second block with these derivatives has the rate 1, see `descend_sequence`
             d_token[j] *= rate
         for n in range(bounds[2 * t], bounds[2 * t + 1]):
             value = np.float64(values[n]) if len(values) > 0 else 1.0
@@ -203,6 +208,7 @@ def catch_up(first, size, weights, settings, seen, regularized, squares):
     for slot in range(first, first + size):
         if squares[slot] == 0.0 or weights[slot] == 0.0:
             continue
+        # n steps: w / (1 + 2 eta l2)^n - eta l1 sum_(k = 1..n) 1 / (1 + 2 eta l2)^k
         eta = rate / (epsilon + math.sqrt(squares[slot]))
         excess = 2.0 * eta * l2
         # By repeated squaring: a general power took two thirds of a pass
@@ -225,6 +231,7 @@ def catch_up(first, size, weights, settings, seen, regularized, squares):
 
 @helper
 def _catch_up_features(uses, begin, end, size, given):
+    """Apply overdue regularization to the weights of one block; given (tuple): The further arguments of `catch_up`."""
     slots, _, _, bounds = uses
     for side in range(2 * begin, 2 * end):
         for n in range(bounds[side], bounds[side + 1]):
@@ -243,6 +250,7 @@ def rows_of_kind(listed_starts, kind, begin, end):
 
 @helper
 def clear(rows, n):
+    """Set the first n rows to 0."""
     for t in range(n):
         for j in range(rows.shape[1]):
             rows[t, j] = 0.0

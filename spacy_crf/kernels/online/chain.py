@@ -18,12 +18,14 @@ from .blocks import clear
 
 @helper(inline="always")
 def scores_of_chain(work, size):
+    """The scores of the sequence in the form of the batch kernels (ChainArrays)."""
     chain = work.chain
     return ChainArrays(work.nodes, work.steps, chain[size], chain[size + 1], work.bounds)
 
 
 @helper(inline="always")
 def derivatives_of_chain(work, size):
+    """The derivatives of the sequence in the form of the batch kernels (ChainArrays)."""
     d_chain = work.d_chain
     return ChainArrays(work.d_nodes, work.d_steps, d_chain[size], d_chain[size + 1], work.bounds)
 
@@ -36,6 +38,7 @@ def best_path(work, chains, pairs, path, n, size):
     delta = chains.forward
     transitions = chain if len(pairs.scores) == 0 else work.matrix
     width = chain.shape[1]
+    # Added states are forbidden by -inf, so they need no test
     for j in range(width):
         delta[0, j] = chain[size, j] + nodes[0, j]
     # delta[t, j] = nodes[t, j] + max_i(delta[t-1, i] + transitions[i, j])
@@ -225,6 +228,7 @@ def expect_in_logs(work, chains, n, size, amount):
     terms = np.empty(size)
     arriving = np.empty(size)
     beta = np.empty(size)
+    # The same recursions with log-sums, see `log_space`
     for t in range(n):
         for j in range(size):
             for i in range(size if t > 0 else 0):

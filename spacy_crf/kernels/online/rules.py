@@ -62,6 +62,7 @@ def walk(
         if not math.isfinite(loss):
             return loss, k
         if rule == SGD:
+            # w <- (1 - rate · decay) w - rate · gradient, where w = scaling · weights
             rate = settings[1] / (settings[2] + seen + k)
             scaling[0] *= 1.0 - rate * settings[0]
             if moves:
@@ -84,6 +85,7 @@ def walk(
                 wrong = _count_wrong(corpus, work, chains, segments, b) if maximum else 0
                 loss = _beat(lesson, slots, amounts, loss, wrong, corpus.weights[b], seen + k)
         total += loss
+        # Before the scale vanishes, multiply it into the weights
         if scaling[0] < 1e-9:
             for slot in range(len(weights)):
                 weights[slot] *= scaling[0]
@@ -159,6 +161,7 @@ def passive_aggressive(slots, amounts, loss, factor, weights, settings, seen, dr
         if kind == 1.0:
             tau = min(tau, c)
     for n in range(len(slots)):
+        # w <- w - tau · d, where d is the gradient without the sequence's factor
         update = tau / factor * amounts[n]
         weights[slots[n]] -= update
         drift[slots[n]] -= (seen + 1.0) * update
@@ -177,6 +180,7 @@ def arow(slots, amounts, loss, factor, weights, settings, variance):
     loss = max(0.0, loss)
     confidence = 0.0
     for n in range(len(slots)):
+        # v = dᵀ Sigma d, alpha = loss / (v + r), w <- w - alpha Sigma d, Sigma⁻¹ <- Sigma⁻¹ + d² / r
         confidence += variance[slots[n]] * (amounts[n] / factor) ** 2
     alpha = loss / (confidence + noise)
     for n in range(len(slots)):
@@ -206,6 +210,7 @@ def sgd_l1(slots, amounts, weights, settings, seen, scaling, paid):
 
 @helper
 def _charge(weight, due, paid, slot):
+    """A weight after the l1 penalty that is due, which stops at 0; `paid` becomes what the weight has paid in total."""
     before = weight
     if weight > 0.0:
         weight = max(0.0, weight - (due + paid[slot]))
@@ -232,6 +237,7 @@ def adagrad(slots, amounts, weights, settings, squares):
     squares (float64[M]): Sums of the squared gradients.
     """
     for n in range(len(slots)):
+        # w <- w - rate / (epsilon + sqrt(sum of squares)) · gradient
         squares[slots[n]] += amounts[n] ** 2
         weights[slots[n]] -= settings[0] / (settings[1] + math.sqrt(squares[slots[n]])) * amounts[n]
 

@@ -13,6 +13,7 @@ from .blocks import add_scores, rows_of_kind
 
 @helper(inline="always")
 def scores_of_segments(work, segments, size):
+    """The scores of the sequence in the form of the batch kernels (SegmentArrays)."""
     of_tokens = (work.nodes, segments.begins, segments.ends)
     ends = (work.chain[size], work.chain[size + 1])
     return SegmentArrays(*of_tokens, segments.lengths, segments.spans, work.steps, *ends, segments.span_of, work.bounds)
@@ -20,6 +21,7 @@ def scores_of_segments(work, segments, size):
 
 @helper(inline="always")
 def derivatives_of_segments(work, segments, size):
+    """The derivatives of the sequence in the form of the batch kernels (SegmentArrays)."""
     of_tokens = (work.d_nodes, segments.d_begins, segments.d_ends)
     ends = (work.d_chain[size], work.d_chain[size + 1])
     return SegmentArrays(
@@ -122,6 +124,7 @@ def exclude(segments, begin, end, costs, is_over):
         for j in range(excluded.shape[1]):
             if excluded[n, j]:
                 if is_over:
+                    # As `_add_costs` for the state: the smallest cost against another state
                     least = np.inf
                     for i in range(len(costs)):
                         if i != j:

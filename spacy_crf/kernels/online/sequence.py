@@ -59,8 +59,10 @@ def differentiate(corpus, work, pairs, chains, segments, maximum, turn):
                 running_sums(corpus, work, segments, b, not is_free)
                 if len(segments.uses.excluded) > 0 and not corpus.is_known[b]:
                     exclude(segments, begin, end, costs, is_free)
+            # The scores of forbidden states come back from `kept` before the second pass
             if chains is not None and not is_free:
                 _forbid(work.nodes, chains.kept, corpus.clamp[begin:end])
+            # The derivative is that of all labellings minus that of the allowed ones
             amount = factor if is_free else -factor
             if maximum:
                 value = _use_best(corpus, work, pairs, chains, segments, b, amount)
@@ -84,6 +86,7 @@ def differentiate(corpus, work, pairs, chains, segments, maximum, turn):
 
 @helper
 def _clear(corpus, work, pairs, segments, b):
+    """Set the derivatives of a sequence to 0, and its bounds."""
     begin = corpus.starts[b]
     end = corpus.starts[b + 1]
     n = end - begin
@@ -101,6 +104,7 @@ def _clear(corpus, work, pairs, segments, b):
 
 @helper(inline="always")
 def _score(corpus, work, pairs, chains, segments, turn):
+    """Write the scores of a sequence, by the weights of its features, into the work space."""
     b, _, weights, scale = turn
     begin = corpus.starts[b]
     end = corpus.starts[b + 1]
@@ -165,6 +169,7 @@ def _add_costs(nodes, gold, clamp, begin, end, costs):
 
 @helper(inline="always")
 def _score_annotation(corpus, work, chains, segments, b):
+    """The score of the annotated labelling of a sequence."""
     begin = corpus.starts[b]
     end = corpus.starts[b + 1]
     size = corpus.n_states

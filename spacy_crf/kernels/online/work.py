@@ -128,6 +128,7 @@ def make_room(corpus: ChainCorpus, *, maximum: bool) -> PassBuffers:
 
 
 def _make_segment_room(uses: SegmentUses, starts: Ints, size: int) -> SegmentBuffers:
+    """Work space for the longest sequence, with the most listed spans."""
     n = int(np.diff(starts).max(initial=1))
     longest = uses.longest
     n_spans = int(np.diff(uses.listed_starts[starts]).max(initial=1))
