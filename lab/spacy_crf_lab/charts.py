@@ -15,8 +15,7 @@ def scatter(title: str, points: Sequence[tuple[float, float]]) -> Chart:
     """Draw predicted numbers by annotated ones, both on the same scale. points (Sequence): Annotated and predicted numbers."""
     numbers = [number for pair in points for number in pair]
     least = min(numbers)
-    most = max(numbers)
-    span = most - least or 1.0
+    span = max(numbers) - least or 1.0
     marks = [f"{least + span * n / 4:.3g}" for n in range(5)]
     diagonal = f'<path class="diagonal" d="M{MARGIN} {SIZE}L{MARGIN + SIZE} 0"/>'
     places = [(MARGIN + SIZE * (x - least) / span, SIZE - SIZE * (y - least) / span, 2.0) for x, y in points]

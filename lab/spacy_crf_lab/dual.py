@@ -72,8 +72,7 @@ class DualOptimizer(OnlineOptimizer):
             reason = f"{partial} of {len(corpus.is_known)} sequences are not annotated completely"
             fitting = "LBFGS, SGD, AdaGrad or a perceptron, or leave these sequences out"
             raise cant_train(self, what, reason, fitting)
-        is_new = run.numbers.get("signature") != objective.signature
-        if is_new:
+        if run.numbers.get("signature") != objective.signature:
             # For another corpus, weights start again from their centre, and all its sequences from their annotation
             run.arrays = self._beginning(objective, pass_, run)
             run.slots[corpus.learned] = run.arrays["centre"][corpus.learned]

@@ -100,9 +100,8 @@ class Experts(NamedTuple):
     def pooled(self, shared: SharedScores, shares: Floats) -> SharedScores:
         """Weighted sums of the shared scores of the experts, for states."""
         mix = self.mix(shares)
-        steps = shared["transitions"]
         # pool(i, j) = sum_k share_k · transitions_k[column of i, column of j]
-        parts = [share * steps[np.ix_(own, own)] for share, own in zip(shares, self.columns)]
+        parts = [share * shared["transitions"][np.ix_(own, own)] for share, own in zip(shares, self.columns)]
         return {"transitions": np.sum(parts, axis=0), "first": shared["first"] @ mix, "last": shared["last"] @ mix}
 
 

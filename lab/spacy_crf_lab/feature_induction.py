@@ -282,13 +282,12 @@ class FeatureInduction(CRFOptimizer):
         waits = self.conjunctions and run.iteration == 1 and run.candidates.is_conjunction.any()  # for the pool
         run.is_grown = bool(is_full or (not waits and before - run.value < max(self.min_gain, TINY)))
         if run.is_grown:
-            templates = json.dumps(run.candidates.templates(chosen), ensure_ascii=False)
             announcements.info(
                 "%s: has grown to %d weights of features in %d rounds. Its templates are %s",
                 key,
                 int(chosen.sum()),
                 run.iteration,
-                templates,
+                json.dumps(run.candidates.templates(chosen), ensure_ascii=False),
             )
 
     def _fit(self, objective: TiedObjective, run: InductionRun, key: str) -> None:

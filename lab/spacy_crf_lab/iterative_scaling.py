@@ -71,8 +71,7 @@ class GIS(BatchOptimizer):
         pull = 2.0 * strength * before.weights - memory.observed.sum(axis=0)
         move = solve(np.maximum(expected, 0.0), memory.masses, pull, 2.0 * strength)
         after = self.evaluate(objective, before.weights + move)
-        is_lower = after.value < before.value
-        return RayPoint(1.0, after.value, math.nan, after) if is_lower else None, 1
+        return RayPoint(1.0, after.value, math.nan, after) if after.value < before.value else None, 1
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

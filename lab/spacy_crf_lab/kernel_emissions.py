@@ -331,12 +331,10 @@ def _forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Emissions, 
     if not is_train:
         weights: Any = output.get_param("W")
         bias: Any = output.get_param("b")
-        scores = kernel.scores(batch, weights) + bias
-        return Emissions(scores, None, batch.sequence_starts()), no_backprop
+        return Emissions(kernel.scores(batch, weights) + bias, None, batch.sequence_starts()), no_backprop
     # Training changes the weights that the kept scorer was made from
     kernel.forget_scores()
-    flat = kernel.known.features(kernel.read(batch))
-    found, backprop_output = output(flat, True)
+    found, backprop_output = output(kernel.known.features(kernel.read(batch)), True)
 
     def backprop(d_emissions: Emissions) -> list[Doc]:
         backprop_output(d_emissions.scores.astype(np.float32))

@@ -200,8 +200,7 @@ class LaplacePropagation(LBFGS):
             run.iteration += 1
             mean = run.mean[slots]
             value = losses + self.l2 * dot(mean, mean)
-            length = norm(mean)
-            gap = math.sqrt(moved) / max(length, TINY)
+            gap = math.sqrt(moved) / max(norm(mean), TINY)
             logger.debug("%s: sweep %d objective %.6f moves %.3g", key, run.iteration, value, gap)
             if gap <= self.delta:
                 run.stop_reason = f"a sweep moved the weights by {gap:.2g} of their length, within delta = {self.delta}"

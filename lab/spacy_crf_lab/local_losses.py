@@ -546,8 +546,7 @@ class SampledLikelihood(LabelledLoss):
             allowed = self._draw(structure, work.clamped(clamp), None, clamp)
         else:
             allowed = gold[np.newaxis]
-        lost = structure.path_score(work, allowed[0]) == -np.inf
-        impossible = impossible | lost
+        impossible = impossible | (structure.path_score(work, allowed[0]) == -np.inf)
         weights = np.where(impossible, 0.0, work.check_weights(weights))
         drawn = self._draw(structure, work, None if gold is None else allowed, clamp)
         derivative = arrays.zeros(work.given)

@@ -40,8 +40,7 @@ class MixedChain(ChainNode):
 
     def part(self, d_scores: ChainScores, outputs: tuple[Emissions, ...]) -> tuple[Emissions, ...]:
         """Derivatives by the outputs of the layers."""
-        starts = outputs[0].starts
-        return tuple(Emissions(d_scores.emissions @ mix.T, None, starts) for mix in self._mixes)
+        return tuple(Emissions(d_scores.emissions @ mix.T, None, outputs[0].starts) for mix in self._mixes)
 
     def named_states(self, model: Model, parameter: Optional[str], places: tuple[Ints, ...]) -> tuple[Ints, ...]:
         """Numbers of the names of columns, or states of shared scores."""

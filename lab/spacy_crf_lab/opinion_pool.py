@@ -220,8 +220,7 @@ class OpinionPoolNode(ChainNode):
         problem = SharesObjective(model, run_chunks(read, numbers, default_threads()))
         with quietly():
             LBFGS(l2=0.0, iterations_per_step=50).step(problem, key=name)
-        reason = optimizer.stop_reason(name)
-        if reason is None:
+        if optimizer.stop_reason(name) is None:
             return False
         announcements.info(
             "%s: the weights of the experts are %s; from here on the experts learn from the texts that were held out, too",

@@ -106,8 +106,7 @@ class CodesNode(ChainNode):
         matrix: NDArray[np.uint8] = model.attrs["matrix"]
         goes_on = model.attrs["matrix"] is not None and [*tags[: len(self._learned)]] == self._learned
         names: list[str] = model.attrs["bit_names"]
-        known = Code(matrix, names) if goes_on else None
-        self._asked = (list(tags), list(labels), known)
+        self._asked = (list(tags), list(labels), Code(matrix, names) if goes_on else None)
         self._code = None
 
     def expect(self, model: Model, n_states: int, saved: dict[str, bytes]) -> None:

@@ -101,8 +101,7 @@ class Smoothing:
 
     def __post_init__(self) -> None:
         check_settings(self)
-        inference = DualDecomposition() if self.inference is None else self.inference
-        self.structure = TiedChains(inference)
+        self.structure = TiedChains(DualDecomposition() if self.inference is None else self.inference)
 
     def labels_of(self, places: list[Place], pairs: NDArray[np.int32], likely: Optional[Probabilities]) -> list[str]:
         """The best labels of the places of a Doc.

@@ -87,8 +87,7 @@ class Postings(NamedTuple):
 
     def tokens_of(self, cut: int) -> NDArray[np.int32]:
         """The tokens whose value is above the threshold of a cut."""
-        feature = self.feature_of(cut)
-        first = self.cut_starts[feature]
+        first = self.cut_starts[self.feature_of(cut)]
         return self.tokens[self.ends[first - 1] if first else 0 : self.ends[cut]]
 
     def feature_of(self, cut: int) -> int:

@@ -97,8 +97,7 @@ class CompiledForest:
         self.forest = forest
         [nodes] = np.nonzero(forest.feature >= 0)
         self.rows, feature = np.unique(forest.feature[nodes], return_inverse=True)
-        order = np.argsort(feature, kind="stable")
-        nodes = nodes[order]
+        nodes = nodes[np.argsort(feature, kind="stable")]
         before = np.append(0, np.cumsum(forest.feature < 0))  # leaves before each node
         self._first_leaf = before[forest.roots].astype(np.int32)
         tree = np.searchsorted(forest.roots, nodes, side="right") - 1

@@ -46,8 +46,7 @@ def aggregate_cli(
     checks.expect(len(keys) > 1, OWNER, "--spans-key", spans_key, "two or more keys of doc.spans, separated by commas")
     least = checks.number(OWNER, "--min-prob", min_prob, least=0.5, most=1.0)
     iterations = checks.count(OWNER, "--iterations", iterations, least=0)
-    nlp = blank(lang)
-    docs = docs_of(data, nlp)
+    docs = docs_of(data, blank(lang))
     present = {key for doc in docs for key in doc.spans}
     for key in keys:
         checks.expect(

@@ -203,8 +203,7 @@ class TiedBatch(Batch):
             return self._of_chains.distribution()
         tokens = slice(int(self._bounds[d]), int(self._bounds[d + 1]))
         if self._rules is None or self._is_exact:
-            document = cut_document(scores, self._clamp, tokens)
-            found = self._under_rules(d, tokens, *document)
+            found = self._under_rules(d, tokens, *cut_document(scores, self._clamp, tokens))
             if found is not None:
                 return found
         return self._of_chains.distribution(d)

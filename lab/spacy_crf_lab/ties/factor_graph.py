@@ -77,8 +77,7 @@ class FactorGraphNode(ChainNode):
         """The shared scores, times `strength` for tables."""
         # table = strength · weight: l2 on the weight is l2 / strength² on the table
         found = super().potentials(model, weights)
-        tables = self.strength * found["tables"]
-        return {**found, "tables": tables, "label_of": model.attrs["label_of"]}
+        return {**found, "tables": self.strength * found["tables"], "label_of": model.attrs["label_of"]}
 
     def derivatives(self, d_scores: TiedScores) -> SharedScores:
         """Derivatives by the shared scores."""

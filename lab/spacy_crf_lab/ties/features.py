@@ -118,9 +118,8 @@ class SharedFeatures(ItemReader):
         self.ties = ties
         self._features = FeatureSet(templates)
         for template in self._features.templates:
-            possible = all(part.attribute in OF_WORDS for part in template.parts)
             checks.expect(
-                possible,
+                all(part.attribute in OF_WORDS for part in template.parts),
                 owner,
                 NAME,
                 str(template),

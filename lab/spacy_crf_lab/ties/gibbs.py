@@ -181,8 +181,7 @@ class Gibbs(Inference):
                 # Iterative proportional fitting
                 step = np.where(often > 0.0, np.log(often / of_chains), 0.0)
             emissions[tied] += np.where(np.isfinite(step), step, 0.0)[:, problem.label_of]
-            fitted = chains._replace(emissions=emissions)
-            of_chains = problem.by_label(LinearChain().marginals(fitted)[tied])
+            of_chains = problem.by_label(LinearChain().marginals(chains._replace(emissions=emissions))[tied])
             if abs(of_chains - often).max(initial=0.0) < _FITTED:
                 break
         return chains._replace(emissions=emissions)

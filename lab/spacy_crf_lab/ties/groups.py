@@ -222,8 +222,7 @@ class RepeatedPhrases(GroupTemplate):
     def _of_words(self, docs: DocBatch) -> Places:
         """Sequences of words that occur twice: the longest first, and shorter ones that occur anywhere else too."""
         [words] = self.read(docs, [self.attr.lower()])
-        usable = (words != 0) & self.usable(docs)
-        left = _runs(usable, docs.sequence_starts())
+        left = _runs((words != 0) & self.usable(docs), docs.sequence_starts())
         begins = []
         lengths = []
         keys = []

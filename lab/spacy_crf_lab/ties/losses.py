@@ -188,8 +188,7 @@ class SentenceLikelihood(LogLikelihood):
 def _summed_over(scores: TiedScores) -> NDArray[np.bool_]:
     """The ties inside sentences that are not too wide: bool[E]."""
     ties = scores.ties
-    starts = np.asarray(scores.starts)
-    sequences = sequences_of(starts, ties)
+    sequences = sequences_of(np.asarray(scores.starts), ties)
     inside = np.equal(*sequences)
     if inside.any():
         work = TiedWork(scores._replace(ties=ties.some(inside)))

@@ -79,8 +79,7 @@ def joined(scores: TiedScores, clamp: Optional[Clamp]) -> Joined:
     scores, clamp, places = arrays.join_sequences(scores, clamp)
     moved = {name: places[getattr(scores.ties, name)].astype(np.int32) for name in ("source", "target", "members")}
     ties = scores.ties._replace(**moved)
-    label_of = np.append(scores.label_of, 0)
-    return Joined(scores._replace(ties=ties, label_of=label_of), clamp, places)
+    return Joined(scores._replace(ties=ties, label_of=np.append(scores.label_of, 0)), clamp, places)
 
 
 def _reachable(scores: ChainScores, clamp: Optional[Clamp]) -> ChainScores:

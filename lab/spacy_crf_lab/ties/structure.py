@@ -245,8 +245,7 @@ class TiedChains(Structure[TiedScores]):
             exact = free + float(self.inference.log_partition(work.tied).sum())
             return exact, exact
         lower = _LOWER.log_partition(work.tied)
-        upper = _UPPER.log_partition(work.tied)
-        return free + float(lower.sum()), free + float(upper.sum())
+        return free + float(lower.sum()), free + float(_UPPER.log_partition(work.tied).sum())
 
     # ------------------------------------------------------------------------------------- approximated by chains
 

@@ -30,8 +30,7 @@ class Trees(NamedTuple):
     def of(cls, problem: Problem) -> "Optional[Trees]":
         """The forests of a problem. None if it has none, because transitions weigh neighbours together or all its ties form
         cycles."""
-        chains = problem.chains
-        if chains.transitions.any():
+        if problem.chains.transitions.any():
             return None
         component = problem.of_tokens
         forest = kernels.grow(problem.source, problem.target, component, len(problem.firsts))
