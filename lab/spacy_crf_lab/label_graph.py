@@ -86,6 +86,7 @@ class LabelGraphNode(LabelSetNode):
         super().check_fit(model, pipe, optimizer)
         loss = pipe.loss
         inference = self.structure.inference
+        # Likelihoods ask for sums, margins for maxima
         asked = LOG_PARTITION if isinstance(loss, (LogLikelihood, SoftmaxMargin)) else MAXIMUM
         if inference is not None and asked not in inference.answers:
             reason = f"{inference.name} does not answer what it asks; leave inference out"

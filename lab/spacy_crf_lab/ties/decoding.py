@@ -351,10 +351,13 @@ def check_loss(model: Model, pipe: CRFPipe) -> None:
         )
         raise ValueError(message)
     if getattr(pipe.loss, "block", 1) > 1:
+        # Blocks of tokens are summed along a chain, which ties leave
         raise no_chain(pipe.loss, f"the ties of '{pipe.name}'")
     templates = model.get_ref("cliques").attrs["templates"].values()
+    # These losses have no terms for groups
     if asked == _NOTHING and any(template.edges == "group" for template in templates):
         raise ValueError(Errors.CRF353.format(name=pipe.name, loss=type(pipe.loss).__name__))
+    # Rules in training are states of one chain; the ties connect several
     if pipe.rules_train:
         raise ValueError(Errors.CRF362.format(name=pipe.name))
 
