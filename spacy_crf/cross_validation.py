@@ -351,7 +351,7 @@ class _Race:
         objective = pipe.training.objective(LBFGS(), examples)
         begins = objective.weights()
         for candidate in candidates:
-            if not pipe.model.attrs["node"].names_states(pipe.model):  # strong regularizers make states equal for good
+            if not pipe.model.attrs["node"].traits.names_states:  # strong regularizers make states equal for good
                 objective.assign(begins)
             self._optimizer(candidate).step(objective, key=pipe.name)
             yield candidate

@@ -20,11 +20,10 @@ from .util import entities, ner_examples, plain, tag_examples
 class PairsNode(ChainNode):
     """State (b, a) is tag b behind tag a; a is the number of tags where b is the first one of its sequence."""
 
+    traits = ChainNode.traits._replace(names_states=False)  # annotation names tags
+
     def tag_of(self, model, labels):
         return np.repeat(np.arange(len(labels)), len(labels) + 1)
-
-    def names_states(self, model):
-        return False  # annotation names tags
 
     def possible(self, model):
         tag_of, size = model.attrs["tag_of"], 1 + model.attrs["tag_of"].max(initial=-1)

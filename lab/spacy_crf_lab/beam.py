@@ -13,7 +13,7 @@ from spacy_crf.inference.higher_order import HigherOrder, HigherOrderWork
 from spacy_crf.inference.linear_chain import LinearChain
 from spacy_crf.inference.scaling import ChainWork
 from spacy_crf.inference.semi_markov import SemiMarkov
-from spacy_crf.inference.structure import StateGraph, States, Structure, Work
+from spacy_crf.inference.structure import States, Structure, Work
 from spacy_crf.kernels import higher_order, log_space
 from spacy_crf.pipeline.decoding import Decoder, Decoding
 from spacy_crf.pipeline.distribution import Distribution
@@ -112,15 +112,15 @@ class BeamSearch(Structure):
     beam: Beam
 
     def __reduce__(self) -> tuple:
-        return within, (self.exhaustive, self.beam)
+        return within, (self.exhaustive, self.beam), vars(self)
 
-    def over(self, graph: StateGraph) -> Structure:
-        """The structure over a graph, for which the search is exact."""
-        return self.exhaustive.over(graph)
+    def _keeps_all(self, work: Work) -> bool:
+        """Whether the search is exact, as it is over a graph."""
+        return self.graph is not None or self.beam.keeps_all(work.n_prefixes)
 
     def best(self, work: Work) -> Path:
         """Best labelling of each sequence within the beam; of all labellings where the beam keeps them all or drops them all."""
-        if self.beam.keeps_all(work.n_prefixes):
+        if self._keeps_all(work):
             return self.exhaustive.best(work)
         path = self.beam.path(work)
         # A narrow beam may end in a dead end: then the exact search answers
@@ -133,7 +133,7 @@ class BeamSearch(Structure):
     def rank(self, work: Work, states: States, scores: Floats) -> int:
         """The n best labellings of a sequence, see `Structure.rank`; of all labellings where the beam finds none."""
         found = 0
-        if not self.beam.keeps_all(work.n_prefixes):
+        if not self._keeps_all(work):
             found = self.beam.rank(work, states, scores)
         return found or self.exhaustive.rank(work, states, scores)
 

@@ -6,6 +6,7 @@ for the bits b_t of chain c, with a sign of -1 for 0 and of 1 for 1. In a cascad
 chains add. The log partition of all chains is the sum of theirs.
 """
 
+from copy import copy
 from types import MappingProxyType
 from typing import Any, NamedTuple, Optional
 
@@ -14,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from spacy_crf import arrays
 from spacy_crf.inference.linear_chain import LinearChain
-from spacy_crf.inference.structure import ScoresOrWork, States, Structure
+from spacy_crf.inference.structure import States, Structure, Work
 from spacy_crf.types import Bools, ChainScores, Clamp, Floats, Ints
 
 from .kernels import output_codes as kernels
@@ -47,56 +48,49 @@ class BitScores(NamedTuple):
     )
 
 
-class BitWork(NamedTuple):
+class BitWork(Work[BitScores]):
     """Checked scores."""
 
-    scores: BitScores
     units: Floats  # [T, C] with what the bits of earlier chains add
-    bits: Optional[Bits]  # [T, C] of the clamp, -1 where they are not known; None without a clamp
-    possible: Optional[Bools]  # [B] whether the clamp allows a tag for each token; None without a clamp
+    bits: Optional[Bits] = None  # [T, C] of the clamp, -1 where they are not known; None without a clamp
+    possible: Optional[Bools] = None  # [B] whether the clamp allows a tag for each token; None without a clamp
     # [T, 2 * C] signs of the bits of the tokens before and behind, for a cascade; None without one
-    neighbours: Optional[Floats]
-
-    @property
-    def n_sequences(self) -> int:
-        """Number of sequences, B."""
-        return len(self.scores.starts) - 1
+    neighbours: Optional[Floats] = None
 
 
 class BitChains(Structure[BitScores]):
     """The structure of training: answers what `LogLikelihood` asks, by sums over chains of bits that do not depend on each other.
     Clamps and paths are those of tags, bool[T, S] and int32[T]. A clamp fixes the bits in which all allowed tags agree."""
 
-    answers = frozenset(["path"])
+    answers = frozenset(["exact", "path"])
 
     def prepare(self, scores: Any, clamp: Optional[Clamp] = None, *, annotated: Optional[Clamp] = None) -> BitWork:
         """Check the scores. `annotated` (bool[T, S]) gives a cascade the bits that chains read beside them."""
-        work = scores
-        if not isinstance(work, BitWork):
+        if isinstance(scores, BitWork):
+            work = copy(scores)
+        else:
             checked = {name: arrays.contiguous(array, np.float64) for name, array in arrays.named(scores).items()}
-            work = BitWork(scores._replace(**checked), checked["units"], None, None, None)
+            work = BitWork(scores._replace(**checked), given=scores)
+            work.units = work.scores.units
         if annotated is not None and len(work.scores.cascade):  # chains read the bits of the annotation
             bits = _agreed(work.scores, annotated)
-            neighbours = beside(work.scores, np.where(bits < 0, 0.0, 2.0 * bits - 1.0))
-            units = work.units + neighbours @ by_neighbour(work.scores.cascade)
-            work = work._replace(units=units, neighbours=neighbours)
-        if clamp is None:
-            return work
-        # A bit in which the allowed tags differ is free: the sum then also runs over rows of no allowed tag
-        bits = _agreed(work.scores, clamp)
-        missing = np.append(0, np.cumsum(~np.any(clamp, axis=1)))[work.scores.starts]
-        return work._replace(bits=bits, possible=np.diff(missing) == 0)
+            work.neighbours = beside(work.scores, np.where(bits < 0, 0.0, 2.0 * bits - 1.0))
+            work.units = work.units + work.neighbours @ by_neighbour(work.scores.cascade)
+        if clamp is not None:
+            # A bit in which the allowed tags differ is free: the sum then also runs over rows of no allowed tag
+            missing = np.append(0, np.cumsum(~np.any(clamp, axis=1)))[work.scores.starts]
+            work.bits = _agreed(work.scores, clamp)
+            work.possible = np.diff(missing) == 0
+        return work
 
-    def expectations(
-        self, scores: ScoresOrWork, *, clamp: Optional[Clamp] = None, weights: Optional[Floats] = None
-    ) -> tuple[Floats, BitScores]:
-        """Log partitions of all chains together (float64[B]), and the derivative of their weighted sum by each score."""
-        work = self.prepare(scores, clamp)
-        weights = np.ones(work.n_sequences) if weights is None else weights
+    def expect(self, work: BitWork, weights: Floats, out: BitScores) -> Floats:
+        """Log partitions of all chains together (float64[B]); `out` receives the derivative of their weighted sum."""
         if work.possible is not None:
             weights = np.where(work.possible, weights, 0.0)
         log_z, _, found = _sums(work, weights) or _one_by_one(work, weights)
-        return log_z if work.possible is None else np.where(work.possible, log_z, -np.inf), found
+        for name, array in arrays.named(found).items():
+            getattr(out, name)[:] = array
+        return log_z if work.possible is None else np.where(work.possible, log_z, -np.inf)
 
     def differentiate_path(self, work: BitWork, states: States, weights: Floats) -> tuple[Floats, Floats, BitScores]:
         """Log partitions and scores of a path, less those of zeros, and the derivative of their difference."""

@@ -28,7 +28,7 @@ from spacy_crf.features.token_columns import TokenColumns
 from spacy_crf.models.corpus import corpus_by
 from spacy_crf.models.emissions import CompiledFeatures, Emissions, check_counted
 from spacy_crf.models.named_weights import Block, Feature
-from spacy_crf.models.node import Batches, Node, Sizes, check_equal, no_backprop
+from spacy_crf.models.node import Batches, Node, Sizes, Traits, check_equal, no_backprop
 from spacy_crf.models.sparse import ClusteredWords, SparseFeatures
 from spacy_crf.models.structure import TokenTerms
 from spacy_crf.types import Floats, Ints, TemplateRows, TokenFeatures
@@ -101,8 +101,7 @@ class BoostedNode(Node):
     """Node of a layer whose scores are those of trees."""
 
     gives = Emissions
-    learned = ("boosted",)
-    walks = False
+    traits = Traits(learned=("boosted",), is_online=False)
 
     def check_fit(self, model: Model, pipe: Any, optimizer: Optional[Optimizer]) -> None:
         """RAISES (ValueError): CRF347 for another optimizer than TreeBoost."""

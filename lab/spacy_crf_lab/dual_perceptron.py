@@ -186,12 +186,12 @@ class DualPerceptron(CRFOptimizer):
         run.count += 1
         losses, d_scores, _ = sequences.loss(node.in_training(), found, sequences.clamp[tokens], **told)
         masks = node.weighed(sequences.model)
-        for name, derivative in node.derivatives(d_scores).items():
+        [d_output], d_shared = node.part(d_scores, (output,))
+        for name, derivative in d_shared.items():
             move = np.where(masks[name], -derivative, 0.0)
             run.values[name] += move
             # mean over time = value - drift / (count + 1)
             run.drifts[name] += run.count * move
-        [d_output] = node.part(d_scores, (output,))
         np.subtract.at(counters, number, d_output.scores)
         np.subtract.at(run.drifts["counters"], number, run.count * d_output.scores)
         # The tokens with the smallest counters change scores least

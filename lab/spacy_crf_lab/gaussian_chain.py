@@ -25,12 +25,12 @@ from spacy_crf import checks
 from spacy_crf.errors import cant_train, shown
 from spacy_crf.features.doc_batch import SENT, TEXT, TOKEN, DocBatch, UnitRows
 from spacy_crf.features.items import Functions
-from spacy_crf.inference.structure import Structure
+from spacy_crf.inference.structure import Structure, Work
 from spacy_crf.losses.clamped import LogLikelihood
 from spacy_crf.models.corpus import corpus_by
 from spacy_crf.models.emissions import Emissions
 from spacy_crf.models.named_weights import Block, Feature
-from spacy_crf.models.node import AnnotatedDocs, Batches, Node, check_equal
+from spacy_crf.models.node import AnnotatedDocs, Batches, Node, Traits, check_equal
 from spacy_crf.models.structure import SharedScores, StructureNode, build
 from spacy_crf.models.texts import OfTexts, check_text_emissions
 from spacy_crf.pipeline.annotation.entities import Annotation, GoldReport, Keys, Starts, Supervision
@@ -82,13 +82,14 @@ class Gaussians(Structure[Any]):
     """Answers the questions of losses about numbers. Clamps are numbers that are known: float64[N], NaN for others. The log
     partition is that of the integral over the others."""
 
-    answers = frozenset()
+    answers = frozenset(["exact"])
 
     def prepare(
-        self, scores: GaussianScores, clamp: Optional[Clamp] = None, *, annotated: Optional[Clamp] = None
-    ) -> GaussianScores:
-        """The scores as they are: a Gaussian needs no other form."""
-        return scores
+        self, scores: Any, clamp: Optional[Clamp] = None, *, annotated: Optional[Clamp] = None
+    ) -> Work[GaussianScores]:
+        """The scores as they are, with the known numbers: a Gaussian needs no other form."""
+        given = scores.scores if isinstance(scores, Work) else scores
+        return Work(given, clamp, given)
 
     def moments(
         self, scores: GaussianScores, clamp: Optional[Floats] = None, weights: Optional[Floats] = None
@@ -134,16 +135,12 @@ class Gaussians(Structure[Any]):
         log_z[heads[:-1]] = of_block
         return Moments(log_z, mean, variance, scores._replace(sums=d_sums[:, np.newaxis], logs=d_logs))
 
-    def log_partition(self, scores: GaussianScores, *, clamp: Optional[Floats] = None) -> Floats:
-        """Log of the integral over the numbers that are not known: float64[B]."""
-        return self.moments(scores, clamp).log_z
-
-    def expectations(
-        self, scores: GaussianScores, *, clamp: Optional[Floats] = None, weights: Optional[Floats] = None
-    ) -> tuple[Floats, GaussianScores]:
-        """Log partitions, and the derivative of their weighted sum by each score."""
-        found = self.moments(scores, clamp, weights)
-        return found.log_z, found.derivative
+    def expect(self, work: Work[GaussianScores], weights: Floats, out: GaussianScores) -> Floats:
+        """Log partitions (float64[B]); `out` receives the derivative of their weighted sum."""
+        found = self.moments(work.scores, work.clamp, weights)
+        out.sums[:] = found.derivative.sums
+        out.logs[:] = found.derivative.logs
+        return found.log_z
 
 
 class Similarities(TieCorpus):
@@ -158,7 +155,7 @@ class SimilarNode(Node):
     """Node of a layer that finds similar numbers. It has no weights."""
 
     gives = Similar
-    meaning = ("similar",)
+    traits = Traits(meaning=("similar",))
 
     def __init__(self, functions: Functions):
         # the component sets the unit
@@ -250,15 +247,16 @@ class GaussianNode(OfTexts, StructureNode):
     """Node of a model of numbers. "center" and "scale" are the mean and the standard deviation of the training data."""
 
     gives = GaussianScores
-    labelled = None  # numbers are no labels
     decoding = NumberDecoding
-    params = ("first", "logs")
-    of_sequences = ()
-    learned = ("observed", "met", "center", "scale")
+    traits = Traits(
+        labelled=None,  # numbers are no labels
+        learned=("observed", "met", "center", "scale"),
+        params=("first", "logs"),
+        of_sequences=(),
+        is_online=False,
+        no_shares_of_texts="numbers have no labels that speak for them",
+    )
     structure = Gaussians()
-    walks = False
-    no_shares_of_texts = "numbers have no labels that speak for them"
-    unit = TEXT
     group_of: Optional[Callable[[Doc], object]] = None  # of Docs with links, see `use`
 
     def use(self, model: Model, unit: str, owner: str) -> None:
@@ -289,13 +287,10 @@ class GaussianNode(OfTexts, StructureNode):
         (sums, _, starts), similar = outputs
         return GaussianScores(sums + shared["first"], _begin(shared["logs"]), similar, starts)
 
-    def part(self, d_scores: GaussianScores, outputs: tuple) -> tuple:
-        """Derivatives by the regression; those of similar numbers are empty."""
-        return Emissions(d_scores.sums, None, d_scores.starts), d_scores.similar
-
-    def derivatives(self, d_scores: GaussianScores) -> SharedScores:
-        """Derivatives by the bias and by the logarithms of precision and strengths."""
-        return {"first": d_scores.sums.sum(axis=0), "logs": d_scores.logs}
+    def part(self, d_scores: GaussianScores, outputs: tuple) -> tuple[tuple, SharedScores]:
+        """Derivatives by the regression and by the shared scores; those of similar numbers are empty."""
+        d_outputs = Emissions(d_scores.sums, None, d_scores.starts), d_scores.similar
+        return d_outputs, {"first": d_scores.sums.sum(axis=0), "logs": d_scores.logs}
 
     def shapes(self, model: Model, n_states: int) -> dict[str, tuple[int, ...]]:
         """Shapes of the parameters: a bias, and 1 + M logarithms."""
@@ -303,14 +298,11 @@ class GaussianNode(OfTexts, StructureNode):
 
     def weighed(self, model: Model) -> SharedScores:
         """Every parameter is a weight."""
-        return {name: np.ones(model.get_param(name).shape, dtype=bool) for name in self.params}
+        return {name: np.ones(model.get_param(name).shape, dtype=bool) for name in self.traits.params}
 
-    def observe(self, model: Model, corpus: Batches, n_states: int) -> None:
-        """Do nothing: numbers have no transitions."""
-        model.attrs["observed"] = np.zeros((n_states + 2, n_states), dtype=np.uint8)
-
-    def start(self, model: Model, corpus: Batches, is_new: bool) -> None:
+    def init_weights(self, model: Model, corpus: Batches, n_states: int, is_new: bool) -> None:
         """Measure the numbers. RAISES (ValueError): CRF652 for a corpus whose numbers are all equal."""
+        model.attrs["observed"] = np.zeros((n_states + 2, n_states), dtype=np.uint8)
         if not is_new:
             return
         values = np.concatenate([np.zeros(0), *(batch.allowed for batch in corpus())])

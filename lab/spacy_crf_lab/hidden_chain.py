@@ -9,7 +9,6 @@ improbable under it. This file has the scores, the structure that sums over them
 """
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple, Optional
 
@@ -20,13 +19,13 @@ from thinc.api import Model
 
 from spacy_crf import arrays, checks
 from spacy_crf.features.doc_batch import SENT, TOKEN, DocBatch
-from spacy_crf.inference.linear_chain import LinearChain
+from spacy_crf.inference.linear_chain import LinearChain, backward_pass, forward_pass
 from spacy_crf.inference.scaling import ChainWork
-from spacy_crf.inference.structure import ScoresOrWork, Structure
+from spacy_crf.inference.structure import ScoresOrWork, Structure, Work
 from spacy_crf.models.emissions import Emissions
-from spacy_crf.models.node import Batches
+from spacy_crf.models.node import AnnotatedDocs, Batches, Traits
 from spacy_crf.models.structure import SharedScores, StructureNode, build
-from spacy_crf.models.texts import OfTexts, Reasons, check_text_emissions
+from spacy_crf.models.texts import OfTexts, Reasons, at_tokens, check_text_emissions
 from spacy_crf.pipeline.annotation.entities import Annotation
 from spacy_crf.types import ChainScores, Clamp, Floats, Ints, Path
 
@@ -71,16 +70,8 @@ class _OfLabel(NamedTuple):
     work: ChainWork
 
 
-class HiddenWork(NamedTuple):
-    """Checked scores, with a clamp."""
-
-    scores: HiddenScores
-    clamp: Optional[Clamp]  # bool[B, Y]
-
-    @property
-    def n_sequences(self) -> int:
-        """Number of texts, B."""
-        return len(self.scores.labels)
+class HiddenWork(Work[HiddenScores]):
+    """Checked scores, with a clamp: bool[B, Y]."""
 
     def of_label(self, label: int, texts: NDArray[np.bool_]) -> _OfLabel:
         """The chains of some texts (bool[B]) below a label."""
@@ -110,24 +101,21 @@ class HiddenChains(Structure[HiddenScores]):
     """Implements the methods of `Structure` for labels of texts. Clamps are bool[B, Y], and paths are labels: int32[B]. Sums run
     over hidden states too; maxima are those of a label together with its states."""
 
-    answers = frozenset()
+    answers = frozenset(["exact"])
+    work = HiddenWork
+    prepare: Callable[..., HiddenWork]
 
-    def prepare(self, scores: Any, clamp: Optional[Clamp] = None, *, annotated: Optional[Clamp] = None) -> HiddenWork:
-        """Check the scores and the clamp. RAISES (ValueError): As `Structure.prepare`."""
-        if isinstance(scores, HiddenWork):
-            return scores if clamp is None else scores._replace(clamp=clamp)
-        checked = {name: arrays.contiguous(array, np.float64) for name, array in arrays.named(scores).items()}
-        scores = scores._replace(**checked)
+    def conform(self, scores: HiddenScores) -> HiddenScores:
+        """The scores in the form that the kernels take. RAISES (ValueError): CRF010 to CRF012 for scores that are not usable."""
+        conforming = arrays.conform(scores)
         # The scores of units are checked as those of chains
-        if not np.isfinite(scores.labels).all():
-            arrays.refuse(scores)
-        if clamp is not None:
-            arrays.check_shape("clamp", clamp, scores.labels.shape, "one bool per text and label")
-        return HiddenWork(scores, clamp)
+        if not np.isfinite(conforming.labels).all():
+            arrays.refuse(conforming)
+        return conforming
 
     def label_scores(self, scores: ScoresOrWork, *, clamp: Optional[Clamp] = None) -> Floats:
         """Log-sum over the hidden states below each label: float64[B, Y], -inf for labels that are not allowed."""
-        return self._by_label(self.prepare(scores, clamp), lambda chains: _CHAIN.forward(chains)[0])
+        return self._by_label(self.prepare(scores, clamp), _CHAIN.forward)
 
     def _by_label(self, work: HiddenWork, score: Callable[[ChainWork], Floats]) -> Floats:
         """Score of each label plus the score of its chain: float64[B, Y], -inf for labels that are not allowed."""
@@ -136,62 +124,49 @@ class HiddenChains(Structure[HiddenScores]):
             found[part.texts, part.label] = work.scores.labels[part.texts, part.label] + score(part.work)
         return found
 
-    def log_partition(self, scores: ScoresOrWork, *, clamp: Optional[Clamp] = None) -> Floats:
+    def forward(self, work: HiddenWork) -> Floats:
         """Log-sum over labels and hidden states: float64[B]."""
-        return log_sum(self.label_scores(scores, clamp=clamp))
+        return log_sum(self.label_scores(work))
 
     def marginals(self, scores: ScoresOrWork, *, clamp: Optional[Clamp] = None) -> Floats:
         """Probability of each label: float64[B, Y], rows with sum 1."""
         found = self.label_scores(scores, clamp=clamp)
         return _shares(found, log_sum(found))
 
-    def expectations(
-        self, scores: ScoresOrWork, *, clamp: Optional[Clamp] = None, weights: Optional[Floats] = None
-    ) -> tuple[Floats, HiddenScores]:
-        """Log partitions, and the derivative of their weighted sum: p(label) times the derivative of the label's chain."""
-        work = self.prepare(scores, clamp)
-        found = np.full(work.scores.labels.shape, -np.inf)
+    def expect(self, work: HiddenWork, weights: Floats, out: HiddenScores) -> Floats:
+        """Log partitions; `out` receives p(label) times the derivative of the chain of each label."""
+        found = np.full(work.scores.labels.shape, -np.inf)  # [B, Y] log-sum over the states below each label
         passes = []
         for part in work.parts():
-            log_z, kept = _CHAIN.forward(part.work)
+            log_z, kept = forward_pass(part.work)
             found[part.texts, part.label] = work.scores.labels[part.texts, part.label] + log_z
             passes.append((part, kept))
         # log Z = log sum_y exp(labels[y] + log Z(chain below y))
         log_z = log_sum(found)
-        total = arrays.zeros(work.scores)
         # The derivative by a label's score is its probability, which weighs its chain
-        total.labels[:] = _shares(found, log_z)
-        if weights is not None:
-            total.labels[:] *= weights[:, np.newaxis]
+        out.labels[:] = _shares(found, log_z) * weights[:, np.newaxis]
         for part, kept in passes:
             d_chain = arrays.zeros(part.work.scores)
-            _CHAIN.backward(part.work, kept, np.ascontiguousarray(total.labels[part.texts, part.label]), d_chain)
-            _add(total, part, d_chain)
-        return log_z, total
+            of_label = np.ascontiguousarray(out.labels[part.texts, part.label])
+            backward_pass(part.work, kept, of_label, d_chain)
+            _add(out, part, d_chain)
+        return log_z
 
-    def viterbi(self, scores: ScoresOrWork, *, clamp: Optional[Clamp] = None) -> Path:
+    def best(self, work: HiddenWork) -> Path:
         """For each text, the label with the best-scoring states below it, and the score of both together."""
-        work = self.prepare(scores, clamp)
         best = self._by_label(work, lambda chains: _CHAIN.best(chains).scores)
         # Of equal labels the first one
         labels = np.where(best.max(axis=1) > -np.inf, best.argmax(axis=1), -1)
         return Path(labels.astype(np.int32), best.max(axis=1))
 
-    def viterbi_counts(
-        self, scores: ScoresOrWork, *, clamp: Optional[Clamp] = None, weights: Optional[Floats] = None
-    ) -> tuple[Floats, HiddenScores]:
-        """Scores of the best labels with their states, and what they use."""
-        work = self.prepare(scores, clamp)
-        labels, best = self.viterbi(work)
-        total = arrays.zeros(work.scores)
-        weights = np.ones(len(labels)) if weights is None else weights
+    def add_path(self, work: HiddenWork, labels: NDArray[np.int32], weights: Floats, out: HiddenScores) -> None:
+        """Add the uses by the labels and the best states below them."""
         for label in np.unique(labels[labels >= 0]).tolist():
             part = work.of_label(label, labels == label)
             d_chain = arrays.zeros(part.work.scores)
             _CHAIN.add_path(part.work, _CHAIN.best(part.work).states, weights[part.texts], d_chain)
-            total.labels[part.texts, label] = weights[part.texts]
-            _add(total, part, d_chain)
-        return best, total
+            out.labels[part.texts, label] += weights[part.texts]
+            _add(out, part, d_chain)
 
     def states_below(self, scores: ScoresOrWork, labels: NDArray[np.integer]) -> Floats:
         """Probability of each hidden state at each unit, given the label of each text (int32[B]): float64[U, H]."""
@@ -243,36 +218,30 @@ class HiddenDecoding(SentenceDecoding):
         self.label_of_names = np.append(self.label_of_names, np.repeat(np.array(label_of, dtype=np.int64), hidden))
 
 
-class HiddenReasons(Reasons):
-    states_below: Callable[
-        [Ints], Floats
-    ]  # probability of each hidden state at each unit, see `HiddenChains.states_below`
-
-    def of_units(self, labels: Ints) -> dict[str, Floats]:
-        """The evidence of units for some labels, and the hidden states below these."""
-        return {**super().of_units(labels), "states": self.states_below(labels)}
-
-
 class HiddenNode(Seeded, OfTexts, StructureNode):
-    """StructureNode of the chains below the labels.
+    """Node of the chains below the labels.
 
     hidden (int): H. shared (bool): Whether labels share the scores of states at units. unit (str): "token" or "sent".
     """
 
     gives = HiddenScores
-    params = ("transitions", "first", "last", "states", "labels")
-    of_sequences = ("first", "last", "labels")
-    learned = ("met",)
-    meaning = ("hidden", "shared", "unit")
+    traits = Traits(
+        labelled="texts",
+        learned=("met",),
+        meaning=("hidden", "shared", "unit"),
+        params=("transitions", "first", "last", "states", "labels"),
+        of_sequences=("first", "last", "labels"),
+        is_online=False,
+    )
     structure: HiddenChains = HiddenChains()
     decoding = HiddenDecoding
-    walks = False
 
     def __init__(self, hidden: int, shared: bool, unit: str):
         super().__init__()
         self.hidden = hidden
         self.shared = shared
         self.unit = unit
+        self.traits = self.traits._replace(names_states=hidden <= 1)
 
     def named_states(
         self, model: Model, parameter: Optional[str], places: tuple[NDArray[np.int64], ...]
@@ -290,23 +259,23 @@ class HiddenNode(Seeded, OfTexts, StructureNode):
         """The scores of labels, with and without each unit."""
         scores = model.predict(docs)
         structure = self.structure
-        found = HiddenReasons(structure.label_scores(scores), self.rows(docs), structure.left_out(scores))
-        found.states_below = partial(structure.states_below, scores)
-        return found
 
-    def names_states(self, model: Model) -> bool:
-        """Whether annotation names the states: only if there is a single one."""
-        return self.hidden <= 1
+        def states_of_units(labels: Ints) -> dict[str, Floats]:
+            return {"states": structure.states_below(scores, labels)}
+
+        label_scores = structure.label_scores(scores)
+        return Reasons(label_scores, self.rows(docs), structure.left_out(scores), further=states_of_units)
 
     def columns(self, n_states: int) -> int:
         """Columns of the layer: H, or Y · H for states of their own."""
         return self.hidden if self.shared else self.hidden * n_states
 
-    def spread(self, allowed: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """The columns that some labels use (bool[N, Y]): bool[N, columns]."""
+    def layer_batch(self, batch: AnnotatedDocs) -> AnnotatedDocs:
+        """The batch with the columns of the labels that texts may have, at all of their tokens."""
+        allowed = np.repeat(batch.allowed, self.hidden, axis=1)
         if self.shared:
-            return np.ones((len(allowed), self.hidden), dtype=bool)
-        return np.repeat(allowed, self.hidden, axis=1)
+            allowed = np.ones((len(batch.allowed), self.hidden), dtype=bool)
+        return at_tokens(batch, allowed)
 
     def shapes(self, model: Model, n_states: int) -> dict[str, tuple[int, ...]]:
         """Shapes of the parameters below Y labels."""
@@ -322,7 +291,7 @@ class HiddenNode(Seeded, OfTexts, StructureNode):
     def weighed(self, model: Model) -> SharedScores:
         """Parameters with weights. With one hidden state, only labels have them: other scores would measure text length."""
         shapes = self.shapes(model, model.get_dim("nO"))
-        return {name: np.full(shapes[name], self.hidden > 1 or name == "labels") for name in self.params}
+        return {name: np.full(shapes[name], self.hidden > 1 or name == "labels") for name in self.traits.params}
 
     def join(self, outputs: tuple[Emissions, ...], shared: SharedScores) -> HiddenScores:
         """The potentials of texts, from the units and the shared scores."""
@@ -331,14 +300,11 @@ class HiddenNode(Seeded, OfTexts, StructureNode):
         states, transitions, first, last = (shared[name] for name in ("states", "transitions", "first", "last"))
         return HiddenScores(labels, units, states, transitions, first, last, starts)
 
-    def part(self, d_scores: HiddenScores, outputs: tuple[Emissions, ...]) -> tuple[Emissions, ...]:
-        """Derivatives by the units."""
-        return (Emissions(d_scores.units, None, d_scores.starts),)
-
-    def derivatives(self, d_scores: HiddenScores) -> SharedScores:
-        """Derivatives by the shared scores."""
-        found = {name: getattr(d_scores, name) for name in self.params}
-        return {**found, "labels": d_scores.labels.sum(axis=0)}
+    def part(self, d_scores: HiddenScores, outputs: tuple[Emissions, ...]) -> tuple[tuple, SharedScores]:
+        """Derivatives by the units and by the shared scores."""
+        d_shared = {name: getattr(d_scores, name) for name in self.traits.params}
+        d_shared["labels"] = d_scores.labels.sum(axis=0)
+        return (Emissions(d_scores.units, None, d_scores.starts),), d_shared
 
     def resize(self, model: Model, n_states: int) -> None:
         """Give the states of new labels different random weights."""
@@ -346,14 +312,11 @@ class HiddenNode(Seeded, OfTexts, StructureNode):
         super().resize(model, n_states)
         if before not in (None, n_states) and self.hidden > 1:
             random = np.random.default_rng([model.attrs["seed"], before])
-            for name in self.params:
+            for name in self.traits.params:
                 values: Any = model.get_param(name)
                 values[before:] = random.normal(0.0, model.attrs["spread"], values[before:].shape)
 
-    def observe(self, model: Model, corpus: Batches, n_states: int) -> None:
-        """Do nothing, since every score has a weight."""
-
-    def start(self, model: Model, corpus: Batches, is_new: bool) -> None:
+    def init_weights(self, model: Model, corpus: Batches, n_states: int, is_new: bool) -> None:
         """Give a new model random weights."""
         if is_new:
             self.spread_out(model, model.attrs["seed"])

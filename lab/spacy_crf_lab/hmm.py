@@ -24,9 +24,9 @@ from spacy_crf.inference.pruned_lattice import HigherOrderScores, Orders
 from spacy_crf.models.emissions import EmissionFeatures, SparseEmissions
 from spacy_crf.models.higher_order import HigherOrderNode
 from spacy_crf.models.linear_chain import ChainNode
-from spacy_crf.models.node import Batches, Node
+from spacy_crf.models.node import Batches
 from spacy_crf.models.objective import CorpusObjective
-from spacy_crf.models.structure import build
+from spacy_crf.models.structure import StructureNode, build
 from spacy_crf.optimizers.objective import CRFOptimizer
 from spacy_crf.pipeline.prediction import CRFPipe
 from spacy_crf.types import ChainScores, Floats
@@ -41,12 +41,8 @@ _LEAST = 0.01
 _SHAPE = "short_shape[0]"
 
 
-class Counted(Node):
-    """Mixin for the nodes of HMMs: `start` computes all weights."""
-
-    counts = "annotated"
-    walks = False
-    params: tuple[str, ...]
+class Counted(StructureNode):
+    """Base of the nodes of HMMs: `init_weights` computes all weights."""
 
     def check_fit(self, model: Model, pipe: CRFPipe, optimizer: Optional[Optimizer]) -> None:
         """RAISES (ValueError): CRF347 for an optimizer that learns."""
@@ -56,8 +52,9 @@ class Counted(Node):
             reason = "its weights follow from counts"
             raise cant_train(optimizer, what, reason, "spacy_crf_lab.Counting.v1")
 
-    def start(self, model: Model, corpus: Batches, is_new: bool) -> None:
+    def init_weights(self, model: Model, corpus: Batches, n_states: int, is_new: bool) -> None:
         """Count tags, and set the weights to logarithms of probabilities."""
+        super().init_weights(model, corpus, n_states, is_new)
         if not is_new:
             return
         layer = model.get_ref("emissions")
@@ -84,16 +81,20 @@ class Counted(Node):
         layer.attrs["features"] = features.with_tables({**features.tables, "states": tally.table.pruned(kept)})
         values: Any = weights[kept].astype(np.float32)
         layer.set_param("states", values)
-        for name in self.params:
+        for name in self.traits.params:
             model.set_param(name, getattr(steps, name).astype(np.float32))
 
 
 class HMMNode(Counted, ChainNode):
     """Node of HMMs of order 1."""
 
+    traits = ChainNode.traits._replace(counts="annotated", is_online=False)
+
 
 class TrigramNode(Counted, HigherOrderNode):
     """Node of HMMs of order 2."""
+
+    traits = HigherOrderNode.traits._replace(counts="annotated")
 
     def forget(self, model: Model) -> None:
         """Remove the weights; the thresholds of pruning are settings."""
@@ -152,7 +153,7 @@ class Counting(CRFOptimizer):
     def check_fit(self, pipe: CRFPipe) -> None:
         """RAISES (ValueError): CRF347 for a model whose weights do not follow from counts."""
         super().check_fit(pipe)
-        if pipe.model.attrs["node"].counts is None:
+        if pipe.model.attrs["node"].traits.counts is None:
             raise cant_train(
                 self,
                 what=f"{pipe.model.name} of '{pipe.name}'",
@@ -208,7 +209,7 @@ def HMM(
     }
     node = HMMNode() if checks.one_of(owner, "order", order, (1, 2)) == 1 else TrigramNode()
     if em_iterations:
-        node.counts = "all"
+        node.traits = node.traits._replace(counts="all")
     return build(
         "hmm",
         node,

@@ -31,7 +31,7 @@ from spacy_crf.kernels.hashing import NO_FEATURE
 from spacy_crf.models.corpus import DenseCorpus, DensePass, corpus_by
 from spacy_crf.models.emissions import CompiledFeatures, Emissions, check_counted
 from spacy_crf.models.neural import EncoderNode
-from spacy_crf.models.node import Batches, Sizes, check_equal, no_backprop, unset
+from spacy_crf.models.node import Batches, Sizes, Traits, check_equal, no_backprop, unset
 from spacy_crf.models.sparse import ClusteredWords, SparseFeatures
 from spacy_crf.types import Floats, Ints
 
@@ -157,9 +157,7 @@ class KernelFeatures(SparseFeatures):
 class KernelNode(EncoderNode):
     """Node of a linear layer on whitened features, which do not learn."""
 
-    learned = ("kernel",)
-    meaning = ("compares",)
-    walks = False
+    traits = Traits(learned=("kernel",), meaning=("compares",), is_online=False)
 
     def __init__(self) -> None:
         super().__init__(learns=False)

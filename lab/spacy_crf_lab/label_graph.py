@@ -23,7 +23,7 @@ from spacy_crf.models.emissions import Emissions
 from spacy_crf.models.named_weights import Block, Feature
 from spacy_crf.models.node import Batches, check_array, check_equal, check_weights
 from spacy_crf.models.structure import SharedScores, build
-from spacy_crf.models.texts import LabelSetNode, OddsReasons, Reasons, check_text_emissions, scores_of_tokens
+from spacy_crf.models.texts import LabelSetNode, Reasons, check_text_emissions, scores_of_tokens
 from spacy_crf.pipeline.annotation.entities import Annotation
 from spacy_crf.pipeline.crf_textcat import TextDecoding
 from spacy_crf.pipeline.prediction import CRFPipe
@@ -63,16 +63,19 @@ class LabelDecoding(TextDecoding):
 
 
 class LabelGraphNode(LabelSetNode):
-    """StructureNode of an Ising model over the labels of a text. The attributes "edges" (int64[E, 2]) and "implies" (bool[E]) are
+    """Node of an Ising model over the labels of a text. The attributes "edges" (int64[E, 2]) and "implies" (bool[E]) are
     its graph, which `initialize` finds."""
 
     gives = LabelScores
-    params = of_sequences = ("first", "pairs")
-    learned = ("met", "edges", "implies")
-    meaning = ("cliques", "strength")
+    traits = LabelSetNode.traits._replace(
+        learned=("met", "edges", "implies"),
+        meaning=("cliques", "strength"),
+        params=("first", "pairs"),
+        of_sequences=("first", "pairs"),
+        no_shares_of_texts="the probabilities of its labels depend on each other",
+    )
     decoding = LabelDecoding
     structure: LabelGraphs
-    no_shares_of_texts = "the probabilities of its labels depend on each other"
 
     def __init__(self, cliques: dict[str, LabelClique], inference: Optional[Inference], strength: float):
         super().__init__()
@@ -108,7 +111,7 @@ class LabelGraphNode(LabelSetNode):
         """Every parameter is a weight."""
         return {name: np.ones(shape, dtype=bool) for name, shape in self.shapes(model, model.get_dim("nO")).items()}
 
-    def observe(self, model: Model, corpus: Batches, n_states: int) -> None:
+    def init_weights(self, model: Model, corpus: Batches, n_states: int, is_new: bool) -> None:
         """Find the graph by the annotation, once."""
         if model.attrs["edges"] is not None:
             return
@@ -149,9 +152,10 @@ class LabelGraphNode(LabelSetNode):
         found["pairs"] = self._strength * found["pairs"]
         return {**found, "edges": model.attrs["edges"], "implies": model.attrs["implies"]}
 
-    def derivatives(self, d_scores: LabelScores) -> SharedScores:
-        """Derivatives by the shared scores."""
-        return {**super().derivatives(d_scores), "pairs": self._strength * d_scores.pairs}
+    def part(self, d_scores: LabelScores, outputs: tuple[Emissions, ...]) -> tuple[tuple, SharedScores]:
+        """Derivatives by the scores of labels and by the shared scores."""
+        d_outputs, d_shared = super().part(d_scores, outputs)
+        return d_outputs, {**d_shared, "pairs": self._strength * d_scores.pairs}
 
     def weight_blocks(self, model: Model, name: str) -> Optional[list[Block]]:
         """The weights of pairs, by both labels."""
@@ -177,7 +181,7 @@ class LabelGraphNode(LabelSetNode):
         without[:, : of_units.shape[1]] -= of_units
         starts = np.arange(len(without) + 1)
         odds = [self._log_odds(each) for each in (scores, scores._replace(labels=without, starts=starts))]
-        return OddsReasons(odds[0], units, odds[1])
+        return Reasons(odds[0], units, odds[1], are_odds=True)
 
     def _log_odds(self, scores: LabelScores) -> Floats:
         """Log-odds of each label of each text: float64[B, L]."""

@@ -13,9 +13,8 @@ from typing import NamedTuple, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from spacy_crf import arrays
 from spacy_crf.inference.independent_labels import IndependentLabels, LabelSetWork
-from spacy_crf.inference.structure import ScoresOrWork
+from spacy_crf.inference.structure import States
 from spacy_crf.types import Bools, Floats, Ints, Path
 
 from .errors import Errors
@@ -112,24 +111,17 @@ class LabelGraphs(IndependentLabels):
         self.inference = inference
         self._tied = None if inference is None else TiedChains(inference)
 
-    @property
-    def exact(self) -> bool:
-        """Whether sums are exact: by elimination, or by an exact inference."""
-        return self.inference is None or self.inference.exact
+        if inference is not None and not inference.exact:
+            self.answers = frozenset()
 
-    def expectations(
-        self, scores: ScoresOrWork, *, clamp: Optional[Bools] = None, weights: Optional[Floats] = None
-    ) -> tuple[Floats, LabelScores]:
-        """Log partitions of texts, and the derivative of their weighted sum by each score."""
-        work: LabelSetWork = self.prepare(scores, clamp)
-        weights = work.check_weights(weights)
-        total = arrays.zeros(work.scores)
+    def expect(self, work: LabelSetWork, weights: Floats, out: LabelScores) -> Floats:
+        """Log partitions of texts (float64[B]); `out` receives the derivative of their weighted sum."""
         log_z = np.zeros(work.n_sequences)
         n_labels = work.scores.n_labels
         known = np.zeros(len(log_z), dtype=bool)
         if work.clamp is not None:  # fully annotated texts have one labelling, which takes no sums
             known = (work.clamp[:, :n_labels] != work.clamp[:, n_labels:]).all(axis=1)
-            log_z[known] = _add_labellings(work, known, work.clamp[known, :n_labels], weights, total)
+            log_z[known] = _add_labellings(work, known, work.clamp[known, :n_labels], weights, out)
         own = np.ascontiguousarray(work.own[~known])
         of_rest = weights[~known]
         if self._tied is not None:
@@ -139,9 +131,9 @@ class LabelGraphs(IndependentLabels):
             found, d_tied = self._tied.expectations(tied, weights=np.repeat(of_rest, n_labels))
             log_z[~known] = found.reshape(-1, n_labels).sum(axis=1)
             states = d_tied.emissions.reshape(-1, n_labels, 2)
-            total.labels[~known] = np.concatenate([states[:, :, 1], states[:, :, 0]], axis=1)
-            total.pairs[:] += d_tied.tables[:, 1, 1]
-            return log_z, total
+            out.labels[~known] = np.concatenate([states[:, :, 1], states[:, :, 0]], axis=1)
+            out.pairs[:] += d_tied.tables[:, 1, 1]
+            return log_z
         places = places_of(work.scores.edges, work.scores.implies, n_labels)
         tables = places.tables(work.scores.pairs)
         rest = np.empty(len(own))
@@ -149,13 +141,12 @@ class LabelGraphs(IndependentLabels):
         d_tables = np.zeros(len(tables))
         kernels.expectations(own, tables, places.plan, of_rest, rest, d_labels, d_tables)
         log_z[~known] = rest
-        total.labels[~known] = d_labels
-        total.pairs[:] += np.bincount(places.pair_of, d_tables[places.entries], minlength=len(total.pairs))
-        return log_z, total
+        out.labels[~known] = d_labels
+        out.pairs[:] += np.bincount(places.pair_of, d_tables[places.entries], minlength=len(out.pairs))
+        return log_z
 
-    def viterbi(self, scores: ScoresOrWork, *, clamp: Optional[Bools] = None) -> Path:
+    def best(self, work: LabelSetWork) -> Path:
         """The best set of labels of each text: int32[B, L]."""
-        work = self.prepare(scores, clamp)
         own = np.ascontiguousarray(work.own)
         n_labels = work.scores.n_labels
         shape = (len(own), n_labels)
@@ -169,16 +160,10 @@ class LabelGraphs(IndependentLabels):
         kernels.best(own, places.tables(work.scores.pairs), places.plan, states, best)
         return Path(states, best)
 
-    def viterbi_counts(
-        self, scores: ScoresOrWork, *, clamp: Optional[Bools] = None, weights: Optional[Floats] = None
-    ) -> tuple[Floats, LabelScores]:
-        """Scores of the best sets of labels, and what they use."""
-        work = self.prepare(scores, clamp)
-        states, best = self.viterbi(work)
-        total = arrays.zeros(work.scores)
-        found = best > -np.inf
-        _add_labellings(work, found, states[found] == 1, work.check_weights(weights), total)
-        return best, total
+    def add_path(self, work: LabelSetWork, states: States, weights: Floats, out: LabelScores) -> None:
+        """Add the weighted uses by the sets of labels."""
+        found = (states >= 0).all(axis=1)
+        _add_labellings(work, found, states[found] == 1, weights, out)
 
 
 def _add_labellings(work: LabelSetWork, texts: Bools, present: Bools, weights: Floats, total: LabelScores) -> Floats:
@@ -193,7 +178,7 @@ def _add_labellings(work: LabelSetWork, texts: Bools, present: Bools, weights: F
     is_broken = (first & ~second & scores.implies).any(axis=1)
     weights = np.where(is_broken, 0.0, weights)
     both = (first & second).astype(np.float64)
-    total.labels[texts] = weights[:, np.newaxis] * states
+    total.labels[texts] += weights[:, np.newaxis] * states
     total.pairs[:] += weights @ both
     found = np.where(states, scores.labels[texts], 0.0).sum(axis=1) + both @ scores.pairs
     return np.where(is_broken, -np.inf, found)

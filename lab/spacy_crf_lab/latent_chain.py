@@ -7,7 +7,7 @@ score is the log-sum over these paths. `n_best` finds the best labellings, which
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional, Union
 
@@ -23,7 +23,7 @@ from spacy_crf.inference.structure import States, Structure
 from spacy_crf.models.emissions import Emissions, check_emissions
 from spacy_crf.models.linear_chain import ChainNode
 from spacy_crf.models.neural import EncoderNode
-from spacy_crf.models.node import Batches, check_equal
+from spacy_crf.models.node import AnnotatedDocs, Batches, check_equal
 from spacy_crf.models.sparse import SparseNode
 from spacy_crf.models.structure import build
 from spacy_crf.pipeline.decoding import Decoder, Decoding
@@ -186,9 +186,13 @@ class Labelling(Decoder):
 class LatentNode(Seeded, ChainNode):
     """Node of a latent chain. Its attribute "started" is the number of states whose weights have begun to differ."""
 
-    learned = (*ChainNode.learned, "started")
     decoding = LatentDecoding
-    meaning = ("hidden",)
+
+    def __init__(self, hidden: Union[int, dict[str, int]]):
+        super().__init__()
+        most = max(hidden.values(), default=1) if isinstance(hidden, dict) else hidden
+        learned = (*ChainNode.traits.learned, "started")
+        self.traits = ChainNode.traits._replace(learned=learned, meaning=("hidden",), names_states=most <= 1)
 
     def tag_of(self, model: Model, labels: Sequence[str]) -> NDArray[np.int64]:
         """Tag of each state: as many states of a tag as `hidden` says for its label."""
@@ -196,29 +200,26 @@ class LatentNode(Seeded, ChainNode):
         each = [hidden.get(label, 1) if isinstance(hidden, dict) else hidden for label in labels]
         return np.repeat(np.arange(len(labels)), np.array(each, dtype=np.int64))
 
-    def names_states(self, model: Model) -> bool:
-        """Whether annotation names the states: only if each tag has a single one."""
-        hidden = model.attrs["hidden"]
-        return max(hidden.values(), default=1) <= 1 if isinstance(hidden, dict) else hidden <= 1
-
     def check_labels(self, model: Model, labels: Sequence[str], name: str) -> None:
         """Check the labels in `hidden`. RAISES (ValueError): CRF846 for a label that the component does not have."""
         hidden = model.attrs["hidden"]
         if isinstance(hidden, dict):
             checks.labels(f"Component '{name}', `hidden` of spacy_crf_lab.LatentChain.v1", hidden, labels)
 
-    def observe(self, model: Model, corpus: Batches, n_states: int) -> None:
-        """Find the transitions that get a weight, by the first states of tags."""
+    def init_weights(self, model: Model, corpus: Batches, n_states: int, is_new: bool) -> None:
+        """Give new states random weights: states of one tag that start equal would stay equal."""
         # The transitions of the first state of each tag count for all of its states
         tag_of = model.attrs["tag_of"]
         first = np.searchsorted(tag_of, tag_of)
         stands = first == np.arange(n_states)
-        super().observe(model, lambda: (batch._replace(allowed=batch.allowed & stands) for batch in corpus()), n_states)
+
+        def of_first_states() -> Iterator[AnnotatedDocs]:
+            for batch in corpus():
+                yield batch._replace(allowed=batch.allowed & stands)
+
+        super().init_weights(model, of_first_states, n_states, is_new)
         observed = model.attrs["observed"]
         model.attrs["observed"] = observed[np.append(first, [n_states, n_states + 1])][:, first]
-
-    def start(self, model: Model, corpus: Batches, is_new: bool) -> None:
-        """Give new states random weights: states of one tag that start equal would stay equal."""
         self.spread_out(model, model.attrs["seed"], first=model.attrs["started"] or 0)
         model.attrs["started"] = model.get_dim("nO")
 
@@ -292,11 +293,11 @@ def LatentChain(
     else:
         checks.count(owner, "hidden", hidden, most=_MOST)
     restarts = checks.count(owner, "restarts", restarts, most=1000)
-    if restarts > 1 and not emissions.attrs["node"].is_linear:
+    if restarts > 1 and not emissions.attrs["node"].traits.is_linear:
         raise ValueError(Errors.CRF346.format(restarts=restarts, emissions=emissions.name))
     return build(
         "latent_chain",
-        LatentNode(),
+        LatentNode(hidden),
         {"emissions": emissions},
         possible_transitions=checks.flag(owner, "possible_transitions", possible_transitions),
         hidden=hidden,

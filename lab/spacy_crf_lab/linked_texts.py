@@ -37,6 +37,7 @@ class LinkedDecoding(TextDecoding, TiedDecoding):
 
 class LinkedTextsNode(TextNode, FactorGraphNode):
     gives = TiedScores
+    traits = FactorGraphNode.traits._replace(labelled="texts", meaning=())
     decoding = LinkedDecoding
     group_of = staticmethod(group_of)
 
@@ -46,7 +47,7 @@ class LinkedTextsNode(TextNode, FactorGraphNode):
 
     def explained(self, model: Model) -> Explained:
         """Explanations of a text alone; `reasons` adds what its ties say."""
-        return Explained(TextNode(), exact_weights(model))
+        return Explained(TextNode(), exact_weights(model), terms=self.token_terms)
 
     def reasons(self, model: Model, docs: DocBatch) -> Reasons:
         """The evidence of tokens beside what the ties of a text say."""

@@ -32,19 +32,21 @@ from .memm import follow
 class IndependentTokens(LinearChain):
     """Answers the questions of training for tokens that do not depend on each other: it ignores transitions, first and last."""
 
-    def forward(self, work: ChainWork) -> tuple[Floats, tuple[Floats, Floats]]:
-        """Log partitions: sums of log sum_j exp(emissions[t, j]) over the tokens; and the softmax of each token."""
-        of_tokens, shares = softmax(work.emissions)
-        log_z: Any = np.bincount(_sequence_of(work), of_tokens, minlength=work.n_sequences)
-        return log_z, (log_z, shares)
+    def forward(self, work: ChainWork) -> Floats:
+        """Log partitions: sums of log sum_j exp(emissions[t, j]) over the tokens."""
+        return self._sums(work)[0]
 
-    def backward(self, work: ChainWork, kept: tuple[Floats, Floats], weights: Floats, out: ChainScores) -> None:
-        """Set the derivative by emissions to the weighted softmax."""
-        log_z, shares = kept
+    def expect(self, work: ChainWork, weights: Floats, out: ChainScores) -> Floats:
+        """Log partitions; the derivative by emissions is the weighted softmax."""
+        log_z, shares = self._sums(work)
         of_tokens = np.where(log_z > -np.inf, weights, 0.0)[_sequence_of(work)]
         np.multiply(shares, of_tokens[:, np.newaxis], out=out.emissions)
+        return log_z
 
-    expect = Structure.expect  # by these two
+    def _sums(self, work: ChainWork) -> tuple[Any, Floats]:
+        """Log partitions (float64[B]), and the probability of each state at each token (float64[T, S])."""
+        of_tokens, shares = softmax(work.emissions)
+        return np.bincount(_sequence_of(work), of_tokens, minlength=work.n_sequences), shares
 
     def differentiate_path(
         self, work: ChainWork, states: States, weights: Floats
@@ -89,7 +91,7 @@ class MaxEntNode(ChainNode):
     """Node of a model whose transitions, firsts and lasts score 0 and have no weights."""
 
     decoding = MaxEntDecoding
-    walks = False
+    traits = ChainNode.traits._replace(is_online=False)
 
     def in_training(self, ruled: Optional[Structure] = None) -> Structure:
         """Independent tokens, or a chain under rules."""
@@ -99,7 +101,7 @@ class MaxEntNode(ChainNode):
         """No transition has a weight."""
         return {name: np.zeros_like(mask) for name, mask in super().weighed(model).items()}
 
-    def observe(self, model: Model, corpus: Batches, n_states: int) -> None:
+    def init_weights(self, model: Model, corpus: Batches, n_states: int, is_new: bool) -> None:
         """Do nothing, since no transition has a weight."""
 
 

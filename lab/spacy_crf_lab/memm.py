@@ -159,9 +159,9 @@ class MEMMNode(ChainNode):
     """Node of a model whose choices depend on the tag before."""
 
     local: Any = LocalChain
-    walks = False
-    no_shares_of_texts = (
-        "the normalizers of its choices are no sums over texts. The other kinds of explanations know them"
+    traits = ChainNode.traits._replace(
+        is_online=False,
+        no_shares_of_texts="the normalizers of its choices are no sums over texts. The other kinds of explanations know them",
     )
 
     def check_fit(self, model: Model, pipe: CRFPipe, optimizer: Optional[Optimizer]) -> None:
@@ -178,12 +178,12 @@ class MEMMNode(ChainNode):
 
     def explained(self, model: Model) -> Explained:
         """Explanations of normalised scores."""
-        return Explained(Normalising(), exact_weights(model))
+        return Explained(Normalising(), exact_weights(model), terms=self._token_terms)
 
-    def token_terms(self, model: Model, outputs: tuple[Emissions, ...], docs: DocBatch) -> TokenTerms:
+    def _token_terms(self, model: Model, outputs: tuple[Emissions, ...], docs: DocBatch) -> TokenTerms:
         """The normalizer of the next choice, which is subtracted from the score of each tag. It grows with the number of tags
         that may follow."""
-        weights = {name: np.asarray(model.get_param(name), dtype=np.float64) for name in self.params}
+        weights = {name: np.asarray(model.get_param(name), dtype=np.float64) for name in self.traits.params}
         raw = self.join(outputs, self.potentials(model, weights))
         paid = self.in_prediction(model, raw).emissions - raw.emissions
         return TokenTerms(["normalizer"] * len(paid), np.arange(len(paid)), paid, "normalizer")

@@ -38,9 +38,11 @@ class MixedChain(ChainNode):
         emissions: Any = sum(output.scores @ mix for output, mix in zip(outputs, self._mixes))
         return super().join((Emissions(emissions, None, outputs[0].starts),), shared)
 
-    def part(self, d_scores: ChainScores, outputs: tuple[Emissions, ...]) -> tuple[Emissions, ...]:
-        """Derivatives by the outputs of the layers."""
-        return tuple(Emissions(d_scores.emissions @ mix.T, None, outputs[0].starts) for mix in self._mixes)
+    def part(self, d_scores: ChainScores, outputs: tuple[Emissions, ...]) -> tuple[tuple, SharedScores]:
+        """Derivatives by the outputs of the layers, and by the shared scores."""
+        starts = outputs[0].starts
+        d_outputs = tuple([Emissions(d_scores.emissions @ mix.T, None, starts) for mix in self._mixes])
+        return d_outputs, self.shared_part(d_scores)
 
     def named_states(self, model: Model, parameter: Optional[str], places: tuple[Ints, ...]) -> tuple[Ints, ...]:
         """Numbers of the names of columns, or states of shared scores."""

@@ -66,9 +66,11 @@ class OpinionPoolNode(ChainNode):
     reads (Callable): Which experts read each of some templates (bool[M, k]); None if all read all.
     """
 
-    meaning = ("experts",)
-    walks = False
-    no_shares_of_texts = "its weights also depend on texts that are held out. The other kinds of explanations know them"
+    traits = ChainNode.traits._replace(
+        meaning=("experts",),
+        is_online=False,
+        no_shares_of_texts="its weights also depend on texts that are held out. The other kinds of explanations know them",
+    )
 
     def __init__(self, kind: str, n: int, learns: bool, expert_of: Sequence[int], reads: Optional[Callable]):
         super().__init__()
@@ -148,12 +150,9 @@ class OpinionPoolNode(ChainNode):
     def _of_experts(self, batch: AnnotatedDocs) -> AnnotatedDocs:
         return batch._replace(allowed=self.experts.clamp(batch.allowed))
 
-    def observe(self, model: Model, corpus: Batches, n_states: int) -> None:
-        """Find the transitions of each expert that get a weight."""
-        super().observe(model, lambda: map(self._of_experts, corpus()), n_states)
-
-    def start(self, model: Model, corpus: Batches, is_new: bool) -> None:
+    def init_weights(self, model: Model, corpus: Batches, n_states: int, is_new: bool) -> None:
         """Leave each expert the weights of the templates that it reads."""
+        super().init_weights(model, lambda: map(self._of_experts, corpus()), n_states, is_new)
         if self._reads is None:
             return
         [layer] = model.layers
@@ -244,16 +243,15 @@ class OpinionPoolNode(ChainNode):
         emissions = np.stack([part.scores for part in parts], axis=2).reshape(len(parts[0].scores), self.experts.size)
         return super().join((Emissions(emissions, None, outputs[0].starts),), shared)
 
-    def part(self, d_scores: ChainScores, outputs: tuple[Emissions, ...]) -> tuple[Emissions, ...]:
-        """Derivatives by the outputs of the layers."""
+    def part(self, d_scores: ChainScores, outputs: tuple[Emissions, ...]) -> tuple[tuple, SharedScores]:
+        """Derivatives by the outputs of the layers, and by the shared scores."""
         if self.kind != "named":
             return super().part(d_scores, outputs)
         # Column s · n + e is state s of expert e
         by_expert = d_scores.emissions.reshape(len(d_scores.emissions), self.experts.size // self.n, self.n)
         starts: Any = d_scores.starts
-        return tuple(
-            Emissions(np.ascontiguousarray(by_expert[:, :, expert]), None, starts) for expert in self.expert_of
-        )
+        of_layers = [np.ascontiguousarray(by_expert[:, :, expert]) for expert in self.expert_of]
+        return tuple([Emissions(each, None, starts) for each in of_layers]), self.shared_part(d_scores)
 
     def in_prediction(self, model: Model, scores: ChainScores) -> ChainScores:
         """The weighted sum of the scores of the experts."""
@@ -261,7 +259,7 @@ class OpinionPoolNode(ChainNode):
 
     def pooled(self, model: Model, scores: ChainScores, shares: Floats) -> ChainScores:
         """The scores of the pool, with weights of the experts (float64[k])."""
-        of_experts = {name: getattr(scores, name) for name in self.params}
+        of_experts = {name: getattr(scores, name) for name in self.traits.params}
         # 0 · -inf has no value: what is impossible is set below
         known = {name: np.where(array > -np.inf, array, 0.0) for name, array in of_experts.items()}
         shared = self.experts.pooled(known, shares)

@@ -31,7 +31,6 @@ from spacy_crf.models.node import AnnotatedDocs, Batches, check_array, check_equ
 from spacy_crf.models.structure import (
     Explained,
     SharedScores,
-    StructureNode,
     TokenTerms,
     build,
     exact_weights,
@@ -70,16 +69,19 @@ class CodesNode(ChainNode):
     """Node of output codes. Attributes: "matrix", the code, and "bit_names"."""
 
     decoding = CodesDecoding
-    learned = ("met", "matrix", "bit_names")
-    meaning = ("codes", "bits", "seed", "cascade")
-    walks = False
-    no_shares_of_texts = "texts teach it the bits of tags one by one. The other kinds of explanations know them"
+    traits = ChainNode.traits._replace(
+        learned=("met", "matrix", "bit_names"),
+        meaning=("codes", "bits", "seed", "cascade"),
+        is_online=False,
+        no_shares_of_texts="texts teach it the bits of tags one by one. The other kinds of explanations know them",
+    )
 
     def __init__(self, coder: Coder, decode: str, cascade: bool):
         super().__init__()
         self.coder = coder
         self.decode = decode
-        self.params = (*StructureNode.params, "cascade") if cascade else StructureNode.params
+        if cascade:
+            self.traits = self.traits._replace(params=(*self.traits.params, "cascade"))
         self._asked: tuple = ()  # the tags, their labels, and the code of the first tags if it was learned
         self._code: Optional[Code] = None  # the code of the tags, once it is needed
         self._learned: list[str] = []  # the tags of the learned code
@@ -159,18 +161,18 @@ class CodesNode(ChainNode):
         self._learned = []
         self.name_tags(model, *self._asked[:2])
 
-    def observe(self, model: Model, corpus: Batches, n_states: int) -> None:
+    def init_weights(self, model: Model, corpus: Batches, n_states: int, is_new: bool) -> None:
         """Do nothing, since all scores have weights."""
 
     def shapes(self, model: Model, n_states: int) -> dict[str, tuple[int, ...]]:
         """Shapes of the parameters: a binary chain for each bit, and what a cascade adds."""
         n_bits = self.columns(n_states)
         shapes = {"transitions": (n_bits, 2, 2), "first": (n_bits, 2), "last": (n_bits, 2)}
-        return {**shapes, "cascade": (2, n_bits, n_bits)} if "cascade" in self.params else shapes
+        return {**shapes, "cascade": (2, n_bits, n_bits)} if "cascade" in self.traits.params else shapes
 
     def possible(self, model: Model) -> SharedScores:
         """Every value of a bit is possible."""
-        return dict.fromkeys(self.params, np.True_)
+        return dict.fromkeys(self.traits.params, np.True_)
 
     def weighed(self, model: Model) -> SharedScores:
         """Every score is a weight; in a cascade a bit reads only the bits before it."""
@@ -263,13 +265,10 @@ class CodesNode(ChainNode):
             kernels.cascade(units, *relative(scores), scores.cascade, scores.starts, signs)
         return units, signs
 
-    def part(self, d_scores: BitScores, outputs: tuple[Emissions, ...]) -> tuple[Emissions, ...]:
-        """Derivatives by the units."""
-        return (Emissions(d_scores.units, None, d_scores.starts),)
-
-    def derivatives(self, d_scores: BitScores) -> SharedScores:
-        """Derivatives by the shared scores."""
-        return {name: getattr(d_scores, name) for name in self.params}
+    def part(self, d_scores: BitScores, outputs: tuple[Emissions, ...]) -> tuple[tuple, SharedScores]:
+        """Derivatives by the units and by the shared scores."""
+        d_shared = {name: getattr(d_scores, name) for name in self.traits.params}
+        return (Emissions(d_scores.units, None, d_scores.starts),), d_shared
 
     # ---------------------------------------------------------------------------------------------------- explanations
 
@@ -285,14 +284,15 @@ class CodesNode(ChainNode):
             units = self._read_neighbours(self._in_double(model, output))[0]
             return output._replace(scores=units - output.scores)
 
-        reads_neighbours = "cascade" in self.params
+        reads_neighbours = "cascade" in self.traits.params
         mixes = [mix, mix] if reads_neighbours else [mix]
         chain = MixedChain(mixes, names, neighbours if reads_neighbours else None)
-        return Explained(chain, self._of_tags(codes, exact_weights(model)), mixes)
+        weights = self._of_tags(codes, exact_weights(model))
+        return Explained(chain, weights, mixes, self._token_terms)
 
-    def token_terms(self, model: Model, outputs: tuple[Emissions, ...], docs: DocBatch) -> Optional[TokenTerms]:
+    def _token_terms(self, model: Model, outputs: tuple[Emissions, ...], docs: DocBatch) -> Optional[TokenTerms]:
         """The bits beside each token that a cascade reads: each has a term for each bit."""
-        if "cascade" not in self.params:
+        if "cascade" not in self.traits.params:
             return None
         scores = self._in_double(model, outputs[0])
         read = beside(scores, self._read_neighbours(scores)[1])

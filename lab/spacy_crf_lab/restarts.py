@@ -7,6 +7,7 @@ from thinc.api import Model
 
 from spacy_crf.errors import announcements
 from spacy_crf.losses.clamped import LogLikelihood
+from spacy_crf.models.node import Traits
 from spacy_crf.models.objective import CorpusObjective
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.pipeline.initialization import Initialization
@@ -18,12 +19,12 @@ _L2 = 0.1  # if the optimizer has no l2
 class Seeded:
     """Mixin for the nodes of such models. Attributes: "seed", and "restarts", the number of seeds to try."""
 
-    names_states: Callable[[Model], bool]
+    traits: Traits
     spread_out: Callable
 
     def begin(self, model: Model, initialization: Initialization, is_new: bool) -> None:
         """Announce the seed, and choose the best of several seeds for a new model."""
-        if not self.names_states(model):
+        if not self.traits.names_states:
             announcements.info(
                 "%s: with hidden states the objective has more than one minimum: which is found is up to the seed, which is %d",
                 initialization.pipe.name,

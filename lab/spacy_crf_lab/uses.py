@@ -17,7 +17,7 @@ TINY = float(np.finfo(np.float64).tiny)
 
 def expect_known_states(optimizer: CRFOptimizer, pipe: CRFPipe) -> None:
     """RAISES (ValueError): CRF347 if the states of a component's model are hidden, for optimizers that need them."""
-    if not pipe.model.attrs["node"].names_states(pipe.model):
+    if not pipe.model.attrs["node"].traits.names_states:
         raise cant_train(
             optimizer,
             what=f"the hidden states of '{pipe.name}'",

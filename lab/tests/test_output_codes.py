@@ -201,7 +201,7 @@ def test_product_is_the_product_of_all_chains(cascade):
         for name in node.param_names:
             node.set_param(name, rng.normal(size=node.get_param(name).shape).astype(np.float32))
     node, units = model.attrs["node"], model.get_ref("emissions").predict([doc]).scores
-    shared = node.potentials(model, {name: model.get_param(name) for name in node.params})
+    shared = node.potentials(model, {name: model.get_param(name) for name in node.traits.params})
     scores = BitScores(
         units, *(shared[name] for name in ("transitions", "first", "last")), np.zeros((0, 0, 0)), *2 * [None]
     )
@@ -232,7 +232,7 @@ def test_nearest_rows():
     nlp, pipe, _ = tagger(texts, steps=3)
     node, doc, codes = pipe.model.attrs["node"], Doc(nlp.vocab, words=["a", "c", "d"]), pipe.model.attrs["matrix"]
     units = pipe.model.get_ref("emissions").predict([doc]).scores
-    shared = [pipe.model.get_param(name).astype(float) for name in node.params]
+    shared = [pipe.model.get_param(name).astype(float) for name in node.traits.params]
     scores = BitScores(units, *shared, np.zeros((0, 0, 0)), *2 * [None])
     ones, best = np.zeros(units.shape), np.zeros(units.shape)
     for c in range(units.shape[1]):

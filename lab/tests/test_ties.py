@@ -387,7 +387,9 @@ def test_the_strength_of_ties():
     sizes = {}
     for strength, pipe in models.items():
         node, tables = pipe.model.attrs["node"], pipe.model.get_param("tables")
-        effective = node.potentials(pipe.model, {name: pipe.model.get_param(name) for name in node.params})["tables"]
+        effective = node.potentials(pipe.model, {name: pipe.model.get_param(name) for name in node.traits.params})[
+            "tables"
+        ]
         np.testing.assert_allclose(effective, strength * tables, rtol=1e-6)
         sizes[strength] = abs(effective).max()
         shown = [row.weight for row in pipe.weights() if row.feature == "repeats: bias"]

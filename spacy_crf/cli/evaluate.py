@@ -251,7 +251,7 @@ def _compare_probabilities(nlp: Language, data: Path, pipes: list[Any], chart: O
             print_table(name, ("probability", "spans", "mean probability", "right"), rows)
             error = f"expected calibration error {scores[f'{prefix}_calibration_error']:.4f}"
             msg.info(f"{error}, Brier score {brier:.4f}")
-        if not pipe.decoding.structure.exact:
+        if "exact" not in pipe.decoding.structure.answers:
             msg.info(f"the probabilities of {name} are approximate: it has too many labellings for exact sums")
     if chart is not None:
         msg.good(f"Calibration in {chart}")

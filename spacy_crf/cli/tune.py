@@ -323,7 +323,7 @@ class _Fold:
             started = time.perf_counter()
             # A minimum is found sooner from that of the previous optimizer. Not where a tag has several states: strong
             # regularizers make them equal, and equal states stay equal
-            goes_on = isinstance(optimizer, BatchOptimizer) and pipe.model.attrs["node"].names_states(pipe.model)
+            goes_on = isinstance(optimizer, BatchOptimizer) and pipe.model.attrs["node"].traits.names_states
             if objective is None or not goes_on:
                 objective = self._objective(optimizer)
             best = -np.inf

@@ -208,8 +208,7 @@ class RuledStructure:
     RAISES (ValueError): CRF614 if the automata of all rules are too large together.
     """
 
-    exact = True
-    answers: frozenset[str] = frozenset()
+    answers = frozenset(["exact"])
 
     def __init__(
         self,

@@ -20,7 +20,7 @@ from ..models.neural import EncoderNode
 from ..models.node import Node
 from ..models.segments import EncodedSegments
 from ..models.sparse import SparseFeatures, SparseNode
-from ..models.structure import TokenTerms
+from ..models.structure import Explained, TokenTerms
 from ..types import Floats, SpanList, TokenFeatures
 from .explanation import Row
 from .weights import members_of, names_of
@@ -292,10 +292,12 @@ def read_terms(given: TokenTerms, emissions: Emissions) -> LayerTerms:
     return LayerTerms(output({"scores": terms.sum()}), [terms], output)
 
 
-def _read_layers(model: Model, docs: DocBatch) -> list[LayerTerms]:
+def _read_layers(model: Model, explained: Explained, docs: DocBatch) -> list[LayerTerms]:
     read = [read_layer(layer.attrs["node"], layer, docs) for layer in model.layers]
     found = [layer for layer in read if layer is not None]
-    given = model.attrs["node"].token_terms(model, tuple(layer.output for layer in found), docs)
+    given = None
+    if explained.terms is not None:
+        given = explained.terms(model, tuple([layer.output for layer in found]), docs)
     return found if given is None else [*found, read_terms(given, found[0].output)]
 
 
@@ -313,12 +315,12 @@ class Reading:
         models, shares = zip(*members_of(pipe.model))
         self._models = models
         self._shares = shares
-        nodes, weights, mixes = zip(*[model.attrs["node"].explained(model) for model in models])
-        self._node = nodes[0]
-        self._weights = weights
-        self._mixes = mixes
-        self._layers = [_read_layers(model, docs) for model in models]
-        params = self._node.params
+        explained: list[Explained] = [model.attrs["node"].explained(model) for model in models]
+        self._node = explained[0].node
+        self._weights = [each.weights for each in explained]
+        self._mixes = [each.mixes for each in explained]
+        self._layers = [_read_layers(model, each, docs) for model, each in zip(models, explained)]
+        params = self._node.traits.params
         # Weights that all tokens share, summed over the members of a pool
         self.shared: dict[str, Any] = {
             name: sum(share * own[name] for share, own in zip(shares, self._weights)) for name in params
@@ -328,9 +330,9 @@ class Reading:
 
     def _join(self, outputs: list[tuple[Any, ...]]) -> Any:
         """Combine outputs of the layers of each member into scores."""
-        join = self._node.join
-        potentials = self._node.potentials
-        found = [join(own, potentials(*member)) for own, *member in zip(outputs, self._models, self._weights)]
+        node = self._node
+        shared = [node.potentials(model, weights) for model, weights in zip(self._models, self._weights)]
+        found = [node.join(own, of_member) for own, of_member in zip(outputs, shared)]
         return found[0] if len(found) == 1 else self._node.weighted_sum(found, np.array(self._shares))
 
     def of_states(self, name: str, n_states: int) -> Floats:
@@ -361,7 +363,7 @@ class Reading:
         """Yield the terms of all layers, each with the derivative with respect to its array, from that of the scores, and with
         the mix of its columns, see `Explained`."""
         for share, layers, outputs, mixes in zip(self._shares, self._layers, self._outputs, self._mixes):
-            for number, (layer, part) in enumerate(zip(layers, self._node.part(derivative, outputs))):
+            for number, (layer, part) in enumerate(zip(layers, self._node.part(derivative, outputs)[0])):
                 for terms in layer.terms:
                     own = part
                     if isinstance(part, EncodedSegments):
@@ -407,7 +409,7 @@ class Reading:
             tags = (self._tags[before], self._tags[after])
             feature = Feature.shared("transitions")
             rows.append(Row(*feature, token, token + 1, tags, 1.0, weight, use, weight * use))
-        for name, of_name in self._node.derivatives(derivative).items():
+        for name, of_name in self._node.part(derivative, self._outputs[0])[1].items():
             if name == "transitions" and steps is not None:
                 continue
             weights = self.shared[name]

@@ -68,8 +68,9 @@ def texts(
     def refuse(reason: str) -> ValueError:
         return ValueError(Errors.CRF840.format(name=pipe.name, reason=reason))
 
-    if pipe.model.attrs["node"].no_shares_of_texts is not None:
-        raise refuse(pipe.model.attrs["node"].no_shares_of_texts)
+    traits = pipe.model.attrs["node"].traits
+    if traits.no_shares_of_texts is not None:
+        raise refuse(traits.no_shares_of_texts)
     if comparison.is_of_texts and "path" not in pipe.decoding.structure.answers:
         raise refuse("several paths spell a label, so that scores are not sums of weights")
     if not pipe.is_linear or not all(isinstance(layer.attrs["node"], SparseNode) for layer in pipe.model.layers):
@@ -145,7 +146,7 @@ class LeftOut:
         pipe = pipe.learner
         if not getattr(pipe.loss, "smooth", True):
             reason = f"its loss {type(pipe.loss).__name__} has no second derivatives"
-        elif not pipe.model.attrs["node"].names_states(pipe.model):
+        elif not pipe.model.attrs["node"].traits.names_states:
             reason = "annotation does not name its states, and training anew may end at another optimum"
         if reason is not None:
             raise ValueError(Errors.CRF834.format(name=pipe.name, reason=reason))
@@ -254,13 +255,13 @@ class Direction:
         of_layers = {}
         node = model.attrs["node"]
         found = _look_up(model, docs)
-        parts = node.part(derivative, _outputs(model, found, _learned(model)[0]))
+        parts, of_shared = node.part(derivative, _outputs(model, found, _learned(model)[0]))
         for layer, one, part in zip(model.layers, found, parts):
             features = _features(layer)
             uses = {name: np.zeros(table.n_weights) for name, table in features.tables.items()}
             features.scatter(one, part, uses)
             of_layers.update(uses)
-        return cls(pipe, of_layers, node.derivatives(derivative))
+        return cls(pipe, of_layers, of_shared)
 
     def of_known(self) -> "Direction":
         """Remove the weights that are 0 from the direction."""
@@ -332,7 +333,7 @@ def _features(layer: Model) -> SparseFeatures:
 def _learned(model: Model) -> tuple[dict[str, Floats], dict[str, Floats]]:
     """The learned weights of all layers, and the weights that all tokens share."""
     of_layers: Any = {name: layer.get_param(name) for layer in model.layers for name in _features(layer).tables}
-    shared: Any = {name: model.get_param(name) for name in model.attrs["node"].params}
+    shared: Any = {name: model.get_param(name) for name in model.attrs["node"].traits.params}
     return of_layers, shared
 
 

@@ -281,11 +281,11 @@ def _transitions(pipe: "CRFPipe") -> dict[str, Any]:
     members: list[Any] = members_of(pipe.model)
     if isinstance(members[0][0].attrs["node"], OfTexts):
         return {}  # of texts, whose weights are among the others
-    nodes, every, _ = zip(*[model.attrs["node"].explained(model) for model, _ in members])
-    possible = nodes[0].possible(members[0][0])
+    explained = [model.attrs["node"].explained(model) for model, _ in members]
+    possible = explained[0].node.possible(members[0][0])
     found = {}
     for name in ("transitions", "first", "last"):
-        weights: Any = sum(share * own[name] for (_, share), own in zip(members, every))
+        weights: Any = sum(share * own.weights[name] for (_, share), own in zip(members, explained))
         listed: Any = np.where(possible[name], weights.astype(object), None)
         found[name] = listed.tolist()
     return found

@@ -156,7 +156,6 @@ class BridgedStructure:
         self.of = structure
         self.bridges = bridges
         self._blank = blank
-        self.exact = structure.exact
         self.answers = structure.answers
         self.threads = structure.threads
 

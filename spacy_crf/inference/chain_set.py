@@ -27,7 +27,7 @@ class ChainSet:
     of_loss (Sequence[int64[S_c]]): The same states among those that the loss knows by their labels, where these are others.
     """
 
-    exact = True
+    answers = frozenset(["exact"])
 
     def __init__(self, structures: Sequence[Any], states_of: Sequence[Ints], of_loss: Optional[Sequence[Ints]] = None):
         self.structures = tuple(structures)

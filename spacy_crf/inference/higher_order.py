@@ -28,7 +28,7 @@ from .pruned_lattice import (
     make_lattice,
     with_scores,
 )
-from .structure import Chunk, Expansion, LikelySpans, ScoresOrWork, States, Structure, Work, collect
+from .structure import Chunk, LikelySpans, ScoresOrWork, States, Structure, Work, collect
 
 _LIKELY_TOKENS = 4  # factor for the size of chunks if lattices are pruned
 _LIKELY_ARCS = 1 << 23  # number of arcs of a chunk if they are not
@@ -98,10 +98,13 @@ class HigherOrderWork(Work[HigherOrderScores]):
     def grams(self) -> kernels.Grams:
         """The n-grams of tags that have a weight."""
         orders = self.scores.orders
+        digits = orders.digits(self.n_tags if self.tag_of is not None else self.n_states)
+        if self.tag_of is not None:
+            digits = digits[self.tag_of]
         n_steps = self.transitions.size
         table: Any = orders.table  # see `HigherOrder.conform`
         keys, rows = table
-        return kernels.Grams(keys, rows, orders.digits(self.n_states), orders.size + 1, n_steps)
+        return kernels.Grams(keys, rows, digits, orders.size + 1, n_steps)
 
     @cached_property
     def sequence_of(self) -> NDArray[np.int64]:
@@ -190,10 +193,6 @@ class HigherOrder(Structure[HigherOrderScores]):
         scores = scores if orders.table is not None else scores._replace(orders=indexed(orders))
         return super().conform(scores)
 
-    def expand(self, scores: HigherOrderScores, expansion: Expansion) -> HigherOrderScores:
-        digits = scores.orders.digits(len(scores.first))[expansion.graph.tag_of]
-        return super().expand(scores, expansion)._replace(orders=scores.orders._replace(digit_of=digits))
-
     def prepare(self, scores: Any, clamp: Any = None, *, annotated: Any = None) -> Any:
         work: Any = super().prepare(scores, clamp)
         return work if annotated is None or work.scores.orders.keep is None else work.around(annotated, self.kept)
@@ -214,21 +213,22 @@ class HigherOrder(Structure[HigherOrderScores]):
         best, used = super().viterbi_counts(work, weights=weights)
         return best, _noted(work, used)
 
-    def forward(self, work: HigherOrderWork) -> tuple[Floats, Any]:
+    def forward(self, work: HigherOrderWork) -> Floats:
         sums = work.sums
         depth = work.lattice.depth
         log_z = sums.log_z
         if not depth.all():
             log_z = np.where(depth == 0, work.alone[0], log_z)
-        return log_z, None
+        return log_z
 
-    def backward(self, work: HigherOrderWork, kept: Any, weights: Floats, out: HigherOrderScores) -> None:
+    def expect(self, work: HigherOrderWork, weights: Floats, out: HigherOrderScores) -> Floats:
         level = work.lattice.level
         depth = work.lattice.depth
         kernels.collect(level, work.sums.chances(weights), work.starts, _flat(out))
         if not depth.all():
             alone = work.are_alone
             out.emissions[alone] += weights[work.sequence_of[alone], np.newaxis] * work.alone[1]
+        return self.forward(work)
 
     def best(self, work: HigherOrderWork) -> Path:
         sums = work.sums

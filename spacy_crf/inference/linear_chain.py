@@ -22,37 +22,14 @@ class LinearChain(Structure[ChainScores]):
     work = ChainWork
     prepare: Callable[..., ChainWork]
 
-    def forward(self, work: ChainWork) -> tuple[Floats, tuple]:
-        # Passed on: the pass in the linear domain, log partitions, and the passes of sequences in log space
-        linear = scaling.forward(work)
-        log_z = linear.log_z.copy()
-        logs = {
-            b: log_space.forward(work, work.chunk(b, b + 1), log_z) for b in np.flatnonzero(np.isnan(log_z)).tolist()
-        }
-        return log_z, (linear, log_z, logs)
-
-    def backward(self, work: ChainWork, kept: tuple, weights: Floats, out: ChainScores) -> None:
-        if not work.n_tokens:  # whose transitions may be no matrices
-            return
-        exponentials = work.exponentials
-        linear, log_z, logs = kept
-        layout = exponentials.layout
-        (scaled, alpha, linear_log_z) = linear
-        out.first[:], out.last[:] = scaling.backward(work, linear, weights, out.emissions)
-        d_block = np.zeros_like(exponentials.block)
-        d_arcs = np.zeros_like(exponentials.arcs)
-        kernels.transition_expectations(scaled, layout, alpha, d_block, d_arcs)
-        d_block *= exponentials.block
-        d_arcs *= exponentials.arcs
-        layout.restore(d_block, d_arcs, out.transitions.reshape(work.transitions.shape))
-        for b in np.flatnonzero(np.isnan(linear_log_z)).tolist():
-            if b not in logs:  # only the backward pass refused the linear domain
-                logs[b] = log_space.forward(work, work.chunk(b, b + 1), log_z)
-            _log_backward(work, b, logs[b], log_z, weights, out)
+    def forward(self, work: ChainWork) -> Floats:
+        return forward_pass(work)[0]
 
     def expect(self, work: ChainWork, weights: Floats, out: ChainScores) -> Floats:
         if work.per_position:
-            return super().expect(work, weights, out)
+            log_z, kept = forward_pass(work)
+            backward_pass(work, kept, weights, out)
+            return log_z
         log_z = scaling.expect(work, weights, out)
         for b in np.flatnonzero(np.isnan(log_z)).tolist():
             _log_backward(work, b, log_space.forward(work, work.chunk(b, b + 1), log_z), log_z, weights, out)
@@ -124,6 +101,36 @@ def _log_backward(work: ChainWork, b: int, done: tuple, log_z: Floats, weights: 
     out.last[:] += out.emissions[work.starts[b + 1] - 1]
 
 
+def forward_pass(work: ChainWork) -> tuple[Floats, tuple]:
+    """Log partitions (float64[B]), and what `backward_pass` continues with: the pass in the linear domain, log partitions, and
+    the passes of sequences in log space."""
+    linear = scaling.forward(work)
+    log_z = linear.log_z.copy()
+    logs = {b: log_space.forward(work, work.chunk(b, b + 1), log_z) for b in np.flatnonzero(np.isnan(log_z)).tolist()}
+    return log_z, (linear, log_z, logs)
+
+
+def backward_pass(work: ChainWork, kept: tuple, weights: Floats, out: ChainScores) -> None:
+    """Set `out`, which is 0, to the derivative of sum_b weights[b] · log_z[b]."""
+    if not work.n_tokens:  # whose transitions may be no matrices
+        return
+    exponentials = work.exponentials
+    linear, log_z, logs = kept
+    layout = exponentials.layout
+    (scaled, alpha, linear_log_z) = linear
+    out.first[:], out.last[:] = scaling.backward(work, linear, weights, out.emissions)
+    d_block = np.zeros_like(exponentials.block)
+    d_arcs = np.zeros_like(exponentials.arcs)
+    kernels.transition_expectations(scaled, layout, alpha, d_block, d_arcs)
+    d_block *= exponentials.block
+    d_arcs *= exponentials.arcs
+    layout.restore(d_block, d_arcs, out.transitions.reshape(work.transitions.shape))
+    for b in np.flatnonzero(np.isnan(linear_log_z)).tolist():
+        if b not in logs:  # only the backward pass refused the linear domain
+            logs[b] = log_space.forward(work, work.chunk(b, b + 1), log_z)
+        _log_backward(work, b, logs[b], log_z, weights, out)
+
+
 class TextScores(ChainScores):
     """Potentials of B texts as chains. ``emissions[b]`` are the label scores of text b, the only token of its chain. ``first`` is
     the bias of each label; ``transitions`` and ``last`` are not learned.
@@ -137,14 +144,18 @@ class TextSoftmax(LinearChain):
     naive Bayes, and without log space, which takes longer than all other work.
     """
 
-    def forward(self, work: ChainWork) -> tuple[Floats, Floats]:
+    def forward(self, work: ChainWork) -> Floats:
+        return self._softmax(work)[0]
+
+    def expect(self, work: ChainWork, weights: Floats, out: ChainScores) -> Floats:
+        log_z, shares = self._softmax(work)
+        np.multiply(shares, weights[:, np.newaxis], out=out.emissions)
+        out.first[:] = out.emissions.sum(axis=0)
+        out.last[:] = out.first
+        return log_z
+
+    def _softmax(self, work: ChainWork) -> tuple[Floats, Floats]:
         return softmax(work.emissions + (work.scores.first + work.scores.last))
-
-    def backward(self, work: ChainWork, kept: Floats, weights: Floats, out: ChainScores) -> None:
-        np.multiply(kept, weights[:, np.newaxis], out=out.emissions)
-        out.first[:] = out.last[:] = out.emissions.sum(axis=0)
-
-    expect = Structure.expect  # by these two
 
 
 def softmax(rows: Floats) -> tuple[Floats, Floats]:

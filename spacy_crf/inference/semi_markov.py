@@ -134,22 +134,12 @@ class SemiMarkov(Structure[SegmentScores]):
             raise ValueError(Errors.CRF016.format(longest=len(checked.lengths)))
         return checked._replace(listed=listed)
 
-    def forward(self, work: SegmentWork) -> tuple[Floats, tuple]:
-        # Passed on: the pass in the linear domain (or None), log partitions, and passes in log space by their first sequence
-        linear = _linear_forward(work)
-        if linear is None:
-            log_z = np.empty(work.n_sequences)
-            done = log_space.forward(work, work.chunk(0, work.n_sequences), log_z)
-            return log_z, (None, log_z, {0: done})
-        log_z = linear[2].copy()
-        log_z[work.starts[:-1] < work.starts[1:]] += work.exponentials.end_shift
-        chunks = [work.chunk(b, b + 1) for b in np.flatnonzero(np.isnan(log_z)).tolist()]
-        logs = {chunk.sequences.start: log_space.forward(work, chunk, log_z) for chunk in chunks}
-        return log_z, (linear, log_z, logs)
+    def forward(self, work: SegmentWork) -> Floats:
+        return self._forward(work)[0]
 
-    def backward(self, work: SegmentWork, kept: tuple, weights: Floats, out: SegmentScores) -> None:
+    def expect(self, work: SegmentWork, weights: Floats, out: SegmentScores) -> Floats:
+        log_z, linear, logs = self._forward(work)
         rows = work.rows(out)
-        (linear, log_z, logs) = kept
         if linear is not None:
             potentials, prefixes, linear_log_z = linear
             kernels.expectations(potentials, prefixes, weights, linear_log_z, rows)
@@ -160,6 +150,21 @@ class SemiMarkov(Structure[SegmentScores]):
         for done in logs.values():
             log_space.backward(done, log_z, weights, out)
         _sum_up(work, out)
+        return log_z
+
+    def _forward(self, work: SegmentWork) -> tuple[Floats, Optional[tuple], dict[int, tuple]]:
+        """Log partitions (float64[B]), the pass in the linear domain (or None), and passes in log space by the number of their
+        first sequence."""
+        linear = _linear_forward(work)
+        if linear is None:
+            log_z = np.empty(work.n_sequences)
+            done = log_space.forward(work, work.chunk(0, work.n_sequences), log_z)
+            return log_z, None, {0: done}
+        log_z = linear[2].copy()
+        log_z[work.starts[:-1] < work.starts[1:]] += work.exponentials.end_shift
+        chunks = [work.chunk(b, b + 1) for b in np.flatnonzero(np.isnan(log_z)).tolist()]
+        logs = {chunk.sequences.start: log_space.forward(work, chunk, log_z) for chunk in chunks}
+        return log_z, linear, logs
 
     def best(self, work: SegmentWork) -> Path:
         path = Path(np.empty(work.n_tokens, dtype=np.int32), np.empty(work.n_sequences))

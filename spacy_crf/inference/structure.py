@@ -1,9 +1,8 @@
 """The questions that every structure answers about its scores.
 
-A structure is a family of labellings. It defines how to sum the scores of a chunk of sequences (`forward`, `backward`), which
-labelling is best (`best`), and which scores a labelling uses (`score_path`, `add_path`). Some structures also list or draw
-labellings (`rank`, `draw`). This file derives everything else, once for all structures: checks, chunks, threads, and the joining
-of partial results.
+A structure is a family of labellings. It defines how to sum the scores of a chunk of sequences (`expect`), which labelling is
+best (`best`), and which scores a labelling uses (`score_path`, `add_path`). Some structures also list or draw labellings (`rank`,
+`draw`). This file derives everything else, once for all structures: checks, chunks, threads, and the joining of partial results.
 """
 
 import itertools
@@ -113,9 +112,17 @@ class Work(Generic[Scores]):
         self.starts: Ints = scores.starts
         self.n_tokens, self.n_states = scores[0].shape
         self.n_sequences = len(scores.starts) - 1
-        transitions = scores.transitions
-        self.per_position: bool = transitions.ndim == 3
-        self.transitions: Floats = transitions if self.per_position else transitions[np.newaxis]  # [1 or T, S, S]
+
+    @cached_property
+    def per_position(self) -> bool:
+        """Whether transitions depend on the token."""
+        return self.scores.transitions.ndim == 3
+
+    @cached_property
+    def transitions(self) -> Floats:
+        """Scores of transitions: float64[1 or T, S, S]."""
+        transitions = self.scores.transitions
+        return transitions if self.per_position else transitions[np.newaxis]
 
     @property
     def whole(self: OfWork) -> OfWork:
@@ -240,13 +247,13 @@ class Structure(Generic[Scores]):
     spans (SpanStates): How states encode spans.
     """
 
-    exact: ClassVar[bool] = True  # whether sums and maxima are those of all labellings, or approximate
-    # Optional questions that the structure answers. Without "path" a labelling may have several paths: its score is their
-    # log-sum, but `viterbi` and `n_best` return single paths
-    answers: frozenset[str] = frozenset(["path", "n_best", "sample", "span_probabilities", "likely_spans"])
-    # Approximate tokens in a chunk: enough for a kernel to take longer than its call. The number is fixed, so that sums over
-    # chunks have the same bits with any number of threads.
-    chunk_tokens: ClassVar[int]
+    # The optional questions that the structure answers, and "exact" if sums and maxima are those of all labellings, not
+    # approximate. Without "path" a labelling may have several paths: its score is their log-sum, but `viterbi` and `n_best`
+    # return single paths
+    answers: frozenset[str] = frozenset(["exact", "path", "n_best", "sample", "span_probabilities", "likely_spans"])
+    # Approximate tokens in a chunk: enough for a kernel to take longer than its call; by default all tokens are one chunk. The
+    # number is fixed, so that sums over chunks have the same bits with any number of threads.
+    chunk_tokens: ClassVar[int] = 1 << 62
     uniforms: ClassVar[tuple[int, ...]] = ()  # shape of the random numbers that `draw` takes for one token
     work: ClassVar[type[Work]]
 
@@ -282,19 +289,16 @@ class Structure(Generic[Scores]):
 
     # ------------------------------------------------------------------------------------ methods that a structure adds
 
-    def forward(self, work: Work[Scores]) -> tuple[Floats, Any]:
-        """Log partitions of a chunk (float64[B]), and the arrays that `backward` continues with."""
-        raise NotImplementedError
-
-    def backward(self, work: Work[Scores], kept: Any, weights: Floats, out: Scores) -> None:
-        """Set `out`, which is 0, to the derivative of sum_b weights[b] · log_z[b] with respect to every score of a chunk."""
-        raise NotImplementedError
+    def forward(self, work: Work[Scores]) -> Floats:
+        """Log partitions of a chunk: float64[B]."""
+        return self.expect(work, np.ones(work.n_sequences), arrays.zeros(work.scores))
 
     def expect(self, work: Work[Scores], weights: Floats, out: Scores) -> Floats:
-        """Both passes over a chunk. RETURNS (float64[B]): Log partitions; `out` receives the derivatives, as from `backward`."""
-        log_z, kept = self.forward(work)
-        self.backward(work, kept, weights, out)
-        return log_z
+        """Set `out`, which is 0, to the derivative of sum_b weights[b] · log_z[b] with respect to every score of a chunk.
+
+        RETURNS (float64[B]): Log partitions.
+        """
+        raise NotImplementedError
 
     def best(self, work: Work[Scores]) -> Path:
         """Best path of each sequence of a chunk. (Unless a structure documents another order, ties go to the lower last state,
@@ -377,7 +381,9 @@ class Structure(Generic[Scores]):
             work = self.work(conforming, given=scores)
         else:
             expansion = self.expansion(conforming)
-            work = self.work(self.expand(conforming, expansion), given=scores)
+            others = [name for name in arrays.named(conforming) if name not in expansion.arrays]
+            of_tokens = arrays.expand(conforming, expansion.graph, others)
+            work = self.work(conforming._replace(**expansion.arrays, **of_tokens), given=scores)
             work.expansion = expansion
         return work if clamp is None else work.clamped(clamp)
 
@@ -398,11 +404,6 @@ class Structure(Generic[Scores]):
         possible = (scores[0] > -np.inf).any(axis=0)
         return self._expansions.of(expand, possible, *(getattr(scores, name) for name in shared))
 
-    def expand(self, scores: Scores, expansion: Expansion) -> Scores:
-        """Scores of the graph's states (S states) from scores of tags."""
-        others = [name for name in arrays.named(scores) if name not in expansion.arrays]
-        return scores._replace(**expansion.arrays, **arrays.expand(scores, expansion.graph, others))
-
     def conform(self, scores: Scores) -> Scores:
         """The scores in the form that the kernels take."""
         conforming = arrays.conform(scores)
@@ -421,11 +422,11 @@ class Structure(Generic[Scores]):
         """Log of the sum over all labellings of exp(score). RETURNS (float64[B])"""
         work = self.prepare(scores, clamp)
         if work.n_tokens <= self.chunk_tokens:  # a short cut: for a short text, chunking would take as long as the sums
-            return self.forward(work)[0]
+            return self.forward(work)
         log_z = np.empty(work.n_sequences)
 
         def sum_chunk(chunk: Chunk) -> None:
-            log_z[chunk.sequences], _ = self.forward(work.cut(chunk))
+            log_z[chunk.sequences] = self.forward(work.cut(chunk))
 
         self._in_chunks(work, sum_chunk)
         return log_z

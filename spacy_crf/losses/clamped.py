@@ -211,7 +211,7 @@ class ClampedLoss(LabelledLoss):
             impossible = reached == -np.inf
             weights = np.where(impossible, 0.0, weights)
             best, d_scores = value(work, weights=weights)
-            if not self.smooth and not structure.exact and (best < reached).any():
+            if not self.smooth and "exact" not in structure.answers and (best < reached).any():
                 # The search found nothing better than the best known labelling, which is the annotation: nothing to learn
                 weights = np.where(best < reached, 0.0, weights)
                 best = np.maximum(best, reached)
@@ -224,7 +224,7 @@ class ClampedLoss(LabelledLoss):
                 structure.path_expectations(work, states, weights=-weights, out=d_scores)
         losses = np.zeros(len(weights))
         np.subtract(best, reached, out=losses, where=~impossible)
-        return weights * without_rounding(losses, best, structure.exact), d_scores, impossible
+        return weights * without_rounding(losses, best, "exact" in structure.answers), d_scores, impossible
 
     def _with_costs(self, scores: Scores, allowed: Clamp) -> Scores:
         """Scores with costs added to the first array, which has a row for each token and a column for each state."""

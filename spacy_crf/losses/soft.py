@@ -113,7 +113,7 @@ class SoftLabels(LabelledLoss):
         between.subtract(structure, work, weights, d_scores)
         losses = np.zeros(len(weights))
         np.subtract(log_z, reached, out=losses, where=~impossible)
-        return weights * without_rounding(losses, log_z, structure.exact), d_scores, impossible
+        return weights * without_rounding(losses, log_z, "exact" in structure.answers), d_scores, impossible
 
 
 def per_sequence(terms: Floats, starts: Ints) -> Floats:

@@ -89,7 +89,7 @@ def export_lite(
     kind = _KINDS[pipe.model.name]
     _check_settings(pipe)
     exporter = _Exporter(pipe.name, nlp.vocab, columns, prune, bits)
-    shared = node.potentials(model, {name: model.get_param(name) for name in node.params})
+    shared = node.potentials(model, {name: model.get_param(name) for name in node.traits.params})
     of_spans = pipe.cfg.get("decode") == "spans"
     content: dict[str, Any] = {
         "format": lite.FORMAT,

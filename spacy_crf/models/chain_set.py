@@ -10,13 +10,12 @@ from spacy.tokens import Doc
 from thinc.api import Model, NumpyOps
 
 from .. import arrays, checks
-from ..features.doc_batch import DocBatch
 from ..inference.chain_set import add_states, of_states
 from ..types import Ints
 from .linear_chain import ChainNode
 from .node import no_backprop
 from .semi_markov import SegmentsNode
-from .structure import SharedScores, StructureModel, StructureNode, TokenTerms
+from .structure import SharedScores, StructureModel, StructureNode
 
 
 def ChainSet(inner: Model[list[Doc], Any]) -> Model[list[Doc], Any]:
@@ -50,9 +49,7 @@ class ChainOfSet(StructureNode):
         self.of: StructureNode = of
         self.gives = of.gives
         self.structure = of.structure
-        self.labelled = of.labelled
-        self.params = getattr(of, "params", ())
-        self.is_linear = of.is_linear
+        self.traits = of.traits
         self.given: Optional[tuple[Doc, Any]] = None  # a Doc, and the scores of the set for it
 
     def longest_of_states(self, model: Model) -> NDArray[np.int32]:
@@ -72,11 +69,8 @@ class ChainOfSet(StructureNode):
         add_states(total, derivative, self.states)
         return total
 
-    def part(self, d_scores: Any, outputs: tuple) -> tuple:
+    def part(self, d_scores: Any, outputs: tuple) -> tuple[tuple, SharedScores]:
         return self.of.part(self._of_set(d_scores), outputs)
-
-    def derivatives(self, d_scores: Any) -> SharedScores:
-        return self.of.derivatives(self._of_set(d_scores))
 
     def potentials(self, model: Model, weights: SharedScores) -> SharedScores:
         return self.of.potentials(self.whole, weights)
@@ -86,9 +80,6 @@ class ChainOfSet(StructureNode):
 
     def weighed(self, model: Model) -> SharedScores:
         return self.of.weighed(self.whole)
-
-    def token_terms(self, model: Model, outputs: tuple, docs: DocBatch) -> Optional[TokenTerms]:
-        return self.of.token_terms(self.whole, outputs, docs)
 
     def places_of(self, states: Ints) -> Ints:
         return self.states[states]

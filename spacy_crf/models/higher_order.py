@@ -33,11 +33,13 @@ class HigherOrderNode(StructureNode):
     """Node of a chain of higher order. Attributes: "keys", the n-grams with a weight, and "thresholds", which prune lattices."""
 
     gives = HigherOrderScores
-    params = (*StructureNode.params, "grams")
-    learned = (*StructureNode.learned, "keys", "thresholds", "parts")
-    meaning = ("order",)
+    traits = StructureNode.traits._replace(
+        learned=(*StructureNode.traits.learned, "keys", "thresholds", "parts"),
+        meaning=("order",),
+        params=(*StructureNode.traits.params, "grams"),
+        is_online=False,
+    )
     structure = HigherOrderInference()
-    walks = False
 
     def check_fit(self, model: Model, pipe: Any, optimizer: Optional[Optimizer]) -> None:
         """RAISES (ValueError): CRF347 for a loss that is defined for chains of order 1 only."""
@@ -140,10 +142,11 @@ class HigherOrderNode(StructureNode):
         ends = shared["first"], shared["last"]
         return HigherOrderScores(scores, transitions, *ends, shared["grams"], shared["orders"], starts)
 
-    def part(self, d_scores: HigherOrderScores, outputs: tuple[Emissions]) -> tuple[Emissions]:
+    def part(self, d_scores: HigherOrderScores, outputs: tuple[Emissions]) -> tuple[tuple, SharedScores]:
         of_tokens = d_scores.transitions if per_position(d_scores) else None
         emissions = d_scores.emissions if self._parts is None else self._parts.spread(d_scores.emissions)
-        return (Emissions(emissions, of_tokens, np.asarray(d_scores.starts)),)
+        d_output = Emissions(emissions, of_tokens, np.asarray(d_scores.starts))
+        return (d_output,), self.shared_part(d_scores)
 
     # ------------------------------------------------------------------------------------------------ training
 
@@ -175,8 +178,8 @@ class HigherOrderNode(StructureNode):
         super().resize(model, n_states)
         model.attrs["parts"] = None if self._parts is None else self._parts.names
 
-    def observe(self, model: Model, corpus: Batches, n_states: int) -> None:
-        super().observe(model, corpus, n_states)
+    def init_weights(self, model: Model, corpus: Batches, n_states: int, is_new: bool) -> None:
+        super().init_weights(model, corpus, n_states, is_new)
         order = model.attrs["order"]
         before = model.attrs["keys"]
         if order < 2:

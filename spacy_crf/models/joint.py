@@ -74,7 +74,7 @@ def scored_tokens(
         given: Any = emissions
         is_sparse = gives(given) is Emissions and isinstance(given.attrs["node"], SparseNode)
         # Others, such as those of kernels, stand alone in a chain
-        is_fixed = gives(given) is Emissions and given.attrs["node"].is_linear and tok2vec is None and of is None
+        is_fixed = gives(given) is Emissions and given.attrs["node"].traits.is_linear and tok2vec is None and of is None
         checks.expect(is_sparse or is_fixed, owner, "emissions", emissions, must)
         layers["emissions"] = given
     if tok2vec is not None:

@@ -28,10 +28,11 @@ class ChainNode(StructureNode):
         transitions = shared["transitions"] if transitions is None else transitions + shared["transitions"]
         return ChainScores(scores, transitions, shared["first"], shared["last"], starts)
 
-    def part(self, d_scores: ChainScores, outputs: tuple[Emissions, ...]) -> tuple[Emissions, ...]:
+    def part(self, d_scores: ChainScores, outputs: tuple[Emissions, ...]) -> tuple[tuple, SharedScores]:
         of_tokens = d_scores.transitions if per_position(d_scores) else None
         starts: Any = d_scores.starts  # derivatives always have them
-        return (Emissions(d_scores.emissions, of_tokens, starts),) * len(outputs)
+        d_output = Emissions(d_scores.emissions, of_tokens, starts)
+        return (d_output,) * len(outputs), self.shared_part(d_scores)
 
 
 def LinearChain(

@@ -33,7 +33,7 @@ class EncoderNode(Node):
 
     def __init__(self, learns: bool = True):
         self.learns = learns
-        self.is_linear = not learns
+        self.traits = self.traits._replace(is_linear=not learns)
 
     def split(self, model: Model, scores: Floats, starts: Ints) -> Any:
         """The output, from the scores of the last layer (float64[T, kinds · S])."""
@@ -112,7 +112,7 @@ def encoder_emissions(
         init=_init,
         layers=[tok2vec, *hidden, output],
         refs={"tok2vec": tok2vec, "output": output},
-        attrs={"node": node, **dict.fromkeys(node.learned)},
+        attrs={"node": node, **dict.fromkeys(node.traits.learned)},
     )
 
 

@@ -66,23 +66,33 @@ class Sizes(NamedTuple):
     inner: Optional[Bools] = None  # [S] states of inner levels of spans that nest; None without any
 
 
+class Traits(NamedTuple):
+    """What is the same for all models with a node of one class."""
+
+    labelled: Optional[str] = None  # what the scores label: "tokens", "segments" or "texts"; None for nothing
+    learned: tuple[str, ...] = ()  # attributes of the model that training sets, which are saved
+    meaning: tuple[str, ...] = ()  # attributes that determine the meaning of the weights; others concern training
+    params: tuple[str, ...] = ()  # parameters that are scores, of a model of a structure: the keys of `shapes`
+    of_sequences: tuple[str, ...] = ("first", "last")  # parameters from which each sequence uses one score
+    is_linear: bool = True  # whether the output is a linear function of the weights, which may be part of an objective
+    is_online: bool = True  # whether optimizers can learn from one sequence after the other
+    names_states: bool = True  # whether annotation names the state of each token, so that an objective has one minimum
+    counts: Optional[str] = (
+        None  # tokens from which `initialize` counts all weights: "annotated" or "all"; None for none
+    )
+    no_shares_of_texts: Optional[str] = None  # why decisions cannot be split up among the training texts
+
+
 class Node:
     """Base of the objects in ``attrs["node"]`` of the models of this package."""
 
+    traits: Traits = Traits()
+
     gives: type  # type of the output
-    learned: tuple[str, ...] = ()  # attributes that training sets, which are saved
-    is_linear = True  # whether the output is a linear function of the weights, which may be part of an objective
-    walks = True  # whether optimizers can learn from one sequence after the other
-    counts: Optional[str] = (
-        None  # the tokens from which `initialize` counts all weights: "annotated" or "all"; None for none
-    )
-    meaning: tuple[str, ...] = ()  # settings that determine the meaning of the weights; others concern training
-    labelled: Optional[str] = None  # what its scores label: "tokens", "segments" or "texts"; None for nothing
     decoding: Optional[type] = None  # a `Decoding` that replaces the usual one for this kind
     # Returns the collection of a Doc, whose Docs the model reads together (None for no collection); None if it reads each alone
     group_of: Optional[Callable[[Doc], Any]] = None
     part_names: Sequence[str] = ()  # names of the columns that belong to no state, see `columns`
-    no_shares_of_texts: Optional[str] = None  # why decisions cannot be split up among the training texts
 
     def __repr__(self) -> str:  # for `spacy debug model`
         return f"{type(self).__name__}()"
@@ -106,10 +116,6 @@ class Node:
         """Tokens of the longest segment of each state of a model of segments: int32[S]."""
         return model.attrs["longest"]
 
-    def names_states(self, model: Model) -> bool:
-        """Whether annotation names the state of each token, so that an objective has one minimum."""
-        return True
-
     def begin(self, model: Model, initialization: Any, is_new: bool) -> None:
         """Choose the weights that training begins with, once features are counted; see `pipeline.initialization`."""
 
@@ -120,7 +126,7 @@ class Node:
         optimizer (Optional[Optimizer]): None before the optimizer is known.
         RAISES (ValueError): If they do not fit; CRF347 for a loss that needs the state of each token if annotation names none.
         """
-        if not self.names_states(model):
+        if not self.traits.names_states:
             check_knows_states(pipe.name, pipe.loss)
 
     def nonnegative(self, model: Model) -> dict[str, Any]:
@@ -160,7 +166,7 @@ class Node:
     def forget(self, model: Model) -> None:
         """Return the node to its state before training."""
         unset(model)
-        for name in self.learned:
+        for name in self.traits.learned:
             model.attrs[name] = None
 
     def check(self, model: Model, n_states: int) -> None:

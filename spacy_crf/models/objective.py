@@ -244,8 +244,7 @@ class CorpusObjective(Weights):
             told = {"weights": of_sequences, **soft}
             losses, d_scores, impossible = evaluate(loss, structure, scores, clamp, **told)
             self.losses[number] = losses
-            d_own = node.derivatives(d_scores)
-            d_outputs = node.part(d_scores, outputs)
+            d_outputs, d_own = node.part(d_scores, outputs)
             return losses, impossible, d_own, d_outputs, d_scores
 
         for first in range(0, self.n_batches, _GROUP):

@@ -19,7 +19,7 @@ from ..features.doc_batch import DocBatch
 from ..inference.chain_set import evaluate
 from ..losses.clamped import LogLikelihood
 from ..types import Bools, Floats, Ints
-from .node import Batches, Node, check_weights, no_backprop
+from .node import Batches, Node, Traits, check_weights, no_backprop
 from .structure import StructureModel, StructureNode
 
 _SHARED = ("allowed", "longest")  # attributes that the component sets, for all members
@@ -40,8 +40,6 @@ class Pooled(NamedTuple):
 class PoolNode(Node):
     """Node of a pool whose members have nodes of the same kind as `of`."""
 
-    is_linear = False
-
     def __init__(self, of: StructureNode):
         self.holds_out = True  # whether some texts train no member
         self.at_rest = 0  # number of members, from the first, that are not trained now
@@ -49,9 +47,8 @@ class PoolNode(Node):
         self.gives = of.gives
         self.structure = of.structure
         self.in_training = of.in_training
-        self.meaning = of.meaning
-        self.labelled = of.labelled
-        self.learned = tuple(name for name in of.learned if name in _SHARED)
+        learned = tuple([name for name in of.traits.learned if name in _SHARED])
+        self.traits = Traits(of.traits.labelled, learned, of.traits.meaning, is_linear=False)
 
     def begin(self, model: Model, initialization: Any, is_new: bool) -> None:
         if initialization.pipe.training.finds_optimum:
@@ -64,7 +61,7 @@ class PoolNode(Node):
         tell_members(model)
         for member in model.layers:
             member.attrs["node"].resize(member, n_states)
-        for name in self.learned:
+        for name in self.traits.learned:
             model.attrs[name] = model.layers[0].attrs[name]
 
     def expect(self, model: Model, n_states: int, saved: dict[str, bytes]) -> None:
@@ -81,7 +78,7 @@ def make_pool(make_node: Callable[[], StructureNode], members: Sequence[Model], 
     attrs = {
         **attrs,
         "node": PoolNode(node),
-        **{attr: members[0].attrs[attr] for attr in (*_SHARED, *node.meaning) if attr in members[0].attrs},
+        **{attr: members[0].attrs[attr] for attr in (*_SHARED, *node.traits.meaning) if attr in members[0].attrs},
     }
     params: dict[str, Any] = {"shares": None}
     return StructureModel(

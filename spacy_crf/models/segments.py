@@ -28,7 +28,7 @@ from ..types import Floats, Ints, SegmentClamp, SpanList, TokenFeatures
 from . import sparse
 from .emissions import Emissions
 from .neural import EncoderNode
-from .node import AnnotatedDocs, Sizes, check_equal
+from .node import AnnotatedDocs, Sizes, Traits, check_equal
 from .sparse import Counter, ScoreKind, SparseFeatures
 from .table import PairCounter
 
@@ -177,7 +177,7 @@ class SegmentEncoderNode(EncoderNode):
 
     gives = EncodedSegments
     kinds = 4
-    learned = ("longest",)  # tokens of the longest segment with a mean
+    traits = Traits(learned=("longest",))  # tokens of the longest segment with a mean
 
     def split(self, model: Model, scores: Floats, starts: Ints) -> EncodedSegments:
         by_kind = scores.reshape(len(scores), self.kinds, scores.shape[1] // self.kinds)

@@ -31,22 +31,24 @@ class SegmentsNode(StructureNode):
     """Node of a semi-Markov chain: any segment may follow any other. The attribute "longest" has the longest segments."""
 
     gives = SegmentScores
-    params = (*StructureNode.params, "lengths")
-    learned = (*StructureNode.learned, "longest")
-    meaning = ("longest_segment",)
+    traits = StructureNode.traits._replace(
+        labelled="segments",
+        learned=(*StructureNode.traits.learned, "longest"),
+        meaning=("longest_segment",),
+        params=(*StructureNode.traits.params, "lengths"),
+    )
     structure = SemiMarkovInference()
-    labelled = "segments"
 
     def join(self, outputs: tuple, shared: SharedScores) -> SegmentScores:
         scores, of_tokens, starts = total(_each(outputs, Emissions))
         spans = total_of_spans(_each(outputs, SpanScores), scores)
-        transitions, first, last, lengths = (shared[name] for name in self.params)
+        transitions, first, last, lengths = (shared[name] for name in self.traits.params)
         transitions = transitions if of_tokens is None else of_tokens + transitions
         tokens = scores + spans.tokens
         ends = (transitions, first, last, spans.listed, starts)
         return SegmentScores(tokens, spans.begins, spans.ends, lengths, spans.spans, *ends)
 
-    def part(self, d_scores: SegmentScores, outputs: tuple) -> tuple:
+    def part(self, d_scores: SegmentScores, outputs: tuple) -> tuple[tuple, SharedScores]:
         of_tokens = d_scores.transitions if per_position(d_scores) else None
         starts: Any = d_scores.starts  # derivatives always have them
         emissions = Emissions(d_scores.tokens, of_tokens, starts)
@@ -59,7 +61,7 @@ class SegmentsNode(StructureNode):
                 return part_of_spans(spans, output.listed)
             return EncodedSegments(*map(part, output))
 
-        return tuple(map(part, outputs))
+        return tuple(map(part, outputs)), self.shared_part(d_scores)
 
     def alike(self, scores: SegmentScores, other: SegmentScores) -> SegmentScores:
         """The scores with all spans that `other` lists."""
@@ -77,7 +79,7 @@ class SegmentsNode(StructureNode):
     def possible(self, model: Model) -> SharedScores:
         longest = model.attrs["longest"]
         lengths = np.arange(1, self.longest(model) + 1)[:, np.newaxis] <= longest
-        return {**dict.fromkeys(StructureNode.params, np.True_), "lengths": lengths}
+        return {**dict.fromkeys(StructureNode.traits.params, np.True_), "lengths": lengths}
 
     def weighed(self, model: Model) -> SharedScores:
         """Possible scores that have a weight; lengths of segments other than ``O`` have one if a template reads lengths."""

@@ -16,7 +16,7 @@ from ..features.doc_batch import UnitRows
 from ..features.feature_index import VectorIndex
 from ..features.token_columns import ColumnReader, TokenColumns
 from ..types import Bools, Floats, Ints, SpanList, TokenFeatures
-from .node import AnnotatedDocs, Batches, Node, Sizes, check_equal, check_weights, no_backprop
+from .node import AnnotatedDocs, Batches, Node, Sizes, Traits, check_equal, check_weights, no_backprop
 from .resources import ListedFeatures
 from .table import ALL, GradientPart, Table, move_weights, some_of
 from .table_scorer import TableScorer, most_lexemes
@@ -374,8 +374,7 @@ class SparseNode(Node):
     def __init__(self, attr: str, gives: type, meaning: tuple[str, ...] = ()):
         self.attr = attr
         self.gives = gives
-        self.learned = (attr,)
-        self.meaning = meaning
+        self.traits = Traits(learned=(attr,), meaning=meaning)
 
     def features(self, model: Model) -> SparseFeatures:
         return model.attrs[self.attr]

@@ -21,7 +21,18 @@ from ..inference.structure import Structure
 from ..types import Bools, Floats, Ints
 from .emissions import pairs_allowed
 from .named_weights import Block
-from .node import AnnotatedDocs, Batches, Node, Sizes, check_array, check_equal, check_weights, enlarged, set_moved
+from .node import (
+    AnnotatedDocs,
+    Batches,
+    Node,
+    Sizes,
+    Traits,
+    check_array,
+    check_equal,
+    check_weights,
+    enlarged,
+    set_moved,
+)
 
 SharedScores = dict[str, Any]  # for each parameter an array, or one value for all of it
 
@@ -40,9 +51,11 @@ class Explained(NamedTuple):
 
     node: "StructureNode"
     weights: SharedScores  # of the parameters of the node
-    mixes: Sequence[
-        Floats
-    ] = ()  # [C, S] of each layer, the factors of its columns in the scores of states; () for states
+    # [C, S] of each layer, the factors of its columns in the scores of states; () for states
+    mixes: Sequence[Floats] = ()
+    # Makes the terms of token scores other than those of layers with weights, from the model, the outputs of the layers with
+    # weights in double precision, and a single Doc; None without any
+    terms: Optional[Callable[[Model, tuple, DocBatch], Optional[TokenTerms]]] = None
 
 
 class StructureModel(Model):
@@ -68,10 +81,7 @@ class StructureModel(Model):
 class StructureNode(Node):
     """Base of the nodes of models of a structure."""
 
-    labelled = "tokens"
-    params: tuple[str, ...] = ("transitions", "first", "last")
-    of_sequences: tuple[str, ...] = ("first", "last")  # parameters from which each sequence uses one score
-    learned = ("observed", "met", "beside")
+    traits = Traits("tokens", learned=("observed", "met", "beside"), params=("transitions", "first", "last"))
     structure: Structure  # structure for the scores
     # Makes the potentials that prediction reads, from the model and those of `join`, which training reads; None where both are
     # the same
@@ -90,8 +100,9 @@ class StructureNode(Node):
         """The potentials, from the outputs of the layers and the shared scores."""
         raise NotImplementedError
 
-    def part(self, d_scores: Any, outputs: tuple) -> tuple:
-        """Derivatives by the outputs of the layers, from derivatives by the potentials."""
+    def part(self, d_scores: Any, outputs: tuple) -> tuple[tuple, SharedScores]:
+        """The way back through `join`: from derivatives by the potentials to derivatives by the outputs of the layers, and by the
+        shared scores."""
         raise NotImplementedError
 
     def shapes(self, model: Model, n_states: int) -> dict[str, tuple[int, ...]]:
@@ -118,9 +129,6 @@ class StructureNode(Node):
         observed = model.attrs["observed"].astype(bool)
         return {"transitions": observed[:-2], "first": observed[-2], "last": observed[-1]}
 
-    def start(self, model: Model, corpus: Batches, is_new: bool) -> None:
-        """Set the first values of new weights if they are not 0. `is_new` says whether all weights are new."""
-
     def longest(self, model: Model) -> int:
         """Tokens of the longest segment."""
         return 1
@@ -142,13 +150,6 @@ class StructureNode(Node):
         """What joins the scores whose terms an explanation shows."""
         return Explained(self, exact_weights(model))
 
-    def token_terms(self, model: Model, outputs: tuple, docs: DocBatch) -> Optional[TokenTerms]:
-        """Terms of token scores other than those of layers with weights; None without any.
-
-        outputs (tuple): Outputs of the layers with weights, in double precision. docs (DocBatch): A single Doc.
-        """
-        return None
-
     def places_of(self, states: Ints) -> Ints:
         """The places of states of a labelling in the parameters: int64[N]."""
         return states
@@ -162,7 +163,7 @@ class StructureNode(Node):
     def potentials(self, model: Model, weights: SharedScores) -> SharedScores:
         """The shared scores in float64, -inf where they are impossible."""
         possible = self.possible(model)
-        return {name: np.where(possible[name], weights[name], -np.inf).astype(np.float64) for name in self.params}
+        return {name: np.where(possible[name], weights[name], -np.inf).astype(np.float64) for name in weights}
 
     def latest_potentials(self, model: Model, weights: SharedScores) -> SharedScores:
         """`potentials`, the same object as long as the weights are unchanged. Callers must not write to it. (Optimizers change
@@ -175,9 +176,9 @@ class StructureNode(Node):
             latest = self._latest = (limits, asked, self.potentials(model, weights))
         return latest[2]
 
-    def derivatives(self, d_scores: Any) -> SharedScores:
-        """Derivatives by the shared scores."""
-        found = {name: getattr(d_scores, name) for name in self.params}
+    def shared_part(self, d_scores: Any) -> SharedScores:
+        """Derivatives by the shared scores, for scores that hold these by name."""
+        found = {name: getattr(d_scores, name) for name in self.traits.params}
         if per_position(d_scores):
             found["transitions"] = d_scores.transitions.sum(axis=0)
         return found
@@ -214,7 +215,7 @@ class StructureNode(Node):
                 model.set_param(name, new)
             elif model.get_param(name).shape != shape:
                 set_moved(model, name, partial(enlarged, shape=shape))
-        if "observed" not in self.learned or before == model.get_dim("nO"):
+        if "observed" not in self.traits.learned or before == model.get_dim("nO"):
             return
         observed = np.zeros((model.get_dim("nO") + 2, model.get_dim("nO")), bool)
         if before:
@@ -223,8 +224,12 @@ class StructureNode(Node):
             observed[-2:, :before] = model.attrs["observed"][-2:]
         model.attrs["observed"] = observed.astype(np.uint8)
 
-    def observe(self, model: Model, corpus: Batches, n_states: int) -> None:
-        """Find the transitions that get a weight: those of unambiguous annotation in training, or all that are possible."""
+    def init_weights(self, model: Model, corpus: Batches, n_states: int, is_new: bool) -> None:
+        """Find the parameters that get a weight, and set the first values of new weights that are not 0. By default, transitions
+        of unambiguous annotation get a weight, or all that are possible.
+
+        is_new (bool): Whether all weights are new.
+        """
         observed = model.attrs["observed"].astype(bool)
         possible = self._possible_steps(model, n_states)
         if model.attrs["possible_transitions"]:
@@ -250,7 +255,7 @@ class StructureNode(Node):
 
     def check(self, model: Model, n_states: int) -> None:
         check_weights(model, self.shapes(model, n_states))
-        if "observed" in self.learned:
+        if "observed" in self.traits.learned:
             [size] = self.shapes(model, n_states)["first"]
             check_array("observed", model.attrs["observed"], (size + 2, size), np.uint8)
         met = model.attrs["met"]
@@ -262,13 +267,13 @@ class StructureNode(Node):
 
 def exact_weights(model: Model) -> SharedScores:
     """The weights of the parameters of a model of a structure, in double precision."""
-    weights: dict[str, Any] = {name: model.get_param(name) for name in model.attrs["node"].params}
+    weights: dict[str, Any] = {name: model.get_param(name) for name in model.attrs["node"].traits.params}
     return {name: array.astype(np.float64) for name, array in weights.items()}
 
 
 def build(name: str, node: StructureNode, layers: dict[str, Model], **attrs: Any) -> StructureModel:
     """A model of a structure, with layers under the names by which `model.get_ref` finds them, and attributes."""
-    params = dict.fromkeys(node.params)
+    params = dict.fromkeys(node.traits.params)
     parts = list(layers.values())
     refs: dict[str, Optional[Model]] = {**layers}
     attrs = {"node": node, "met": [0, 0], "observed": None, "beside": None, "allowed": None, **attrs}
@@ -299,16 +304,17 @@ def without_stage(model: Model) -> StructureModel:
 def forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Any, Callable]:
     node: StructureNode = model.attrs["node"]
     outputs, backprops = zip(*[layer(docs, is_train) for layer in model.layers])
-    weights: dict[str, Any] = {name: model.get_param(name) for name in node.params}
+    weights: dict[str, Any] = {name: model.get_param(name) for name in node.traits.params}
     shared = node.potentials(model, weights) if is_train else node.latest_potentials(model, weights)
 
     def backprop(d_scores: Any) -> list[Doc]:
         weighed = node.weighed(model)
         node.learn(model, [d_scores])
-        for name, gradient in node.derivatives(d_scores).items():
+        d_outputs, d_shared = node.part(d_scores, outputs)
+        for name, gradient in d_shared.items():
             of_weights: Any = np.where(weighed[name], gradient, 0.0).astype(np.float32)
             model.inc_grad(name, of_weights)
-        d_docs = [backprop_layer(d) for backprop_layer, d in zip(backprops, node.part(d_scores, outputs))]
+        d_docs = [backprop_layer(d) for backprop_layer, d in zip(backprops, d_outputs)]
         return d_docs[0]
 
     scores = node.join(outputs, shared)
@@ -346,8 +352,7 @@ def init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) -
         layer.initialize(X=read, Y=of_layers)
     model.attrs["met"] = met
     node.resize(model, sizes.n_states)
-    node.observe(model, X, sizes.n_states)
-    node.start(model, X, is_new)
+    node.init_weights(model, X, sizes.n_states, is_new)
 
 
 def _mark(observed: Bools, clamp: Any, starts: Ints) -> None:

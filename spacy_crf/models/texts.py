@@ -4,6 +4,7 @@ The output of a model of one label is ``TextScores``: a chain of a single state 
 linear chains can train it.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
@@ -19,33 +20,37 @@ from ..inference.linear_chain import TextScores, TextSoftmax
 from ..types import Bools, Floats, Ints
 from .emissions import Emissions, check_emissions
 from .linear_chain import ChainNode
-from .node import AnnotatedDocs, Batches, Node
+from .node import AnnotatedDocs, Batches, Node, Traits
 from .sparse import SparseNode
 from .structure import SharedScores, build
 from .table import Table
 
 
 class Reasons(NamedTuple):
-    """Scores of the labels of D texts, with and without each of their U units (tokens or sentences)."""
+    """Scores of the labels of D texts, with and without each of their U units (tokens or sentences).
+
+    further (Callable): Returns more that is known of units, from the label of each text.
+    """
 
     scores: Floats  # [D, Y] of the labels
     units: UnitRows
     left_out: Floats  # [U, Y] of the labels without the features of the unit
+    are_odds: bool = False  # whether scores are the log-odds of labels, which do not exclude each other
+    further: Optional[Callable[[Ints], dict[str, Floats]]] = None
 
     def of_units(self, labels: Ints) -> dict[str, Floats]:
         """What is known of each unit under its text's label (int64[D]). "evidence" is its contribution to the log-odds of the
         label: float64[U]."""
         text_of = np.repeat(np.arange(len(labels)), np.diff(self.units.texts))
-        return {"evidence": _log_odds(self.scores, labels)[text_of] - _log_odds(self.left_out, labels[text_of])}
-
-
-class OddsReasons(Reasons):
-    """Scores are the log-odds of labels, which do not exclude each other."""
-
-    def of_units(self, labels: Ints) -> dict[str, Floats]:
-        text_of = np.repeat(np.arange(len(labels)), np.diff(self.units.texts))
         label_of = labels[text_of]
-        return {"evidence": self.scores[text_of, label_of] - self.left_out[np.arange(len(text_of)), label_of]}
+        if self.are_odds:
+            odds = self.scores[text_of, label_of]
+            without_unit = self.left_out[np.arange(len(text_of)), label_of]
+        else:
+            odds = _log_odds(self.scores, labels)[text_of]
+            without_unit = _log_odds(self.left_out, label_of)
+        further = {} if self.further is None else self.further(labels)
+        return {"evidence": odds - without_unit, **further}
 
 
 def _log_odds(scores: Floats, labels: Ints) -> Floats:
@@ -59,10 +64,9 @@ def _log_odds(scores: Floats, labels: Ints) -> Floats:
 class OfTexts(Node):
     """Mixin for the nodes of models whose sequences are texts."""
 
-    labelled = "texts"
+    traits: Traits
     several = False  # whether a text may have several labels
-    unit: str  # that has scores, one of `features.doc_batch.UNITS`
-    params: tuple[str, ...]
+    unit = TEXT  # that has scores, one of `features.doc_batch.UNITS`
 
     def check_fit(self, model: Model, pipe: Any, optimizer: Optional[Optimizer]) -> None:
         """RAISES (ValueError): CRF480 for a model of one label in a component of several labels, and the other way round; CRF482
@@ -77,7 +81,7 @@ class OfTexts(Node):
             raise ValueError(Errors.CRF482.format(name=pipe.name, loss=type(pipe.loss).__name__, reason=reason))
 
     def possible(self, model: Model) -> SharedScores:
-        return dict.fromkeys(self.params, np.True_)
+        return dict.fromkeys(self.traits.params, np.True_)
 
     def reasons(self, model: Model, docs: DocBatch) -> Reasons:
         """Scores from which explanations compute the evidence of units."""
@@ -90,25 +94,24 @@ class OfTexts(Node):
     def starts(self, docs: DocBatch) -> Ints:
         return self.rows(docs).texts
 
-    def spread(self, allowed: Bools) -> Bools:
-        """Columns that texts allow (bool[D, C]), from the labels that they allow (bool[D, Y])."""
-        return allowed
-
     def layer_batch(self, batch: AnnotatedDocs) -> AnnotatedDocs:
-        """The batch with the label of each text at all of its tokens."""
-        docs = DocBatch.of(batch.docs)
-        lengths = np.diff(docs.bounds)
-        allowed = np.repeat(self.spread(batch.allowed), lengths, axis=0)
-        unset = np.repeat(batch.unset, lengths)
-        return batch._replace(allowed=allowed, unset=unset, starts=docs.sequence_starts())
+        return at_tokens(batch, batch.allowed)
+
+
+def at_tokens(batch: AnnotatedDocs, allowed: Bools) -> AnnotatedDocs:
+    """A batch of texts as a batch of their tokens, each of which allows the columns that its text allows (bool[D, C])."""
+    docs = DocBatch.of(batch.docs)
+    lengths = np.diff(docs.bounds)
+    unset = np.repeat(batch.unset, lengths)
+    return batch._replace(allowed=np.repeat(allowed, lengths, axis=0), unset=unset, starts=docs.sequence_starts())
 
 
 class TextNode(OfTexts, ChainNode):
     """Node of a log-linear model of texts: each label has a bias besides the scores of features."""
 
     gives = TextScores
+    traits = ChainNode.traits._replace(labelled="texts")
     structure = TextSoftmax()
-    unit = TEXT
 
     def join(self, outputs: tuple[Emissions, ...], shared: SharedScores) -> TextScores:
         return TextScores(*super().join(outputs, shared))
@@ -119,7 +122,7 @@ class TextNode(OfTexts, ChainNode):
         labels = scores.emissions + scores.first
         return Reasons(labels, units, np.repeat(labels, np.diff(docs.bounds), axis=0) - of_units)
 
-    def observe(self, model: Model, corpus: Batches, n_states: int) -> None:
+    def init_weights(self, model: Model, corpus: Batches, n_states: int, is_new: bool) -> None:
         model.attrs["observed"] = self._possible_steps(model, n_states).astype(np.uint8)
 
     def _possible_steps(self, model: Model, n_states: int) -> Bools:
@@ -134,31 +137,27 @@ class LabelSetNode(TextNode):
     gives: type = LabelSetScores
     structure: Any = IndependentLabels()
     several = True
-    walks = False
-    no_shares_of_texts = "its labels do not exclude each other"
+    traits = TextNode.traits._replace(is_online=False, no_shares_of_texts="its labels do not exclude each other")
 
-    def spread(self, allowed: Bools) -> Bools:
-        """The labels that the annotation says are present."""
-        present, absent = np.hsplit(allowed, 2)
-        return present & ~absent
+    def layer_batch(self, batch: AnnotatedDocs) -> AnnotatedDocs:
+        """The batch with the labels that the annotation says are present."""
+        present, absent = np.hsplit(batch.allowed, 2)
+        return at_tokens(batch, present & ~absent)
 
     def join(self, outputs: tuple[Emissions, ...], shared: SharedScores) -> Any:
         [(scores, _, starts)] = outputs
         present = scores + shared["first"]
         return LabelSetScores(np.hstack([present, np.zeros(present.shape)]), starts)
 
-    def part(self, d_scores: Any, outputs: tuple[Emissions, ...]) -> tuple[Emissions, ...]:
+    def part(self, d_scores: Any, outputs: tuple[Emissions, ...]) -> tuple[tuple, SharedScores]:
         present, _ = np.hsplit(d_scores.labels, 2)
-        return (Emissions(present, None, d_scores.starts),)
-
-    def derivatives(self, d_scores: Any) -> SharedScores:
-        present, _ = np.hsplit(d_scores.labels, 2)
-        return {"first": present.sum(axis=0)}
+        return (Emissions(present, None, d_scores.starts),), {"first": present.sum(axis=0)}
 
     def reasons(self, model: Model, docs: DocBatch) -> Reasons:
         odds, _ = np.hsplit(model.predict(docs).labels, 2)
         units, of_units = scores_of_tokens(model, docs)
-        return OddsReasons(odds, units, np.repeat(odds, np.diff(docs.bounds), axis=0) - of_units)
+        left_out = np.repeat(odds, np.diff(docs.bounds), axis=0) - of_units
+        return Reasons(odds, units, left_out, are_odds=True)
 
 
 def allow_several(model: Any) -> None:
@@ -206,16 +205,19 @@ def check_text_emissions(owner: str, emissions: Any, unit: str) -> None:
 
 
 class NaiveBayesNode(TextNode):
-    counts = "annotated"
-    meaning = ("alpha",)
-    no_shares_of_texts = "naive Bayes counts, and has no optimum"
+    traits = TextNode.traits._replace(
+        meaning=("alpha",),
+        counts="annotated",
+        no_shares_of_texts="naive Bayes counts, and has no optimum",
+    )
 
-    def start(self, model: Model, corpus: Batches, is_new: bool) -> None:
+    def init_weights(self, model: Model, corpus: Batches, n_states: int, is_new: bool) -> None:
         """Set the weights to logarithms of probabilities.
 
         p(label)           = (n(label) + alpha) / (n + alpha · Y)
         p(feature | label) = (n(feature, label) + alpha) / (sum_f n(f, label) + alpha · F)
         """
+        super().init_weights(model, corpus, n_states, is_new)
         if not is_new:
             return
         alpha = model.attrs["alpha"]

@@ -116,7 +116,7 @@ class Weights:
         dense = [layer for layer in model.layers if isinstance(layer.attrs["node"], EncoderNode)]
         self._dense = [block for layer in dense for block in _blocks_on_encoder(layer)]
         self._shared = [
-            ArrayBlock(model, name, mask, mask.shape, name in self.node.of_sequences)
+            ArrayBlock(model, name, mask, mask.shape, name in self.node.traits.of_sequences)
             for name, mask in self.node.weighed(model).items()
         ]
         tables = [

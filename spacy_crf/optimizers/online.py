@@ -369,7 +369,7 @@ def check_sequences(optimizer: CRFOptimizer, pipe: Component) -> None:
         what = f"the layer on the encoder of '{pipe.name}'"
         raise cant_train(optimizer, what, "it learns from one sequence after the other", fitting)
     for part in pipe.model.walk():
-        if "node" in part.attrs and not part.attrs["node"].walks:
+        if "node" in part.attrs and not part.attrs["node"].traits.is_online:
             given = type(optimizer).__name__
             raise ValueError(Errors.CRF365.format(name=pipe.name, optimizer=given, model=part.name))
     if pipe.rules_train:

@@ -94,7 +94,7 @@ def _likely_spans(pipe: CRFPipe, docs: list[Doc], of_label: dict[str, float]) ->
     is_restricted = any(key in doc.spans for doc in docs if doc.spans for key in (BLOCKED, FORCED))
     is_single = pipe.chains[0] is pipe
     # What approximate sums say of a text may depend on the other texts of a batch
-    if not is_single or is_restricted or pipe.rules() is not None or not pipe.decoding.structure.exact:
+    if not is_single or is_restricted or pipe.rules() is not None or "exact" not in pipe.decoding.structure.answers:
         return [pipe.span_probabilities(doc, least) for doc in docs]
     batch = DocBatch(docs)  # at once, which is 30 times as fast for short texts
     pipe.require_ready(batch)

@@ -77,7 +77,7 @@ class Decoding:
         self.model = model
         self.annotation = annotation
         node: StructureNode = model.attrs["node"]
-        self.labelled = node.labelled  # what has labels: "tokens", "segments" or "texts"
+        self.labelled = node.traits.labelled  # what has labels: "tokens", "segments" or "texts"
         self.structure: Structure = node.structure
         self.decoder: Optional[Decoder] = None
         self.searched: Structure = self.structure  # the structure that finds best labellings

@@ -275,7 +275,7 @@ def count(pipe: LearningPipe, get_examples: Read, nlp: Optional[Language], had_l
     report = GoldReport()
     left_out = set(pipe.cfg["left_out"])
     was_read = False
-    says_something = pipe.model.attrs["node"].counts == "all"
+    says_something = pipe.model.attrs["node"].traits.counts == "all"
     n_tags = len(pipe.tags())
     annotate = earlier_annotation(pipe, nlp)
     unread = _unread(pipe)

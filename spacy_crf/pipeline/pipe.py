@@ -103,7 +103,7 @@ class LearningPipe(TrainablePipe):
         self.name = name
         owner = self.owner
         node = model.attrs.get("node") if isinstance(model, Model) else None
-        if getattr(node, "labelled", None) != self.labelled:
+        if node is None or node.traits.labelled != self.labelled:
             must = f"an architecture of {self.labelled}, such as {_DECODINGS[self.labelled][2]}"
             checks.expect(False, owner, "model", getattr(model, "name", model), must)
         must = "a loss of spacy_crf, such as spacy_crf.LogLikelihood.v1"
@@ -112,7 +112,7 @@ class LearningPipe(TrainablePipe):
         checks.expect(possible, owner, "optimizer", optimizer, "an optimizer")
         checks.expect(scorer is None or callable(scorer), owner, "scorer", scorer, "a scorer")
         # Whether optimizers can use the objective: all scores are sums of weights
-        self.is_linear = all(part.attrs["node"].is_linear for part in model.walk() if "node" in part.attrs)
+        self.is_linear = all(part.attrs["node"].traits.is_linear for part in model.walk() if "node" in part.attrs)
         self.has_encoder = model.has_ref("tok2vec")
         self.is_pool = model.name == "pool"
         self.annotation = annotation
@@ -421,7 +421,7 @@ class LearningPipe(TrainablePipe):
         examples = list(examples)
         validate_examples(examples, f"{type(self).__name__}.update")
         self.require_ready([])
-        if self.model.attrs["node"].counts is not None:
+        if self.model.attrs["node"].traits.counts is not None:
             self.training.has_counted(examples, sgd or None)
             return losses
         self.training.update(examples, losses, drop, None if sgd is False else sgd)

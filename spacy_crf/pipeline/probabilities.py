@@ -76,7 +76,7 @@ def finds_best(decoding: Decoding, scores: Any, clamp: Any) -> bool:
     """Whether the search finds the best labelling of each sequence, by comparison with the search of the structure."""
     structure = decoding.structure
     if decoding.searched is structure:
-        return structure.exact
+        return "exact" in structure.answers
     work = structure.prepare(scores, clamp)
     return bool((decoding.searched.viterbi(work).scores >= structure.viterbi(work).scores).all())
 

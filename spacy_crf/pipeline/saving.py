@@ -72,12 +72,12 @@ def load_model(model: Model, saved: dict[str, Any], n_states: int) -> None:
             raise ValueError(Errors.CRF510.format(setting=part.name, saved=[*params], ours=[*part.param_names]))
         if "node" in part.attrs:
             ours_of = part.attrs["node"]
-            for setting in ours_of.meaning:
+            for setting in ours_of.traits.meaning:
                 found = unpacked(attrs[setting])
                 ours = part.attrs[setting]
                 if found != ours:
                     raise ValueError(Errors.CRF510.format(setting=setting, saved=found, ours=ours))
-            for name in set(attrs) - set(ours_of.learned):  # attributes that were not learned
+            for name in set(attrs) - set(ours_of.traits.learned):  # attributes that were not learned
                 del attrs[name]
             ours_of.expect(part, n_states_of[part.id], attrs)
         of_layers = part.attrs["node"].columns(n_states_of[part.id]) if "node" in part.attrs else n_states_of[part.id]

@@ -247,7 +247,7 @@ class CRFSpanCategorizer(ChainSetPipe, CRFEntityRecognizer):
         groups = check_groups(self.owner, groups)
         self._chooses_groups = groups == "auto"
         node = getattr(model, "attrs", {}).get("node")
-        self.labelled = "segments" if getattr(node, "labelled", None) == "segments" else "tokens"
+        self.labelled = "segments" if node is not None and node.traits.labelled == "segments" else "tokens"
         checks.flag(self.owner, "nested", nested)
         own = {"spans_key": spans_key, "threshold": threshold, "max_positive": max_positive, "groups": groups}
         own |= {"nested": nested, "levels": {}}

@@ -206,7 +206,7 @@ class Training:
         optimizer = self.optimizer_for(sgd)
         if optimizer is not self.optimizer:
             self._begin_with(optimizer)
-        if pipe.model.attrs["node"].counts is not None:
+        if pipe.model.attrs["node"].traits.counts is not None:
             pipe.warn_once(Warnings.CRFW465, model=pipe.model.name)
             return
         if optimizer is pipe.optimizer and optimizer is not sgd:

@@ -79,7 +79,7 @@ def cross_validated(
         learned = [example for n, example in enumerate(examples) if n % folds != fold]
         fresh = copy.deepcopy(pipe)
         fresh.initialize(lambda learned=learned: learned, nlp=nlp)
-        if pipe.model.attrs["node"].counts is None:  # otherwise `initialize` has computed all weights
+        if pipe.model.attrs["node"].traits.counts is None:  # otherwise `initialize` has computed all weights
             objective = fresh.training.objective(LBFGS(), learned)
             optimizer = LBFGS(l1=0.05, l2=0.05, iterations_per_step=ITERATIONS, max_iterations=ITERATIONS)
             optimizer.step(objective, key=pipe.name)

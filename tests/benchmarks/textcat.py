@@ -62,7 +62,7 @@ def ours(model: dict[str, Any], train: Items, test: Items, iterations: int) -> R
 
     def learn() -> None:
         nlp.initialize(lambda: examples)
-        while pipe.optimizer.stop_reason(pipe.name) is None and pipe.model.attrs["node"].counts is None:
+        while pipe.optimizer.stop_reason(pipe.name) is None and pipe.model.attrs["node"].traits.counts is None:
             nlp.update(examples)
 
     return judged(nlp, learn, test)

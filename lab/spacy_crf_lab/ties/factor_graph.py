@@ -40,9 +40,12 @@ class FactorGraphNode(ChainNode):
     gives = TiedScores
     decoding = TiedDecoding
     structure: TiedChains
-    no_shares_of_texts = "what a tie tells a token is no sum over them. The other kinds of explanations know ties"
-    params = (*ChainNode.params, "tables")
-    walks = False
+    traits = ChainNode.traits._replace(
+        meaning=("chain",),
+        params=(*ChainNode.traits.params, "tables"),
+        is_online=False,
+        no_shares_of_texts="what a tie tells a token is no sum over them. The other kinds of explanations know ties",
+    )
 
     def __init__(self, inference: Inference, training_inference: Optional[Inference] = None, strength: float = 1.0):
         super().__init__()
@@ -63,9 +66,11 @@ class FactorGraphNode(ChainNode):
         chains = super().join(tuple(emissions), shared)
         return TiedScores(*chains[:4], shared["tables"], shared["label_of"], ties, chains.starts)
 
-    def part(self, d_scores: TiedScores, outputs: tuple) -> tuple:
-        """Derivatives by the emissions; ties have none."""
-        return (*super().part(d_scores.chains, outputs[:-1]), None)
+    def part(self, d_scores: TiedScores, outputs: tuple[Any, ...]) -> tuple[tuple, SharedScores]:
+        """Derivatives by the emissions and by the shared scores; ties have none."""
+        of_chains: Any = d_scores  # which have the fields of chains
+        d_outputs, d_shared = super().part(of_chains, outputs[:-1])
+        return (*d_outputs, None), {**d_shared, "tables": self.strength * d_scores.tables}
 
     def check_labels(self, model: Model, labels: Sequence[str], name: str) -> None:
         """RAISES (ValueError): See the inferences."""
@@ -79,19 +84,14 @@ class FactorGraphNode(ChainNode):
         found = super().potentials(model, weights)
         return {**found, "tables": self.strength * found["tables"], "label_of": model.attrs["label_of"]}
 
-    def derivatives(self, d_scores: TiedScores) -> SharedScores:
-        """Derivatives by the shared scores."""
-        found = super().derivatives(d_scores)
-        return {**found, "tables": self.strength * found["tables"]}
-
     def explained(self, model: Model) -> Explained:
-        """Explanations of the chain; `token_terms` adds what ties say."""
-        return Explained(ChainNode(), exact_weights(model))
+        """Explanations of the chain, and what ties say."""
+        return Explained(ChainNode(), exact_weights(model), terms=self.token_terms)
 
     def token_terms(self, model: Model, outputs: tuple, docs: DocBatch) -> TokenTerms:
         """The messages of ties into tokens, presented as features of the tokens. They come from belief propagation, which
         approximates other methods."""
-        weights = {name: np.asarray(model.get_param(name), dtype=np.float64) for name in self.params}
+        weights = {name: np.asarray(model.get_param(name), dtype=np.float64) for name in self.traits.params}
         scores = self.join((*outputs, _ties(model).predict(docs)), self.potentials(model, weights))
         inference = self.structure.inference
         # Only belief propagation has messages
@@ -227,5 +227,4 @@ def FactorGraph(
         "label_of": np.zeros(1, dtype=np.int64),
     }
     node = FactorGraphNode(inference, training_inference, strength)
-    node.meaning = ("chain",)
     return build("factor_graph", node, layers, **attrs)

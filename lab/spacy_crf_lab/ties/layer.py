@@ -13,7 +13,7 @@ from spacy_crf.features.doc_batch import DocBatch
 from spacy_crf.features.extractor import CompiledTemplates
 from spacy_crf.kernels.hashing import ABSENT
 from spacy_crf.models.corpus import corpus_by
-from spacy_crf.models.node import Batches, Node, Sizes, check_equal, unset
+from spacy_crf.models.node import Batches, Node, Sizes, Traits, check_equal, unset
 from spacy_crf.models.resources import ListedFeatures
 from spacy_crf.types import Floats
 
@@ -56,8 +56,7 @@ class TiesNode(Node):
     """Gives `Ties`. Its features are those that training met: "known" (a list of [template, number, value, text, count])."""
 
     gives = Ties
-    learned = ("known", "features")
-    meaning = ("cliques",)
+    traits = Traits(learned=("known", "features"), meaning=("cliques",))
 
     def __init__(self) -> None:
         # Of a list of features, and for which it is; replaced as a whole: threads may be reading

@@ -19,7 +19,7 @@ from spacy_crf.constraints.rule import Documents
 from spacy_crf.constraints.rule_set import RuleSet
 from spacy_crf.constraints.solver import Tags
 from spacy_crf.inference.linear_chain import LinearChain
-from spacy_crf.inference.structure import Expansion, LikelySpans, ScoresOrWork, SpanStates
+from spacy_crf.inference.structure import LikelySpans, ScoresOrWork, SpanStates
 from spacy_crf.schemes import Segments
 from spacy_crf.types import ChainScores, Clamp, Floats, StateGraph
 
@@ -46,11 +46,6 @@ class RuledTies(TiedChains):
         super().__init__(inference, threads=threads)
         self.graph = graph
         self._expansions = arrays.LatestResults()
-
-    def expand(self, scores: TiedScores, expansion: Expansion) -> TiedScores:
-        """Scores of the graph's states, each with the label of its tag."""
-        label_of = np.asarray(scores.label_of)[expansion.graph.tag_of]
-        return super().expand(scores, expansion)._replace(label_of=label_of)
 
     def fits(self, scores: ScoresOrWork, clamp: Optional[Clamp]) -> bool:
         """Whether all tables are small enough."""

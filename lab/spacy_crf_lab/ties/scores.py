@@ -327,6 +327,12 @@ class TiedWork(Work[TiedScores]):
     """Checked scores with a clamp, cut in two: sequences that ties touch, and sequences that no tie touches, which are free.
     Sequences and tokens are numbered as in the batch."""
 
+    @property
+    def label_of(self) -> NDArray[np.int64]:
+        """Label of each state: int64[S]."""
+        label_of = np.asarray(self.scores.label_of)
+        return label_of if self.tag_of is None else label_of[self.tag_of]
+
     @cached_property
     def _of_ends(self) -> NDArray[np.int64]:
         """Sequences of the ends of ties, and of neighbouring members of groups: int64[2, N]."""
@@ -400,7 +406,7 @@ class TiedWork(Work[TiedScores]):
             target=ends[1, order],
             kind=ties.kind[order].astype(np.int64),
             tables=ties.sums(self.scores.tables),
-            label_of=np.asarray(self.scores.label_of),
+            label_of=self.label_of,
             members=place[ties.members],
             group_starts=ties.group_starts,
             group_kind=ties.group_kind.astype(np.int64),

@@ -36,21 +36,17 @@ class TiedChains(Structure[TiedScores]):
 
     work = TiedWork
     prepare: Callable[..., TiedWork]
-    chunk_tokens = 1 << 62
 
     def __init__(self, inference: Inference, *, threads: int = 1):
         super().__init__(threads=threads)
         self.inference = inference
 
     @property
-    def exact(self) -> bool:
-        """Whether log partitions are exact."""
-        return self.inference.exact and LOG_PARTITION in self.inference.answers
-
-    @property
     def answers(self) -> frozenset[str]:
         """The optional questions that the inference answers."""
-        return self.inference.answers | {"path"}
+        inference = self.inference
+        is_exact = inference.exact and LOG_PARTITION in inference.answers
+        return inference.answers | ({"path", "exact"} if is_exact else {"path"})
 
     @property
     def chain(self) -> LinearChain:
@@ -81,13 +77,13 @@ class TiedChains(Structure[TiedScores]):
 
     # --------------------------------------------------------------------------------------------------- sums
 
-    def forward(self, work: TiedWork) -> tuple[Floats, None]:
+    def forward(self, work: TiedWork) -> Floats:
         """Log partitions (float64[B]): of components at their first sequences, and of free sequences."""
         log_z = np.zeros(work.n_sequences)
         if work.tied is not None:
             log_z = work.spread(self.inference.log_partition(work.tied))
         log_z[work.free_sequences] = self.chain.log_partition(work.free)
-        return log_z, None
+        return log_z
 
     def expect(self, work: TiedWork, weights: Floats, out: TiedScores) -> Floats:
         """Log partitions, with derivatives in `out`; see `Structure.expect`."""
@@ -158,7 +154,7 @@ class TiedChains(Structure[TiedScores]):
         sequences that have their values."""
         ties = work.scores.ties
         states = np.asarray(states)
-        labels = np.where(states >= 0, np.asarray(work.scores.label_of)[states], -1)
+        labels = np.where(states >= 0, work.label_of[states], -1)
         shared = shared_labels(labels, ties)
         known = np.flatnonzero((labels[ties.source] >= 0) & (labels[ties.target] >= 0))
         agreed = np.flatnonzero(shared >= 0)
@@ -241,7 +237,7 @@ class TiedChains(Structure[TiedScores]):
         free = float(self.chain.log_partition(work.free).sum())
         if work.tied is None:
             return free, free
-        if self.exact:
+        if "exact" in self.answers:
             exact = free + float(self.inference.log_partition(work.tied).sum())
             return exact, exact
         lower = _LOWER.log_partition(work.tied)
