@@ -10,7 +10,7 @@ conditional random fields", here with one tree for all labels.)
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, Optional
+from typing import Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,8 +45,6 @@ _TEMPLATE = "trees"  # that explanations name
 class BoostedFeatures(SparseFeatures):
     """Templates, the lists that they read, the features for which trees may ask, and the trees."""
 
-    kinds: ClassVar = {}
-
     def __init__(self, feature_set: FeatureSet, **lists: Any):
         super().__init__(feature_set, **lists)
         self.index = FeatureIndex.empty()
@@ -58,10 +56,6 @@ class BoostedFeatures(SparseFeatures):
     def _compile(self) -> CompiledFeatures:
         reader = self.feature_set.reader(self.gazetteers, self.clusters, self.vectors)
         return CompiledFeatures(reader, {"states": CompiledTemplates(self.feature_set.counted, reader)})
-
-    def widths(self, n_states: int) -> dict[str, int]:
-        """No tables: the weights are in the leaves."""
-        return {}
 
     def rows_of(self, docs: list[Doc], index: FeatureIndex) -> tuple[TemplateRows, TokenFeatures]:
         """The features of all tokens: by template, and those that functions give."""

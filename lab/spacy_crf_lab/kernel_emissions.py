@@ -12,7 +12,7 @@ knows nothing of kernels, is the squared norm of the function.
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any, ClassVar, Optional
+from typing import Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,8 +46,6 @@ _MOST = 12_000  # tokens of a basis: its matrix, its eigenvectors and room for t
 class KernelFeatures(SparseFeatures):
     """Templates, the lists that they read, and the basis. No single feature has a weight."""
 
-    kinds: ClassVar = {}
-
     def __init__(
         self,
         feature_set: FeatureSet,
@@ -69,10 +67,6 @@ class KernelFeatures(SparseFeatures):
         return CompiledFeatures(
             reader, {str(n): CompiledTemplates(some, reader) for n, some in enumerate(self._templates)}
         )
-
-    def widths(self, n_states: int) -> dict[str, int]:
-        """No tables: no single feature has a weight."""
-        return {}
 
     def read(self, docs: list[Doc]) -> HashedTokens:
         """The features of all tokens for each kernel."""

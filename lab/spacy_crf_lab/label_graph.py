@@ -87,6 +87,8 @@ class LabelGraphNode(LabelSetNode):
     def check_fit(self, model: Model, pipe: CRFPipe, optimizer: Optional[Optimizer]) -> None:
         """RAISES (ValueError): CRF482 for a loss that the inference method cannot train."""
         super().check_fit(model, pipe, optimizer)
+        if pipe.labels:
+            self.take_labels(pipe.annotation.tag_labels(), pipe.name)
         loss = pipe.loss
         inference = self.structure.inference
         # Likelihoods ask for sums, margins for maxima
@@ -95,7 +97,7 @@ class LabelGraphNode(LabelSetNode):
             reason = f"{inference.name} does not answer what it asks; leave inference out"
             raise ValueError(Errors.CRF482.format(name=pipe.name, loss=type(loss).__name__, reason=reason))
 
-    def check_labels(self, model: Model, labels: Sequence[str], name: str) -> None:
+    def take_labels(self, labels: Sequence[str], name: str) -> None:
         """Keep the labels, by which cliques find pairs. RAISES (ValueError): As `LabelClique.check`."""
         self._labels = tuple(labels)
         self._name = name

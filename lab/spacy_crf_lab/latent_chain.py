@@ -14,7 +14,7 @@ from typing import Any, Optional, Union
 import numpy as np
 from numpy.typing import NDArray
 from spacy.tokens import Doc
-from thinc.api import Model
+from thinc.api import Model, Optimizer
 
 from spacy_crf import checks
 from spacy_crf.arrays import cut, cut_clamp
@@ -28,6 +28,7 @@ from spacy_crf.models.sparse import SparseNode
 from spacy_crf.models.structure import build
 from spacy_crf.pipeline.decoding import Decoder, Decoding
 from spacy_crf.pipeline.distribution import Distribution
+from spacy_crf.pipeline.prediction import CRFPipe
 from spacy_crf.pipeline.probabilities import Batch
 from spacy_crf.types import ChainScores, Clamp
 
@@ -200,11 +201,13 @@ class LatentNode(Seeded, ChainNode):
         each = [hidden.get(label, 1) if isinstance(hidden, dict) else hidden for label in labels]
         return np.repeat(np.arange(len(labels)), np.array(each, dtype=np.int64))
 
-    def check_labels(self, model: Model, labels: Sequence[str], name: str) -> None:
+    def check_fit(self, model: Model, pipe: CRFPipe, optimizer: Optional[Optimizer]) -> None:
         """Check the labels in `hidden`. RAISES (ValueError): CRF846 for a label that the component does not have."""
+        super().check_fit(model, pipe, optimizer)
         hidden = model.attrs["hidden"]
-        if isinstance(hidden, dict):
-            checks.labels(f"Component '{name}', `hidden` of spacy_crf_lab.LatentChain.v1", hidden, labels)
+        if pipe.labels and isinstance(hidden, dict):
+            owner = f"Component '{pipe.name}', `hidden` of spacy_crf_lab.LatentChain.v1"
+            checks.labels(owner, hidden, pipe.annotation.tag_labels())
 
     def init_weights(self, model: Model, corpus: Batches, n_states: int, is_new: bool) -> None:
         """Give new states random weights: states of one tag that start equal would stay equal."""

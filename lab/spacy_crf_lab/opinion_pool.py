@@ -89,7 +89,11 @@ class OpinionPoolNode(ChainNode):
         return self.learns and self.holds_out
 
     def check_fit(self, model: Model, pipe: CRFPipe, optimizer: Optional[Optimizer]) -> None:
-        """RAISES (ValueError): CRF347 for a loss of soft labels, or an optimizer that learns from batches."""
+        """RAISES (ValueError): CRF347 for a loss of soft labels, or an optimizer that learns from batches; CRF633 for experts of
+        labels, if each tag has a label."""
+        if self.kind == "labels" and pipe.labels and OUTSIDE not in pipe.annotation.tag_labels():
+            problem = "needs tokens without a label, and there are none"
+            raise ValueError(Errors.CRF633.format(name=pipe.name, problem=problem))
         if pipe.loss.spans_key is not None:
             what = f"the experts of '{pipe.name}'"
             raise cant_train(pipe.loss, what, "its soft labels are those of one chain", "LogLikelihood")
@@ -105,13 +109,6 @@ class OpinionPoolNode(ChainNode):
         by_label = self.kind == "labels"
         self.experts = Experts.of_labels(list(labels)) if by_label else Experts.of_all(len(labels), self.n)
         return super().tag_of(model, labels)
-
-    def check_labels(self, model: Model, labels: Sequence[str], name: str) -> None:
-        """RAISES (ValueError): CRF633 for experts of labels, if each tag has a label."""
-        if self.kind == "labels" and OUTSIDE not in labels:
-            raise ValueError(
-                Errors.CRF633.format(name=name, problem="needs tokens without a label, and there are none")
-            )
 
     def columns(self, n_states: int) -> int:
         """Columns of a layer: of all experts, or of one if each has layers of its own."""

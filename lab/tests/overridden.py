@@ -37,7 +37,7 @@ def overridden() -> dict[tuple[str, str], set[str]]:
         by = _systems(owned)
         members = {*vars(owned), *vars(owned).get("__annotations__", {})}
         for member in members - _arguments(owned):
-            first = None if member.startswith("__") else _first_to_have(owned, member)
+            first = None if member.startswith("__") or member == "_abc_impl" else _first_to_have(owned, member)
             if first is not None:
                 found[first.__name__, member] |= by
     return {place: systems for place, systems in found.items() if systems != {"plugin"}}

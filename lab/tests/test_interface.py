@@ -7,7 +7,7 @@ from .overridden import overridden
 
 PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
 # Whole public methods, which the component or a user calls anyway
-PUBLIC = {("Batch", "most_probable"), ("Decoding", "decode"), ("Distribution", "n_best"), ("Structure", "over")}
+PUBLIC = {("Batch", "most_probable"), ("Decoding", "decode"), ("Distribution", "n_best"), ("Structure", "expectations")}
 # Members that one system alone overrides, which should go
 BY_ONE = {
     ("Node", "after_step"),
@@ -15,8 +15,8 @@ BY_ONE = {
     ("Node", "taught"),
 }
 # Ceilings, which fall
-LISTED = 118
-BY_THE_LAB = 28
+LISTED = 78
+BY_THE_LAB = 20
 
 
 def found():

@@ -122,7 +122,7 @@ class Node:
     def check_fit(self, model: Model, pipe: Any, optimizer: Optional[Optimizer]) -> None:
         """Check whether the settings of a component fit its model, and whether an optimizer can train the model.
 
-        pipe (LearningPipe): The component, with its loss.
+        pipe (LearningPipe): The component, with its loss, and with its labels once they are known.
         optimizer (Optional[Optimizer]): None before the optimizer is known.
         RAISES (ValueError): If they do not fit; CRF347 for a loss that needs the state of each token if annotation names none.
         """
@@ -132,9 +132,6 @@ class Node:
     def nonnegative(self, model: Model) -> dict[str, Any]:
         """Masks of the parameters with weights that must not be negative."""
         return {}
-
-    def check_labels(self, model: Model, labels: Sequence[str], name: str) -> None:
-        """Check the model's settings against the labels (see `tag_of`) of the component of this name. RAISES (ValueError)."""
 
     def taught(self, model: Model, batch: AnnotatedDocs, name: str) -> AnnotatedDocs:
         """The batch as the model of the component of this name learns from it."""

@@ -81,7 +81,7 @@ class ListedFeatures:
 
     def recompile(self) -> None:
         """Forget the compiled templates."""
-        raise NotImplementedError
+        self._compiled: Any = None
 
     def set_lists(
         self,

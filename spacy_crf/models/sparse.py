@@ -64,7 +64,7 @@ class SparseFeatures(ListedFeatures):
     The model saves all of this except the templates (which are in the config) and the caches of prediction.
     """
 
-    kinds: ClassVar[dict[str, ScoreKind]]
+    kinds: ClassVar[dict[str, ScoreKind]] = {}  # of features whose weights are in tables
     first_state = 0  # first state with weights of features
     has_spans = False  # whether spans have features, which need the attributes of all words
     unit: Optional[str] = None  # unit with scores if texts have a label; None if tokens have labels
@@ -83,7 +83,7 @@ class SparseFeatures(ListedFeatures):
         return f"{type(self).__name__}({weights})"
 
     def _forget(self) -> None:
-        self._compiled: Any = None
+        self._compiled = None
         self._scorer: Any = None  # what is kept for the weights of the latest prediction: here a `Scorer`
         self._lock = threading.Lock()
 
@@ -109,7 +109,7 @@ class SparseFeatures(ListedFeatures):
 
     def widths(self, n_states: int) -> dict[str, int]:
         """Number of columns of each table."""
-        raise NotImplementedError
+        return {}
 
     def output(self, scores: dict[str, Floats], starts: Ints, listed: Optional[SpanList]) -> Any:
         """Output of the model from its scores."""
@@ -162,7 +162,8 @@ class SparseFeatures(ListedFeatures):
         return bool(self.reader.item_sources or self.reader.word_functions)
 
     def recompile(self) -> None:
-        self._compiled = self._scorer = None
+        super().recompile()
+        self._scorer = None
 
     def with_tables(self, tables: dict[str, Table], **changes: Any) -> "SparseFeatures":
         """A copy with other tables."""

@@ -163,7 +163,9 @@ class StructureNode(Node):
     def potentials(self, model: Model, weights: SharedScores) -> SharedScores:
         """The shared scores in float64, -inf where they are impossible."""
         possible = self.possible(model)
-        return {name: np.where(possible[name], weights[name], -np.inf).astype(np.float64) for name in weights}
+        return {
+            name: np.where(possible[name], weights[name], -np.inf).astype(np.float64) for name in self.traits.params
+        }
 
     def latest_potentials(self, model: Model, weights: SharedScores) -> SharedScores:
         """`potentials`, the same object as long as the weights are unchanged. Callers must not write to it. (Optimizers change

@@ -205,7 +205,7 @@ class LearningPipe(TrainablePipe):
         """RAISES (ValueError): If settings do not fit the labels; called when the labels are known."""
         if hasattr(self.loss, "check_labels"):
             self.loss.check_labels()
-        self.model.attrs["node"].check_labels(self.model, self.annotation.tag_labels(), self.name)
+        self.check_optimizer(None)
 
     def parts(self) -> Parts:
         """The parts by which the component learns, with its present settings."""

@@ -2,7 +2,6 @@
 mention the entity.
 """
 
-from collections.abc import Sequence
 from typing import Any, Optional, Union
 
 import numpy as np
@@ -71,12 +70,6 @@ class FactorGraphNode(ChainNode):
         of_chains: Any = d_scores  # which have the fields of chains
         d_outputs, d_shared = super().part(of_chains, outputs[:-1])
         return (*d_outputs, None), {**d_shared, "tables": self.strength * d_scores.tables}
-
-    def check_labels(self, model: Model, labels: Sequence[str], name: str) -> None:
-        """RAISES (ValueError): See the inferences."""
-        super().check_labels(model, labels, name)
-        for structure in (self.structure, self._in_training):
-            structure.inference.check_labels(name, model.attrs["allowed"])
 
     def potentials(self, model: Model, weights: SharedScores) -> SharedScores:
         """The shared scores, times `strength` for tables."""
@@ -152,8 +145,12 @@ class FactorGraphNode(ChainNode):
         return {**of_chain, "tables": tables}
 
     def check_fit(self, model: Model, pipe: Any, optimizer: Optional[Optimizer]) -> None:
-        """RAISES (ValueError): As `check_loss`; CRF347 for an optimizer without bounds of weights, if ties are associative."""
+        """RAISES (ValueError): As `check_loss`, and as the inferences for labels; CRF347 for an optimizer without bounds of
+        weights, if ties are associative."""
         check_loss(model, pipe)
+        if pipe.labels:
+            for structure in (self.structure, self._in_training):
+                structure.inference.check_labels(pipe.name, model.attrs["allowed"])
         if isinstance(optimizer, CRFOptimizer) and not isinstance(optimizer, LBFGS) and _has_bounds(model):
             what = f"the associative ties of '{pipe.name}'"
             reason = "their weights must not be negative"

@@ -32,14 +32,10 @@ class TieFeatures(ListedFeatures):
 
     def __init__(self, templates: dict[str, TieTemplate]):
         super().__init__(TieFeatureSet(templates))
-        self._reader: Optional[CompiledTemplates] = None
+        self._compiled: Optional[CompiledTemplates] = None
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_reader": None}
-
-    def recompile(self) -> None:
-        """Compile the templates again when a feature is read next."""
-        self._reader = None
+        return {**self.__dict__, "_compiled": None}
 
     def forget_scores(self) -> None:
         """Does nothing, since ties have no scores of their own."""
@@ -47,9 +43,9 @@ class TieFeatures(ListedFeatures):
     @property
     def reader(self) -> CompiledTemplates:
         """The compiled templates."""
-        if self._reader is None:
-            self._reader = tie_reader(self.feature_set, self.gazetteers, max_words=self.max_words)
-        return self._reader
+        if self._compiled is None:
+            self._compiled = tie_reader(self.feature_set, self.gazetteers, max_words=self.max_words)
+        return self._compiled
 
 
 class TiesNode(Node):
