@@ -23,8 +23,7 @@ def pytest_addoption(parser):
 
 
 def pytest_xdist_auto_num_workers(config):
-    """One process for each core, up to four, each of which compiles some kernels that the others compile too; a few files are
-    done before another process has started. (`-n 0` for none.)"""
+    """One process for each core, up to four; a few files are done before another process has started. (`-n 0` for none.)"""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     few = config.args_source is config.ArgsSource.ARGS and len(config.args) < 5
     return 0 if few or cores == 1 else min(cores, 4)
