@@ -17,7 +17,7 @@ from importlib.metadata import entry_points
 from itertools import count, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, BinaryIO, NamedTuple, Optional, Union
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Optional, Union
 
 import spacy
 from spacy.language import Language
@@ -32,11 +32,14 @@ from ..workers.executors import Executor
 from ..workers.work_folder import Manifest, WorkFolder
 from .archive_parts import PARQUET, Part, is_parquet, lines, opened_parquet, plan
 from .formats.annotation import check_length
-from .formats.source import Item, decoded
+from .formats.source import Fields, Item, decoded
 from .formats.texts import SPAN_KEYS
 from .formats.writers import WRITERS, Annotated, check_spans, probability
 from .shared import PROBABILITIES, import_code, load_pipeline, not_loaded, our_pipes
 from .texts import STANDARD, items_of_line, read_items
+
+if TYPE_CHECKING:
+    from ..pipeline.prediction import CRFPipe
 
 ERRORS = "errors.jsonl"
 TEXTS = 512  # texts of a batch; if one of them can't be annotated, each is annotated alone
@@ -44,7 +47,7 @@ _PART = re.compile(r"part-([0-9]{5,20})\.[a-z0-9.]+")  # names of files in a wor
 _ROW = "row"  # key of an item for the number of its row in the table
 _KEPT = 1 << 20  # a worker that has written as many bytes forgets the words of each part
 
-Progress = Callable[[int, int, int], Any]  # called with the numbers of finished texts, finished bytes and all bytes
+Progress = Callable[[int, int, int], object]  # called with the numbers of finished texts, finished bytes and all bytes
 Task = Union["Batch", Part]
 # Entry of a part in the manifest: its "file" and the file's "bytes", the "checksum" of a batch, the numbers of "texts" and
 # "spans" that were written and of "doubtful" spans that were left out, and the "errors": place and reason of each failed text
@@ -106,7 +109,8 @@ def annotate_archive(
     RAISES (ValueError): CRF491 if the target is within the source, where the next run would read the results as texts; other
         codes if the source, the target or a worker fails.
     """
-    (parts, stamps, part_bytes), folder = plan(source, part_bytes), WorkFolder(options.target)
+    parts, stamps, part_bytes = plan(source, part_bytes)
+    folder = WorkFolder(options.target)
     if folder.is_within(source):
         raise ValueError(Errors.CRF491.format(target=options.target, source=source))
     head = _head(options) | {"files": stamps, "part_bytes": part_bytes}
@@ -204,16 +208,21 @@ def _all_wrong(part: Any, errors: list[tuple[str, str]]) -> ValueError:
 def _totals(manifest: Manifest) -> Entry:
     """The counts and the errors of all parts."""
     parts = [manifest.done[number] for number in sorted(manifest.done)]
-    counts = {name: sum(part[name] for part in parts) for name in ("texts", "spans", "doubtful")}
-    return {**counts, "errors": [error for part in parts for error in part["errors"]]}
+    errors = [error for part in parts for error in part["errors"]]
+    total: Entry = {"texts": 0, "spans": 0, "doubtful": 0, "errors": errors}
+    for part in parts:
+        for name in ("texts", "spans", "doubtful"):
+            total[name] += part[name]
+    return total
 
 
-def _is_entry(number: Any, entry: Any) -> bool:
+def _is_entry(number: object, entry: object) -> bool:
     """Whether a line of a manifest may be the entry of a part: others could name files that are no parts."""
     counts = ("bytes", "checksum", "texts", "spans", "doubtful")
     if not isinstance(entry, dict) or {*entry} != {"file", "errors", *counts}:
         return False
-    if not all(type(count) is int and count >= 0 for count in (number, *(entry[name] for name in counts))):
+    numbers = [number, *(entry[name] for name in counts)]
+    if not all(type(count) is int and count >= 0 for count in numbers):
         return False
     name = _PART.fullmatch(entry["file"]) if isinstance(entry["file"], str) else None
     if name is None or int(name[1]) != number:
@@ -222,11 +231,11 @@ def _is_entry(number: Any, entry: Any) -> bool:
     return isinstance(errors, list) and all(map(_is_error, errors))
 
 
-def _is_error(error: Any) -> bool:
+def _is_error(error: object) -> bool:
     return isinstance(error, list) and list(map(type, error)) == [str, str]
 
 
-def _head(options: AnnotateOptions) -> dict[str, Any]:
+def _head(options: AnnotateOptions) -> Entry:
     """The head of a manifest: the pipeline and the options that identify the work.
 
     RAISES (ValueError): CRF715 if there is no such pipeline.
@@ -410,7 +419,7 @@ class Annotator:
                 text = decoded(line, place, is_first=True)
                 yield from (Item(place, _without_annotation(fields, place)) for _, fields in items_of_line(text, place))
 
-    def _items_of_rows(self, part: Part, texts: list[Any]) -> Iterator[Item]:
+    def _items_of_rows(self, part: Part, texts: list[object]) -> Iterator[Item]:
         for row, text in enumerate(texts):
             place = f"{part.place}, row {row + 1}"
             with self._kept(place):
@@ -432,7 +441,7 @@ class Annotator:
             self._errors.append((place, str(error) or type(error).__name__))
 
 
-def uncertainty_by(order: str, pipes: list[Any]) -> Callable[[Doc], float]:
+def uncertainty_by(order: str, pipes: "list[CRFPipe]") -> Callable[[Doc], float]:
     """Prepare components for an order of texts.
 
     order (str): "uncertainty": the expected share of tokens whose most probable tag is wrong, so that long texts do not come
@@ -484,7 +493,7 @@ def unannotated(source: Path, nlp: Language, *progress: Callable[[int, int], Non
         yield Item(place, _without_annotation(fields, place))
 
 
-def _without_annotation(fields: dict[str, Any], place: str) -> dict[str, Any]:
+def _without_annotation(fields: Fields, place: str) -> Fields:
     """The fields of a text that stay. RAISES (ValueError): CRF873 if the text is annotated, since the output would lose it."""
     for key in SPAN_KEYS:
         if isinstance(fields.get(key), (list, dict)) and fields[key]:

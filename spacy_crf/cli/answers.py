@@ -3,7 +3,7 @@ and language models write them."""
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
@@ -13,10 +13,11 @@ from spacy.tokens import Doc
 from .. import checks
 from ..errors import shown
 from .formats.annotation import Span, parse_span
-from .formats.source import unreadable
+from .formats.source import Fields, unreadable
 from .texts import read_items
 
 Soft = list[tuple[int, int, str, float]]  # first token, token behind the last, label ("" for unknown), probability
+Labelled = tuple[int, int, str]  # the first three of these
 UNSURE = ""
 
 
@@ -64,9 +65,11 @@ def read_answers(path: Path, labels: Optional[list[str]]) -> Iterator[Answer]:
         yield Answer(place, text, spans)
 
 
-def _entity(entity: Any, text: str, met: Counter[str], labels: Optional[list[str]], place: str) -> tuple[Span, float]:
+def _entity(
+    entity: object, text: str, met: Counter[str], labels: Optional[list[str]], place: str
+) -> tuple[Span, float]:
     """Read the span and the score of an entity. met (Counter[str]): Number of earlier entities with the same words, by words."""
-    fields: Any = entity if isinstance(entity, dict) else {}
+    fields: Fields = entity if isinstance(entity, dict) else {}
     label = fields.get("label", fields.get("entity_group"))
     score = fields.get("score", 1.0)
     if "start" in fields or "text" not in fields:
@@ -84,7 +87,7 @@ def _entity(entity: Any, text: str, met: Counter[str], labels: Optional[list[str
     return span, float(score)
 
 
-def _places(words: Any, text: str, place: str) -> list[int]:
+def _places(words: object, text: str, place: str) -> list[int]:
     """Places of some words in a text, as whole words or else anywhere. RAISES (ValueError): CRF701 if they do not occur."""
     if isinstance(words, str) and words.strip():
         pattern = re.escape(words)
@@ -100,9 +103,7 @@ def certain(found: Soft, min_prob: float, min_score: float, labels: Optional[lis
     become UNSURE."""
     wanted = [part for part in found if not part[2] or (part[3] >= min_prob and (labels is None or part[2] in labels))]
     sure = [part for part in wanted if not part[2] or part[3] >= min_score]
-    doubted = {t for begin, end, *_ in wanted for t in range(begin, end)} - {
-        t for begin, end, *_ in sure for t in range(begin, end)
-    }
+    doubted = _tokens(wanted) - _tokens(sure)
     return sorted([*sure, *((t, t + 1, UNSURE, 1.0) for t in doubted)])
 
 
@@ -112,26 +113,38 @@ def agreed(answers: list[Soft], n_tokens: int) -> tuple[Soft, float]:
 
     RETURNS (Tuple[Soft, float]): The soft labels, and the share of tokens where teachers differ.
     """
-    unsure = [{t for begin, end, label, _ in found if not label for t in range(begin, end)} for found in answers]
-    told = [_decisions(found, n_tokens) for found in answers]
-    opinions = [{of[t] for of, open_ in zip(told, unsure) if t not in open_} for t in range(n_tokens)]
+    unsure = [_tokens(part for part in found if not part[2]) for found in answers]
+    opinions: list[set[Optional[Labelled]]] = [
+        set() for _ in range(n_tokens)
+    ]  # by token, of the teachers that are sure
+    for found, open_ in zip(answers, unsure):
+        for t, decision in enumerate(_decisions(found, n_tokens)):
+            if t not in open_:
+                opinions[t].add(decision)
     differ = {t for t, of_token in enumerate(opinions) if len(of_token) > 1}
     unknown = differ | {t for t, of_token in enumerate(opinions) if not of_token}
-    scores: dict[tuple[int, int, str], list[float]] = {}
-    for begin, end, label in {part[:3] for found in answers for part in found if part[2]}:
-        tokens = {*range(begin, end)}
-        if not tokens & unknown:
-            asked = [found for found, open_ in zip(answers, unsure) if not tokens & open_]
-            scores[begin, end, label] = [
-                max((part[3] for part in found if part[:3] == (begin, end, label)), default=0.0) for found in asked
-            ]
-    means = [(*span, sum(of_span) / len(of_span)) for span, of_span in scores.items() if of_span]
+    means = []
+    for span in {part[:3] for found in answers for part in found if part[2]}:
+        tokens = {*range(span[0], span[1])}
+        asked = [found for found, open_ in zip(answers, unsure) if not tokens & open_]
+        if asked and not tokens & unknown:
+            scores = [_score_of(span, found) for found in asked]
+            means.append((*span, sum(scores) / len(scores)))
     return sorted([*means, *((t, t + 1, UNSURE, 1.0) for t in unknown)]), len(differ) / max(1, n_tokens)
 
 
-def _decisions(found: Soft, n_tokens: int) -> list[Any]:
+def _tokens(parts: Iterable[tuple[int, int, str, float]]) -> set[int]:
+    return {t for begin, end, *_ in parts for t in range(begin, end)}
+
+
+def _score_of(span: Labelled, found: Soft) -> float:
+    """The score that a teacher gives a span; 0 if it has not found the span."""
+    return max((part[3] for part in found if part[:3] == span), default=0.0)
+
+
+def _decisions(found: Soft, n_tokens: int) -> list[Optional[Labelled]]:
     """For each token, the span with a probability of at least 0.5 that covers it, or None."""
-    of_tokens: list[Any] = [None] * n_tokens
+    of_tokens: list[Optional[Labelled]] = [None] * n_tokens
     for begin, end, label, score in sorted(found, key=lambda part: part[3]):
         if label and score >= 0.5:
             of_tokens[begin:end] = [(begin, end, label)] * (end - begin)

@@ -3,7 +3,7 @@
 Files are paths, or `s3://…`, `gs://…` and other addresses that fsspec opens if its package for them is installed.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, Optional
 
 from ..errors import Errors
@@ -54,8 +54,11 @@ def plan(source: str, part_bytes: Optional[int] = None) -> tuple[list[Part], dic
     for name, info in infos:
         for begin, end, size in _cut(name, info["size"], part_bytes):
             parts.append(Part(len(parts), name, begin, end, size))
-    stamps = {name: [f"{key}={info[key]}" for key in _STAMPS if info.get(key) is not None] for name, info in infos}
-    return parts, stamps, part_bytes
+    return parts, {name: _stamps(info) for name, info in infos}, part_bytes
+
+
+def _stamps(info: Mapping[str, object]) -> list[str]:
+    return [f"{key}={info[key]}" for key in _STAMPS if info.get(key) is not None]
 
 
 def is_parquet(path: str) -> bool:

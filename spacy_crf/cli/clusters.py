@@ -81,7 +81,7 @@ def clusters_cli(
     msg.good(f"{len(made.words):,} words in {len(made.paths):,} clusters: {output}")
 
 
-def _silent(**changes: Any) -> None:
+def _silent(**changes: object) -> None:
     pass
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Optional, TypedDict
 
 from spacy.cli._util import Arg, Opt
 from spacy.language import Language
@@ -24,8 +24,18 @@ from .shared import JsonOption, LangOption, blank, command, print_table
 from .texts import read_docs
 
 Words = tuple[str, ...]
+LabelTable = dict[str, "LabelCounts"]
+Place = dict[str, Any]  # as JSON
 _FEW = 50  # fewer spans or texts of a label are hardly enough to learn and to score it
 _SHOWN = 3  # examples in a warning
+
+
+class LabelCounts(TypedDict):
+    """Numbers of spans of a label."""
+
+    spans: int
+    strings: int  # different ones
+    lengths: dict[int, int]  # number of spans of each length in tokens
 
 
 @dataclass
@@ -37,9 +47,8 @@ class CorpusFacts:
     spans: int = 0
     without_spans: int = 0  # documents without spans
     unannotated_tokens: int = 0  # tokens whose annotation of entities is missing
-    # By label: the number of "spans", of different "strings", and of spans of each length in tokens ("lengths")
-    labels: dict[str, dict[str, Any]] = field(default_factory=dict)
-    groups: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)  # the same for doc.spans, by key
+    labels: LabelTable = field(default_factory=dict)
+    groups: dict[str, LabelTable] = field(default_factory=dict)  # the same for doc.spans, by key
     numbers: dict[str, dict[str, float]] = field(default_factory=dict)  # by name, of numbers of texts
     tags: dict[str, int] = field(default_factory=dict)
     untagged_tokens: int = 0
@@ -64,7 +73,7 @@ class Wording:
     labels: dict[str, int]
     unlabelled: int
     # Of each occurrence: its "label" (None for none), its first character ("start"), the "place" of its text, and its "id"
-    places: list[dict[str, Any]]
+    places: list[Place]
 
     @property
     def doubtful(self) -> int:
@@ -72,7 +81,7 @@ class Wording:
         return sum(self.labels.values()) + self.unlabelled - max(*self.labels.values(), self.unlabelled)
 
     @property
-    def different(self) -> list[dict[str, Any]]:
+    def different(self) -> list[Place]:
         """The occurrences whose annotation differs from the most frequent one."""
         counts = {**self.labels, None: self.unlabelled}
         usual = max(counts, key=lambda label: counts[label])
@@ -152,7 +161,7 @@ class _Lengths:
         self._lengths[span.label_][len(span)] += 1
         self._strings[span.label_].add(_words(span))
 
-    def table(self) -> dict[str, dict[str, Any]]:
+    def table(self) -> LabelTable:
         return {
             label: {"spans": of.total(), "strings": len(self._strings[label]), "lengths": dict(of)}
             for label, of in sorted(self._lengths.items())
@@ -188,8 +197,8 @@ def overlap(train: list[Doc], dev: list[Doc]) -> dict[str, Any]:
 def inconsistent(docs: list[Doc]) -> list[Wording]:
     """Find strings that are annotated in one place and not in another, or with several labels; the most doubtful first.
     Occurrences within a longer span, or with missing annotation, do not count."""
-    labels: dict[Any, Counter] = defaultdict(Counter)
-    places: dict[Any, list[dict[str, Any]]] = defaultdict(list)
+    labels: dict[Words, Counter[str]] = defaultdict(Counter)
+    places: dict[Words, list[Place]] = defaultdict(list)
     for doc in docs:
         for span in doc.ents:
             labels[_words(span)][span.label_] += 1
@@ -197,7 +206,7 @@ def inconsistent(docs: list[Doc]) -> list[Wording]:
     unlabelled: Counter[Words] = Counter()
     if labels:
         matcher = PhraseMatcher(docs[0].vocab)
-        matcher.add("annotated", [Doc(docs[0].vocab, words=words) for words in labels])
+        matcher.add("annotated", [Doc(docs[0].vocab, words=list(words)) for words in labels])
         for doc in docs:
             matches = (doc[start:end] for _, start, end in matcher(doc))
             for span in matches:
@@ -213,11 +222,12 @@ def inconsistent(docs: list[Doc]) -> list[Wording]:
 
 def _all_labels(docs: list[Doc]) -> set[str]:
     """All labels of spans, tokens and texts."""
-    return {
-        label
-        for doc in docs
-        for label in (*(span.label_ for span in doc.ents), *(token.tag_ for token in doc if token.tag_), *_cats(doc))
-    }
+    found: set[str] = set()
+    for doc in docs:
+        found.update(span.label_ for span in doc.ents)
+        found.update(token.tag_ for token in doc if token.tag_)
+        found.update(_cats(doc))
+    return found
 
 
 def _cats(doc: Doc) -> list[str]:
@@ -244,7 +254,7 @@ def _at(doc: Doc) -> str:
     return f" – {origin}" if origin else ""
 
 
-def _place(span: Span, label: Optional[str]) -> dict[str, Any]:
+def _place(span: Span, label: Optional[str]) -> Place:
     return {"label": label, "start": span.start_char, **origin_of(span.doc)}
 
 
@@ -328,22 +338,25 @@ def _show_corpus(title: str, facts: CorpusFacts, report: Report, dev: Optional[C
     for title, name, what in (("tags", "tags", ("tag", "tokens")), ("labels of texts", "cats", ("label", "texts"))):
         counts = [getattr(each, name) for each in (facts, *of_dev)]
         if counts[0]:
-            rows = [(key, *(f"{each.get(key, 0):,}" for each in counts)) for key in counts[0]]
+            rows = []
+            for key in counts[0]:
+                cells = (f"{each.get(key, 0):,}" for each in counts)
+                rows.append((key, *cells))
             print_table(title, (*what, *(f"{what[1]} of dev" for _ in of_dev)), rows, n_texts=1)
     if facts.numbers:
         columns = ("number", "texts", "least", "mean", "most")
-        rows = [
-            (name, f"{of['texts']:,}", *(f"{of[each]:.6g}" for each in columns[2:]))
-            for name, of in facts.numbers.items()
-        ]
+        rows = []
+        for name, of in facts.numbers.items():
+            values = (f"{of[column]:.6g}" for column in columns[2:])
+            rows.append((name, f"{of['texts']:,}", *values))
         print_table("numbers", columns, rows, n_texts=1)
     report.print_warnings()
     for warning in _warnings(facts):
         msg.warn(warning)
 
 
-def _show_spans(title: str, labels: dict[str, Any], dev: Optional[dict[str, Any]]) -> None:
-    """Print the labels of spans. dev (Optional[dict[str, Any]]): Those of dev."""
+def _show_spans(title: str, labels: LabelTable, dev: Optional[LabelTable]) -> None:
+    """Print the labels of spans. dev (Optional[LabelTable]): The labels of dev."""
     rows = []
     for label, of in labels.items():
         mean = sum(length * n for length, n in of["lengths"].items()) / of["spans"]
@@ -359,7 +372,7 @@ def _warnings(facts: CorpusFacts) -> list[str]:
     of_spans = [item for labels in (facts.labels, *facts.groups.values()) for item in labels.items()]
     few = [f"{label} ({of['spans']})" for label, of in of_spans if of["spans"] < _FEW]
     few_texts = [f"{label} ({n})" for label, n in facts.cats.items() if n < _FEW]
-    tags = [tag for tag in facts.tags if tag.strip() and any(letter.isalpha() for letter in tag)]
+    tags = [tag for tag in facts.tags if tag.strip() and any(map(str.isalpha, tag))]
     _, like_tags = find_spelling(list(facts.labels))
     by_name: dict[str, set[str]] = {}
     for name in (*(label for label, _ in of_spans), *tags, *facts.cats):

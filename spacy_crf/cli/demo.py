@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
 from pathlib import Path
 from socketserver import TCPServer
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 from spacy.cli._util import Opt
 from spacy.language import Language
@@ -18,8 +18,12 @@ from spacy.tokens import Doc, Span
 from wasabi import msg
 
 from ..errors import Errors, shown
+from .formats.source import Fields
 from .shared import ComponentOption, ModelArgument, check_writable, command, load_pipeline, name_of, our_pipes
 from .texts import doc_before
+
+if TYPE_CHECKING:
+    from ..pipeline.pipe import LearningPipe
 
 HOST = "127.0.0.1"
 MOST_BYTES = 1_000_000  # of a request
@@ -92,7 +96,7 @@ class Demo:
         # What stays, such as compiled rules, begins outside of a memory zone
         self.find({"text": "Compiles what is not compiled yet."})
 
-    def answer(self, question: Callable[[dict[str, Any]], Any], given: dict[str, Any]) -> Any:
+    def answer(self, question: Callable[[Fields], Fields], given: Fields) -> Fields:
         """Ask a question. The words of its text are forgotten. RAISES (ValueError): With a code."""
         error: Optional[str] = None
         _check_length(given, MOST_CHARACTERS)
@@ -103,14 +107,14 @@ class Demo:
                 error = str(raised) if _code(str(raised)) else Errors.CRF979.format(reason=f"{raised!r:.300}")
         raise ValueError(error)
 
-    def about(self) -> dict[str, Any]:
+    def about(self) -> Fields:
         """The name of the pipeline, and whether corrections can be saved."""
         return {"model": self._title, "saves": self._file is not None}
 
-    def find(self, given: dict[str, Any]) -> dict[str, Any]:
+    def find(self, given: Fields) -> Fields:
         """Label a "text". Spans are lists of the first token, the token behind the last, the label, and the probability.
 
-        RETURNS (Dict[str, Any]): The "components"; each with its "tokens" (word and white space behind it), "spans", and the
+        RETURNS (dict): The "components"; each with its "tokens" (word and white space behind it), "spans", and the
             "best" labellings: as many as "n", each with its probability and spans.
         """
         text = _field(given, "text", str)
@@ -126,7 +130,7 @@ class Demo:
                 best = found[:n]
                 spans = [[*found[0][1][0], found[0][0]]]
             else:
-                best = [(p, [_plain(span) for span in of]) for p, of in pipe.n_best(doc, n, keep_annotation=True)]
+                best = [(p, list(map(_plain, of))) for p, of in pipe.n_best(doc, n, keep_annotation=True)]
                 mentions = pipe.annotation.mentions_in(pipe(doc))
                 places = [doc.char_span(mention.start, mention.end, mention.label) for mention in mentions]
                 spans = [[*_plain(span), m.probability] for span, m in zip(places, mentions) if span is not None]
@@ -134,7 +138,7 @@ class Demo:
             sections.append({**about, "tokens": tokens, "spans": spans, "best": best})
         return {"components": sections}
 
-    def why(self, given: dict[str, Any]) -> dict[str, Any]:
+    def why(self, given: Fields) -> Fields:
         """Explain a "span" of a "text", by the words that decide for a "component"."""
         pipe = self._pipe(given)
         has_rules = getattr(pipe, "constraints", None) is not None
@@ -145,7 +149,7 @@ class Demo:
         explanation = pipe.explain(doc, asked, kind="words", **(_UNDER_RULES if has_rules else _EXPLAINED))
         return {"title": explanation.title, "told": explanation.told(), "rows": explanation.table(_TOP)}
 
-    def save(self, given: dict[str, Any]) -> dict[str, Any]:
+    def save(self, given: Fields) -> Fields:
         """Append a "text" with all its "spans", the annotation of a "component", to the file, unless it was appended before."""
         from ..pipeline.probabilities import labelling
 
@@ -160,7 +164,7 @@ class Demo:
             if span.label_ not in pipe.labels:
                 _check_new_label(span.label_)
         labelling(pipe.name, doc, spans, overlap=kind == "spans")
-        line = json.dumps(_record(doc, spans, kind, pipe.labels), ensure_ascii=False) + "\n"
+        line = json.dumps(_record(doc, spans, kind, list(pipe.labels)), ensure_ascii=False) + "\n"
         if line in self._saved:
             return {"saved": str(self._file), "is_new": False}
         self._saved.add(line)
@@ -172,36 +176,36 @@ class Demo:
             file.write(line.encode("utf8"))
         return {"saved": str(self._file), "is_new": True}
 
-    def _pipe(self, given: dict[str, Any]) -> Any:
+    def _pipe(self, given: Fields) -> "LearningPipe":
         name = _field(given, "component", str)
         if name not in self._pipes:
             raise _wrong("component", f"one of {', '.join(self._pipes)}", name)
         return self._pipes[name]
 
 
-def _kind(pipe: Any) -> str:
+def _kind(pipe: "LearningPipe") -> str:
     """The kind of labels of a component: "cats", "tags", "spans" or "entities"."""
     if pipe.labelled == "texts":
         return "cats"
     return "tags" if pipe.annotation.spans_are_tokens else "spans" if "spans_key" in pipe.cfg else "entities"
 
 
-def _plain(span: Span) -> list[Any]:
+def _plain(span: Span) -> list[object]:
     return [span.start, span.end, span.label_]
 
 
-def _wrong(key: str, must: str, value: Any) -> ValueError:
+def _wrong(key: str, must: str, value: object) -> ValueError:
     return ValueError(Errors.CRF976.format(key=key, must=must, value=shown(value)))
 
 
-def _field(given: dict[str, Any], key: str, kind: type) -> Any:
+def _field(given: Fields, key: str, kind: type) -> Any:
     """RAISES (ValueError): CRF976 for a value of another type."""
     if not isinstance(given.get(key), kind):
         raise _wrong(key, "a list" if kind is list else "a string", given.get(key))
     return given[key]
 
 
-def _check_length(given: dict[str, Any], most: int) -> None:
+def _check_length(given: Fields, most: int) -> None:
     """RAISES (ValueError): CRF914 for a text with more characters."""
     text = given.get("text")
     if isinstance(text, str) and len(text) > most:
@@ -225,7 +229,7 @@ def _check_new_label(label: str) -> None:
         raise _wrong("label", must, label)
 
 
-def _record(doc: Doc, spans: list[Span], kind: str, labels: list[str]) -> dict[str, Any]:
+def _record(doc: Doc, spans: list[Span], kind: str, labels: list[str]) -> Fields:
     """The annotation of a text in a format that `update` reads."""
     if kind == "tags":
         tags = {token.i: span.label_ for span in spans for token in span}
@@ -340,10 +344,11 @@ class _Handler(BaseHTTPRequestHandler):
         hosts, origins = (self.headers.get_all(name, []) for name in ("Host", "Origin"))
         if len(hosts) != 1 or hosts[0].lower() not in known:
             raise ValueError(Errors.CRF970.format(what="Host", value=shown(hosts), known=known[0]))
-        if any(origin not in [f"http://{name}" for name in known] for origin in origins):
+        ours = {f"http://{name}" for name in known}
+        if not ours.issuperset(origins):
             raise ValueError(Errors.CRF970.format(what="Origin", value=shown(origins), known=known[0]))
 
-    def _body(self) -> dict[str, Any]:
+    def _body(self) -> Fields:
         """Read the JSON of a request. RAISES (ValueError): CRF973 if it can't be read, CRF974 if it is too long."""
         lengths = self.headers.get_all("Content-Length", [])
         if self.headers.get_content_type() != "application/json":
@@ -391,9 +396,9 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._refuse(Errors.CRF973.format(reason=f"it is not HTTP ({message or code})"))
 
-    def log_message(self, format: str, *args: Any) -> None:
+    def log_message(self, format: str, *args: object) -> None:
         """Texts are not logged."""
 
 
-def _as_json(value: Any) -> tuple[str, bytes]:
+def _as_json(value: object) -> tuple[str, bytes]:
     return "application/json", json.dumps(value).encode("ascii")

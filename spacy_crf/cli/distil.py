@@ -89,12 +89,13 @@ def distil_cli(
         check_writable(output, texts, *files)
         most = checks.number(OWNER, "--max-disagreement", max_disagreement, most=1.0)
         wanted = None if labels is None else [label.strip() for label in labels.split(",")]
-        teachers = [
-            find_teacher(load_pipeline(name), component, spans_key, score_extension)
-            if path is None
-            else Answers(path, {answer.text: answer for answer in read_answers(path, wanted)})
-            for name, path in zip(names, files)
-        ]
+        teachers: list[Union[Teacher, Answers]] = []
+        for name, path in zip(names, files):
+            if path is None:
+                teachers.append(find_teacher(load_pipeline(name), component, spans_key, score_extension))
+            else:
+                answers = read_answers(path, wanted)
+                teachers.append(Answers(path, {answer.text: answer for answer in answers}))
         msg.info(f"Soft labels: {'; '.join(map(str, teachers))}")
         nlp = next((each.nlp for each in teachers if isinstance(each, Teacher)), None) or blank(lang)
         if texts is not None:

@@ -19,7 +19,6 @@ from .. import checks
 from ..errors import Errors, counted
 from ..explain.explanation import shorter
 from ..pipeline.origins import named_origin, origin_of
-from ..report.cases import KINDS, certainty, judge
 from ..whole_files import write_whole
 from .shared import (
     ComponentOption,
@@ -39,6 +38,7 @@ from .shared import (
 from .texts import SUSPECTS, read_examples, read_judged, read_raw
 
 if TYPE_CHECKING:
+    from ..pipeline.pipe import LearningPipe
     from ..pipeline.thresholds import Point
     from ..report.cases import Case, Judged
 
@@ -69,6 +69,8 @@ def evaluate_cli(
     With --output, write a page in place of this: scores with intervals, confusions, all mistakes, calibration, known and unknown
     words, annotation that looks wrong, and effects of rules, in one HTML file that needs no network.
     """
+    from ..report.cases import KINDS, certainty
+
     if kind is not None:
         checks.one_of("crf evaluate", "--kind", kind, [name for name in KINDS if name != "right"])
     for option, value in {"--train": train, "--folds": folds, "--curve": curve}.items():
@@ -101,8 +103,10 @@ def evaluate_cli(
         print(json.dumps(found, ensure_ascii=False))
 
 
-def _judge(nlp: Language, data: Path, pipes: list[Any]) -> "tuple[list[Judged], bool]":
+def _judge(nlp: Language, data: Path, pipes: "list[LearningPipe]") -> "tuple[list[Judged], bool]":
     """Judge components by annotated texts. RETURNS (tuple): The results, and whether `fit` held the texts out."""
+    from ..report.cases import judge
+
     examples, held_out = read_judged(data, nlp)
     if not held_out:
         warn_of_learned_texts(pipes, examples, data)
@@ -114,6 +118,7 @@ def _labels(case: "Case") -> list[str]:
 
 
 def _show_errors(judged: "Judged", chosen: "list[Case]", top: int) -> None:
+    from ..report.cases import KINDS
     from ..report.figures import scores
 
     columns = ("label", "annotated", "found", "precision", "recall", "F1", "95 %")
@@ -177,7 +182,13 @@ def _as_data(judged: "Judged", chosen: "list[Case]") -> dict[str, Any]:
 
 
 def _page(
-    title: str, nlp: Language, data: Path, pipes: list[Any], train: Optional[Path], folds: int, points: list[Any]
+    title: str,
+    nlp: Language,
+    data: Path,
+    pipes: "list[LearningPipe]",
+    train: Optional[Path],
+    folds: int,
+    points: list[tuple[float, float]],
 ) -> str:
     from ..report.page import render
     from ..report.suspects import cross_validated, of_jsonl

@@ -5,17 +5,18 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from textwrap import indent
-from typing import Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 from spacy.cli._util import Arg, Opt
 from spacy.language import Language
-from spacy.tokens import Doc, Span
+from spacy.tokens import Doc, Span, Token
 from wasabi import msg, table
 
 from ..errors import Errors, counted, shown
 from ..pipeline import CERTAINTIES
 from ..whole_files import write_whole
 from .formats.annotation import check_length
+from .formats.source import Fields
 from .shared import (
     ComponentOption,
     JsonOption,
@@ -29,6 +30,10 @@ from .shared import (
     print_table,
 )
 from .texts import STANDARD, doc_before, read_examples, read_items
+
+if TYPE_CHECKING:
+    from ..pipeline.pipe import LearningPipe
+    from ..pipeline.prediction import CRFPipe
 
 ShownTexts = Annotated[
     Optional[list[str]],
@@ -46,7 +51,7 @@ def found_in(doc: Doc) -> list[tuple[str, ...]]:
     return found or [(label, f"{share:.0%}") for label, share in sorted(doc.cats.items(), key=lambda item: -item[1])]
 
 
-def _certainty(found: Any) -> list[str]:
+def _certainty(found: Span | Token) -> list[str]:
     """The probability of a span or token, and the values that a decoder adds."""
     values = ((name, found._.get(name)) for name in CERTAINTIES)
     known = [(name, value) for name, value in values if value is not None]
@@ -139,7 +144,7 @@ def explain_cli(
         options |= {name: optimizer[name] for name in ("l1", "l2") if name in optimizer}
         options["corpus"] = list(read_examples(train, nlp))
 
-    def is_asked(pipe: Any) -> bool:
+    def is_asked(pipe: "LearningPipe") -> bool:
         return (span if isinstance(pipe, CRFTextClassifier) else label) is None and pipe.labelled
 
     for pipe in our_pipes(nlp, component, _EXPLAINED, is_asked, of_tokens=False):
@@ -167,7 +172,7 @@ def explain_cli(
         console.print()
 
 
-def _likeliest(pipe: Any, doc: Doc) -> list[Span]:
+def _likeliest(pipe: "CRFPipe", doc: Doc) -> list[Span]:
     """The most probable span of a Doc in which nothing is found. RAISES (ValueError): CRF838 if no span is possible."""
     for least in (0.01, 0.0):
         for span, _ in pipe.span_probabilities(doc, least):
@@ -210,7 +215,7 @@ def inspect_cli(
             _show_rules(chain)
 
 
-def _show_overview(found: dict[str, Any], label: Optional[str]) -> None:
+def _show_overview(found: Fields, label: Optional[str]) -> None:
     msg.divider(f"{found['component']} ({found['class']}, {found['model']})")
     print(f"{counted(len(found['labels']), 'label')}: {', '.join(found['labels'])}")
     print(f"{found['weights']:,} weights that have names")
@@ -220,7 +225,7 @@ def _show_overview(found: dict[str, Any], label: Optional[str]) -> None:
     if "encoder" in found:
         print(f"an encoder ({found['encoder']}), whose weights have no names")
     rows = [
-        (r["template"], r["of"], *(f"{r[key]:,}" for key in ("features", "weights")), f"{r['mass']:.2f}")
+        (r["template"], r["of"], f"{r['features']:,}", f"{r['weights']:,}", f"{r['mass']:.2f}")
         for r in found["templates"]
     ]
     print_table("templates", ("template", "weighs", "features", "weights", "sum of |weights|"), rows, n_texts=2)
@@ -236,7 +241,7 @@ def _show_overview(found: dict[str, Any], label: Optional[str]) -> None:
         _show_transitions(found, label)
 
 
-def _show_transitions(found: dict[str, Any], label: Optional[str]) -> None:
+def _show_transitions(found: Fields, label: Optional[str]) -> None:
     """Print the matrix of transitions (with a label, only its tags and O); for many tags, print the largest weights."""
     from rich.console import Console
 
@@ -250,7 +255,9 @@ def _show_transitions(found: dict[str, Any], label: Optional[str]) -> None:
         for begin in range(0, len(chosen), n_columns):
             columns = chosen[begin : begin + n_columns]
             rows = [("begin", *(_cell(ends[0][j]) for j in columns), "")]
-            rows += [(tags[i], *(_cell(steps[i][j]) for j in columns), _cell(ends[1][i])) for i in chosen]
+            for i in chosen:
+                cells = (_cell(steps[i][j]) for j in columns)
+                rows.append((tags[i], *cells, _cell(ends[1][i])))
             heads = ("", *(tags[j] for j in columns), "end")
             print_table("transitions (from the row to the column)", heads, rows, n_texts=1)
         return
@@ -300,7 +307,7 @@ def _explain_rules(nlp: Language, text: str, component: Optional[str]) -> None:
                 msg.text("no rule changes anything")
 
 
-def _with_rules(pipe: Any) -> list[Any]:
+def _with_rules(pipe: "LearningPipe") -> "list[CRFPipe]":
     """The chains of a component that have rules."""
     return [chain for chain in getattr(pipe, "chains", ()) if chain.rules() is not None]
 

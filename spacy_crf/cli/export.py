@@ -191,7 +191,7 @@ class _PipelineTagger:
 
     def n_best(self, rows: list[list[str]], n: int) -> list[tuple[float, list[str]]]:
         found = self._pipe.distribution(self._doc(rows)).n_best(n)
-        return [(probability, [self._names[tag] for tag in tags.tolist()]) for probability, tags in found]
+        return [(probability, list(map(self._names.__getitem__, tags.tolist()))) for probability, tags in found]
 
     def _doc(self, rows: list[list[str]]) -> Doc:
         values: dict[str, Any] = dict(zip(self.columns, zip(*rows)))

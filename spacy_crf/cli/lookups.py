@@ -127,12 +127,11 @@ def _names(lang: str) -> Lists:
     if lang != "en":
         return {}
     files = {"first_names": ("first:female", "first:male"), "surnames": ("last",)}
-    return {
-        name: [
-            line.split()[0].title() for kind in kinds for line in Path(names.FILES[kind]).read_text("utf8").splitlines()
-        ]
-        for name, kinds in files.items()
-    }
+    lists: Lists = {}
+    for name, kinds in files.items():
+        lines = [line for kind in kinds for line in Path(names.FILES[kind]).read_text("utf8").splitlines()]
+        lists[name] = [line.split()[0].title() for line in lines]
+    return lists
 
 
 PACKAGES = [

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Optional
 
 from spacy.language import Language
 from spacy.tokens import Doc
@@ -23,6 +23,9 @@ from .formats.source import Item, Source, parsed, read_lines, unreadable
 from .formats.spacy_files import docs_of
 from .shared import blank
 
+if TYPE_CHECKING:
+    from ..pipeline.pipe import LearningPipe
+
 STANDARD = "-"  # input or output
 # in a folder of held-out texts
 PREDICTED = "predicted.spacy"
@@ -32,10 +35,10 @@ _STEPS = 1000  # updates of a progress bar
 _OBJECT = re.compile(r"""\{\s*(["'}]|$)""")  # the beginning of a line that is meant to be a JSON object
 _OPTION = re.compile(r"--[a-z]")  # an option of `convert` in a message
 
-Progress = Callable[[int, int], Any]  # called with the number of bytes read and the number of all bytes
+Progress = Callable[[int, int], object]  # called with the number of bytes read and the number of all bytes
 
 
-def doc_before(nlp: Language, pipe: Any, text: str) -> Doc:
+def doc_before(nlp: Language, pipe: "LearningPipe", text: str) -> Doc:
     """Make a Doc from a text, and run the components in front of `pipe` on it.
 
     RAISES (ValueError): CRF878 if the text is too long, CRF701 if it is not valid Unicode.
@@ -103,7 +106,7 @@ def items_of_line(line: str, place: str) -> list[Item]:
     return [_item(parsed(text, place) if _OBJECT.match(text) else {"text": text}, place)] if text else []
 
 
-def _item(value: Any, place: str) -> Item:
+def _item(value: object, place: str) -> Item:
     if isinstance(value, str):
         return Item(place, {"text": value})
     if not isinstance(value, dict) or not isinstance(value.get("text"), str):
@@ -145,7 +148,8 @@ def read_judged(path: Path, nlp: Language) -> tuple[list[Example], bool]:
     paths = [path / name for name in (PREDICTED, ANNOTATED)]
     if not all(path.is_file() for path in paths):
         return read_examples(path, nlp), False
-    return [Example(*docs) for docs in zip(*(docs_of(path, nlp) for path in paths), strict=True)], True
+    predicted, annotated = (docs_of(path, nlp) for path in paths)
+    return [Example(*docs) for docs in zip(predicted, annotated, strict=True)], True
 
 
 def read_all_examples(paths: Iterable[Path], nlp: Language) -> list[Example]:

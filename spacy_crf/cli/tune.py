@@ -307,9 +307,8 @@ class _Fold:
         nlp.initialize(lambda: learned)
         # Features may read the annotation of earlier components
         annotate = earlier_annotation(self._pipe, nlp)
-        self._learned, self._held_out = (
-            [Example(annotate(example), example.reference) for example in side] for side in (learned, held_out)
-        )
+        self._learned = [Example(annotate(example), example.reference) for example in learned]
+        self._held_out = [Example(annotate(example), example.reference) for example in held_out]
         self._objectives: dict[bool, Any] = {}  # by whether the optimizer learns from one sequence after the other
         self._untrained: Any = None  # weights
 
@@ -436,7 +435,9 @@ def _show(trials: list[Trial], best: Trial, folds: int) -> None:
         "optimizer": [_short(candidate.optimizer) for candidate in candidates],
     }
     texts = {title: column for title, column in texts.items() if len(set(column)) > 1}
-    columns = {name: [_shown(dict(each.settings).get(name, "")) for each in candidates] for name in settings}
+    columns: dict[str, list[str]] = {}
+    for name in settings:
+        columns[name] = [_shown(dict(each.settings).get(name, "")) for each in candidates]
     columns["score"] = [f"{trial.score:.4f}" for trial in trials]
     if folds > 1:
         columns["±"] = [f"{trial.deviation:.4f}" for trial in trials]
@@ -447,7 +448,7 @@ def _show(trials: list[Trial], best: Trial, folds: int) -> None:
     print_table(title, [*texts, *columns], rows, n_texts=len(texts), bold=rows[trials.index(best)])
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -472,5 +473,5 @@ def use(settings: Config, name: str, best: Candidate) -> None:
     owner["optimizer"].update(best.settings)
 
 
-def _names(block: Any, optimizer: str) -> bool:
+def _names(block: object, optimizer: str) -> bool:
     return isinstance(block, dict) and block.get("@optimizers") == optimizer

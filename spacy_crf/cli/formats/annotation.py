@@ -10,7 +10,7 @@ from spacy.tokens import Doc
 
 from ...errors import Errors, shown
 from .offsets import HABITS, index_of, suspected
-from .source import ReadSettings, Report, unreadable
+from .source import Fields, ReadSettings, Report, unreadable
 
 _HALF = re.compile("[\ud800-\udfff]")
 # The keys of a span, in lower case and without "_"; of several keys of a kind the first counts
@@ -36,11 +36,11 @@ class GivenSpan(NamedTuple):
 
     start: Any
     end: Any
-    label: Any
-    words: Any
+    label: object
+    words: object
 
     @classmethod
-    def of(cls, span: Any) -> "GivenSpan":
+    def of(cls, span: object) -> "GivenSpan":
         """Take a span apart: ``[start, end, label]``, ``[label, start, end]``, or an object with these under any of the keys
         that tools use."""
         if isinstance(span, list) and len(span) == 3:
@@ -71,16 +71,19 @@ class _SpanKeys(NamedTuple):
 @lru_cache(maxsize=1000)
 def _span_keys(keys: tuple[str, ...]) -> _SpanKeys:
     """Find the keys of the parts of a span, the first to count first."""
-    kinds = (_START, _END, _LABEL, ("length",), ("text",))
-    return _SpanKeys(*([key for name in names for key in keys if _plain(key) == name] for names in kinds))
+
+    def named(names: tuple[str, ...]) -> list[str]:
+        return [key for name in names for key in keys if _plain(key) == name]
+
+    return _SpanKeys(named(_START), named(_END), named(_LABEL), named(("length",)), named(("text",)))
 
 
-def _plain(key: Any) -> str:
+def _plain(key: object) -> str:
     """A key in lower case and without "_": "start_offset", "startOffset" and "StartOffset" are one key."""
     return str(key).replace("_", "").lower()
 
 
-def _first(fields: dict[str, Any], keys: Iterable[str]) -> Any:
+def _first(fields: Fields, keys: Iterable[str]) -> Any:
     """The value under the first of some keys that has one, or None."""
     for key in keys:
         if fields[key] is not None:
@@ -88,7 +91,7 @@ def _first(fields: dict[str, Any], keys: Iterable[str]) -> Any:
     return None
 
 
-def parse_span(span: Any, text: str, place: str, index: Optional[dict[int, int]] = None) -> Span:
+def parse_span(span: object, text: str, place: str, index: Optional[dict[int, int]] = None) -> Span:
     """Parse a span, as `GivenSpan.of` takes it apart.
 
     text (str): The text that contains the span. place (str): Place of the span in the file, for messages.
@@ -116,7 +119,7 @@ def parse_span(span: Any, text: str, place: str, index: Optional[dict[int, int]]
     return found
 
 
-def _advice(text: str, end: Any) -> str:
+def _advice(text: str, end: object) -> str:
     """The likely cause of wrong offsets of a span with this end, to append to a message."""
     before = text[:end] if type(end) is int and end > 0 else ""
     return "".join(f" – or does the file count {HABITS[name]}? Then add --offsets {name}" for name in suspected(before))
@@ -134,7 +137,7 @@ def _other_offsets(doc: Doc, span: Span) -> str:
 
 
 def read_spans(
-    values: Iterable[Any], text: str, place: str, report: Report, index: Optional[dict[int, int]] = None
+    values: Iterable[object], text: str, place: str, report: Report, index: Optional[dict[int, int]] = None
 ) -> tuple[list[Span], bool]:
     """Parse the spans of a text. The report gets what is wrong with broken ones.
 
@@ -157,7 +160,7 @@ def is_unicode(text: str) -> bool:
     return _HALF.search(text) is None
 
 
-def holds_annotation(value: Any) -> bool:
+def holds_annotation(value: object) -> bool:
     """Whether a value of JSON contains spans with labels, or tags of tokens, at any depth."""
     waiting = [value]
     while waiting:
@@ -269,7 +272,8 @@ def annotated(
             entities.append(entity)
     # If an entity covers a token of a misaligned span, the entity takes precedence
     taken = {token.i for entity in entities for token in entity}
-    unknown = [doc[i : i + 1] for i in sorted({token.i for token in cut} - taken)]
+    lost = {token.i for token in cut} - taken
+    unknown = [doc[i : i + 1] for i in sorted(lost)]
     doc.set_ents(entities, missing=unknown, default="outside" if is_complete else "missing")
     return doc
 
@@ -316,27 +320,29 @@ class TextLabels:
         has = [label for label, share in labels.items() if share] if isinstance(labels, dict) else labels or ()
         self.is_exclusive &= len({*has}) < 2
 
-    def cats(self, labels: Any, place: str, report: Report) -> dict[str, float]:
+    def cats(self, labels: Labels, place: str, report: Report) -> dict[str, float]:
         """Make ``doc.cats`` from the labels of a text. A table stays unchanged."""
-        if isinstance(labels, dict) or not self.names:
-            return labels or {}
+        if isinstance(labels, dict):
+            return labels
+        if not self.names:
+            return {}
         if labels is None or (self.is_exclusive and not labels):
             report.unlabelled.append(place)
             return {}
         return {name: float(name in labels) for name in self.names}
 
 
-def is_label(value: Any) -> bool:
+def is_label(value: object) -> bool:
     return (isinstance(value, str) and bool(value) and is_unicode(value)) or (type(value) is int and abs(value) < 2**63)
 
 
-def is_labels(value: Any) -> bool:
+def is_labels(value: object) -> bool:
     """Whether a value is a label or a list of labels rather than spans."""
     is_list = isinstance(value, list) and bool(value) and all(map(is_label, value))
     return is_label(value) or (is_list and not holds_annotation(value))
 
 
-def parse_labels(value: Any, place: str, names: Collection[str] = ()) -> Labels:
+def parse_labels(value: object, place: str, names: Collection[str] = ()) -> Labels:
     """Parse the labels of a text: a string, a list of strings, or a table; None if the text has no labels.
 
     names (Collection[str]): Names of labels that are numbers, from 0 on.

@@ -4,7 +4,7 @@ import codecs
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
 from spacy.language import Language
 from spacy.tokens import Doc
@@ -12,7 +12,7 @@ from spacy.tokens import Doc
 from ...pipeline.origins import set_origin
 from .annotation import make_doc, read_spans
 from .offsets import BOM, CRLF, UTF16, HabitSearch, index_of
-from .source import ReadSettings, Report, Source, unreadable
+from .source import Fields, ReadSettings, Report, Source, unreadable
 
 SUFFIX = ".ann"
 _DIGITS = 18  # largest number of digits of an offset: more than the length of any text has
@@ -142,7 +142,7 @@ def _parsed(fields: list[str], place: str) -> _Written:
     return _Written(place, label, sorted(numbers), fields[1] if len(fields) > 1 else None)
 
 
-def _joined(span: _Written, text: str, index: Optional[dict[int, int]]) -> list[dict[str, Any]]:
+def _joined(span: _Written, text: str, index: Optional[dict[int, int]]) -> list[Fields]:
     """The parts of a span as objects. Parts with only white space between them are one: brat writes spans across lines so.
 
     index (Optional[dict[int, int]]): The characters at the file's offsets, if it counts otherwise than Python.

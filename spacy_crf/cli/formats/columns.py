@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
-from typing import Any, NamedTuple, Optional, TypeVar
+from typing import Any, NamedTuple, Optional, Protocol, TypeVar
 
 from spacy.language import Language
 from spacy.tokens import Doc, Span
@@ -15,7 +15,7 @@ from ...errors import Errors, shown
 from ...pipeline.origins import set_origin
 from .annotation import Span as Characters
 from .annotation import holds_annotation, is_unicode, make_doc, named
-from .source import ReadSettings, Report, Source, unreadable
+from .source import Fields, ReadSettings, Report, Source, unreadable
 
 # The letters that a scheme puts before labels. The scheme of a file is the first one with all letters of the file
 SCHEMES = {"BIO": "BI", "IOB1": "BI", "BILUO": "BILU", "BIOES": "BIES", "BMES": "BMES", "bare": ""}
@@ -34,6 +34,15 @@ _STANDARD = _SPELLINGS[0]
 _UNLABELLED = {"B", "I", "L", "U", "E", "S", "M"}  # tags without label, in files with one kind of entity
 
 T = TypeVar("T")
+
+
+class Tagged(Protocol):
+    """A token with its entity tag."""
+
+    @property
+    def place(self) -> str: ...
+    @property
+    def ent(self) -> Optional[str]: ...
 
 
 class Row(NamedTuple):
@@ -94,11 +103,9 @@ def read_sentences(
     for group in in_groups(sentences(source, settings, report), settings.n_sents):
         rows = [row for sentence in group for row in sentence]
         report.has_spans |= rows[0].ent is not None
-        levels = [[row._replace(ent=row.inner[n]) for row in rows] for n in range(len(rows[0].inner))]
-        ents: list[Any] = [
-            [tag for sentence in group for tag in in_bio(sentence, tagging, report)],
-            *(in_bio(level, tagging, report) for level in levels),
-        ]
+        whole = [tag for sentence in group for tag in in_bio(sentence, tagging, report)]
+        _, *levels = _levels(rows)
+        inner = [in_bio(level, tagging, report) for level in levels]
         first = {0, *accumulate(map(len, group))}
         words = [row.word for row in rows]
         doc = Doc(
@@ -106,11 +113,11 @@ def read_sentences(
             words=words,
             spaces=spaces_between(words, nlp.lang),
             tags=[row.tag or "" for row in rows] if rows[0].tag is not None else None,
-            ents=ents[0] if rows[0].ent is not None and not settings.spans_key else None,
+            ents=whole if rows[0].ent is not None and not settings.spans_key else None,
             sent_starts=[n in first for n in range(len(rows))] if settings.n_sents != 1 else None,
         )
         if settings.spans_key and rows[0].ent is not None:
-            found = [ent for tags in ents for ent in Doc(nlp.vocab, words=[row.word for row in rows], ents=tags).ents]
+            found = [ent for tags in (whole, *inner) for ent in Doc(nlp.vocab, words=words, ents=tags).ents]
             places = sorted({(ent.start, ent.end, ent.label_) for ent in found})
             doc.spans[settings.spans_key] = [Span(doc, begin, end, label=label) for begin, end, label in places]
         if settings.retokenize:
@@ -153,14 +160,14 @@ def in_groups(sentences: Iterable[Optional[list[T]]], n: int) -> Iterator[list[l
 # --------------------------------------------------------------------------------------------------------- schemes
 
 
-def find_tagging(sentences: Iterable[Optional[Sequence[Any]]], scheme: Optional[str], report: Report) -> Tagging:
+def find_tagging(sentences: Iterable[Optional[Sequence[Tagged]]], scheme: Optional[str], report: Report) -> Tagging:
     """Find the scheme of a file's entity tags, and their spelling.
 
     sentences (Iterable): Rows, or other objects with a `place` and an `ent`. scheme (str): The scheme, if it is known.
     RAISES (ValueError): CRF704 with the first wrong tag, if others are entity tags; CRF744 for a letter without a label; CRF748
         for brackets; CRF740 if only some tags have a spelling such as B_PER; CRF867 if none of them is an entity tag.
     """
-    first: dict[str, Any] = {}  # the first row with a tag
+    first: dict[str, Tagged] = {}  # the first row with a tag
     follows: set[tuple[str, str]] = set()  # tags that follow one another
     for sentence in sentences:
         for level in _levels(sentence or ()):
@@ -177,7 +184,7 @@ def find_tagging(sentences: Iterable[Optional[Sequence[Any]]], scheme: Optional[
     return tagging
 
 
-def _tagging(first: dict[str, Any], follows: set[tuple[str, str]], scheme: Optional[str]) -> Tagging:
+def _tagging(first: dict[str, Tagged], follows: set[tuple[str, str]], scheme: Optional[str]) -> Tagging:
     tags = [tag for tag in first if tag not in ("O", "-")]
     in_brackets = [tag for tag in tags if tag.startswith("(")]
     if in_brackets and all(tag == "*" or tag[0] == "(" or tag[-1] == ")" for tag in tags):
@@ -198,7 +205,7 @@ def _tagging(first: dict[str, Any], follows: set[tuple[str, str]], scheme: Optio
         unlabelled = [tag for tag in others if tag in _UNLABELLED]
         row = first[(unlabelled or others)[0]]
         if unlabelled or len(others) < len(tags):
-            raise _not_a_tag(row.ent, row.place)
+            raise _not_a_tag(row.ent or "", row.place)
         if "O" not in first:
             raise ValueError(Errors.CRF867.format(place=row.place, tag=row.ent))
         return Tagging("bare")
@@ -238,14 +245,14 @@ def has_pair(spelling: Optional[re.Pattern[str]], tags: Sequence[str]) -> bool:
     return len({*names}) < len(names)
 
 
-def _levels(sentence: Sequence[Any]) -> Iterator[Sequence[Any]]:
+def _levels(sentence: Sequence[Any]) -> Iterator[Sequence[Tagged]]:
     """The rows of a sentence, and those with the entity tags of each further column."""
     yield sentence
     for n in range(len(getattr(sentence[0], "inner", ())) if sentence else 0):
         yield [row._replace(ent=row.inner[n]) for row in sentence]
 
 
-def in_bio(rows: Sequence[Any], tagging: Tagging, report: Report) -> list[Optional[str]]:
+def in_bio(rows: Sequence[Tagged], tagging: Tagging, report: Report) -> list[Any]:
     """Convert the entity tags of a sentence to BIO, as spaCy's Docs take them; None for a missing tag. Where the tags are BIO or
     IOB1, a tag that can't go on begins an entity, as `conlleval` reads it.
 
@@ -453,11 +460,14 @@ def sniff_lists(source: Source) -> bool:
     return any(_key(item, _WORDS) and _key(item, _ENTS if "text" in item else (*_ENTS, *_TAGS)) for item in items)
 
 
-def _key(item: Any, known: tuple[str, ...]) -> Optional[str]:
+def _key(item: object, known: tuple[str, ...]) -> Optional[str]:
     """Find the first of some keys whose value is a list of strings or numbers."""
-    lists = item.items() if isinstance(item, dict) else ()
-    found = {key for key, value in lists if isinstance(value, list) and all(type(part) in (str, int) for part in value)}
-    return next((key for key in known if key in found), None)
+
+    def is_list(value: object) -> bool:
+        return isinstance(value, list) and all(type(part) in (str, int) for part in value)
+
+    fields = item if isinstance(item, dict) else {}
+    return next((key for key in known if is_list(fields.get(key))), None)
 
 
 def sentences_of_lists(source: Source, settings: ReadSettings, report: Report) -> Iterator[list[Row]]:
@@ -484,7 +494,7 @@ def sentences_of_lists(source: Source, settings: ReadSettings, report: Report) -
         yield rows
 
 
-def _check(item: dict[str, Any], used: list[str], place: str) -> None:
+def _check(item: Fields, used: list[str], place: str) -> None:
     """Check an item. RAISES (ValueError): CRF701 if its lists differ in length, CRF707 if a list of tags would be lost."""
     words, *lists = used
     for key in lists:

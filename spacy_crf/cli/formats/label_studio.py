@@ -1,7 +1,7 @@
 """Reads Label Studio's JSON: tasks with annotations."""
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
 from spacy.language import Language
 from spacy.tokens import Doc
@@ -10,7 +10,7 @@ from ...errors import Errors, shown
 from ...pipeline.origins import set_origin
 from .annotation import GivenSpan, Labels, TextLabels, holds_annotation, is_labels, make_doc, parse_labels, read_spans
 from .offsets import HabitSearch, index_of
-from .source import ReadSettings, Report, Source, unreadable
+from .source import Fields, ReadSettings, Report, Source, unreadable
 
 _ANNOTATIONS = ("annotations", "completions")  # "completions" before version 1
 _MIN_KEYS = {"annotator", "annotation_id", "lead_time"}  # keys of the export JSON-MIN, beside those of data and spans
@@ -21,10 +21,10 @@ class LabelledTask(NamedTuple):
     """A text with its spans as they are written, and its labels by the name of the question."""
 
     place: str
-    id: Any
+    id: object
     text: str
-    spans: list[Any]
-    choices: dict[str, Any]  # Labels
+    spans: list[Fields]
+    choices: dict[str, Labels]
 
     @property
     def labels(self) -> Labels:
@@ -80,11 +80,11 @@ def _tasks(source: Source, settings: ReadSettings, report: Report) -> Iterator[L
             yield _of_task(value, annotation, place, settings)
 
 
-def _is_min(item: dict[str, Any]) -> bool:
+def _is_min(item: Fields) -> bool:
     return bool(_MIN_KEYS & item.keys()) and "data" not in item
 
 
-def _annotation(fields: dict[str, Any], place: str, settings: ReadSettings, report: Report) -> Optional[dict[str, Any]]:
+def _annotation(fields: Fields, place: str, settings: ReadSettings, report: Report) -> Optional[Fields]:
     """Choose the annotation of a task that counts, or None."""
     keys = (*_ANNOTATIONS, "predictions") if settings.predictions else _ANNOTATIONS
     of_task = next((fields[key] for key in keys if fields.get(key)), None) or []
@@ -99,7 +99,7 @@ def _annotation(fields: dict[str, Any], place: str, settings: ReadSettings, repo
     return next((one for one in valid if one.get("ground_truth")), valid[0])
 
 
-def _of_task(fields: dict[str, Any], annotation: dict[str, Any], place: str, settings: ReadSettings) -> LabelledTask:
+def _of_task(fields: Fields, annotation: Fields, place: str, settings: ReadSettings) -> LabelledTask:
     results = annotation.get("result")
     if not isinstance(results, list) or not all(isinstance(one, dict) for one in results):
         raise unreadable(place, f'"result" is not a list of objects: {shown(results)}')
@@ -114,14 +114,14 @@ def _of_task(fields: dict[str, Any], annotation: dict[str, Any], place: str, set
         if kind == "labels" and isinstance(value, dict):
             found.spans.extend(_spans(value, place))
         elif kind == "choices" and isinstance(value, dict) and "start" not in value:
-            found.choices[name] = [*found.choices.get(name, ()), *(parse_labels(value.get("choices"), place) or ())]
+            found.choices[name] = [*(found.choices.get(name) or ()), *(parse_labels(value.get("choices"), place) or ())]
         else:
             known = "results of type 'labels', and of type 'choices' that are about the whole text"
             raise ValueError(Errors.CRF707.format(place=place, key=kind, value=shown(result), known=known))
     return found
 
 
-def _of_min(fields: dict[str, Any], place: str, settings: ReadSettings) -> LabelledTask:
+def _of_min(fields: Fields, place: str, settings: ReadSettings) -> LabelledTask:
     """Read a task of JSON-MIN: data come before the task's number, annotation after it."""
     keys = list(fields)
     made = {*keys[keys.index("id") + 1 :]} if "id" in keys else set()
@@ -144,7 +144,7 @@ def _of_min(fields: dict[str, Any], place: str, settings: ReadSettings) -> Label
     return LabelledTask(place, fields.get("id"), text, spans, choices)
 
 
-def _text(data: dict[str, Any], place: str, settings: ReadSettings) -> str:
+def _text(data: Fields, place: str, settings: ReadSettings) -> str:
     """Find the text of a task. RAISES (ValueError): CRF701 if the task has no text, or several candidates."""
     asked = settings.word_column or "text"
     texts = [value for key, value in data.items() if isinstance(value, str) and key == asked]
@@ -156,9 +156,10 @@ def _text(data: dict[str, Any], place: str, settings: ReadSettings) -> str:
     return texts[0]
 
 
-def _spans(value: Any, place: str) -> list[dict[str, Any]]:
+def _spans(value: object, place: str) -> list[Fields]:
     """The spans of a region in the text: one for each of its labels."""
-    labels = value.get("labels") if isinstance(value, dict) else None
+    region: Fields = value if isinstance(value, dict) else {}
+    labels = region.get("labels")
     if not isinstance(labels, list) or not labels:
         raise unreadable(place, f'a span has no "labels": {shown(value)}')
-    return [{**value, "label": label} for label in labels]
+    return [{**region, "label": label} for label in labels]

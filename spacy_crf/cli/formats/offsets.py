@@ -3,7 +3,7 @@
 import re
 from collections.abc import Collection, Iterable
 from itertools import combinations
-from typing import Any, Optional
+from typing import Optional
 
 # What other programs count. A file may have several of these habits: a browser counts UTF-16 units, and CR LF as one
 UTF16 = "utf16"
@@ -68,7 +68,7 @@ class HabitSearch:
         """Whether spans of a text can show the habits: in most texts all count alike."""
         return not self._asked and (BOM in self._possible or bool(suspected(text)))
 
-    def see(self, text: str, spans: Iterable[tuple[Any, Any, Any]]) -> None:
+    def see(self, text: str, spans: Iterable[tuple[object, object, object]]) -> None:
         """Drop the habits with which words of a text are not at their offsets. spans (Iterable): Start, end and words of each."""
         given = [
             (start, end, words.split())

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 from statistics import mode
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ...blanks import split_columns
 from ...errors import Errors
@@ -101,7 +101,7 @@ def refuse_running_text(source: Source) -> None:
         raise ValueError(Errors.CRF757.format(path=source.path, first=widths[0], n=n, other=other))
 
 
-def _has(value: Any, keys: tuple[str, ...]) -> bool:
+def _has(value: object, keys: tuple[str, ...]) -> bool:
     for key in keys:
         value = value[0] if isinstance(value, list) and value else value
         if not isinstance(value, dict) or key not in value:

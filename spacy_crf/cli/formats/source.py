@@ -136,12 +136,15 @@ class Report:
             msg.info(f"Columns that are not read: {', '.join(self.columns)}")
 
 
+Fields = dict[str, Any]  # a JSON object
+
+
 class Item(NamedTuple):
     place: str
     value: Any
 
 
-def unreadable(place: Any, reason: Any) -> ValueError:
+def unreadable(place: object, reason: object) -> ValueError:
     """Make the error CRF701 for a place that can't be read."""
     return ValueError(Errors.CRF701.format(place=place, reason=reason))
 
@@ -213,7 +216,7 @@ class Source:
 
     def head_items(self) -> list[Any]:
         """The first values, up to the first one that is neither JSON nor Python."""
-        found: list[Any] = []
+        found = []
         try:
             for item in islice(self.items(), _HEAD):
                 found.append(item.value)
@@ -319,7 +322,7 @@ def _not_json(error: Exception, place: str) -> ValueError:
     return unreadable(place, f"it is not JSON ({found})")
 
 
-def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _without_twins(pairs: list[tuple[str, object]]) -> Fields:
     """Make a JSON object. RAISES (ValueError): If it has a key twice, since all but the last value would be lost."""
     found = dict(pairs)
     if len(found) < len(pairs):

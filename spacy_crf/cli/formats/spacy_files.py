@@ -5,7 +5,6 @@ import json
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from spacy.language import Language
 from spacy.tokens import Doc, DocBin
@@ -15,7 +14,7 @@ from ...errors import Errors, shown
 from ...pipeline.corpora import docs_in
 from ...pipeline.origins import set_origin
 from .annotation import annotated, check_length, holds_annotation, is_unicode, read_spans
-from .source import ReadSettings, Report, Source, unreadable
+from .source import Fields, ReadSettings, Report, Source, unreadable
 
 
 def sniff_docbin(source: Source) -> bool:
@@ -47,7 +46,7 @@ def sniff_doc(source: Source) -> bool:
     return any(map(_is_doc, source.head_items() if source.is_json() else ()))
 
 
-def _is_doc(item: Any) -> bool:
+def _is_doc(item: object) -> bool:
     if not isinstance(item, dict) or not isinstance(item.get("text"), str):
         return False
     tokens = item.get("tokens")
@@ -119,7 +118,7 @@ def read_json(source: Source, nlp: Language, settings: ReadSettings, report: Rep
             yield doc
 
 
-def _make_doc(document: dict[str, Any], place: str) -> Doc:
+def _make_doc(document: Fields, place: str) -> Doc:
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # spaCy warns of tags that it can't use, and leaves them out
         try:

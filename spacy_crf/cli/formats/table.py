@@ -150,7 +150,7 @@ def _rows_of_lists(source: Source, settings: ReadSettings, report: Report) -> It
     return _table(source, settings, report, (*_WORD, *_TEXT), _LABEL, has_tokens=True)
 
 
-def _as_list(cell: Any) -> Optional[list[Any]]:
+def _as_list(cell: object) -> Optional[list[Any]]:
     """The list in a cell, as Python, JSON or NumPy write it; None if there is none."""
     if not isinstance(cell, str) or not cell.lstrip().startswith("["):
         return None
@@ -242,7 +242,7 @@ def _labels_of(cell: str, cells: Collection[str], settings: ReadSettings, place:
     """Parse the labels of a cell: a list, or labels between separators if another cell has one of these labels alone."""
     if not cell:
         return []
-    value: Any = cell
+    value: object = cell
     if cell[:1] == "[":
         value = _as_list(cell) or cell
     elif cell[:1] == "{":
@@ -284,7 +284,7 @@ def _table(
     report.columns = [name or str(n + 1) for n, name in enumerate(header.names) if n not in read_from]
     width = len(header.names)
     if header.separator == "\t":
-        rows = ((place, [_unquoted(cell) for cell in line.split("\t")]) for place, line in lines)
+        rows = ((place, list(map(_unquoted, line.split("\t")))) for place, line in lines)
     else:
         rows = _quoted(lines, header.separator)
     for place, cells in rows:

@@ -1,7 +1,6 @@
 """Reads JSON of texts with spans or labels, in the formats of Prodigy, doccano, spaCy, and of tools that write the like."""
 
 from collections.abc import Iterator
-from typing import Any
 
 from spacy.language import Language
 from spacy.tokens import Doc
@@ -19,7 +18,7 @@ from .annotation import (
     read_spans,
 )
 from .offsets import HabitSearch, index_of
-from .source import Item, ReadSettings, Report, Source, unreadable
+from .source import Fields, Item, ReadSettings, Report, Source, unreadable
 
 INCORRECT = "incorrect_spans"  # the key in doc.spans, which the components' incorrect_spans_key names
 SPAN_KEYS = ("spans", "entities", "label", "labels", "annotation")
@@ -97,14 +96,14 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
         yield doc
 
 
-def _id_of(item: dict[str, Any]) -> Any:
+def _id_of(item: Fields) -> object:
     """The id of a text: its own, that in Prodigy's "meta", or the number of Prodigy's task."""
     meta = item.get("meta")
     given = (item.get("id"), meta.get("id") if isinstance(meta, dict) else None, item.get("_task_hash"))
     return next((value for value in given if value is not None), None)
 
 
-def _extensions_of(item: dict[str, Any], place: str) -> dict[str, Any]:
+def _extensions_of(item: Fields, place: str) -> Fields:
     """The values of extensions of a text. RAISES (ValueError): CRF701 for anything but values by the name of an extension."""
     found = item.get(EXTENSIONS) or {}
     if not isinstance(found, dict) or not all(map(str.isidentifier, found)):
@@ -123,7 +122,7 @@ def _look_through(source: Source, settings: ReadSettings, report: Report) -> tup
     labels = TextLabels()
     has_spans = False
     has_asked = False
-    fields: dict[str, Any] = {}
+    fields: Fields = {}
     habits = HabitSearch(settings.offsets)
     for place, fields in _items(source, settings):
         for key in SPAN_KEYS if habits.needs(fields["text"]) else ():
@@ -171,12 +170,12 @@ def _values(source: Source) -> Iterator[Item]:
                 yield Item(f"{place}, pair {number}", pair)
 
 
-def _objects(source: Source) -> list[dict[str, Any]]:
+def _objects(source: Source) -> list[Fields]:
     items = [_as_object(value, ReadSettings()) for value in source.head_items()] if source.is_json() else []
     return [item for item in items if isinstance(item, dict) and "text" in item]
 
 
-def _as_object(value: Any, settings: ReadSettings) -> Any:
+def _as_object(value: object, settings: ReadSettings) -> object:
     """Convert an item, which may be a pair of a text with its annotation or its spans, to an object. Keys that the settings name
     become "text" and "label"."""
     if isinstance(value, list) and len(value) == 2 and isinstance(value[1], dict | list):
@@ -194,19 +193,19 @@ def _as_object(value: Any, settings: ReadSettings) -> Any:
 # ---------------------------------------------------------------------------------------------------------- labels
 
 
-def _holds_labels(key: str, item: dict[str, Any]) -> bool:
+def _holds_labels(key: str, item: Fields) -> bool:
     if key == "accept":
         return isinstance(item.get(key), list) and ("options" in item or item.get("_view_id") == "choice")
     return key in item if key == "cats" else is_labels(item.get(key))
 
 
-def _answers_label(fields: dict[str, Any]) -> bool:
+def _answers_label(fields: Fields) -> bool:
     """Whether an item is an answer to Prodigy's question whether a text has one label."""
     is_asked = isinstance(fields.get("label"), str) and not fields.get("accept")
     return is_asked and fields.get("answer") in ("accept", "reject")
 
 
-def _labels_under(key: str, fields: dict[str, Any], place: str, settings: ReadSettings) -> Labels:
+def _labels_under(key: str, fields: Fields, place: str, settings: ReadSettings) -> Labels:
     """Read the labels under a key. RAISES (ValueError): CRF880 if the value can't be labels."""
     labels = parse_labels(fields[key], place, settings.tag_names)
     if key == "accept" and isinstance(fields.get("options"), list):
@@ -221,7 +220,7 @@ def _labels_under(key: str, fields: dict[str, Any], place: str, settings: ReadSe
 # ----------------------------------------------------------------------------------------------------------- spans
 
 
-def _spans_of(fields: dict[str, Any], place: str) -> list[Any]:
+def _spans_of(fields: Fields, place: str) -> list[object]:
     """Get the spans of an item, as written. RAISES (ValueError): CRF707, CRF714 or CRF701 if other keys have annotation too."""
     keys = [key for key in SPAN_KEYS if fields.get(key) not in (None, [])]
     for key, value in fields.items():
@@ -238,10 +237,10 @@ def _spans_of(fields: dict[str, Any], place: str) -> list[Any]:
     return _regions(spans)
 
 
-def _regions(spans: Any) -> list[Any]:
+def _regions(spans: object) -> list[object]:
     """Take apart spans with several labels, and the regions of DataTurks, which have points with inclusive ends; other spans stay
     as they are."""
-    found: list[Any] = []
+    found: list[object] = []
     for span in spans if isinstance(spans, list) else ():
         fields = span if isinstance(span, dict) else {}
         points = fields.get("points")

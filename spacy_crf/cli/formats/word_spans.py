@@ -2,7 +2,7 @@
 SpERT's ``{"tokens": […], "entities": [{"type": "PER", "start": 0, "end": 2}]}``."""
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
 from spacy.language import Language
 from spacy.tokens import Doc
@@ -29,7 +29,7 @@ def sniff(source: Source) -> bool:
     return any(_keys_of(item) for item in items)
 
 
-def _keys_of(item: Any) -> Optional[_Keys]:
+def _keys_of(item: object) -> Optional[_Keys]:
     if not isinstance(item, dict) or "text" in item or any(key.endswith("tags") for key in item):
         return None
     return next(
@@ -37,7 +37,7 @@ def _keys_of(item: Any) -> Optional[_Keys]:
     )
 
 
-def _is_words(value: Any) -> bool:
+def _is_words(value: object) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(word, str) for word in value)
 
 
@@ -74,7 +74,7 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
         yield doc
 
 
-def _spans(values: list[Any], keys: _Keys, doc: Doc, place: str, report: Report) -> tuple[list[Span], bool]:
+def _spans(values: list[object], keys: _Keys, doc: Doc, place: str, report: Report) -> tuple[list[Span], bool]:
     """The spans as characters, and whether none of them is broken."""
     found: list[Span] = []
     is_complete = True

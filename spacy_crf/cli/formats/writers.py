@@ -3,7 +3,7 @@
 import base64
 import json
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from spacy.tokens import Doc, Span, SpanGroup
 from spacy.vocab import Vocab
@@ -11,13 +11,14 @@ from spacy.vocab import Vocab
 from ...errors import Errors
 from ...pipeline.corpora import doc_bin
 from ...pipeline.origins import origin_of
+from .source import Fields
 
 
 class Annotated(NamedTuple):
     """A text with its predicted spans, and the fields of its input, such as an id."""
 
     doc: Doc
-    fields: dict[str, Any]
+    fields: Fields
     spans: list[tuple[Span, float]]  # with their probabilities
     doubtful: list[Span]  # spans below the least probability
 
@@ -53,7 +54,7 @@ def _prodigy(found: Annotated) -> str:
     return _line({**found.fields, **meta, "text": found.doc.text, "tokens": tokens, "spans": spans})
 
 
-def _span(span: Span, prob: float) -> dict[str, Any]:
+def _span(span: Span, prob: float) -> Fields:
     return {"start": span.start_char, "end": span.end_char, "label": span.label_, "prob": prob}
 
 
@@ -126,7 +127,7 @@ def _spacy(found: Annotated) -> str:
     return base64.b64encode(found.doc.to_bytes()).decode("ascii")
 
 
-def _line(value: Any) -> str:
+def _line(value: object) -> str:
     return json.dumps(value, ensure_ascii=False) + "\n"
 
 
