@@ -84,6 +84,7 @@ class Batch(NamedTuple):
 
     @property
     def checksum(self) -> int:
+        """CRC-32 of the texts, by which a continued run sees that the file has changed."""
         texts = "\0".join(fields["text"] for _, fields in self.items)
         return zlib.crc32(texts.encode("utf8", "surrogatepass"))
 
@@ -114,9 +115,11 @@ def annotate_archive(
     if folder.is_within(source):
         raise ValueError(Errors.CRF491.format(target=options.target, source=source))
     head = _head(options) | {"files": stamps, "part_bytes": part_bytes}
+    # Only names and numbers go to the workers: each loads the pipeline itself
     run = partial(executor.run, partial(Annotator, options, len(parts)))
     with folder.alone():
         manifest = Manifest(folder, head, is_entry=_is_entry)
+        # Parts in the manifest are done, also if another number of workers wrote them
         left = [part for part in parts if part.number not in manifest.done]
         total = _annotate(run, left, manifest, source, sum(part.size for part in parts), progress)
         if total["errors"]:
@@ -142,6 +145,7 @@ def annotate_file(options: AnnotateOptions, source: Path, progress: Progress) ->
         with folder.alone():
             manifest = Manifest(folder, _head(options) | {"file": str(source), "batch": TEXTS}, is_entry=_is_entry)
             try:
+                # The source is read again from its beginning, and finished batches are compared by their checksums
                 batches = read_batches(source, annotator.nlp, manifest.done, folder)
                 size = 0 if str(source) == STANDARD else source.stat().st_size
                 total = _annotate(annotator.run, batches, manifest, str(source), size, progress)
@@ -178,6 +182,7 @@ def _annotate(run: Run, left: Iterable[Task], manifest: Manifest, source: str, s
     size (int): Bytes of all parts. source (str): Name of the source for messages.
     RAISES (ValueError): CRF779 if none of many texts can be annotated, CRF784 if there are no texts.
     """
+    # A continued command counts what earlier runs have done
     before = _totals(manifest)
     texts = before["texts"]
     left_out = len(before["errors"])
@@ -189,6 +194,7 @@ def _annotate(run: Run, left: Iterable[Task], manifest: Manifest, source: str, s
             texts = texts + entry["texts"]
             left_out = left_out + len(entry["errors"])
             done = done + part.size
+            # If nothing succeeds, the cause is the pipeline or the input, and the other parts would fail too
             if not texts and left_out >= TEXTS:  # the annotator itself checks large parts
                 raise _all_wrong(part, entry["errors"])
             progress(texts, done, size)
@@ -400,6 +406,7 @@ class Annotator:
         """
         options = self._options
         format_ = format_ or self._options.format
+        # Texts go in together, since kernels label batches faster
         for doc, (place, fields) in self.nlp.pipe(((item.value["text"], item) for item in items), as_tuples=True):
             if with_places:
                 set_origin(doc, place, fields.get("id"))

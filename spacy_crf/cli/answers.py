@@ -53,6 +53,7 @@ def read_answers(path: Path, labels: Optional[list[str]]) -> Iterator[Answer]:
         if not isinstance(entities, list) or not isinstance(unsure, list):
             raise unreadable(place, 'an answer needs a list under "entities"; "unsure" is a list, too')
         spans = [_entity(entity, text, met, labels, place) for entity in entities]
+        # A teacher that lists some words twice means the first two occurrences
         for words, n in met.items():  # further occurrences of words that the teacher listed n times
             spans += [(Span(begin, begin + len(words), UNSURE), 1.0) for begin in _places(words, text, place)[n:]]
         for part in unsure:
@@ -91,6 +92,7 @@ def _places(words: object, text: str, place: str) -> list[int]:
     """Places of some words in a text, as whole words or else anywhere. RAISES (ValueError): CRF701 if they do not occur."""
     if isinstance(words, str) and words.strip():
         pattern = re.escape(words)
+        # Language models write words without their places: whole words are likelier than parts
         for around in (rf"(?<!\w){pattern}(?!\w)", pattern):
             found = [match.start() for match in re.finditer(around, text)]
             if found:
@@ -145,6 +147,7 @@ def _score_of(span: Labelled, found: Soft) -> float:
 def _decisions(found: Soft, n_tokens: int) -> list[Optional[Labelled]]:
     """For each token, the span with a probability of at least 0.5 that covers it, or None."""
     of_tokens: list[Optional[Labelled]] = [None] * n_tokens
+    # The most probable span is written last
     for begin, end, label, score in sorted(found, key=lambda part: part[3]):
         if label and score >= 0.5:
             of_tokens[begin:end] = [(begin, end, label)] * (end - begin)

@@ -31,6 +31,7 @@ class Part(NamedTuple):
 
     @property
     def place(self) -> str:
+        """Where the part is, for messages."""
         return f"{self.path}, {'row groups' if is_parquet(self.path) else 'bytes'} {self.begin} to {self.end}"
 
 
@@ -42,6 +43,7 @@ def plan(source: str, part_bytes: Optional[int] = None) -> tuple[list[Part], dic
     RAISES (ValueError): CRF784 if there are no such files, or one can't be read. (FileNotFoundError): If the path does not exist.
     """
     system, root = file_system(source)
+    # A single file is read whatever its name ends with
     paths = sorted(path for path in system.find(root) if path.endswith((*LINES, PARQUET))) or [root]
     if not system.exists(root):
         raise FileNotFoundError(2, "No such file or directory", source)
@@ -62,6 +64,7 @@ def _stamps(info: Mapping[str, object]) -> list[str]:
 
 
 def is_parquet(path: str) -> bool:
+    """Whether a path names a Parquet file."""
     return path.endswith(PARQUET)
 
 
@@ -75,6 +78,7 @@ def _cut(path: str, size: int, part_bytes: int) -> Iterator[tuple[int, int, int]
         together = 0
         for n in range(file.num_row_groups):
             together += file.metadata.row_group(n).total_byte_size
+            # A row group is never cut: Parquet reads it as a whole
             if together >= part_bytes or n == file.num_row_groups - 1:
                 yield begin, n + 1, together
                 begin = n + 1

@@ -68,6 +68,7 @@ def clusters_cli(
         check_writable(output, *texts)
         if method is not None:
             checks.one_of(CLUSTERS, "--method", method, ("brown", "clark", "kmeans"))
+        # k-means needs vectors, and the other methods need texts
         is_kmeans = from_vectors is not None
         if is_kmeans == bool(texts) or method not in ((None, "kmeans") if is_kmeans else (None, "brown", "clark")):
             raise ValueError(Errors.CRF952.format(files=", ".join(map(str, texts)) or "none", vectors=from_vectors))
@@ -149,6 +150,7 @@ def clusters_of_texts(
     settings = {"n": n, "min_count": min_count, "lang": lang, "lower": lower, "digits": digits}
     stats = [path.stat() for path in texts]
     files = [[str(path.resolve()), stat.st_size, stat.st_mtime_ns] for path, stat in zip(texts, stats)]
+    # A checkpoint of other texts or settings must not be continued
     what = json.dumps([settings, files])
     checkpoint = _checkpoint(output)
     saved = time.monotonic()
@@ -260,6 +262,7 @@ def vectors_of_texts(texts: list[Path], lang: str = "en", **options: Any) -> Lan
             reason = f"no word is there {options['minCount']} times, as --min-count asks ({error})"
             raise ValueError(Errors.CRF948.format(what="vectors", source=source, reason=reason)) from error
         model.save_floret_vectors(str(table))
+        # floret makes the vector of any word from its parts
         nlp = blank(lang)  # without the words of the texts
         convert_vectors(nlp, table, truncate=0, prune=-1, mode="floret")
     return nlp

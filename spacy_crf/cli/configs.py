@@ -225,6 +225,7 @@ def _change(sections: Sections, component: str, before: Sections, after: Section
 
     for name in before.keys() - after.keys():
         sections.pop(own(name), None)
+    # Files for crf_ner differ in few settings: only these are changed, and comments stay
     for name, (above, settings) in after.items():
         new = {key: own(line) for key, line in settings.items()}
         if name in before:
@@ -235,6 +236,7 @@ def _change(sections: Sections, component: str, before: Sections, after: Section
         block = own(name).rpartition(".")[0]
         everything = list(sections.items())
         last = max(n for n, (other, _) in enumerate(everything) if f"{other}.".startswith(f"{block}."))
+        # A dict has no insert
         sections.clear()
         sections.update([*everything[: last + 1], (own(name), (own(above), new)), *everything[last + 1 :]])
 
@@ -245,6 +247,7 @@ def _change_settings(lines: dict[str, str], old: dict[str, str], new: dict[str, 
     def differs(key: str) -> bool:
         return _value(old[key]) != _value(new.get(key, ""))
 
+    # Another registered function takes other settings
     other = any(differs(key) for key in old if key.startswith("@") and lines.get(key) == old[key])
     for key in old.keys() - new.keys():
         if other or _value(lines.get(key, "")) == _value(old[key]):

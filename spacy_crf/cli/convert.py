@@ -107,6 +107,7 @@ def convert_cli(
         counts += [f"{counted(report.labelled, 'document')} with labels {labels}"] if report.labelled else []
         counts += [f"{counted(report.extended, 'document')} with extensions"] if report.extended else []
         msg.good(f"{target}: {', '.join(counts)}")
+        # The file may be annotated in a way that was not recognized
         if not (report.has_spans or report.groups or report.tagged or report.labelled or report.extended):
             msg.warn(
                 f"{path} has no annotation: all of its tokens count as outside of entities. If texts have labels under "
@@ -134,6 +135,7 @@ def _files(source: Path, target: Path) -> list[tuple[Path, Path]]:
         targets = sorted([*targets, (source, target / f"{source.resolve().name}.spacy")], key=lambda pair: pair[1])
     if not targets:
         raise ValueError(Errors.CRF700.format(path=source, known=", ".join((*SUFFIXES, brat.SUFFIX))))
+    # a.json and a.jsonl would both become a.spacy
     for (one, path), (other, following) in pairwise(targets):  # in order
         if path == following:
             raise ValueError(Errors.CRF713.format(one=one, other=other, target=path))

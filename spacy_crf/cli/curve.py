@@ -72,6 +72,7 @@ def curve_cli(
             path: Any = dot_to_object(changed.interpolate(), setting)
             nlp = blank(changed.interpolate()["nlp"]["lang"])
             docs = read_docs(Path(path or ""), nlp, ReadSettings(format="spacy", without_spans=True))
+            # The digest orders texts at random and always alike, so each part contains the previous one
             order = sorted(range(len(docs)), key=lambda n: _digest(docs[n]))
             points = []
             for share in wanted:

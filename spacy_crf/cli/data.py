@@ -117,6 +117,7 @@ def describe(docs: Iterable[Doc], nlp: Language) -> CorpusFacts:
                 of_groups[key].add(span)
         for name, value in _numbers(doc).items():
             of_numbers[name].append(value)
+        # .spacy files keep their tokens, but training compares with those of the tokenizer
         cut = nlp.make_doc(doc.text) if doc.ents and len(doc.text) <= nlp.max_length else doc
         for span in doc.ents:
             of_entities.add(span)
@@ -205,6 +206,7 @@ def inconsistent(docs: list[Doc]) -> list[Wording]:
             places[_words(span)].append(_place(span, span.label_))
     unlabelled: Counter[Words] = Counter()
     if labels:
+        # All wordings are searched for at once
         matcher = PhraseMatcher(docs[0].vocab)
         matcher.add("annotated", [Doc(docs[0].vocab, words=list(words)) for words in labels])
         for doc in docs:

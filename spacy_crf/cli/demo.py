@@ -100,6 +100,7 @@ class Demo:
         """Ask a question. The words of its text are forgotten. RAISES (ValueError): With a code."""
         error: Optional[str] = None
         _check_length(given, MOST_CHARACTERS)
+        # Else each text that is tried would add its words to the vocabulary for good
         with self._lock, self._nlp.memory_zone():
             try:
                 return question(given)
@@ -165,6 +166,7 @@ class Demo:
                 _check_new_label(span.label_)
         labelling(pipe.name, doc, spans, overlap=kind == "spans")
         line = json.dumps(_record(doc, spans, kind, list(pipe.labels)), ensure_ascii=False) + "\n"
+        # A second click on "save" must not repeat the text
         if line in self._saved:
             return {"saved": str(self._file), "is_new": False}
         self._saved.add(line)
@@ -342,6 +344,7 @@ class _Handler(BaseHTTPRequestHandler):
         """
         known = [f"{name}:{self.server.server_port}" for name in (HOST, "localhost")]
         hosts, origins = (self.headers.get_all(name, []) for name in ("Host", "Origin"))
+        # Several Host headers could pass one check and be read by another
         if len(hosts) != 1 or hosts[0].lower() not in known:
             raise ValueError(Errors.CRF970.format(what="Host", value=shown(hosts), known=known[0]))
         ours = {f"http://{name}" for name in known}

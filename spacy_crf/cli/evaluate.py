@@ -197,6 +197,7 @@ def _page(
         progress(total=2 + folds * len(pipes))
         training = [] if train is None else read_examples(train, nlp)
         judged, held_out = _judge(nlp, data, pipes)
+        # The texts may be annotated for one of several components
         with_labels = [of_pipe for of_pipe in judged if of_pipe.cases or not of_pipe.of_texts]
         judged = with_labels or judged  # the texts may have no labels of their own
         progress(advance=1, description="training without each part" if folds else "writing")
@@ -242,6 +243,7 @@ def _compare_probabilities(nlp: Language, data: Path, pipes: list[Any], chart: O
     examples, held_out = read_judged(data, nlp)
     if not held_out:
         warn_of_learned_texts(pipes, examples, data)
+    # Held-out texts carry the predictions of other models, which this pipeline must not replace
     of_all = {} if held_out else nlp.evaluate(examples)
     for pipe in pipes:
         scores = pipe.score(examples) if held_out else of_all

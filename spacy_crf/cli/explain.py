@@ -174,6 +174,7 @@ def explain_cli(
 
 def _likeliest(pipe: "CRFPipe", doc: Doc) -> list[Span]:
     """The most probable span of a Doc in which nothing is found. RAISES (ValueError): CRF838 if no span is possible."""
+    # Most spans have no chance: listing all takes quadratic time, and is rarely needed
     for least in (0.01, 0.0):
         for span, _ in pipe.span_probabilities(doc, least):
             return [span]
@@ -249,6 +250,7 @@ def _show_transitions(found: Fields, label: Optional[str]) -> None:
     chosen = [n for n, tag in enumerate(tags) if label is None or tag == "O" or tag in (label, f"{tag[:2]}{label}")]
     steps = found["transitions"]["transitions"]
     ends = [found["transitions"][name] for name in ("first", "last")]
+    # Blocks of columns that fit into the terminal
     if len(chosen) <= _WIDEST:
         widest = 3 + max([5, *(len(tags[n]) for n in chosen)])
         n_columns = max(1, Console().width // widest - 2)

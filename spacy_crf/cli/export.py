@@ -113,6 +113,7 @@ def tag_cli(
     lines = read_lines(sys.stdin.buffer, "the standard input")
     word = tagger.columns.index("orth") if isinstance(tagger, _PipelineTagger) else None
     sequences = _sequences(lines, len(tagger.columns), word)
+    # In batches, so that the output begins before the input ends
     while batch := [*islice(sequences, _AT_ONCE)]:
         text = "".join(_written(tagger, batch, n_best, marginals))
         sys.stdout.buffer.write(text.encode("utf8"))

@@ -78,6 +78,7 @@ def fit_cli(
     for each in fitted:
         _show_fitted(each, folds)
     of_scores: list[Any] = [nlp.get_pipe_meta(each.name).default_score_weights for each in fitted]
+    # Only scores that choose the best model in training are worth a row
     weights = {name for of_pipe in of_scores for name, weight in of_pipe.items() if weight}
     if dev is not None:
         rows = [(name, f"{100 * scores[name]:.2f}") for name in sorted(weights) if scores.get(name) is not None]

@@ -193,6 +193,7 @@ def _vectors(lang: str, folder: Path) -> list[Row]:
             f"No vectors: a pipeline of '{lang}' with vectors (pip install ...-md) gains entities that training never shows"
         )
         return []
+    # The largest table knows most words that training never shows
     n, name, meta = max(found, key=lambda row: row[:2])
     vectors: Any = load_vectors(name, f"The package {name}")  # of spaCy, which a package holds
     vectors.to_disk(folder / "vectors")

@@ -58,6 +58,7 @@ def import_cli(
     with file.open("rb") as stream:
         head = stream.read(1000).removeprefix(BOM_UTF8).lstrip()
         stream.seek(0)
+        # The first line tells templates from models, whatever the file is called
         if (
             program in _SYNTAX and head[:1] in _LINES and not head.startswith(b"#mdl#")
         ):  # no model: templates or patterns
@@ -73,6 +74,7 @@ def import_cli(
     else:
         native = None if replay or program not in _SYNTAX else find_native(model, names)
     settings = {"lang": lang, "attribute": attribute, "native": native, "word_features": word_features}
+    # Programs such as usaddress cut words in their own way, which the tokenizer repeats
     packages = [path.partition(":")[0] for path in (word_features, features) if path is not None]
     settings["program"] = next((package for package in packages if package in WORDS_OF), None)
     nlp = make_pipeline(model, names, features, **settings, entities=kind == "entities")

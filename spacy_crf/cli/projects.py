@@ -62,6 +62,7 @@ def project_cli(
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ValueError(Errors.CRF796.format(path=target))
     given = [] if assets is None else _texts(assets)
+    # An empty folder of the user stays if the command fails
     was_there = target.exists()
     try:
         shutil.copytree(FOLDER / name, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))

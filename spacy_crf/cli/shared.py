@@ -160,6 +160,7 @@ def load_pipeline(model: str) -> Language:
     """Load a pipeline. RAISES (ValueError): CRF715 if the pipeline can't be loaded, whatever the reason."""
     try:
         config = Path(model) / "config.cfg"
+        # spaCy would look up a name that is not text, and raise an error of catalogue
         if config.is_file():
             _check_names(load_config(config), [])
         return spacy.load(model)
@@ -275,6 +276,7 @@ def check_writable(path: Optional[Path], *inputs: Optional[Path]) -> None:
         return
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    # Pipes and devices have no folder to check, and are never replaced
     is_device = path.exists() and not path.is_file()
     there = path if is_device else next(folder for folder in path.absolute().parents if folder.exists())
     if not is_device and not there.is_dir():
@@ -290,6 +292,7 @@ def save_pipeline(nlp: Language, output: Path) -> None:
     do, the folder holds parts of two pipelines, and its components refuse to be loaded (CRF927)."""
     from ..pipeline.saving import REPLACING
 
+    # The new files are complete before the first old one is replaced
     output = output.absolute()  # "." has no name
     with named_in_errors(output), beside(output) as folder:
         nlp.to_disk(folder)

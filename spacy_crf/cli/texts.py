@@ -132,6 +132,7 @@ def read_docs(
     try:
         docs = [doc for file in files for doc in read(Source(file, settings.encoding), nlp, settings, report)]
     except ValueError as error:
+        # Messages of formats name options of `convert`, which other commands lack
         if _OPTION.search(str(error)) is None:
             raise
         raise ValueError(Errors.CRF879.format(error=error)) from None
@@ -183,6 +184,7 @@ def path_setting(config: Config, corpus: str) -> str:
 
     RAISES (ValueError): CRF876 if there is no such setting.
     """
+    # Config readers name their corpus by path: training.train_corpus = "corpora.train"
     block = config.interpolate().get("training", {}).get(f"{corpus}_corpus", f"corpora.{corpus}")
     try:
         value = dot_to_object(config, f"{block}.path")

@@ -142,6 +142,7 @@ def update_cli(
     sgd = nlp.resume_training(sgd=LBFGS(l2=l2, iterations_per_step=100))
     others = [name for name in nlp.pipe_names if name not in names]
     annotates = (nlp.config.get("training") or {}).get("annotating_components") or []
+    # LBFGS makes 100 iterations in each step, and stops when it has converged
     for _ in range(10):
         nlp.update(examples, sgd=sgd, exclude=others, annotates=annotates)
     save_pipeline(nlp, output)

@@ -153,6 +153,7 @@ def tune(
     make = partial(Tuner, config.to_str(), component, folds, checks.count(OWNER, "--iterations", iterations))
     tuner = make()
     candidates = tuner.candidates(values or {}, optimizers, schemes)
+    # Candidates that differ in l2 alone go to one worker, which trains each from the result of the previous one
     tasks = [
         Task(fold, tuple(some))
         for _, of_scheme in groupby(candidates, key=lambda candidate: candidate.scheme)
@@ -226,6 +227,7 @@ class Tuner:
         # Each fold counts the features of its own training texts alone
         (nlp.config["initialize"]["components"].get(self.name) or {}).pop("corpus", None)
         given = interpolated["components"][self.name].get("optimizer"), interpolated["training"]["optimizer"]
+        # The optimizer of the component goes before that of [training]
         ours = [block for block in given if block and block["@optimizers"] in _optimizers()]
         self._block: dict[str, Any] = dict(ours[0]) if ours else {"@optimizers": DEFAULT}
         self._fold: Optional[_Fold] = None  # the last one

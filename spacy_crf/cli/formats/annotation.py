@@ -28,6 +28,7 @@ class Span(NamedTuple):
     label: str
 
     def named_in(self, text: str) -> str:
+        """The span with its words and its label, for messages."""
         return f"{self.start}-{self.end} '{text[self.start : self.end]}' ({self.label})"
 
 
@@ -44,6 +45,7 @@ class GivenSpan(NamedTuple):
         """Take a span apart: ``[start, end, label]``, ``[label, start, end]``, or an object with these under any of the keys
         that tools use."""
         if isinstance(span, list) and len(span) == 3:
+            # Some tools write the label first
             is_label_first = [type(part) for part in span] == [str, int, int]
             start, end, label = (*span[1:], span[0]) if is_label_first else span
             return cls(start, end, label, None)
@@ -54,6 +56,7 @@ class GivenSpan(NamedTuple):
         end = _first(span, keys.end)
         if end is None:
             length = _first(span, keys.length)
+            # Azure gives a length in place of an end
             end = start + length if type(start) is int and type(length) is int else None  # Azure
         return cls(start, end, _first(span, keys.label), _first(span, keys.words))
 
@@ -102,6 +105,7 @@ def parse_span(span: object, text: str, place: str, index: Optional[dict[int, in
     are_offsets = type(start) is int and type(end) is int
     at = start, end
     if are_offsets and index is not None:
+        # An offset within a character of the text is not in the index, and -1 is never within the text
         at = index.get(start, -1), index.get(end, -1)
     is_within = are_offsets and 0 <= at[0] < at[1] <= len(text)
     if not is_within or not isinstance(label, str) or not label or not is_unicode(label):
@@ -109,9 +113,11 @@ def parse_span(span: object, text: str, place: str, index: Optional[dict[int, in
         advice = _advice(text, end) if index is None else ""
         raise unreadable(place, f"{needs} – or is [start, end, label] – not {shown(span)}{advice}")
     found = Span(*at, label)
+    # Without aggregation, Hugging Face writes a span for each subword
     if isinstance(span, dict) and span.get("entity") == label and _SUBWORD.fullmatch(label):
         advice = 'give `aggregation_strategy="simple"` to the pipeline of Hugging Face that wrote it'
         raise unreadable(place, f"{found.named_in(text)} is a part of a word, not an entity: {advice}")
+    # Tools trim or join white space, so that only the words are compared
     if isinstance(words, str) and words.split() != text[found.start : found.end].split():
         advice = _advice(text, end) if index is None else ""
         shows = {"words": shown(words), "found": shown(text[found.start : found.end]), "advice": advice}
@@ -127,6 +133,7 @@ def _advice(text: str, end: object) -> str:
 
 def _other_offsets(doc: Doc, span: Span) -> str:
     """The option under which a span would align with the tokens, for messages; empty if there is none."""
+    # Ask only for habits under which the offsets would differ here
     for habit in suspected(doc.text[: span.end]):
         index = index_of(doc.text, [habit]) or {}
         start = index.get(span.start)
@@ -162,6 +169,7 @@ def is_unicode(text: str) -> bool:
 
 def holds_annotation(value: object) -> bool:
     """Whether a value of JSON contains spans with labels, or tags of tokens, at any depth."""
+    # Without recursion: JSON may be nested deeper than Python recurses
     waiting = [value]
     while waiting:
         value = waiting.pop()
@@ -240,6 +248,7 @@ def annotated(
         cut.extend(doc.char_span(span.start, span.end, alignment_mode="expand") or ())
     trimmed = []
     as_written: dict[Span, Span] = {}  # the trimmed ones
+    # A label on a space would be on a token of its own, which no component predicts
     for span in spans:
         words = text[span.start : span.end]
         start = span.start + len(words) - len(words.lstrip())
@@ -251,6 +260,7 @@ def annotated(
             places.append(f"{place}, {span.named_in(text)}")
         if 0 < length < len(words):
             as_written[trimmed[-1]] = span
+    # A group of spans has no place for missing annotation
     if settings.spans_key and not is_complete:
         return doc
     if settings.spans_key:
@@ -284,8 +294,10 @@ def _without_overlaps(
     """Sort spans, and keep only the longest of overlapping ones. RETURNS (Tuple): These, and spans that the settings refuse."""
     kept: list[Span] = []
     refused: list[Span] = []
+    # One byte for each character: texts with thousands of spans are compared in linear time
     taken = bytearray(len(text))
     for span in sorted(spans, key=lambda span: (span.start - span.end, span.start)):
+        # Longer spans come first, so what is taken belongs to a longer or equal span
         at = taken.find(1, span.start, span.end)
         if at < 0:
             kept.append(span)
@@ -316,7 +328,9 @@ class TextLabels:
         self.is_exclusive = True
 
     def add(self, labels: Labels) -> None:
+        """Collect the labels of a text."""
         self.names |= dict.fromkeys(labels or ())
+        # A table may list labels that the text does not have, with 0
         has = [label for label, share in labels.items() if share] if isinstance(labels, dict) else labels or ()
         self.is_exclusive &= len({*has}) < 2
 
@@ -333,6 +347,7 @@ class TextLabels:
 
 
 def is_label(value: object) -> bool:
+    """Whether a value of JSON can be a label: a string, or an integer that fits into a Doc."""
     return (isinstance(value, str) and bool(value) and is_unicode(value)) or (type(value) is int and abs(value) < 2**63)
 
 

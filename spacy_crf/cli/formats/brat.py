@@ -24,10 +24,12 @@ _SPAN = re.compile(r"(\S+) (\d+ \d+(?:;\d+ \d+)*) *")
 
 
 def is_collection(path: Path) -> bool:
+    """Whether a path is a folder with files of brat."""
     return path.is_dir() and any(path.glob(f"*{SUFFIX}"))
 
 
 def sniff(source: Source) -> bool:
+    """Whether a file belongs to brat, or a folder has such files."""
     path = source.path
     return path.suffix == SUFFIX or (path.suffix == ".txt" and path.with_suffix(SUFFIX).exists()) or is_collection(path)
 
@@ -52,10 +54,12 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
     """Read a Doc for each text of a folder, or for one text. A span in several parts becomes missing annotation; relations,
     events, attributes, normalizations and notes are counted and left out."""
     texts = [file.with_suffix(".txt") for file in _annotated(source.path)]
+    # Some tools count the byte order mark as the first character
     has_mark = any(path.is_file() and path.read_bytes().startswith(codecs.BOM_UTF8) for path in texts)
     habits = HabitSearch(settings.offsets, (UTF16, CRLF, BOM) if has_mark else (UTF16, CRLF))
     for standoff in _standoffs(source):
         if habits.needs(standoff.text):
+            # The words of a span in parts are joined in the line, and can stand nowhere in the text
             whole = [span for span in standoff.spans if len(span.parts) == 1]
             habits.see(standoff.text, ((*span.parts[0], span.words) for span in whole))
     report.offsets = habits.found()
@@ -63,6 +67,7 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
         spans = []
         in_parts = []
         is_complete = True
+        # A Doc has no place for relations and the like: the user learns how many are left out
         for place, kind in standoff.others:
             report.unkept.setdefault(kind, []).append(place)
         index = index_of(standoff.text, report.offsets)
@@ -124,6 +129,7 @@ def _lines(source: Source) -> Iterator[tuple[str, str, list[str]]]:
         if match is None:
             raise unreadable(place, f"it does not begin with an identifier such as T1 and a tab: {line[:40]!r}")
         name = match[1]
+        # Every relation of equivalence is called *, and the names of notes do not matter
         if name in known and name[0] not in "*#":
             raise unreadable(place, f"its identifier {name} is also used at {known[name]}")
         known[name] = place
@@ -138,6 +144,7 @@ def _parsed(fields: list[str], place: str) -> _Written:
         raise unreadable(place, f"{needs}, and has {fields[0][:40]!r}")
     label, offsets = match.groups()
     parts = [part.split(" ") for part in offsets.split(";")]
+    # int() is quadratic in the digits, and a file may hold millions of them
     numbers = [(int(start[:_DIGITS]), int(end[:_DIGITS])) for start, end in parts]
     return _Written(place, label, sorted(numbers), fields[1] if len(fields) > 1 else None)
 

@@ -24,6 +24,7 @@ _WITHOUT_SPACES = ("ja", "th", "zh")  # languages that write no spaces between w
 _LATIN = re.compile("[A-Za-z0-9]")
 _FORMS = ("(?P<letter>[{letters}]){separator}(?P<label>.+)", "(?P<label>.+){separator}(?P<letter>[{letters}])")
 # How programs spell tags: B-PER, B_PER, PER-B, b:PER …
+# All letters are tried in upper case first: labels in lower case, such as e-mail, may look like tags
 _SPELLINGS = [
     re.compile(form.format(letters=letters, separator=re.escape(separator)))
     for letters in ("BILUESM", "biluesm")
@@ -89,6 +90,7 @@ def _not_a_tag(tag: str, place: str) -> ValueError:
 
 
 def is_tag(text: str) -> bool:
+    """Whether a text is an entity tag in the usual spelling: B-PER, O, or - for missing annotation."""
     return text in ("O", "-") or _STANDARD.fullmatch(text) is not None
 
 
@@ -99,12 +101,14 @@ def read_sentences(
 
     RAISES (ValueError): With the place, if a tag does not belong to the scheme.
     """
+    # A tag may show the scheme only at the end of the file, so the first reading reports nothing
     tagging = find_tagging(sentences(source, settings, Report()), settings.scheme, report)
     for group in in_groups(sentences(source, settings, report), settings.n_sents):
         rows = [row for sentence in group for row in sentence]
         report.has_spans |= rows[0].ent is not None
         whole = [tag for sentence in group for tag in in_bio(sentence, tagging, report)]
         _, *levels = _levels(rows)
+        # Spans that overlap are in columns of their own, each with tags of the same scheme
         inner = [in_bio(level, tagging, report) for level in levels]
         first = {0, *accumulate(map(len, group))}
         words = [row.word for row in rows]
@@ -118,6 +122,7 @@ def read_sentences(
         )
         if settings.spans_key and rows[0].ent is not None:
             found = [ent for tags in (whole, *inner) for ent in Doc(nlp.vocab, words=words, ents=tags).ents]
+            # Two columns may have the same span; doc.spans would hold it twice
             places = sorted({(ent.start, ent.end, ent.label_) for ent in found})
             doc.spans[settings.spans_key] = [Span(doc, begin, end, label=label) for begin, end, label in places]
         if settings.retokenize:
@@ -131,6 +136,7 @@ def spaces_between(words: Sequence[str], lang: Optional[str]) -> Optional[list[b
     spaces. A space stays between two words in Latin letters."""
     if lang not in _WITHOUT_SPACES:
         return None
+    # Names and numbers in Latin letters would run together: "New York" in a Japanese text
     are_latin = [_LATIN.match(one[-1:]) and _LATIN.match(other[:1]) for one, other in pairwise(words)]
     return [*map(bool, are_latin), False]
 
@@ -150,6 +156,7 @@ def in_groups(sentences: Iterable[Optional[list[T]]], n: int) -> Iterator[list[l
     for sentence in sentences:
         if sentence:
             waiting.append(sentence)
+        # With n = 0 no group is ever full: only the end of a document closes it
         if waiting and (sentence is None or len(waiting) == n):
             yield waiting
             waiting = []
@@ -173,6 +180,7 @@ def find_tagging(sentences: Iterable[Optional[Sequence[Tagged]]], scheme: Option
         for level in _levels(sentence or ()):
             before = "O"
             for row in level:
+                # Missing annotation says nothing of the scheme
                 if row.ent is not None:
                     first.setdefault(row.ent, row)
                     follows.add((before, row.ent))
@@ -186,6 +194,7 @@ def find_tagging(sentences: Iterable[Optional[Sequence[Tagged]]], scheme: Option
 
 def _tagging(first: dict[str, Tagged], follows: set[tuple[str, str]], scheme: Optional[str]) -> Tagging:
     tags = [tag for tag in first if tag not in ("O", "-")]
+    # CoNLL-2012 opens spans by (PER* and closes them by *)
     in_brackets = [tag for tag in tags if tag.startswith("(")]
     if in_brackets and all(tag == "*" or tag[0] == "(" or tag[-1] == ")" for tag in tags):
         raise ValueError(Errors.CRF748.format(place=first[in_brackets[0]].place, tag=in_brackets[0]))
@@ -194,6 +203,7 @@ def _tagging(first: dict[str, Tagged], follows: set[tuple[str, str]], scheme: Op
     spelling: Optional[re.Pattern[str]] = _STANDARD
     if not any(map(_STANDARD.fullmatch, tags)):
         spelling, alike = find_spelling(tags)
+        # Labels such as B_2 in a file of bare labels: only a pair like B_2 and I_2 proves a spelling
         is_certain = len(alike) == len(tags) and (scheme is not None or has_pair(spelling, alike))
         if spelling is not None and not is_certain:
             shown_tags = ", ".join(map(repr, alike[:3]))
@@ -206,11 +216,13 @@ def _tagging(first: dict[str, Tagged], follows: set[tuple[str, str]], scheme: Op
         row = first[(unlabelled or others)[0]]
         if unlabelled or len(others) < len(tags):
             raise _not_a_tag(row.ent or "", row.place)
+        # A column of parts of speech has tags on every token, and entities leave some out
         if "O" not in first:
             raise ValueError(Errors.CRF867.format(place=row.place, tag=row.ent))
         return Tagging("bare")
     spelling = spelling or _STANDARD
     letters: set[str] = set()
+    # IOB1 opens an entity by I-, and by B- only right behind another of its label
     openings: set[str] = set()  # letters of tags behind another label
     for before, tag in follows:
         match = spelling.fullmatch(tag)
@@ -267,6 +279,7 @@ def in_bio(rows: Sequence[Tagged], tagging: Tagging, report: Report) -> list[Any
         tag = row.ent or "-"
         letter, label = tagging.split(tag, row.place)
         same = bool(label) and label == last_label
+        # L, U, E and S end an entity, so that nothing can go on behind them
         goes_on = same and last_letter in ("B", "I")
         if scheme in ("bare", "BIO", "IOB1"):
             is_wrong = (scheme == "BIO" and letter == "I" and not goes_on) or (
@@ -287,6 +300,7 @@ def in_bio(rows: Sequence[Tagged], tagging: Tagging, report: Report) -> list[Any
         before = tag
         last_letter = letter
         last_label = label
+    # An entity that is still open at the end of the sentence
     if scheme in ("BILUO", "BIOES", "BMES") and last_letter in ("B", "I"):
         raise ValueError(Errors.CRF866.format(place=rows[-1].place, tag="the end", before=before, scheme=scheme))
     return found
@@ -424,6 +438,7 @@ def _is_comment(line: str, cells: list[str], layout: _Layout, *, within: bool) -
 
 
 def sniff_words(source: Source) -> bool:
+    """Whether words are joined with their tags, as in Ann|B-PER."""
     lines = [line for line in source.head_lines() if not line.startswith(_DOCUMENT)]
     parts = [part for line in lines for part in split_words(line)]
     tagged = [part for part in parts if "|" in part and not part.endswith("|")]
@@ -456,18 +471,17 @@ _TAGS = ("pos_tags", "pos", "upos", "xpos")
 
 def sniff_lists(source: Source) -> bool:
     """Whether items have lists of words and entity tags; or of tags of speech without a text, which may have spans."""
-    items = source.head_items() if source.is_json() else ()
+    items = source.head_objects()
     return any(_key(item, _WORDS) and _key(item, _ENTS if "text" in item else (*_ENTS, *_TAGS)) for item in items)
 
 
-def _key(item: object, known: tuple[str, ...]) -> Optional[str]:
+def _key(item: Fields, known: tuple[str, ...]) -> Optional[str]:
     """Find the first of some keys whose value is a list of strings or numbers."""
 
     def is_list(value: object) -> bool:
         return isinstance(value, list) and all(type(part) in (str, int) for part in value)
 
-    fields = item if isinstance(item, dict) else {}
-    return next((key for key in known if is_list(fields.get(key))), None)
+    return next((key for key in known if is_list(item.get(key))), None)
 
 
 def sentences_of_lists(source: Source, settings: ReadSettings, report: Report) -> Iterator[list[Row]]:

@@ -31,6 +31,7 @@ class Word(NamedTuple):
 
 
 def sniff(source: Source) -> bool:
+    """Whether the first line has the ten columns of CoNLL-U."""
     rows = [line.split("\t") for line in source.head_lines() if not line.startswith("#")]
     return bool(rows) and len(rows[0]) == _WIDTH and _ID.fullmatch(rows[0][0]) is not None
 
@@ -61,6 +62,7 @@ def _entity_key(source: Source, settings: ReadSettings) -> Optional[str]:
     ignored = {key.lower() for key in settings.ignore}
     places: dict[str, str] = {}  # by key, the first place
     values: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    # Any sentence may be the first with a key
     for sentence in _sentences(source):
         for word in sentence or ():
             for key, value in word.misc.items():
@@ -91,6 +93,7 @@ def _holds_tags(key: str, values: Counter[str]) -> bool:
     n_tags = sum(n for value, n in values.items() if is_tag(value))
     spelling, alike = find_spelling(labels)
     is_spelled = len(alike) == len(labels) and (key in _ENTITY_KEYS or has_pair(spelling, alike))
+    # Half of the values of a usual key are tags, or more than half of those of another key
     needed = values.total() if key in _ENTITY_KEYS else values.total() + 1
     return 2 * n_tags >= needed or (spelling is not None and is_spelled)
 
@@ -122,9 +125,11 @@ def _sentences(source: Source) -> Iterator[Optional[list[Word]]]:
         if _ID.fullmatch(cells[0]) is None:
             raise unreadable(place, f"'{cells[0]}' is not the number of a word")
         space = "SpaceAfter=No" not in cells[9].split("|")
+        # A contraction, as 1-2 du for 1 de and 2 le: its words are kept, and it tells whether a space follows
         if "-" in cells[0]:
             contraction = int(cells[0].partition("-")[2]), space
             continue
+        # An empty node, which is no word of the text
         if "." in cells[0]:
             continue
         number = int(cells[0])
@@ -161,6 +166,7 @@ def _make_doc(words: list[Word], nlp: Language, tagging: Optional[Tagging], repo
     annotation: dict[str, Any] = {"lemmas": lemmas, "pos": pos, "tags": tags, "morphs": morphs}
     if not any(tags):
         annotation["tags"] = pos
+    # spaCy takes heads and labels together only
     if any(heads) and any(deps):
         annotation["heads"] = []
         for n, word in enumerate(words):

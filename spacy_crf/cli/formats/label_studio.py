@@ -28,12 +28,14 @@ class LabelledTask(NamedTuple):
 
     @property
     def labels(self) -> Labels:
+        """The answers to the only question about the whole text."""
         return next(iter(self.choices.values()), [])
 
 
 def sniff(source: Source) -> bool:
-    items = [item for item in source.head_items() if isinstance(item, dict)] if source.is_json() else []
-    return any(("data" in item and {*_ANNOTATIONS, "predictions"} & item.keys()) or _is_min(item) for item in items)
+    """Whether items are tasks of Label Studio, or of its export JSON-MIN."""
+    keys = {*_ANNOTATIONS, "predictions"}
+    return any(("data" in item and keys & item.keys()) or _is_min(item) for item in source.head_objects())
 
 
 def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) -> Iterator[Doc]:

@@ -65,6 +65,7 @@ _JSON = (
 
 def refuse_binary(path: Path) -> None:
     """RAISES (ValueError): CRF756 with the name of the format, if the file is no text."""
+    # The beginning of a file says more than its name: exports are often renamed
     head = _head(path)
     for known in _BINARY:
         if head.startswith(known.begins):

@@ -96,6 +96,7 @@ class Report:
     comments: list[str] = field(default_factory=list)  # lines that could be the token "#"
 
     def print_warnings(self) -> None:
+        """Print what was left out or repaired, with the first places of each."""
         for places, what in (
             (self.trimmed, "span|spans began or ended with white space, which is left out"),
             (self.broken, "span|spans can't be read: the rest of the text|texts counts as missing annotation"),
@@ -182,6 +183,7 @@ class Source:
             name = str(self.path)
             lines = file
             encoding = self.encoding
+            # In UTF-16 a line feed has two bytes, so lines are cut after decoding
             if not self._goes_by_lines:
                 lines = io.BytesIO(_in_utf8(file.read(), name, encoding))
                 encoding = "utf-8"
@@ -202,6 +204,7 @@ class Source:
         if self.path.suffix == ".py" or _PYTHON.match(first):
             yield from _python_items("\n".join(line for _, line in self.lines()), self.path)
         elif self._is_one_value(first):
+            # A single JSON value is parsed as a whole
             for item in _json_items("\n".join(line for _, line in self.lines()), self.path):
                 self.position = self.size
                 yield item
@@ -223,6 +226,10 @@ class Source:
         except ValueError:  # the reader will report it with its place
             pass
         return found
+
+    def head_objects(self) -> list[Fields]:
+        """The first JSON objects; none if the file is not JSON."""
+        return [value for value in self.head_items() if isinstance(value, dict)] if self.is_json() else []
 
     def is_json(self) -> bool:
         """Whether the name or the beginning of the file looks like JSON or Python."""
@@ -374,6 +381,7 @@ def _next(text: str, at: int) -> int:
 
 def _python_items(text: str, path: Path) -> Iterator[Item]:
     """Read the elements of the list in a Python file, without running its code."""
+    # spaCy 2 trained on lists in Python files; they are parsed, never run
     try:
         tree: Any = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:

@@ -18,10 +18,12 @@ from .source import Fields, ReadSettings, Report, Source, unreadable
 
 
 def sniff_docbin(source: Source) -> bool:
+    """Whether the name of a file ends with .spacy."""
     return source.path.suffix == ".spacy"
 
 
 def read_docbin(source: Source, nlp: Language, settings: ReadSettings, report: Report) -> Iterator[Doc]:
+    """Read the Docs of a .spacy file."""
     for doc in docs_of(source.path, nlp):
         report.has_spans |= len(doc) > 0 and doc.has_annotation("ENT_IOB")
         yield doc
@@ -43,11 +45,11 @@ _OF_DOC = {"text", "tokens", "ents", "sents", "cats", "spans", "_", "underscore_
 
 def sniff_doc(source: Source) -> bool:
     """Whether items are those of `Doc.to_json`, whose tokens have no text."""
-    return any(map(_is_doc, source.head_items() if source.is_json() else ()))
+    return any(map(_is_doc, source.head_objects()))
 
 
-def _is_doc(item: object) -> bool:
-    if not isinstance(item, dict) or not isinstance(item.get("text"), str):
+def _is_doc(item: Fields) -> bool:
+    if not isinstance(item.get("text"), str):
         return False
     tokens = item.get("tokens")
     if not isinstance(tokens, list) or not tokens or not all(isinstance(token, dict) for token in tokens):
@@ -88,8 +90,8 @@ def read_doc(source: Source, nlp: Language, settings: ReadSettings, report: Repo
 
 
 def sniff_json(source: Source) -> bool:
-    items = source.head_items() if source.is_json() else []
-    return any(isinstance(item, dict) and "paragraphs" in item for item in items)
+    """Whether items have paragraphs, as in the JSON of spaCy 2."""
+    return any("paragraphs" in item for item in source.head_objects())
 
 
 def read_json(source: Source, nlp: Language, settings: ReadSettings, report: Report) -> Iterator[Doc]:

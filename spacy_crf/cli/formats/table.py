@@ -50,10 +50,12 @@ class Header(NamedTuple):
     document: Optional[int]
 
     def is_usable(self) -> bool:
+        """Whether the header names a column of words or texts, and one of labels or tags."""
         return self.word is not None and (self.label is not None or self.tag is not None)
 
 
 def sniff(source: Source) -> bool:
+    """Whether the first line is a header, or cells hold texts or lists."""
     lines = source.head_lines()
     settings = ReadSettings()
     if not lines:
@@ -75,6 +77,7 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
 
 def _header(line: str, settings: ReadSettings, words: tuple[str, ...], labels: tuple[str, ...]) -> Header:
     """Parse the header. RAISES (ValueError): CRF868 if it lacks a column that the settings name."""
+    # The separator of the table is the most frequent one in its header
     separator = max(_SEPARATORS, key=line.count)
     try:
         names = [name.strip() for name in next(csv.reader([line], delimiter=separator), [])]
@@ -109,6 +112,7 @@ def _sentences(source: Source, settings: ReadSettings, report: Report) -> Iterat
         # Some tables number only the first row of a sentence
         new = "" if is_empty or header.sentence is None else cells[header.sentence].strip()
         new_document = "" if is_empty or header.document is None else cells[header.document].strip()
+        # An empty cell continues the document
         ends_document = bool(new_document) and new_document != document
         if rows and (is_empty or (new and new != number) or ends_document):
             yield rows
@@ -119,6 +123,7 @@ def _sentences(source: Source, settings: ReadSettings, report: Report) -> Iterat
         document = new_document or document
         if not is_empty:
             word, label, tag = (None if at is None else cells[at] for at in (header.word, header.label, header.tag))
+            # A missing closing quote takes all lines up to the next quote into one cell
             for what, cell in (("word", word), ("tag", label)):
                 if cell is not None and is_blank(cell):
                     raise unreadable(place, f"the {what} is empty")
@@ -141,6 +146,7 @@ def _holds_lists(source: Source, settings: ReadSettings) -> bool:
         ]
     except ValueError:  # the reader will report it
         return False
+    # Lists of numbers are tags too, if the words are lists beside them
     tags = [_as_list(label) for _, label in cells if label]
     are_tags = any(is_tag(tag) for parts in tags for tag in parts or () if isinstance(tag, str))
     return None not in tags and (are_tags or (bool(tags) and all(_as_list(words) for words, _ in cells)))
@@ -154,6 +160,7 @@ def _as_list(cell: object) -> Optional[list[Any]]:
     """The list in a cell, as Python, JSON or NumPy write it; None if there is none."""
     if not isinstance(cell, str) or not cell.lstrip().startswith("["):
         return None
+    # The cell may hold anything that begins with a bracket
     with suppress(ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         if _ARRAY.fullmatch(cell.strip()):
             return [ast.literal_eval(item) for item in re.findall(_ITEM, cell, re.DOTALL)]
@@ -210,6 +217,7 @@ def _labelled_docs(source: Source, nlp: Language, settings: ReadSettings, report
     for row in _text_rows(source, settings, Report()):
         cells.setdefault(row.label, row.place)
     labels = TextLabels()
+    # Each label once: a table may have millions of rows with two labels
     for cell, place in cells.items():
         labels.add(_labels_of(cell, cells, settings, place))
     for row in _text_rows(source, settings, report):
@@ -283,6 +291,7 @@ def _table(
     read_from = {header.word, header.label} | ({header.tag, header.sentence, header.document} if has_tokens else set())
     report.columns = [name or str(n + 1) for n, name in enumerate(header.names) if n not in read_from]
     width = len(header.names)
+    # Tables between tabs are written without quoting, and a quote is a token there
     if header.separator == "\t":
         rows = ((place, list(map(_unquoted, line.split("\t")))) for place, line in lines)
     else:
@@ -309,6 +318,7 @@ def _quoted(lines: Iterator[tuple[str, str]], separator: str) -> Iterator[tuple[
             places.append(place)
             yield line + "\n"
 
+    # A cell in quotes may have several lines, so the reader asks for them, and the row has the place of the first
     reader = csv.reader(texts(), delimiter=separator, strict=True)
     begin = 0
     try:

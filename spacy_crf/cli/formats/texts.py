@@ -32,10 +32,12 @@ _OF_TOKENS = {"deps", "heads", "lemmas", "morphs", "pos"}  # spaCy 2's, where th
 
 
 def sniff_prodigy(source: Source) -> bool:
+    """Whether items have the keys of Prodigy."""
     return any({"spans", "answer", "_input_hash"} & item.keys() for item in _objects(source))
 
 
 def sniff_doccano(source: Source) -> bool:
+    """Whether items have the keys of doccano."""
     items = _objects(source)
     spans = [span for item in items if isinstance(item.get("entities"), list) for span in item["entities"]]
     has_offsets = any(isinstance(span, dict) and "start_offset" in span for span in spans)
@@ -43,6 +45,7 @@ def sniff_doccano(source: Source) -> bool:
 
 
 def sniff(source: Source) -> bool:
+    """Whether a file is JSON."""
     return source.is_json()
 
 
@@ -50,6 +53,7 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
     """Read objects with a "text", spans under any of ``SPAN_KEYS``, and labels under one of ``LABEL_KEYS``; or pairs of spaCy 2,
     of a text and ``{"entities": …, "cats": …}``. The "extensions" of a text are values of extensions of the Doc. The file is read
     twice, since any item may add a label, or show whether a key contains labels or spans."""
+    # Whether "label" holds spans or labels is seen only when all items are known
     label_keys, all_labels, some_has_spans = _look_through(source, settings, report)
     for place, item in _items(source, settings):
         text = item["text"]
@@ -65,6 +69,7 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
         index = index_of(text, report.offsets)
         spans, is_complete = read_spans(_spans_of(unread, place), text, place, report, index)
         # An answer to Prodigy's question whether these spans are right leaves the rest of the text unannotated
+        # Where Prodigy does not say so, the view with single questions does
         is_binary = has_spans and item.get("_is_binary", item.get("_view_id") == "ner") is True
         is_answered = answer == "reject" and (is_binary or (bool(labels) and _answers_label(item)))
         if answer not in (None, "accept") and not is_answered:
@@ -89,6 +94,7 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
         if is_binary:
             judged = list(doc.ents)
             is_rejected = answer == "reject"
+            # What was accepted is known, and of all other tokens nothing
             doc.set_ents([] if is_rejected else judged, default="missing")
             if is_rejected:
                 doc.spans[INCORRECT] = judged
@@ -99,6 +105,7 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
 def _id_of(item: Fields) -> object:
     """The id of a text: its own, that in Prodigy's "meta", or the number of Prodigy's task."""
     meta = item.get("meta")
+    # In the order in which users would name the text
     given = (item.get("id"), meta.get("id") if isinstance(meta, dict) else None, item.get("_task_hash"))
     return next((value for value in given if value is not None), None)
 
@@ -125,6 +132,7 @@ def _look_through(source: Source, settings: ReadSettings, report: Report) -> tup
     fields: Fields = {}
     habits = HabitSearch(settings.offsets)
     for place, fields in _items(source, settings):
+        # Most texts are ASCII without CR LF, and show nothing of how offsets are counted
         for key in SPAN_KEYS if habits.needs(fields["text"]) else ():
             given = [GivenSpan.of(span) for span in _regions(fields.get(key))]
             habits.see(fields["text"], ((span.start, span.end, span.words) for span in given))
@@ -150,6 +158,7 @@ def _items(source: Source, settings: ReadSettings) -> Iterator[Item]:
         if not isinstance(item, dict) or not isinstance(item.get("text"), str):
             key = settings.word_column or "text"
             raise unreadable(place, f'it has no "{key}": {shown(value)}')
+        # An ignored "text" would leave nothing to read
         for key in {*settings.ignore} - {"text"}:
             item.pop(key, None)
         about_spans = bool(item.get("spans")) or str(item.get("_view_id")).startswith(("ner", "span"))
@@ -226,6 +235,7 @@ def _spans_of(fields: Fields, place: str) -> list[object]:
     for key, value in fields.items():
         if key in SPAN_KEYS or not value:
             continue
+        # spaCy 2 writes lists; the same keys hold other things elsewhere
         is_of_tokens = key in _OF_TOKENS and isinstance(value, list)
         if key in _OTHER_ANNOTATION or is_of_tokens or holds_annotation(value):
             raise ValueError(Errors.CRF707.format(place=place, key=key, value=shown(value), known=", ".join(SPAN_KEYS)))

@@ -25,8 +25,8 @@ _KEYS = (_Keys("tokenized_text", "ner", 1), _Keys("tokens", "entities", 0))
 
 
 def sniff(source: Source) -> bool:
-    items = source.head_items() if source.is_json() else ()
-    return any(_keys_of(item) for item in items)
+    """Whether items have words and spans of words."""
+    return any(map(_keys_of, source.head_objects()))
 
 
 def _keys_of(item: object) -> Optional[_Keys]:
@@ -81,6 +81,7 @@ def _spans(values: list[object], keys: _Keys, doc: Doc, place: str, report: Repo
     for value in values:
         start, end, label, _ = GivenSpan.of(value)
         are_words = type(start) is int and type(end) is int and 0 <= start < end + keys.behind <= len(doc)
+        # Offsets count words; the rest of the code reads characters
         if are_words and isinstance(label, str) and is_label(label):
             of_words = doc[start : end + keys.behind]
             found.append(Span(of_words.start_char, of_words.end_char, label))

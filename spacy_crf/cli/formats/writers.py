@@ -50,6 +50,7 @@ def _prodigy(found: Annotated) -> str:
     ]
     spans = [{**_span(span, prob), "token_start": span.start, "token_end": span.end - 1} for span, prob in found.spans]
     given = found.fields.get("meta", {})
+    # The place goes into "meta", which Prodigy shows below the text and keeps
     meta = {"meta": {**origin_of(found.doc), **given}} if isinstance(given, dict) else {}
     return _line({**found.fields, **meta, "text": found.doc.text, "tokens": tokens, "spans": spans})
 
@@ -81,6 +82,7 @@ def _labelstudio(found: Annotated) -> str:
         }
         for span, prob in found.spans
     ]
+    # Label Studio sorts tasks by this score: the least certain span decides
     score = min((prob for _, prob in found.spans), default=1.0)
     data = {**origin_of(found.doc), **found.fields, "text": found.doc.text}
     return _line({"data": data, "predictions": [{"result": result, "score": score}]})
@@ -93,6 +95,7 @@ def _conll(found: Annotated) -> str:
     has_ents = doc.has_annotation("ENT_IOB")
     entity: dict[int, str] = {}
     for span, _ in found.spans:
+        # An entity may begin or end with white space, which columns can not hold
         words = [token.i for token in span if not token.is_space]
         entity |= dict.fromkeys(words, f"I-{span.label_}") | dict.fromkeys(words[:1], f"B-{span.label_}")
     entity |= {token.i: "-" for span in found.doubtful for token in span}
@@ -137,6 +140,7 @@ def _join_lines(texts: Iterable[str], file: BinaryIO, vocab: Vocab) -> None:
 
 
 def _join_list(texts: Iterable[str], file: BinaryIO, vocab: Vocab) -> None:
+    # One JSON list, written text by text: an archive does not fit into memory
     separator = "["
     for text in texts:
         file.write((separator + "\n" + text.rstrip("\n")).encode("utf8"))

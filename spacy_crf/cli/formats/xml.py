@@ -16,6 +16,7 @@ _OUTSIDE = "Null"  # parserator's label of words without label
 
 
 def sniff(source: Source) -> bool:
+    """Whether the name of a file ends with .xml."""
     return source.path.suffix == ".xml"
 
 
