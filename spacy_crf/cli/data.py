@@ -97,7 +97,7 @@ def describe(docs: Iterable[Doc], nlp: Language) -> CorpusFacts:
     of_entities = _Lengths()
     of_groups: dict[str, _Lengths] = defaultdict(_Lengths)
     of_numbers: dict[str, list[float]] = defaultdict(list)
-    annotated: dict[str, Any] = {}
+    annotated: dict[str, tuple[object, Doc]] = {}
     for doc in docs:
         found.documents += 1
         found.tokens += len(doc)

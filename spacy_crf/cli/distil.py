@@ -4,7 +4,7 @@ the loss `spacy_crf.SoftLabels.v1`."""
 from collections.abc import Iterable, Iterator
 from itertools import tee
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, Optional, Union
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, Optional, Union
 
 from spacy.cli._util import Arg, Opt
 from spacy.language import Language
@@ -21,6 +21,9 @@ from .formats.annotation import tokenized
 from .formats.source import Item
 from .shared import LangOption, blank, check_writable, command, load_pipeline, progress_bar
 from .texts import read_raw
+
+if TYPE_CHECKING:
+    pass
 
 OWNER = "spacy crf distil"
 _TEACHES = "to learn from: one of spacy_crf, one that writes spans with scores (such as spancat; name the key of any other with "
@@ -233,7 +236,7 @@ def _soft_of(doc: Doc) -> Soft:
     return [(span.start, span.end, span.label_, score) for span, score in zip(group, group.attrs["scores"])]
 
 
-def _refuse(name: str, pipe: Any, docs: list[Doc], error: Exception) -> NoReturn:
+def _refuse(name: str, pipe: object, docs: list[Doc], error: Exception) -> NoReturn:
     """Handle an error of the teacher. RAISES (ValueError): CRF787 with the places of the texts."""
     _, code, said = str(error).strip().rpartition("CRF787")
     if code:  # raised by another component, or with a traceback by another process

@@ -3,7 +3,7 @@ and the threshold of probabilities with the best F score."""
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from ..errors import Errors, counted
 from ..explain.explanation import shorter
 from ..pipeline.origins import named_origin, origin_of
 from ..whole_files import write_whole
+from .formats.source import Fields
 from .shared import (
     ComponentOption,
     DataArgument,
@@ -39,6 +40,7 @@ from .texts import SUSPECTS, read_examples, read_judged, read_raw
 
 if TYPE_CHECKING:
     from ..pipeline.pipe import LearningPipe
+    from ..pipeline.prediction import CRFPipe
     from ..pipeline.thresholds import Point
     from ..report.cases import Case, Judged
 
@@ -166,7 +168,7 @@ def _described(text: Optional[str], mention) -> str:
     return f"{text[mention.start : mention.end]} ({mention.label}{probability})"
 
 
-def _as_data(judged: "Judged", chosen: "list[Case]") -> dict[str, Any]:
+def _as_data(judged: "Judged", chosen: "list[Case]") -> Fields:
     from ..report.figures import scores
 
     of_labels = {}
@@ -232,7 +234,7 @@ def _written_by(command: str, path: Path) -> Iterator[str]:
         raise ValueError(Errors.CRF701.format(place=path, reason=f"{error}. `{command}` writes such files")) from None
 
 
-def _compare_probabilities(nlp: Language, data: Path, pipes: list[Any], chart: Optional[Path]) -> None:
+def _compare_probabilities(nlp: Language, data: Path, pipes: "list[CRFPipe]", chart: Optional[Path]) -> None:
     """Print tables of probabilities and shares of right spans."""
     from ..pipeline.probabilities import tell_probabilities
     from ..report import charts
@@ -329,18 +331,26 @@ def threshold_cli(
         msg.good(f"Saved with it to {output}")
 
 
-def _with_thresholds(nlp: Language, component: Optional[str]) -> list[Any]:
+def _with_thresholds(nlp: Language, component: Optional[str]) -> "list[LearningPipe]":
     """The components whose decisions may have a threshold: those that label tokens, or texts with several labels."""
     wanted = "that gives probabilities of spans or tokens, or crf_textcat with multilabel = true"
 
-    def is_wanted(pipe: Any) -> bool:
+    def is_wanted(pipe: "LearningPipe") -> bool:
         return pipe.by_probability if pipe.labelled == "texts" else pipe.labelled
 
     return our_pipes(nlp, component, wanted, is_wanted, of_tokens=False)
 
 
 def _promise(
-    nlp: Language, data: Path, pipes: list[Any], of: str, goal: float, alpha: float, key: str, *, per_label: bool
+    nlp: Language,
+    data: Path,
+    pipes: "list[LearningPipe]",
+    of: str,
+    goal: float,
+    alpha: float,
+    key: str,
+    *,
+    per_label: bool,
 ) -> None:
     """Find the thresholds of a component that keep a promise, print them, and add the component that uses them."""
     from ..pipeline.annotation.trimming import tell_trimmed
@@ -378,7 +388,7 @@ def _promise(
     _print_config({name: {"factory": name, **settings}})
 
 
-def _print_config(settings: dict[str, Any]) -> None:
+def _print_config(settings: Mapping[str, object]) -> None:
     """Print settings of components under the heads that they have in a config."""
     text = Config({"components": settings}).to_str(interpolate=False)
     print(text.removeprefix("[components]").strip())

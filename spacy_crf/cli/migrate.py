@@ -1,7 +1,7 @@
 """The command that imports models of other programs as pipelines."""
 
 from codecs import BOM_UTF8
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Optional
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..migrate.foreign import ForeignModel
     from ..migrate.native import Native
 
+Blocks = dict[str, dict[str, Any]]  # of functions in a config, by their names
 PROGRAMS = ("crfsuite", "crfpp", "wapiti")
 _LINES = (b"#", b"U", b"u", b"B", b"b", b"*")  # first bytes of files of templates or patterns
 _MOST_SHOWN = 10  # names of features in a message
@@ -223,7 +224,7 @@ def _lines(templates: list[str], program: str) -> tuple[list[str], list[str]]:
     return [line for line in templates if line[0] in of_labels], reading
 
 
-def _functions(program: str, lines: tuple[list[str], list[str]], columns: list[str]) -> dict[str, dict[str, Any]]:
+def _functions(program: str, lines: tuple[list[str], list[str]], columns: list[str]) -> Blocks:
     """Blocks of functions for a config: one for features of labels and, if there are lines for them, one for features of pairs of
     labels."""
     from ..migrate.functions import PAIRS, SOURCE, for_config
@@ -236,7 +237,7 @@ def _functions(program: str, lines: tuple[list[str], list[str]], columns: list[s
     }
 
 
-def _resolved(functions: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def _resolved(functions: Blocks) -> dict[str, Callable]:
     """Resolve blocks of functions. RAISES (ValueError): CRF856, CRF868 or CRF864 for wrong lines or columns."""
     return {name: registry.resolve({"source": block})["source"] for name, block in functions.items()}
 

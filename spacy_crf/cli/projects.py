@@ -169,7 +169,7 @@ def card_cli(
     )
 
 
-def _read_meta(path: Path) -> dict[str, Any]:
+def _read_meta(path: Path) -> dict[str, object]:
     """RAISES (ValueError): CRF798 if the file is not a JSON object with known keys."""
     try:
         about = srsly.read_json(path)

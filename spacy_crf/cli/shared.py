@@ -4,13 +4,13 @@ import errno
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
 from importlib.metadata import PackageNotFoundError
 from importlib.util import spec_from_file_location
 from pathlib import Path
-from typing import Annotated, Any, Optional, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Optional, TypeVar
 
 import spacy
 import typer
@@ -28,6 +28,9 @@ from ..errors import Errors, Warnings, counted, no_component, shown
 from ..progress import Bar
 from ..whole_files import beside, is_full, named_in_errors
 from .group import app
+
+if TYPE_CHECKING:
+    from ..pipeline.pipe import LearningPipe
 
 Function = TypeVar("Function", bound=Callable[..., None])
 ModelArgument = Annotated[str, Arg(help="A pipeline: the name of a package, or a folder.")]
@@ -215,7 +218,7 @@ def read_config(path: Optional[Path], overrides: list[str], *, interpolate: bool
     return config
 
 
-def _check_names(block: dict[str, Any], path: list[str]) -> None:
+def _check_names(block: Mapping[str, object], path: list[str]) -> None:
     """Check the registered names of a block. RAISES (ValueError): CRF726 for a name that is not text; spaCy would look it up."""
     for key, value in block.items():
         if str(key).startswith("@") and not isinstance(value, str):
@@ -238,10 +241,10 @@ def import_code(path: Optional[Path]) -> None:
         raise ValueError(Errors.CRF701.format(place=place, reason=reason)) from error
 
 
-def blank(lang: str, tokenizer: Optional[dict[str, Any]] = None) -> Language:
+def blank(lang: str, tokenizer: Optional[dict[str, object]] = None) -> Language:
     """Make a pipeline with a tokenizer and no components.
 
-    tokenizer (dict[str, Any]): Settings of the tokenizer, in place of those that the language has.
+    tokenizer (dict): Settings of the tokenizer, in place of those that the language has.
     RAISES (ValueError): CRF020 if spaCy lacks the language; CRF986 if its tokenizer can't be made.
     """
     try:
@@ -315,7 +318,7 @@ def our_pipes(
     nlp: Language,
     component: Optional[str],
     wanted: Optional[str] = PROBABILITIES,
-    is_wanted: Callable[[Any], Any] = lambda pipe: True,
+    is_wanted: Callable[[Any], object] = lambda pipe: True,
     *,
     of_tokens: bool = True,
 ) -> list[Any]:
@@ -338,7 +341,7 @@ def our_pipes(
     return found
 
 
-def warn_of_learned_texts(pipes: Iterable[Any], examples: list[Example], path: Path) -> None:
+def warn_of_learned_texts(pipes: "Iterable[LearningPipe]", examples: list[Example], path: Path) -> None:
     """Warn if components have learned from texts by which they are judged."""
     for pipe in pipes:
         learned = pipe.training.learned.count(examples)
@@ -347,7 +350,7 @@ def warn_of_learned_texts(pipes: Iterable[Any], examples: list[Example], path: P
 
 
 def print_table(
-    title: str, columns: Iterable[str], rows: Iterable[Iterable[str]], *, n_texts: int = 0, bold: Any = None
+    title: str, columns: Iterable[str], rows: Iterable[Iterable[str]], *, n_texts: int = 0, bold: object = None
 ) -> None:
     """Print a table. Long cells wrap, and brackets are not markup.
 

@@ -63,7 +63,7 @@ def train_cli(
 
     with TemporaryDirectory() as folder:
         folder_of_shards = path or (Path("shards") if output is None else output / "shards")
-        settings: dict[str, Any] = {"n": shards, "workers": workers, "path": str(folder_of_shards)}
+        settings: dict[str, object] = {"n": shards, "workers": workers, "path": str(folder_of_shards)}
         if ray is not None:
             settings.update(executor="ray", address=None if ray == _LOCAL else ray)
         if cores > 1:
@@ -73,11 +73,11 @@ def train_cli(
         train(Path(folder) / "config.cfg", output)
 
 
-def on_shards(config: Config, settings: dict[str, Any], component: Optional[str] = None) -> Config:
+def on_shards(config: Config, settings: dict[str, object], component: Optional[str] = None) -> Config:
     """Make a config that trains components of spacy_crf on shards.
 
     config (Config): A config for `spacy train`, not interpolated.
-    settings (dict[str, Any]): Settings of `spacy_crf.shards.v1`. Each component gets its own folder in `path`.
+    settings (dict): Settings of `spacy_crf.shards.v1`. Each component gets its own folder in `path`.
     RAISES (ValueError): CRF710 if there is no such component.
     """
     config = config.copy()
@@ -95,7 +95,7 @@ def on_shards(config: Config, settings: dict[str, Any], component: Optional[str]
     for name in names:
         block = initialize.setdefault(name, {})
         block.setdefault("corpus", copy.deepcopy(corpus))
-        path = str(Path(settings["path"]) / name)
+        path = str(Path(str(settings["path"])) / name)
         block["shards"] = {"@misc": "spacy_crf.shards.v1", **block.get("shards", {}), **settings, "path": path}
     if {*names} == {*config["nlp"]["pipeline"]}:  # other components need batches of texts
         config["training"].update(max_epochs=-1, batcher=dict(_CLOCK))

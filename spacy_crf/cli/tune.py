@@ -6,7 +6,7 @@ from dataclasses import fields
 from functools import cache, partial
 from itertools import groupby, product
 from pathlib import Path
-from typing import Any, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import numpy as np
 import srsly
@@ -37,9 +37,16 @@ from .shared import (
 )
 from .texts import with_corpora
 
+if TYPE_CHECKING:
+    from ..optimizers.objective import CRFOptimizer
+
 OWNER = "crf tune"
 DEFAULT = "spacy_crf.LBFGS.v1"
 PATIENCE = 3  # a training ends after so many evaluations without a better score
+
+
+Setting = tuple[str, Any]  # name and value
+Values = dict[str, Sequence[Any]]  # to try, by the name of the setting
 
 
 class Candidate(NamedTuple):
@@ -47,9 +54,7 @@ class Candidate(NamedTuple):
 
     scheme: Optional[str]  # None for the scheme in the config
     optimizer: str  # registered name
-    settings: tuple[
-        tuple[str, Any], ...
-    ]  # names and values; the others are those in the config, or the optimizer's own
+    settings: tuple[Setting, ...]  # names and values; the others are those in the config, or the optimizer's own
 
 
 class Trial(NamedTuple):
@@ -122,7 +127,7 @@ def tune_cli(
 
 def tune(
     config: Config,
-    values: Optional[dict[str, Sequence[Any]]] = None,
+    values: Optional[Values] = None,
     *,
     optimizers: Sequence[str] = (),
     schemes: Sequence[str] = (),
@@ -164,7 +169,7 @@ def tune(
     total = len(candidates) * folds
     on_progress(done, total)
     if workers == 1:
-        results: Iterable[Any] = ((task, tuner(task)) for task in tasks)
+        results: Iterable[tuple[Task, list[Outcome]]] = ((task, tuner(task)) for task in tasks)
     else:
         from ..workers.executors import Processes
 
@@ -184,7 +189,7 @@ def tune(
 def _chains(candidates: list[Candidate]) -> list[list[Candidate]]:
     """Group candidates that differ in l2 alone, the strongest first: each training can begin where the previous one ended."""
 
-    def rest(candidate: Candidate) -> tuple[str, list[tuple[str, Any]]]:
+    def rest(candidate: Candidate) -> tuple[str, list[Setting]]:
         return candidate.optimizer, [(name, value) for name, value in candidate.settings if name != "l2"]
 
     chains: list[list[Candidate]] = []
@@ -232,9 +237,7 @@ class Tuner:
         self._block: dict[str, Any] = dict(ours[0]) if ours else {"@optimizers": DEFAULT}
         self._fold: Optional[_Fold] = None  # the last one
 
-    def candidates(
-        self, values: dict[str, Sequence[Any]], optimizers: Sequence[str], schemes: Sequence[str]
-    ) -> list[Candidate]:
+    def candidates(self, values: Values, optimizers: Sequence[str], schemes: Sequence[str]) -> list[Candidate]:
         """All combinations. RAISES (ValueError): As `tune`."""
         for scheme in schemes:
             if "scheme" not in self._nlp.config["components"][self.name] or scheme not in SCHEMES:
@@ -247,7 +250,7 @@ class Tuner:
         found = []
         for scheme, name in product(list(dict.fromkeys(schemes)) or [None], names):
             of_optimizer = {setting: tried for setting, tried in values.items() if setting in known[name]}
-            grid: dict[str, Sequence[Any]] = of_optimizer or _optimizers()[name].tried()
+            grid: Values = of_optimizer or _optimizers()[name].tried()
             for chosen in product(*grid.values()):
                 found.append(Candidate(scheme, name, tuple(zip(grid, chosen))))
         for candidate in found:  # before anything is trained
@@ -277,7 +280,7 @@ class Tuner:
             sides[held_by == fold].append(example)
         return sides
 
-    def _optimizer(self, candidate: Candidate) -> Any:
+    def _optimizer(self, candidate: Candidate) -> "CRFOptimizer":
         make = _optimizers()[candidate.optimizer]
         of_config = self._block if self._block["@optimizers"] == candidate.optimizer else {}
         settings = {key: value for key, value in of_config.items() if not key.startswith("@")}
@@ -314,7 +317,7 @@ class _Fold:
         self._objectives: dict[bool, Any] = {}  # by whether the optimizer learns from one sequence after the other
         self._untrained: Any = None  # weights
 
-    def trained(self, optimizers: Iterable[Any], iterations: int) -> Iterator[Outcome]:
+    def trained(self, optimizers: "Iterable[CRFOptimizer]", iterations: int) -> Iterator[Outcome]:
         """Train with each optimizer until the score on the held-out texts stops rising. Yields the best evaluations."""
         from ..optimizers.batch import BatchOptimizer
 
@@ -341,7 +344,7 @@ class _Fold:
                     break
             yield Outcome(best, n_weights, time.perf_counter() - started)
 
-    def _objective(self, optimizer: Any) -> Any:
+    def _objective(self, optimizer: "CRFOptimizer") -> Any:
         """The objective, at the weights of the untrained component."""
         if optimizer.wants_sequences not in self._objectives:
             made = self._objectives[optimizer.wants_sequences] = self._pipe.training.objective(optimizer, self._learned)

@@ -12,7 +12,6 @@ from spacy_crf.cli.explain import ShownTexts, print_found
 from spacy_crf.cli.shared import (
     ComponentOption,
     ModelArgument,
-    PageOption,
     check_writable,
     command,
     load_pipeline,
@@ -40,7 +39,7 @@ def numbers_cli(
     model: ModelArgument,
     texts: ShownTexts = None,
     data: Optional[Path] = Opt(None, help="Annotated texts for a page: predicted by annotated numbers.", exists=True),
-    output: PageOption = Path("numbers.html"),
+    output: Path = Opt(Path("numbers.html"), "--output", "-o", help="With --data: the page of HTML to write."),
     component: ComponentOption = None,
 ) -> None:
     """Print the numbers of texts, or of their sentences or tokens. With --data, write a page that compares them with annotated
