@@ -4,7 +4,7 @@ the loss `spacy_crf.SoftLabels.v1`."""
 from collections.abc import Iterable, Iterator
 from itertools import tee
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, NoReturn, Optional, Union
+from typing import Any, NamedTuple, NoReturn, Optional, Union
 
 from spacy.cli._util import Arg, Opt
 from spacy.language import Language
