@@ -208,7 +208,7 @@ def test_groups_of_spans_and_numbers_are_counted(tmp_path):
     assert code == 0 and "spans in doc.spans['sc']" in output and "0 entities" not in output
     found = describe(docs, NLP)
     assert found.groups["sc"]["PER"] == {"spans": 2, "strings": 2, "lengths": {2: 1, 1: 1}}
-    prices = [{"text": "Ann ran", "numbers": {"price": n}} for n in (1, 2.5)]
+    prices = [{"text": "Ann ran", "extensions": {"price": n}} for n in (1, 2.5)]
     (tmp_path / "prices.jsonl").write_text("".join(f"{json.dumps(item)}\n" for item in prices))
     code, output = run(tmp_path / "prices.jsonl")
     assert code == 0 and "price" in output and "1.75" in output and "0 entities" not in output

@@ -22,9 +22,6 @@ from .formats.source import Item
 from .shared import LangOption, blank, check_writable, command, load_pipeline, progress_bar
 from .texts import read_raw
 
-if TYPE_CHECKING:
-    pass
-
 OWNER = "spacy crf distil"
 _TEACHES = "to learn from: one of spacy_crf, one that writes spans with scores (such as spancat; name the key of any other with "
 _TEACHES += "--spans-key), or one that finds entities"
