@@ -489,8 +489,8 @@ class CRFEntityRecognizer(CRFPipe):
         self._chooses_scheme = scheme == "auto"
         known = get_scheme("BILUO" if self._chooses_scheme else scheme)
         # Only imported models set space_edges: they keep the answers of their program
-        settings = {"annotation": None, "scheme": known.name, "space_edges": False, **settings}
-        super().__init__(vocab, model, name, fixed_settings=("scheme",), **settings)
+        own = {"annotation": None, "scheme": known.name, "space_edges": False, "fixed_settings": ("scheme",)}
+        super().__init__(vocab, model, name, **{**own, **settings})
 
     def make_annotation(self) -> Entities:
         """The annotation by the present settings."""
