@@ -1,4 +1,4 @@
-"""The commands `crf calibrate` and `crf rules`, as they are typed."""
+"""`crf evaluate --calibration` and `crf explain --kind rules`, as they are typed."""
 
 import xml.etree.ElementTree as ET
 

@@ -108,7 +108,7 @@ def test_accessibility(page):
 @pytest.mark.parametrize("page", [{"java_script_enabled": False}], indirect=True)
 def test_without_javascript_the_figures_are_there(page):
     assert page.get_by_role("row", name="all").count() >= 1
-    assert "python -m spacy crf errors" in page.content()
+    assert "python -m spacy crf evaluate" in page.content()
 
 
 def test_it_prints(page):
