@@ -127,7 +127,8 @@ class AtEdges(_OnPattern):
         """
         of_label = self._tags(tags)
         at_start = self.kind == "starts_with"
-        wrong, edges = (~found.begins, opening) if at_start else (~found.ends, closing)
+        wrong = ~found.begins if at_start else ~found.ends  # [T] where no match begins (ends)
+        edges = opening if at_start else closing  # [T]
         always = ~tags.continues.any(axis=0 if at_start else 1)  # tags that always begin, or end, a span
         others = of_label & ~always
         pairs = (others[None, :] if at_start else others[:, None]) & ~tags.continues
@@ -240,7 +241,8 @@ class Implication(Rule):
 
     def automata(self, tags, most):
         """One automaton, which notes that a label of either side has occurred."""
-        ifs, thens = ([tags.begins(label) for label in self.labels(tags, argument)] for argument in ("if", "then"))
+        ifs = [tags.begins(label) for label in self.labels(tags, "if")]
+        thens = [tags.begins(label) for label in self.labels(tags, "then")]
         make = self._requires if self.kind == "requires" else self._excludes
         return self._in_scope([make(tags.n_events, ifs, thens)])
 

@@ -184,10 +184,11 @@ class Clusters:
     @cached_property
     def values(self) -> dict[str, NDArray[np.uint64]]:
         """The values of each attribute: by cluster, and last the value of unknown words: uint64[C + 1]."""
-        return {
-            name: np.array([*(hash_string(path[:width]) for path in self.paths), ABSENT], dtype=np.uint64)
-            for name, width in WIDTHS.items()
-        }
+        values = {}
+        for name, width in WIDTHS.items():
+            hashes = [hash_string(path[:width]) for path in self.paths]
+            values[name] = np.array([*hashes, ABSENT], dtype=np.uint64)
+        return values
 
     @property
     def value_names(self) -> dict[int, str]:

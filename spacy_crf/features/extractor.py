@@ -148,10 +148,9 @@ class FeatureSet(AttributesRead):
     def without_stage(self) -> "FeatureSet":
         """A copy without the templates that read the labels of a first stage. RAISES (ValueError): CRF107 if none is left."""
         changed = copy.copy(self)
-        changed.templates, changed.transitions = (
-            [t for t in some if not any(part.attribute in STAGE_ATTRIBUTES for part in t.parts)]
-            for some in (self.templates, self.transitions)
-        )
+        stage = {*STAGE_ATTRIBUTES}
+        changed.templates = [t for t in self.templates if stage.isdisjoint(t.attributes)]
+        changed.transitions = [t for t in self.transitions if stage.isdisjoint(t.attributes)]
         if not changed.templates:
             raise ValueError(Errors.CRF107)
         return changed
@@ -253,16 +252,16 @@ def _checked_padding(given: Any) -> Padding:
 
 
 def is_vector(template: Template) -> bool:
-    return [part.attribute for part in template.parts] == [VECTOR]
+    return template.attributes == [VECTOR]
 
 
 def reads_outer(template: Template) -> bool:
-    return any(part.attribute == OUTER for part in template.parts)
+    return OUTER in template.attributes
 
 
 def _one_valued(template: Template) -> Iterator[Template]:
     """Templates that read one column each, for a template of attributes with several: equal values are the same feature."""
-    for attributes in product(*(columns_of(part.attribute) for part in template.parts)):
+    for attributes in product(*map(columns_of, template.attributes)):
         yield template._replace(parts=tuple(map(TemplatePart, attributes, (part.offset for part in template.parts))))
 
 
@@ -281,9 +280,9 @@ class CompiledTemplates:
     """Templates compiled against the columns of a reader."""
 
     def __init__(self, templates: list[Template], reader: ColumnReader):
-        plain = [t for t in templates if not any(is_item(part.attribute) for part in t.parts)]
+        plain = [t for t in templates if not any(map(is_item, t.attributes))]
         self.templates = [one for template in plain for one in _one_valued(template)]
-        self.item_templates = [t for t in templates if any(is_item(part.attribute) for part in t.parts)]
+        self.item_templates = [t for t in templates if any(map(is_item, t.attributes))]
         self.reader = reader
         attributes = [
             *reader.lexeme_attributes,
@@ -308,14 +307,14 @@ class CompiledTemplates:
     @property
     def widths(self) -> NDArray[np.int64]:
         """Number of positions from the first to the last one that each template reads, both included: int64[M]."""
-        offsets = [[part.offset for part in template.parts] for template in self.templates]
-        return np.array([max(o) - min(o) + 1 for o in offsets], dtype=np.int64)
+        return np.array([template.width for template in self.templates], dtype=np.int64)
 
     @property
     def reads_one_lexeme(self) -> NDArray[np.bool_]:
         """Whether each template reads only attributes of one lexeme: bool[M]."""
-        of_lexeme = [{*self.reader.lexeme_attributes}.issuperset(a for a, _ in t.parts) for t in self.templates]
-        return (self.widths == 1) & np.array(of_lexeme, dtype=bool)
+        of_lexeme = {*self.reader.lexeme_attributes}
+        reads_lexemes = [of_lexeme.issuperset(template.attributes) for template in self.templates]
+        return (self.widths == 1) & np.array(reads_lexemes, dtype=bool)
 
     def only(self, chosen: NDArray[np.bool_], *, items: bool = True) -> "CompiledTemplates":
         """A copy with some of the plain templates (bool[M]), and with or without the item templates."""

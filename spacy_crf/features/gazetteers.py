@@ -84,7 +84,7 @@ class Gazetteer:
         number = {label: n for n, label in enumerate(self._labels)}
         for (_, label), row in zip(reversed(entries), rows[starts[:0:-1] - 1].tolist()):
             labels[row] = number[label]
-        values = [[hash_string(_value_name(position, label)) for position in _POSITIONS] for label in self._labels]
+        values = [hash_string(_value_name(position, label)) for label in self._labels for position in _POSITIONS]
         return HashTable(keys).arrays, labels, np.array(values, dtype=np.uint64).reshape(-1, len(_POSITIONS))
 
     def __getstate__(self) -> dict[str, Any]:
@@ -176,7 +176,10 @@ def read_entries(name: str, path: Path, tokenizer: Callable[[str], Doc]) -> Iter
     def words_of(chunk: str) -> tuple[str, ...]:
         return tuple(token.text for token in tokenizer(chunk))
 
-    return ((tuple(word for chunk in text.split() for word in words_of(chunk)), label) for text, label in entries)
+    def words_of_text(text: str) -> tuple[str, ...]:
+        return tuple(word for chunk in text.split() for word in words_of(chunk))
+
+    return ((words_of_text(text), label) for text, label in entries)
 
 
 def _entry(line: str) -> tuple[str, str]:

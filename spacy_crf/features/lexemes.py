@@ -183,12 +183,10 @@ class LexemeTable:
                 missing = orths[found < 0]
                 new = list(dict.fromkeys(missing[self._index.rows(missing) < 0].tolist()))  # in the order of occurrence
                 vocabs = list(dict.fromkeys(doc.vocab for doc in docs))
-                if len(vocabs) == 1:
-                    self._read(new, vocabs[0])
-                else:
-                    owners = [next(vocab for vocab in vocabs if orth in vocab.strings) for orth in new]
-                    for vocab in vocabs:
-                        self._read([orth for orth, owner in zip(new, owners) if owner is vocab], vocab)
+                for vocab in vocabs[:-1]:  # a word is read from the first vocab that has it
+                    self._read([orth for orth in new if orth in vocab.strings], vocab)
+                    new = [orth for orth in new if orth not in vocab.strings]
+                self._read(new, vocabs[-1])
             found = self._index.rows(orths)
         return found
 

@@ -16,6 +16,7 @@ Segment features weigh labels, not ``O``: segments of ``O`` have one token, for 
 
 import re
 from collections.abc import Callable, Collection
+from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple, Optional
 
 import srsly
@@ -49,6 +50,7 @@ PHRASES = {"in", "near"}  # the ones that name a gazetteer
 _NAMED = {*TOKEN_PARTS, *ITEMS}
 KINDS = ("length", *WHOLE, *TOKEN_PARTS, *sorted(ITEMS))
 
+_NAME_OF = attrgetter("name")
 _PART = re.compile(rf"seg\.(?P<kind>[a-z]+)(?::(?P<name>[^\[\]\s]+){OFFSETS})?", re.VERBOSE)
 
 
@@ -78,6 +80,11 @@ class SegmentTemplate(NamedTuple):
     @property
     def kinds(self) -> set[str]:
         return {part.kind for part in self.parts}
+
+    @property
+    def of_one_token(self) -> bool:
+        """Whether the features are added at single tokens: all parts read the same end, or the tokens inside."""
+        return any(self.kinds <= kinds for kinds in (OPENING, CLOSING, _INSIDE))
 
 
 def parse_segment_template(text: str) -> list[SegmentTemplate]:
@@ -155,9 +162,8 @@ class SegmentFeatureSet(AttributesRead):
         self.begins = self._placed(OPENING)
         self.ends = self._placed(CLOSING)
         self.tokens = self._placed(_INSIDE)
-        placed = [t for t in self.templates if any(t.kinds <= kinds for kinds in (OPENING, CLOSING, _INSIDE))]
         self.has_length = any(t.kinds == {"length"} for t in self.templates)
-        rest = [t for t in self.templates if t not in placed and t.kinds != {"length"}]
+        rest = [t for t in self.templates if not t.of_one_token and t.kinds != {"length"}]
         self.spans = [t for t in rest if not t.kinds & ITEMS]
         self.span_items = [t for t in rest if t.kinds & ITEMS]
         for template in rest:
@@ -172,8 +178,12 @@ class SegmentFeatureSet(AttributesRead):
 
     def _placed(self, kinds: set[str]) -> list[Template]:
         """The templates that read single tokens, for `CompiledTemplates`."""
-        of_kinds = (template for template in self.templates if template.kinds <= kinds)
-        return [Template(tuple(part.of_token for part in template.parts), str(template)) for template in of_kinds]
+        placed = []
+        for template in self.templates:
+            if template.kinds <= kinds:
+                parts = tuple(part.of_token for part in template.parts)
+                placed.append(Template(parts, str(template)))
+        return placed
 
     def as_text(self) -> list[str]:
         """The settings that determine the meaning of the rows of a saved index, as text."""
@@ -206,7 +216,8 @@ class SegmentFeatureSet(AttributesRead):
 
     def without_stage(self) -> "SegmentFeatureSet":
         """A copy without templates that read the labels of a first stage."""
-        kept = [str(t) for t in self.templates if not any(part.name in STAGE_ATTRIBUTES for part in t.parts)]
+        stage = {*STAGE_ATTRIBUTES}
+        kept = [str(template) for template in self.templates if stage.isdisjoint(map(_NAME_OF, template.parts))]
         return SegmentFeatureSet(kept, self.patterns, self.functions)
 
     def reader(

@@ -429,12 +429,12 @@ class SpanIndexBuilder(FeatureCounter):
         for number in np.unique(template_of):
             [new] = np.nonzero(template_of == number)
             spans = begin[span[new]], length[span[new]]
-            parts = [
-                [of_items[n] for n in (new - len(at)).tolist()]
-                if part.kind in ITEMS
-                else _texts_of(part, *spans, self._compiled, columns, docs[0].vocab)
-                for part in self._templates[number].parts
-            ]
+            parts = []
+            for part in self._templates[number].parts:
+                if part.kind in ITEMS:
+                    parts.append([of_items[n] for n in (new - len(at)).tolist()])
+                else:
+                    parts.append(_texts_of(part, *spans, self._compiled, columns, docs[0].vocab))
             for n, text in zip(new.tolist(), zip(*parts)):
                 texts[n] = text
         self._template_of += template_of.tolist()

@@ -38,6 +38,17 @@ class Template(NamedTuple):
     parts: tuple[TemplatePart, ...]
     name: str = ""  # replaces the spelling of the parts
 
+    @property
+    def attributes(self) -> list[str]:
+        """The attribute of each part."""
+        return [part.attribute for part in self.parts]
+
+    @property
+    def width(self) -> int:
+        """Number of positions from the first to the last one that the template reads, both included."""
+        offsets = [part.offset for part in self.parts]
+        return max(offsets) - min(offsets) + 1
+
     def __str__(self) -> str:
         return self.name or "|".join(map(str, self.parts))
 

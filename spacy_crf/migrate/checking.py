@@ -82,7 +82,8 @@ def compare(
     rival (Callable): Labels a Doc by the other program, given the features that the source makes for the Doc.
     functions (dict): Sources of all feature names, by SOURCE and PAIRS; by default the component's functions.
     """
-    [(_, component)], score = nlp.pipeline, scorer_of(model)
+    [(_, component)] = nlp.pipeline
+    score = scorer_of(model)
     labels = component.annotation.tag_labels()
     sources = component.sparse_features.feature_set.functions if functions is None else functions
     n_sequences = n_tokens = different = ties = 0
@@ -93,8 +94,8 @@ def compare(
         theirs = rival(doc, rows)
         found = component.predict([doc.copy() if doc.has_annotation("SENT_START") else doc])
         ours = [labels[tag] for tag in found.tags]
-        n_sequences = n_sequences + 1
-        n_tokens = n_tokens + len(doc)
+        n_sequences += 1
+        n_tokens += len(doc)
         wrong = sum(a != b for a, b in zip(ours, theirs, strict=True))
         if wrong:
             gap = abs(score(rows, of_pairs, ours) - score(rows, of_pairs, theirs))
@@ -171,8 +172,10 @@ def _by_sequence(columns: Sequence[str], label: Callable[[list[str]], list[str]]
     read = Columns(columns).read
 
     def label_doc(doc: Doc, rows: Rows) -> list[str]:
-        sequences = (["\t".join(word) for word in zip(*sequence)] for sequence in read(doc))
-        return [found for lines in sequences for found in label(lines)]
+        found = []
+        for sequence in read(doc):
+            found += label(["\t".join(word) for word in zip(*sequence)])
+        return found
 
     return label_doc
 

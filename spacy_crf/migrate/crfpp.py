@@ -85,7 +85,8 @@ def _read_text(data: bytes, source: str) -> ForeignModel:
     missing = {"version", "cost-factor", "maxid", "xsize"} - head.keys()
     if missing:
         octets.refuse("the header", f"{', '.join(sorted(missing))} is missing")
-    cost, n_weights = (_number(octets, "the header", head[name]) for name in ("cost-factor", "maxid"))
+    cost = _number(octets, "the header", head["cost-factor"])
+    n_weights = _number(octets, "the header", head["maxid"])
     names = []
     ids = []
     for number, line in parts[3]:
@@ -98,7 +99,8 @@ def _read_text(data: bytes, source: str) -> ForeignModel:
         reason = f"{len(parts[4])} weights follow, and the header announces {n_weights:.0f}"
         octets.refuse(f"line {parts[4][0][0]}", reason)
     weights = np.array([_number(octets, f"line {number}", line) for number, line in parts[4]])
-    labels, templates = ([as_text(line) for _, line in part] for part in parts[1:3])
+    labels = [as_text(line) for _, line in parts[1]]
+    templates = [as_text(line) for _, line in parts[2]]
     return _model(octets, labels, templates, names, np.array(ids, dtype=np.int64), cost * weights)
 
 

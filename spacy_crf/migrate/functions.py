@@ -47,9 +47,12 @@ class Columns:
 
     def read(self, doc: Doc) -> list[list[list[str]]]:
         """Read the columns of each sequence of a Doc. Sequences begin at known sentence starts, as in the component."""
-        columns = [[get(token) for token in doc] for get in self._getters]
+        columns = [list(map(get, doc)) for get in self._getters]
         bounds = [0, *(token.i for token in doc if token.i and token.is_sent_start), len(doc)] if len(doc) else []
-        return [[column[b:e] for column in columns] for b, e in pairwise(bounds)]
+        sequences = []
+        for begin, end in pairwise(bounds):
+            sequences.append([column[begin:end] for column in columns])
+        return sequences
 
 
 def _getter(name: str):

@@ -75,7 +75,7 @@ def native_of(model: ForeignModel, of_labels: Sequence[str], of_pairs: Sequence[
     compile_line, outside = _PROGRAMS[model.program]
     changes: dict[str, str] = {}  # names of functions by the lines that they follow
     found = [
-        _native_lines([(line, compile_line(line)) for line in lines], weighted, columns, outside, changes)
+        _native_lines(lines, compile_line, weighted, columns, outside, changes)
         for lines, weighted in ((of_labels, model.states), (of_pairs, model.pairs))
     ]
     texts = [text for lines in found for text in lines.templates]
@@ -96,7 +96,8 @@ def native_of(model: ForeignModel, of_labels: Sequence[str], of_pairs: Sequence[
 
 
 def _native_lines(
-    lines: Sequence[tuple[str, Pattern]],
+    lines: Sequence[str],
+    compile_line: Callable[[str], Pattern],
     weighted: Weighted,
     columns: Sequence[str],
     outside: Callable[[int], str],
@@ -107,7 +108,8 @@ def _native_lines(
     replayed = []
     uses: list[Use] = []
     heads: list[str] = []
-    for line, pattern in lines:
+    for line in lines:
+        pattern = compile_line(line)
         head, *literals = pattern.form.split("%s")
         reason = _why_not(pattern, columns)
         if reason is None:

@@ -292,7 +292,8 @@ def read_wapiti(data: "bytes | BinaryIO", source: str) -> ForeignModel:
         lines.refuse("the patterns", "there are none: it was trained on features that were ready-made")
     labels, names = (lines.texts(int(*lines.header("#qrk#"))) for _ in range(2))
     lines.check_labels(labels)
-    of_labels, of_pairs = (np.array([name[:1] in kinds for name in names], dtype=bool) for kinds in ("u*", "b*"))
+    of_labels = np.array([name[:1] in "u*" for name in names], dtype=bool)  # [F] whether it has a weight for each label
+    of_pairs = np.array([name[:1] in "b*" for name in names], dtype=bool)  # [F] whether it has one for each pair
     size = len(labels)
     starts = np.append(0, np.cumsum(of_labels * size + of_pairs * size * size))
     blocks = (np.where(of_labels, starts[:-1], -1), np.where(of_pairs, starts[:-1] + np.where(of_labels, size, 0), -1))
