@@ -131,7 +131,7 @@ def test_each_component_answers_and_what_is_saved_trains_it(factory, tmp_path):
         span = next(span[:3] for span in section["spans"] if span[2] == label)
         status, why = ask(server, "/why", {"component": factory, "text": text, "span": span})
         assert status == 200 and label in why["title"] and len(why["rows"]) > 3
-        assert any("probability" in line for line in why["told"])
+        assert any("probability" in line for line in why["lines"])
         spans = [one[:3] for one in section["spans"] if one != [*span, one[3]]] + [[*span[:2], "NEW"]]
         for is_new in (True, False):
             given = {"component": factory, "text": text, "spans": spans}

@@ -123,7 +123,7 @@ def test_losses_of_what_is_left(loss, name):
         assert (losses >= 0.0).all() and not impossible.any()
         if not loss.smooth:
             continue
-        structure = problem.structure.remembering()  # differences are those of one function
+        structure = problem.structure.with_cache()  # differences are those of one function
         assert loss(structure, scores, clamp)[0].sum() == pytest.approx(losses.sum())
         assert_derivative(
             lambda moved, clamp=clamp, structure=structure: loss(structure, moved, clamp)[0].sum(),

@@ -167,7 +167,7 @@ class OpinionPoolNode(ChainNode):
 
     # ----------------------------------------------------------------------------------------------- training
 
-    def taught(self, model: Model, batch: AnnotatedDocs, name: str) -> AnnotatedDocs:
+    def training_batch(self, model: Model, batch: AnnotatedDocs, name: str) -> AnnotatedDocs:
         """The batch as a set of chains, without the texts that are held out.
 
         RAISES (ValueError): CRF633 for experts of labels, with rules in training or spans that are known to be wrong.

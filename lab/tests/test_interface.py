@@ -12,7 +12,7 @@ PUBLIC = {("Batch", "most_probable"), ("Decoding", "decode"), ("Distribution", "
 BY_ONE = {
     ("Node", "after_step"),
     ("Node", "nonnegative"),
-    ("Node", "taught"),
+    ("Node", "training_batch"),
 }
 # Ceilings, which fall
 LISTED = 78

@@ -21,7 +21,7 @@ const get = async (path, question) => {
   if (!answer.ok) throw new Error(value.error.message);
   return value;
 };
-const told = async (act) => {
+const showingErrors = async (act) => {
   try { status.textContent = (await act()) ?? ""; } catch (error) { status.textContent = error.message; }
 };
 let saves = false;
@@ -80,12 +80,12 @@ const section = (text, { name, kind, labels, tokens, spans, best }, number) => {
     draw();
     let reason;
     try {
-      const { title, told, rows } = await get("why", { component: name, text, span: span.slice(0, 3) });
+      const { title, lines, rows } = await get("why", { component: name, text, span: span.slice(0, 3) });
       const head = ["log-odds", "word"].map((cell) => make("th", { scope: "col" }, cell));
       const body = rows.map((row) => make("tr", {}, ...row.map((cell) => make("td", {}, cell))));
       const table = make("table", {}, make("caption", {}, "The words that speak for it (+) and against it (-)"),
         make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...body));
-      reason = [make("h3", {}, title), ...told.map((line) => make("p", {}, line)), table];
+      reason = [make("h3", {}, title), ...lines.map((line) => make("p", {}, line)), table];
     } catch (error) { reason = [make("p", {}, error.message)]; }
     if (chosen !== span) return;
     panel.replaceChildren(...(saves ? [corrections(span)] : []), ...reason);
@@ -126,7 +126,7 @@ const section = (text, { name, kind, labels, tokens, spans, best }, number) => {
         if (words([start, end]).split(/\s+/).join(" ") === wanted) places.push([start, end]);
     return places.find(([start, end]) => !spans.some((span) => span[0] < end && start < span[1])) ?? places[0];
   };
-  const add = () => told(() => {
+  const add = () => showingErrors(() => {
     const [start, end] = marked ?? place() ?? [0, 0];
     if (start === end || !label.value) return "These words are not in the text, or have no label.";
     const ends = kind === "tags" ? Array.from({ length: end - start }, (_, n) => start + n + 1) : [end];
@@ -139,7 +139,7 @@ const section = (text, { name, kind, labels, tokens, spans, best }, number) => {
     const take = saves ? [" ", button("use this", () => change(spans, of.map((span) => [...span])))] : [];
     return make("li", {}, `${percent(share)}: ${of.map(spelt).join("; ") || "nothing"}`, ...take);
   });
-  const save = () => told(async () => {
+  const save = () => showingErrors(async () => {
     const given = spans.map((span) => span.slice(0, 3));
     const { saved, is_new } = await get("save", { component: name, text, spans: given });
     return is_new ? `Saved to ${saved}` : `Saved before, in ${saved}`;
@@ -153,7 +153,7 @@ const section = (text, { name, kind, labels, tokens, spans, best }, number) => {
     make("p", { class: "low hint" }, spans.length ? hints.join(" ") : `Nothing is found. ${hints.slice(1).join(" ")}`), others, panel, ...marking, ...tools, make("h3", {}, "Most probable labellings"), make("ol", {}, ...items));
 };
 
-const find = () => told(async () => {
+const find = () => showingErrors(async () => {
   if (!text.value.trim()) return "Type a text first.";
   status.textContent = "…";
   const asked = text.value, { components } = await get("find", { text: asked });
@@ -161,7 +161,7 @@ const find = () => told(async () => {
 });
 ask.addEventListener("submit", (event) => { event.preventDefault(); find(); });
 text.addEventListener("keydown", (event) => { if (event.key === "Enter" && event.ctrlKey) ask.requestSubmit(); });
-told(async () => {
+showingErrors(async () => {
   const about = await get("about");
   saves = about.saves;
   document.getElementById("title").textContent = document.title = `Try ${about.model}`;

@@ -148,7 +148,7 @@ class Demo:
         [span] = _spans([given.get("span")], doc)
         asked = span.label_ if _kind(pipe) == "cats" else span
         explanation = pipe.explain(doc, asked, kind="words", **(_UNDER_RULES if has_rules else _EXPLAINED))
-        return {"title": explanation.title, "told": explanation.told(), "rows": explanation.table(_TOP)}
+        return {"title": explanation.title, "lines": explanation.lines(), "rows": explanation.table(_TOP)}
 
     def save(self, given: Fields) -> Fields:
         """Append a "text" with all its "spans", the annotation of a "component", to the file, unless it was appended before."""

@@ -15,7 +15,7 @@ from .. import pipeline  # noqa: F401  sets crf_prob, which is read
 _MARK = """
 <mark class="entity" style="background: linear-gradient(rgba(255, 255, 255, {faint}), rgba(255, 255, 255, {faint})), {bg}; \
 color: #000; border: 1px solid rgba(128, 128, 128, 0.5); padding: 0.45em 0.6em; margin: 0 0.25em; line-height: 1; \
-border-radius: 0.35em; display: inline-block" title="{told}">
+border-radius: 0.35em; display: inline-block" title="{title}">
     {text}
     <span style="font-size: 0.8em; white-space: nowrap; \
 font-weight: bold; line-height: 1; border-radius: 0.35em; vertical-align: middle; \
@@ -87,15 +87,15 @@ def _spans(doc: Doc) -> list[Span]:
 
 def _mark(span: Span, options: dict[str, Any], colors: dict[str, str]) -> dict[str, Any]:
     probability = span._.crf_prob
-    told = escape(span.label_)
+    title = escape(span.label_)
     percent = ""
     faint = 0.0
     if probability is not None:
-        told = f"{told}, probability {probability:.4f}"
+        title = f"{title}, probability {probability:.4f}"
         percent = f" {probability:.0%}"
         faint = round(_FAINTEST * (1.0 - probability), 3)
     link = options.get("kb_url_template")
-    params = {"told": told, "percent": percent, "faint": faint, "text": escape(span.text)}
+    params = {"title": title, "percent": percent, "faint": faint, "text": escape(span.text)}
     if span.label_.upper() in colors:  # look up the label before it is escaped
         params["bg"] = colors[span.label_.upper()]
     return {

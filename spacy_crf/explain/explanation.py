@@ -145,7 +145,7 @@ class Explanation:
         start, end, label = self.span
         return f"{self.component}: '{self._text(start, end)}' as {label}, {self.against}"
 
-    def told(self) -> list[str]:
+    def lines(self) -> list[str]:
         """All parts of the explanation except the rows, as lines of text."""
         lines = [", ".join(f"{name} {_number(value)}" for name, value in self.totals.items())]
         if self.kind == "texts":
@@ -202,7 +202,7 @@ class Explanation:
         RETURNS (str)
         """
         rows = self.table(top)
-        return "\n".join([self.title, *self.told(), *([aligned(rows)] if rows else [])])
+        return "\n".join([self.title, *self.lines(), *([aligned(rows)] if rows else [])])
 
     def to_dict(self) -> dict[str, Any]:
         """The explanation as plain values, for JSON."""
@@ -235,7 +235,7 @@ class Explanation:
         for contribution, *cells in self.table(top):
             style = "red" if contribution.startswith("-") else "green"
             table.add_row(Text(contribution, style), *map(Text, cells))
-        return Group(Text(self.title, "bold"), *map(Text, self.told()), table)
+        return Group(Text(self.title, "bold"), *map(Text, self.lines()), table)
 
     __str__ = to_text
     _repr_html_ = to_html
@@ -312,7 +312,7 @@ def page(explanations: Iterable[Explanation], top: int = 20) -> str:
 
 
 def _figure(explanation: Explanation, top: int) -> str:
-    told = "".join(f"<p>{escape(line)}</p>" for line in explanation.told())
+    lines = "".join(f"<p>{escape(line)}</p>" for line in explanation.lines())
     table = _table("Largest contributions", explanation.heads, explanation.table(top))
     if explanation.additive:
         sums = list(explanation.by("template").items())[:_MOST_TEMPLATES]
@@ -320,7 +320,7 @@ def _figure(explanation: Explanation, top: int) -> str:
         table += _table("By template", ("", "template"), templates)
     return (
         f'<section class="crf-why"><h2>{escape(explanation.title)}</h2>'
-        f"<p>{_marked(explanation)}</p>{told}{table}</section>"
+        f"<p>{_marked(explanation)}</p>{lines}{table}</section>"
     )
 
 

@@ -11,7 +11,7 @@ from thinc.api import Model
 from .. import checks
 from ..models.named_weights import Block, Feature, templates_of
 from ..models.node import Node
-from ..models.pool import PoolNode, tell_members
+from ..models.pool import PoolNode, share_attributes
 from ..models.sparse import SparseNode
 from ..models.structure import StructureNode
 from ..models.texts import OfTexts
@@ -32,7 +32,7 @@ def members_of(model: Model) -> list[tuple[Model, float]]:
     """The members of a component's model if it is a pool, else the model itself, each with its share."""
     if not isinstance(model.attrs["node"], PoolNode):
         return [(model, 1.0)]
-    tell_members(model)
+    share_attributes(model)
     shares: Any = model.get_param("shares")
     return list(zip(model.layers, shares.astype(np.float64).tolist()))
 

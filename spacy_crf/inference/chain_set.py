@@ -50,21 +50,21 @@ class ChainSet:
 
 
 def evaluate(
-    loss: Callable, structure: Any, scores: Scores, clamp: Any, *, weights: Optional[Floats] = None, **told: Any
+    loss: Callable, structure: Any, scores: Scores, clamp: Any, *, weights: Optional[Floats] = None, **options: Any
 ) -> tuple[Floats, Scores, Bools]:
     """A loss, and its derivative by the scores. For a set of chains, whose clamp is a `SetClamp`, it is the sum of their losses.
 
     For arguments and results see `losses.clamped.ClampedLoss`; a sequence is impossible if it is so in one of the chains.
     """
     if not isinstance(structure, ChainSet):
-        return loss(structure, scores, clamp, weights=weights, **told)
+        return loss(structure, scores, clamp, weights=weights, **options)
     d_scores = arrays.zeros(scores)
     losses: Any = 0.0
     impossible: Any = np.False_
     states_of = structure.states_of
     chains = zip(structure.losses(loss), structure.structures, split(scores, states_of), clamp.chains, states_of)
     for of_loss, of_chain, own, allowed, states in chains:
-        lost, d_own, lacks = of_loss(of_chain, own, allowed, weights=weights, **told)
+        lost, d_own, lacks = of_loss(of_chain, own, allowed, weights=weights, **options)
         add_states(d_scores, d_own, states)
         losses = losses + lost
         impossible = impossible | lacks

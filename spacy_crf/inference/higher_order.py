@@ -180,7 +180,7 @@ class HigherOrder(Structure[HigherOrderScores]):
     """
 
     chunk_tokens = 512
-    kept: Optional[LatticeCache] = None  # lattices of one batch, see `remembering`
+    kept: Optional[LatticeCache] = None  # lattices of one batch, see `with_cache`
     work = HigherOrderWork
 
     def conform(self, scores: Union[HigherOrderScores, ChainScores]) -> HigherOrderScores:
@@ -197,7 +197,7 @@ class HigherOrder(Structure[HigherOrderScores]):
         work: Any = super().prepare(scores, clamp)
         return work if annotated is None or work.scores.orders.keep is None else work.around(annotated, self.kept)
 
-    def remembering(self) -> "HigherOrder":
+    def with_cache(self) -> "HigherOrder":
         """RETURNS (HigherOrder): A copy that remembers the labellings of one batch, as ``kept``, until ``kept.renew()``."""
         structure = copy(self)
         structure.kept = LatticeCache()

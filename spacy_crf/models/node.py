@@ -133,7 +133,7 @@ class Node:
         """Masks of the parameters with weights that must not be negative."""
         return {}
 
-    def taught(self, model: Model, batch: AnnotatedDocs, name: str) -> AnnotatedDocs:
+    def training_batch(self, model: Model, batch: AnnotatedDocs, name: str) -> AnnotatedDocs:
         """The batch as the model of the component of this name learns from it."""
         return batch
 

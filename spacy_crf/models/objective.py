@@ -62,19 +62,19 @@ class CorpusObjective(Weights):
         self.signature: tuple[Any, ...] = self._sign()
         self.n_impossible = 0
         self._merged: Optional[tuple[MergedStates, EmissionFeatures]] = None  # with the features of all states
-        self._remembering: list[Structure] = []  # for each batch, the structure with its pruned labellings
+        self._cached: list[Structure] = []  # for each batch, the structure with its pruned labellings
 
     def renew(self) -> bool:
         """Prune labellings anew; until the next call the pruned labellings stay the same, so that the objective does not change.
 
         RETURNS (bool): Whether any labellings are pruned.
         """
-        if not self._remembering and self.node.leaves_out(self._model):
-            self._remembering = [self._structure.remembering() for _ in self._annotation]
-        remembering: list[Any] = self._remembering
-        for structure in remembering:
+        if not self._cached and self.node.leaves_out(self._model):
+            self._cached = [self._structure.with_cache() for _ in self._annotation]
+        structures: list[Any] = self._cached
+        for structure in structures:
             structure.kept.renew()
-        return bool(self._remembering)
+        return bool(self._cached)
 
     @property
     def n_batches(self) -> int:
@@ -224,7 +224,7 @@ class CorpusObjective(Weights):
         merged = None if self._merged is None else self._merged[0]
         if merged is not None:
             shared = merged.potentials(shared)
-        structures = self._remembering or [self._structure] * self.n_batches
+        structures = self._cached or [self._structure] * self.n_batches
         gradient = np.zeros(len(weights))
         passes = self._passes(of_layers, self.split(gradient)[0])
         value = 0.0
@@ -241,8 +241,8 @@ class CorpusObjective(Weights):
             of_sequences = annotation.weights
             if factors is not None:
                 of_sequences = factors[number] if of_sequences is None else of_sequences * factors[number]
-            told = {"weights": of_sequences, **soft}
-            losses, d_scores, impossible = evaluate(loss, structure, scores, clamp, **told)
+            options = {"weights": of_sequences, **soft}
+            losses, d_scores, impossible = evaluate(loss, structure, scores, clamp, **options)
             self.losses[number] = losses
             d_outputs, d_own = node.part(d_scores, outputs)
             return losses, impossible, d_own, d_outputs, d_scores
@@ -279,10 +279,10 @@ class CorpusObjective(Weights):
             passes.append(layer.at({name: of_layers[key] for name, key in names.items()}, **more))
         return passes
 
-    def weigh(self, weights: list[Floats], told: str) -> None:
-        """Change the factors of the sequences (float64[B] of each batch), and the signature by a text."""
+    def weigh(self, weights: list[Floats], cause: str) -> None:
+        """Change the factors of the sequences (float64[B] of each batch), and the signature by their cause."""
         self._annotation = [block._replace(weights=some) for block, some in zip(self._annotation, weights)]
-        self.signature = (*self.signature, told)
+        self.signature = (*self.signature, cause)
 
     def scores(self, weights: Floats) -> Callable[[int], Any]:
         """A function that gives the scores of a batch at weights (float64[n]), for models whose states are not merged."""

@@ -42,7 +42,7 @@ class PoolNode(Node):
 
     def __init__(self, of: StructureNode):
         self.holds_out = True  # whether some texts train no member
-        self.at_rest = 0  # number of members, from the first, that are not trained now
+        self.n_frozen = 0  # number of members, from the first, that are not trained now
         self.of = of
         self.gives = of.gives
         self.structure = of.structure
@@ -58,14 +58,14 @@ class PoolNode(Node):
         return model.layers[0].attrs["node"].n_states(model.layers[0])
 
     def resize(self, model: Model, n_states: int) -> None:
-        tell_members(model)
+        share_attributes(model)
         for member in model.layers:
             member.attrs["node"].resize(member, n_states)
         for name in self.traits.learned:
             model.attrs[name] = model.layers[0].attrs[name]
 
     def expect(self, model: Model, n_states: int, saved: dict[str, bytes]) -> None:
-        tell_members(model)
+        share_attributes(model)
 
     def check(self, model: Model, n_states: int) -> None:
         check_weights(model, {"shares": (len(model.layers),)})
@@ -86,7 +86,7 @@ def make_pool(make_node: Callable[[], StructureNode], members: Sequence[Model], 
     )
 
 
-def tell_members(model: Model) -> None:
+def share_attributes(model: Model) -> None:
     """Pass the attributes that the component sets from the pool to its members."""
     for member in model.layers:
         member.attrs.update({name: model.attrs[name] for name in _SHARED if name in model.attrs})
@@ -94,8 +94,8 @@ def tell_members(model: Model) -> None:
 
 def _forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Any, Callable]:
     node: PoolNode = model.attrs["node"]
-    tell_members(model)
-    rest = node.at_rest
+    share_attributes(model)
+    rest = node.n_frozen
     both = [member(docs, is_train and number >= rest) for number, member in enumerate(model.layers)]
     outputs, backprops = zip(*both)
     shares: Any = model.get_param("shares")
@@ -116,7 +116,7 @@ def _forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Any, Callab
 
 
 def _init(model: Model, X: Optional[Batches] = None, Y: Any = None) -> None:
-    tell_members(model)
+    share_attributes(model)
     for member in model.layers:
         member.initialize(X=X, Y=Y)
     if not model.has_param("shares"):
@@ -149,13 +149,13 @@ def pooled_loss(
     return losses, Pooled(tuple(d_members), d_pool, held_out), impossible
 
 
-def wake(model: Model, *, holds_out: bool) -> None:
+def train_all_members(model: Model, *, holds_out: bool) -> None:
     """Train all members from here on, if the model is a pool, and hold out some texts or none."""
     node = model.attrs["node"]
     if hasattr(node, "holds_out"):
         node.holds_out = holds_out
     if isinstance(node, PoolNode):
-        node.at_rest = 0
+        node.n_frozen = 0
 
 
 def held_out_sequences(docs: list[Doc], starts: Ints, share: float) -> Bools:

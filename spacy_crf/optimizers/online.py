@@ -338,8 +338,8 @@ class OnlineOptimizer(CRFOptimizer):
         owner = "a run"
         (layout, weights, slots, arrays, numbers, count, iteration, reason) = msg
         hash((layout, numbers.get("signature")))  # arrays have none
-        told = {name: float(number) for name, number in numbers.items() if name != "signature"}
-        checks.expect(not np.isnan([*told.values()]).any(), owner, "numbers", told, "numbers")
+        given = {name: float(number) for name, number in numbers.items() if name != "signature"}
+        checks.expect(not np.isnan([*given.values()]).any(), owner, "numbers", given, "numbers")
         checks.number(owner, "count", count)
         copies = {}
         for name, array in arrays.items():

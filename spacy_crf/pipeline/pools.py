@@ -23,17 +23,17 @@ def find_optimum(pipe: LearningPipe, read: Callable[[], Iterable[Example]]) -> N
         return
     announcements.info("%s: looking for the best weights of the features, before the encoder learns", pipe.name)
 
-    def taught() -> Iterator[AnnotatedDocs]:
+    def training_batches() -> Iterator[AnnotatedDocs]:
         for block in pipe.training.blocks(read()):
             batch = pipe.training.data(block)
             held_out = held_out_sequences(DocBatch.of(batch.docs), batch.starts, pool.attrs["held_out"])
             weights = np.ones(len(held_out)) if batch.weights is None else batch.weights
             yield batch._replace(weights=np.where(held_out, 0.0, weights))
 
-    objective = TiedObjective(pool.layers[0], pipe.loss, taught())
+    objective = TiedObjective(pool.layers[0], pipe.loss, training_batches())
     optimizer.forget(pipe.name)
     while optimizer.stop_reason(pipe.name) is None:
         optimizer.step(objective, key=pipe.name)
     optimizer.forget(pipe.name)  # its state takes much memory
     pipe.forget_scores()
-    pool.attrs["node"].at_rest = 1
+    pool.attrs["node"].n_frozen = 1

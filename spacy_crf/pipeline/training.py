@@ -291,9 +291,9 @@ class Training:
     def _wake(self, *, holds_out: bool) -> None:
         """Train all members from here on, if the model is a pool, and hold out some texts or none."""
         if self.pipe.is_pool or hasattr(self.pipe.model.attrs["node"], "holds_out"):
-            from ..models.pool import wake
+            from ..models.pool import train_all_members
 
-            wake(self.pipe.model, holds_out=holds_out)
+            train_all_members(self.pipe.model, holds_out=holds_out)
 
     def go_on(self) -> None:
         """Continue the training of a component that was loaded."""
@@ -414,7 +414,7 @@ class Training:
         batch = AnnotatedDocs(
             docs, known.clamp, starts, known.unset, weights, structure, known.alternatives, known.wrong, known.soft
         )
-        return model.attrs["node"].taught(model, batch, self.pipe.name)
+        return model.attrs["node"].training_batch(model, batch, self.pipe.name)
 
     def supervise(self, examples: list[Example], starts: NDArray[np.int64], report: GoldReport) -> Supervision:
         """Supervision by the gold annotation, the alternatives, the incorrect spans and the soft labels."""
