@@ -123,6 +123,7 @@ def refuse(scores: ScoreArrays) -> NoReturn:
     """Raise CRF010 for the score that is not possible, or CRF012 for the starts."""
     for name, array in named(scores).items():
         if not array.max(initial=-np.inf) < np.inf:
+            # The first score that is NaN or inf: `<` is false for both
             index = np.unravel_index(np.argmin(array < np.inf), array.shape)
             raise ValueError(
                 Errors.CRF010.format(
@@ -341,6 +342,7 @@ def join_sequences(
     n_tokens, size = np.shape(scores[0])
     starts = np.array([0, n_tokens]) if scores.starts is None else np.asarray(scores.starts)
     doc_starts = np.array([0, n_tokens]) if doc_starts is None else doc_starts
+    # A break stands in front of each sequence that does not begin its document
     opening = np.unique(starts[:-1][starts[:-1] < starts[1:]])  # without empty sequences
     opening = opening[~np.isin(opening, doc_starts)]
     places = np.arange(n_tokens) + np.searchsorted(opening, np.arange(n_tokens), side="right")
@@ -434,6 +436,7 @@ def contract(expected: Arrays, graph: StateGraph, n_tags: int) -> Arrays:
     for name, array in named(expected).items():
         last = axes(expected, name)[-1]
         if last == "next state":
+            # The derivative of a pair of tags is the sum over the arcs between their states
             pairs = graph.tag_of[graph.source].astype(np.int64) * n_tags + graph.tag_of[graph.target]
             of_arcs = array[..., graph.source, graph.target]
             found[name] = by_tag(of_arcs, pairs, n_tags**2).reshape(*array.shape[:-2], n_tags, n_tags)
@@ -446,6 +449,7 @@ def by_tag(columns: Floats, tag_of: NDArray[np.integer], n_tags: int) -> Floats:
     """Sums of the columns of each tag: float64[..., n_tags] from float64[..., S]; 0 for tags without a state."""
     if columns.ndim == 1:
         return np.bincount(tag_of, columns, minlength=n_tags).astype(np.float64, copy=False)
+    # Columns of one tag side by side, so that one pass sums them
     order = np.argsort(tag_of, kind="stable")
     tags, first = np.unique(tag_of[order], return_index=True)
     summed = np.zeros((*columns.shape[:-1], n_tags))

@@ -23,7 +23,7 @@ _ESCAPED = re.compile("%24|%25")
 _MOST_SHOWN = 400  # characters of a table in a message
 
 
-def expect(is_possible: Any, owner: str, name: str, value: Any, must: str) -> None:
+def expect(is_possible: object, owner: str, name: str, value: object, must: str) -> None:
     """RAISES (ValueError): CRF020 if the value is not possible; `must` says what it must be."""
     if not is_possible:
         raise ValueError(Errors.CRF020.format(owner=owner, name=name, value=shown(value), must=must))
@@ -53,7 +53,7 @@ def count(owner: str, name: str, value: Any, *, least: int = 1, most: int = MANY
     return int(value)
 
 
-def _is_a(kind: type, value: Any) -> bool:
+def _is_a(kind: type, value: object) -> bool:
     """Whether a value is a number of that kind: to Python True and False are numbers too."""
     return isinstance(value, kind) and not isinstance(value, bool)
 
@@ -179,16 +179,16 @@ def _is_kept(label: str, value: Any) -> bool:
     return not set(label) & {"=", ":"} and not (isinstance(value, str) and "$" in value)
 
 
-def is_path(value: Any) -> bool:
+def is_path(value: object) -> bool:
     return isinstance(value, (str, Path)) and bool(str(value))
 
 
-def is_optional_count(value: Any) -> bool:
+def is_optional_count(value: object) -> bool:
     return value is None or (type(value) is int and value > 0)
 
 
 def path_and_settings(
-    owner: str, name: str, given: Any, possible: dict[str, Callable[[Any], bool]], must: str
+    owner: str, name: str, given: object, possible: dict[str, Callable[[Any], bool]], must: str
 ) -> dict[str, Any]:
     """A file that a user names: a path, or a table with the path and settings.
 
@@ -202,7 +202,7 @@ def path_and_settings(
     return settings
 
 
-def is_written(saved: Any, read: Any) -> bool:
+def is_written(saved: object, read: object) -> bool:
     """Whether a config with one value reads as another value.
 
     spaCy writes each ``$`` in a config twice, and keeps both when it loads a pipeline; after another save there are four. The

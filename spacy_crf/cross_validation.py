@@ -149,6 +149,7 @@ def fit(
     examples = list(read(nlp))
     if not 2 <= folds <= len(examples):
         raise ValueError(Errors.CRF770.format(folds=folds, texts=counted(len(examples), "text")))
+    # The same folds for all components: a component reads what others predict
     fold_of = draw_folds(len(examples), folds, seed)
     fitted = []
     for n, name in enumerate(names):
@@ -370,6 +371,7 @@ class _Race:
         """Drop the candidates whose F1 is more than one standard error of the difference below the best F1, and after each fold
         at least half of those that are left (successive halving, Jamieson & Talwalkar 2016)."""
         f = {candidate: self._judged[candidate].best()[0] for candidate in self._running}
+        # By F1, the best last
         *_, top = ranked = sorted(f, key=f.__getitem__)
         shares = {candidate: _shares(self._judged[candidate].counts) for candidate in self._running}
         good = [c for c in ranked[len(f) // 2 :] if f[c] >= f[top] - np.linalg.norm(shares[top] - shares[c])]
@@ -434,6 +436,7 @@ def _shares(counts: NDArray[np.float64]) -> NDArray[np.float64]:
 def _interval(counts: NDArray[np.float64]) -> Interval:
     """F1 of all texts with its bootstrap interval over texts, by percentiles (Efron & Tibshirani 1993, chapter 13)."""
     n = len(counts)
+    # Each draw weighs texts as drawing N of N with replacement does
     drawn = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), size=DRAWS) @ counts
     low, high = np.quantile([_f(row) for row in drawn], [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Interval(_f(counts.sum(axis=0)), float(low), float(high))

@@ -38,7 +38,7 @@ def coded(messages: type) -> type:
     return messages
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """A short form of any value, for messages."""
     try:
         return reprlib.repr(value)
@@ -46,7 +46,7 @@ def shown(value: Any) -> str:
         return f"<{type(value).__name__}>"
 
 
-def known_names(names: Iterable[Any], *asked: Any) -> str:
+def known_names(names: Iterable[object], *asked: object) -> str:
     """Known names for messages, with those that were probably meant: a short list of them, or the number of many.
 
     asked: Names that are not known.

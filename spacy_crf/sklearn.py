@@ -175,7 +175,7 @@ class CRF(BaseEstimator):
             _work().unpack(self, packed, "the pickle")
 
 
-def sequences(name: str, given: Any) -> list[Sequence[Any]]:
+def sequences(name: str, given: object) -> list[Sequence[Any]]:
     """The sequences of X or y. RAISES (ValueError): CRF853 for anything but a collection of sequences."""
     if not isinstance(given, Iterable) or isinstance(given, (str, bytes, Mapping, type)):
         raise ValueError(Errors.CRF853.format(problem=f"{name} is {shown(given)}"))

@@ -22,6 +22,7 @@ from srsly.msgpack import Packer, unpackb
 
 from .errors import Errors
 
+Saved = dict[str, Any]  # plain values of one part of a saved model, as msgpack keeps them
 HEADER = struct.Struct("<IIQ")  # format version, CRC-32 of the rest, its length
 _PIECE = 1 << 15  # bytes to compress at once
 # Unpacked content may take so many times the bytes of its file. Empty blocks pad files that shrink to less than two such parts
@@ -100,6 +101,7 @@ def unseal(form: FileFormat, data: bytes, source: str) -> bytearray:
     start = len(form.magic) + HEADER.size
     if not isinstance(data, (bytes, bytearray)) or not data.startswith(form.magic) or len(data) < start:
         raise ValueError(Errors.CRF501.format(source=source, what=form.what))
+    # The checksum finds damage, not forgery
     version, check, length = HEADER.unpack(data[len(form.magic) : start])
     if version != form.version:
         raise ValueError(Errors.CRF502.format(source=source, version=version, known=form.version))
@@ -162,11 +164,11 @@ def inflated(data: bytes) -> bytearray:
 # ----------------------------------------------------------------------------------------------------------- msgpack
 
 
-def packed(value: Any) -> Iterator[bytes]:
+def packed(value: object) -> Iterator[bytes]:
     """The bytes of `srsly.msgpack_dumps` in parts: of a large model there is no more than a copy of one array at a time."""
     packer = Packer(use_bin_type=True)  # a single one, since making it asks all installed packages for their encoders
 
-    def parts(value: Any) -> Iterator[bytes]:
+    def parts(value: object) -> Iterator[bytes]:
         if isinstance(value, dict):
             yield packer.pack_map_header(len(value))
             for key, of_key in value.items():
@@ -245,6 +247,7 @@ def whole(path: Path) -> Iterator[BinaryIO]:
 def beside(path: Path) -> Iterator[Path]:
     """A path beside a file or a folder, to write its replacement. In the end nothing is left there, nor what processes left that
     were killed: unfinished files from before this process, whose writers are most probably dead."""
+    # In the same folder, since a file can replace another one only on its own disk
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(unfinished_name(path.name))
     with suppress(OSError):

@@ -46,6 +46,7 @@ def cluster(
     starts, pairs = letter_pairs(text.words)
     for passes in range(PASSES):
         scores = letter_scores(starts, pairs, classes) if letters else np.zeros((0, n))
+        # One pass over all words; each move changes the counts that the next word meets
         moved = exchange_words(text.bigrams, classes, Letters(starts, pairs, scores), letters, logs)
         on_pass(passes + 1)
         if moved <= _SETTLED * n_words:
@@ -77,6 +78,7 @@ def letter_pairs(words: list[str]) -> tuple[NDArray[np.int64], NDArray[np.int32]
 
 def letter_scores(starts: NDArray[np.int64], pairs: NDArray[np.int32], classes: Classes) -> NDArray[np.float64]:
     """Log-probabilities of a letter behind another one in each class, with one added to each count: float64[P, C]."""
+    # p(b | a, class) = (count(a b in class) + 1) / (count(a in class) + _LETTERS)
     counts = np.ones((_LETTERS * _LETTERS, len(classes.first)))
     np.add.at(counts, (pairs, np.repeat(classes.of_word, np.diff(starts))), 1.0)
     counts = counts.reshape(_LETTERS, _LETTERS, -1)

@@ -118,6 +118,7 @@ class Automaton(NamedTuple):
         length (int): Number of events in the sequence.
         RETURNS (bool): Whether one of these sequences gets a score below 0.
         """
+        # The scores are at most 0: as long as only free steps are taken, no score is lowered
         free = (self.next >= 0) & (self.scores == 0.0)  # [Q, E] steps that cost nothing
         reached = np.arange(self.n_states) == 0  # [Q] states that such steps reach
         for _ in range(length):
@@ -162,6 +163,7 @@ def parted(automaton: Automaton) -> tuple[Floats, Automaton]:
     RETURNS (float64[E], Automaton): Scores, -inf for events that the automaton never allows; and the rest.
     """
     allowed = automaton.next >= 0
+    # always[e] = max_q scores[q, e]; what remains, scores[q, e] - always[e], is at most 0
     always = np.where(allowed, automaton.scores, -np.inf).max(axis=0)
     finite = np.where(always > -np.inf, always, 0.0)
     always[BREAK] = 0.0  # breaks occur in every labelling
@@ -183,6 +185,7 @@ def product(first: Automaton, second: Automaton, *, max_states: Optional[int] = 
     columns = np.concatenate([first.next, second.next, first.scores, second.scores])
     _, representative, class_of = np.unique(columns, axis=1, return_index=True, return_inverse=True)
     class_of = class_of.reshape(-1)
+    # Breadth-first over pairs of states, from the pair of start states
     number = {(0, 0): 0}
     pairs = [(0, 0)]
     rows = []
@@ -220,7 +223,9 @@ def minimised(automaton: Automaton) -> Automaton:
     following = automaton.next
     scores = np.where(following >= 0, automaton.scores, 0.0)
     # Events that the automaton does not distinguish are merged.
+    # [Q, kinds of events], where a kind stands for events that lead to the same states at the same scores
     kinds = np.unique(np.concatenate([following, scores]), axis=1)[: len(following)].astype(np.int64)
+    # First by scores, then refined until states of one class lead to the same classes
     _, classes = np.unique(np.column_stack([scores, automaton.last, following >= 0]), axis=0, return_inverse=True)
     classes = classes.reshape(-1)
     while True:
@@ -245,6 +250,7 @@ def _trimmed(automaton: Automaton) -> Automaton:
     """The automaton without states that cannot reach an allowed end; such a start state stays and accepts nothing."""
     source, event = np.nonzero(automaton.next >= 0)
     target = automaton.next[source, event]
+    # Backwards from the ends: states from which no end can be reached are useless
     useful = _reachable(target, source, automaton.last > -np.inf)
     useful[0] = True
     inside = useful[source] & useful[target]
@@ -288,6 +294,7 @@ def rule_graph(tags: SpanTags, automaton: Automaton, allowed: np.ndarray) -> Sta
     last[:-1][allowed[:-1, -1]] = automaton.last
     first = first.reshape(-1)
     last = last.reshape(-1)
+    # A state is useful if a path leads to it, and from it to an end
     useful = _reachable(source, target, first > -np.inf) & _reachable(target, source, last > -np.inf)
     number = np.cumsum(useful) - 1
     kept = useful[source] & useful[target]
@@ -320,6 +327,7 @@ def copied(graph: StateGraph, tag_of: np.ndarray) -> StateGraph:
 
 def _in_order(source, target, scores, first, last, tag_of) -> StateGraph:
     """A graph with its arcs sorted by source, then by target."""
+    # Kernels walk the arcs of one source after the other
     order = np.lexsort((target, source))
     source, target, tag_of = (array.astype(np.int32) for array in (source[order], target[order], tag_of))
     return StateGraph(source, target, np.ascontiguousarray(scores[order]), first, last, tag_of)

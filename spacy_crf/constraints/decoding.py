@@ -98,6 +98,7 @@ def decode_by_masks(
     places = None if kept is None else kept.places
     tags, best = structure.viterbi(rules.decodable(scores, facts, places), clamp=clamp)
     broken = np.zeros(len(doc_starts) - 1, dtype=bool)
+    # Sequences without any labelling under the masks
     without = scores.starts[:-1][best == -np.inf]
     broken[np.searchsorted(doc_starts, without, side="right") - 1] = True
     if rules.automata:
@@ -156,6 +157,7 @@ class RuleSearch:
         found = self._solve(rules.places, self.budget.part(_MOST))
         if found is not None:
             return Answer(found, [], self._finished, self._added)
+        # No labelling keeps all rules: start from the soft ones, which forbid no labelling
         kept = soft = frozenset(rule.place for rule in rules.rules if not rule.hard)
         made_for = rules.decodable_places
         tags = self._viterbi(rules.places)
@@ -174,6 +176,7 @@ class RuleSearch:
                 made_for = kept | {rule.place}
                 keeps = self._keeps(tags, made_for) | made_for
             kept |= {rule.place}
+        # The last labelling was found under other rules than those that are kept in the end
         if not made_for <= kept <= keeps:
             found = self._solve(kept, self.budget)
             self._finished &= found is not None  # a labelling exists, so None means that the budget was spent
@@ -223,6 +226,7 @@ class RuleSearch:
                 tags = None
                 finished = False
                 break
+            # One by one as long as there is time; near its end all at once, since each search costs a share of it
             active |= set(broken if budget.share_left > _ONE_BY_ONE else automata)
             texts += clashing
             names = [rules.automata[n].rule.name for n in sorted(broken)] + [rule.name for rule, _ in clashing]
@@ -269,6 +273,7 @@ class RuleSearch:
         numbers = np.flatnonzero(broken).tolist()
         for n, b in enumerate(numbers):
             tokens = slice(int(starts[b]), int(starts[b + 1]))
+            # Twice an equal share: many sentences take less than theirs
             part = budget.part(2.0 / (1 + len(numbers) - n))
             search = RuleSearch(self.rules, self.document.at(tokens), part, of_sentence=True)
             search.begin_with(kept, tags[tokens].copy())

@@ -67,6 +67,7 @@ class Lattice:
         """
         potentials = self._log_potentials
         possible = self.possible_events
+        # Where a state has one event, whatever is in front of it, the score of the event is one of the state
         if (possible.sum(axis=0) <= 1).all():
             potentials = potentials._replace(opening=potentials.opening + of_events[:, possible.argmax(axis=0)])
         elif len(of_events) * possible.shape[1] ** 2 > _MOST_TRANSITIONS:
@@ -98,6 +99,7 @@ class Lattice:
         RETURNS (LatticeArcs): The arcs.
         """
         row, state = np.nonzero(kept)
+        # Rows are counted from 1: row 0 is the start, the last one the end
         time = np.concatenate([[0], row + 1, [len(kept) + 1]]).astype(np.int32)
         state = np.concatenate([[-1], state, [-1]]).astype(np.int32)
         first_at = np.searchsorted(time, np.arange(len(kept) + 3))

@@ -25,6 +25,7 @@ class LatticeAutomaton:
         self._tags = tags
         states = np.arange(automaton.n_states)
         columns = np.concatenate([automaton.next, automaton.scores])
+        # Events with the same column act alike in every state
         _, first, column_of = np.unique(columns, axis=1, return_index=True, return_inverse=True)
         following = automaton.next[:, first]
         scores = automaton.scores[:, first]
@@ -69,6 +70,7 @@ class LatticeAutomaton:
         )  # [Q, Q] whether a state is as good as another one, until refuted
         refuted = True
         while refuted:
+            # as_good[p, q] stays true if each step of q leads, from p, to a state as good at no lower score
             before = as_good.copy()
             for c in range(1, to.shape[1]):
                 scores_more = self.scores[:, c, np.newaxis] >= self.scores[:, c]
@@ -124,6 +126,7 @@ class TextAutomaton:
         arcs (LatticeArcs): N arcs.
         RETURNS (int32[N]): Kind of each arc.
         """
+        # A token has two rows: in front of it (0) and behind it (1)
         token, behind = np.divmod(arcs.time[arcs.source], ROWS)
         n_labels = len(self._tags.labels)
         label = arcs.event - self._tags.begins(0)  # n_labels and more where a span continues

@@ -171,6 +171,7 @@ class LatticeSearch:
             one; and the states of the removed nodes, -1 elsewhere.
         """
         kept = self._kept.copy()
+        # A row is forced if only the best labelling is left there, and no automaton reads it
         is_forced = (kept.sum(axis=1) <= 1) & ~(kept & ~self._on_best).any(axis=1)
         for rows in self._rows_read:
             is_forced[rows] = False
@@ -215,6 +216,7 @@ class LatticeSearch:
         automaton reads the best labelling without automata or could gain by reading the nodes: there, that labelling remains the
         best. A long segment bypasses the rows that it covers, and everything that automata read there."""
         nodes = nodes & ~self._on_best
+        # [rows] where an automaton may change the labelling
         matters = np.zeros(len(nodes), dtype=bool)
         for automaton, states in zip(self._automata, self._states_read):
             if automaton.may_gain:
@@ -321,6 +323,7 @@ class RestrictedLattice:
         path = np.zeros(n_nodes, dtype=np.int32)
         length = np.zeros(1, dtype=np.int64)
         descent = Descent(values, self._duals.copy(), self._duals, np.zeros(n_nodes, dtype=np.int32), length)
+        # A prefix holds a state of the lattice and of each automaton
         most_prefixes = _MOST_PREFIXES // (4 + n_readers)
         width = 1  # prefixes that branch and bound extends at each node
         iterations = int(min(_FIRST_ITERATIONS, 0.5 * budget.left / self._iteration))
@@ -379,6 +382,7 @@ class RestrictedLattice:
         if max_marginals is None:
             return None
         gains = self._gains(lattice, max_marginals)
+        # An event belongs to several automata: each is charged its part
         gains /= np.maximum(sum(automaton.members[1:].any(axis=0) for _, automaton in automata), 1)
         everywhere = [np.zeros((0, 0))] * len(self._automata)
         of_automata = 0.0

@@ -150,6 +150,7 @@ class RuleSet:
         """RAISES (ValueError): CRF613 if no labelling of any text keeps the hard rules."""
         together = make_automaton(1, self.tags.n_events)
         for rule, automaton, _ in self.automata:
+            # A soft rule forbids nothing, and an automaton that counts no further than _most is a relaxation
             is_exact = rule.hard and rule.counts_to <= self._most
             larger = product(together, automaton, max_states=self.constraints.max_states) if is_exact else None
             if larger is None:
@@ -212,6 +213,7 @@ class RuleSet:
 
     def _lift(self, kept: Optional[frozenset[int]]) -> Optional[Floats]:
         automata = range(len(self.automata)) if kept is None else self.automata_of(kept)
+        # lift[e] = sum over automata of what each gives to event e in every state
         lift = sum((self.parts[n][0] for n in automata), np.zeros(self.tags.n_events))
         return lift[self.tags.events] if lift.any() else None
 
@@ -255,6 +257,7 @@ class RuleSet:
         """The masks of some rules; made once, and again when a batch has words of a new kind."""
         key = None if kept is None else frozenset(kept)
         masks = self._masks_of.find(key, lambda: self._make_masks(key, words))
+        # The masks of words depend on the kinds of words that were met so far
         if masks.matched is not (None if words is None else words.matched):
             masks = self._masks_of[key] = self._make_masks(key, words)
         return masks
@@ -276,6 +279,7 @@ class RuleSet:
                     first[broken.first] += rule.price
             elif rule.by_token and words is not None and rule.place in words.places:
                 prices = np.zeros((len(words.matched), size)) if prices is None else prices
+                # Each kind is asked about as if it were one token
                 kinds = words._replace(of_token=np.arange(len(words.matched)))
                 nowhere = np.zeros(len(words.matched), dtype=bool)
                 broken = rule.violations(self.tags, PatternMatches(words=kinds)[rule.place], nowhere, nowhere)
@@ -316,6 +320,7 @@ class RuleSet:
         automata (frozenset[int]): The automata.
         RETURNS (float): At least its number of arcs; inf if the product may be too large.
         """
+        # The product has at most so many states; an arc of segments may lead from each to each
         states = np.prod([float(self.automata[n].automaton.n_states) for n in automata])
         arcs = self.allowed.sum() * states ** (2 if self.of_segments else 1)
         return float(arcs) if states <= self.most_states else np.inf
@@ -366,6 +371,7 @@ class RuleSet:
         totals = np.zeros((len(doc_starts) - 1, len(self.automata)))
         if not len(self.automata):
             return totals
+        # An automaton reads one event for each token, or for each segment
         begins = states != GOES_ON  # [T]
         of_docs = np.append(0, np.cumsum(begins))[doc_starts]  # [D + 1] where the events of documents start
         opening = ends(starts, len(states))[0][begins]  # whether an event is the first of its sequence
@@ -479,6 +485,7 @@ def differing_texts(segments: Segments, words: NDArray[np.uint64], scope: Ints) 
     RETURNS (List[Text]): The texts.
     """
     begin, end, label = segments
+    # One span has one label
     if len(begin) < 2:
         return []
     # Candidates are spans with the same first and last word; some of them have different texts.

@@ -177,6 +177,7 @@ def constraints(
     time_limit = checks.number("constraints", "time_limit", time_limit, least=checks.LEAST, most=3600.0)
     rules = checks.listed("constraints", "rules", rules, "tables")
     checks.expect(path is None or isinstance(path, (str, Path)), "constraints", "path", path, "the path of a file")
+    # A saved model has its rules: it does not need their file
     missing = Path(path) if path and not Path(path).exists() else None
     tables = [*rules, *(read_jsonl(path) if path and missing is None else [])]
     read = [read_rule(table, place) for place, table in enumerate(tables)]

@@ -143,6 +143,7 @@ class LatticeSolver(GraphSolver):
         starts = self._document.scores.starts
         sentences = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
         last = len(wanted) - 1
+        # Candidates by the first word, then by each further one
         begins = np.flatnonzero(words[: len(words) - last] == np.uint64(wanted[0]))
         for offset, word in enumerate(wanted[1:], start=1):
             begins = begins[words[begins + offset] == np.uint64(word)]

@@ -125,6 +125,7 @@ def copy_tags(tags: SpanTags, excluded: Excluded, starts: Ints) -> TagCopies:
     starts (int64[B + 1]): Where the sequences start.
     RETURNS (TagCopies): The tags and their copies.
     """
+    # Wrong spans that begin at the same token with the same label share a copy: they differ in where they may not end
     ends: dict[tuple[int, int], list[int]] = {}  # ends of the wrong spans, by first token and label
     for begin, end, label in np.column_stack(excluded.wrong).tolist():
         ends.setdefault((begin, label), []).append(end)
@@ -136,6 +137,7 @@ def copy_tags(tags: SpanTags, excluded: Excluded, starts: Ints) -> TagCopies:
         copy = next((n for n, end in enumerate(until) if end <= begin), len(until))
         until[copy : copy + 1] = [max(of_span)]
         numbers[begin, label] = copy + 1
+    # Tags in front, then the copies by label and number
     tags_of_copies = [np.arange(len(tags.label_of))]
     copies = [np.zeros(len(tags.label_of), dtype=np.int64)]
     for label, until in free_at.items():
@@ -239,6 +241,7 @@ class RuledStructure:
         self, facts: PatternMatches, starts: Ints, doc_starts: Ints, yielding: list[YieldingRule]
     ) -> list[RuleGroup]:
         """Group the documents that are trained under the same rules; a document with copies of tags is a group of its own."""
+        # Documents with the same rules are evaluated together
         without: dict[int, set[int]] = {}
         for rule, d, _ in yielding:
             without.setdefault(d, set()).add(rule.place)
@@ -263,6 +266,7 @@ class RuledStructure:
         found: list[YieldingRule] = []
         if not hard:
             return found
+        # With scores of 0 the best labelling has -inf exactly if no annotated labelling keeps the rules
         nothing = self._free_scores(starts)
         for group in self._groups:
             docs = self._impossible(group, nothing, self._rules.rules)
@@ -277,6 +281,7 @@ class RuledStructure:
         """Documents of a group without an annotated labelling that keeps all of some rules."""
         kept = frozenset(rule.place for rule in rules)
         group = group._replace(kept=kept, automata=frozenset(self._rules.automata_of(kept)))
+        # A group of documents that is impossible together is searched rule by rule
         values, _ = self._answer("viterbi_counts", group, nothing, self._clamp, np.ones(len(nothing.starts) - 1))
         sequences = np.flatnonzero(values == -np.inf)
         return group.docs[np.unique(np.searchsorted(group.doc_starts, group.starts[sequences], side="right") - 1)]
@@ -403,6 +408,7 @@ class RuledChain(RuledStructure):
     def _copied_in(self, bounds: Ints) -> Optional[Excluded]:
         first, last = bounds
         (begin, end, label), steps, _ = self._excluded
+        # Spans and steps of the document, counted from its first token
         steps = steps[(steps[:, 0] >= first) & (steps[:, 0] < last)] - [first, 0, 0]
         of_doc = slice(*np.searchsorted(begin, bounds))
         wrong = Segments(begin[of_doc] - first, end[of_doc] - first, label[of_doc])
@@ -467,6 +473,7 @@ def _yielding(docs: Ints, rules: list[Rule], impossible: Callable[[Sequence[Rule
     found = []
     groups: list[tuple[list[Rule], Ints]] = [([], docs)]  # the rules kept so far, and the documents that keep them
     for rule in rules:
+        # Each group is split into documents that keep the rule and documents that cannot
         split = []
         for kept, of_group in groups:
             if not len(of_group):

@@ -38,7 +38,7 @@ from ..errors import Errors, announcements, shown
 from ..kernels import cache_folder
 from ..kernels.hashing import ABSENT
 from ..types import Floats
-from ..whole_files import FileFormat, seal, unpacked, unpacking, unseal, write_whole
+from ..whole_files import FileFormat, Saved, seal, unpacked, unpacking, unseal, write_whole
 from .feature_index import byte_planes, find_sorted, of_byte_planes
 from .word_vectors import table_of
 
@@ -111,11 +111,11 @@ class WordClusters(NamedTuple):
             raise _not_readable(f"{len(paths)} clusters", f"at most {MOST_CLUSTERS} are possible")
         return cls(np.array(words, dtype=np.uint64), np.array(numbers, dtype=np.uint16), paths, digits)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Saved:
         return {**self._asdict(), "words": byte_planes(self.words), "numbers": byte_planes(self.numbers)}
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> "WordClusters":
+    def from_dict(cls, data: Saved) -> "WordClusters":
         """RAISES (ValueError): CRF509 for damaged clusters."""
         words = of_byte_planes(data["words"], np.uint64)
         numbers = of_byte_planes(data["numbers"], np.uint16)
@@ -140,6 +140,7 @@ class Clusters:
     """
 
     def __init__(self, given: WordClusters):
+        # np.unique gives the first of equal words, which counts
         words, first = np.unique(given.words, return_index=True)
         self._table = given._replace(words=words, numbers=given.numbers[first])  # by rising hashes
         # list[C], bool
@@ -152,7 +153,7 @@ class Clusters:
     def __deepcopy__(self, memo: dict) -> "Clusters":
         return self
 
-    def __eq__(self, other: Any) -> bool:
+    def __eq__(self, other: object) -> bool:
         return isinstance(other, Clusters) and self.to_dict() == other.to_dict()
 
     __hash__: Any = None
@@ -172,6 +173,7 @@ class Clusters:
                     orths[n] = get_string_id(text)
                     lowers[n] = get_string_id(text.lower())
         found = find_sorted(words, numbers, orths)
+        # Only words that are unknown as written are looked up in lower case
         unknown = np.flatnonzero(found < 0)
         found[unknown] = find_sorted(words, numbers, lowers[unknown])
         return found
@@ -196,11 +198,11 @@ class Clusters:
         names = {path[:width] for path in self.paths for width in WIDTHS.values()}
         return {hash_string(name): name for name in names}
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Saved:
         return self._table.to_dict()
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> "Clusters":
+    def from_dict(cls, data: Saved) -> "Clusters":
         """RAISES (ValueError): CRF509 for damaged clusters."""
         return cls(WordClusters.from_dict(data))
 
@@ -277,7 +279,7 @@ def packaged_clusters(lang: str) -> WordClusters:
     return clusters
 
 
-def is_bits(text: Any) -> bool:
+def is_bits(text: object) -> bool:
     return isinstance(text, str) and not set(text) - {"0", "1"}
 
 
@@ -286,7 +288,7 @@ def _contained(paths: Iterable[str]) -> Iterator[tuple[str, str]]:
     return ((one, other) for one, other in pairwise(sorted(set(paths))) if other.startswith(one))
 
 
-def _not_readable(source: Any, reason: str) -> ValueError:
+def _not_readable(source: object, reason: str) -> ValueError:
     return ValueError(Errors.CRF943.format(source=source, reason=reason))
 
 
@@ -350,6 +352,7 @@ def _read_text(path: Path, data: bytes) -> WordClusters:
     rows = [(n, line, split_columns(line)) for n, line in lines]
     if not rows:
         raise _not_readable(path, "it holds no words")
+    # Brown clusters write the path first, other programs the word
     has_paths = 2 * sum(is_bits(row[0]) for _, _, row in rows) >= len(rows)
     found: dict[str, tuple[float, str, int]] = {}  # by the word
     for number, line, row in rows:
@@ -401,6 +404,7 @@ def of_lookups(table: Iterable[tuple[int, Any]], source: str) -> WordClusters:
             raise _not_readable(source, f"the cluster of the word {word} {is_other}")
     if not items:
         raise _not_readable(source, "no word has a cluster")
+    # The lowest bit begins the path, so numbers are read backwards, padded to the same length
     longest = max((cluster.bit_length() for _, cluster in items if isinstance(cluster, int)), default=0)
     path_of = {cluster: cluster if isinstance(cluster, str) else f"{cluster:0{longest}b}"[::-1] for _, cluster in items}
     paths = list(dict.fromkeys(path_of.values()))
@@ -474,6 +478,7 @@ def _halves(points: Floats) -> Optional[NDArray[np.bool_]]:
     if (points == points[0]).all():
         return None
     centred = points - points.mean(axis=0)
+    # The power method, from the point that is farthest from the mean
     direction = centred[np.square(centred).sum(axis=1).argmax()]
     for _ in range(_ITERATIONS):
         wider = (centred @ direction) @ centred

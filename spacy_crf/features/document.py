@@ -86,6 +86,7 @@ def read_stage(
 def read_outer(labelling: Labelling, n_tokens: int) -> NDArray[np.uint64]:
     """Values of ``outer``: the label of the span at each token, the longest if several overlap. RETURNS (uint64[T])"""
     start, end, label = labelling.spans
+    # Shorter spans first, so that the longest one is written last
     order = np.argsort(end - start, kind="stable")
     values = np.full(n_tokens, _OUTSIDE)
     values[ranges(start[order], end[order])] = np.repeat(labelling.labels[label[order]], (end - start)[order])

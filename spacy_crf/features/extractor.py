@@ -90,6 +90,7 @@ class FeatureSet(AttributesRead):
         self.transitions = parse_templates(checks.listed(_OWNER, "transitions", transitions, "templates"))
         if not self.templates:
             raise ValueError(Errors.CRF107)
+        # With texts for positions, templates may read no farther than the texts reach
         before = math.inf
         behind = math.inf
         if isinstance(self.padding, dict):
@@ -240,7 +241,7 @@ def _check_clusters(template: Template, attribute: str, clusters: Mapping[str, C
         )
 
 
-def _checked_padding(given: Any) -> Padding:
+def _checked_padding(given: object) -> Padding:
     """Check the setting `padding`. RAISES (ValueError): CRF020."""
     possible = isinstance(given, bool)
     if isinstance(given, Mapping):
@@ -366,6 +367,7 @@ class CompiledTemplates:
 
     def part_values(self, columns: TokenColumns, part: TemplatePart, tokens: NDArray[np.int64]) -> NDArray[np.uint64]:
         """The values of a plain part (no function, no extension) at some tokens: uint64[N]."""
+        # Around each sequence there are positions with padding, so no offset leads into another sequence
         position = columns.positions[tokens] + part.offset
         column = self._column[part.attribute]
         n_lexeme_columns = len(self.reader.lexeme_attributes)
@@ -401,6 +403,7 @@ class CompiledTemplates:
     def look_up(self, features: HashedFeatures, index: "FeatureIndex | CountingTable") -> TokenFeatures:
         """Look up hashed features in an index."""
         n_tokens, width = features.hashes.shape
+        # -1 for features that were not met in training
         found = index.rows(features.hashes.ravel())
         known = found >= 0
         rows = found[known]
@@ -409,6 +412,7 @@ class CompiledTemplates:
             return TokenFeatures(rows, None, np.append(0, np.cumsum(counts)))
         item_rows = index.rows(features.item_hashes)
         known = item_rows >= 0
+        # Plain features first, then items: `by_token` keeps that order at each token
         tokens = np.concatenate([np.repeat(np.arange(n_tokens), counts), features.item_tokens[known]])
         values = np.concatenate([np.ones(len(rows), dtype=np.float32), features.item_values[known]])
         return by_token(tokens, np.concatenate([rows, item_rows[known]]), values, n_tokens)
@@ -444,6 +448,7 @@ class IndexBuilder(FeatureCounter):
         RETURNS (TokenFeatures): The rows of the features among all features met so far.
         """
         features = self._compiled.hash(columns)
+        # Places of the new features in the matrix [T, M], row by row
         at = self._table.add(features.hashes.ravel())
         width = max(1, features.hashes.shape[1])
         self._remember(columns, (at % width).astype(np.int32), at // width, at)

@@ -4,7 +4,7 @@ model; or features share a fixed number of rows by their hashes, without countin
 import json
 import zlib
 from functools import cached_property
-from typing import Any, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ..errors import Errors
 from ..kernels.hashing import count, find_known, insert, look_up, make_sieve
 from ..types import TokenFeatures
-from ..whole_files import inflated, take_room
+from ..whole_files import Saved, inflated, take_room
 
 _SMALLEST = 1024
 KnownFeatures = tuple[NDArray[np.int32], NDArray[np.int32]]  # tokens, and the row of each token's feature
@@ -82,6 +82,7 @@ def find_sorted(keys: NDArray[np.uint64], numbers: NDArray, wanted: NDArray[np.u
     """Number of each wanted key (uint64[N]) in a list of rising keys (uint64[F]). RETURNS (int64[N]): -1 for unknown keys."""
     if not len(keys):
         return np.full(len(wanted), -1)
+    # Behind the last key there is none: its place is compared with the first one, which differs
     at = np.searchsorted(keys, wanted)
     at[at == len(keys)] = 0
     return np.where(keys[at] == wanted, numbers[at].astype(np.int64), -1)
@@ -89,6 +90,7 @@ def find_sorted(keys: NDArray[np.uint64], numbers: NDArray, wanted: NDArray[np.u
 
 def by_token(tokens: NDArray, rows: NDArray, values: Optional[NDArray[np.float32]], n_tokens: int) -> TokenFeatures:
     """Compressed rows from features in any order (N tokens, rows and values); the features of each token keep their order."""
+    # Stable, so that sums of features are added in the same order in every batch
     order = np.argsort(tokens, kind="stable")
     return TokenFeatures(
         rows=rows[order],
@@ -117,6 +119,7 @@ class CountingTable(HashTable):
         """
         slots, rows = self.room_for(len(keys))
         if len(self) + len(keys) > len(self._counts):
+            # Twice the size, so that each count is copied once on average
             grown = np.zeros(2 * (len(self) + len(keys)), dtype=np.int32)
             grown[: len(self)] = self.counts
             self._counts = grown
@@ -170,7 +173,7 @@ class FeatureNames(NamedTuple):
             self.strings + other.strings,
         )
 
-    def packed(self) -> dict[str, Any]:
+    def packed(self) -> Saved:
         return {
             "templates": self.templates,
             "template_of": pack_numbers(self.template_of),
@@ -180,7 +183,7 @@ class FeatureNames(NamedTuple):
         }
 
     @classmethod
-    def from_packed(cls, packed: dict[str, Any]) -> "FeatureNames":
+    def from_packed(cls, packed: Saved) -> "FeatureNames":
         """RAISES (ValueError): CRF509 for parts that don't fit together."""
         widths = unpack_numbers(packed["widths"])
         text = inflated(packed["strings"])
@@ -211,7 +214,7 @@ class FeatureIndex:
 
     keys (uint64[F]): Hash of each feature, in the order of the rows.
     names (FeatureNames): Names of the features; or instead:
-    packed (Dict[str, Any]): Packed names, which are unpacked at first use.
+    packed (Saved): Packed names, which are unpacked at first use.
     """
 
     def __init__(
@@ -219,7 +222,7 @@ class FeatureIndex:
         keys: NDArray[np.uint64],
         names: Optional[FeatureNames] = None,
         *,
-        packed: Optional[dict[str, Any]] = None,
+        packed: Optional[Saved] = None,
     ):
         self.keys = keys
         if names is not None:
@@ -288,19 +291,19 @@ class FeatureIndex:
         """The names. Most programs that load a model never need them."""
         return FeatureNames.from_packed(self._packed)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Saved:
         """Plain values for msgpack. The names stay compressed, at a third of their size, until they are needed."""
         packed = self._packed
         self.__dict__.pop("feature_names", None)
         return {**packed, "keys": self.keys.tobytes()}
 
     @cached_property
-    def _packed(self) -> dict[str, Any]:
+    def _packed(self) -> Saved:
         """The names, compressed once for all checkpoints of a training."""
         return self.feature_names.packed()
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> "FeatureIndex":
+    def from_dict(cls, data: Saved) -> "FeatureIndex":
         """RAISES (ValueError): CRF509 for parts that don't fit together."""
         packed = {name: data[name] for name in ("templates", "template_of", "widths", "parts", "strings")}
         index = cls(np.frombuffer(data["keys"], dtype="<u8").astype(np.uint64), packed=packed)
@@ -382,6 +385,7 @@ class HashedIndex(FixedIndex):
 
     def rows(self, keys: NDArray[np.uint64]) -> NDArray[np.int32]:
         """Row of each hashed feature, -1 for NO_FEATURE: int32[N]."""
+        # n_rows is a power of two: the lowest bits of the hash are the row
         rows = (keys & np.uint64(len(self) - 1)).astype(np.int32)
         rows[keys == 0] = -1
         return rows
@@ -392,7 +396,7 @@ class HashedIndex(FixedIndex):
         [found] = np.nonzero(rows >= 0)
         return (found % max(1, len(positions))).astype(np.int32), rows[found]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Saved:
         return {"hashed_rows": len(self)}
 
 
@@ -411,11 +415,11 @@ class VectorIndex(FixedIndex):
     def name(self, row: int) -> str:
         return f"vector[{self.offsets[row // self.width]}]=#{row % self.width}"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Saved:
         return {"vector_offsets": self.offsets, "width": self.width}
 
 
-def index_from_dict(data: dict[str, Any]) -> "FeatureIndex | HashedIndex | VectorIndex":
+def index_from_dict(data: Saved) -> "FeatureIndex | HashedIndex | VectorIndex":
     """The index from saved data, of the class that was saved."""
     if "vector_offsets" in data:
         return VectorIndex(list(data["vector_offsets"]), data["width"])

@@ -22,6 +22,7 @@ from spacy.tokens import Doc
 from .. import checks
 from ..errors import Errors, Warnings, announcements
 from ..kernels.gazetteers import hash_beginnings, positions_in_phrases
+from ..whole_files import Saved
 from .feature_index import HashTable
 
 logger = logging.getLogger("spacy.spacy_crf")
@@ -87,15 +88,15 @@ class Gazetteer:
         values = [hash_string(_value_name(position, label)) for label in self._labels for position in _POSITIONS]
         return HashTable(keys).arrays, labels, np.array(values, dtype=np.uint64).reshape(-1, len(_POSITIONS))
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> Saved:
         return {name: value for name, value in self.__dict__.items() if name != "_beginnings"}
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Saved:
         entries = [[list(words), label] for words, label in self.entries]
         return {"attr": self.attr, "scan": self.scan, "entries": entries}
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> "Gazetteer":
+    def from_dict(cls, data: Saved) -> "Gazetteer":
         """RAISES (ValueError): CRF509 for a damaged gazetteer."""
         entries = [(tuple(words), label) for words, label in data["entries"]]
         attr = data["attr"]

@@ -16,7 +16,8 @@ from ..errors import Errors, function_failed, is_coded, shown
 _LARGEST = float(np.finfo(np.float32).max)
 _NUMBERS = (int, float, np.integer, np.floating, np.bool_)
 
-Source = Callable[[Doc], Any]
+Source = Callable[[Doc], Any]  # makes the items of each token
+WordSource = Callable[[str], Any]  # makes the items, or the text, of a word
 
 
 class Functions(dict[str, Callable]):
@@ -186,7 +187,7 @@ class WordItems:
     names (dict[int, str]): Receives the text of each hash, or None.
     """
 
-    def __init__(self, name: str, function: Callable[[str], Any], n_padding: int, names: Optional[dict[int, str]]):
+    def __init__(self, name: str, function: WordSource, n_padding: int, names: Optional[dict[int, str]]):
         self._name = name
         self._function = function
         self._names = names
@@ -233,6 +234,7 @@ class WordItems:
 
     def of(self, numbers: NDArray[np.integer]) -> Items:
         """The items of words, by their numbers."""
+        # Word n has the items first[n] to behind[n] - 1
         first = self._starts[numbers]
         behind = self._starts[numbers + 1]
         some = ranges(first, behind)
@@ -304,6 +306,7 @@ def named_numbers(given: Any) -> Optional[tuple[list[str], list[float]]]:
 
 def _read(given: Any, known: ItemNames, keeps_zeros: bool) -> Optional[tuple[list[Any], list[float]]]:
     """`named_numbers`, with the value that `known` has for each name."""
+    # A row of an array of numbers is read as a list
     if isinstance(given, np.ndarray) and given.ndim == 1:
         given = given.tolist()
     if isinstance(given, dict):

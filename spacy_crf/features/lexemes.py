@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from itertools import groupby
 from operator import attrgetter, itemgetter
-from typing import Any, Optional, Union
+from typing import Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from ..errors import Errors, function_failed, shown
 from ..kernels.hashing import ABSENT, hash_affixes, hash_ngrams
 from .clusters import DIGIT, WIDTHS, Clusters, is_of_clusters, table_read, with_zeros
 from .feature_index import HashTable
-from .items import WordItems, hash_item, is_item
+from .items import WordItems, WordSource, hash_item, is_item
 from .word_vectors import WordVectors
 
 _FLAGS = [
@@ -102,7 +102,7 @@ class LexemeTable:
         clusters: Optional[dict[str, Clusters]] = None,
         vectors: Optional[WordVectors] = None,
         kept: Optional[list[str]] = None,
-        functions: Optional[dict[str, Callable[[str], Any]]] = None,
+        functions: Optional[dict[str, WordSource]] = None,
     ):
         self.attributes = attributes
         functions = functions or {}
@@ -177,6 +177,7 @@ class LexemeTable:
         orths (uint64[T]): Hashes of the words of the Docs. The Docs' vocabs have the attributes.
         RETURNS (int32[T])
         """
+        # Without the lock: most batches have no new word
         found, n_missing = self._index.look_up(orths)
         if n_missing:
             with self._lock:
@@ -198,6 +199,7 @@ class LexemeTable:
         texts = [lexeme.orth_ for lexeme in lexemes]
         made = [items.make(texts) for items in self.items.values()]
         rows = np.ones((len(orths), len(self.attributes)), dtype=np.uint64)  # the bias is 1
+        # One call per word reads all fields
         flags, *fields = np.array(list(map(_READ, lexemes)), dtype=np.uint64).T
         values = dict(zip(_FIELDS, fields))
         for column, name in self._fields:
@@ -239,6 +241,7 @@ class LexemeTable:
         for column, name, function in self._texts:
             rows[:, column] = [self._text_value(name, word, function) for word in texts]
         vectors = None if self._word_vectors is None else self._word_vectors.of(lexemes)
+        # Rows are written before the index knows the words, so that other threads never read half of one
         size = self.size + len(rows)
         if size > len(self.columns):
             self.columns, self.vectors = (grown(array, self.size, size) for array in (self.columns, self.vectors))
@@ -266,7 +269,7 @@ class LexemeTable:
         folded[changes] = [self._hash(with_zeros(words[n])) for n in np.flatnonzero(changes).tolist()]
         return folded
 
-    def _text_value(self, name: str, word: str, function: Callable[[str], Any]) -> Union[int, np.uint64]:
+    def _text_value(self, name: str, word: str, function: WordSource) -> Union[int, np.uint64]:
         """The value of the text that a function makes of a word. RAISES (ValueError): CRF899 for anything but a text or None,
         CRF987 if the function fails."""
         try:

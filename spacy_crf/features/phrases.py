@@ -150,6 +150,7 @@ class _Scan:
             score_cutoff=LEAST_JARO_WINKLER,
             dtype=np.float32,
         )
+        # Phrases are sorted by label: the largest similarity to a phrase of each label
         alike = np.maximum.reduceat(pairs, self._label_starts, axis=1)  # [N, L]
         shared = np.zeros_like(alike)
         best_jaccard(spans.words, rows, spans.begin[some], spans.length[some], self._postings, shared)
@@ -174,10 +175,12 @@ class _Candidates:
 
         phrases = self._phrases
         if not self._grams:
+            # About eight n-grams for each phrase, in a table of at most four million
             n_buckets = 1 << max(10, min(22, (8 * len(phrases.texts)).bit_length()))
             self._grams = index_grams(*_characters(phrases.texts), self._n, n_buckets)
         candidates = np.empty((len(spans.texts), CANDIDATES), dtype=np.int32)
         find_candidates(*_characters(spans.texts), self._n, *self._grams, PROBES, MOST_POSTINGS, candidates)
+        # Each span with each of its candidates: the distances are computed pair by pair
         span, rank = np.nonzero(candidates >= 0)
         phrase = candidates[span, rank]
         shared = np.empty(len(span))

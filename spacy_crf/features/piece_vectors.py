@@ -133,6 +133,7 @@ def read_piece_vectors(folder: Path) -> PieceVectors:
     data = tensors.get("embeddings")
     if data is None or data.ndim != 2:
         raise ValueError(f"{FILES[1]} has no matrix 'embeddings', but {', '.join(tensors) or 'nothing'}")
+    # Some models give a weight to each piece, and let pieces share rows
     rows = tensors.get("mapping", np.arange(len(data))).astype(np.int64)  # pieces may share rows
     weights = tensors.get("weights", np.ones(len(rows))).astype(np.float32)
     are_rows = 0 <= rows.min(initial=0) <= rows.max(initial=0) < len(data)

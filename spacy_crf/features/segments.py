@@ -198,6 +198,7 @@ class CompiledSegments:
         column = self._columns.index(self._phrase_column[name])
         keys = spans.whole[:, column]
         words = spans.tokens.values[column]
+        # Most spans of a corpus recur: each text is compared once
         distinct, where, inverse = np.unique(keys, return_index=True, return_inverse=True)
         known: dict[int, Any] = {key: cache.get((name, key)) for key in distinct.tolist()}
         new = np.array([n for n, similar in enumerate(known.values()) if similar is None], dtype=np.int64)
@@ -247,6 +248,7 @@ class CompiledSegments:
             for _, start, end in matcher(doc)
         ]
         first, width = np.array(matched or np.zeros((0, 2)), dtype=np.int64).T
+        # First token and length in one number
         base = np.int64(1 << 32)
         return np.flatnonzero(np.isin(spans.begin * base + spans.length, first * base + width))
 

@@ -75,6 +75,7 @@ class KindBuilder:
         for number, windows in enumerate(self._windows or []):
             features = windows.features(self._index)
             counts = sum(np.bincount(batch.kinds[number], minlength=features.rows[0].shape[1]) for batch in corpus)
+            # A kind that occurs once saves nothing: its features become items of the token
             common = counts >= often
             numbers = np.where(common, np.cumsum(common) - 1, -1).astype(np.int32)
             corpus = [self._leave_single(batch, number, features, numbers) for batch in corpus]
@@ -149,6 +150,7 @@ class _Windows:
             offsets = compiled.part_offsets[compiled.parts_of(template)]
             first = int(offsets.min())
             last = int(offsets.max())
+            # The templates at one offset are looked up together
             fitting = [offset for offset in self._at_offset if offset <= first and last < offset + width]
             self._at_offset.setdefault(fitting[0] if fitting else first, []).append(template)
 

@@ -70,7 +70,7 @@ def parse_template(text: str) -> list[Template]:
     return [Template(parts) for parts in combined(choices, text)]
 
 
-def is_text(given: Any) -> bool:
+def is_text(given: object) -> bool:
     """Whether a value is a string that can be encoded."""
     return isinstance(given, str) and not any("\ud800" <= character <= "\udfff" for character in given)
 
@@ -86,7 +86,7 @@ _NAMED = {
 }
 
 
-def require_named(template: Any, name: str, kind: str, known: Iterable[str]) -> None:
+def require_named(template: object, name: str, kind: str, known: Iterable[str]) -> None:
     """RAISES (ValueError): CRF106 if a template names an extension, a function, a pattern or a gazetteer that is not known."""
     if name not in known:
         what, advice, there = _NAMED[kind]

@@ -4,7 +4,7 @@ Attributes of the lexeme are in a separate table (``lexemes``), which gazetteers
 the token; the items of custom extensions and registered functions (``items``) are computed for each Doc.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from copy import copy
 from typing import Any, NamedTuple, Optional
 
@@ -29,7 +29,7 @@ from .document import (
     read_stage,
 )
 from .gazetteers import Gazetteer
-from .items import ItemHashes, Items, Source, is_item, read_items
+from .items import ItemHashes, Items, Source, WordSource, is_item, read_items
 from .lexemes import LEXEME_ATTRIBUTES, LexemeTable, Padding, columns_of, is_of_lexeme, padding_values
 from .word_vectors import VECTOR, WordVectors
 
@@ -90,7 +90,7 @@ class ColumnReader:
         gazetteers: dict[str, Gazetteer],
         item_sources: dict[str, Source],
         *,
-        word_functions: dict[str, Callable[[str], Any]],
+        word_functions: dict[str, WordSource],
         clusters: dict[str, Clusters],
         vectors: Optional[WordVectors],
         reach: int,
@@ -181,6 +181,7 @@ class ColumnReader:
         n_columns = n_plain + len(self.document_attributes) + len(self.gazetteers)
         values = np.empty((len(lexemes), n_columns), dtype=np.uint64)
         if n_columns:
+            # Padding in front, then the tokens: `rows` puts both where they are read
             tokens = np.empty((2 * reach + len(attributes), values.shape[1]), dtype=np.uint64)
             tokens[: 2 * reach] = self._outside
             tokens[2 * reach :, :n_plain] = attributes
@@ -204,6 +205,7 @@ class ColumnReader:
         items = {name: table.items[name].of(numbers) for name in self._word_items}
         for name, source in self.item_sources.items():
             known = self._item_names[name]
+            # A source of ever new names would fill the memory
             if known.size > self.max_words:
                 known = self._item_names[name] = ItemHashes(name)  # other threads may be reading the old object
             items[name] = read_items(name, source, docs, self.names, known)

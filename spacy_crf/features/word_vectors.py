@@ -26,6 +26,7 @@ from spacy.vocab import Vocab
 
 from .. import checks
 from ..errors import Errors, announcements
+from ..whole_files import Saved
 from .feature_index import find_sorted
 from .piece_vectors import FILES, Pieces, PieceVectors, read_piece_vectors
 
@@ -120,7 +121,7 @@ class WordVectors:
             return self
         return replace(self, scale=float(np.float32(self.length / lengths.mean())))
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Saved:
         return {
             "width": self.width,
             "data": self.data.astype("<f4").tobytes(),
@@ -134,7 +135,7 @@ class WordVectors:
         }
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> "WordVectors":
+    def from_dict(cls, data: Saved) -> "WordVectors":
         """RAISES (ValueError): CRF509 for damaged vectors."""
         table = np.frombuffer(data["data"], dtype="<f4").astype(np.float32)
         keys = np.frombuffer(data["keys"], dtype="<u8")
@@ -215,6 +216,7 @@ def make_vectors(given: Union[Vectors, PieceVectors], dims: Optional[int], lengt
         reason = f"{width} numbers can't be reduced to {dims}"
     if reason is not None:
         raise ValueError(Errors.CRF803.format(source=source, reason=reason))
+    # Equal vectors with equal settings give the same table, which a model then keeps
     check = zlib.crc32(repr((dims, length, key, *(parts if isinstance(parts, Pieces) else ()))).encode("utf8"))
     for array in (data, keys, rows):
         check = zlib.crc32(np.ascontiguousarray(array).data, check)
@@ -225,6 +227,7 @@ def make_vectors(given: Union[Vectors, PieceVectors], dims: Optional[int], lengt
 
 def _reduced(data: NDArray[np.float32], used: NDArray[np.float32], dims: int) -> NDArray[np.float32]:
     """The coordinates of all rows on the axes along which the used rows are longest."""
+    # The right singular vectors of the rows are the eigenvectors of data.T @ data
     products = np.zeros((data.shape[1], data.shape[1]))
     for begin in range(0, len(used), _BLOCK):
         block = used[begin : begin + _BLOCK].astype(np.float64)

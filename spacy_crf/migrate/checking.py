@@ -63,7 +63,7 @@ def _by_name(weighted: Weighted) -> dict[str, dict[int, float]]:
     return found
 
 
-def _sum(row: Any, known: dict[str, dict[int, float]], column: int) -> float:
+def _sum(row: object, known: dict[str, dict[int, float]], column: int) -> float:
     """The weights of the features of a token in a column, times their values."""
     found = named_numbers(row)
     return sum(number * known.get(name, {}).get(column, 0.0) for name, number in zip(*found or ((), ())))

@@ -102,6 +102,7 @@ def write_crfsuite(model: ForeignModel, path: Path) -> None:
     states = model.states
     transitions = model.transitions
     kept = states.weights != 0
+    # Attributes without weights are left out, and the others numbered anew
     used, rows = np.unique(states.rows[kept], return_inverse=True)
     before, after = np.nonzero(transitions)
     features = np.zeros(int(kept.sum()) + len(before), dtype=_FEATURE)
@@ -145,6 +146,7 @@ def _listed(of: NDArray[np.int64], first: int, n: int) -> list[NDArray[np.int64]
 def _references(name: bytes, lists: list[NDArray[np.int64]], at: int, *, n_used: int) -> bytes:
     """Make the chunk with the features of each label or attribute. at (int): First byte of the chunk."""
     data = [np.append(len(numbers), numbers).astype("<u4").tobytes() for numbers in lists[:n_used]]
+    # The lists begin behind the table of their places
     begin = at + _CHUNK.size + 4 * len(lists)
     offsets = np.zeros(len(lists), dtype="<u4")
     offsets[:n_used] = begin + np.cumsum([0, *map(len, data)])[:-1]
@@ -179,6 +181,7 @@ def _texts(texts: Sequence[str]) -> bytes:
 def _buckets(table: list[tuple[int, int]]) -> bytes:
     places = np.zeros((2 * len(table), 2), dtype="<u4")
     for hashed, at in table:
+        # Open addressing: the next free place
         n = (hashed >> 8) % len(places)
         while places[n, 1]:
             n = (n + 1) % len(places)

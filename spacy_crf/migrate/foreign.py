@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from ..errors import Errors
 
@@ -97,7 +97,7 @@ class Octets:
         """Read numbers from a place on, by a format of `struct`."""
         return struct.unpack(form, self.part(at, struct.calcsize(form), what))
 
-    def numbers(self, at: int, dtype: Any, n: int, what: str) -> NDArray:
+    def numbers(self, at: int, dtype: DTypeLike, n: int, what: str) -> NDArray:
         """Read an array of `n` numbers or records from a place on."""
         return np.frombuffer(self.part(at, n * np.dtype(dtype).itemsize, what), dtype=dtype)
 

@@ -114,8 +114,8 @@ class WordFunction:
         self._columns = Columns(columns)
         self._word_of = word_of if list(columns) == ["orth"] else None
 
-    def __call__(self, doc: Doc) -> list[Any]:
-        rows: list[Any] = []
+    def __call__(self, doc: Doc) -> list[object]:
+        rows: list[object] = []
         for sequence in self._columns.read(doc):
             words: list[Any] = sequence[0] if len(sequence) == 1 else [*zip(*sequence)]
             if self._word_of is not None:
@@ -131,7 +131,7 @@ class WordFunction:
             rows.extend(found)
         return rows
 
-    def _failed(self, words: Sequence[Any], error: Exception) -> ValueError:
+    def _failed(self, words: Sequence[object], error: Exception) -> ValueError:
         """Make the error CRF987, with the first word on which alone the function fails, or else with all words."""
         for word in words:
             try:
@@ -161,7 +161,7 @@ def register_features(name: str, function: Callable, *, columns: Sequence[str] =
 def _of_words(function: Callable[[str], Any], word_of: Callable[[str], str]) -> Callable[[str], Any]:
     """Turn a function of a word into one of the text of a token. A Doc stays what it is."""
 
-    def of_token(given: Any) -> Any:
+    def of_token(given: object) -> object:
         return function(word_of(given) if isinstance(given, str) else given)
 
     return of_token
@@ -341,6 +341,7 @@ def _in_blocks(
 
     RETURNS (int64[V], int64[V], float64[V]): Feature, place in the block, and value of each.
     """
+    # The owner of a weight is the last feature whose block begins at or before it
     owners = np.argsort(starts, kind="stable")
     owners = owners[starts[owners] >= 0]
     at = np.searchsorted(starts[owners], ids, side="right") - 1

@@ -118,6 +118,7 @@ def _native_lines(
             own = [(row, name) for row, name in used if name.startswith(head)]
             made = ((row, texts) for row, name in own for texts in ways_to_make(name, [head, *literals]))
             ways = (Use(template, way, row) for row, texts in made for way in _values(pattern, texts, outside))
+            # A name with many ways to make it would become as many native features
             most = _MOST_WAYS * max(100, len(own))
             found = list(islice(ways, most + 1))
             if len(found) <= most:

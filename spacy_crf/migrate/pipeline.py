@@ -10,6 +10,7 @@ import spacy
 from numpy.typing import NDArray
 from spacy.language import Language
 from spacy.strings import get_string_id
+from spacy.tokens import Doc
 
 from ..arrays import ranges
 from ..errors import Errors, Warnings, no_component, shown
@@ -92,6 +93,7 @@ def _set_weights(component: LearningPipe, model: ForeignModel, native: Native) -
         tables[name], weights = _table(weighted, source, lines, old.tables[name].n_columns)
         emissions.set_param(name, weights)
     emissions.attrs["features"] = old.with_tables(tables, n_states=n_states)
+    # A label that the other program does not know never begins a sequence
     first = np.where(np.isin(labels, known), 0.0, FORBIDDEN)
     for name, weights in (("transitions", model.transitions), ("first", first)):
         chain.set_param(name, weights.astype(np.float32))
@@ -118,6 +120,7 @@ def _with_labels(model: ForeignModel, labels: list[str]) -> ForeignModel:
 
 def _table(weighted: Weighted, source: str, native: NativeLines, n_columns: int) -> tuple[Table, NDArray[np.float32]]:
     """Make a table of the weights other than 0. A native feature that stands for several foreign ones gets their sum."""
+    # Weights by foreign feature, so that those of each are side by side
     kept = np.flatnonzero(weighted.weights != 0)
     kept = kept[np.argsort(weighted.rows[kept], kind="stable")]
     by_row = weighted.rows[kept]
@@ -133,6 +136,7 @@ def _table(weighted: Weighted, source: str, native: NativeLines, n_columns: int)
     ends = np.searchsorted(by_row, rows, side="right")
     each = kept[ranges(begins, ends)]
     at = np.repeat(np.array(features, dtype=np.int64), ends - begins) * n_columns + weighted.columns[each]
+    # Several foreign features may be one native feature: their weights are summed
     places, inverse = np.unique(at, return_inverse=True)
     weights = np.bincount(inverse, weights=weighted.weights[each], minlength=len(places))
     starts = np.searchsorted(places, np.arange(len(numbers) + 1) * n_columns)
@@ -219,7 +223,7 @@ def _plain_names(index: FeatureIndex) -> list[str]:
     return [name.removeprefix(f"fn:{SOURCE}[0]=") for name in index.names()]
 
 
-def features_of(nlp: Language, docs: Iterable[Any], component: Optional[str] = None) -> list[list[dict[str, float]]]:
+def features_of(nlp: Language, docs: Iterable[Doc], component: Optional[str] = None) -> list[list[dict[str, float]]]:
     """Compute the named features of tokens, as input for the program to which a component was exported.
 
     docs (Iterable[Doc]): Docs with the annotation of the components in front of it.

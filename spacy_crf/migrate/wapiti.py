@@ -223,7 +223,7 @@ def read_patterns(text: str) -> list[str]:
 class _Lines(Octets):
     """A file of headers, netstrings (``3:the,``) and lines, which is read from its beginning to its end, part by part."""
 
-    def __init__(self, stream: Any, source: str):
+    def __init__(self, stream: BinaryIO, source: str):
         super().__init__(b"", source, "a model of Wapiti")
         self._stream = stream
         self._size = stream.seek(0, SEEK_END)
@@ -295,6 +295,7 @@ def read_wapiti(data: "bytes | BinaryIO", source: str) -> ForeignModel:
     of_labels = np.array([name[:1] in "u*" for name in names], dtype=bool)  # [F] whether it has a weight for each label
     of_pairs = np.array([name[:1] in "b*" for name in names], dtype=bool)  # [F] whether it has one for each pair
     size = len(labels)
+    # Weights are numbered feature by feature: first those of labels, then those of pairs
     starts = np.append(0, np.cumsum(of_labels * size + of_pairs * size * size))
     blocks = (np.where(of_labels, starts[:-1], -1), np.where(of_pairs, starts[:-1] + np.where(of_labels, size, 0), -1))
     n_lines = 0
@@ -310,5 +311,6 @@ def read_wapiti(data: "bytes | BinaryIO", source: str) -> ForeignModel:
     ids, values = map(np.concatenate, zip(*parts))
     del parts
     compiled = [compile_pattern(pattern) for pattern in patterns]
+    # A pattern of pairs without a place makes the same feature everywhere: its weights are transitions
     constants = {pattern.form % () for pattern in compiled if not pattern.places and pattern.form[0] in "b*"}
     return assemble("wapiti", labels, names, blocks, ids, values, patterns, constants)

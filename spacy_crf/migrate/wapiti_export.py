@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from spacy.language import Language
 
 from ..errors import Errors
+from ..features.extractor import FeatureSet
 from ..models.table import Table
 from .foreign import as_octets
 from .functions import from_config
@@ -79,7 +80,7 @@ def _blocks(nlp: Language, component: str) -> dict[str, dict[str, Any]]:
     return nlp.config["components"][component]["model"]["emissions"]["features"].get("functions") or {}
 
 
-def _patterns(nlp: Language, component: str, feature_set: Any) -> list[str]:
+def _patterns(nlp: Language, component: str, feature_set: FeatureSet) -> list[str]:
     """The patterns that make the features. RAISES (ValueError): CRF791 for a template that is not made of patterns."""
     blocks = _blocks(nlp, component)
     patterns = []

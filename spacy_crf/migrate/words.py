@@ -3,13 +3,13 @@
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..errors import Errors
-from ..features.items import WordItems
+from ..features.items import WordItems, WordSource
 from ..features.templates import WIDEST_OFFSET
 from .foreign import ForeignModel
 from .functions import SOURCE, WORDS
@@ -23,7 +23,7 @@ _OUTSIDE = "shape"
 _SAMPLES = ["a", "The", "IBM", "McDonald's", "1999", "3.5", "U.S.", "well-known", "x,", "-", "é", "日本"]
 
 
-def native_of_words(model: ForeignModel, function: Callable[[str], Any], edges: Sequence[str]) -> Native:
+def native_of_words(model: ForeignModel, function: WordSource, edges: Sequence[str]) -> Native:
     """Find templates for the names of features that a function makes of the word, or of one beside it.
 
     edges (Sequence[str]): Names of the features of the first and of the last word of a sentence.
@@ -32,6 +32,7 @@ def native_of_words(model: ForeignModel, function: Callable[[str], Any], edges: 
     """
     used = np.unique(model.states.rows[model.states.weights != 0]).tolist()
     names = [model.states.names[row] for row in used]
+    # A name can be of the word if it begins as one that the function makes
     heads = _heads(function, names)
     uses = []
     left = []
@@ -69,7 +70,7 @@ def _ways(offset: int, name: str, heads: set[str], edges: Sequence[str]) -> Iter
             yield f"word:{WORDS}[{offset}]", (name,)
 
 
-def _heads(function: Callable[[str], Any], names: list[str]) -> set[str]:
+def _heads(function: WordSource, names: list[str]) -> set[str]:
     """How the names begin that a function makes, up to a colon or an equals sign. The model has no list of words: the texts in
     its names are tried in their place."""
     texts = (text for name in names for _, text in _readings(name))

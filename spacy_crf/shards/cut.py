@@ -61,6 +61,7 @@ class Pieces:
 
     def shard(self, number: int, n: int) -> range:
         """The pieces of one of n shards. Shards are contiguous and have about the same number of tokens."""
+        # Shard k begins where k / n of the tokens are reached
         tokens = np.append(0, np.cumsum(self._index[:, 4]))
         first, after = np.searchsorted(tokens, tokens[-1] * np.array([number, number + 1]) / n)
         return range(int(first) if number else 0, len(tokens) - 1 if number == n - 1 else int(after))

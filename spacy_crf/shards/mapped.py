@@ -26,7 +26,7 @@ _ALIGNED = 64  # bytes: where arrays begin
 _PLACE = "array"  # the only key of an object that stands for an array
 
 
-def write(path: Path, value: Any) -> None:
+def write(path: Path, value: object) -> None:
     """Write a value to a file, atomically.
 
     value: Lists, dicts with texts as keys, texts, numbers, None and arrays.
@@ -40,6 +40,7 @@ def write(path: Path, value: Any) -> None:
         arrays.append(item)
         return {_PLACE: [item.dtype.str, item.shape]}
 
+    # JSON names the arrays in the order in which their bytes follow
     said = json.dumps(value, default=of_numpy).encode("ascii")
     with whole(path) as file:
         file.write(bytes(_HEAD))

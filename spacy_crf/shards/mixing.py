@@ -10,7 +10,7 @@ which worker finishes first.
 
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Union
 
 import numpy as np
 from thinc.api import Model
@@ -19,7 +19,7 @@ from ..losses.clamped import ClampedLoss
 from ..models.weights import Weights
 from ..optimizers.objective import SequenceObjective
 from ..optimizers.online import OnlineOptimizer, OnlineRun
-from ..types import Floats
+from ..types import Floats, Ints
 
 MIXING = ("size", "uniform")
 Node = tuple[int, int]
@@ -159,7 +159,7 @@ def walk_part(epoch: Epoch, objective: SequenceObjective, part: int) -> tuple[fl
     return loss, mixture(optimizer, own, objective.corpus.slot_of_weight)
 
 
-def mixture(optimizer: OnlineOptimizer, run: OnlineRun, slots: Any) -> Floats:
+def mixture(optimizer: OnlineOptimizer, run: OnlineRun, slots: Union[slice, Ints]) -> Floats:
     """The weights of a run and the rule's numbers for each weight, as one array that can be averaged over runs: float64[k]."""
     averaged = {name: optimizer.average(run) for name in optimizer.drifts}
     arrays = [averaged.get(name, run.arrays[name])[slots] for name in sorted(run.arrays)]
@@ -169,6 +169,7 @@ def mixture(optimizer: OnlineOptimizer, run: OnlineRun, slots: Any) -> Floats:
 
 def store_average(optimizer: OnlineOptimizer, run: OnlineRun, mixed: Floats) -> None:
     """Store an average of mixtures in a run whose slots are the weights."""
+    # The order of `mixture`: weights, arrays by name, numbers by name, count
     names = sorted(run.arrays)
     size = len(run.slots)
     run.slots, *arrays, numbers = np.split(mixed, size * np.arange(1, len(names) + 2))

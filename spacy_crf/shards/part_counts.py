@@ -170,6 +170,7 @@ class TableSum:
             self._counts = part["counts"] + (self._counts if len(self._counts) else 0)
             return
         keys = part["keys"]
+        # Features keep the order in which the parts have them, as in a single process
         new = self._rows.rows(keys) < 0
         self._new.append(new)
         self._rows.insert(keys[new])
@@ -234,5 +235,6 @@ class TableSum:
         counts = self._counts.astype(np.int64)
         if first is not None:
             return Table.full(index, self._n_columns, counts, first=first)
+        # The columns of each feature are the bits that any part has set
         starts, columns = list_pairs(self._seen, self._n_columns)
         return Table(index, starts, columns, self._n_columns, counts)

@@ -132,7 +132,7 @@ def _refusal(pipe: "CRFPipe", nlp: Optional[Language], optimizer: Optional[Optim
     return None
 
 
-def _is_entry(key: Any, known: Any) -> bool:
+def _is_entry(key: object, known: object) -> bool:
     """Whether a line of a manifest may be an entry of `ShardedTraining`."""
     if key == "cut":
         counts = [known.get(name) for name in ("texts", "tokens", "check")] if isinstance(known, dict) else [None]
@@ -244,6 +244,7 @@ class ShardedTraining:
 
     def _lay_out(self, pipe: "CRFPipe") -> list[Any]:
         """Prepare the shards for online optimizers. RETURNS (list): Their common signature, and their numbers of sequences."""
+        # The signature changes with the corpus: a checkpoint of other texts is refused
         n_sequences, signatures = zip(*self._each("lay_out"))
         check = checksum([np.array(signatures, dtype=np.uint64)])
         return [[*Weights(pipe.model).layout, self.shards.n, check], list(n_sequences)]
@@ -264,7 +265,7 @@ class ShardedTraining:
 
     # -------------------------------------------------------------------------------------------------- workers
 
-    def _each(self, verb: str, numbers: Optional[Iterable[int]] = None, shared: Any = None) -> list[Any]:
+    def _each(self, verb: str, numbers: Optional[Iterable[int]] = None, shared: object = None) -> list[Any]:
         """Have each shard, or some, worked on for itself. RETURNS (list): The results, in the order of the shards."""
         tasks = [ShardTask(verb, n, n + 1) for n in (range(self.shards.n) if numbers is None else numbers)]
         found = dict(self._run(tasks, shared))
@@ -281,9 +282,10 @@ class ShardedTraining:
         [found] = self._each(verb, [int(np.argmax(np.array(epoch.shares) > 0.0))], epoch)
         return found
 
-    def _sum(self, verb: str, shared: Any) -> LossTerms:
+    def _sum(self, verb: str, shared: object) -> LossTerms:
         n = self.shards.n
         workers = self.shards.workers
+        # Neighbouring shards go to one worker, which sums them before it answers
         bounds = [number * n // workers for number in range(workers + 1)]
         tasks = [ShardTask(verb, *both) for both in pairwise(bounds)]
         tree = SumTree(n)
@@ -292,7 +294,7 @@ class ShardedTraining:
                 tree.add(tuple(node), LossTerms(*terms))
         return tree.total
 
-    def _run(self, tasks: list[ShardTask], shared: Any) -> Iterator[tuple[ShardTask, Any]]:
+    def _run(self, tasks: list[ShardTask], shared: object) -> Iterator[tuple[ShardTask, Any]]:
         if self._staff is None:
             self._staff = self._open.enter_context(self.shards.staff().staff(self._work))
         try:
@@ -327,7 +329,7 @@ class _SumOfFiles:
 class ShardedObjective(Variables):
     """Sum of the losses of all shards as a function of the variables of a model, see `optimizers.objective.Objective`."""
 
-    def __init__(self, model: Any, ties: Ties, ask: Callable[[Floats], LossTerms], signature: tuple):
+    def __init__(self, model: Model, ties: Ties, ask: Callable[[Floats], LossTerms], signature: tuple):
         super().__init__(model, ties)
         self._ask = ask
         self.signature = signature
@@ -384,7 +386,7 @@ class ShardedCorpus(PreparedCorpus):
 # ------------------------------------------------------------------------------------------------------- the folder
 
 
-def _head(shards: Shards, pipe: "CRFPipe", nlp: Language) -> dict[str, Any]:
+def _head(shards: Shards, pipe: "CRFPipe", nlp: Language) -> dict[str, object]:
     """Everything that the shards depend on, for the head of the manifest."""
     config = nlp.config.interpolate()
     initialize = {**config["initialize"], "components": dict(config["initialize"].get("components", {}))}
@@ -404,7 +406,7 @@ def _head(shards: Shards, pipe: "CRFPipe", nlp: Language) -> dict[str, Any]:
     return json.loads(json.dumps(head, default=str))
 
 
-def _paths(value: Any) -> set[str]:
+def _paths(value: object) -> set[str]:
     """The texts in a value that name files or folders."""
     if isinstance(value, dict):
         return {path for of_key in value.values() for path in _paths(of_key)}
@@ -414,7 +416,7 @@ def _paths(value: Any) -> set[str]:
     return {str(value)} if is_path else set()
 
 
-def _stamp(path: Path) -> list[Any]:
+def _stamp(path: Path) -> list[list[object]]:
     """A stamp of the files below a path, which is equal as long as the files are the same."""
     files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
     return [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in files]

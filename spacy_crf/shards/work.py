@@ -18,7 +18,7 @@ from ..models.node import AnnotatedDocs
 from ..models.objective import CorpusObjective
 from ..models.sequences import SequencesObjective
 from ..pipeline.initialization import count
-from ..types import Bools
+from ..types import Bools, Floats
 from . import mapped
 from .cut import Pieces
 from .mixing import Epoch, LossTerms, SumTree, begin_part, mixture, walk_part
@@ -63,7 +63,7 @@ class ShardWork:
         self._files: dict[int, mapped.File] = {}  # the files of these shards
         self._sequences: dict[int, Optional[SequencesObjective]] = {}
 
-    def __call__(self, task: ShardTask, shared: Any = None) -> Any:
+    def __call__(self, task: ShardTask, shared: object = None) -> object:
         return getattr(self, task.verb)(task, shared)
 
     # ------------------------------------------------------------------------------------------- what initializes
@@ -76,7 +76,7 @@ class ShardWork:
         found = {"says_something": int(says_something), "left_out": pipe.cfg["left_out"]}
         mapped.write(self._path(COUNTED, task.begin), [self._digest, found, counted(pipe.model)])
 
-    def prepare(self, task: ShardTask, shared: Any) -> int:
+    def prepare(self, task: ShardTask, shared: object) -> int:
         """Look up the features of a shard, and write a file with the marks of its weights. RETURNS (int): Its signature."""
         objective = self._looked_up(task.begin)
         stored = objective.stored()
@@ -85,7 +85,7 @@ class ShardWork:
         mapped.write(self._path(MARKS, task.begin), [objective.marks((seed, task.begin)) for seed in SEEDS])
         return objective.signature[-1]
 
-    def thin(self, task: ShardTask, shared: Any) -> None:
+    def thin(self, task: ShardTask, shared: object) -> None:
         """Rewrite the file of a shard with only the rows that have variables."""
         path = self._path(PREPARED, task.begin)
         if path.exists():
@@ -96,7 +96,7 @@ class ShardWork:
 
     # --------------------------------------------------------------------------------------------------- training
 
-    def evaluate(self, task: ShardTask, weights: Any) -> list[tuple[tuple[int, int], LossTerms]]:
+    def evaluate(self, task: ShardTask, weights: Floats) -> list[tuple[tuple[int, int], LossTerms]]:
         """Compute the terms of the objective for these shards, and sum them as far as the tree allows."""
         tree = SumTree(self._n)
         for number in range(task.begin, task.end):
@@ -111,7 +111,7 @@ class ShardWork:
 
     # -------------------------------------------------------------------------------- training by parameter mixing
 
-    def lay_out(self, task: ShardTask, shared: Any) -> tuple[int, int]:
+    def lay_out(self, task: ShardTask, shared: object) -> tuple[int, int]:
         """Prepare a shard for online optimizers. RETURNS (tuple[int, int]): Its number of sequences, and its signature."""
         objective = self._laid_out(task.begin)
         return (0, 0) if objective is None else (objective.n_sequences, objective.signature[-1])
@@ -192,7 +192,7 @@ class ShardWork:
         return pipe
 
     @property
-    def _stands(self) -> Any:
+    def _stands(self) -> Bools:
         return variables_in(self._folder)[0]
 
     def _examples(self, pipe: "CRFPipe", number: int) -> Iterator[Example]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
-from typing import Any, Optional
+from typing import Any, Optional, TypeVar
 
 import spacy
 
@@ -25,6 +25,8 @@ from ..errors import Errors, optional_package, shown
 # share. Workers get the maker by its name, so they must be able to import it.
 Maker = Callable[[], Callable[..., Any]]
 Outcome = tuple[Any, Optional[Exception]]  # result of a task, or the error that it raised
+
+Task = TypeVar("Task")
 
 _MOST_DEATHS = 3  # largest number of workers that may die at the same task
 _READY = "ready"  # the first message of a process
@@ -48,7 +50,7 @@ class Executor:
         """
         raise NotImplementedError
 
-    def run(self, make: Maker, tasks: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+    def run(self, make: Maker, tasks: Iterable[Task]) -> Iterator[tuple[Task, Any]]:
         """Start workers, do the tasks, and end the workers. Yields tasks with their results."""
         with self.staff(make) as staff:
             yield from staff.run(tasks)
@@ -64,12 +66,13 @@ class _Worker:
     def versions(self) -> dict[str, str]:
         return _versions()
 
-    def do(self, task: Any, shared: Any) -> Outcome:
+    def do(self, task: object, shared: object) -> Outcome:
         try:
             self._work = self._work or self._make()
             return (self._work(task) if shared is None else self._work(task, shared)), None
         except Exception as error:
             try:
+                # Some errors can be pickled, but not read again
                 pickle.loads(pickle.dumps(error))
             except Exception:  # the error can't be sent to another process
                 return None, RuntimeError(f"{type(error).__name__}: {error}")
@@ -83,7 +86,7 @@ def _result(outcome: Outcome) -> Any:
     return result
 
 
-def _add_death(deaths: "Counter[Any]", task: Any) -> None:
+def _add_death(deaths: "Counter[object]", task: object) -> None:
     """Count the death of a worker at a task. RAISES (ValueError): CRF780 if too many workers died at it."""
     deaths[task] += 1
     if deaths[task] >= _MOST_DEATHS:
@@ -113,11 +116,11 @@ class _ProcessStaff:
         self._workers = workers
         self.processes: dict[int, _Process] = {}  # processes by their place
 
-    def run(self, tasks: Iterable[Any], shared: Any = None) -> Iterator[tuple[Any, Any]]:
+    def run(self, tasks: Iterable[Task], shared: object = None) -> Iterator[tuple[Task, Any]]:
         left = list(tasks)[::-1]
         deaths = Counter()
         idle = list(range(self._workers))
-        busy: dict[Connection, tuple[int, Any]] = {}  # place and task of each process
+        busy: dict[Connection, tuple[int, Task]] = {}  # place and task of each process
 
         def give() -> None:
             while left and idle:
@@ -166,7 +169,7 @@ class _Process:
         theirs.close()  # so that reading ends when the process does
         self._is_ready = False
 
-    def give(self, message: tuple[Any, Any]) -> None:
+    def give(self, message: tuple[object, object]) -> None:
         with suppress(OSError):  # the process is gone, which `receive` will see
             _send(self.connection, message)
 
@@ -203,7 +206,7 @@ def _serve(connection: Connection, make: Maker) -> None:
             _send(connection, worker.do(*_received(connection)))
 
 
-def _send(connection: Connection, message: Any) -> None:
+def _send(connection: Connection, message: object) -> None:
     """Send a message, and its arrays without copying them: copies would be the largest objects in memory."""
     arrays: list[pickle.PickleBuffer] = []
     connection.send((pickle.dumps(message, protocol=5, buffer_callback=arrays.append), len(arrays)))
@@ -256,7 +259,7 @@ class Ray(Executor):
         finally:
             self._ray.shutdown()
 
-    def refusal(self, reason: Any) -> str:
+    def refusal(self, reason: object) -> str:
         return Errors.CRF782.format(
             where=f"at {self.address}" if self.address else "that is started on this machine", reason=reason
         )
@@ -271,7 +274,7 @@ class _RayStaff:
         self._actors: list[Any] = []  # workers by their place
         self._beginning: dict[Any, int] = {}  # place of each starting worker, by the call that returns when it is ready
 
-    def run(self, tasks: Iterable[Any], shared: Any = None) -> Iterator[tuple[Any, Any]]:
+    def run(self, tasks: Iterable[Task], shared: object = None) -> Iterator[tuple[Task, Any]]:
         """Run tasks, see `Executor.staff`. RAISES (ValueError): CRF782 if no worker gets ready, CRF783 if workers have other
         versions than this process, CRF739 if they can't import the function that does tasks."""
         ray = self._ray
@@ -282,7 +285,7 @@ class _RayStaff:
             self._replace(len(self._actors))
         # In a cluster with fewer cores, some workers never get ready: don't wait for them
         idle = sorted({*range(len(self._actors))} - {*self._beginning.values()})
-        running: dict[Any, tuple[int, Any]] = {}
+        running: dict[Any, tuple[int, Task]] = {}
 
         def give() -> None:
             while left and idle:

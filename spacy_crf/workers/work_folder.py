@@ -121,7 +121,7 @@ def shared_lock(folder: Path) -> Lock:
     return lock
 
 
-def _lock(file: Any) -> None:
+def _lock(file: FileIO) -> None:
     """Lock an open file. RAISES (OSError): BlockingIOError or PermissionError if another process holds the lock."""
     if os.name == "nt":
         import msvcrt
@@ -232,14 +232,14 @@ class Manifest:
     def __init__(
         self,
         folder: WorkFolder,
-        head: dict[str, Any],
+        head: dict[str, object],
         first: Optional[str] = None,
-        is_entry: Callable[[Any, Any], bool] = lambda key, known: True,
+        is_entry: Callable[[object, object], bool] = lambda key, known: True,
     ):
         self._folder = folder
         self.head = head
         self._is_entry = is_entry
-        self.done: dict[Any, Any] = {}
+        self.done: dict[str, Any] = {}
         self._next = 0.0  # time of the next write
         folder.sweep()
         if MANIFEST in folder.sizes():
@@ -268,7 +268,7 @@ class Manifest:
             announcements.info("%s: other work was begun there, and is begun anew", self._folder.folder)
             self.done = {}
 
-    def enter(self, key: Any, known: Any, *, at_once: bool = False) -> None:
+    def enter(self, key: str, known: object, *, at_once: bool = False) -> None:
         """Add the entry of a result, and write the manifest if a write is due or `at_once` is set."""
         self.done[key] = known
         if at_once or time.monotonic() >= self._next:
@@ -276,6 +276,7 @@ class Manifest:
 
     def write(self) -> None:
         start = time.monotonic()
+        # The whole manifest is written each time, so that a half-written line cannot occur
         lines = "".join(json.dumps(value) + "\n" for value in (self.head, *self.done.items()))
         self._folder.write(MANIFEST, lines.encode("utf8"))
         end = time.monotonic()
@@ -287,7 +288,7 @@ class Manifest:
         self.write()
 
 
-def _is_there(known: Any, sizes: dict[str, int]) -> bool:
+def _is_there(known: object, sizes: dict[str, int]) -> bool:
     """Whether the file of an entry, if it has one, is in the folder."""
     if not isinstance(known, dict) or "file" not in known:
         return True
@@ -295,7 +296,7 @@ def _is_there(known: Any, sizes: dict[str, int]) -> bool:
     return isinstance(name, str) and name in sizes and sizes[name] == known.get("bytes")
 
 
-def _difference(before: Any, now: Any) -> str:
+def _difference(before: object, now: object) -> str:
     """Describe where two values differ."""
     if isinstance(before, dict) and isinstance(now, dict):
         key = next(key for key in {**before, **now} if before.get(key) != now.get(key))
