@@ -446,7 +446,7 @@ def test_entities_that_another_component_leaves_no_room_for_are_told_once(factor
     # What others have put there, and what both find, is as it was to be
     for disabled in ("one", "two"):
         caplog.clear()
-        nlp.get_pipe("two").told.clear()
+        nlp.get_pipe("two").warned.clear()
         doc = nlp.make_doc("Ann Lee Foods")
         doc.ents = [Span(doc, 0, 2, "PER")] if disabled == "one" else []
         with nlp.select_pipes(disable=[disabled]):

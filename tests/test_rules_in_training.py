@@ -152,7 +152,7 @@ def loss_under(pipe, tables, scores, known, **settings):
 def test_of_rules_that_the_annotation_can_not_keep_together_the_later_one_yields(kind, caplog):
     """The text was dropped, and doc.spans blamed for it."""
     pipe = component(kind)
-    pipe.told.clear()
+    pipe.warned.clear()
     scores, known = random_scores(pipe, [2], np.random.default_rng(0)), Annotation([], [0])
     with caplog.at_level(logging.WARNING, logger="spacy.spacy_crf"):
         loss = loss_under(pipe, CLASHING, scores, known)

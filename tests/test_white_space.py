@@ -342,7 +342,7 @@ def test_tools_compare_with_gold_spans_as_they_are_learned(factory, scheme, capl
     nlp, pipe = pipeline(factory, scheme, "label" if factory == "crf_spancat" else None)
     set_constraints(pipe, None)
     pipe.cfg.update({"threshold": 0.3} if factory == "crf_spancat" else {"decode": "viterbi", "min_prob": 0.0})
-    pipe.told.clear()
+    pipe.warned.clear()
     words = ["\n", "Ann", "\n", "Lee", " ", "met", "\n\n", "Rome", "\n"]
     edges = [(0, 5, "PER"), (6, 7, "PER"), (7, 9, "LOC")]
     figures = []

@@ -160,7 +160,7 @@ class Counting(CRFOptimizer):
                 reason="its weights do not follow from counts",
                 fitting="spacy_crf.LBFGS.v1",
             )
-        pipe.told.add(Warnings.CRFW465)  # who takes this optimizer knows that update changes nothing
+        pipe.warned.add(Warnings.CRFW465)  # who takes this optimizer knows that update changes nothing
 
     def step(self, objective: CorpusObjective, *, key: str) -> float:
         """Change nothing. RETURNS (float): 0, as there is no objective."""

@@ -16,6 +16,7 @@ from spacy.training import Example
 from .. import checks
 from ..arrays import states_of
 from ..constraints.rule import Rule
+from ..constraints.settings import Constraints
 from ..errors import Errors, cant_train
 from ..features.doc_batch import DocBatch
 from ..inference.chain_set import ChainSet, of_states
@@ -23,8 +24,9 @@ from ..inference.threads import default_threads
 from ..models.chain_set import chain_of, check_inner
 from ..models.node import AnnotatedDocs
 from ..schemes import Segments
-from ..types import Floats, Ints, SetClamp
+from ..types import Floats, Ints, SetClamp, Settings
 from .annotation.entities import KEYS, Annotation, GoldReport
+from .distribution import Distribution
 from .pipe import only_docs
 from .prediction import CRFPipe
 from .probabilities import labelling
@@ -38,6 +40,8 @@ class Chain(CRFPipe):
     slots (int64[L]): The places of these labels in the annotation of the set.
     """
 
+    annotation: Any  # those of spans have `own`
+
     def __init__(self, of: "ChainSetPipe", annotation: Annotation, labels: Sequence[str], slots: Ints, **settings: Any):
         self.of = of
         self.slots = slots
@@ -46,7 +50,7 @@ class Chain(CRFPipe):
         settings |= {name: of.cfg[name] for name in ("max_words", *KEYS)}
         shared = {"loss": of.loss.among(self.states), "constraints": of.rules_for(labels), "annotation": annotation}
         super().__init__(of.vocab, chain_of(of.model, self.states), of.name, **shared, **settings)
-        self.told = of.told
+        self.warned = of.warned
         self.cfg["labels"] = list(labels)
         self._labels_changed()
 
@@ -108,7 +112,7 @@ class ChainSetPipe(CRFPipe):
         return SetTraining(self)
 
     def _labels_changed(self) -> None:
-        self._chains: Optional[list[Any]] = None
+        self._chains: Optional[Sequence[Chain]] = None
         super()._labels_changed()
 
     def check_settings(self) -> None:
@@ -117,24 +121,24 @@ class ChainSetPipe(CRFPipe):
             chain.rules()
 
     @property
-    def chains(self) -> list[Any]:
+    def chains(self) -> "Sequence[Chain]":
         """The chains, each a component that predicts and answers questions about its own labels."""
         if self._chains is None:
             self._chains = self.make_chains()
         return self._chains
 
-    def make_chains(self) -> list[Any]:
+    def make_chains(self) -> Sequence[Chain]:
         """One `Chain` for each of the chains of the annotation."""
         raise NotImplementedError
 
-    def chain(self, label: str) -> Any:
+    def chain(self, label: str) -> Chain:
         """The chain of a label, on its outermost level. RAISES (ValueError): CRF846 for an unknown label."""
         checks.labels(self.owner, [label], self.labels)
         return next(chain for chain in self.chains if label in chain.labels)
 
     # ----------------------------------------------------------------------------------------------------- rules
 
-    def rules_for(self, labels: Sequence[str]) -> Any:
+    def rules_for(self, labels: Sequence[str]) -> Optional[Constraints]:
         """The rules of the chain of some labels: those that name its labels, and those that name none.
 
         RAISES (ValueError): CRF846 for unknown labels, CRF616 for a rule about several chains.
@@ -161,7 +165,7 @@ class ChainSetPipe(CRFPipe):
     def rules(self) -> None:
         """Each chain has rules of its own, see `chains`."""
 
-    def add_rule(self, rule: dict[str, Any]) -> None:
+    def add_rule(self, rule: Settings) -> None:
         super().add_rule(rule)
         self._chains = None
         constraints: Any = self.constraints  # it has the rule
@@ -175,7 +179,7 @@ class ChainSetPipe(CRFPipe):
 
     # --------------------------------------------------------------------------------------------- probabilities
 
-    def distribution(self, doc: Doc, *, keep_annotation: bool = False) -> Any:
+    def distribution(self, doc: Doc, *, keep_annotation: bool = False) -> Distribution:
         """See `CRFPipe.distribution`. RAISES (ValueError): CRF408 for several chains, each of which has its own."""
         if len(self.chains) > 1:
             raise ValueError(Errors.CRF408.format(name=self.name, n=len(self.chains), label=self.labels[0]))
@@ -185,7 +189,7 @@ class ChainSetPipe(CRFPipe):
         return sum(chain.expected_spans(docs, of_states(scores, chain.states)) for chain in self.chains)
 
     @contextmanager
-    def _asked(self, doc: Doc) -> Iterator[list[Chain]]:
+    def _asked(self, doc: Doc) -> Iterator[Sequence[Chain]]:
         """The chains, for which the model scores a Doc only once."""
         nodes = [chain.model.attrs["node"] for chain in self.chains]
         batch = DocBatch(only_docs(self.name, [doc]))
@@ -199,28 +203,30 @@ class ChainSetPipe(CRFPipe):
             for node in nodes:
                 node.given = None
 
-    def marginals(self, doc: Doc, **options: Any) -> tuple[Floats, list[str]]:
+    def marginals(self, doc: Doc, *, keep_annotation: bool = False) -> tuple[Floats, list[str]]:
         """Probability of each tag of each chain at each token, see `CRFPipe.marginals`. The tags of each chain have sum 1."""
         with self._asked(doc) as chains:
-            parts, tags = zip(*(chain.marginals(doc, **options) for chain in chains))
+            parts, tags = zip(*(chain.marginals(doc, keep_annotation=keep_annotation) for chain in chains))
         return np.hstack(parts), [tag for of_chain in tags for tag in of_chain]
 
-    def span_probabilities(self, doc: Doc, min_prob: float = 0.01, **options: Any) -> list[tuple[Span, float]]:
+    def span_probabilities(
+        self, doc: Doc, min_prob: float = 0.01, *, keep_annotation: bool = False
+    ) -> list[tuple[Span, float]]:
         with self._asked(doc) as chains:
-            found = [item for chain in chains for item in chain.span_probabilities(doc, min_prob, **options)]
-        return sorted(found, key=lambda item: -item[1])
+            found = [chain.span_probabilities(doc, min_prob, keep_annotation=keep_annotation) for chain in chains]
+        return sorted(links.from_iterable(found), key=lambda item: -item[1])
 
-    def n_best(self, doc: Doc, n: int, **options: Any) -> list[tuple[float, list[Span]]]:
+    def n_best(self, doc: Doc, n: int, *, keep_annotation: bool = False) -> list[tuple[float, list[Span]]]:
         """The most probable labellings, each of all chains, see `CRFPipe.n_best`."""
         best: list[tuple[float, list[Span]]] = [(1.0, [])]
         with self._asked(doc) as chains:
             for chain in chains:
-                pairs = product(best, chain.n_best(doc, n, **options))
+                pairs = product(best, chain.n_best(doc, n, keep_annotation=keep_annotation))
                 longer = ((p * own, [*spans, *more]) for (p, spans), (own, more) in pairs)
                 best = nlargest(n, longer, key=lambda item: item[0])
         return [(p, _in_order(spans)) for p, spans in best]
 
-    def log_probability(self, doc: Doc, spans: Iterable[Span], **options: Any) -> float:
+    def log_probability(self, doc: Doc, spans: Iterable[Span], *, keep_annotation: bool = False) -> float:
         """Log probability of one complete labelling of all chains, see `CRFPipe.log_probability`. Spans of different chains may
         overlap. Those of one group are on the levels where training would have them.
         """
@@ -230,16 +236,21 @@ class ChainSetPipe(CRFPipe):
         if sum(map(len, parts)) < len({(span.start, span.end, span.label) for span in spans}):
             return -np.inf
         with self._asked(doc) as chains:
-            return sum(chain.log_probability(doc, part, **options) for chain, part in zip(chains, parts))
+            return sum(
+                chain.log_probability(doc, part, keep_annotation=keep_annotation) for chain, part in zip(chains, parts)
+            )
 
-    def sample(self, doc: Doc, n: int, seed: int, **options: Any) -> list[list[Span]]:
+    def sample(self, doc: Doc, n: int, seed: int, *, keep_annotation: bool = False) -> list[list[Span]]:
         with self._asked(doc) as chains:
-            drawn = [chain.sample(doc, n, seed + number, **options) for number, chain in enumerate(chains)]
+            drawn = [
+                chain.sample(doc, n, seed + number, keep_annotation=keep_annotation)
+                for number, chain in enumerate(chains)
+            ]
         return [_in_order(links.from_iterable(parts)) for parts in zip(*drawn)]
 
-    def proven(self, doc: Doc, **options: Any) -> bool:
+    def proven(self, doc: Doc, *, keep_annotation: bool = False) -> bool:
         with self._asked(doc) as chains:
-            return all(chain.proven(doc, **options) for chain in chains)
+            return all(chain.proven(doc, keep_annotation=keep_annotation) for chain in chains)
 
     def explain(
         self, doc: Doc, span: Optional[Span] = None, against: Any = None, kind: str = "words", **options: Any
@@ -255,7 +266,7 @@ class ChainSetPipe(CRFPipe):
             asked = next((one for one, _ in likely if (one.start, one.end) == (asked.start, asked.end)), asked)
         return self.chain_for(doc, asked).explain(doc, asked, against, kind, **options)
 
-    def chain_for(self, doc: Doc, span: Span) -> Any:
+    def chain_for(self, doc: Doc, span: Span) -> Chain:
         """The chain that decides about a labelled span."""
         return self.chain(span.label_)
 

@@ -38,13 +38,13 @@ class CRFTagger(CRFPipe):
         own = {"annotation": annotation, "attribute": attribute, "overwrite": overwrite}
         super().__init__(vocab, model, name, fixed_settings=("attribute",), **own, **settings)
 
-    def annotation_of(self, attribute: Any, **how: Any) -> Annotation:
+    def annotation_of(self, attribute: Any, *, overwrite: bool, neg_prefix: str) -> Annotation:
         """The annotation of an attribute. RAISES (ValueError): CRF020, or CRF406 for an attribute that tokens do not have."""
         checks.text(self.owner, "attribute", attribute)
         if attribute not in BUILT_IN and attribute not in Underscore.token_extensions:
             known = ", ".join(sorted(Underscore.token_extensions)) or "none"
             raise ValueError(Errors.CRF406.format(name=self.name, attribute=attribute, known=known))
-        return TokenTags(attribute, **how)
+        return TokenTags(attribute, overwrite=overwrite, neg_prefix=neg_prefix)
 
     def score(self, examples: Iterable[Example], **kwargs) -> dict:
         if self.scorer is score_tags:

@@ -17,7 +17,7 @@ from ..errors import Errors, cant_train, known_names
 from ..features.doc_batch import DocBatch
 from ..losses.clamped import CLAMPED_LOSSES, ClampedLoss, LabelledLoss
 from ..models.texts import allow_several
-from ..types import Floats
+from ..types import Floats, Settings
 from . import set_text_certainty
 from .annotation.cats import Cats, SeveralCats
 from .annotation.entities import GoldReport, Keys, Supervision
@@ -157,12 +157,12 @@ class CRFTextClassifier(LearningPipe):
         reasons = self.model.attrs["node"].reasons(self.model, docs)
         tokens, texts = reasons.units
         known = reasons.of_units(best)
-        told = []
+        found = []
         for d, (begin, end) in enumerate(itertools.pairwise(texts.tolist())):
             edges = tokens[begin : end + 1] - docs.bounds[d]
             of_text = {"label": self.labels[best[d]], "units": np.column_stack([edges[:-1], edges[1:]])}
-            told.append({**of_text, **{name: of_units[begin:end].copy() for name, of_units in known.items()}})
-        return told
+            found.append({**of_text, **{name: of_units[begin:end].copy() for name, of_units in known.items()}})
+        return found
 
     def evidence(self, doc: Doc, label: Optional[str] = None) -> list[tuple[Span, float]]:
         """The parts of a text that speak for a label: how much the log-odds of the label fall without the features of a token, or
@@ -222,7 +222,7 @@ class CRFTextClassifier(LearningPipe):
         """Whether a threshold of probabilities decides, which `spacy_crf.fit_min_prob.v1` can fit."""
         return self.cfg["multilabel"]
 
-    def deciding_by(self, least: MinProb) -> dict[str, Any]:
+    def deciding_by(self, least: MinProb) -> Settings:
         """The settings by which labels of at least this probability are those of a text."""
         return {"threshold": least}
 
@@ -311,6 +311,6 @@ class CRFTextClassifier(LearningPipe):
     _own = Parameter("positive_label", Parameter.KEYWORD_ONLY, default=None, annotation=Optional[str])
     initialize.__signature__ = _inherited.replace(parameters=[*_inherited.parameters.values(), _own])
 
-    def _take_settings(self, saved: dict[str, Any]) -> None:
+    def _take_settings(self, saved: Settings) -> None:
         super()._take_settings(saved)
         self.cfg["positive_label"] = saved.get("positive_label")

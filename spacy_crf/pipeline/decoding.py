@@ -25,7 +25,7 @@ from ..inference.structure import SpanStates, Structure
 from ..losses.clamped import LabelledLoss
 from ..models.structure import StructureNode
 from ..schemes import NO_SEGMENTS, Segments, TransitionMask
-from ..types import Bools, ChainScores, Floats
+from ..types import Bools, ChainScores, Floats, Settings
 from .annotation.entities import Annotation, GoldReport, Keys, Supervision
 
 if TYPE_CHECKING:
@@ -295,19 +295,19 @@ class Parts(NamedTuple):
     decoding: Decoding
     loss: LabelledLoss
     rules: Optional[Rules]
-    settings: dict[str, Any]
-    told: set[str]  # warnings that are given once, and were
+    settings: Settings
+    warned: set[str]  # the warnings that are given once and have been given
 
     @property
     def labels(self) -> tuple[str, ...]:
         return self.annotation.labels
 
-    def warn(self, message: str, **values: Any) -> None:
+    def warn(self, message: str, **values: object) -> None:
         logger.warning(message.format(name=self.name, **values))
 
-    def warn_once(self, message: str, **values: Any) -> None:
-        if message not in self.told:
-            self.told.add(message)
+    def warn_once(self, message: str, **values: object) -> None:
+        if message not in self.warned:
+            self.warned.add(message)
             self.warn(message, **values)
 
 

@@ -97,9 +97,9 @@ class Listener(NamedTuple):
 
 def require_upstream(name: str, model: Model, nlp: Language) -> None:
     """RAISES (ValueError): CRF960 if no component can be the upstream of a listener."""
-    heard = [id(node) for _, other in nlp.components for node in getattr(other, "listeners", ())]
+    listening = [id(node) for _, other in nlp.components for node in getattr(other, "listeners", ())]
     for listener in _listeners(model):
-        if id(listener.node) not in heard:
+        if id(listener.node) not in listening:
             names = nlp.component_names  # the list includes frozen components, which are disabled during training
             before = names[: names.index(name)] if name in names else names
             values = {"upstream": listener.upstream, "before": ", ".join(before) or "none"}

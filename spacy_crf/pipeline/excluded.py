@@ -23,7 +23,7 @@ def without_unusable(pipe: LearningPipe, known: Supervision, starts: NDArray[np.
     """Drop supervision that the loss or the optimizer cannot use, and warn once about it."""
     loss = pipe.loss.of_annotation if known.soft is None else pipe.loss
     who = f"The loss {type(pipe.loss).__name__}"
-    usable = loss.excludes(pipe.decoding.labelled)
+    usable = loss.excludes(pipe.decoding.labelled or "")
     if kind != "objective":
         who = "Optimizers that learn from one sequence after the other"
         usable = pipe.decoding.walks_around_wrong
@@ -100,8 +100,8 @@ def _ruled(
 
 def _warn_of_broken(pipe: LearningPipe, broken: list, docs: list[Doc]) -> None:
     """Warn once about rules that documents break, if there are any."""
-    if broken and "broken" not in pipe.told:
-        pipe.told.add("broken")
+    if broken and "broken" not in pipe.warned:
+        pipe.warned.add("broken")
         report = GoldReport()
         for rule, d, beside in broken:
             problem = f"break the rule '{rule.name}'"

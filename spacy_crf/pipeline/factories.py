@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from .candidates import CRFCandidates
     from .pipe import LearningPipe
 
-_ByLabel = Union[dict[str, Any], list[Any]]  # as `checks.ByLabel`, which this file would import too early
+_BLOCK = Optional[
+    Any
+]  # a block of a config that makes an object of this package, which this file would import too early
+_ByLabel = Union[dict, list]  # as `checks.ByLabel`, which this file would import too early
 
 _DEFAULTS = """
 [model]
@@ -111,15 +114,15 @@ def _text_defaults() -> Config:
 
 
 # Settings of the components that label tokens: types for spaCy's checks, and defaults
-_SETTINGS: dict[str, tuple[Any, Any]] = {
+_SETTINGS: dict[str, tuple[object, object]] = {
     "confidence": (bool, False),
     "decode": (str, "viterbi"),
-    "decoder": (Optional[Any], None),
+    "decoder": (_BLOCK, None),
     "min_prob": (Union[float, _ByLabel], 0.0),
-    "constraints": (Optional[Any], None),
+    "constraints": (_BLOCK, None),
     "alternatives_spans_key": (Optional[str], None),
     "incorrect_spans_key": (Optional[str], None),
-    "second_stage": (Optional[dict[str, Any]], None),
+    "second_stage": (Optional[dict], None),
     "max_words": (int, 500_000),
 }
 _OF_TOKENS = {name: default for name, (_, default) in _SETTINGS.items()}
@@ -129,13 +132,13 @@ _SHARED |= {"optimizer": Optional[Optimizer], "scorer": Optional[Callable]}
 _OF_TEXTS = {name: _SHARED[name] for name in ("max_words", "optimizer", "scorer")}
 
 
-def _with_signature(types: dict[str, Any], words: Optional[dict[str, str]] = None) -> Callable[[Callable], Callable]:
+def _with_signature(types: dict[str, object], words: Optional[dict[str, str]] = None) -> Callable[[Callable], Callable]:
     """Decorator that gives a factory the parameters that spaCy passes to it, and their documentation.
 
     types: Types of the parameters other than nlp, name, model and loss.
     words: Words on the component for the docstring of shared parameters; None if the factory documents them itself.
     """
-    every = {"nlp": Language, "name": str, "model": Model, "loss": Any, **types}
+    every = {"nlp": Language, "name": str, "model": Model, "loss": _BLOCK, **types}
 
     def complete(make: Callable) -> Callable:
         kind = Parameter.POSITIONAL_OR_KEYWORD
@@ -147,7 +150,7 @@ def _with_signature(types: dict[str, Any], words: Optional[dict[str, str]] = Non
     return complete
 
 
-def made(make: "Callable[..., LearningPipe]", factory: str, nlp: Language, **settings: Any) -> "LearningPipe":
+def made(make: "Callable[..., LearningPipe]", factory: str, nlp: Language, **settings: object) -> "LearningPipe":
     """Make a component. Right after that, spaCy reads the factory's metadata for `nlp.analyze_pipes`; which attributes a
     component reads and writes depends on its settings."""
     if settings.get("second_stage") is not None:
@@ -172,7 +175,7 @@ def made(make: "Callable[..., LearningPipe]", factory: str, nlp: Language, **set
     default_score_weights={"ents_f": 1.0, "ents_p": 0.0, "ents_r": 0.0, "ents_per_type": None},
 )
 @_with_signature({"scheme": str, **_SHARED}, _OF_ENTITIES)
-def make_crf_ner(nlp: Language, name: str, **settings: Any) -> "LearningPipe":
+def make_crf_ner(nlp: Language, name: str, **settings: object) -> "LearningPipe":
     """Construct a CRFEntityRecognizer: a linear-chain CRF that writes to `doc.ents`. Entities that a Doc has already are
     kept, and the rest is decoded around them.
 
@@ -233,7 +236,7 @@ def make_crf_tagger(nlp: Language, name: str, **settings: Any) -> "LearningPipe"
     default_score_weights={"ents_f": 1.0, "ents_p": 0.0, "ents_r": 0.0, "ents_per_type": None},
 )
 @_with_signature(_SHARED, _OF_ENTITIES)
-def make_semicrf_ner(nlp: Language, name: str, **settings: Any) -> "LearningPipe":
+def make_semicrf_ner(nlp: Language, name: str, **settings: object) -> "LearningPipe":
     """Construct a SemiCRFEntityRecognizer: a semi-Markov CRF, which scores entities as a whole and writes to `doc.ents`. Entities
     that a Doc has already are kept, and the rest is decoded around them.
 
@@ -273,7 +276,7 @@ _OF_SPANS = {
     default_score_weights={"spans_sc_f": 1.0, "spans_sc_p": 0.0, "spans_sc_r": 0.0},
 )
 @_with_signature(_OF_SPANS)
-def make_crf_spancat(nlp: Language, name: str, **settings: Any) -> "LearningPipe":
+def make_crf_spancat(nlp: Language, name: str, **settings: object) -> "LearningPipe":
     """Construct a CRFSpanCategorizer: chains over the same tokens, by default one for each label, that write spans which may
     overlap to `doc.spans`, with their exact probabilities.
 
@@ -337,7 +340,7 @@ def make_crf_spancat(nlp: Language, name: str, **settings: Any) -> "LearningPipe
         **_OF_TEXTS,
     }
 )
-def make_crf_textcat(nlp: Language, name: str, **settings: Any) -> "LearningPipe":
+def make_crf_textcat(nlp: Language, name: str, **settings: object) -> "LearningPipe":
     """Construct a CRFTextClassifier: each text gets the probabilities of its labels, as `doc.cats`.
 
     model (Model[List[Doc], Any]): Scores of the labels of texts: `spacy_crf.MaxEntText.v1`, by default, or

@@ -19,7 +19,7 @@ _LOOKED_AT: "WeakKeyDictionary[Entities, int]" = WeakKeyDictionary()  # number o
 def look_for_lost(parts: Parts, docs: DocBatch, scores: Any, preset: NDArray[np.uint64]) -> None:
     """Warn once (CRFW423) if a component would find entities that overlap the entities of another component."""
     annotation = parts.annotation
-    if not isinstance(annotation, Entities) or Warnings.CRFW423 in parts.told:
+    if not isinstance(annotation, Entities) or Warnings.CRFW423 in parts.warned:
         return
     n_before = _LOOKED_AT.get(annotation, 0)
     present = entities_of(preset)

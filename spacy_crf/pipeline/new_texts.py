@@ -20,7 +20,10 @@ from .pipe import LearningPipe
 from .saving import parameters
 
 if TYPE_CHECKING:
+    from thinc.types import FloatsXd
+
     from ..optimizers.anchor import Anchor
+    from .prediction import CRFPipe
 
 SURE = 0.9  # probability from which a span that a component finds counts as annotated
 _POSSIBLE = 0.05  # probability from which tokens of a span count as not annotated
@@ -30,7 +33,7 @@ _MOST_TEXTS = 1000  # in which contradictions are looked for
 # ------------------------------------------------------------------------------- texts annotated for some labels alone
 
 
-def complete(nlp: Language, pipe: Any, examples: Iterable[Example], labels: Collection[str]) -> None:
+def complete(nlp: Language, pipe: "CRFPipe", examples: Iterable[Example], labels: Collection[str]) -> None:
     """Add to the annotation of new texts, in which annotators looked for some labels alone, what a trained component knows of its
     other labels: otherwise the texts would teach that there are none. Spans of which it is sure count as annotated, and tokens
     of other likely spans as not annotated. The reference Docs are changed.
@@ -53,11 +56,11 @@ def complete(nlp: Language, pipe: Any, examples: Iterable[Example], labels: Coll
         elif likely and "spans_key" not in pipe.cfg:
             known = {token.i for span in sure for token in span}
             tokens = {token.i for span, _ in likely for token in span}
-            missing: list[Any] = [doc[i : i + 1] for i in sorted(tokens - known)]
+            missing = [doc[i : i + 1] for i in sorted(tokens - known)]
             doc.set_ents(sure, missing=missing, default="unmodified")
 
 
-def contradicted(nlp: Language, pipe: Any, examples: Iterable[Example]) -> dict[str, list[Span]]:
+def contradicted(nlp: Language, pipe: "CRFPipe", examples: Iterable[Example]) -> dict[str, list[Span]]:
     """By label, the spans of which a trained component is sure where new texts have none; without labels of which the texts
     have at least as many."""
     found: dict[str, list[Span]] = {}
@@ -71,7 +74,7 @@ def contradicted(nlp: Language, pipe: Any, examples: Iterable[Example]) -> dict[
     return {label: spans for label, spans in found.items() if len(spans) > counts[label]}
 
 
-def _likely_spans(nlp: Language, pipe: Any, reference: Doc, least: float) -> list[tuple[Span, float]]:
+def _likely_spans(nlp: Language, pipe: "CRFPipe", reference: Doc, least: float) -> list[tuple[Span, float]]:
     """The spans that a component finds in the words of a reference Doc with at least this probability."""
     if not len(reference):
         return []
@@ -84,7 +87,7 @@ def _likely_spans(nlp: Language, pipe: Any, reference: Doc, least: float) -> lis
     return [(Span(reference, span.start, span.end, label=span.label_), p) for span, p in found]
 
 
-def _is_outside(pipe: Any, span: Span, annotated: Iterable[Span]) -> bool:
+def _is_outside(pipe: "CRFPipe", span: Span, annotated: Iterable[Span]) -> bool:
     """Whether the annotation has nothing where this span is."""
     if any(span.start < other.end and other.start < span.end for other in annotated):
         return False
@@ -125,7 +128,9 @@ class Continuation:
         return Anchor.of(pipe.training.frame(), self._start, self.evidence, self.since or batch, batch)
 
 
-def proximal_step_of(pipe: LearningPipe, optimizer: Any, before: dict[Any, Any]) -> Callable[[int], None]:
+def proximal_step_of(
+    pipe: LearningPipe, optimizer: Any, before: "dict[tuple[int, str], FloatsXd]"
+) -> Callable[[int], None]:
     """A function that moves weights towards those of earlier training after a step; `before` are the weights before it."""
     params = parameters(pipe.model)
     start = pipe.training.frame().weights()

@@ -9,9 +9,9 @@ SOURCE = "crf_source"
 KEY: Any = ("._.", SOURCE, None, None)  # of the extension in the user data, whose type spaCy declares as str
 
 
-def set_origin(doc: Doc, place: str, id_: Any = None) -> None:
-    """Set where a text comes from. id_ (Any): Its id; anything but a whole number or a string is no id."""
-    origin: dict[str, Any] = {"place": _encodable(place)}
+def set_origin(doc: Doc, place: str, id_: object = None) -> None:
+    """Set where a text comes from. id_: Its id; anything but a whole number or a string is no id."""
+    origin: dict[str, object] = {"place": _encodable(place)}
     if type(id_) is int:
         origin["id"] = id_ if abs(id_) < 2**63 else str(id_)
     elif isinstance(id_, str) and id_:
@@ -19,8 +19,8 @@ def set_origin(doc: Doc, place: str, id_: Any = None) -> None:
     doc.user_data[KEY] = origin
 
 
-def origin_of(doc: Doc) -> dict[str, Any]:
-    """RETURNS (dict[str, Any]): The "place" of a text, and its "id" if it has one; empty if neither is known."""
+def origin_of(doc: Doc) -> dict[str, object]:
+    """RETURNS (Dict[str, object]): The "place" of a text, and its "id" if it has one; empty if neither is known."""
     found = doc.user_data.get(KEY)
     return {key: found[key] for key in ("place", "id") if key in found} if isinstance(found, dict) else {}
 
@@ -30,7 +30,7 @@ def named_origin(doc: Doc) -> str:
     return in_words(origin_of(doc))
 
 
-def in_words(origin: dict[str, Any]) -> str:
+def in_words(origin: dict[str, object]) -> str:
     found = [str(origin["place"])] if "place" in origin else []
     if "id" in origin:
         found.append(f"id {origin['id']}")

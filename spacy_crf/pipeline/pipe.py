@@ -32,6 +32,7 @@ from ..kernels.announcing import announcer
 from ..losses.clamped import LabelledLoss
 from ..models.emissions import EmissionFeatures
 from ..optimizers.objective import CRFOptimizer
+from ..types import Settings
 from .annotation.entities import Annotation
 from .decoding import Decoding, Parts
 
@@ -123,8 +124,8 @@ class LearningPipe(TrainablePipe):
             features.max_words = max_words
         self.optimizer = optimizer
         self.scorer = scorer
-        self.cfg: dict[str, Any] = {"labels": [], "left_out": [], "max_words": max_words, **settings}
-        self.told: set[str] = set()  # warnings of the kind that is given once, after they were given
+        self.cfg: Settings = {"labels": [], "left_out": [], "max_words": max_words, **settings}
+        self.warned: set[str] = set()  # the warnings that are given once and have been given
         self._labels_changed()
         self.check_optimizer(optimizer if isinstance(optimizer, CRFOptimizer) else None)
         if isinstance(optimizer, CRFOptimizer):
@@ -143,7 +144,7 @@ class LearningPipe(TrainablePipe):
         """Name of the component in messages about settings and arguments."""
         return f"Component '{self.name}'"
 
-    # with the component's `name` and `told`
+    # with the component's `name` and `warned`
     warn = Parts.warn
     warn_once = Parts.warn_once
 
@@ -209,7 +210,7 @@ class LearningPipe(TrainablePipe):
 
     def parts(self) -> Parts:
         """The parts by which the component learns, with its present settings."""
-        return Parts(self.name, self.model, self.annotation, self.decoding, self.loss, None, self.cfg, self.told)
+        return Parts(self.name, self.model, self.annotation, self.decoding, self.loss, None, self.cfg, self.warned)
 
     def rules(self) -> Any:
         """The rules that labellings keep, compiled for the labels; None without rules."""
@@ -468,7 +469,7 @@ class LearningPipe(TrainablePipe):
 
         return dump(self)
 
-    def score(self, examples: Iterable[Example], **kwargs: Any) -> dict[str, Any]:
+    def score(self, examples: Iterable[Example], **kwargs: object) -> dict[str, Any]:
         """Scores of the component's scorer."""
         examples = list(examples)
         validate_examples(examples, f"{type(self).__name__}.score")
@@ -487,7 +488,7 @@ class LearningPipe(TrainablePipe):
         make = copyreg.__newobj__  # pyright: ignore[reportAttributeAccessIssue]  not in its stub
         return make, (type(self),), state
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: Settings) -> None:
         for name, value in state.items():
             setattr(self, name, value)
         self._connect_stages()
@@ -501,7 +502,7 @@ class LearningPipe(TrainablePipe):
 
         return b"" if _WHOLE in exclude else to_bytes(self)
 
-    def _settings(self) -> dict[str, Any]:
+    def _settings(self) -> Settings:
         """Settings that are saved with the model."""
         return dict(self.cfg)
 
@@ -537,7 +538,7 @@ class LearningPipe(TrainablePipe):
             from_disk(self, Path(path))
         return self
 
-    def _take_settings(self, saved: dict[str, Any]) -> None:
+    def _take_settings(self, saved: Settings) -> None:
         """Take over the learned state of a saved component; the other settings come from the config.
 
         RAISES (ValueError): CRF510 for settings that would change the meaning of the weights.
@@ -600,7 +601,7 @@ def only_docs(name: str, docs: Iterable[Doc]) -> Iterator[Doc]:
         yield doc
 
 
-def check_doc(name: str, doc: Any) -> None:
+def check_doc(name: str, doc: object) -> None:
     """RAISES (ValueError): CRF479 for anything but a Doc."""
     if not isinstance(doc, Doc):
         raise ValueError(Errors.CRF479.format(name=name, value=shown(doc)))

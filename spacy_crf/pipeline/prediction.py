@@ -20,7 +20,7 @@ from ..errors import Warnings, announcements, cant_train
 from ..features.doc_batch import DocBatch
 from ..losses.clamped import CLAMPED_LOSSES, ClampedLoss
 from ..schemes import MANY_SPANS, NO_SEGMENTS, Segments, choose_scheme, get_scheme
-from ..types import Floats
+from ..types import Floats, Settings
 from . import certainties_of
 from .annotation.entities import Entities, Prediction
 from .decoding import Decoder, Decoding, Parts, Rules, Unsettled, without_edges
@@ -94,7 +94,7 @@ OTHERS = "*"  # labels that a table does not name
 MinProb = Union[float, dict[str, float]]
 
 
-def read_min_prob(owner: str, value: Any, setting: str = "min_prob") -> MinProb:
+def read_min_prob(owner: str, value: object, setting: str = "min_prob") -> MinProb:
     """The value of a config, in which a table may be a list of pairs.
 
     RAISES (ValueError): CRF020, CRF925 or CRF926, see `checks.by_label`.
@@ -104,7 +104,7 @@ def read_min_prob(owner: str, value: Any, setting: str = "min_prob") -> MinProb:
     return check_min_prob(owner, value, setting)
 
 
-def check_min_prob(owner: str, value: Any, setting: str = "min_prob") -> MinProb:
+def check_min_prob(owner: str, value: object, setting: str = "min_prob") -> MinProb:
     """RAISES (ValueError): CRF020 for a value that is neither a probability nor a table of probabilities."""
     if not isinstance(value, Mapping):
         return checks.number(owner, setting, value, most=1.0)
@@ -217,7 +217,7 @@ class CRFPipe(LearningPipe):
         """Whether the component decides each span by its probability."""
         return self.cfg["decode"] == "spans"
 
-    def deciding_by(self, least: MinProb) -> dict[str, Any]:
+    def deciding_by(self, least: MinProb) -> Settings:
         """The settings by which the component finds spans of at least this probability."""
         return {"decode": "spans", "min_prob": least}
 
@@ -236,7 +236,7 @@ class CRFPipe(LearningPipe):
         """
         self.follow_settings()
         rules = None if self.constraints is None else self.rules()
-        return Parts(self.name, self.model, self.annotation, self.decoding, self.loss, rules, self.cfg, self.told)
+        return Parts(self.name, self.model, self.annotation, self.decoding, self.loss, rules, self.cfg, self.warned)
 
     def set_annotations(self, docs: Iterable[Doc], prediction: Prediction) -> None:
         """Write predicted annotation to the predicted Docs, beside their present annotation."""
@@ -250,7 +250,7 @@ class CRFPipe(LearningPipe):
 
     # ----------------------------------------------------------------------------------------------------- rules
 
-    def add_rule(self, rule: dict[str, Any]) -> None:
+    def add_rule(self, rule: Settings) -> None:
         """Add a rule behind the present rules. It applies from now on, and is saved with the component.
 
         rule (Dict[str, Any]): The rule, such as {"rule": "at_most", "label": "ZIP", "n": 1}.
@@ -261,7 +261,7 @@ class CRFPipe(LearningPipe):
         if self.constraints is None:
             self.constraints = Constraints([])
         self.constraints.add(rule)
-        self.told.discard(Warnings.CRFW603)
+        self.warned.discard(Warnings.CRFW603)
         self._compiled = None
         try:
             if self.labels:
@@ -436,7 +436,7 @@ class CRFPipe(LearningPipe):
 
         return explain(self, doc, span, against, kind, **options)
 
-    def score(self, examples: Iterable[Example], **kwargs: Any) -> dict[str, Any]:
+    def score(self, examples: Iterable[Example], **kwargs: object) -> dict[str, Any]:
         """Scores of the component's scorer; with confidence also the calibration of probabilities; with a `decoder` that searches
         in its own way also the share of texts for which it finds the most probable labelling."""
         examples = list(examples)
@@ -453,14 +453,14 @@ class CRFPipe(LearningPipe):
 
     # --------------------------------------------------------------------------------------------------- saving
 
-    def _settings(self) -> dict[str, Any]:
+    def _settings(self) -> Settings:
         settings = super()._settings()
         if self.constraints is None:
             return settings
         tables = self.constraints.tables
         return {**settings, "rules": {"config": tables[: self._own_rules], "added": tables[self._own_rules :]}}
 
-    def _take_settings(self, saved: dict[str, Any]) -> None:
+    def _take_settings(self, saved: Settings) -> None:
         super()._take_settings(saved)
         rules = saved.get("rules")
         if rules is not None and (rules["config"] or rules["added"]):
@@ -510,7 +510,7 @@ class CRFEntityRecognizer(CRFPipe):
         self.annotation = self.make_annotation()
         super()._labels_changed()
 
-    def _take_settings(self, saved: dict[str, Any]) -> None:
+    def _take_settings(self, saved: Settings) -> None:
         if self._chooses_scheme:
             self.cfg["scheme"] = saved["scheme"]
         self.cfg["space_edges"] = saved["space_edges"]

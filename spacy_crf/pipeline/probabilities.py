@@ -16,7 +16,7 @@ from ..inference.structure import LikelySpans
 from ..schemes import NO_SEGMENTS, SEGMENTS, Segments
 from ..types import Floats
 from . import CERTAINTIES, OF_LABEL, certainties_of
-from .annotation.entities import Annotation
+from .annotation.entities import Annotation, Prediction
 from .decoding import Decoding, States, Unsettled, logger
 from .distribution import Distribution, of_doc, of_docs
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ..constraints.decoding import Decoded, KeptRules
     from ..constraints.rule import Rule
     from ..constraints.rule_set import RuleSet
+    from .prediction import CRFPipe
 
 
 def ask(question: Unsettled) -> "Batch":
@@ -101,7 +102,7 @@ class Batch:
         self._facts: Any = None if rules is None else rules.matcher(docs)
         self._relaxed: dict[int, list[Rule]] = {}
 
-    def most_probable(self) -> Any:
+    def most_probable(self) -> Optional[States]:
         """Tags (int32[T]) of the most probable labelling that keeps the rules; None without rules, when nobody asks for them."""
         if self._rules is None:
             return None
@@ -119,7 +120,7 @@ class Batch:
                 self._warn(Warnings.CRFW602, d, used="the best that was found")
         return found.tags
 
-    def most_right(self, most_probable: Any) -> NDArray[np.int32]:
+    def most_right(self, most_probable: Optional[States]) -> NDArray[np.int32]:
         """The valid labelling with the most right tags in expectation; the most probable one if the time limit is reached."""
         filled = np.flatnonzero(np.diff(self._bounds)).tolist()
         if not self._is_tied or not filled:
@@ -133,7 +134,7 @@ class Batch:
         found = self._decode(expected, self._hard_ones())
         return self._or_instead(found.tags, found.unfinished, most_probable)
 
-    def best_spans(self, most_probable: Any, least: Floats) -> tuple[NDArray[np.int32], Floats]:
+    def best_spans(self, most_probable: Optional[States], least: Floats) -> tuple[NDArray[np.int32], Floats]:
         """The most valuable set of spans that keeps the rules, see `inference.span_choice`, and their probabilities."""
         from ..inference.span_choice import LEAST, places_of, prices_of
 
@@ -296,7 +297,7 @@ class Batch:
         rules = (rule for rule in self._rules.rules if rule not in relaxed and (rule.hard or not only_hard))
         return frozenset(rule.place for rule in rules)
 
-    def _warn(self, message: str, d: int, **values: Any) -> None:
+    def _warn(self, message: str, d: int, **values: object) -> None:
         seconds = self._rules.constraints.time_limit
         self.parts.warn(message, doc=self._docs[d][:40].text[:40], seconds=seconds, **values)
 
@@ -315,20 +316,20 @@ class Batch:
             rules = ", ".join(ignored)
             if rules and rules not in asked.told:
                 asked.told.add(rules)
-                level = logging.INFO if Warnings.CRFW603 in self.parts.told else logging.WARNING
+                level = logging.INFO if Warnings.CRFW603 in self.parts.warned else logging.WARNING
                 logger.log(level, Warnings.CRFW603.format(name=self.parts.name, rules=rules, reason=reason))
 
 
 # ----------------------------------------------------------------------------------- the probabilities of what is found
 
 
-def tell_probabilities(pipes: Iterable[Any]) -> None:
+def tell_probabilities(pipes: Iterable["CRFPipe"]) -> None:
     """From now on, set ``crf_prob`` of what these components find."""
     for pipe in pipes:
         pipe.cfg["confidence"] = True
 
 
-def write_probabilities(docs: Iterable[Doc], prediction: Any, decoding: Decoding, present: Segments) -> None:
+def write_probabilities(docs: Iterable[Doc], prediction: Prediction, decoding: Decoding, present: Segments) -> None:
     """Set ``span._.crf_prob``, and other certainties, of the spans that were found; where spans are tokens, those of tokens.
     Present spans keep the values of their label; without one they are certain."""
     docs = list(docs)

@@ -4,7 +4,7 @@ import re
 import threading
 from collections.abc import Callable
 from inspect import signature
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,7 +43,7 @@ class RuleMatcher:
         self._tag_of = tag_of
         self._n_tags = 1 + int(tag_of.max(initial=-1))
         words: dict[int, Matcher] = {}
-        self._matchers: dict[int, Any] = {}
+        self._matchers: dict[int, Union[Matcher, PhraseMatcher]] = {}
         self._functions: dict[int, tuple[Rule, Callable]] = {}
         self._rules = {rule.place: rule for rule in rules}
         for rule in rules:
@@ -88,7 +88,7 @@ class RuleMatcher:
                     match.ends[shift + end - 1] = True
         return match
 
-    def _allowed(self, rule: Rule, function: Callable[[Doc], Any], doc: Doc) -> NDArray[np.bool_]:
+    def _allowed(self, rule: Rule, function: Callable[[Doc], object], doc: Doc) -> NDArray[np.bool_]:
         """The tags that a function allows: bool[T, tags]. RAISES (ValueError): CRF908 if it fails, CRF612 if it returns anything
         else."""
         try:

@@ -8,7 +8,7 @@ from copy import copy
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO, Optional
+from typing import TYPE_CHECKING, BinaryIO, Optional
 
 from thinc.api import Config, Model
 from thinc.util import convert_recursive, is_xp_array
@@ -18,8 +18,12 @@ from ..errors import Errors, Warnings, announcements, shown
 from ..kernels import announcing
 from ..models.resources import ListedFeatures, shared_lists
 from ..models.sparse import prune
+from ..types import Settings
 from ..whole_files import FileFormat, packed, packed_bytes, seal_into, unpacked, unpacking, unseal, whole
 from .pipe import LearningPipe
+
+if TYPE_CHECKING:
+    from .training import Training
 
 _LEARNED = "learned_texts"  # what the saved settings call the texts that the component has learned from
 FORMAT = FileFormat("a model", b"spacy_crf\n", 4)
@@ -30,7 +34,7 @@ REPLACING = ".replacing"
 _DECIDE = ("decode", "min_prob", "threshold", "max_positive")
 
 
-def unpack(data: bytes, source: str, component: str) -> tuple[dict[str, Any], dict[str, Any], Optional[bytes]]:
+def unpack(data: bytes, source: str, component: str) -> tuple[Settings, Settings, Optional[bytes]]:
     """Unpack saved data, after checking all of it.
 
     RETURNS (tuple): The settings, the argument of `thinc.Model.from_dict`, and a packed first stage or None.
@@ -54,7 +58,7 @@ def reason_of(error: Exception) -> str:
     return (str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}").rstrip(".")
 
 
-def load_model(model: Model, saved: dict[str, Any], n_states: int) -> None:
+def load_model(model: Model, saved: Settings, n_states: int) -> None:
     """Load saved data into a model, and check the model. Callers restore the model after errors, see `unchanged_by_errors`.
 
     RAISES (ValueError): CRF510 for a setting that contradicts the saved model; any error for data that no model has saved.
@@ -92,7 +96,7 @@ def load_model(model: Model, saved: dict[str, Any], n_states: int) -> None:
             part.attrs["node"].check(part, n_states_of[part.id])
 
 
-def made_training(pipe: LearningPipe) -> Any:
+def made_training(pipe: LearningPipe) -> "Optional[Training]":
     """The `Training` of a component that has learned or was asked how it learns; None before."""
     return pipe.__dict__.get("training")
 
@@ -190,7 +194,7 @@ def from_disk(pipe: LearningPipe, path: Path) -> None:
     _compare(pipe, saved, path)
 
 
-def _compare(pipe: LearningPipe, saved: dict[str, Any], folder: Path) -> None:
+def _compare(pipe: LearningPipe, saved: Settings, folder: Path) -> None:
     """Warn if settings that decide were saved otherwise than the config on the disk has them: it was edited, or a process was
     killed when it had saved the config and not the component. Settings given to `spacy.load` do not count."""
     config = folder.parent / "config.cfg"
@@ -212,7 +216,7 @@ def _compare(pipe: LearningPipe, saved: dict[str, Any], folder: Path) -> None:
         pipe.warn(Warnings.CRFW925, path=config, folder=str(config.parent), other=", ".join(other))
 
 
-def load(pipe: LearningPipe, data: bytes, source: str) -> dict[str, Any]:
+def load(pipe: LearningPipe, data: bytes, source: str) -> Settings:
     """Load what `to_bytes` gave. After an error the component is unchanged.
 
     source (str): Where the data comes from, for messages.
@@ -233,7 +237,7 @@ def load(pipe: LearningPipe, data: bytes, source: str) -> dict[str, Any]:
                 if first is not None:
                     pipe.first_stage.load(first)
                 pipe.expect_kernels(announcing.PREDICTION)
-                pipe.told.add(Warnings.CRFW603)  # who trained it was warned
+                pipe.warned.add(Warnings.CRFW603)  # who trained it was warned
         except Exception as error:  # a file may contain anything, so any error may occur
             reason = reason_of(error)
             raise ValueError(Errors.CRF505.format(source=source, name=pipe.name, reason=reason)) from error
@@ -242,5 +246,5 @@ def load(pipe: LearningPipe, data: bytes, source: str) -> dict[str, Any]:
     training = made_training(pipe)
     if training is not None:
         training.begin()
-        training.go_on()
+        training.resume()
     return settings

@@ -82,9 +82,11 @@ def allow_alternatives(gold: Supervision, texts: Texts, key: str) -> tuple[Segme
         inside[begin:end] = True
         crossed[begin + 1 : end] = True
         edges[[begin, end]] = True
-    told = (inside | np.append(False, inside[:-1]))[:-1]  # tokens where alternatives determine whether a segment begins
-    may_begin = np.where(told, edges[:-1], clamp.may_begin)
-    must_begin = np.where(told, ~crossed[:-1], clamp.must_begin)
+    is_told = (inside | np.append(False, inside[:-1]))[
+        :-1
+    ]  # tokens where alternatives determine whether a segment begins
+    may_begin = np.where(is_told, edges[:-1], clamp.may_begin)
+    must_begin = np.where(is_told, ~crossed[:-1], clamp.must_begin)
     clamp = SegmentClamp(states, may_begin, must_begin)
     excluded = set(_segments_at(np.flatnonzero(inside[:-1]), clamp, texts)) - allowed
     return clamp, _columns(excluded), _columns(segment for segment in named if segment[2] > 0)

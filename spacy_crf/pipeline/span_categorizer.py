@@ -18,7 +18,7 @@ from ..inference.span_choice import LEAST, places_of, prices_of
 from ..inference.structure import LikelySpans
 from ..models.node import AnnotatedDocs
 from ..schemes import NO_SEGMENTS, SEGMENTS, Segments, get_scheme
-from ..types import Bools, Floats, Ints
+from ..types import Bools, Floats, Ints, Settings
 from .annotation.entities import KEYS, GoldReport
 from .annotation.spans import Groups, Slot, Spans, check_groups, groups_of, levels_of
 from .chain_set import Chain, ChainSetPipe, SetTraining
@@ -337,7 +337,7 @@ class CRFSpanCategorizer(ChainSetPipe, CRFEntityRecognizer):
 
     by_probability: bool = True
 
-    def deciding_by(self, least: MinProb) -> dict[str, Any]:
+    def deciding_by(self, least: MinProb) -> Settings:
         return {"threshold": least}
 
     def set_annotations(self, docs: Iterable[Doc], found: FoundSpans) -> None:
@@ -356,11 +356,15 @@ class CRFSpanCategorizer(ChainSetPipe, CRFEntityRecognizer):
             spans = [Span(doc, b - shift, e - shift, label=hashes[number]) for b, e, number in places]
             doc.spans[key] = SpanGroup(doc, name=key, spans=spans, attrs={"scores": found.probabilities[some]})
 
-    def span_probabilities(self, doc: Doc, min_prob: float = 0.01, **options: Any) -> list[tuple[Span, float]]:
+    def span_probabilities(
+        self, doc: Doc, min_prob: float = 0.01, *, keep_annotation: bool = False
+    ) -> list[tuple[Span, float]]:
         if not self.cfg["levels"]:
-            return super().span_probabilities(doc, min_prob, **options)
+            return super().span_probabilities(doc, min_prob, keep_annotation=keep_annotation)
         absent: dict[tuple[int, int, str], float] = {}
-        for span, probability in super().span_probabilities(doc, min(min_prob, _NEGLIGIBLE), **options):
+        for span, probability in super().span_probabilities(
+            doc, min(min_prob, _NEGLIGIBLE), keep_annotation=keep_annotation
+        ):
             place = span.start, span.end, span.label_
             absent[place] = absent.get(place, 1.0) * (1.0 - probability)
         likely = {place: 1.0 - rest for place, rest in absent.items() if 1.0 - rest >= min_prob}
@@ -382,7 +386,7 @@ class CRFSpanCategorizer(ChainSetPipe, CRFEntityRecognizer):
 
     # --------------------------------------------------------------------------------------------------- saving
 
-    def _take_settings(self, saved: dict[str, Any]) -> None:
+    def _take_settings(self, saved: Settings) -> None:
         if self._chooses_groups:
             self.cfg["groups"] = saved["groups"]
         self.cfg["levels"] = saved["levels"]

@@ -4,7 +4,7 @@ import math
 import zlib
 from collections.abc import Iterator
 from numbers import Real
-from typing import Any, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,9 @@ from ..schemes import Segments
 from ..types import ChainScores, Clamp, Floats
 from .annotation.entities import Annotation, GoldReport, Keys, Supervision, same_words
 from .annotation.trimming import DROPPED, TRIMMED, place_of, trimmed
+
+if TYPE_CHECKING:
+    from .decoding import Decoding
 
 WEIGHT = "crf_weight"  # name of the Doc extension
 
@@ -101,10 +104,10 @@ def forbid_incorrect(
     return Segments(*(np.array(column, dtype=np.int64) for column in columns))
 
 
-def without_steps(decoding: Any, scores: ChainScores, steps: NDArray[np.int64]) -> ChainScores:
+def without_steps(decoding: "Decoding", scores: ChainScores, steps: NDArray[np.int64]) -> ChainScores:
     """Scores of a chain that forbid certain steps (int64[N, 3]), see `Scheme.encode_clamp`."""
     label = decoding.label_of_states
-    continues = decoding.spans.continues
+    continues: Any = decoding.spans.continues  # for chains
     shape = (len(scores.emissions), *continues.shape)
     transitions = np.array(np.broadcast_to(scores.transitions, shape))
     for token, to_label, goes_on in steps.tolist():
@@ -112,12 +115,12 @@ def without_steps(decoding: Any, scores: ChainScores, steps: NDArray[np.int64]) 
     return scores._replace(transitions=transitions)
 
 
-def leave_out(decoding: Any, steps: NDArray[np.int64], clamp: Clamp, starts: NDArray[np.int64]) -> None:
+def leave_out(decoding: "Decoding", steps: NDArray[np.int64], clamp: Clamp, starts: NDArray[np.int64]) -> None:
     """Remove states from a clamp, in place, until no labelling takes any of the given steps. This also excludes some allowed
     labellings; it serves losses and optimizers that cannot handle steps. At least one labelling remains if there was one."""
     allowed = clamp.copy()
     label = decoding.label_of_states
-    continues = decoding.spans.continues
+    continues: Any = decoding.spans.continues  # for chains
     for token, to_label, goes_on in steps.tolist():
         of_label = label == to_label
         # A step that continues a span has its label before and here; a step that begins one has another tag before

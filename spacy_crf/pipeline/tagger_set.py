@@ -29,7 +29,7 @@ class FoundTags(NamedTuple):
 
     @property
     def probabilities(self) -> Floats:
-        of_chains: list[Any] = [found.probabilities for found in self.chains]
+        of_chains = [found.probabilities for found in self.chains if found.probabilities is not None]
         return np.concatenate(of_chains)
 
     def of_docs(self) -> list[bytes]:
@@ -59,9 +59,10 @@ class CRFTaggerSet(ChainSetPipe, CRFTagger):
 
     annotation: TagSet
 
-    def annotation_of(self, attribute: Any, **how: Any) -> TagSet:
+    def annotation_of(self, attribute: Any, *, overwrite: bool, neg_prefix: str) -> TagSet:
         is_list = isinstance(attribute, (list, tuple)) and len(attribute) > 0
         checks.expect(is_list, self.owner, "attribute", attribute, "an attribute, or a list of attributes")
+        how = {"overwrite": overwrite, "neg_prefix": neg_prefix}
         parts: list[Any] = [super(CRFTaggerSet, self).annotation_of(one, **how) for one in attribute]
         written = [name for part in parts for name in part.writes or [part.attribute]]
         twice = ", ".join(sorted({name for name in written if written.count(name) > 1}))

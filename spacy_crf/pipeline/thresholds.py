@@ -19,6 +19,7 @@ from .pipe import batches
 from .prediction import OTHERS, MinProb, least_of_labels
 
 if TYPE_CHECKING:
+    from .crf_textcat import CRFTextClassifier
     from .prediction import CRFPipe
 
 THRESHOLDS = (0.01, 0.02, 0.03, 0.05, 0.07, *(n / 20 for n in range(2, 20)))
@@ -101,7 +102,9 @@ def measure(
     return points
 
 
-def _measure_labels(pipe: Any, examples: list[Example], min_probs: Sequence[MinProb], *, judge: bool) -> list[Point]:
+def _measure_labels(
+    pipe: "CRFTextClassifier", examples: list[Example], min_probs: Sequence[MinProb], *, judge: bool
+) -> list[Point]:
     """`measure` for texts with several labels. Labels whose annotation is missing are not judged."""
     found, [present, absent] = pipe.probabilities_and_annotation(examples)
     points = []

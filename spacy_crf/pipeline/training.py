@@ -22,12 +22,13 @@ from ..arrays import named
 from ..errors import Errors, Warnings, announcements, cant_train, counted
 from ..features.doc_batch import DocBatch
 from ..inference.chain_set import evaluate
+from ..inference.structure import Structure
 from ..models.corpus import block_tokens
 from ..models.node import AnnotatedDocs
 from ..models.weights import Weights
-from ..optimizers.objective import CRFOptimizer, Minibatch
+from ..optimizers.objective import CRFOptimizer, Minibatch, Objective
 from ..progress import Bar
-from ..types import SOFT_LABELS
+from ..types import SOFT_LABELS, Floats
 from .annotation.entities import GoldReport, Keys, Supervision
 from .pipe import LearningPipe
 from .saving import forget_gradients, parameters, unchanged_by_errors
@@ -71,18 +72,18 @@ class Training:
         self._n_gradients = 0  # sequences in the pending gradient
         self.tick: Optional[Tick] = None  # tells the clock whether another step can help
         if pipe.is_loaded:
-            self.go_on()
+            self.resume()
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         """State for copies, without pending gradients."""
-        without: dict[str, Any] = {"optimizer": None, "corpus": None, "_batch": [], "_last_docs": [], "tick": None}
+        without: dict[str, object] = {"optimizer": None, "corpus": None, "_batch": [], "_last_docs": [], "tick": None}
         return {**self.__dict__, **without, "_n_gradients": 0}
 
     def begin(self) -> None:
         """Reset the state after initialization."""
         self.corpus = self.new_features = None
         self._batch = []
-        self._wake(holds_out=True)
+        self._train_all(holds_out=True)
 
     # ------------------------------------------------------------------------------------------------------- optimizers
 
@@ -150,7 +151,7 @@ class Training:
 
             self.continuation.count(self.pipe, unmet(self.pipe, examples, self.continuation.met))
 
-    def objective(self, optimizer: CRFOptimizer, examples: Iterable[Example]) -> Any:
+    def objective(self, optimizer: CRFOptimizer, examples: Iterable[Example]) -> Objective:
         """The objective for an optimizer, from a corpus that is read block by block.
 
         RAISES (ValueError): See `LearningPipe.check_optimizer`.
@@ -271,13 +272,13 @@ class Training:
         pipe = self.pipe
         batch = self.data(examples)
         structure = batch.structure or pipe.model.attrs["node"].in_training()
-        told = {"weights": batch.weights, **({} if batch.soft is None else {"soft": batch.soft})}
+        known = {"weights": batch.weights, **({} if batch.soft is None else {"soft": batch.soft})}
         of_scores = evaluate
         if hasattr(scores, "members"):
             from ..models.pool import pooled_loss
 
             of_scores = pooled_loss
-        losses, d_scores, impossible = of_scores(pipe.loss, structure, scores, batch.allowed, **told)
+        losses, d_scores, impossible = of_scores(pipe.loss, structure, scores, batch.allowed, **known)
         if impossible.any():
             pipe.warn_once(Warnings.CRFW403, n=int(impossible.sum()))
         return float(losses.sum()), d_scores
@@ -288,14 +289,14 @@ class Training:
         """Layout of the model's weights as one vector."""
         return Weights(self.pipe.model)
 
-    def _wake(self, *, holds_out: bool) -> None:
+    def _train_all(self, *, holds_out: bool) -> None:
         """Train all members from here on, if the model is a pool, and hold out some texts or none."""
         if self.pipe.is_pool or hasattr(self.pipe.model.attrs["node"], "holds_out"):
             from ..models.pool import train_all_members
 
             train_all_members(self.pipe.model, holds_out=holds_out)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Continue the training of a component that was loaded."""
         self.learned = LearnedTexts.unpacked(self.pipe.learned_texts)
         self.continue_training()
@@ -307,8 +308,8 @@ class Training:
         if not self.has_read_corpus:
             self.corpus = None
         self.new_features = set()
-        self._wake(holds_out=False)  # the model has to learn corrections of any text
-        self.pipe.told.discard(_CONTINUES)
+        self._train_all(holds_out=False)  # the model has to learn corrections of any text
+        self.pipe.warned.discard(_CONTINUES)
         counts = self.pipe.is_initialized and self.pipe.is_linear
         self.continuation = Continuation(self.frame().evidence()) if counts else None
 
@@ -317,9 +318,9 @@ class Training:
             known = counted(self.continuation.evidence.sequences, "sequence")
             self._announce_once(_CONTINUES, known, counted(n_sequences, "new one"))
 
-    def _announce_once(self, text: str, *values: Any) -> None:
-        if text not in self.pipe.told:
-            self.pipe.told.add(text)
+    def _announce_once(self, text: str, *values: object) -> None:
+        if text not in self.pipe.warned:
+            self.pipe.warned.add(text)
             announcements.info(text, self.pipe.name, *values)
 
     # ---------------------------------------------------------------------------------------------------- data
@@ -350,7 +351,7 @@ class Training:
         group_of = self.pipe.model.attrs["node"].group_of
         if group_of is None:
             return ([example] for example in examples)
-        groups: dict[Any, list[Example]] = {}
+        groups: dict[object, list[Example]] = {}
         for n, example in enumerate(examples):
             group = group_of(example.predicted)
             groups.setdefault((n, None) if group is None else group, []).append(example)
@@ -387,8 +388,15 @@ class Training:
         docs = self._to_learn(docs)
         starts = self.pipe.decoding.starts(docs)
         known = self.supervise(examples, starts, report)
-        told = {"alternatives": known.alternatives, "excluded": known.wrong, "soft": known.soft}
-        return AnnotatedDocs(docs, known.clamp, starts, known.unset, **told)
+        return AnnotatedDocs(
+            docs,
+            known.clamp,
+            starts,
+            known.unset,
+            alternatives=known.alternatives,
+            excluded=known.wrong,
+            soft=known.soft,
+        )
 
     def data(self, examples: list[Example], kind: str = "objective") -> AnnotatedDocs:
         """Texts in the form in which optimizers learn from them; kind: see `PreparedCorpus`."""
@@ -400,13 +408,13 @@ class Training:
         starts = self.pipe.decoding.starts(docs)
         known = self.supervise(examples, starts, GoldReport())
         model = self.pipe.model
-        structure: Any = None  # in place of that of the model
+        structure: Optional[Structure] = None  # in place of that of the model
         if len(known.wrong.start) or len(known.steps) or self.pipe.rules_train or DocBatch.of(docs).is_space.any():
             from . import excluded  # few texts need it
 
             known = excluded.without_unusable(self.pipe, known, starts, kind)
             structure = excluded.structure_of(self.pipe, docs, known, starts) if kind == "objective" else None
-        weights: Any = None
+        weights: Optional[Floats] = None
         if any(example.reference._.get("crf_weight") != 1.0 for example in examples):
             from .supervision import sequence_weights
 
@@ -575,10 +583,10 @@ class LearnedTexts:
         return self._hashes.astype("<u8").tobytes() if self._is_known else None
 
     @classmethod
-    def unpacked(cls, saved: Any) -> "LearnedTexts":
+    def unpacked(cls, saved: object) -> "LearnedTexts":
         """Texts as `packed` gives them, or whatever else a file has in their place."""
         texts = cls(is_known=isinstance(saved, bytes) and len(saved) % 8 == 0)
-        if texts._is_known:
+        if texts._is_known and isinstance(saved, bytes):
             texts._hashes = np.unique(np.frombuffer(saved, dtype="<u8").astype(np.uint64))[:MOST_LEARNED]
         return texts
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ from ..features.document import MAJORITIES, Labelling
 from ..models.node import forget, gives
 from ..models.structure import without_stage
 from ..schemes import Segments
+from ..types import Settings
 from .decoding import without_edges
 from .pipe import LearningPipe
 from .saving import unchanged_by_errors
@@ -55,7 +56,7 @@ class SecondStage(NamedTuple):
     iterations: int = 100
 
     @classmethod
-    def read(cls, owner: str, given: Any, features: tuple[str, ...]) -> "SecondStage":
+    def read(cls, owner: str, given: object, features: tuple[str, ...]) -> "SecondStage":
         """Settings from a config; by default all possible `features` are read. RAISES (ValueError): CRF020."""
         given = checks.table(owner, "second_stage", given, "settings")
         for key in given:
@@ -82,7 +83,7 @@ class SecondStage(NamedTuple):
 
 
 def first_stage(
-    make: Callable[..., LearningPipe], vocab: Vocab, settings: dict[str, Any], second_stage: Any
+    make: Callable[..., LearningPipe], vocab: Vocab, settings: Settings, second_stage: object
 ) -> "FirstStage":
     """The first stage of a component.
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, Optional
+from typing import NamedTuple, Optional, TypeVar
 
 from spacy.language import Language
 from spacy.tokens import Doc
@@ -10,22 +10,23 @@ from spacy.tokens import Doc
 from .. import checks
 from ..errors import Errors, Warnings, announcements
 from ..features.clusters import TABLE_NAME, read_clusters
-from ..features.gazetteers import read_gazetteers
+from ..features.gazetteers import GazetteerFile, read_gazetteers
 from ..features.word_vectors import read_vectors
 from .pipe import LearningPipe
 
+OfWords = TypeVar("OfWords")  # clusters or vectors
 LEAST_KNOWN = 0.05  # of the words of the training data: less knows a table of another language
 
 
 class Settings(NamedTuple):
-    """What the initialization is told to read."""
+    """The lists of words that the settings of the initialization name."""
 
-    clusters: dict[str, Any]  # by the name that templates use
-    vectors: Any
-    gazetteers: dict[str, Any]
+    clusters: dict[str, object]  # by the name that templates use
+    vectors: object
+    gazetteers: dict[str, GazetteerFile]
 
 
-def read_settings(pipe: LearningPipe, gazetteers: Any, clusters: Any, vectors: Any, words: Any) -> Settings:
+def read_settings(pipe: LearningPipe, gazetteers: object, clusters: object, vectors: object, words: object) -> Settings:
     """Read the settings about words: single ones, or those in `words`. RAISES (ValueError): CRF020."""
     owner = f"[initialize.components.{pipe.name}]"
     must = "a table with some of tables, vectors and gazetteers, and none of these beside it (its tables are clusters)"
@@ -89,11 +90,11 @@ def _of_words(
     what: str,
     template: str,
     settings: str,
-    given: Any,
-    known: Any,
+    given: object,
+    known: Optional[OfWords],
     are_read: bool,
-    read: Callable,
-) -> Any:
+    read: Callable[..., OfWords],
+) -> Optional[OfWords]:
     """Clusters or vectors of words: those that the config names, or those of the model; None if no template reads any."""
     name = pipe.name
     if not are_read:
@@ -113,12 +114,12 @@ def announce(pipe: LearningPipe) -> None:
     """
     stores = pipe.feature_stores
     is_learned = pipe.training.new_features is None  # there was annotation
-    told: set[str] = set()
+    announced: set[str] = set()
     for features in (features for features in stores if features.clusters):
         known = features.clustered
         for (name, table), found in zip(features.clusters.items(), () if known is None else known.are_in_one.T):
-            if name not in told:
-                told.add(name)
+            if name not in announced:
+                announced.add(name)
                 _announce_table(pipe, name, int(found.sum()), len(found), len(table), is_learned)
     for found, n in [features.have_vectors for features in stores if features.feature_set.vector_offsets][:1]:
         if n and not found:

@@ -170,7 +170,7 @@ class Annotation:
     name: str  # name of the component
     vocab: Vocab
     labels: tuple[str, ...] = ()
-    written_labels: Sequence[Any] = ()  # `label_at` for each label, unless tokens have several labels
+    written_labels: Sequence[object] = ()  # `label_at` for each label, unless tokens have several labels
     _index: dict[int, int]  # position of each label, by its hash
 
     def bind(self: OfAnnotation, name: str, vocab: Vocab, labels: Iterable[str]) -> OfAnnotation:
@@ -246,6 +246,10 @@ class Annotation:
 
     # ----------------------------------------------- the annotation of reference Docs
 
+    def gold_spans(self, doc: Doc) -> Iterable[Span]:
+        """The annotated spans of a reference Doc, where spans are annotated."""
+        raise NotImplementedError
+
     def gold_labels(self, doc: Doc) -> Iterable[str]:
         """Labels of a Doc's gold annotation."""
         raise NotImplementedError
@@ -286,11 +290,11 @@ class Annotation:
         """Write the predicted entities beside the present ones. RETURNS (Segments): The present entities."""
         raise NotImplementedError
 
-    def label_at(self, token: Token) -> Any:
-        """RETURNS (Any): The label that a token, or the span that begins with it, has in its Doc."""
+    def label_at(self, token: Token) -> object:
+        """The label that a token, or the span that begins with it, has in its Doc."""
         raise NotImplementedError
 
-    def check_label(self, label: Any) -> None:
+    def check_label(self, label: str) -> None:
         """RAISES (ValueError): CRF020 for a value that cannot be a label."""
         is_text = isinstance(label, str) and label and label == label.encode("utf8", "ignore").decode("utf8")
         must = "a string that is not empty and can be saved as UTF-8"
@@ -396,7 +400,6 @@ class Entities(Annotation):
         return self.scheme.encode_clamp(allowed, starts)
 
     def gold_spans(self, doc: Doc) -> Iterable[Span]:
-        """The annotated spans of a reference Doc."""
         return doc.ents
 
     def gold_labels(self, doc: Doc) -> Iterable[str]:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
+from numpy.typing import NDArray
 from spacy.tokens import Doc, Span, SpanGroup
 from spacy.training import Example
 from spacy.vocab import Vocab
@@ -66,7 +67,7 @@ class Spans(Entities):
         """The slots of each chain; one chain without slots if there are no labels."""
         labels = dict.fromkeys(slot.label for slot in self.slots)
         group_of = {label: n for n, group in enumerate(self._groups) for label in group}
-        chains: dict[Any, list[Slot]] = {}
+        chains: dict[tuple[object, int], list[Slot]] = {}
         for slot in self.slots:
             chains.setdefault((group_of.get(slot.label, slot.label), slot.level), []).append(slot)
         return [*chains.values()] if labels else [[]]
@@ -155,7 +156,7 @@ class Spans(Entities):
         """Spans whose labels are slots, as templates read them."""
         return Labelling(spans, np.array([self.vocab.strings[slot.label] for slot in self.slots], dtype=np.uint64))
 
-    def _aligned(self, example: Example, report: GoldReport, iob: Any) -> list[Span]:
+    def _aligned(self, example: Example, report: GoldReport, iob: NDArray) -> list[Span]:
         """The gold spans of the chain as spans of the predicted Doc. The tokens of those that do not align become MISSING."""
         spans = [span for span in self.gold_spans(example.reference) if span.label_ not in self.elsewhere]
         known = [span for span in spans if span.label_ in self.labels and len(span)]

@@ -82,7 +82,7 @@ class TokenTags(Annotation):
         pos, feats = pos_and_feats(value)
         return POS_IDS[pos], self.vocab.morphology.add(feats)
 
-    def check_label(self, label: Any) -> None:
+    def check_label(self, label: str) -> None:
         super().check_label(label)
         value = label.removeprefix(self.prefix)
         owner = f"Component '{self.name}'"
@@ -299,7 +299,7 @@ class TagSet(Annotation):
         prefixes = np.array([label.partition(":")[0] for label in self.labels], dtype=object)
         return TransitionMask(transitions & (prefixes[:, np.newaxis] == prefixes), first, last)
 
-    def check_label(self, label: Any) -> None:
+    def check_label(self, label: str) -> None:
         super().check_label(label)
         part: Any = next((part for part in self.parts if label.startswith(part.prefix)), None)
         names = ", ".join(f"'{part.prefix}…'" for part in self.parts)

@@ -59,7 +59,7 @@ def mentions_of(spans: Iterable[Span], probabilities: Iterable[Optional[float]],
 def tell_trimmed(pipe: Any, references: Iterable[Doc]) -> None:
     """Warn once about the gold spans that `mentions_of` changes."""
     annotation = pipe.annotation
-    if annotation.space_edges or Warnings.CRFW901 in pipe.told:
+    if annotation.space_edges or Warnings.CRFW901 in pipe.warned:
         return
     spans = [span for doc in references for span in annotation.gold_spans(doc)]
     changed = [span for span in spans if trimmed(span, space_edges=False) is not span]
