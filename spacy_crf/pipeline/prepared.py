@@ -1,7 +1,7 @@
 """Training by the objective: the corpus that `initialize` has read or the examples of a batch, kept from step to step."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Optional
+from typing import Any, Optional
 
 import numpy as np
 from spacy.training import Example
@@ -16,9 +16,6 @@ from . import supervision
 from .annotation.entities import Keys
 from .pipe import LearningPipe
 
-if TYPE_CHECKING:
-    from .training import Training
-
 # Estimated microseconds for evaluating the objective with two threads, for each token and possible tag: constants, not timings
 _PASS_PER_TOKEN = 0.2
 _PASS_PER_TAG = 0.02
@@ -31,7 +28,7 @@ def view_for(optimizer: CRFOptimizer) -> str:
     return "sequences" if optimizer.wants_sequences else "objective"
 
 
-def step(training: "Training", optimizer: CRFOptimizer, examples: list[Example]) -> float:
+def step(training: Any, optimizer: CRFOptimizer, examples: list[Example]) -> float:
     """Take a step of an optimizer that uses the objective. RETURNS (float): The value of the objective.
 
     training (Training): Of the component.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..constraints.decoding import Decoded, KeptRules
     from ..constraints.rule import Rule
     from ..constraints.rule_set import RuleSet
-    from .prediction import CRFPipe
+    from .pipe import LearningPipe
 
 
 def ask(question: Unsettled) -> "Batch":
@@ -323,7 +323,7 @@ class Batch:
 # ----------------------------------------------------------------------------------- the probabilities of what is found
 
 
-def tell_probabilities(pipes: Iterable["CRFPipe"]) -> None:
+def tell_probabilities(pipes: Iterable["LearningPipe"]) -> None:
     """From now on, set ``crf_prob`` of what these components find."""
     for pipe in pipes:
         pipe.cfg["confidence"] = True

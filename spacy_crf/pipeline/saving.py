@@ -8,7 +8,7 @@ from copy import copy
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Optional
+from typing import Any, BinaryIO, Optional
 
 from thinc.api import Config, Model
 from thinc.util import convert_recursive, is_xp_array
@@ -21,9 +21,6 @@ from ..models.sparse import prune
 from ..types import Settings
 from ..whole_files import FileFormat, packed, packed_bytes, seal_into, unpacked, unpacking, unseal, whole
 from .pipe import LearningPipe
-
-if TYPE_CHECKING:
-    from .training import Training
 
 _LEARNED = "learned_texts"  # what the saved settings call the texts that the component has learned from
 FORMAT = FileFormat("a model", b"spacy_crf\n", 4)
@@ -96,7 +93,7 @@ def load_model(model: Model, saved: Settings, n_states: int) -> None:
             part.attrs["node"].check(part, n_states_of[part.id])
 
 
-def made_training(pipe: LearningPipe) -> "Optional[Training]":
+def made_training(pipe: LearningPipe) -> Any:
     """The `Training` of a component that has learned or was asked how it learns; None before."""
     return pipe.__dict__.get("training")
 

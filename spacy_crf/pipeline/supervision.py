@@ -4,7 +4,7 @@ import math
 import zlib
 from collections.abc import Iterator
 from numbers import Real
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +20,6 @@ from ..schemes import Segments
 from ..types import ChainScores, Clamp, Floats
 from .annotation.entities import Annotation, GoldReport, Keys, Supervision, same_words
 from .annotation.trimming import DROPPED, TRIMMED, place_of, trimmed
-
-if TYPE_CHECKING:
-    from .decoding import Decoding
 
 WEIGHT = "crf_weight"  # name of the Doc extension
 
@@ -104,7 +101,7 @@ def forbid_incorrect(
     return Segments(*(np.array(column, dtype=np.int64) for column in columns))
 
 
-def without_steps(decoding: "Decoding", scores: ChainScores, steps: NDArray[np.int64]) -> ChainScores:
+def without_steps(decoding: Any, scores: ChainScores, steps: NDArray[np.int64]) -> ChainScores:
     """Scores of a chain that forbid certain steps (int64[N, 3]), see `Scheme.encode_clamp`."""
     label = decoding.label_of_states
     continues: Any = decoding.spans.continues  # for chains
@@ -115,7 +112,7 @@ def without_steps(decoding: "Decoding", scores: ChainScores, steps: NDArray[np.i
     return scores._replace(transitions=transitions)
 
 
-def leave_out(decoding: "Decoding", steps: NDArray[np.int64], clamp: Clamp, starts: NDArray[np.int64]) -> None:
+def leave_out(decoding: Any, steps: NDArray[np.int64], clamp: Clamp, starts: NDArray[np.int64]) -> None:
     """Remove states from a clamp, in place, until no labelling takes any of the given steps. This also excludes some allowed
     labellings; it serves losses and optimizers that cannot handle steps. At least one labelling remains if there was one."""
     allowed = clamp.copy()
