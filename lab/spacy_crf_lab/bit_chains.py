@@ -104,7 +104,7 @@ class BitChains(Structure[BitScores]):
         return log_z, reached, derivative
 
 
-def _agreed(scores: BitScores, clamp: Optional[Clamp]) -> Bits:
+def _agreed(scores: BitScores, clamp: Clamp) -> Bits:
     """The bits in which the allowed tags agree: int8[T, C], -1 where they differ."""
     arrays.check_shape("clamp", clamp, (len(scores.units), len(scores.codes)), "one bool per token and state")
     bits = np.full(scores.units.shape, -1, dtype=np.int8)

@@ -84,9 +84,7 @@ class Gaussians(Structure[Any]):
 
     answers = frozenset(["exact"])
 
-    def prepare(
-        self, scores: Any, clamp: Optional[Clamp] = None, *, annotated: Optional[Clamp] = None
-    ) -> Work[GaussianScores]:
+    def prepare(self, scores: Any, clamp: Optional[Clamp] = None, *, annotated: Optional[Clamp] = None) -> Work[Any]:
         """The scores as they are, with the known numbers: a Gaussian needs no other form."""
         given = scores.scores if isinstance(scores, Work) else scores
         return Work(given, clamp, given)
@@ -135,7 +133,7 @@ class Gaussians(Structure[Any]):
         log_z[heads[:-1]] = of_block
         return Moments(log_z, mean, variance, scores._replace(sums=d_sums[:, np.newaxis], logs=d_logs))
 
-    def expect(self, work: Work[GaussianScores], weights: Floats, out: GaussianScores) -> Floats:
+    def expect(self, work: Work[Any], weights: Floats, out: GaussianScores) -> Floats:
         """Log partitions (float64[B]); `out` receives the derivative of their weighted sum."""
         found = self.moments(work.scores, work.clamp, weights)
         out.sums[:] = found.derivative.sums

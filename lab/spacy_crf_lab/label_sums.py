@@ -162,7 +162,7 @@ class LabelGraphs(IndependentLabels):
 
     def add_path(self, work: LabelSetWork, states: States, weights: Floats, out: LabelScores) -> None:
         """Add the weighted uses by the sets of labels."""
-        found = (states >= 0).all(axis=1)
+        found = np.all(states >= 0, axis=1)
         _add_labellings(work, found, states[found] == 1, weights, out)
 
 

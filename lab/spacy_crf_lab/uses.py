@@ -50,7 +50,7 @@ class Observed(LabelledLoss):
         """See `ClampedLoss`."""
         if "path" not in structure.answers:
             states = None
-            is_complete = (states_of(clamp).sum(axis=1) <= 1).all()
+            is_complete = clamp is not None and (states_of(clamp).sum(axis=1) <= 1).all()
         else:
             states = structure.only_path(clamp)
             is_complete = states is not None
