@@ -13,7 +13,7 @@ from spacy_crf.constraints.settings import constraints
 from spacy_crf.features.doc_batch import DocBatch
 from spacy_crf.losses.clamped import LogLikelihood, Perceptron
 from spacy_crf.losses.soft import SoftLabels
-from spacy_crf.pipeline.prediction import unsettled
+from spacy_crf.pipeline.prediction import question_about
 from spacy_crf.pipeline.probabilities import predict
 
 from . import reference
@@ -57,7 +57,7 @@ def test_the_spans_that_are_chosen_are_worth_most(kind):
             for span in spans:
                 chances[span] = chances.get(span, 0.0) + math.exp(score - log_z)
         for price in (0.05, 0.2):
-            tags, certainties = predict(unsettled(pipe.parts(), docs, scores), np.full(2, price))
+            tags, certainties = predict(question_about(pipe.parts(), docs, scores), np.full(2, price))
             chosen = pipe.decoding.segments(tags, scores.starts)
             found = [(b, e, pipe.labels[label]) for b, e, label in zip(*(column.tolist() for column in chosen))]
             assert certainties["crf_prob"] == pytest.approx([chances[span] for span in found], abs=1e-9)

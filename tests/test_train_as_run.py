@@ -21,7 +21,7 @@ from spacy_crf import progress
 from spacy_crf.optimizers import batch
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.pipeline import training
-from spacy_crf.pipeline.corpora import Corpus, Tick, clock, left_at_exit, not_searched
+from spacy_crf.pipeline.corpora import ClockMessage, Corpus, clock, not_searched, without_collection_at_exit
 
 from .util import NER_TEXTS, entities, ner_doc, ner_examples, plain
 
@@ -212,10 +212,10 @@ def test_what_is_in_use_when_the_process_ends_is_not_taken_apart(monkeypatch):
 
     registered = []
     monkeypatch.setattr(atexit, "register", registered.append)
-    left_at_exit.cache_clear()
+    without_collection_at_exit.cache_clear()
     for _ in range(2):
         next(iter(clock()(ner_examples(spacy.blank("en")))))
-    left_at_exit.cache_clear()  # what is registered here ends with the test
+    without_collection_at_exit.cache_clear()  # what is registered here ends with the test
     [leave] = registered
     garbage = Cycle()
     garbage.itself, known = garbage, weakref.ref(garbage)
@@ -297,12 +297,12 @@ def test_batches_of_the_clock():
     *texts, tick = next(batches)
     assert texts == examples and not len(tick.reference)
     assert next(batches) == [tick] and next(batches) == [tick]
-    Tick.of(tick).goes_on.update(a=False, b=True)
+    ClockMessage.of(tick).goes_on.update(a=False, b=True)
     assert next(batches) == [tick]
-    Tick.of(tick).goes_on.update(b=False)
+    ClockMessage.of(tick).goes_on.update(b=False)
     assert list(batches) == []
     assert list(clock()([])) == []
-    assert {Tick.of(example) for example in examples} == {None}
+    assert {ClockMessage.of(example) for example in examples} == {None}
 
 
 # ------------------------------------------------------------------------------------------------- iterations of a step

@@ -101,7 +101,7 @@ class RuleSet:
         self.allowed[:size, size] = mask.last
         self.allowed[size, size] = False
         self._masks_of = Cache()
-        self.told: set[str] = set()  # warnings already given about rules that probabilities leave out
+        self.warned: set[str] = set()  # names of rules that probabilities leave out, of which users were warned
         self._by_tokens = {_SHORT: self}
         self._compile(_SHORT)
         self._check_consistency()

@@ -93,7 +93,7 @@ def full_batch() -> Callable[[Iterable[Item]], Iterable[list[Item]]]:
     return batch
 
 
-class Tick:
+class ClockMessage:
     """Messages between the clock and the components. An empty text carries the tick, since spaCy's loop copies everything else of
     an Example."""
 
@@ -108,7 +108,7 @@ class Tick:
         return Example(Doc(vocab), Doc(vocab, user_data={self.KEY: self}))
 
     @classmethod
-    def of(cls, example: Example) -> "Optional[Tick]":
+    def of(cls, example: Example) -> "Optional[ClockMessage]":
         """The tick of an example, or None."""
         return None if len(example.reference) else example.reference.user_data.get(cls.KEY)
 
@@ -119,7 +119,7 @@ def clock() -> Callable[[Iterable[Example]], Iterable[list[Example]]]:
     reads the first example only, and yields it again and again."""
 
     def tick(examples: Iterable[Example]) -> Iterable[list[Example]]:
-        left_at_exit()
+        without_collection_at_exit()
         if not isinstance(examples, list):
             first = list(islice(examples, 1))
             close = getattr(examples, "close", None)
@@ -128,7 +128,7 @@ def clock() -> Callable[[Iterable[Example]], Iterable[list[Example]]]:
             while first:
                 yield first
         elif examples:
-            said = Tick()
+            said = ClockMessage()
             time_for_a_step = said.example(examples[0])
             with not_searched():
                 yield [*examples, time_for_a_step]
@@ -155,7 +155,7 @@ def not_searched() -> Iterator[None]:
 
 
 @cache
-def left_at_exit() -> None:
+def without_collection_at_exit() -> None:
     """When the process ends, leave its memory to the system, which frees it at once, instead of letting Python search it and take
     cycles apart object by object: that took a seventh of the time of a small training. Objects outside of cycles, such as files,
     are still closed."""

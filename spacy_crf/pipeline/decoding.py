@@ -311,7 +311,7 @@ class Parts(NamedTuple):
             self.warn(message, **values)
 
 
-class Unsettled(NamedTuple):
+class Question(NamedTuple):
     """The part of some Docs that prediction still has to label."""
 
     parts: Parts  # that decode the scores

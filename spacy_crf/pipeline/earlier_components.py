@@ -88,7 +88,7 @@ class Listener(NamedTuple):
     asks_docs: bool = True  # whether it otherwise takes vectors from the Docs
     where: str = "doc._.trf_data"
 
-    def hears(self, doc: Doc) -> bool:
+    def has_vectors(self, doc: Doc) -> bool:
         """Whether a Doc has vectors, or needs none."""
         if self.where == "doc.tensor":
             return doc.tensor.size > 0 or not len(doc)
@@ -111,8 +111,8 @@ def require_vectors(name: str, model: Model, docs: list[Doc], *, is_train: bool 
     for listener in _listeners(model):
         if is_train and listener.is_told:
             continue
-        hears = listener.hears if listener.asks_docs or not is_train else (lambda doc: False)
-        missing = next((doc for doc in docs if not hears(doc)), None)
+        has_vectors = listener.has_vectors if listener.asks_docs or not is_train else (lambda doc: False)
+        missing = next((doc for doc in docs if not has_vectors(doc)), None)
         if missing is not None:
             error = Errors.CRF961 if is_train else Errors.CRF962
             values = {"upstream": listener.upstream, "text": missing.text[:40], "where": listener.where}
@@ -130,7 +130,7 @@ def require_rest(name: str, model: Model, docs: list[Doc]) -> None:
 def add_vectors(model: Model, doc: Doc) -> None:
     """Give a Doc a ``doc.tensor`` of zeros if its component listens to vectors there that the Doc does not have."""
     for listener in _listeners(model):
-        if listener.where == "doc.tensor" and not listener.hears(doc):
+        if listener.where == "doc.tensor" and not listener.has_vectors(doc):
             zeros: Any = listener.node.ops.alloc2f(len(doc), listener.node.get_dim("nO"))
             doc.tensor = zeros
 

@@ -36,12 +36,12 @@ _LONG_PASS = 10.0  # seconds
 
 def initialize(pipe: LearningPipe, read: Read, **settings: Any) -> None:
     """Initialize a component. After an error it is unchanged. For the settings see `LearningPipe.initialize`."""
-    with unchanged_by_errors(pipe), only_young_searched():
+    with unchanged_by_errors(pipe), without_full_collections():
         Initialization(pipe, read, **settings).run()
 
 
 @contextmanager
-def only_young_searched() -> Iterator[None]:
+def without_full_collections() -> Iterator[None]:
     """Within the context, the garbage collector searches only young objects; for phases that read much data and keep it."""
     first, second, old = gc.get_threshold()
     gc.set_threshold(first, second, _NEVER)
@@ -275,7 +275,7 @@ def count(pipe: LearningPipe, get_examples: Read, nlp: Optional[Language], had_l
     report = GoldReport()
     left_out = set(pipe.cfg["left_out"])
     was_read = False
-    says_something = pipe.model.attrs["node"].traits.counts == "all"
+    is_annotated = pipe.model.attrs["node"].traits.counts == "all"
     n_tags = len(pipe.tags())
     annotate = earlier_annotation(pipe, nlp)
     unread = _unread(pipe)
@@ -284,7 +284,7 @@ def count(pipe: LearningPipe, get_examples: Read, nlp: Optional[Language], had_l
     comparison = None if nlp is None else TokenComparison(nlp)
 
     def annotated() -> Iterator[AnnotatedDocs]:
-        nonlocal says_something, was_read, n_docs, n_tokens
+        nonlocal is_annotated, was_read, n_docs, n_tokens
         is_first = not was_read
         was_read = True
         # Without labels there is nothing to count, but neural layers need a text for their initialization
@@ -300,7 +300,7 @@ def count(pipe: LearningPipe, get_examples: Read, nlp: Optional[Language], had_l
             batch = pipe.training.to_count(docs, examples, report)
             if pipe.labels:
                 leaves_out = not getattr(batch.allowed, "states", batch.allowed).all() or len(batch.excluded.start) > 0
-                says_something |= n_tags < 2 or leaves_out
+                is_annotated |= n_tags < 2 or leaves_out
             if is_first and not n_tokens:
                 _try_functions(pipe, docs)
             if is_first:
@@ -308,7 +308,7 @@ def count(pipe: LearningPipe, get_examples: Read, nlp: Optional[Language], had_l
                 n_tokens += sum(map(len, docs))
                 left_out.update(labels_of(pipe, examples).difference(pipe.labels))
             yield batch
-        if not says_something and pipe.labels and not had_labels:
+        if not is_annotated and pipe.labels and not had_labels:
             raise ValueError(Errors.CRF431.format(name=pipe.name))
         report.log_once(pipe.name)
 
@@ -322,7 +322,7 @@ def count(pipe: LearningPipe, get_examples: Read, nlp: Optional[Language], had_l
     if comparison is not None:
         comparison.warn(pipe)
     warn_of_long_passes(pipe, n_tokens)
-    return says_something or not was_read
+    return is_annotated or not was_read
 
 
 def _try_functions(pipe: LearningPipe, docs: Iterable[Doc]) -> None:

@@ -16,7 +16,7 @@ _MOST_DOCS = 1000  # Docs to search: that takes as long as predicting
 _LOOKED_AT: "WeakKeyDictionary[Entities, int]" = WeakKeyDictionary()  # number of Docs searched so far
 
 
-def look_for_lost(parts: Parts, docs: DocBatch, scores: Any, preset: NDArray[np.uint64]) -> None:
+def warn_of_overlaps(parts: Parts, docs: DocBatch, scores: Any, preset: NDArray[np.uint64]) -> None:
     """Warn once (CRFW423) if a component would find entities that overlap the entities of another component."""
     annotation = parts.annotation
     if not isinstance(annotation, Entities) or Warnings.CRFW423 in parts.warned:

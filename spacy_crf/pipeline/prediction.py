@@ -23,7 +23,7 @@ from ..schemes import MANY_SPANS, NO_SEGMENTS, Segments, choose_scheme, get_sche
 from ..types import Floats, Settings
 from . import certainties_of
 from .annotation.entities import Entities, Prediction
-from .decoding import Decoder, Decoding, Parts, Rules, Unsettled, without_edges
+from .decoding import Decoder, Decoding, Parts, Question, Rules, without_edges
 from .pipe import LearningPipe, check_doc, only_docs
 
 if TYPE_CHECKING:
@@ -43,10 +43,10 @@ def predict(parts: Parts, docs: DocBatch, scores: Any = None) -> Prediction:
     settings = parts.settings
     preset = parts.annotation.preset(docs)
     if preset is not None:
-        from .lost_entities import look_for_lost
+        from .lost_entities import warn_of_overlaps
 
-        look_for_lost(parts, docs, scores, preset)
-    question = unsettled(parts, docs, scores, preset)
+        warn_of_overlaps(parts, docs, scores, preset)
+    question = question_about(parts, docs, scores, preset)
     decoding = question.parts.decoding
     rules = question.parts.rules
     certainties: Any = None  # Dict[str, float64[N]] of the spans, if they are needed
@@ -70,7 +70,7 @@ def predict(parts: Parts, docs: DocBatch, scores: Any = None) -> Prediction:
     return Prediction(question.tags(tags), scores.starts, docs.bounds, preset, found)
 
 
-def unsettled(parts: Parts, docs: DocBatch, scores: Any, preset: Any = None) -> Unsettled:
+def question_about(parts: Parts, docs: DocBatch, scores: Any, preset: Any = None) -> Question:
     """The part of Docs that prediction still has to label.
 
     preset: Result of `Annotation.preset`, None to ignore present annotation.
@@ -84,10 +84,10 @@ def unsettled(parts: Parts, docs: DocBatch, scores: Any, preset: Any = None) -> 
     return whole(parts, docs, scores)
 
 
-def whole(parts: Parts, docs: DocBatch, scores: Any) -> Unsettled:
+def whole(parts: Parts, docs: DocBatch, scores: Any) -> Question:
     """Docs of which prediction has to label all tokens."""
     over, wide = without_edges(parts, docs, scores)
-    return Unsettled(over, docs, wide, None, docs, lambda given: without_edges(parts, docs, given)[1], scores.starts)
+    return Question(over, docs, wide, None, docs, lambda given: without_edges(parts, docs, given)[1], scores.starts)
 
 
 OTHERS = "*"  # labels that a table does not name
@@ -398,14 +398,14 @@ class CRFPipe(LearningPipe):
 
         return proven(self._ask_about(doc, keep_annotation))
 
-    def _ask_about(self, doc: Doc, keep_annotation: bool) -> Unsettled:
+    def _ask_about(self, doc: Doc, keep_annotation: bool) -> Question:
         """The unsettled part of a Doc."""
         check_doc(self.name, doc)
         docs = DocBatch([doc])
         parts = self.parts()
         self.require_ready(docs)
         preset = self.annotation.preset(docs) if keep_annotation else None
-        return unsettled(parts, docs, self.model.predict(docs), preset)
+        return question_about(parts, docs, self.model.predict(docs), preset)
 
     def spans_of(self, doc: Doc, segments: Segments) -> list[Span]:
         """Spans of a Doc, with labels."""

@@ -17,7 +17,7 @@ from ..errors import Warnings, counted
 from ..features.doc_batch import DocBatch, DocPart
 from ..schemes import BEGIN, INSIDE, MISSING, OUTSIDE
 from .annotation.entities import PresetAnnotation
-from .decoding import Decoding, Parts, Unsettled, without_edges
+from .decoding import Decoding, Parts, Question, without_edges
 from .supervision import without_steps
 
 # keys of doc.spans
@@ -31,7 +31,7 @@ def restrict(
     scores: Any,
     preset: Optional[NDArray[np.uint64]],
     exclude: Callable[..., tuple[Parts, Any]] = without_edges,
-) -> Optional[Unsettled]:
+) -> Optional[Question]:
     """The part of Docs that prediction still has to label; None if the Docs have no annotation that prediction keeps. `preset` is
     the result of `Annotation.preset`; `exclude` excludes white space at the edges of spans, see `without_edges`."""
     restricted = [(doc, shift) for doc, shift in zip(docs, docs.bounds.tolist()) if _is_restricted(doc)]
@@ -51,7 +51,7 @@ def restrict(
     over, left, clamp = leave_settled(scores)
     empty = ~np.any(states_of(clamp), axis=1)
     if not empty.any():
-        return Unsettled(over, docs, left, clamp, docs, lambda given: leave_settled(given)[1], left.starts, known)
+        return Question(over, docs, left, clamp, docs, lambda given: leave_settled(given)[1], left.starts, known)
     _warn_of_unlabelled(over, docs, empty)
     kept = np.flatnonzero(~empty)
 
@@ -59,7 +59,7 @@ def restrict(
         return _leave_out(leave_settled(given)[1], kept, empty)
 
     some = _leave_out(left, kept, empty)
-    return Unsettled(over, DocPart(docs, kept), some, clamp[kept], docs, leave_out, left.starts, known[kept], kept)
+    return Question(over, DocPart(docs, kept), some, clamp[kept], docs, leave_out, left.starts, known[kept], kept)
 
 
 def _leave_settled(decoding: Decoding, scores: Any, settled: PresetAnnotation) -> tuple[Any, Any]:
@@ -133,7 +133,7 @@ def _force(parts: Parts, settled: PresetAnnotation, starts: NDArray[np.int64], s
         return "it overlaps with another one"
     if settled.blocked[tokens, label].any():
         return f"doc.spans['{BLOCKED}'] comes first"
-    problem = annotation.refused_beside(settled, starts, begin, end, label)
+    problem = annotation.conflict_with(settled, starts, begin, end, label)
     if problem is None:
         settled.iob[tokens] = iob
         settled.label[tokens] = label

@@ -17,7 +17,7 @@ from ..schemes import NO_SEGMENTS, SEGMENTS, Segments
 from ..types import Floats
 from . import CERTAINTIES, OF_LABEL, certainties_of
 from .annotation.entities import Annotation, Prediction
-from .decoding import Decoding, States, Unsettled, logger
+from .decoding import Decoding, Question, States, logger
 from .distribution import Distribution, of_doc, of_docs
 
 if TYPE_CHECKING:
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from .pipe import LearningPipe
 
 
-def ask(question: Unsettled) -> "Batch":
+def ask(question: Question) -> "Batch":
     """The labellings of several Docs, as the decoding finds them, and their probabilities."""
     return (question.parts.decoding.batches or Batch)(question)
 
 
-def predict(question: Unsettled, least: Optional[Floats]) -> tuple[NDArray[np.int32], Optional[dict[str, Floats]]]:
+def predict(question: Question, least: Optional[Floats]) -> tuple[NDArray[np.int32], Optional[dict[str, Floats]]]:
     """Tags of a batch of Docs under rules, by another decoding than `viterbi` or by a `Decoder`; and the certainties of the spans
     by their extensions, if the component's settings require them.
 
@@ -58,7 +58,7 @@ def predict(question: Unsettled, least: Optional[Floats]) -> tuple[NDArray[np.in
     return tags, batch.certainties(parts.decoding.segments(tags, scores.starts))
 
 
-def distribution(question: Unsettled) -> Distribution:
+def distribution(question: Question) -> Distribution:
     """The distribution over the labellings of a single Doc. It takes into account the scheme, the clamp, and those rules that the
     Doc keeps and an automaton can represent."""
     batch = ask(question)
@@ -66,7 +66,7 @@ def distribution(question: Unsettled) -> Distribution:
     return batch.distribution(0)
 
 
-def proven(question: Unsettled) -> bool:
+def proven(question: Question) -> bool:
     """Whether the labelling found for a single Doc under some rules is proved to be the most probable one."""
     if question.parts.rules is None:
         return finds_best(question.parts.decoding, question.scores, question.clamp)
@@ -86,7 +86,7 @@ class Batch:
     """Labellings of several Docs. The most probable labelling of a Doc determines which rules the Doc keeps; all other results
     use these rules."""
 
-    def __init__(self, question: Unsettled):
+    def __init__(self, question: Question):
         parts = question.parts
         docs = question.docs
         rules = parts.rules
@@ -314,8 +314,8 @@ class Batch:
         of_texts = [rule.name for rule in asked.global_]
         for ignored, reason in ((names, too_large), (of_texts, "no automaton holds them")):
             rules = ", ".join(ignored)
-            if rules and rules not in asked.told:
-                asked.told.add(rules)
+            if rules and rules not in asked.warned:
+                asked.warned.add(rules)
                 level = logging.INFO if Warnings.CRFW603 in self.parts.warned else logging.WARNING
                 logger.log(level, Warnings.CRFW603.format(name=self.parts.name, rules=rules, reason=reason))
 

@@ -44,7 +44,7 @@ MOST_OF_TEXT = 4  # a text with more entities counts as if it had so many
 # Thresholds that are tried, twenty for each power of ten; less probable spans are never in the set
 GRID = np.array([*(float(f"{p:.2g}") for p in np.geomspace(1e-6, 1.0, 121)[:-1]), 0.95, 0.98, 0.99])
 _STARTS = (0.95, 0.89, 0.79, 0.63, 0.5)  # of the tests of precision
-_BOLDEST = 0.9  # a single text never costs more than this share of the wealth
+_LARGEST_BET = 0.9  # a single text never costs more than this share of the wealth
 
 
 class Judged(NamedTuple):
@@ -138,7 +138,7 @@ def p_values(losses: Floats, weights: Floats, risk: float, alpha: float) -> Floa
     for n, of_text in enumerate(excess):
         # Of the bets that are too small to lose all, the best one for a normal distribution with the variance so far
         bets = np.sqrt(2.0 * goal / len(excess) * (n + 1) / squares)
-        gain += np.log1p(-np.minimum(bets, _BOLDEST / (1.0 - risk)) * of_text)
+        gain += np.log1p(-np.minimum(bets, _LARGEST_BET / (1.0 - risk)) * of_text)
         squares += of_text**2
         most = np.maximum(most, gain)
     return np.exp(-most)
@@ -234,7 +234,7 @@ def _require_enough(
     """RAISES (ValueError): CRF424 if the texts would not prove the promise even without any mistake."""
     p = float(p_values(np.zeros_like(weights), weights, 1.0 - goal, level)[0])
     if p > level:
-        bet = _BOLDEST * (1.0 - goal) / goal
+        bet = _LARGEST_BET * (1.0 - goal) / goal
         gain = -np.log(p) / n.sum() if n.sum() else np.log1p(bet / MOST_OF_TEXT)  # of one entity in a text of its own
         values = {"what": what, "goal": goal, "alpha": alpha, "n": int(n.sum()), "units": units}
         needed = int(np.ceil(-np.log(level) / gain))

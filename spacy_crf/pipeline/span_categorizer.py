@@ -24,7 +24,7 @@ from .annotation.spans import Groups, Slot, Spans, check_groups, groups_of, leve
 from .chain_set import Chain, ChainSetPipe, SetTraining
 from .decoding import Parts, without_edges
 from .pipe import only_docs
-from .prediction import CRFEntityRecognizer, MinProb, least_of_labels, read_min_prob, unsettled
+from .prediction import CRFEntityRecognizer, MinProb, least_of_labels, question_about, read_min_prob
 from .probabilities import Batch
 
 _NEGLIGIBLE = 1e-12  # on one of several levels
@@ -70,7 +70,7 @@ class SpanChain(Chain):
 
         scores: Of the chain.
         """
-        return SpanQuestions(self, Batch(unsettled(self.parts(), docs, scores)))
+        return SpanQuestions(self, Batch(question_about(self.parts(), docs, scores)))
 
 
 class SpanQuestions:

@@ -84,7 +84,7 @@ def forbid_incorrect(
             continue
         tokens = np.arange(begin + span.start, begin + span.end)
         known = allowed[tokens].sum(axis=1) == 1
-        if span.label_ not in annotation.labels or annotation.tells_alone(len(span)):
+        if span.label_ not in annotation.labels or annotation.needs_no_neighbours(len(span)):
             is_annotated = (known & allowed[tokens, tags]).any()
             allowed[tokens[~known], tags[~known]] = False
         elif not opening.isdisjoint(tokens[1:].tolist()) or not allowed[tokens, tags].all():

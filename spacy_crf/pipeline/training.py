@@ -34,7 +34,7 @@ from .pipe import LearningPipe
 from .saving import forget_gradients, parameters, unchanged_by_errors
 
 if TYPE_CHECKING:
-    from .corpora import Tick
+    from .corpora import ClockMessage
     from .new_texts import Continuation
     from .prepared import PreparedCorpus
 
@@ -70,7 +70,7 @@ class Training:
         self._last_docs: list[Doc] = []  # Docs of the batch with the latest gradient
         self._has_predicted = False
         self._n_gradients = 0  # sequences in the pending gradient
-        self.tick: Optional[Tick] = None  # tells the clock whether another step can help
+        self.tick: Optional[ClockMessage] = None  # tells the clock whether another step can help
         if pipe.is_loaded:
             self.resume()
 
@@ -443,14 +443,14 @@ class Training:
         return known
 
 
-def _tick_of(examples: list[Example]) -> "Optional[Tick]":
+def _tick_of(examples: list[Example]) -> "Optional[ClockMessage]":
     """The tick of the clock that is among the examples, or None."""
     empty = [example for example in examples if not len(example.reference)]
     if not empty:
         return None
-    from .corpora import Tick
+    from .corpora import ClockMessage
 
-    return next(filter(None, map(Tick.of, empty)), None)
+    return next(filter(None, map(ClockMessage.of, empty)), None)
 
 
 def add_labels(pipe: LearningPipe, examples: Iterable[Example]) -> None:

@@ -202,7 +202,7 @@ class ShardedTraining:
         self._each("count", [number for number in range(self.shards.n) if number not in known], _pickled(pipe))
         self.close()  # these workers have all features, and their names, in memory
         found = [mapped.read(path)[1] for path in paths]
-        if not had_labels and not any(of_shard["says_something"] for of_shard in found):
+        if not had_labels and not any(of_shard["is_annotated"] for of_shard in found):
             raise ValueError(Errors.CRF431.format(name=pipe.name))
         pipe.cfg["left_out"] = sorted({label for of_shard in found for label in of_shard["left_out"]})
         pipe.training.begin()

@@ -72,8 +72,8 @@ class ShardWork:
         """Count the features of a shard, and write the counts to a file."""
         pipe = _unpickled(pipe)
         counts_all(pipe.model)
-        says_something = count(pipe, lambda: self._examples(pipe, task.begin), None, had_labels=True)
-        found = {"says_something": int(says_something), "left_out": pipe.cfg["left_out"]}
+        is_annotated = count(pipe, lambda: self._examples(pipe, task.begin), None, had_labels=True)
+        found = {"is_annotated": int(is_annotated), "left_out": pipe.cfg["left_out"]}
         mapped.write(self._path(COUNTED, task.begin), [self._digest, found, counted(pipe.model)])
 
     def prepare(self, task: ShardTask, shared: object) -> int:

@@ -15,7 +15,7 @@ from spacy_crf.inference.linear_chain import LinearChain
 from spacy_crf.inference.structure import ScoresOrWork
 from spacy_crf.losses.clamped import LabelledLoss, LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin
 from spacy_crf.pipeline.annotation.entities import Annotation
-from spacy_crf.pipeline.decoding import Decoding, States, Unsettled
+from spacy_crf.pipeline.decoding import Decoding, Question, States
 from spacy_crf.pipeline.distribution import Distribution, of_doc
 from spacy_crf.pipeline.prediction import CRFPipe
 from spacy_crf.pipeline.probabilities import Batch
@@ -179,7 +179,7 @@ class TiedBatch(Batch):
 
     _decoding: TiedDecoding
 
-    def __init__(self, question: Unsettled):
+    def __init__(self, question: Question):
         super().__init__(question)
         if self._is_exact:
             self._joins_sequences = True  # under rules, each Doc has a junction tree

@@ -236,7 +236,7 @@ class Annotation:
         """Tags of a span ("" and "O" for none) in which annotation is read: int64[length]; None for an unknown label."""
         raise NotImplementedError
 
-    def tells_alone(self, length: int) -> bool:
+    def needs_no_neighbours(self, length: int) -> bool:
         """Whether each tag of a span of this length fully describes its token, without its neighbours."""
         raise NotImplementedError
 
@@ -280,7 +280,7 @@ class Annotation:
         """Clamp of the labellings that contain all settled spans, in the tags in which annotation is read."""
         raise NotImplementedError
 
-    def refused_beside(
+    def conflict_with(
         self, settled: PresetAnnotation, starts: Starts, begin: int, end: int, label: int
     ) -> Optional[str]:
         """Why no labelling has these tokens as a span together with the settled ones; None if some labelling has."""
@@ -390,7 +390,7 @@ class Entities(Annotation):
         labels = np.full(length, self.labels.index(label))
         return self.scheme.reading.encode(iob, labels, np.array([0, length])).astype(np.int64)
 
-    def tells_alone(self, length: int) -> bool:
+    def needs_no_neighbours(self, length: int) -> bool:
         return length == 1 and bool(self.scheme.closes)  # U-PER
 
     def continuing_tags(self, tag: int) -> NDArray[np.bool_]:
@@ -503,7 +503,7 @@ class Entities(Annotation):
     def clamp(self, settled: PresetAnnotation, starts: Starts) -> Clamp:
         return self.scheme.clamp(settled.iob, settled.label, starts, len(self.labels))
 
-    def refused_beside(
+    def conflict_with(
         self, settled: PresetAnnotation, starts: Starts, begin: int, end: int, label: int
     ) -> Optional[str]:
         if ((starts > begin) & (starts < end)).any():

@@ -293,7 +293,7 @@ def on_own_level(
             return False
         label = annotation.labels.index(span.label_)
         is_blocked = settled.blocked[begin:end, label].any()
-        return not is_blocked and annotation.refused_beside(settled, starts, begin, end, label) is None
+        return not is_blocked and annotation.conflict_with(settled, starts, begin, end, label) is None
 
     def fit(spans: list[Span]) -> bool:
         return all(level < annotation.n_levels for _, level in on_levels(spans))

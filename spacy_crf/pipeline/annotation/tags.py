@@ -112,7 +112,7 @@ class TokenTags(Annotation):
     def span_tags(self, label: str, length: int) -> Optional[NDArray[np.int64]]:
         return np.full(length, self.labels.index(label)) if label in self.labels else None
 
-    def tells_alone(self, length: int) -> bool:
+    def needs_no_neighbours(self, length: int) -> bool:
         return True
 
     def continuing_tags(self, tag: int) -> NDArray[np.bool_]:
@@ -193,7 +193,7 @@ class TokenTags(Annotation):
         known = (settled.iob != MISSING)[:, np.newaxis]
         return ~known | (settled.label[:, np.newaxis] == np.arange(len(self.labels)))
 
-    def refused_beside(
+    def conflict_with(
         self, settled: PresetAnnotation, starts: Starts, begin: int, end: int, label: int
     ) -> Optional[str]:
         return None
