@@ -255,7 +255,6 @@ class GaussianNode(OfTexts, StructureNode):
         no_shares_of_texts="numbers have no labels that speak for them",
     )
     structure = Gaussians()
-    group_of: Optional[Callable[[Doc], object]] = None  # of Docs with links, see `use`
 
     def use(self, model: Model, unit: str, owner: str) -> None:
         """Give tokens, sentences or texts numbers. RAISES (ValueError): CRF020 for similarities that these do not have."""

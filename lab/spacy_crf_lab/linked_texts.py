@@ -39,7 +39,10 @@ class LinkedTextsNode(TextNode, FactorGraphNode):
     gives = TiedScores
     traits = FactorGraphNode.traits._replace(labelled="texts", meaning=())
     decoding = LinkedDecoding
-    group_of = staticmethod(group_of)
+
+    def __init__(self, inference: Inference, training_inference: Optional[Inference], strength: float):
+        FactorGraphNode.__init__(self, inference, training_inference, strength)
+        self.group_of = group_of
 
     def join(self, outputs: tuple, shared: SharedScores) -> TiedScores:
         """The potentials of linked texts, see `FactorGraphNode.join`."""

@@ -155,14 +155,25 @@ class Normalising(ChainNode):
         return LocalChain().normalised(super().join(outputs[:1], shared))
 
 
+def _normalised_chain(model: Model, scores: Any) -> Any:
+    return LocalChain().normalised(scores)
+
+
+def _normalised_pairs(model: Model, scores: Any) -> Any:
+    return LocalPairs().normalised(scores)
+
+
 class MEMMNode(ChainNode):
     """Node of a model whose choices depend on the tag before."""
 
-    local: Any = LocalChain
     traits = ChainNode.traits._replace(
         is_online=False,
         no_shares_of_texts="the normalizers of its choices are no sums over texts. The other kinds of explanations know them",
     )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.in_prediction = _normalised_chain
 
     def check_fit(self, model: Model, pipe: CRFPipe, optimizer: Optional[Optimizer]) -> None:
         """RAISES (ValueError): CRF347 for a loss that is no sum over choices."""
@@ -170,11 +181,7 @@ class MEMMNode(ChainNode):
 
     def in_training(self, ruled: Optional[Structure] = None) -> Structure:
         """The structure that sums over choices along the annotation."""
-        return self.local(ruled)
-
-    def in_prediction(self, model: Model, scores: Any) -> Any:
-        """The scores of a chain whose log partition is 0."""
-        return self.local().normalised(scores)
+        return LocalChain(ruled)
 
     def explained(self, model: Model) -> Explained:
         """Explanations of normalised scores."""
@@ -185,16 +192,20 @@ class MEMMNode(ChainNode):
         that may follow."""
         weights = {name: np.asarray(model.get_param(name), dtype=np.float64) for name in self.traits.params}
         raw = self.join(outputs, self.potentials(model, weights))
-        paid = self.in_prediction(model, raw).emissions - raw.emissions
+        paid = LocalChain().normalised(raw).emissions - raw.emissions
         return TokenTerms(["normalizer"] * len(paid), np.arange(len(paid)), paid, "normalizer")
 
 
 class PairsNode(HigherOrderNode):
     """Node of a model whose choices depend on the two tags before."""
 
-    local: Any = LocalPairs
-    in_training = MEMMNode.in_training
-    in_prediction = MEMMNode.in_prediction
+    def __init__(self) -> None:
+        super().__init__()
+        self.in_prediction = _normalised_pairs
+
+    def in_training(self, ruled: Optional[Structure] = None) -> Structure:
+        """The structure that sums over choices along the annotation."""
+        return LocalPairs(ruled)
 
     def check_fit(self, model: Model, pipe: Any, optimizer: Optional[Optimizer]) -> None:
         """RAISES (ValueError): CRF347 for a loss that is no sum over choices."""

@@ -74,6 +74,9 @@ class OpinionPoolNode(ChainNode):
 
     def __init__(self, kind: str, n: int, learns: bool, expert_of: Sequence[int], reads: Optional[Callable]):
         super().__init__()
+        self.in_prediction = self._in_prediction
+        self.training_batch = self._training_batch
+        self.after_step = self._after_step
         self.kind = kind
         self.n = n
         self.learns = learns
@@ -167,7 +170,7 @@ class OpinionPoolNode(ChainNode):
 
     # ----------------------------------------------------------------------------------------------- training
 
-    def training_batch(self, model: Model, batch: AnnotatedDocs, name: str) -> AnnotatedDocs:
+    def _training_batch(self, model: Model, batch: AnnotatedDocs, name: str) -> AnnotatedDocs:
         """The batch as a set of chains, without the texts that are held out.
 
         RAISES (ValueError): CRF633 for experts of labels, with rules in training or spans that are known to be wrong.
@@ -193,7 +196,7 @@ class OpinionPoolNode(ChainNode):
         of_set = SetOfExperts(structure, self.experts, some, weights)
         return self._of_experts(batch)._replace(weights=np.where(held_out, 0.0, weights), structure=of_set)
 
-    def after_step(self, model: Model, objective: CorpusObjective, optimizer: CRFOptimizer, name: str) -> bool:
+    def _after_step(self, model: Model, objective: CorpusObjective, optimizer: CRFOptimizer, name: str) -> bool:
         """Learn the weights of the experts from the texts that are held out. When the optimizer has stopped, the experts go on
         with all texts, and the weights stay."""
         if not self.after_passes:
@@ -250,7 +253,7 @@ class OpinionPoolNode(ChainNode):
         of_layers = [np.ascontiguousarray(by_expert[:, :, expert]) for expert in self.expert_of]
         return tuple([Emissions(each, None, starts) for each in of_layers]), self.shared_part(d_scores)
 
-    def in_prediction(self, model: Model, scores: ChainScores) -> ChainScores:
+    def _in_prediction(self, model: Model, scores: ChainScores) -> ChainScores:
         """The weighted sum of the scores of the experts."""
         return self.pooled(model, scores, shares_of(model))
 

@@ -78,6 +78,7 @@ class CodesNode(ChainNode):
 
     def __init__(self, coder: Coder, decode: str, cascade: bool):
         super().__init__()
+        self.in_prediction = self._chain_of_tags
         self.coder = coder
         self.decode = decode
         if cascade:
@@ -125,6 +126,11 @@ class CodesNode(ChainNode):
             self._code = self.coder.code(*self._asked)
         return self._code
 
+    def _name_parts(self) -> None:
+        """Name the bits, their values, and the neighbours that a cascade reads."""
+        self._learned = self._asked[0]
+        self.part_names = [*[f"bit {name}" for name in self.code.names], "0", "1", "before", "behind"]
+
     def columns(self, n_states: int) -> int:
         """Number of bits, C."""
         return self.code.matrix.shape[1]
@@ -144,7 +150,7 @@ class CodesNode(ChainNode):
         is_new = model.attrs["matrix"] is None
         super().resize(model, n_states)
         model.attrs["matrix"], model.attrs["bit_names"] = self.code
-        self._learned = self._asked[0]
+        self._name_parts()
         if is_new:
             # A tag is not compared with itself
             apart = distances(self.code.matrix) + self.columns(0) * np.eye(n_states)
@@ -190,14 +196,9 @@ class CodesNode(ChainNode):
         check_equal("the largest bit of the code", int(model.attrs["matrix"].max(initial=0)) <= 1, True)
         names = model.attrs["bit_names"]
         check_equal("names of bits", [*map(type, names)] if isinstance(names, list) else names, [str] * n_bits)
-        self._learned = self._asked[0]
+        self._name_parts()
 
     # ---------------------------------------------------------------------------------------------------------- scores
-
-    @property
-    def part_names(self) -> list[str]:
-        """Names of the bits, of their values, and of the neighbours that a cascade reads."""
-        return [*(f"bit {name}" for name in self.code.names), "0", "1", "before", "behind"]
 
     def named_states(self, model: Model, parameter: Optional[str], places: tuple[Ints, ...]) -> tuple[Ints, ...]:
         """Numbers of the names of bits, values and neighbours, which follow the tags' names."""
@@ -242,7 +243,7 @@ class CodesNode(ChainNode):
         given = {"cascade": np.zeros((0, 0, 0)), **shared}
         return BitScores(units=units, starts=starts, **given)
 
-    def in_prediction(self, model: Model, scores: BitScores) -> ChainScores:
+    def _chain_of_tags(self, model: Model, scores: BitScores) -> ChainScores:
         """The chain of tags."""
         units = self._read_neighbours(scores)[0]
         signs = 2.0 * scores.codes - 1.0

@@ -3,7 +3,7 @@
 import copy
 import json
 import math
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any, NamedTuple, Optional, Union
 
@@ -76,6 +76,8 @@ class FeatureSet(AttributesRead):
         items (``word:NAME[0]``), or from a word to one text (``text:NAME[0]``).
     RAISES (ValueError): CRF101 to CRF121 or CRF895 for a template that can't be used; CRF020 for other settings.
     """
+
+    further_attributes: Sequence[str] = ()  # that the set reads beside those of its templates
 
     def __init__(
         self,
@@ -157,8 +159,8 @@ class FeatureSet(AttributesRead):
         return changed
 
     def attributes(self) -> list[str]:
-        parts = (part for template in self.templates + self.transitions for part in template.parts)
-        return list(dict.fromkeys(part.attribute for part in parts))
+        parts = [part for template in self.templates + self.transitions for part in template.parts]
+        return list(dict.fromkeys([*[part.attribute for part in parts], *self.further_attributes]))
 
     def reader(
         self,

@@ -93,6 +93,8 @@ class HigherOrderNode(StructureNode):
         """Set the tags, and derive their shared parts."""
         if self._label_parts is not None:
             self._parts = TagParts.of(tags, self._label_parts)
+            names = dict.fromkeys([name for of_tag in self._parts.names for name in of_tag])
+            self.part_names = [f"part {name}" for name in names]  # in the order of their columns
 
     def columns(self, n_states: int) -> int:
         return n_states if self._parts is None else self._parts.n_columns
@@ -112,12 +114,6 @@ class HigherOrderNode(StructureNode):
         numbers[parts.tag_columns] = np.arange(size)
         numbers[numbers < 0] = size + 1 + np.arange((numbers < 0).sum())
         return tuple(numbers[columns] for columns in places)
-
-    @property
-    def part_names(self) -> list[str]:
-        """Names of the shared parts, in the order of their columns."""
-        names = [] if self._parts is None else self._parts.names
-        return [f"part {name}" for name in dict.fromkeys(name for of_tag in names for name in of_tag)]
 
     def weight_blocks(self, model: Model, name: str) -> Optional[list[Block]]:
         if name != "grams":

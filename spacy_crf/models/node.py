@@ -90,9 +90,21 @@ class Node:
 
     gives: type  # type of the output
     decoding: Optional[type] = None  # a `Decoding` that replaces the usual one for this kind
+    # What few nodes have, which set it in their constructors:
     # Returns the collection of a Doc, whose Docs the model reads together (None for no collection); None if it reads each alone
     group_of: Optional[Callable[[Doc], Any]] = None
     part_names: Sequence[str] = ()  # names of the columns that belong to no state, see `columns`
+    # Makes the potentials that prediction reads, from the model and those of `StructureNode.join`, which training reads; None
+    # where both are the same
+    in_prediction: Optional[Callable[[Model, Any], Any]] = None
+    # Returns masks of the parameters with weights that must not be negative, by name; None if all weights may be
+    nonnegative: Optional[Callable[[Model], dict[str, Any]]] = None
+    # Returns a batch as the model of the component of a name learns from it; None if it learns from all of it
+    training_batch: Optional[Callable[[Model, AnnotatedDocs, str], AnnotatedDocs]] = None
+    # Learns what follows from the weights, after a step of an optimizer that uses an objective and before an evaluation; from the
+    # model, the objective, the optimizer and the name of the component. Returns whether the objective has changed, so that
+    # another step comes first
+    after_step: Optional[Callable[[Model, Any, Any, str], bool]] = None
 
     def __repr__(self) -> str:  # for `spacy debug model`
         return f"{type(self).__name__}()"
@@ -128,22 +140,6 @@ class Node:
         """
         if not self.traits.names_states:
             check_knows_states(pipe.name, pipe.loss)
-
-    def nonnegative(self, model: Model) -> dict[str, Any]:
-        """Masks of the parameters with weights that must not be negative."""
-        return {}
-
-    def training_batch(self, model: Model, batch: AnnotatedDocs, name: str) -> AnnotatedDocs:
-        """The batch as the model of the component of this name learns from it."""
-        return batch
-
-    def after_step(self, model: Model, objective: Any, optimizer: Any, name: str) -> bool:
-        """Learn what follows from the weights, after a step of an optimizer that uses the objective and before an evaluation.
-
-        name (str): The component, to the optimizer.
-        RETURNS (bool): Whether the objective has changed, so that another step comes first.
-        """
-        return False
 
     def n_states(self, model: Model) -> Optional[int]:
         """Number of states of a model of a structure; None before it has parameters."""

@@ -83,9 +83,6 @@ class StructureNode(Node):
 
     traits = Traits("tokens", learned=("observed", "met", "beside"), params=("transitions", "first", "last"))
     structure: Structure  # structure for the scores
-    # Makes the potentials that prediction reads, from the model and those of `join`, which training reads; None where both are
-    # the same
-    in_prediction: Any = None
 
     def __init__(self) -> None:
         self._latest: Optional[tuple] = None  # see `latest_potentials`; threads may be reading it

@@ -194,7 +194,7 @@ class Weights:
     @property
     def nonnegative(self) -> Optional[Bools]:
         """Which weights must not be negative (bool[n]); None if all may be."""
-        masks = self.node.nonnegative(self._model)
+        masks = None if self.node.nonnegative is None else self.node.nonnegative(self._model)
         if not masks:
             return None
         of_layers = {self._key(block.model, block.name): np.zeros(block.size) for block in self._of_layers}

@@ -55,9 +55,10 @@ def step(training: Any, optimizer: CRFOptimizer, examples: list[Example]) -> flo
             training.corpus.before_step(optimizer)
             value = optimizer.step(training.corpus.objective, key=pipe.name)
             training.corpus.after_step(optimizer)
-            is_worth_evaluating = optimizer.is_worth_evaluating(pipe.name) and not node.after_step(
-                pipe.model, training.corpus.objective, optimizer, pipe.name
-            )
+            is_worth_evaluating = optimizer.is_worth_evaluating(pipe.name)
+            if is_worth_evaluating and node.after_step is not None:
+                has_changed = node.after_step(pipe.model, training.corpus.objective, optimizer, pipe.name)
+                is_worth_evaluating = not has_changed
     except KeyboardInterrupt:
         text = (
             "%s: interrupted. In memory is the model of the last complete step (of L-BFGS: iteration); `spacy train` "

@@ -422,7 +422,8 @@ class Training:
         batch = AnnotatedDocs(
             docs, known.clamp, starts, known.unset, weights, structure, known.alternatives, known.wrong, known.soft
         )
-        return model.attrs["node"].training_batch(model, batch, self.pipe.name)
+        training_batch = model.attrs["node"].training_batch
+        return batch if training_batch is None else training_batch(model, batch, self.pipe.name)
 
     def supervise(self, examples: list[Example], starts: NDArray[np.int64], report: GoldReport) -> Supervision:
         """Supervision by the gold annotation, the alternatives, the incorrect spans and the soft labels."""
@@ -514,7 +515,9 @@ def step_by_gradient(pipe: LearningPipe, optimizer: Any, n_sequences: int, docs:
         raise ValueError(Errors.CRF206.format(what=what, name=pipe.name, where=where))
     if proximal_step is not None:
         proximal_step(n_sequences)
-    for name, mask in pipe.model.attrs["node"].nonnegative(pipe.model).items():
+    nonnegative = pipe.model.attrs["node"].nonnegative
+    masks = {} if nonnegative is None else nonnegative(pipe.model)
+    for name, mask in masks.items():
         weights: Any = pipe.model.get_param(name)
         pipe.model.set_param(name, np.where(mask, np.maximum(weights, 0.0), weights))
 

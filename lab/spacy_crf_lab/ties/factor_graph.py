@@ -48,6 +48,7 @@ class FactorGraphNode(ChainNode):
 
     def __init__(self, inference: Inference, training_inference: Optional[Inference] = None, strength: float = 1.0):
         super().__init__()
+        self.nonnegative = self._nonnegative
         self.strength = strength
         self.structure = TiedChains(inference)
         self._in_training = self.structure if training_inference is None else TiedChains(training_inference)
@@ -156,7 +157,7 @@ class FactorGraphNode(ChainNode):
             reason = "their weights must not be negative"
             raise cant_train(optimizer, what, reason, "LBFGS or Adam.v1")
 
-    def nonnegative(self, model: Model) -> SharedScores:
+    def _nonnegative(self, model: Model) -> SharedScores:
         """Masks of the weights that must not be negative: those of associative ties."""
         if not _has_bounds(model):
             return {}
