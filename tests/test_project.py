@@ -82,7 +82,7 @@ def test_show_prints_entities(model):
 
 
 def test_show_reads_lines_and_writes_html(model, tmp_path):
-    code, output = show(model, "--html", tmp_path / "new" / "out.html", stdin="Ann Lee left.\n\n<b>\n")
+    code, output = show(model, "-o", tmp_path / "new" / "out.html", stdin="Ann Lee left.\n\n<b>\n")
     assert code == 0
     assert ["Ann", "Lee", "PER"] in [line.split() for line in output.splitlines()]
     html = (tmp_path / "new" / "out.html").read_text(encoding="utf8")
