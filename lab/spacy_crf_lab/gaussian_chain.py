@@ -342,7 +342,7 @@ def _begin(logs: Floats) -> Floats:
 def GaussianChain(
     emissions: Model[list[Doc], Emissions],
     similar: Optional[Sequence[str]] = None,
-    functions: Optional[dict[str, Callable]] = None,
+    functions: Optional[dict[str, Any]] = None,  # registered ones, which spaCy checks before it makes them
 ) -> Model[list[Doc], GaussianScores]:
     """Numbers by a linear regression whose errors are Gaussian, and smooth where numbers are similar. ``crf_scorer`` says whether
     tokens, sentences or texts have numbers.

@@ -10,10 +10,10 @@ from spacy.tokens import Doc, Span
 from .. import arrays
 from ..errors import Errors
 from ..features.doc_batch import DocBatch
-from ..inference.structure import Structure
+from ..inference.structure import Structure, Work
 from ..pipeline.decoding import Parts
 from ..pipeline.preset_annotation import restrict
-from ..types import Bools, Floats
+from ..types import Bools, Floats, PathScores
 from .explanation import Explanation, Row, RuleEffect, SpanOf
 from .reading import Reading
 
@@ -44,7 +44,7 @@ class Sides(NamedTuple):
 class Likelihoods(NamedTuple):
     """The probabilities of the labellings of both sides."""
 
-    works: list[Any]  # of each clamp
+    works: list[Work]  # of each clamp
     log_z: Floats  # [N] log partition of each clamp
     n_having: int
 
@@ -112,7 +112,7 @@ class Comparison:
         """Make the comparison of the same sides for a Doc that has other words in the same places."""
         return type(self)(self.pipe, Reading(self.pipe, docs), self.sides, self.span, self.against)
 
-    def cut(self, scores: Any) -> Any:
+    def cut(self, scores: PathScores) -> PathScores:
         """Cut the scores of the compared tokens out of the scores of the Doc."""
         return arrays.cut_document(scores, None, self.tokens)[0]
 
@@ -131,7 +131,7 @@ class Comparison:
                 raise nothing(self.pipe, has=has)
         return Likelihoods(works, log_z, n_having)
 
-    def uses(self, measured: Likelihoods, shares: Floats) -> Any:
+    def uses(self, measured: Likelihoods, shares: Floats) -> PathScores:
         """Compute the expected uses of each score of the compared tokens; the shares (float64[N]) are factors of the clamps."""
         parts = (
             self._structure.expectations(work, weights=np.full(work.n_sequences, share))[1]
@@ -141,7 +141,7 @@ class Comparison:
         expected = reduce(arrays.added, parts)
         return arrays.split(arrays.join_sequences(self.scores), expected, self.scores) if self._joins else expected
 
-    def of_doc(self, uses: Any) -> Any:
+    def of_doc(self, uses: PathScores) -> PathScores:
         """Extend the uses of the compared tokens' scores to uses of all scores of the Doc."""
         scores = self.reading.scores
         steps = uses.transitions
@@ -187,7 +187,7 @@ class Comparison:
         return Explanation(*asked, target, base, rows, totals, rules=rules, **more)
 
 
-def preset_labellings(pipe: "CRFPipe", docs: DocBatch, scores: Any) -> tuple[Any, Any]:
+def preset_labellings(pipe: "CRFPipe", docs: DocBatch, scores: PathScores) -> tuple[Any, Any]:
     """The scores and the clamp of the labellings that keep the Doc's preset annotation and have no white space at the edges of
     spans, as for all probabilities.
 
@@ -202,7 +202,7 @@ def preset_labellings(pipe: "CRFPipe", docs: DocBatch, scores: Any) -> tuple[Any
     return restricted.scores, restricted.clamp
 
 
-def _difference(scores: Any, others: Any) -> Any:
+def _difference(scores: PathScores, others: PathScores) -> PathScores:
     """The difference `scores - others`, -inf where the scores are -inf."""
     found = {}
     for name, array in arrays.named(scores).items():
@@ -224,7 +224,7 @@ class Ruled:
     scores: Scores of a single Doc, under its preset annotation. clamp: Labellings still allowed, or None.
     """
 
-    def __init__(self, pipe: "CRFPipe", docs: DocBatch, scores: Any, clamp: Any):
+    def __init__(self, pipe: "CRFPipe", docs: DocBatch, scores: PathScores, clamp: Any):
         compiled: Any = pipe.rules()  # the caller has asked whether there are rules
         self._pipe = pipe
         self._docs = docs
@@ -282,11 +282,11 @@ class Ruled:
                 rows.append(Row(f"rule {rule.name}", rule.kind, None, None, None, (), 1.0, cost, 1.0, cost))
         return rows
 
-    def apply(self) -> Any:
+    def apply(self) -> PathScores:
         """Apply the rules that need no automaton to the scores."""
         return self._rules.apply(self._scores, self._facts, self._places)
 
-    def graph(self) -> Any:
+    def graph(self) -> Optional[Structure]:
         """The structure for inference under the other rules, as far as probabilities respect them; None without such rules."""
         automata = self._rules.fitting.intersection(self._rules.automata_of(self._places))
         return self._rules.graph(automata) if automata else None
@@ -294,11 +294,12 @@ class Ruled:
     def effects(self) -> list[RuleEffect]:
         """The rules that change the best labelling."""
         _, changes = effects(self._pipe, self._docs[0])
-        return [
-            RuleEffect(rule.name, rule.kind, None if rule.hard else rule.weight, "changes the labelling", price,
-                       [(span.start, span.end, span.label_) for span in spans])
-            for rule, spans, price in changes
-        ]  # fmt: skip
+        found = []
+        for rule, spans, price in changes:
+            places = [(span.start, span.end, span.label_) for span in spans]
+            weight = None if rule.hard else rule.weight
+            found.append(RuleEffect(rule.name, rule.kind, weight, "changes the labelling", price, places))
+        return found
 
 
 def effects(pipe: "CRFPipe", doc: Doc) -> "tuple[list[Span], list[tuple[Rule, list[Span], float]]]":
@@ -337,7 +338,9 @@ def effects(pipe: "CRFPipe", doc: Doc) -> "tuple[list[Span], list[tuple[Rule, li
     return before, changes
 
 
-def by_steps(parts: Parts, docs: DocBatch, scores: Any, settled: Optional[Bools] = None) -> tuple[Parts, Any]:
+def by_steps(
+    parts: Parts, docs: DocBatch, scores: PathScores, settled: Optional[Bools] = None
+) -> tuple[Parts, PathScores]:
     """`without_edges` for explanations, which keep the model's states: much larger scores of chains."""
     if parts.annotation.space_edges or not docs.is_space.any():
         return parts, scores

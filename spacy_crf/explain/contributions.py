@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from .. import arrays
 from ..schemes import Segments
-from ..types import GOES_ON, Floats
+from ..types import GOES_ON, Floats, ScoreArrays
 from .comparison import Comparison, Likelihoods
 from .explanation import Explanation, Row, SpanOf
 from .reading import NOTHING, Reading, Step
@@ -63,7 +63,7 @@ def rows_between(comparison: Comparison, ours: NDArray[np.int32], theirs: NDArra
     return rows if comparison.ruled is None else rows + comparison.ruled.rows(ours, theirs)
 
 
-def difference(comparison: Comparison, ours: NDArray[np.int32], theirs: NDArray[np.int32]) -> Any:
+def difference(comparison: Comparison, ours: NDArray[np.int32], theirs: NDArray[np.int32]) -> ScoreArrays:
     """Uses of each score by one labelling, minus its uses by the other."""
     structure = comparison.pipe.decoding.explained
     uses, others = (structure.path_expectations(comparison.scores, path) for path in (ours, theirs))
@@ -100,7 +100,7 @@ def log_odds(comparison: Comparison) -> Explanation:
 
 def integrate(
     comparison: Comparison, interval: tuple[float, float], odds: tuple[float, float], most_left: float, depth: int = 0
-) -> Any:
+) -> ScoreArrays:
     """Integrate the expected uses of the compared scores over an interval of α. The uses must explain the difference of the
     log-odds, which is known: if 16 nodes are too inexact, each half is integrated separately.
 
@@ -120,7 +120,7 @@ def integrate(
     return arrays.added(first, second)
 
 
-def dot(scores: Any, uses: Any) -> float:
+def dot(scores: ScoreArrays, uses: ScoreArrays) -> float:
     """The sum of scores times their uses. Forbidden scores are never used."""
     pairs = ((array, getattr(uses, name)) for name, array in arrays.named(scores).items())
     return float(sum((np.where(array > -np.inf, array, 0.0) * used).sum() for array, used in pairs))
@@ -175,7 +175,7 @@ def _log_ratio(probabilities: Floats, weights: Floats) -> Floats:
     return np.logaddexp.reduce(logs, axis=1)
 
 
-def _feature_rows(reading: Reading, uses: tuple[Any, Any]) -> Iterator[Row]:
+def _feature_rows(reading: Reading, uses: tuple[Any, ...]) -> Iterator[Row]:
     """Make a row for each feature at each place."""
     for (terms, having, mix), (_, lacking, _) in zip(reading.parts(uses[0]), reading.parts(uses[1])):
         if not len(terms.place):
@@ -206,7 +206,7 @@ def _sums(cells: NDArray[np.int64], numbers: Floats, shape: tuple[int, ...], mix
     return found if mix is None else found @ mix
 
 
-def _shared_rows(comparison: Comparison, uses: tuple[Any, Any]) -> Iterator[Row]:
+def _shared_rows(comparison: Comparison, uses: tuple[Any, ...]) -> Iterator[Row]:
     """Make the rows of transitions, first and last tags, at each token that uses them."""
     opens, closes = arrays.ends(comparison.reading.scores.starts, len(uses[0][0]))
     inside = np.zeros(len(opens), dtype=bool)
@@ -246,7 +246,7 @@ def contrast_of_labels(comparison: Any) -> Explanation:
     return comparison.explanation("contrast", target, base, rows, totals, labelling=ours, rival=theirs)
 
 
-def uses_between_labels(comparison: Any, measured: Likelihoods) -> Any:
+def uses_between_labels(comparison: Any, measured: Likelihoods) -> ScoreArrays:
     """Uses of each score by the label of a text, minus its uses by the most probable other label."""
     shares = np.zeros(len(measured.works))
     shares[0] = 1.0
@@ -254,7 +254,7 @@ def uses_between_labels(comparison: Any, measured: Likelihoods) -> Any:
     return comparison.uses(measured, shares)
 
 
-def _label_rows(comparison: Comparison, uses: tuple[Any, Any]) -> Iterator[Row]:
+def _label_rows(comparison: Comparison, uses: tuple[Any, ...]) -> Iterator[Row]:
     """Make the row of the scores that labels have in every text."""
     name = "labels" if "labels" in comparison.reading.shared else "first"
     weights = comparison.reading.shared[name]

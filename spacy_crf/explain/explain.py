@@ -11,9 +11,10 @@ from .. import checks
 from ..errors import Errors
 from ..features.doc_batch import DocBatch
 from ..pipeline.annotation.cats import Cats, SeveralCats
-from ..pipeline.pipe import check_doc
+from ..pipeline.pipe import LearningPipe, check_doc
 from ..pipeline.probabilities import labelling
 from ..schemes import NO_SEGMENTS, Segments
+from ..types import PathScores
 from .comparison import Comparison, Likelihoods, NothingToCompare, Sides, nothing, preset_labellings
 from .contributions import contrast, contrast_of_labels, leave_out, log_odds
 from .events import SpanPlace, events_of
@@ -67,7 +68,7 @@ def explain(
     return make_explanation(ask(pipe, doc, span, against), **options)
 
 
-def _check_options(pipe: Any, kind: str, options: Iterable[str]) -> None:
+def _check_options(pipe: LearningPipe, kind: str, options: Iterable[str]) -> None:
     """RAISES (ValueError): CRF020 for an option that this kind does not have."""
     for name in options:
         setting = f"kind = '{kind}': option"
@@ -75,7 +76,7 @@ def _check_options(pipe: Any, kind: str, options: Iterable[str]) -> None:
         checks.one_of(pipe.owner, setting, name, _OPTIONS[kind])
 
 
-def _cant(pipe: Any, what: str, reason: str) -> str:
+def _cant(pipe: LearningPipe, what: str, reason: str) -> str:
     return Errors.CRF838.format(name=pipe.name, what=what, reason=reason)
 
 
@@ -163,7 +164,8 @@ class _SpanReader:
         if len(best) < 2:
             raise nothing(self._pipe, has=False)
         (_, ours), (_, theirs) = best
-        [first, _], (second, in_words) = self.only(ours), self.only(theirs if against is None else against)
+        first, _ = self.only(ours)
+        second, in_words = self.only(theirs if against is None else against)
         return Sides([first], [second], slice(0, len(self._doc))), in_words
 
     def only(self, spans: Iterable[Span]) -> tuple[Any, str]:
@@ -191,7 +193,7 @@ class LabelComparison(Comparison):
         """The number of the clamp of the most probable other label."""
         return 1 + int(measured.log_z[1:].argmax())
 
-    def of_doc(self, uses: Any) -> Any:
+    def of_doc(self, uses: PathScores) -> PathScores:
         return uses  # the text is compared as a whole
 
     def spans(self, clamp: int) -> list[SpanOf]:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from html import escape
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from typing import TYPE_CHECKING, NamedTuple, Optional
 
 from .. import checks
 
@@ -204,7 +204,7 @@ class Explanation:
         rows = self.table(top)
         return "\n".join([self.title, *self.lines(), *([aligned(rows)] if rows else [])])
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """The explanation as plain values, for JSON."""
         return {**asdict(self), "rows": [row._asdict() for row in self.rows], "check": self.check}
 
@@ -245,7 +245,11 @@ class Explanation:
 def aligned(rows: list[tuple[str, ...]]) -> str:
     """Format rows as lines with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows)]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows)
+    lines = []
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths)]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
 
 
 def shorter(text: str, most: int = 60) -> str:
@@ -344,5 +348,8 @@ def _marked(explanation: Explanation) -> str:
 
 def _table(caption: str, heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in heads)
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    body = ""
+    for row in rows:
+        cells = "".join(f"<td>{escape(cell)}</td>" for cell in row)
+        body += f"<tr>{cells}</tr>"
     return f"<table><caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

@@ -21,7 +21,7 @@ from ..models.node import Node
 from ..models.segments import EncodedSegments
 from ..models.sparse import SparseFeatures, SparseNode
 from ..models.structure import Explained, TokenTerms
-from ..types import Floats, SpanList, TokenFeatures
+from ..types import Floats, ScoreArrays, SpanList, TokenFeatures
 from .explanation import Row
 from .weights import members_of, names_of
 
@@ -277,7 +277,9 @@ def _whole(of: str, scores: Floats, spans: Any, source: str = ENCODER) -> Terms:
 
 def read_terms(given: TokenTerms, emissions: Emissions) -> LayerTerms:
     """Present the scores that tokens receive from elsewhere as a layer of the model."""
-    (names, tokens, scores, template), (size, starts) = given, (emissions.scores.shape, emissions.starts)
+    names, tokens, scores, template = given
+    size = emissions.scores.shape
+    starts = emissions.starts
     some, column = np.nonzero(scores)
     values = (np.ones(len(some)), scores[some, column])
     every = np.arange(size[0])
@@ -292,12 +294,16 @@ def read_terms(given: TokenTerms, emissions: Emissions) -> LayerTerms:
     return LayerTerms(output({"scores": terms.sum()}), [terms], output)
 
 
+def _outputs_of(layers: list[LayerTerms]) -> tuple[Any, ...]:
+    return tuple(layer.output for layer in layers)
+
+
 def _read_layers(model: Model, explained: Explained, docs: DocBatch) -> list[LayerTerms]:
     read = [read_layer(layer.attrs["node"], layer, docs) for layer in model.layers]
     found = [layer for layer in read if layer is not None]
     given = None
     if explained.terms is not None:
-        given = explained.terms(model, tuple([layer.output for layer in found]), docs)
+        given = explained.terms(model, _outputs_of(found), docs)
     return found if given is None else [*found, read_terms(given, found[0].output)]
 
 
@@ -321,11 +327,12 @@ class Reading:
         self._mixes = [each.mixes for each in explained]
         self._layers = [_read_layers(model, each, docs) for model, each in zip(models, explained)]
         params = self._node.traits.params
-        # Weights that all tokens share, summed over the members of a pool
-        self.shared: dict[str, Any] = {
-            name: sum(share * own[name] for share, own in zip(shares, self._weights)) for name in params
-        }
-        self._outputs = [tuple(layer.output for layer in layers) for layers in self._layers]
+        # Weights that all tokens share, summed over the members of a pool: Σ share · weights
+        self.shared: dict[str, Any] = dict.fromkeys(params, 0.0)
+        for share, own in zip(shares, self._weights):
+            for name in params:
+                self.shared[name] = self.shared[name] + share * own[name]
+        self._outputs = [_outputs_of(layers) for layers in self._layers]
         self.scores = self._join(self._outputs)
 
     def _join(self, outputs: list[tuple[Any, ...]]) -> Any:
@@ -359,7 +366,7 @@ class Reading:
             outputs.append(tuple(of_layers))
         return self._join(outputs)
 
-    def parts(self, derivative: Any) -> Iterator[tuple[Terms, Floats, Optional[Floats]]]:
+    def parts(self, derivative: ScoreArrays) -> Iterator[tuple[Terms, Floats, Optional[Floats]]]:
         """Yield the terms of all layers, each with the derivative with respect to its array, from that of the scores, and with
         the mix of its columns, see `Explained`."""
         for share, layers, outputs, mixes in zip(self._shares, self._layers, self._outputs, self._mixes):
@@ -371,7 +378,7 @@ class Reading:
                     mix = mixes[number] if mixes else None
                     yield terms._replace(weight=share * terms.weight), getattr(own, terms.of), mix
 
-    def rows(self, derivative: Any, steps: Optional[list[Step]] = None) -> list[Row]:
+    def rows(self, derivative: ScoreArrays, steps: Optional[list[Step]] = None) -> list[Row]:
         """Compute the contribution of each weight to a sum of scores.
 
         derivative: Uses of each score in the sum.
@@ -401,7 +408,7 @@ class Reading:
         """The names of states of features (None), or of a parameter."""
         return tuple(self._tags[n] for n in self._node.named_states(self._model, parameter, states))
 
-    def _shared_rows(self, derivative: Any, steps: Optional[list[Step]]) -> list[Row]:
+    def _shared_rows(self, derivative: ScoreArrays, steps: Optional[list[Step]]) -> list[Row]:
         rows = []
         for token, before, after, use in steps or ():
             place = tuple(self._node.places_of(np.array([before, after])))

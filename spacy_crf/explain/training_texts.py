@@ -34,7 +34,7 @@ from ..inference.chain_set import evaluate
 from ..models.node import AnnotatedDocs
 from ..models.objective import CorpusObjective
 from ..models.sparse import FoundFeatures, SparseFeatures, SparseNode
-from ..types import Floats
+from ..types import Floats, PathScores, ScoreArrays
 from .comparison import Comparison
 from .contributions import difference, rows_between, uses_between_labels
 from .explanation import Explanation, Row, shorter
@@ -249,7 +249,7 @@ class Direction:
         self.shared = shared
 
     @classmethod
-    def of_scores(cls, pipe: "CRFPipe", docs: DocBatch, derivative: Any) -> "Direction":
+    def of_scores(cls, pipe: "CRFPipe", docs: DocBatch, derivative: ScoreArrays) -> "Direction":
         """Compute the uses of each weight in a sum of scores of texts, from the uses of each score."""
         model = pipe.model
         of_layers = {}
@@ -266,8 +266,9 @@ class Direction:
     def of_known(self) -> "Direction":
         """Remove the weights that are 0 from the direction."""
         of_layers, shared = _learned(self._pipe.model)
-        pairs = (self.of_layers, of_layers), (self.shared, shared)
-        return Direction(self._pipe, *({name: np.where(w[name] != 0.0, u[name], 0.0) for name in w} for u, w in pairs))
+        known_of_layers = {name: np.where(w != 0.0, self.of_layers[name], 0.0) for name, w in of_layers.items()}
+        known_shared = {name: np.where(w != 0.0, self.shared[name], 0.0) for name, w in shared.items()}
+        return Direction(self._pipe, known_of_layers, known_shared)
 
     def signs(self) -> float:
         """The sum over all weights of the learned weight's sign times its change."""
@@ -275,7 +276,7 @@ class Direction:
         pairs = (self.of_layers, of_layers), (self.shared, shared)
         return float(sum((u[name] * np.sign(w[name])).sum() for u, w in pairs for name in w))
 
-    def scores(self, docs: DocBatch) -> Any:
+    def scores(self, docs: DocBatch) -> PathScores:
         """Compute the changes of the scores of texts along the direction."""
         found = _look_up(self._pipe.model, docs)
         return self._node.join(_outputs(self._pipe.model, found, self.of_layers), self.shared)
@@ -315,7 +316,7 @@ class Direction:
         _, derivative, _ = evaluate(learner.loss, structure, scores, data.allowed, weights=data.weights, **soft)
         return self._node.dot(derivative, along)
 
-    def _both(self, data: AnnotatedDocs) -> tuple[Any, Any]:
+    def _both(self, data: AnnotatedDocs) -> tuple[PathScores, ScoreArrays]:
         """The scores of texts, and their changes along the direction."""
         model = self._pipe.learner.model
         found = _look_up(model, DocBatch.of(data.docs))

@@ -231,7 +231,7 @@ def overview(pipe: "CRFPipe", label: Optional[str] = None, top: int = 20) -> dic
         "clusters": {name or "words": len(one) for store in stores for name, one in store.clusters.items()},
         "rules": [
             {**rule.table, "name": rule.name, "enforced by": how, "in probabilities": known}
-            for chain in pipe.chains if (rules := chain.rules()) is not None
+            for rules in (chain.rules() for chain in pipe.chains) if rules is not None
             for rule, how, known in rules.all.enforcement()
         ],
     }  # fmt: skip
@@ -250,10 +250,10 @@ def _with_features(pipe: "CRFPipe") -> list[str]:
     return [*pipe.tags()[: decoding.tag_spans.offset], *(instead or pipe.labels)]
 
 
-def _sides(pipe: "CRFPipe", label: str, top: int) -> dict[str, list[dict[str, Any]]]:
+def _sides(pipe: "CRFPipe", label: str, top: int) -> dict[str, list[dict[str, object]]]:
     """List the largest weights of features for a label, and against it."""
 
-    def largest_of(sign: float) -> list[dict[str, Any]]:
+    def largest_of(sign: float) -> list[dict[str, object]]:
         def chosen(block: Block) -> Any:
             return (sign * block.weights > 0) & (block.templates is not None) & (len(block.states) == 1)
 
@@ -275,7 +275,7 @@ def _templates(pipe: "CRFPipe") -> list[dict[str, Any]]:
     return sorted((row for row in found if row["weights"]), key=lambda row: -row["mass"])
 
 
-def _transitions(pipe: "CRFPipe") -> dict[str, Any]:
+def _transitions(pipe: "CRFPipe") -> dict[str, object]:
     """Weights of the transition from each tag (row) to each tag (column), and of the first and the last tag of a sequence; None
     for transitions that never occur."""
     members: list[Any] = members_of(pipe.model)

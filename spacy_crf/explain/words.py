@@ -125,8 +125,13 @@ def _learned(comparison: Comparison, n: int) -> list[str]:
     pipe = comparison.pipe
     decoding = comparison.pipe.decoding
     labels = [*decoding.annotation.tags()[: decoding.tag_spans.offset], *pipe.labels]
-    rows = (row for label in labels for row in largest(pipe, label, n, _of_words)) if n else ()
-    return [text for text in (row.feature.partition("=")[2] for row in rows) if not text.startswith("<")]
+    found = []
+    for label in labels if n else ():
+        for row in largest(pipe, label, n, _of_words):
+            _, _, text = row.feature.partition("=")
+            if not text.startswith("<"):
+                found.append(text)
+    return found
 
 
 def _of_words(block: Block) -> np.ndarray:

@@ -126,7 +126,9 @@ def per_sequence(terms: Floats, starts: Ints) -> Floats:
 
 def _expected_scores(structure: Structure, work: Work, soft: SoftLabelling) -> Floats:
     """Expected score of the segments with soft labels and of the transitions between them: float64[B]."""
-    (begin, end, state, weight), steps, scores = soft.pieces, soft.steps, work.scores
+    begin, end, state, weight = soft.pieces
+    steps = soft.steps
+    scores = work.scores
     opens, closes = arrays.ends(work.starts, work.n_tokens)
     of_pieces = structure.score_segments(work, begin, end)[np.arange(len(begin)), state]
     of_pieces += np.where(opens[begin], scores.first[state], 0.0)
@@ -145,7 +147,8 @@ def _subtract_expected(
 ) -> None:
     """Subtract the derivative of the expected scores, times the weights of the sequences (float64[B])."""
     of_token = np.repeat(weights, np.diff(work.starts))
-    (begin, end, state, weight), steps = soft.pieces, soft.steps
+    begin, end, state, weight = soft.pieces
+    steps = soft.steps
     of_pieces = np.zeros((len(begin), work.n_states))
     of_pieces[np.arange(len(begin)), state] = weight * of_token[begin]
     expected = structure.segments_derivative(work, begin, end, of_pieces)

@@ -127,8 +127,8 @@ class OnlineOptimizer(CRFOptimizer):
         """
         numbers = run.numbers
         scaling = np.array([numbers.get("scale", 1.0), numbers.get("due", 0.0)])
-        a, b, c, d, *_ = *map(float, settings), 0.0, 0.0, 0.0, 0.0
-        given = pass_.order, pass_.costs, run.slots, rule, (a, b, c, d), float(run.count)
+        four = (*map(float, settings), 0.0, 0.0, 0.0, 0.0)[:4]  # the kernel takes a tuple of one size
+        given = pass_.order, pass_.costs, run.slots, rule, four, float(run.count)
         found = kernels.walk(*pass_.room, kernels.RuleRun(*given, scaling, memory, squares))
         if "scale" in numbers:
             numbers["scale"], numbers["due"] = scaling.tolist()
@@ -305,8 +305,8 @@ class OnlineOptimizer(CRFOptimizer):
 
     def expect_arrays(self, run: OnlineRun, fresh: dict[str, NDArray]) -> None:
         """RAISES (ValueError): CRF921 if a run has no arrays of the types and shapes of fresh ones."""
-        arrays = {name: run.arrays.get(name, EMPTY) for name in fresh}
-        saved, ours = ({name: (str(a.dtype), a.shape) for name, a in each.items()} for each in (arrays, fresh))
+        saved = {name: _kind_of(run.arrays.get(name, EMPTY)) for name in fresh}
+        ours = {name: _kind_of(array) for name, array in fresh.items()}
         self.expect_alike("arrays", saved, ours)
 
     @staticmethod
@@ -355,6 +355,11 @@ class OnlineOptimizer(CRFOptimizer):
             checks.count(owner, "iteration", iteration, least=0, most=checks.ANY),
             None if reason is None else checks.text(owner, "stop_reason", reason),
         )
+
+
+def _kind_of(array: NDArray) -> tuple[str, tuple[int, ...]]:
+    """Type of the numbers of an array, and its shape."""
+    return str(array.dtype), array.shape
 
 
 def check_sequences(optimizer: CRFOptimizer, pipe: Component) -> None:

@@ -172,7 +172,8 @@ def reasons(judged: Judged, most: int = MOST_EXPLAINED) -> dict[int, list[Reason
         return {}
     most = most if judged.pipe.is_linear else min(most, MOST_ENCODED)
     numbered = sorted(enumerate(judged.errors), key=lambda item: -certainty(item[1]))[:most]
-    return {number: found for number, case in numbered if (found := _reasons(judged, case))}
+    every = {number: _reasons(judged, case) for number, case in numbered}
+    return {number: found for number, found in every.items() if found}
 
 
 def _reasons(judged: Judged, case: Case) -> list[Reason]:
@@ -198,14 +199,14 @@ def _reasons(judged: Judged, case: Case) -> list[Reason]:
 MOST_TEXTS = 1000  # number of texts on which the effects of rules are computed
 
 
-def rule_effects(judged: Judged) -> list[dict[str, Any]]:
+def rule_effects(judged: Judged) -> list[dict[str, object]]:
     """Compute the effects of each rule on the first `MOST_TEXTS` texts: the number of texts in which it changes the labelling
     under the rules before it, and the numbers of annotated mentions that it mends (adds) and breaks (removes)."""
     ruled = [chain for chain in judged.pipe.chains if chain.rules() is not None]
     return [row for chain in ruled for row in _effects_in(chain, judged.examples[:MOST_TEXTS])]
 
 
-def _effects_in(pipe: CRFPipe, examples: list[Example]) -> list[dict[str, Any]]:
+def _effects_in(pipe: CRFPipe, examples: list[Example]) -> list[dict[str, object]]:
     """The effects of the rules of a component with a single chain, which has rules."""
     rules: Any = pipe.rules()
     found = {

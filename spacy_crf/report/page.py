@@ -70,7 +70,7 @@ def render(title: str, subjects: Sequence[Judged], *, curve: Sequence[tuple[floa
     )
 
 
-def _section(judged: Judged) -> dict[str, Any]:
+def _section(judged: Judged) -> dict[str, object]:
     rows = scores(judged)
     labels = labels_of(judged.cases)
     found: list[Any] = [case for case in judged.cases if case.found and case.found.probability is not None]
@@ -107,10 +107,11 @@ def _groups(judged: Judged) -> list[tuple[str, Markup, list[Group]]]:
     if judged.training:
         found += [] if judged.of_texts else [("frequency", by_frequency(judged))]
         found.append(("words", by_words(judged)))
-    return [
-        (name, charts.shares(f"Found, by {name}", [(group.name, group.found) for group in groups]), groups)
-        for name, groups in found
-    ]
+    charted = []
+    for name, groups in found:
+        shares = [(group.name, group.found) for group in groups]
+        charted.append((name, charts.shares(f"Found, by {name}", shares), groups))
+    return charted
 
 
 def _confusion(judged: Judged, labels: Sequence[str]) -> list[tuple[str, list[tuple[int, str]]]]:
@@ -126,7 +127,7 @@ def _confusion(judged: Judged, labels: Sequence[str]) -> list[tuple[str, list[tu
 # ------------------------------------------------------------------------------------------------------- mistakes
 
 
-def _errors(judged: Judged, why: Mapping[int, list[Reason]]) -> list[dict[str, Any]]:
+def _errors(judged: Judged, why: Mapping[int, list[Reason]]) -> list[dict[str, object]]:
     """The mistakes as data for the browser, the most certain first."""
     numbered = sorted(enumerate(judged.errors), key=lambda item: -certainty(item[1]))
     return [
@@ -171,10 +172,11 @@ def _suspects(judged: Judged) -> list[tuple[str, str, list[dict[str, str]]]]:
     if judged.suspects is not None:
         said = "The same for training texts: a model that was trained without the text judges it (cross-validation)."
         found.append((f"{_SUSPECT}, in the training texts", said, judged.suspects))
-    return [
-        (title, said, [_row(s, of_texts=judged.of_texts) for s in suspects[:MOST_SUSPECTS]])
-        for title, said, suspects in found
-    ]
+    tables = []
+    for title, said, suspects in found:
+        rows = [_row(suspect, of_texts=judged.of_texts) for suspect in suspects[:MOST_SUSPECTS]]
+        tables.append((title, said, rows))
+    return tables
 
 
 def _row(suspect: Suspect, *, of_texts: bool) -> dict[str, str]:
@@ -207,7 +209,7 @@ def source(name: str) -> str:
     return resources.files("spacy_crf.report").joinpath(name).read_text(encoding="utf8")
 
 
-def _as_json(data: Any) -> Markup:
+def _as_json(data: object) -> Markup:
     """Encode data as JSON without characters that could end an HTML element."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
     return Markup(text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"))

@@ -31,7 +31,7 @@ class Suspect(NamedTuple):
     log_ratio: float  # log p(best) - log p(annotated); infinite if the annotation is impossible for the model
     gold: list[Mention]
     best: list[Mention]
-    origin: dict[str, Any]  # "place" and "id" of the text, where they are known
+    origin: dict[str, object]  # "place" and "id" of the text, where they are known
 
 
 def judged_by(pipe: CRFPipe, examples: Iterable[Example]) -> Iterator[Suspect]:
@@ -101,7 +101,10 @@ def to_jsonl(suspects: Iterable[Suspect]) -> str:
     """Write suspects as lines of JSON for `of_jsonl`."""
     lines = []
     for suspect in suspects:
-        mentions = {name: [mention.place for mention in getattr(suspect, name)] for name in ("gold", "best")}
+        mentions = {
+            "gold": [mention.place for mention in suspect.gold],
+            "best": [mention.place for mention in suspect.best],
+        }
         ratio = suspect.log_ratio if math.isfinite(suspect.log_ratio) else None
         row = {"text": suspect.text, **suspect.origin, "log_ratio": ratio, **mentions}
         lines.append(json.dumps(row, ensure_ascii=False))
@@ -113,7 +116,8 @@ def of_jsonl(text: str) -> list[Suspect]:
     suspects = []
     for row in map(json.loads, filter(None, text.split("\n"))):  # texts may have other separators of lines
         ratio = math.inf if row["log_ratio"] is None else float(row["log_ratio"])
-        gold, best = ([Mention(*place) for place in row[key]] for key in ("gold", "best"))
+        gold = [Mention(*place) for place in row["gold"]]
+        best = [Mention(*place) for place in row["best"]]
         origin = {key: row[key] for key in ("place", "id") if key in row}
         suspects.append(Suspect(row["text"], ratio, gold, best, origin))
     return suspects

@@ -42,7 +42,8 @@ def matches(pipe: CRFTextClassifier, example: Example) -> list[Matched]:
     annotation: Any = pipe.annotation  # `Cats`
     if annotation.label_of(reference) is None or not found:
         return []
-    [(right, said)], [(label, best)] = gold.items(), found.items()
+    [(right, said)] = gold.items()
+    [(label, best)] = found.items()
     return [("right" if label == right else "label", said, best)]
 
 
