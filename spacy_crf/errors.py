@@ -51,13 +51,13 @@ def known_names(names: Iterable[object], *asked: object) -> str:
 
     asked: Names that are not known.
     """
-    names = list(map(str, names))
-    nearest = [_nearest(str(name), names) for name in asked]
+    known = list(map(str, names))
+    nearest = [_nearest(str(name), known) for name in asked]
     meant = list(dict.fromkeys(name for name in nearest if name is not None))
     question = f" (did you mean {' or '.join(map(_quoted, meant))}?)" if meant else ""
-    if meant and len(names) > _MOST_LISTED:
-        return f"{len(names)} names{question}"
-    return (", ".join(names) or "none") + question
+    if meant and len(known) > _MOST_LISTED:
+        return f"{len(known)} names{question}"
+    return (", ".join(known) or "none") + question
 
 
 _MOST_LISTED = 20

@@ -15,12 +15,12 @@ from .reference_pages import tomllib
 from .test_package import MODULES, PACKAGE, ROOT
 
 # What is there may shrink; who lets it grow says why in the commit that raises a bound.
-MOST_STATEMENTS = 36_778
-MOST_STATEMENTS_OF_CORE = 25_948
+MOST_STATEMENTS = 36_724
+MOST_STATEMENTS_OF_CORE = 25_776
 MOST_FILES = 258
-MOST_CLASSES = 518
+MOST_CLASSES = 528
 MOST_ENTRY_POINTS = 48
-MOST_ANY = 1_705  # how often `Any` is written
+MOST_ANY = 1_210  # how often `Any` is written
 BESIDE_CORE = (
     "cli",
     "explain",
@@ -36,7 +36,7 @@ STRUCTURES = {
     "SegmentScores": ("semi_markov", "segments", "segment_", "semicrf_ner", "log_space"),
     "HigherOrderScores": ("higher_order", "order", "pruned_lattice"),
 }
-MOST_NAMING = {"SegmentScores": 4, "HigherOrderScores": 1}
+MOST_NAMING = {"SegmentScores": 5, "HigherOrderScores": 1}
 
 
 @cache

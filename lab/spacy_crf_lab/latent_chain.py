@@ -142,7 +142,7 @@ class LatentBatch(Batch):
 
     def most_probable(self) -> States:
         """The tags of the most probable labelling of each Doc (int32[T]), or of the most probable path."""
-        tags = super().most_probable()
+        tags: Any = super().most_probable()
         if not isinstance(self._decoding.decoder, Labelling):
             return tags
         if self._rules is not None and (self._rules.left_out or self._rules.global_):

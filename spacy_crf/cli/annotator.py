@@ -416,9 +416,12 @@ class Annotator:
             found += [(span, round(float(p), 6)) for group in groups for span, p in zip(group, group.attrs["scores"])]
             likely = [(span, prob) for span, prob in found if prob >= options.min_prob]
             doubtful = [span for span, prob in found if prob < options.min_prob]
-            text = WRITERS[format_].render(Annotated(doc, fields, likely, doubtful))
-            uncertainty = self._uncertainty(doc) if options.sort and len(doc) else 0.0
-            yield Record(uncertainty, len(likely), len(doubtful), text)
+            yield Record(
+                uncertainty=self._uncertainty(doc) if options.sort and len(doc) else 0.0,
+                spans=len(likely),
+                doubtful=len(doubtful),
+                text=WRITERS[format_].render(Annotated(doc, fields, likely, doubtful)),
+            )
 
     def _items_of_lines(self, part: Part) -> Iterator[Item]:
         for place, line in lines(part):
@@ -443,8 +446,9 @@ class Annotator:
             raise  # the text is not the cause
         except Exception as error:
             if self._options.strict:
-                advice = " (without --strict it goes to errors.jsonl)"
-                raise ValueError(Errors.CRF787.format(place=place, error=error, advice=advice)) from error
+                raise ValueError(
+                    Errors.CRF787.format(place=place, error=error, advice=" (without --strict it goes to errors.jsonl)")
+                ) from error
             self._errors.append((place, str(error) or type(error).__name__))
 
 

@@ -48,8 +48,9 @@ def plan(source: str, part_bytes: Optional[int] = None) -> tuple[list[Part], dic
     if not system.exists(root):
         raise FileNotFoundError(2, "No such file or directory", source)
     if system.isdir(root) and paths == [root]:
-        reason = f"it has no file that ends with {', '.join(LINES)} or {PARQUET}"
-        raise ValueError(Errors.CRF784.format(path=source, reason=reason))
+        raise ValueError(
+            Errors.CRF784.format(path=source, reason=f"it has no file that ends with {', '.join(LINES)} or {PARQUET}")
+        )
     infos = [(system.unstrip_protocol(path), system.info(path)) for path in paths]
     part_bytes = part_bytes or min(max(sum(info["size"] for _, info in infos) // _PARTS, _LEAST), _MOST)
     parts: list[Part] = []
@@ -104,8 +105,11 @@ def opened_parquet(path: str) -> Any:
         from pyarrow import ArrowInvalid
         from pyarrow.parquet import ParquetFile
     except ImportError as error:
-        needed = {"package": "pyarrow", "install": "'spacy-crf[parquet]'"}
-        raise ImportError(Errors.CRF781.format(what=f"{path}: Parquet", reason=error, **needed)) from None
+        raise ImportError(
+            Errors.CRF781.format(
+                what=f"{path}: Parquet", reason=error, package="pyarrow", install="'spacy-crf[parquet]'"
+            )
+        ) from None
     system, name = file_system(path)
     try:
         return ParquetFile(name, filesystem=None if system is LOCAL else system)

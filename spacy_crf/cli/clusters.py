@@ -75,8 +75,18 @@ def clusters_cli(
         if is_kmeans:
             made = clusters_of_vectors(from_vectors, n, progress=progress)
         else:
-            settings = {"min_count": min_count, "lang": lang, "lower": lower, "digits": digits}
-            made = clusters_of_texts(texts, n, output, **settings, method=method, letters=letters, progress=progress)
+            made = clusters_of_texts(
+                texts,
+                n,
+                output,
+                min_count=min_count,
+                lang=lang,
+                lower=lower,
+                digits=digits,
+                method=method,
+                letters=letters,
+                progress=progress,
+            )
         write_clusters(output, made)
         _checkpoint(output).unlink(missing_ok=True)
     msg.good(f"{len(made.words):,} words in {len(made.paths):,} clusters: {output}")
@@ -191,8 +201,9 @@ def _counted(texts: list[Path], lang: str, progress: Progress) -> "WordCounter":
     for _, doc in read_raw(texts, nlp, _reading(progress)):
         counter.add(doc)
     if not counter.n_words:
-        source = ", ".join(map(str, texts))
-        raise ValueError(Errors.CRF948.format(what="clusters", source=source, reason="there are no words"))
+        raise ValueError(
+            Errors.CRF948.format(what="clusters", source=", ".join(map(str, texts)), reason="there are no words")
+        )
     return counter
 
 
@@ -241,8 +252,11 @@ def vectors_of_texts(texts: list[Path], lang: str = "en", **options: Any) -> Lan
     RAISES (ImportError): CRF781 if floret is not installed.
     RAISES (ValueError): CRF948 if the texts have too few words; if texts can't be read.
     """
-    install = "'spacy-crf[vectors]'; on Python 3.13 and newer, pip install floret, which takes a C++ compiler"
-    train_unsupervised = optional_package("floret", what="Learning vectors", install=install).train_unsupervised
+    train_unsupervised = optional_package(
+        "floret",
+        what="Learning vectors",
+        install="'spacy-crf[vectors]'; on Python 3.13 and newer, pip install floret, which takes a C++ compiler",
+    ).train_unsupervised
     with TemporaryDirectory() as folder:
         path = Path(folder) / "words.txt"
         table = Path(folder) / "vectors.floret"
@@ -259,8 +273,13 @@ def vectors_of_texts(texts: list[Path], lang: str = "en", **options: Any) -> Lan
             # Two rows for each part of a word: fewer parts share all of their rows (Svenstrup et al. 2017)
             model = train_unsupervised(str(path), **options, mode="floret", hashCount=2)
         except ValueError as error:
-            reason = f"no word is there {options['minCount']} times, as --min-count asks ({error})"
-            raise ValueError(Errors.CRF948.format(what="vectors", source=source, reason=reason)) from error
+            raise ValueError(
+                Errors.CRF948.format(
+                    what="vectors",
+                    source=source,
+                    reason=f"no word is there {options['minCount']} times, as --min-count asks ({error})",
+                )
+            ) from error
         model.save_floret_vectors(str(table))
         # floret makes the vector of any word from its parts
         nlp = blank(lang)  # without the words of the texts

@@ -150,8 +150,9 @@ def make_config(component: str, preset: str, words: Words, optimize: str, lang: 
     """
     chosen = PRESETS[component].get(preset)
     if chosen is None:
-        known = known_names(PRESETS[component], preset)
-        raise ValueError(Errors.CRF751.format(component=component, preset=preset, known=known))
+        raise ValueError(
+            Errors.CRF751.format(component=component, preset=preset, known=known_names(PRESETS[component], preset))
+        )
     sections = _read(component)
     if chosen.like is not None:
         _change(sections, component, _read("crf_ner"), _read(chosen.like))

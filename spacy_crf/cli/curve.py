@@ -116,5 +116,11 @@ def _train_share(config: Config, name: str, docs: list[Doc], share: float) -> Cu
         performance = json.loads((output / DIR_MODEL_BEST / "meta.json").read_text(encoding="utf8"))["performance"]
         weights = {key: weight for key, weight in nlp.config["training"]["score_weights"].items() if weight}
     scores = {key: float(performance.get(key) or 0.0) for key in weights}
-    score = sum(weights[key] * value for key, value in scores.items())
-    return CurvePoint(share, len(docs), sum(map(len, docs)), score, scores, round(seconds, 2))
+    return CurvePoint(
+        share=share,
+        texts=len(docs),
+        tokens=sum(map(len, docs)),
+        score=sum(weights[key] * value for key, value in scores.items()),
+        scores=scores,
+        seconds=round(seconds, 2),
+    )

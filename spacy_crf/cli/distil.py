@@ -158,8 +158,11 @@ def find_teacher(
     for name, pipe in reversed(pipes):
         if isinstance(pipe, CRFPipe):
             if isinstance(pipe.annotation, TagSet):
-                attributes = ", ".join(part.attribute for part in pipe.annotation.parts)
-                raise ValueError(Errors.CRF827.format(name=name, attributes=attributes))
+                raise ValueError(
+                    Errors.CRF827.format(
+                        name=name, attributes=", ".join(part.attribute for part in pipe.annotation.parts)
+                    )
+                )
             return Teacher(nlp, name, None)
     for _, pipe in reversed(pipes):
         if isinstance(getattr(pipe, "key", None), str) and hasattr(pipe, "suggester"):
@@ -222,8 +225,11 @@ def _unannotated(doc: Doc, vocab: Vocab) -> Doc:
 def _softened(doc: Doc, found: Soft) -> Doc:
     """A Doc with the same words and these soft labels."""
     soft = _unannotated(doc, doc.vocab)
-    spans = [Span(soft, begin, end, label=label) for begin, end, label, _ in found]
-    soft.spans[SOFT_LABELS] = SpanGroup(soft, spans=spans, attrs={"scores": [score for *_, score in found]})
+    soft.spans[SOFT_LABELS] = SpanGroup(
+        soft,
+        spans=[Span(soft, begin, end, label=label) for begin, end, label, _ in found],
+        attrs={"scores": [score for *_, score in found]},
+    )
     return soft
 
 
@@ -239,9 +245,16 @@ def _refuse(name: str, pipe: object, docs: list[Doc], error: Exception) -> NoRet
     if code:  # raised by another component, or with a traceback by another process
         raise ValueError(code + said) from error
     places = [doc._context for doc in docs if doc._context is not None]
-    place = f"{places[0]} to {places[-1].rpartition(', ')[2]}" if len(places) > 1 else "".join(places) or "a text"
     reason = f"the teacher's component '{name}': {error or type(error).__name__}"
-    raise ValueError(Errors.CRF787.format(place=place, error=reason, advice="")) from error
+    raise ValueError(
+        Errors.CRF787.format(
+            place=f"{places[0]} to {places[-1].rpartition(', ')[2]}"
+            if len(places) > 1
+            else "".join(places) or "a text",
+            error=reason,
+            advice="",
+        )
+    ) from error
 
 
 # ------------------------------------------------------------------------------------------- in the teacher's processes

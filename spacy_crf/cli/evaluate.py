@@ -210,8 +210,7 @@ def _page(
                 suspects = of_jsonl(text)
         for of_pipe in judged:
             if folds:
-                on_fold = partial(progress, advance=1)
-                suspects = cross_validated(nlp, of_pipe.pipe, training, folds, on_fold=on_fold)
+                suspects = cross_validated(nlp, of_pipe.pipe, training, folds, on_fold=partial(progress, advance=1))
             subjects.append(of_pipe._replace(training=training, suspects=suspects))
         return render(title, subjects, curve=points)
 

@@ -178,16 +178,22 @@ def _likeliest(pipe: "CRFPipe", doc: Doc) -> list[Span]:
     for least in (0.01, 0.0):
         for span, _ in pipe.span_probabilities(doc, least):
             return [span]
-    reason = "nothing is found, and no span is possible in it"
-    raise ValueError(Errors.CRF838.format(name=pipe.name, what=shown(doc.text), reason=reason))
+    raise ValueError(
+        Errors.CRF838.format(
+            name=pipe.name, what=shown(doc.text), reason="nothing is found, and no span is possible in it"
+        )
+    )
 
 
 def _parse_span(given: str, doc: Doc) -> Span:
     """The span of "3:5" or "3:5:LABEL". RAISES (ValueError): CRF847 if it does not name tokens of the Doc."""
     match = _SPAN.fullmatch(given)
     if match is None or not int(match[1]) < int(match[2]) <= len(doc):
-        words = " ".join(f"{token.i}:{token.text}" for token in doc[:30])
-        raise ValueError(Errors.CRF847.format(given=given, n=len(doc), words=words))
+        raise ValueError(
+            Errors.CRF847.format(
+                given=given, n=len(doc), words=" ".join(f"{token.i}:{token.text}" for token in doc[:30])
+            )
+        )
     return Span(doc, int(match[1]), int(match[2]), label=match[3] or "")
 
 

@@ -64,8 +64,11 @@ class Words(NamedTuple):
         if self.gazetteers is not None:
             lists = {_name(path): str(path) for path in sorted(self.gazetteers.glob("*")) if path.suffix in LISTS}
             if not lists:
-                reason = f"it has no lists of phrases ({', '.join(LISTS)})"
-                raise ValueError(Errors.CRF701.format(place=self.gazetteers, reason=reason))
+                raise ValueError(
+                    Errors.CRF701.format(
+                        place=self.gazetteers, reason=f"it has no lists of phrases ({', '.join(LISTS)})"
+                    )
+                )
             templates += [f"in:{name}[-1..1]" for name in lists]
         return templates, {"tables": _json(tables), "vectors": _json(self.vectors), "gazetteers": _json(lists)}
 

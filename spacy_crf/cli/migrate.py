@@ -200,8 +200,16 @@ def make_pipeline(
         functions = {} if word_features is None else {WORDS: _registered(word_features)}
         if native is None or native.replayed:
             functions[SOURCE] = _registered(features, columns)
-    settings = {"lang": lang, "attribute": attribute, "reads": columns, "entities": entities, "program": program}
-    return build_pipeline(model, functions, native=native or NOTHING, **settings)
+    return build_pipeline(
+        model,
+        functions,
+        native=native or NOTHING,
+        lang=lang,
+        attribute=attribute,
+        reads=columns,
+        entities=entities,
+        program=program,
+    )
 
 
 def _registered(path: Optional[str], columns: Sequence[str] = ()) -> dict[str, str]:

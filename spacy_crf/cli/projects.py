@@ -101,8 +101,9 @@ def _texts(folder: Path) -> list[Path]:
         files.append(path)
         size += path.stat().st_size
         if len(files) > _MOST_FILES or size > _MOST_BYTES:
-            reason = f"beyond {_MOST_FILES:,} files or {_MOST_BYTES / 1e9:g} GB"
-            raise ValueError(Errors.CRF983.format(path=path, reason=reason))
+            raise ValueError(
+                Errors.CRF983.format(path=path, reason=f"beyond {_MOST_FILES:,} files or {_MOST_BYTES / 1e9:g} GB")
+            )
     return files
 
 
@@ -119,9 +120,10 @@ def _fetch(name: str, target: Path) -> None:
     places = [asset["dest"] for asset in listed]
     missing = [place for place in places if not (target / place).is_file() or not (target / place).stat().st_size]
     if missing or failed is not None:
-        reason = "see above" if failed is None else failed
         raise ValueError(
-            Errors.CRF982.format(name=name, missing=", ".join(missing or places), reason=reason)
+            Errors.CRF982.format(
+                name=name, missing=", ".join(missing or places), reason="see above" if failed is None else failed
+            )
         ) from failed
 
 

@@ -112,10 +112,9 @@ def brief_errors() -> Iterator[None]:
     except BrokenPipeError:  # the program that reads the output has ended
         raise
     except OSError as error:
-        path = error.filename or "A file"
         reason = error.strerror or error
         advice = " (make room, and give the same command again)" if is_full(error) else ""
-        msg.fail(Errors.CRF706.format(path=path, reason=f"{reason}{advice}"), exits=1)
+        msg.fail(Errors.CRF706.format(path=error.filename or "A file", reason=f"{reason}{advice}"), exits=1)
     except UnicodeError as error:
         msg.fail(Errors.CRF733.format(reason=error), exits=1)
     except (ValueError, ImportError) as error:
@@ -236,9 +235,9 @@ def import_code(path: Optional[Path]) -> None:
             raise ImportError("its name does not end with .py")
         import_file("python_code", path)
     except Exception as error:  # whatever is in the file
-        place = f"The Python file {path} (--code)"
-        reason = f"{type(error).__name__}: {error}"
-        raise ValueError(Errors.CRF701.format(place=place, reason=reason)) from error
+        raise ValueError(
+            Errors.CRF701.format(place=f"The Python file {path} (--code)", reason=f"{type(error).__name__}: {error}")
+        ) from error
 
 
 def blank(lang: str, tokenizer: Optional[dict[str, object]] = None) -> Language:
@@ -250,8 +249,14 @@ def blank(lang: str, tokenizer: Optional[dict[str, object]] = None) -> Language:
     try:
         spacy.util.get_lang_class(lang)
     except Exception as error:  # whatever spaCy raises
-        must = "the code of a language that spaCy has, such as en, or xx for any language"
-        raise ValueError(Errors.CRF020.format(owner="crf", name="--lang", value=repr(lang), must=must)) from error
+        raise ValueError(
+            Errors.CRF020.format(
+                owner="crf",
+                name="--lang",
+                value=repr(lang),
+                must="the code of a language that spaCy has, such as en, or xx for any language",
+            )
+        ) from error
     try:
         return spacy.blank(lang, config={"nlp": {"tokenizer": tokenizer or {}}})
     except Exception as error:  # whatever the tokenizers of others raise

@@ -136,8 +136,7 @@ def update_cli(
             checks.labels(f"--labels of '{pipe.name}'", wanted, sorted(labels_of(pipe, examples)))
             complete(nlp, pipe, examples, wanted)
         for label, spans in contradicted(nlp, pipe, examples).items():
-            found = {"text": spans[0].text, "start": spans[0].doc.text[:40]}
-            pipe.warn(Warnings.CRFW908, n=len(spans), label=label, **found)
+            pipe.warn(Warnings.CRFW908, n=len(spans), label=label, text=spans[0].text, start=spans[0].doc.text[:40])
     before = {title: _scores(nlp, names, texts) for title, texts in sets.items()}
     sgd = nlp.resume_training(sgd=LBFGS(l2=l2, iterations_per_step=100))
     others = [name for name in nlp.pipe_names if name not in names]
@@ -214,8 +213,12 @@ def compile_cli(
 def _annotated(nlp: Language, words: list[str]) -> Doc:
     """Make a Doc with annotation for every component of spacy_crf: entities, spans, tags, and labels of the text."""
     named = [word[0].isupper() for word in words]
-    ents = ["O" if not now else "I-NAME" if before else "B-NAME" for before, now in zip([False, *named], named)]
-    doc = Doc(nlp.vocab, words=words, tags=["NAME" if is_name else "WORD" for is_name in named], ents=ents)
+    doc = Doc(
+        nlp.vocab,
+        words=words,
+        tags=["NAME" if is_name else "WORD" for is_name in named],
+        ents=["O" if not now else "I-NAME" if before else "B-NAME" for before, now in zip([False, *named], named)],
+    )
     doc.spans["sc"] = [*doc.ents, *(Span(doc, ent.start, ent.start + 1, label="FIRST") for ent in doc.ents)]
     doc.cats = {"NAMES": float(any(named)), "NONE": float(not any(named))}
     return doc

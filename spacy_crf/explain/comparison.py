@@ -29,8 +29,11 @@ class NothingToCompare(ValueError):
 def nothing(pipe: "CRFPipe", *, has: bool) -> NothingToCompare:
     """Make the error CRF838: no possible labelling has, or none lacks, the explained span or labelling."""
     advice = "Look at the rules, at doc.spans['crf_blocked'] and doc.spans['crf_forced'], and at the longest segment"
-    reason = f"no possible labelling {'has' if has else 'lacks'} it. {advice}"
-    return NothingToCompare(Errors.CRF838.format(name=pipe.name, what="it", reason=reason))
+    return NothingToCompare(
+        Errors.CRF838.format(
+            name=pipe.name, what="it", reason=f"no possible labelling {'has' if has else 'lacks'} it. {advice}"
+        )
+    )
 
 
 class Sides(NamedTuple):
@@ -141,7 +144,7 @@ class Comparison:
         expected = reduce(arrays.added, parts)
         return arrays.split(arrays.join_sequences(self.scores), expected, self.scores) if self._joins else expected
 
-    def of_doc(self, uses: PathScores) -> PathScores:
+    def of_doc(self, uses: Any) -> Any:
         """Extend the uses of the compared tokens' scores to uses of all scores of the Doc."""
         scores = self.reading.scores
         steps = uses.transitions
@@ -183,8 +186,15 @@ class Comparison:
         words = [token.text for token in self.doc]
         against = f"against {self.against or 'everything else'}"
         asked = kind, self.pipe.name, words, self.span, against
-        rules = [] if self.ruled is None else [*self.ruled.left_out, *self.ruled.effects()]
-        return Explanation(*asked, target, base, rows, totals, rules=rules, **more)
+        return Explanation(
+            *asked,
+            target,
+            base,
+            rows,
+            totals,
+            rules=[] if self.ruled is None else [*self.ruled.left_out, *self.ruled.effects()],
+            **more,
+        )
 
 
 def preset_labellings(pipe: "CRFPipe", docs: DocBatch, scores: PathScores) -> tuple[Any, Any]:
@@ -197,8 +207,13 @@ def preset_labellings(pipe: "CRFPipe", docs: DocBatch, scores: PathScores) -> tu
     if restricted is None:
         return by_steps(pipe.parts(), docs, scores)[1], None
     if restricted.kept is not None:
-        reason = "doc.spans['crf_blocked'] leaves some of its tokens without any label"
-        raise NothingToCompare(Errors.CRF838.format(name=pipe.name, what=f"'{docs[0].text[:40]}'", reason=reason))
+        raise NothingToCompare(
+            Errors.CRF838.format(
+                name=pipe.name,
+                what=f"'{docs[0].text[:40]}'",
+                reason="doc.spans['crf_blocked'] leaves some of its tokens without any label",
+            )
+        )
     return restricted.scores, restricted.clamp
 
 
@@ -338,9 +353,7 @@ def effects(pipe: "CRFPipe", doc: Doc) -> "tuple[list[Span], list[tuple[Rule, li
     return before, changes
 
 
-def by_steps(
-    parts: Parts, docs: DocBatch, scores: PathScores, settled: Optional[Bools] = None
-) -> tuple[Parts, PathScores]:
+def by_steps(parts: Parts, docs: DocBatch, scores: Any, settled: Optional[Bools] = None) -> tuple[Parts, Any]:
     """`without_edges` for explanations, which keep the model's states: much larger scores of chains."""
     if parts.annotation.space_edges or not docs.is_space.any():
         return parts, scores

@@ -46,8 +46,15 @@ def contrast(comparison: Comparison) -> Explanation:
         return [(begin + shift, end + shift, pipe.labels[label]) for begin, end, label in columns]
 
     totals = {"score": target, **comparison.probability(comparison.measure().odds)}
-    both = {"labelling": spans(ours), "rival": spans(theirs)}
-    return comparison.explanation("contrast", target, 0.0, rows_between(comparison, ours, theirs), totals, **both)
+    return comparison.explanation(
+        "contrast",
+        target,
+        0.0,
+        rows_between(comparison, ours, theirs),
+        totals,
+        labelling=spans(ours),
+        rival=spans(theirs),
+    )
 
 
 def rows_between(comparison: Comparison, ours: NDArray[np.int32], theirs: NDArray[np.int32]) -> list[Row]:

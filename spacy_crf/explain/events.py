@@ -144,8 +144,11 @@ class SegmentEvents:
         return clamps
 
     def _free(self, place: SpanPlace) -> SegmentClamp:
-        states = np.ones((place.size, self._n_states), dtype=bool)
-        return SegmentClamp(states, np.ones(place.size, dtype=bool), np.zeros(place.size, dtype=bool))
+        return SegmentClamp(
+            states=np.ones((place.size, self._n_states), dtype=bool),
+            may_begin=np.ones(place.size, dtype=bool),
+            must_begin=np.zeros(place.size, dtype=bool),
+        )
 
     def _upto(
         self, place: SpanPlace, end: int, begins: set[int], state: Optional[int] = None, upto: Optional[int] = None

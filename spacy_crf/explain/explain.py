@@ -14,7 +14,6 @@ from ..pipeline.annotation.cats import Cats, SeveralCats
 from ..pipeline.pipe import LearningPipe, check_doc
 from ..pipeline.probabilities import labelling
 from ..schemes import NO_SEGMENTS, Segments
-from ..types import PathScores
 from .comparison import Comparison, Likelihoods, NothingToCompare, Sides, nothing, preset_labellings
 from .contributions import contrast, contrast_of_labels, leave_out, log_odds
 from .events import SpanPlace, events_of
@@ -114,8 +113,17 @@ def ask(pipe: "CRFPipe", doc: Doc, span: Any, against: Against) -> Comparison:
         lacking = [clamp]
         other = SpanPlace(0, len(doc), -1, reader.starts)
         in_words = f"the labelling {spelled}"
-    tokens = slice(min(place.begin, other.begin), max(place.end, other.end))
-    return Comparison(pipe, reading, Sides(events.having(place), lacking, tokens), wanted, in_words)
+    return Comparison(
+        pipe,
+        reading,
+        Sides(
+            having=events.having(place),
+            lacking=lacking,
+            tokens=slice(min(place.begin, other.begin), max(place.end, other.end)),
+        ),
+        wanted,
+        in_words,
+    )
 
 
 class _SpanReader:
@@ -193,7 +201,7 @@ class LabelComparison(Comparison):
         """The number of the clamp of the most probable other label."""
         return 1 + int(measured.log_z[1:].argmax())
 
-    def of_doc(self, uses: PathScores) -> PathScores:
+    def of_doc(self, uses: Any) -> Any:
         return uses  # the text is compared as a whole
 
     def spans(self, clamp: int) -> list[SpanOf]:

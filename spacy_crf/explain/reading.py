@@ -177,8 +177,18 @@ def _(node: SparseNode, layer: Model, docs: DocBatch) -> LayerTerms:
         place, row, column, value, weight = _expand(table, layer.get_param(name), of_kind, own.get(name))
         rows = place if units is None else np.repeat(np.arange(n_rows), np.diff(units.tokens))[place]
         named = partial(Feature.of, own.get(name, table.index))
-        shape = (n_rows or len(tokens[0]), *features.shape(name))
-        one = Terms(of, place, rows, column, value, weight, row, named, tokens, shape)
+        one = Terms(
+            of=of,
+            place=place,
+            row=rows,
+            column=column,
+            value=value,
+            weight=weight,
+            feature=row,
+            name=named,
+            tokens=tokens,
+            shape=(n_rows or len(tokens[0]), *features.shape(name)),
+        )
         terms.append(_of_vectors(one, table.index) if isinstance(table.index, VectorIndex) else one)
         sums[of] = sums.get(of, 0.0) + terms[-1].sum()
     starts = found.starts if units is None else units.texts
@@ -220,11 +230,10 @@ def _of_vectors(terms: Terms, index: VectorIndex) -> Terms:
     cells = (terms.place * n_offsets + terms.feature // index.width) * size + terms.column
     used, first, where = np.unique(cells, return_index=True, return_inverse=True)
     place = used // size
-    column = used % size
     return terms._replace(
         place=place // n_offsets,
         row=terms.row[first],
-        column=column,
+        column=used % size,
         value=np.ones(len(used)),
         weight=np.bincount(where, terms.value * terms.weight, minlength=len(used)),
         feature=place % n_offsets,
@@ -268,11 +277,21 @@ def read_whole(layer: Model, docs: DocBatch, source: str) -> LayerTerms:
 
 def _whole(of: str, scores: Floats, spans: Any, source: str = ENCODER) -> Terms:
     place, column = (index.ravel() for index in np.indices(scores.shape))
-    tokens = _tokens_of(None if spans is None else spans.listed, len(scores) if spans is None else len(spans.begins))
     ones = np.ones(scores.size)
     feature = Feature(source, source, None)
     nothing = np.zeros(scores.size, dtype=np.int64)
-    return Terms(of, place, place, column, ones, scores.ravel(), nothing, lambda row: feature, tokens, scores.shape)
+    return Terms(
+        of=of,
+        place=place,
+        row=place,
+        column=column,
+        value=ones,
+        weight=scores.ravel(),
+        feature=nothing,
+        name=lambda row: feature,
+        tokens=_tokens_of(None if spans is None else spans.listed, len(scores) if spans is None else len(spans.begins)),
+        shape=scores.shape,
+    )
 
 
 def read_terms(given: TokenTerms, emissions: Emissions) -> LayerTerms:

@@ -303,9 +303,10 @@ class Direction:
                 yield 0.0
                 continue
             of_doc, clamp = arrays.cut_document(scores, data.allowed, rows)
-            weights = None if data.weights is None else data.weights[sequences]
             structure = learner.model.attrs["node"].in_training()
-            _, derivative, _ = learner.loss(structure, of_doc, clamp, weights=weights)
+            _, derivative, _ = learner.loss(
+                structure, of_doc, clamp, weights=None if data.weights is None else data.weights[sequences]
+            )
             yield self._node.dot(derivative, arrays.cut_document(along, None, rows)[0])
 
     def _slope(self, data: AnnotatedDocs) -> float:

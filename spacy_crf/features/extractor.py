@@ -243,7 +243,7 @@ def _check_clusters(template: Template, attribute: str, clusters: Mapping[str, C
         )
 
 
-def _checked_padding(given: object) -> Padding:
+def _checked_padding(given: Any) -> Padding:
     """Check the setting `padding`. RAISES (ValueError): CRF020."""
     possible = isinstance(given, bool)
     if isinstance(given, Mapping):

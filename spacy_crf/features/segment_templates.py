@@ -181,8 +181,7 @@ class SegmentFeatureSet(AttributesRead):
         placed = []
         for template in self.templates:
             if template.kinds <= kinds:
-                parts = tuple(part.of_token for part in template.parts)
-                placed.append(Template(parts, str(template)))
+                placed.append(Template(parts=tuple(part.of_token for part in template.parts), name=str(template)))
         return placed
 
     def as_text(self) -> list[str]:

@@ -102,8 +102,7 @@ class CompiledSegments:
         self.phrases: dict[str, PhraseIndex] = {}
         self._phrase_column: dict[str, str] = {}  # by gazetteer: the attribute by which phrases are compared
         if feature_set.named({"near"}):
-            what = "The similarity of spans to phrases"
-            optional_package("rapidfuzz", what=what, install="'spacy-crf[fuzzy]'")
+            optional_package("rapidfuzz", what="The similarity of spans to phrases", install="'spacy-crf[fuzzy]'")
         for name in feature_set.named(PHRASES):
             gazetteer = gazetteers[name]
             self.phrases[name] = PhraseIndex(gazetteer.entries, SPELLINGS[gazetteer.attr], scan=gazetteer.scan)
@@ -390,8 +389,9 @@ def all_spans(
 def _distinct(begin: NDArray[np.int64], length: NDArray[np.int32], n_tokens: int) -> tuple[SpanList, NDArray[np.int64]]:
     """The distinct spans of a sorted list with repeats, and the bounds of each span's entries in the list (int64[N + 1])."""
     [first] = np.nonzero((np.diff(begin, prepend=-1) != 0) | (np.diff(length, prepend=0) != 0))
-    starts = np.searchsorted(begin[first], np.arange(n_tokens + 1))
-    return SpanList(starts, length[first]), np.append(first, len(begin))
+    return SpanList(starts=np.searchsorted(begin[first], np.arange(n_tokens + 1)), lengths=length[first]), np.append(
+        first, len(begin)
+    )
 
 
 def _by_span(spans: NDArray, rows: NDArray, values: NDArray[np.float32], n_spans: int) -> TokenFeatures:

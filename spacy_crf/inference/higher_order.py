@@ -185,9 +185,13 @@ class HigherOrder(Structure[HigherOrderScores]):
 
     def conform(self, scores: Union[HigherOrderScores, ChainScores]) -> HigherOrderScores:
         if isinstance(scores, ChainScores):
-            size = np.shape(scores.emissions)[1]
             none = np.zeros(0, dtype=np.int64)
-            scores = HigherOrderScores(*scores[:4], none.astype(float), Orders(1, none, size), scores.starts)
+            scores = HigherOrderScores(
+                *scores[:4],
+                none.astype(float),
+                Orders(order=1, keys=none, size=np.shape(scores.emissions)[1]),
+                scores.starts,
+            )
         orders = scores.orders
         arrays.check_shape("grams", scores.grams, (len(orders.keys),), "one number for each n-gram that has a weight")
         scores = scores if orders.table is not None else scores._replace(orders=indexed(orders))

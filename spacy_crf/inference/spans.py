@@ -76,8 +76,16 @@ def _linear_posterior(work: ChainWork, before: ForwardPass, marginals: Floats, c
     if kept is None or kept[0] is not continues:
         kept = continues, _neighbours(matrices > 0.0, continues)
         exponentials.neighbours = kept
-    right = before.scaled.emissions
-    return Posterior(before.alpha, matrices, right, exponentials.layout.number, kept[1], marginals, opening, False)
+    return Posterior(
+        left=before.alpha,
+        matrices=matrices,
+        right=before.scaled.emissions,
+        number=exponentials.layout.number,
+        neighbours=kept[1],
+        marginals=marginals,
+        opening=opening,
+        in_logs=False,
+    )
 
 
 def _log_posterior(sequence: ChainWork, continues: Bools) -> Posterior:
@@ -92,10 +100,16 @@ def _log_posterior(sequence: ChainWork, continues: Bools) -> Posterior:
     marginals = np.exp(leaving, out=leaving)
     if log_z[0] == -np.inf:  # no labelling, and no states
         marginals[:] = 0.0
-    neighbours = _neighbours(sequence.transitions > -np.inf, continues)
-    opening = np.arange(sequence.n_tokens) == 0
-    number = np.arange(sequence.n_states)
-    return Posterior(left, sequence.transitions, right, number, neighbours, marginals, opening, True)
+    return Posterior(
+        left=left,
+        matrices=sequence.transitions,
+        right=right,
+        number=np.arange(sequence.n_states),
+        neighbours=_neighbours(sequence.transitions > -np.inf, continues),
+        marginals=marginals,
+        opening=np.arange(sequence.n_tokens) == 0,
+        in_logs=True,
+    )
 
 
 def _neighbours(possible: Bools, continues: Bools) -> Bools:

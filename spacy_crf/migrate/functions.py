@@ -158,7 +158,7 @@ def register_features(name: str, function: Callable, *, columns: Sequence[str] =
     registry.misc.register(name, func=lambda: source)
 
 
-def _of_words(function: Callable[[str], Any], word_of: Callable[[str], str]) -> Callable[[str], Any]:
+def _of_words(function: Callable[[Any], Any], word_of: Callable[[str], str]) -> Callable[[str], Any]:
     """Turn a function of a word into one of the text of a token. A Doc stays what it is."""
 
     def of_token(given: object) -> object:

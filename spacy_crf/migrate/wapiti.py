@@ -278,7 +278,7 @@ def read_wapiti(data: "bytes | BinaryIO", source: str) -> ForeignModel:
     source (str): Name of the file, for messages.
     RAISES (ValueError): CRF854 with the place, if the file is damaged or not a linear chain of Wapiti; CRF856 for a wrong
         pattern."""
-    lines = _Lines(BytesIO(data) if isinstance(data, bytes) else data, source)
+    lines = _Lines(BytesIO(data) if isinstance(data, (bytes, bytearray, memoryview)) else data, source)
     kind, n_weights = lines.header("#mdl#")
     if kind not in (None, _CHAIN):
         lines.refuse(

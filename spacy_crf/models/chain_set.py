@@ -96,8 +96,9 @@ class _ChainModel(StructureModel):
 
     def __init__(self, whole: Model, node: ChainOfSet):
         refs: dict[str, Optional[Model]] = {name: whole.get_ref(name) for name in whole.ref_names}
-        attrs = {**whole.attrs, "node": node}
-        super().__init__("chain", _forward, layers=whole.layers, refs=refs, attrs=attrs, ops=NumpyOps())
+        super().__init__(
+            "chain", _forward, layers=whole.layers, refs=refs, attrs={**whole.attrs, "node": node}, ops=NumpyOps()
+        )
         self.id = whole.id
         self._params = whole._params
         self._has_params = whole._has_params

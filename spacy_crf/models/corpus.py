@@ -172,8 +172,13 @@ class SparseCorpus:
         (of_batches, tokens, vectors) = stored
         corpus.found = []
         for starts, listed, by_kind in of_batches:
-            features = {kind: TokenFeatures(*some) for kind, some in by_kind.items()}
-            corpus.found.append(FoundFeatures(starts, features, listed and SpanList(*listed)))
+            corpus.found.append(
+                FoundFeatures(
+                    starts=starts,
+                    features={kind: TokenFeatures(*some) for kind, some in by_kind.items()},
+                    listed=listed and SpanList(*listed),
+                )
+            )
         if {*tokens} != {*self.tokens} or (vectors is None) != (self.vectors is None):
             raise ValueError(f"it has features of {sorted(tokens)}, and the model of {sorted(self.tokens)}")
         corpus.tokens = {kind: FixedTokens.from_stored(of, self._table(kind)) for kind, of in tokens.items()}

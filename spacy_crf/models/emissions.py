@@ -167,8 +167,9 @@ def HashedEmissions(features: FeatureSet, rows: int = 1 << 18) -> Model[list[Doc
     must = "without templates of transitions, and without outer: hashed features have weights for all states"
     checks.expect(not templates, owner, "features", templates, must)
     stored = EmissionFeatures(features)
-    own = {"meaning": ("rows",), "rows": rows}
-    return sparse.make_layer("hashed_emissions", "features", stored, Emissions, _hashed_init, **own)
+    return sparse.make_layer(
+        "hashed_emissions", "features", stored, Emissions, _hashed_init, meaning=("rows",), rows=rows
+    )
 
 
 def _check_features(owner: str, features: Any) -> None:
@@ -213,8 +214,9 @@ def _hashed_init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] =
     known = rows >= 0
     counts = np.bincount(rows[known], weights=met.counts[known], minlength=model.attrs["rows"])
     features.states.counts = features.states.counts + counts.astype(np.int64)
-    clustered = ClusteredWords(*features.reader.table.clustered)
-    model.attrs["features"] = features.with_tables(features.tables, clustered=clustered, **features.measured(Sizes(*Y)))
+    model.attrs["features"] = features.with_tables(
+        features.tables, clustered=ClusteredWords(*features.reader.table.clustered), **features.measured(Sizes(*Y))
+    )
     if is_new:
         users = np.bincount(rows[known], minlength=model.attrs["rows"])
         announcements.info(

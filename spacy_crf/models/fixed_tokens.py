@@ -64,8 +64,7 @@ class FixedTokens:
 
     def finish(self) -> None:
         """Complete the corpus after the last batch."""
-        often = max(2, int(_OFTEN * self.table.n_columns))
-        shared, blocks = self._builder.finish(self.blocks, often=often)
+        shared, blocks = self._builder.finish(self.blocks, often=max(2, int(_OFTEN * self.table.n_columns)))
         if self._has_items:
             blocks = [*map(items_side_by_side, blocks)]
         for kinds in shared:
@@ -87,8 +86,9 @@ class FixedTokens:
         before = self.blocks
         self.blocks = []
         for block in before:
-            items = table.placed_after(block.items, places)
-            self.blocks.append(_shorter(block._replace(rest=places[block.rest], items=items)))
+            self.blocks.append(
+                _shorter(block._replace(rest=places[block.rest], items=table.placed_after(block.items, places)))
+            )
         self.windows = [
             windows._replace(first_slots={place: places[slots] for place, slots in windows.first_slots.items()})
             for windows in self.windows

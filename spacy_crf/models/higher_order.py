@@ -126,8 +126,15 @@ class HigherOrderNode(StructureNode):
         for length in np.unique(lengths).tolist():
             some = lengths == length
             states = tuple(tags[some, -length:].T)
-            rows = np.zeros_like(states[0])
-            blocks.append(Block("grams", weights[some], states, rows, partial(Feature.shared, "n-gram")))
+            blocks.append(
+                Block(
+                    name="grams",
+                    weights=weights[some],
+                    states=states,
+                    rows=np.zeros_like(states[0]),
+                    feature=partial(Feature.shared, "n-gram"),
+                )
+            )
         return blocks
 
     def join(self, outputs: tuple[Emissions], shared: SharedScores) -> HigherOrderScores:

@@ -49,11 +49,14 @@ class Evidence(NamedTuple):
 
     def plus(self, other: "Evidence") -> "Evidence":
         """The sum of this evidence and later evidence."""
-        counts = {
-            name: later + np.pad(self.counts[name], (0, len(later) - len(self.counts[name])))
-            for name, later in other.counts.items()
-        }
-        return Evidence(counts, self.tokens + other.tokens, self.sequences + other.sequences)
+        return Evidence(
+            counts={
+                name: later + np.pad(self.counts[name], (0, len(later) - len(self.counts[name])))
+                for name, later in other.counts.items()
+            },
+            tokens=self.tokens + other.tokens,
+            sequences=self.sequences + other.sequences,
+        )
 
 
 class Sizes(NamedTuple):

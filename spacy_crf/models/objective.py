@@ -174,9 +174,12 @@ class CorpusObjective(Weights):
         self._layers[0].move(features)
         moved = []
         for block in self._annotation:
-            structure = None if block.structure is None else block.structure.of_states(states)
-            clamp = PackedClamp.of(block.clamp.unpacked()[:, states])
-            moved.append(block._replace(clamp=clamp, structure=structure))
+            moved.append(
+                block._replace(
+                    clamp=PackedClamp.of(block.clamp.unpacked()[:, states]),
+                    structure=None if block.structure is None else block.structure.of_states(states),
+                )
+            )
         self._annotation = moved
 
     @property

@@ -229,8 +229,15 @@ class OnnxEncoder:
                 end = len(own) - (0 if part is parts[-1] else self.settings["overlap"] - half)
                 own = own[begin:end]
                 if len(own):
-                    text = np.array(part.offsets, dtype=np.int64)[own]
-                    found.append(_Window(number, part.ids, part.type_ids, own, text))
+                    found.append(
+                        _Window(
+                            doc=number,
+                            ids=part.ids,
+                            types=part.type_ids,
+                            own=own,
+                            text=np.array(part.offsets, dtype=np.int64)[own],
+                        )
+                    )
         return found
 
 

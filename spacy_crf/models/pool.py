@@ -47,8 +47,12 @@ class PoolNode(Node):
         self.gives = of.gives
         self.structure = of.structure
         self.in_training = of.in_training
-        learned = tuple([name for name in of.traits.learned if name in _SHARED])
-        self.traits = Traits(of.traits.labelled, learned, of.traits.meaning, is_linear=False)
+        self.traits = Traits(
+            labelled=of.traits.labelled,
+            learned=tuple([name for name in of.traits.learned if name in _SHARED]),
+            meaning=of.traits.meaning,
+            is_linear=False,
+        )
 
     def begin(self, model: Model, initialization: Any, is_new: bool) -> None:
         if initialization.pipe.training.finds_optimum:

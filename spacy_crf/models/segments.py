@@ -183,8 +183,10 @@ class SegmentEncoderNode(EncoderNode):
         by_kind = scores.reshape(len(scores), self.kinds, scores.shape[1] // self.kinds)
         tokens, begins, ends, of_means = np.ascontiguousarray(by_kind.transpose(1, 0, 2))
         listed = every_span(starts, model.attrs["longest"])
-        spans = SpanScores(begins, ends, np.zeros_like(tokens), means(of_means, listed), listed)
-        return EncodedSegments(Emissions(tokens, None, starts), spans)
+        return EncodedSegments(
+            emissions=Emissions(tokens, None, starts),
+            spans=SpanScores(begins, ends, np.zeros_like(tokens), means(of_means, listed), listed),
+        )
 
     def join(self, d_output: EncodedSegments) -> Floats:
         spans = d_output.spans

@@ -99,8 +99,14 @@ class SequencesObjective(Weights):
         }
         if VECTORS in uses:
             uses["states"] = uses_of_both(uses["states"], uses.pop(VECTORS))
-        weights = np.ones(len(batch.starts) - 1) if batch.weights is None else batch.weights
-        return _Batch(batch.starts, weights, batch.allowed, uses, listed, excluded)
+        return _Batch(
+            starts=batch.starts,
+            weights=np.ones(len(batch.starts) - 1) if batch.weights is None else batch.weights,
+            clamp=batch.allowed,
+            uses=uses,
+            listed=listed,
+            excluded=excluded,
+        )
 
     def _width(self, table: str) -> int:
         return self.n_states**2 if table == "transitions" else self.n_states
@@ -226,12 +232,16 @@ def join_uses(parts: Sequence[SlotUses]) -> SlotUses:
 def uses_of_both(one: SlotUses, other: SlotUses) -> SlotUses:
     """Uses of the slots of two tables by the same tokens; features of the second table have values."""
     values = one.values if len(one.values) else np.ones(len(one.slots), dtype=np.float32)
-    bounds = one.bounds + other.bounds
     # For each token, rows of both tables, then single slots of both
     sizes = np.column_stack([np.diff(one.bounds), np.diff(other.bounds)]).ravel()
     from_other = np.repeat(np.arange(len(sizes)) % 2 == 1, sizes)
     slots = np.empty(len(from_other), dtype=np.promote_types(one.slots.dtype, other.slots.dtype))
-    joined = SlotUses(slots, np.empty(len(slots), np.int32), np.empty(len(slots), np.float32), bounds)
+    joined = SlotUses(
+        slots=slots,
+        columns=np.empty(len(slots), np.int32),
+        values=np.empty(len(slots), np.float32),
+        bounds=one.bounds + other.bounds,
+    )
     for mask, part in ((~from_other, one._replace(values=values)), (from_other, other)):
         for target, source in zip(joined[:3], part[:3]):
             target[mask] = source

@@ -357,8 +357,7 @@ def make_layer(
     settings; for `meaning` see `Node`.
     """
     attrs = {attr: features, "node": SparseNode(attr, output, meaning), **attrs}
-    params = dict.fromkeys(features.tables)
-    return Model(name, forward, init=init, params=params, attrs=attrs, ops=NumpyOps())
+    return Model(name, forward, init=init, params=dict.fromkeys(features.tables), attrs=attrs, ops=NumpyOps())
 
 
 def counting_settings(owner: str, min_count: int, possible_states: bool) -> dict[str, Any]:
@@ -473,8 +472,9 @@ def init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) -
         raise ValueError(Errors.CRF114.format(min_count=min_count, seen=len(counters["states"])))
     for name, table in tables.items():
         move_weights(model, name, old.tables[name], table)
-    clustered = ClusteredWords(*old.reader.table.clustered)
-    model.attrs[node.attr] = old.with_tables(tables, clustered=clustered, **old.measured(sizes))
+    model.attrs[node.attr] = old.with_tables(
+        tables, clustered=ClusteredWords(*old.reader.table.clustered), **old.measured(sizes)
+    )
 
 
 # ----------------------------------------------------------------------------------------------------------- pruning

@@ -132,8 +132,9 @@ class Table:
     def layout(self) -> SlotLayout:
         """The layout of the slots with plain numbers of columns."""
         columns = np.where(self._slots.columns < 0, -1 - self._slots.columns, self._slots.columns)
-        of_pair = np.arange(len(columns))[self._slots.of_pair]
-        return self._slots._replace(columns=columns % np.int32(self.n_columns), of_pair=of_pair)
+        return self._slots._replace(
+            columns=columns % np.int32(self.n_columns), of_pair=np.arange(len(columns))[self._slots.of_pair]
+        )
 
     @property
     def encoded_columns(self) -> NDArray[np.int32]:
@@ -391,8 +392,11 @@ class Table:
 def some_of(features: TokenFeatures, chosen: Bools) -> TokenFeatures:
     """Some of the features of tokens (bool[nnz])."""
     [kept] = np.nonzero(chosen)
-    values = None if features.values is None else features.values[kept]
-    return TokenFeatures(features.rows[kept], values, np.searchsorted(kept, features.starts).astype(np.int64))
+    return TokenFeatures(
+        rows=features.rows[kept],
+        values=None if features.values is None else features.values[kept],
+        starts=np.searchsorted(kept, features.starts).astype(np.int64),
+    )
 
 
 def _starts(widths: NDArray) -> Ints:
@@ -437,8 +441,11 @@ class PairCounter:
         begin = features.starts[:-1][chosen]
         end = features.starts[1:][chosen]
         rows = features.rows[ranges(begin, end)]
-        starts = np.append(0, np.cumsum(end - begin))
-        self.add(TokenFeatures(rows, None, starts), columns.astype(np.int32), np.arange(len(chosen) + 1))
+        self.add(
+            TokenFeatures(rows=rows, values=None, starts=np.append(0, np.cumsum(end - begin))),
+            columns.astype(np.int32),
+            np.arange(len(chosen) + 1),
+        )
         counts = np.bincount(rows, minlength=len(self))
         if self._counts is not None:
             counts[: len(self._counts)] += self._counts

@@ -74,11 +74,22 @@ class OfTexts(Node):
         super().check_fit(model, pipe, optimizer)
         asked = pipe.cfg["multilabel"]
         if self.several != asked:
-            what = "several labels" if self.several else "one label"
-            raise ValueError(Errors.CRF480.format(name=pipe.name, model=model.name, what=what, asked=asked))
+            raise ValueError(
+                Errors.CRF480.format(
+                    name=pipe.name,
+                    model=model.name,
+                    what="several labels" if self.several else "one label",
+                    asked=asked,
+                )
+            )
         if self.several and (pipe.loss.cost or pipe.loss.label_weights):
-            reason = "leave out its cost and label_weights: a label is present or absent. Thresholds weigh mistakes"
-            raise ValueError(Errors.CRF482.format(name=pipe.name, loss=type(pipe.loss).__name__, reason=reason))
+            raise ValueError(
+                Errors.CRF482.format(
+                    name=pipe.name,
+                    loss=type(pipe.loss).__name__,
+                    reason="leave out its cost and label_weights: a label is present or absent. Thresholds weigh mistakes",
+                )
+            )
 
     def possible(self, model: Model) -> SharedScores:
         return dict.fromkeys(self.traits.params, np.True_)
@@ -102,8 +113,11 @@ def at_tokens(batch: AnnotatedDocs, allowed: Bools) -> AnnotatedDocs:
     """A batch of texts as a batch of their tokens, each of which allows the columns that its text allows (bool[D, C])."""
     docs = DocBatch.of(batch.docs)
     lengths = np.diff(docs.bounds)
-    unset = np.repeat(batch.unset, lengths)
-    return batch._replace(allowed=np.repeat(allowed, lengths, axis=0), unset=unset, starts=docs.sequence_starts())
+    return batch._replace(
+        allowed=np.repeat(allowed, lengths, axis=0),
+        unset=np.repeat(batch.unset, lengths),
+        starts=docs.sequence_starts(),
+    )
 
 
 class TextNode(OfTexts, ChainNode):
@@ -156,8 +170,9 @@ class LabelSetNode(TextNode):
     def reasons(self, model: Model, docs: DocBatch) -> Reasons:
         odds, _ = np.hsplit(model.predict(docs).labels, 2)
         units, of_units = scores_of_tokens(model, docs)
-        left_out = np.repeat(odds, np.diff(docs.bounds), axis=0) - of_units
-        return Reasons(odds, units, left_out, are_odds=True)
+        return Reasons(
+            scores=odds, units=units, left_out=np.repeat(odds, np.diff(docs.bounds), axis=0) - of_units, are_odds=True
+        )
 
 
 def allow_several(model: Any) -> None:

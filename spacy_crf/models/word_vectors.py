@@ -38,8 +38,11 @@ def token_vectors(columns: TokenColumns, index: VectorIndex) -> TokenFeatures:
         values[:, place] = columns.table.vectors[columns.lexemes[columns.positions + offset]]
     values = values.reshape(n_tokens, len(index.offsets) * width)
     tokens, rows = np.nonzero(values)
-    starts = np.append(0, np.cumsum(np.bincount(tokens, minlength=n_tokens))).astype(np.int64)
-    return TokenFeatures(rows.astype(np.int32), values[tokens, rows], starts)
+    return TokenFeatures(
+        rows=rows.astype(np.int32),
+        values=values[tokens, rows],
+        starts=np.append(0, np.cumsum(np.bincount(tokens, minlength=n_tokens))).astype(np.int64),
+    )
 
 
 class VectorCounter:

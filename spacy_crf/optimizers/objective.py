@@ -282,9 +282,15 @@ class CRFOptimizer(Optimizer):
             for name, make in sorted(registry.optimizers.get_all().items())
             if not (isinstance(make, type) and issubclass(make, CRFOptimizer)) or make.fits(type(pipe.loss))
         ]
-        names = {"optimizer": type(self).__name__, "loss": type(pipe.loss).__name__, "key": pipe.name}
-        fitting = {"losses": ", ".join(losses), "optimizers": ", ".join(optimizers)}
-        raise ValueError(Errors.CRF210.format(**names, **fitting))
+        raise ValueError(
+            Errors.CRF210.format(
+                optimizer=type(self).__name__,
+                loss=type(pipe.loss).__name__,
+                key=pipe.name,
+                losses=", ".join(losses),
+                optimizers=", ".join(optimizers),
+            )
+        )
 
     def step(self, objective: Objective, *, key: str) -> float:
         """Improve the weights of one component.
@@ -370,8 +376,9 @@ class CRFOptimizer(Optimizer):
         except Exception as error:  # msgpack raises many kinds, and fields may be missing
             raise self.unusable(error) from error
         if optimizer != type(self).__name__ or settings != ours:
-            saved = f"{optimizer} with {settings}"
-            raise ValueError(Errors.CRF204.format(saved=saved, ours=f"{type(self).__name__} with {ours}"))
+            raise ValueError(
+                Errors.CRF204.format(saved=f"{optimizer} with {settings}", ours=f"{type(self).__name__} with {ours}")
+            )
         try:
             runs = {key: self.run_from_msg(run) for key, run in saved_runs.items()}
         except Exception as error:  # a damaged run may have anything in the place of anything

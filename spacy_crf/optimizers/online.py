@@ -127,7 +127,7 @@ class OnlineOptimizer(CRFOptimizer):
         """
         numbers = run.numbers
         scaling = np.array([numbers.get("scale", 1.0), numbers.get("due", 0.0)])
-        four = (*map(float, settings), 0.0, 0.0, 0.0, 0.0)[:4]  # the kernel takes a tuple of one size
+        four: Any = (*map(float, settings), 0.0, 0.0, 0.0, 0.0)[:4]  # the kernel takes a tuple of one size
         given = pass_.order, pass_.costs, run.slots, rule, four, float(run.count)
         found = kernels.walk(*pass_.room, kernels.RuleRun(*given, scaling, memory, squares))
         if "scale" in numbers:
@@ -198,9 +198,12 @@ class OnlineOptimizer(CRFOptimizer):
     def pass_through(self, objective: SequenceObjective) -> CorpusPass:
         """RETURNS (CorpusPass): Arguments of the kernels for passes over the whole corpus of an objective."""
         corpus = objective.corpus
-        costs = objective.loss.costs(corpus.n_states)
-        room = make_room(corpus, maximum=not objective.loss.smooth)
-        return CorpusPass(corpus, np.arange(len(corpus.starts) - 1), costs, room)
+        return CorpusPass(
+            corpus=corpus,
+            order=np.arange(len(corpus.starts) - 1),
+            costs=objective.loss.costs(corpus.n_states),
+            room=make_room(corpus, maximum=not objective.loss.smooth),
+        )
 
     def epoch(
         self, pass_: CorpusPass, run: OnlineRun, objective: SequenceObjective, seed: tuple[int, ...], key: str
@@ -220,8 +223,13 @@ class OnlineOptimizer(CRFOptimizer):
             place = len(order) - 1
         if place >= 0:
             sequence = objective.describe(int(order[place]))
-            where = f"for {type(self).__name__} in epoch {run.iteration + 1}, at {sequence}"
-            raise ValueError(Errors.CRF206.format(what="The loss", name=key, where=where))
+            raise ValueError(
+                Errors.CRF206.format(
+                    what="The loss",
+                    name=key,
+                    where=f"for {type(self).__name__} in epoch {run.iteration + 1}, at {sequence}",
+                )
+            )
         return losses
 
     # ------------------------------------------------------------------------------------------------ within a step
@@ -330,8 +338,12 @@ class OnlineOptimizer(CRFOptimizer):
     @staticmethod
     def _snapshot(run: OnlineRun) -> OnlineRun:
         """A copy of a run."""
-        arrays = {name: array.copy() for name, array in run.arrays.items()}
-        return replace(run, slots=run.slots.copy(), arrays=arrays, numbers=dict(run.numbers))
+        return replace(
+            run,
+            slots=run.slots.copy(),
+            arrays={name: array.copy() for name, array in run.arrays.items()},
+            numbers=dict(run.numbers),
+        )
 
     def run_from_msg(self, msg: list[Any]) -> OnlineRun:
         """See `CRFOptimizer.run_from_msg`; msg: as `OnlineRun.to_msg` returns it."""

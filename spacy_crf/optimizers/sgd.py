@@ -146,8 +146,11 @@ class SGD(Regularized):
                 break
             eta *= factor
         if best == np.inf:
-            tried = f"{self.calibration_eta:.4g} to {eta:.4g}"
-            raise ValueError(Errors.CRF213.format(key=key, eta=self.calibration_eta, tried=tried))
+            raise ValueError(
+                Errors.CRF213.format(
+                    key=key, eta=self.calibration_eta, tried=f"{self.calibration_eta:.4g} to {eta:.4g}"
+                )
+            )
         logger.info("%s: SGD starts with the learning rate %.4g", key, best_eta)
         return best_eta
 

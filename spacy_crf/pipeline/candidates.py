@@ -76,8 +76,9 @@ class CRFCandidates(LaterPipe):
             likely = [item for of_part in found for item in of_part if item[1] >= of_label[item[0].label_]]
             likely.sort(key=lambda item: (item[0].start, item[0].end))
             scores = np.array([p for _, p in likely], dtype=np.float32)
-            spans = [span for span, _ in likely]
-            doc.spans[self.spans_key] = SpanGroup(doc, name=self.spans_key, spans=spans, attrs={"scores": scores})
+            doc.spans[self.spans_key] = SpanGroup(
+                doc, name=self.spans_key, spans=[span for span, _ in likely], attrs={"scores": scores}
+            )
 
     def source(self) -> CRFPipe:
         """The other component. RAISES (ValueError): CRF710 if it does not fit, CRF427 if it uses the key of the spans."""

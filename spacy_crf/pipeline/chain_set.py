@@ -48,8 +48,15 @@ class Chain(CRFPipe):
         self.labelled = of.labelled
         self.states = np.flatnonzero(np.isin(of.decoding.label_of_states, [-1, *slots]))
         settings |= {name: of.cfg[name] for name in ("max_words", *KEYS)}
-        shared = {"loss": of.loss.among(self.states), "constraints": of.rules_for(labels), "annotation": annotation}
-        super().__init__(of.vocab, chain_of(of.model, self.states), of.name, **shared, **settings)
+        super().__init__(
+            of.vocab,
+            chain_of(of.model, self.states),
+            of.name,
+            loss=of.loss.among(self.states),
+            constraints=of.rules_for(labels),
+            annotation=annotation,
+            **settings,
+        )
         self.warned = of.warned
         self.cfg["labels"] = list(labels)
         self._labels_changed()

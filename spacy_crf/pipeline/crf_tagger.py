@@ -34,16 +34,26 @@ class CRFTagger(CRFPipe):
         self.name = name
         checks.flag(self.owner, "overwrite", overwrite)
         checks.expect(isinstance(neg_prefix, str), self.owner, "neg_prefix", neg_prefix, 'text, "" for none')
-        annotation = self.annotation_of(attribute, overwrite=overwrite, neg_prefix=neg_prefix)
-        own = {"annotation": annotation, "attribute": attribute, "overwrite": overwrite}
-        super().__init__(vocab, model, name, fixed_settings=("attribute",), **own, **settings)
+        super().__init__(
+            vocab,
+            model,
+            name,
+            fixed_settings=("attribute",),
+            annotation=self.annotation_of(attribute, overwrite=overwrite, neg_prefix=neg_prefix),
+            attribute=attribute,
+            overwrite=overwrite,
+            **settings,
+        )
 
     def annotation_of(self, attribute: Any, *, overwrite: bool, neg_prefix: str) -> Annotation:
         """The annotation of an attribute. RAISES (ValueError): CRF020, or CRF406 for an attribute that tokens do not have."""
         checks.text(self.owner, "attribute", attribute)
         if attribute not in BUILT_IN and attribute not in Underscore.token_extensions:
-            known = ", ".join(sorted(Underscore.token_extensions)) or "none"
-            raise ValueError(Errors.CRF406.format(name=self.name, attribute=attribute, known=known))
+            raise ValueError(
+                Errors.CRF406.format(
+                    name=self.name, attribute=attribute, known=", ".join(sorted(Underscore.token_extensions)) or "none"
+                )
+            )
         return TokenTags(attribute, overwrite=overwrite, neg_prefix=neg_prefix)
 
     def score(self, examples: Iterable[Example], **kwargs) -> dict:

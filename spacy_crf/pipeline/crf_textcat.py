@@ -95,8 +95,9 @@ class CRFTextClassifier(LearningPipe):
             checks.flag(self.owner, setting, value)
         own = {"multilabel": multilabel, "threshold": threshold, "positive_label": None}
         own |= {"exclusive_classes": not multilabel, "confidence": confidence, "explain": explain}
-        annotation = SeveralCats() if multilabel else Cats()
-        super().__init__(vocab, model, name, annotation=annotation, loss=loss, **own, **settings)
+        super().__init__(
+            vocab, model, name, annotation=SeveralCats() if multilabel else Cats(), loss=loss, **own, **settings
+        )
 
     def check_settings(self) -> None:
         """RAISES (ValueError): CRF469 if there are fewer than two labels that exclude each other."""
@@ -130,10 +131,15 @@ class CRFTextClassifier(LearningPipe):
             confidence = probabilities.max(axis=1, initial=0.0)
         elif self.cfg["confidence"]:
             decided = probabilities >= self._thresholds()
-            clamp = np.concatenate([decided, ~decided], axis=1)
-            confidence = np.exp(structure.log_partition(scores, clamp=clamp) - structure.log_partition(scores))
-        evidence = self._evidence(docs, probabilities) if self.cfg["explain"] else None
-        return TextPrediction(probabilities, evidence, confidence)
+            confidence = np.exp(
+                structure.log_partition(scores, clamp=np.concatenate([decided, ~decided], axis=1))
+                - structure.log_partition(scores)
+            )
+        return TextPrediction(
+            probabilities=probabilities,
+            evidence=self._evidence(docs, probabilities) if self.cfg["explain"] else None,
+            confidence=confidence,
+        )
 
     def set_annotations(self, docs: Iterable[Doc], prediction: TextPrediction) -> None:
         """Write the probabilities to ``doc.cats``; values of other labels stay."""

@@ -343,5 +343,4 @@ def without_edges(parts: Parts, docs: DocBatch, scores: Any, settled: Optional[B
     scores = parts.decoding.bridges.widened(scores, blank)
     if decoding is parts.decoding:
         return parts, scores
-    rules = None if parts.rules is None else parts.rules.over(decoding)
-    return parts._replace(decoding=decoding, rules=rules), scores
+    return parts._replace(decoding=decoding, rules=None if parts.rules is None else parts.rules.over(decoding)), scores

@@ -49,8 +49,9 @@ class Distribution(NamedTuple):
     def likely_spans(self, min_prob: float) -> tuple[Segments, Floats]:
         """All spans with at least a certain probability."""
         scores = self.joined.scores
-        clamp = self.joined.clamp
-        (begin, end, label), probabilities = self.structure.likely_spans(scores, self._spans, min_prob, clamp=clamp)
+        (begin, end, label), probabilities = self.structure.likely_spans(
+            scores, self._spans, min_prob, clamp=self.joined.clamp
+        )
         token_at = np.full(len(scores[0]), -1)
         token_at[self.joined.tokens] = np.arange(len(self.joined.tokens)) if self.kept is None else self.kept
         real = token_at[begin] >= 0  # a break is no span
@@ -112,12 +113,21 @@ def of_doc(decoding: Decoding, scores: Any, clamp: Any, graph: Optional[Structur
     """The distribution for the scores of a Doc under the graph of some rules (None without rules)."""
     if graph is None and not decoding.always_joins:
         return of_docs(decoding, scores, clamp)
-    joined = join_sequences(scores, clamp)
-    starts = np.asarray(scores.starts)
-    return Distribution(decoding, graph or decoding.structure, joined, scores[0].shape[1], starts)
+    return Distribution(
+        decoding=decoding,
+        structure=graph or decoding.structure,
+        joined=join_sequences(scores, clamp),
+        size=scores[0].shape[1],
+        starts=np.asarray(scores.starts),
+    )
 
 
 def of_docs(decoding: Decoding, scores: Any, clamp: Any) -> Distribution:
     """The distribution for several Docs whose sequences no rule ties together: marginals and probabilities of spans."""
-    joined = Joined(scores, clamp, np.arange(len(scores[0])))
-    return Distribution(decoding, decoding.structure, joined, scores[0].shape[1], np.asarray(scores.starts))
+    return Distribution(
+        decoding=decoding,
+        structure=decoding.structure,
+        joined=Joined(scores, clamp, np.arange(len(scores[0]))),
+        size=scores[0].shape[1],
+        starts=np.asarray(scores.starts),
+    )

@@ -102,8 +102,9 @@ def require_upstream(name: str, model: Model, nlp: Language) -> None:
         if id(listener.node) not in listening:
             names = nlp.component_names  # the list includes frozen components, which are disabled during training
             before = names[: names.index(name)] if name in names else names
-            values = {"upstream": listener.upstream, "before": ", ".join(before) or "none"}
-            raise ValueError(Errors.CRF960.format(name=name, **values))
+            raise ValueError(
+                Errors.CRF960.format(name=name, upstream=listener.upstream, before=", ".join(before) or "none")
+            )
 
 
 def require_vectors(name: str, model: Model, docs: list[Doc], *, is_train: bool = False) -> None:
@@ -115,8 +116,15 @@ def require_vectors(name: str, model: Model, docs: list[Doc], *, is_train: bool 
         missing = next((doc for doc in docs if not has_vectors(doc)), None)
         if missing is not None:
             error = Errors.CRF961 if is_train else Errors.CRF962
-            values = {"upstream": listener.upstream, "text": missing.text[:40], "where": listener.where}
-            raise ValueError(error.format(name=name, advice=_ADVICE[listener.asks_docs], **values))
+            raise ValueError(
+                error.format(
+                    name=name,
+                    advice=_ADVICE[listener.asks_docs],
+                    upstream=listener.upstream,
+                    text=missing.text[:40],
+                    where=listener.where,
+                )
+            )
 
 
 def require_rest(name: str, model: Model, docs: list[Doc]) -> None:

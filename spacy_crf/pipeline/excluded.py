@@ -31,8 +31,7 @@ def without_unusable(pipe: LearningPipe, known: Supervision, starts: NDArray[np.
     if usable and "span_probabilities" in pipe.decoding.structure.answers:
         return known
     if len(known.wrong.start):
-        key = Keys.of(pipe).incorrect
-        pipe.warn_once(Warnings.CRFW402, n=len(known.wrong.start), key=key, who=who)
+        pipe.warn_once(Warnings.CRFW402, n=len(known.wrong.start), key=Keys.of(pipe).incorrect, who=who)
     if len(known.steps):
         pipe.warn_once(Warnings.CRFW421, n=len(known.steps), who=who)
         supervision.leave_out(pipe.decoding, known.steps, known.clamp, starts)
@@ -88,10 +87,17 @@ def _ruled(
     costs = pipe.loss.least_costs(len(pipe.decoding.label_of_states))
     if decoding is not pipe.decoding:
         costs = costs[pipe.decoding.bridges.tag_of]
-    excluded = Excluded(known.wrong, known.steps, costs)
     ruled = RuledSegments if rule_set.of_segments else RuledChain
-    around = {"excluded": excluded, "threads": default_threads()}
-    structure = ruled(rule_set, facts, known.clamp, starts, bounds, pipe.decoding.longest, **around)
+    structure = ruled(
+        rule_set,
+        facts,
+        known.clamp,
+        starts,
+        bounds,
+        pipe.decoding.longest,
+        excluded=Excluded(known.wrong, known.steps, costs),
+        threads=default_threads(),
+    )
     _warn_of_broken(pipe, structure.broken, docs)
     if rule_set.global_:
         pipe.warn_once(Warnings.CRFW610, rules=", ".join(rule.name for rule in rule_set.global_))

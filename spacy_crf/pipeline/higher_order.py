@@ -42,5 +42,8 @@ class HigherOrderDecoding(Decoding):
         """
         found = super().expected(scores, worth)
         none = np.zeros(0, dtype=np.int64)
-        emissions = np.where(found.emissions > 0.0, found.emissions, -np.inf)
-        return found._replace(emissions=emissions, grams=np.zeros(0), orders=Orders(1, none, scores.orders.size))
+        return found._replace(
+            emissions=np.where(found.emissions > 0.0, found.emissions, -np.inf),
+            grams=np.zeros(0),
+            orders=Orders(1, none, scores.orders.size),
+        )

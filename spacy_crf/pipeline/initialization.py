@@ -166,8 +166,11 @@ class Initialization:
 
         others = annotators_that_learn(nlp, self.pipe.name)
         if others:
-            values = {"optimizer": type(optimizer).__name__, "others": ", ".join(map(repr, others))}
-            raise ValueError(Errors.CRF410.format(name=self.pipe.name, **values))
+            raise ValueError(
+                Errors.CRF410.format(
+                    name=self.pipe.name, optimizer=type(optimizer).__name__, others=", ".join(map(repr, others))
+                )
+            )
 
     def check_corpus(self) -> None:
         """From now on, raise an error with the reason if the corpus has no texts."""
@@ -182,8 +185,11 @@ class Initialization:
             if example is None:
                 from .corpora import why_empty
 
-                reason = why_empty(self.pipe.name, self.nlp, self.corpus is not None)
-                raise ValueError(Errors.CRF712.format(name=self.pipe.name, reason=reason))
+                raise ValueError(
+                    Errors.CRF712.format(
+                        name=self.pipe.name, reason=why_empty(self.pipe.name, self.nlp, self.corpus is not None)
+                    )
+                )
 
         self.read = read
 
@@ -231,8 +237,7 @@ class Initialization:
             raise ValueError(Errors.CRF815.format(name=pipe.name, others=", ".join(map(repr, others))))
         if not labels_of(pipe, self.read()):
             source = "the first stage learns from the examples of nlp.initialize, which have no annotation"
-            reason = f"{source}. Give the training data"
-            raise ValueError(Errors.CRF811.format(name=pipe.name, reason=reason))
+            raise ValueError(Errors.CRF811.format(name=pipe.name, reason=f"{source}. Give the training data"))
         pipe.first_stage.learn(pipe, self.as_in_training)
 
     def count_features(self) -> None:
@@ -317,8 +322,9 @@ def count(pipe: LearningPipe, get_examples: Read, nlp: Optional[Language], had_l
     forget_gradients(pipe.model)
     pipe.cfg["left_out"] = sorted(left_out.difference(pipe.labels))
     if unread and n_docs:
-        attributes = ", ".join(sorted(unread, key=lambda name: (":" in name, name)))
-        pipe.warn(Warnings.CRFW885, attributes=attributes, n=n_docs)
+        pipe.warn(
+            Warnings.CRFW885, attributes=", ".join(sorted(unread, key=lambda name: (":" in name, name))), n=n_docs
+        )
     if comparison is not None:
         comparison.warn(pipe)
     warn_of_long_passes(pipe, n_tokens)
@@ -344,8 +350,13 @@ def warn_of_long_passes(pipe: LearningPipe, n_tokens: int) -> None:
     n_tags = len(pipe.tags())
     seconds = _PER_PAIR * n_tokens * n_tags**2
     if type(pipe.decoding.structure) is LinearChain and seconds > _LONG_PASS:
-        advice = "" if pipe.cfg.get("scheme") in (None, "IO") else 'scheme = "IO" or "BIO" (fewer tags), '
-        pipe.warn(Warnings.CRFW907, tags=n_tags, tokens=n_tokens, seconds=seconds, advice=advice)
+        pipe.warn(
+            Warnings.CRFW907,
+            tags=n_tags,
+            tokens=n_tokens,
+            seconds=seconds,
+            advice="" if pipe.cfg.get("scheme") in (None, "IO") else 'scheme = "IO" or "BIO" (fewer tags), ',
+        )
 
 
 def earlier_annotation(pipe: LearningPipe, nlp: Optional[Language]) -> Callable[[Example], Doc]:
@@ -367,8 +378,11 @@ def _saved(pipe: LearningPipe, start_from: Any) -> Optional[Path]:
     for folder in (path / pipe.name, path):
         if (folder / FILE_NAME).is_file():
             return folder
-    why = "has no component of this name" if path.is_dir() else "is no folder"
-    raise ValueError(Errors.CRF670.format(name=pipe.name, path=path, why=why))
+    raise ValueError(
+        Errors.CRF670.format(
+            name=pipe.name, path=path, why="has no component of this name" if path.is_dir() else "is no folder"
+        )
+    )
 
 
 def _reads_lists(features: Any) -> bool:
@@ -419,5 +433,4 @@ class TokenComparison:
     def warn(self, pipe: LearningPipe) -> None:
         """Warn if the tokenizer would not make more than a share `MOST_OTHER` of the tokens."""
         if self._n_others > MOST_OTHER * self._n_tokens:
-            share = self._n_others / self._n_tokens
-            pipe.warn(Warnings.CRFW986, share=share, n=self._n_tokens, example=self._example)
+            pipe.warn(Warnings.CRFW986, share=self._n_others / self._n_tokens, n=self._n_tokens, example=self._example)

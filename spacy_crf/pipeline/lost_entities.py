@@ -58,8 +58,14 @@ def _warn(
     other = next((name for name, labels in labels_of.items() if kept_label in labels), None)
     if other is None or (start, stop, kept_label) == found:
         return False
-    span = doc[begin - shift : end - shift].text
     kept_span = doc[start - shift : stop - shift].text
-    values = {"other": other, "label": label, "kept_label": kept_label, "text": doc.text[:40]}
-    parts.warn_once(Warnings.CRFW423, span=span, kept=kept_span, **values)
+    parts.warn_once(
+        Warnings.CRFW423,
+        span=doc[begin - shift : end - shift].text,
+        kept=kept_span,
+        other=other,
+        label=label,
+        kept_label=kept_label,
+        text=doc.text[:40],
+    )
     return True

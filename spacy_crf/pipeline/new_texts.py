@@ -56,8 +56,7 @@ def complete(nlp: Language, pipe: "CRFPipe", examples: Iterable[Example], labels
         elif likely and "spans_key" not in pipe.cfg:
             known = {token.i for span in sure for token in span}
             tokens = {token.i for span, _ in likely for token in span}
-            missing = [doc[i : i + 1] for i in sorted(tokens - known)]
-            doc.set_ents(sure, missing=missing, default="unmodified")
+            doc.set_ents(sure, missing=[doc[i : i + 1] for i in sorted(tokens - known)], default="unmodified")
 
 
 def contradicted(nlp: Language, pipe: "CRFPipe", examples: Iterable[Example]) -> dict[str, list[Span]]:

@@ -397,9 +397,19 @@ class LearningPipe(TrainablePipe):
         """
         from .initialization import initialize
 
-        lists = {"gazetteers": gazetteers, "clusters": clusters, "vectors": vectors, "words": words}
-        source = {"start_from": start_from, "corpus": corpus, "shards": shards}
-        initialize(self, get_examples, nlp=nlp, labels=labels, **source, **lists)
+        initialize(
+            self,
+            get_examples,
+            nlp=nlp,
+            labels=labels,
+            start_from=start_from,
+            corpus=corpus,
+            shards=shards,
+            gazetteers=gazetteers,
+            clusters=clusters,
+            vectors=vectors,
+            words=words,
+        )
 
     def update(
         self,

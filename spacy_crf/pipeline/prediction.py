@@ -169,8 +169,7 @@ class CRFPipe(LearningPipe):
         self.decoder = decoder
         self.constraints = constraints
         self._own_rules = len(constraints.rules) if constraints is not None else 0  # rules of the config
-        how = {"confidence": confidence, "decode": decode, "min_prob": min_prob}
-        super().__init__(vocab, model, name, **how, **settings)
+        super().__init__(vocab, model, name, confidence=confidence, decode=decode, min_prob=min_prob, **settings)
         if self.rules_train and not isinstance(self.loss, ClampedLoss):
             what = f"the rules of '{name}'"
             reason = "it ignores rules, which in_training = true puts into training"
@@ -235,8 +234,16 @@ class CRFPipe(LearningPipe):
         RAISES (ValueError): If settings are not possible, or rules don't fit the labels.
         """
         self.follow_settings()
-        rules = None if self.constraints is None else self.rules()
-        return Parts(self.name, self.model, self.annotation, self.decoding, self.loss, rules, self.cfg, self.warned)
+        return Parts(
+            name=self.name,
+            model=self.model,
+            annotation=self.annotation,
+            decoding=self.decoding,
+            loss=self.loss,
+            rules=None if self.constraints is None else self.rules(),
+            settings=self.cfg,
+            warned=self.warned,
+        )
 
     def set_annotations(self, docs: Iterable[Doc], prediction: Prediction) -> None:
         """Write predicted annotation to the predicted Docs, beside their present annotation."""
@@ -290,8 +297,12 @@ class CRFPipe(LearningPipe):
         from .rule_matching import RuleMatcher
 
         constraints: Any = self.constraints  # the caller has asked whether there are any
-        matcher = RuleMatcher(self.vocab, constraints.rules, decoding.tag_of)
-        return Rules(decoding.compile_rules(constraints), matcher, self._compile, {})
+        return Rules(
+            all=decoding.compile_rules(constraints),
+            matcher=RuleMatcher(self.vocab, constraints.rules, decoding.tag_of),
+            make=self._compile,
+            made={},
+        )
 
     @property
     def rules_train(self) -> bool:

@@ -147,8 +147,14 @@ def _warn_of_unlabelled(parts: Parts, docs: DocBatch, empty: NDArray[np.bool_]) 
     of_doc = np.searchsorted(docs.bounds, at, side="right") - 1
     for d in np.unique(of_doc).tolist():
         first = docs[d][int(at[of_doc == d][0] - docs.bounds[d])]
-        n = counted(int((of_doc == d).sum()), "token")
-        parts.warn(Warnings.CRFW420, doc=docs[d].text[:40], n=n, token=first.i, word=first.text, key=BLOCKED)
+        parts.warn(
+            Warnings.CRFW420,
+            doc=docs[d].text[:40],
+            n=counted(int((of_doc == d).sum()), "token"),
+            token=first.i,
+            word=first.text,
+            key=BLOCKED,
+        )
 
 
 def _leave_out(scores: Any, kept: NDArray[np.int64], empty: NDArray[np.bool_]) -> Any:

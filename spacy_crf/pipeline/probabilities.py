@@ -189,8 +189,12 @@ class Batch:
         from ..constraints.decoding import Documents, decode
 
         rules = self._rules.of_segments_too
-        facts = self._facts if rules is self._rules else self._facts.of_labels(self._decoding.label_of_states)
-        documents = Documents(scores, None, facts, self._docs.words if rules.global_ else None)
+        documents = Documents(
+            scores=scores,
+            clamp=None,
+            facts=self._facts if rules is self._rules else self._facts.of_labels(self._decoding.label_of_states),
+            words=self._docs.words if rules.global_ else None,
+        )
         found = decode(rules, documents, self._bounds, self._hard_ones())
         return found.tags, found.unfinished
 
@@ -198,8 +202,9 @@ class Batch:
         """The hard rules that each Doc keeps."""
         from ..constraints.decoding import KeptRules
 
-        instead = {d: self._kept(d, only_hard=True) for d in self._relaxed}
-        return KeptRules(self._kept(None, only_hard=True), instead)
+        return KeptRules(
+            places=self._kept(None, only_hard=True), instead={d: self._kept(d, only_hard=True) for d in self._relaxed}
+        )
 
     def _or_instead(self, tags: NDArray[np.int32], unfinished: list[int], most_probable: Any) -> NDArray[np.int32]:
         """The tags, with the most probable ones for Docs for which the time limit was reached."""
@@ -287,8 +292,9 @@ class Batch:
     def _decode(self, scores: Any, kept: "Optional[KeptRules]") -> "Decoded":
         from ..constraints.decoding import Documents
 
-        words = self._docs.words if self._rules.global_ else None
-        documents = Documents(scores, self._clamp, self._facts, words)
+        documents = Documents(
+            scores=scores, clamp=self._clamp, facts=self._facts, words=self._docs.words if self._rules.global_ else None
+        )
         return self._decoding.decode(self._rules, documents, self._bounds, kept)
 
     def _kept(self, d: Optional[int], *, only_hard: bool = False) -> frozenset[int]:
@@ -298,8 +304,7 @@ class Batch:
         return frozenset(rule.place for rule in rules)
 
     def _warn(self, message: str, d: int, **values: object) -> None:
-        seconds = self._rules.constraints.time_limit
-        self.parts.warn(message, doc=self._docs[d][:40].text[:40], seconds=seconds, **values)
+        self.parts.warn(message, doc=self._docs[d][:40].text[:40], seconds=self._rules.constraints.time_limit, **values)
 
     def _warn_of_ignored(self, asked: "RuleSet") -> None:
         """Warn once about rules that probabilities ignore although they may matter to the Docs."""
@@ -417,8 +422,9 @@ def labelling(name: str, doc: Doc, spans: Iterable[Span], *, overlap: bool = Fal
         if not isinstance(span, Span) or not len(span):
             raise ValueError(Errors.CRF461.format(name=name, value=shown(span)))
         if span.doc is not doc and [token.text for token in span.doc] != [token.text for token in doc]:
-            texts = {"span": span.text, "other": span.doc.text[:40], "doc": doc.text[:40]}
-            raise ValueError(Errors.CRF462.format(name=name, **texts))
+            raise ValueError(
+                Errors.CRF462.format(name=name, span=span.text, other=span.doc.text[:40], doc=doc.text[:40])
+            )
         found.append((span.start, span.end, span.label_))
     found.sort()
     for one, other in pairwise(found):

@@ -157,10 +157,17 @@ def promise_recall(name: str, judged: Sequence[Judged], recall: float, alpha: fl
     _require_enough(name, "recall", recall, weights, n, "entities", alpha, alpha)
     kept = p_values(missed / n[:, np.newaxis], weights, 1.0 - recall, alpha) <= alpha
     if not kept[0]:
-        never = int(sum((text.gold == 0.0).sum() for text in texts))
-        reached = 1.0 - missed[:, 0].sum() / n.sum()
-        values = {"name": name, "goal": recall, "alpha": alpha, "never": never, "least": GRID[0], "reached": reached}
-        raise ValueError(Errors.CRF425.format(entities=int(n.sum()), **values))
+        raise ValueError(
+            Errors.CRF425.format(
+                entities=int(n.sum()),
+                name=name,
+                goal=recall,
+                alpha=alpha,
+                never=int(sum((text.gold == 0.0).sum() for text in texts)),
+                least=GRID[0],
+                reached=1.0 - missed[:, 0].sum() / n.sum(),
+            )
+        )
     return float(GRID[np.argmin(kept) - 1 if not kept.all() else -1])
 
 
@@ -184,10 +191,10 @@ def promise_precision(name: str, judged: Sequence[Judged], precision: float, alp
     # Down from each start up to the first threshold that fails
     ends = [start - np.argmin(np.append(kept[start::-1], False)) + 1 for start in starts if kept[start]]
     if not ends:
-        best = float(GRID[starts[0]])
         is_sure = right[:, starts[0]].sum() / max(1, found[:, starts[0]].sum())
-        values = {"name": name, "goal": precision, "alpha": alpha, "best": best, "reached": is_sure}
-        raise ValueError(Errors.CRF426.format(**values))
+        raise ValueError(
+            Errors.CRF426.format(name=name, goal=precision, alpha=alpha, best=float(GRID[starts[0]]), reached=is_sure)
+        )
     return float(GRID[min(ends)])
 
 
@@ -236,9 +243,18 @@ def _require_enough(
     if p > level:
         bet = _LARGEST_BET * (1.0 - goal) / goal
         gain = -np.log(p) / n.sum() if n.sum() else np.log1p(bet / MOST_OF_TEXT)  # of one entity in a text of its own
-        values = {"what": what, "goal": goal, "alpha": alpha, "n": int(n.sum()), "units": units}
-        needed = int(np.ceil(-np.log(level) / gain))
-        raise ValueError(Errors.CRF424.format(name=name, texts=len(n), needed=needed, **values))
+        raise ValueError(
+            Errors.CRF424.format(
+                name=name,
+                texts=len(n),
+                needed=int(np.ceil(-np.log(level) / gain)),
+                what=what,
+                goal=goal,
+                alpha=alpha,
+                n=int(n.sum()),
+                units=units,
+            )
+        )
 
 
 def _described(label: Optional[str], judged: Sequence[Judged], min_prob: float) -> Promise:
@@ -246,6 +262,11 @@ def _described(label: Optional[str], judged: Sequence[Judged], min_prob: float) 
         np.concatenate([getattr(text, name) for text in judged]) for name in ("gold", "found", "right")
     )
     is_in = found >= min_prob
-    precision = float(right[is_in].mean()) if is_in.any() else 0.0
-    recall = float((gold >= min_prob).mean()) if len(gold) else 0.0
-    return Promise(label, min_prob, len(gold), recall, precision, float(is_in.sum()) / max(1, len(judged)))
+    return Promise(
+        label=label,
+        min_prob=min_prob,
+        n_gold=len(gold),
+        recall=float((gold >= min_prob).mean()) if len(gold) else 0.0,
+        precision=float(right[is_in].mean()) if is_in.any() else 0.0,
+        found=float(is_in.sum()) / max(1, len(judged)),
+    )

@@ -79,8 +79,9 @@ class RuleMatcher:
             try:
                 found = self._matchers[place](doc)
             except ValueError as error:  # such as patterns for attributes that no component has set
-                values = {"name": self._rules[place].name, "doc": doc.text[:40], "reason": error}
-                raise ValueError(Errors.CRF623.format(**values)) from error
+                raise ValueError(
+                    Errors.CRF623.format(name=self._rules[place].name, doc=doc.text[:40], reason=error)
+                ) from error
             for _, begin, end in found:
                 if begin < end:
                     match.covered[shift + begin : shift + end] = True
@@ -99,9 +100,10 @@ class RuleMatcher:
             raise ValueError(Errors.CRF908.format(name=rule.name, **values)) from error
         expected = (len(doc), self._n_tags)
         if array.shape != expected or array.dtype != np.bool_:
-            got = f"{array.dtype} of shape {array.shape}"
             values = {"function": rule.function, "tokens": len(doc), "start": doc.text[:40], "expected": expected}
-            raise ValueError(Errors.CRF612.format(name=rule.name, got=got, **values))
+            raise ValueError(
+                Errors.CRF612.format(name=rule.name, got=f"{array.dtype} of shape {array.shape}", **values)
+            )
         return array
 
 

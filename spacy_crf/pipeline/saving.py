@@ -236,8 +236,7 @@ def load(pipe: LearningPipe, data: bytes, source: str) -> Settings:
                 pipe.expect_kernels(announcing.PREDICTION)
                 pipe.warned.add(Warnings.CRFW603)  # who trained it was warned
         except Exception as error:  # a file may contain anything, so any error may occur
-            reason = reason_of(error)
-            raise ValueError(Errors.CRF505.format(source=source, name=pipe.name, reason=reason)) from error
+            raise ValueError(Errors.CRF505.format(source=source, name=pipe.name, reason=reason_of(error))) from error
     pipe.learned_texts = settings.get(_LEARNED)
     pipe.is_loaded = True
     training = made_training(pipe)

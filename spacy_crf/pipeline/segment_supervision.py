@@ -85,9 +85,11 @@ def allow_alternatives(gold: Supervision, texts: Texts, key: str) -> tuple[Segme
     is_told = (inside | np.append(False, inside[:-1]))[
         :-1
     ]  # tokens where alternatives determine whether a segment begins
-    may_begin = np.where(is_told, edges[:-1], clamp.may_begin)
-    must_begin = np.where(is_told, ~crossed[:-1], clamp.must_begin)
-    clamp = SegmentClamp(states, may_begin, must_begin)
+    clamp = SegmentClamp(
+        states=states,
+        may_begin=np.where(is_told, edges[:-1], clamp.may_begin),
+        must_begin=np.where(is_told, ~crossed[:-1], clamp.must_begin),
+    )
     excluded = set(_segments_at(np.flatnonzero(inside[:-1]), clamp, texts)) - allowed
     return clamp, _columns(excluded), _columns(segment for segment in named if segment[2] > 0)
 

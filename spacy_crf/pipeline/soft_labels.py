@@ -67,8 +67,9 @@ def supervise(
     label = np.repeat(spans.label, np.diff(encoded.starts))
     named = Segments(labelling.pieces.begin, labelling.pieces.end, label)
     both = zip(known.alternatives, (column[label >= 0] for column in named))
-    alternatives = Segments(*map(np.concatenate, both))
-    return known._replace(soft=labelling, unset=known.unset & ~is_soft, alternatives=alternatives)
+    return known._replace(
+        soft=labelling, unset=known.unset & ~is_soft, alternatives=Segments(*map(np.concatenate, both))
+    )
 
 
 # ------------------------------------------------------------------------------------------------------------- reading
@@ -153,8 +154,9 @@ def _fit(
     covered = spans.covers(n_tokens)
     if tokens_alone:  # taggers label every token
         is_soft = is_soft & (covered > _ROUNDING)
-        weight = spans.weight / np.where(covered > _ROUNDING, covered, 1.0)[spans.begin]
-        return spans._replace(weight=weight).only(np.argsort(spans.begin, kind="stable")), is_soft
+        return spans._replace(weight=spans.weight / np.where(covered > _ROUNDING, covered, 1.0)[spans.begin]).only(
+            np.argsort(spans.begin, kind="stable")
+        ), is_soft
     what = f"tokens have spans in doc.spans['{key}'] whose scores add up to more than 1, and were scaled down"
     add(np.flatnonzero(covered > 1.0 + _TOLERANCE).tolist(), what)
     scale = np.array([covered[b:e].max() for b, e in zip(spans.begin.tolist(), spans.end.tolist())])
@@ -194,8 +196,9 @@ def _label(
     runs = runs._replace(goes_on=parts.decoding.spans.continues)
     by_token = np.zeros((n_tokens, len(parts.decoding.label_of_states)), dtype=bool)
     by_token[ranges(pieces.begin, pieces.end), np.repeat(pieces.state, tags.lengths)] = True
-    has_soft = np.diff(np.append(0, np.cumsum(is_soft))[starts]) > 0
-    return SoftLabelling(pieces, steps, runs, has_soft), by_token
+    return SoftLabelling(
+        pieces=pieces, steps=steps, runs=runs, has_soft=np.diff(np.append(0, np.cumsum(is_soft))[starts]) > 0
+    ), by_token
 
 
 def _pairs(spans: SoftSpans, meets: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64], Floats]:

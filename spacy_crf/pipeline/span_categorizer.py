@@ -353,8 +353,12 @@ class CRFSpanCategorizer(ChainSetPipe, CRFEntityRecognizer):
         for n, (doc, shift) in enumerate(zip(docs, found.doc_starts.tolist())):
             some = slice(bounds[n], bounds[n + 1])
             places = zip(*(column[some] for column in columns))
-            spans = [Span(doc, b - shift, e - shift, label=hashes[number]) for b, e, number in places]
-            doc.spans[key] = SpanGroup(doc, name=key, spans=spans, attrs={"scores": found.probabilities[some]})
+            doc.spans[key] = SpanGroup(
+                doc,
+                name=key,
+                spans=[Span(doc, b - shift, e - shift, label=hashes[number]) for b, e, number in places],
+                attrs={"scores": found.probabilities[some]},
+            )
 
     def span_probabilities(
         self, doc: Doc, min_prob: float = 0.01, *, keep_annotation: bool = False

@@ -55,8 +55,11 @@ def refuse_contradictions(examples: list[Example], key: str, annotation: Annotat
     for example in examples:
         for span in example.reference.spans.get(key, ()):
             if annotation.is_gold(span):
-                place = f"tokens {span.start} to {span.end}"
-                raise ValueError(Errors.CRF441.format(name=annotation.name, span=place_of(span), place=place, key=key))
+                raise ValueError(
+                    Errors.CRF441.format(
+                        name=annotation.name, span=place_of(span), place=f"tokens {span.start} to {span.end}", key=key
+                    )
+                )
 
 
 def forbid_incorrect(
@@ -151,8 +154,11 @@ def soft_scores(group: SpanGroup, key: str) -> list[float]:
         raise ValueError(Errors.CRF825.format(key=key, text=text, problem=f"{len(group)} spans have {found}"))
     for span, score in zip(group, scores):
         if not (isinstance(score, Real) and 0.0 <= float(score) <= 1.0):
-            problem = f"the score of '{span.text}' ({span.label_}) is {score}"
-            raise ValueError(Errors.CRF825.format(key=key, text=text, problem=problem))
+            raise ValueError(
+                Errors.CRF825.format(
+                    key=key, text=text, problem=f"the score of '{span.text}' ({span.label_}) is {score}"
+                )
+            )
     return [float(score) for score in scores]
 
 

@@ -113,8 +113,17 @@ def _measure_labels(
         chosen = found >= (0.0 if least is None else least)
         counts = {"judged": chosen & (present | absent), "right": chosen & present, "gold": present}
         sums = {name: count.sum(axis=0).tolist() for name, count in counts.items()} if judge else {}
-        by_label = {label: Counter({name: sums[name][n] for name in sums}) for n, label in enumerate(pipe.labels)}
-        points.append(Point(min_prob, int(chosen.sum()), float(found[chosen].sum()), float(found.sum()), by_label))
+        points.append(
+            Point(
+                min_prob=min_prob,
+                found=int(chosen.sum()),
+                expected_right=float(found[chosen].sum()),
+                expected_gold=float(found.sum()),
+                by_label={
+                    label: Counter({name: sums[name][n] for name in sums}) for n, label in enumerate(pipe.labels)
+                },
+            )
+        )
     return points
 
 

@@ -260,8 +260,11 @@ class Training:
         scores, backprop = pipe.model.begin_update(docs)
         loss, d_scores = pipe.get_loss(batch.examples, scores) if _are_numbers(scores) else (math.nan, scores)
         if not math.isfinite(loss):
-            where = f"for the batch that begins with '{docs[0].text[:40]}...'"
-            raise ValueError(Errors.CRF206.format(what="The loss", name=pipe.name, where=where))
+            raise ValueError(
+                Errors.CRF206.format(
+                    what="The loss", name=pipe.name, where=f"for the batch that begins with '{docs[0].text[:40]}...'"
+                )
+            )
         backprop(d_scores)
         self._n_gradients += len(scores.starts) - 1
         self._last_docs = docs
@@ -510,9 +513,13 @@ def step_by_gradient(pipe: LearningPipe, optimizer: Any, n_sequences: int, docs:
     if not all(node.ops.xp.isfinite(node.get_param(name)).all() for node, name in params):
         for node, name in params:
             node.set_param(name, before[node.id, name])
-        where = f"for the batch that begins with '{docs[0].text[:40] if docs else ''}...'"
-        what = f"The step of {type(optimizer).__name__}"
-        raise ValueError(Errors.CRF206.format(what=what, name=pipe.name, where=where))
+        raise ValueError(
+            Errors.CRF206.format(
+                what=f"The step of {type(optimizer).__name__}",
+                name=pipe.name,
+                where=f"for the batch that begins with '{docs[0].text[:40] if docs else ''}...'",
+            )
+        )
     if proximal_step is not None:
         proximal_step(n_sequences)
     nonnegative = pipe.model.attrs["node"].nonnegative

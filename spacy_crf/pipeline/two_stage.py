@@ -78,8 +78,9 @@ class SecondStage(NamedTuple):
         """A new optimizer for each training."""
         from ..optimizers.lbfgs import LBFGS  # prediction does not need it
 
-        most = {"max_iterations": self.iterations, "iterations_per_step": self.iterations}
-        return LBFGS(l1=self.l1, l2=self.l2, delta=5e-4, **most)
+        return LBFGS(
+            l1=self.l1, l2=self.l2, delta=5e-4, max_iterations=self.iterations, iterations_per_step=self.iterations
+        )
 
 
 def first_stage(
@@ -97,8 +98,12 @@ def first_stage(
     must = "an architecture of spacy_crf, such as spacy_crf.LinearChain.v1"
     checks.expect(gives(model) is not None, f"Component '{name}'", "model", getattr(model, "name", model), must)
     if any(node.has_ref("tok2vec") for node in (model, *model.layers)):
-        reason = "its first stage is trained several times, which an encoder can't be. Leave out model.tok2vec"
-        raise ValueError(Errors.CRF811.format(name=name, reason=reason))
+        raise ValueError(
+            Errors.CRF811.format(
+                name=name,
+                reason="its first stage is trained several times, which an encoder can't be. Leave out model.tok2vec",
+            )
+        )
     own = {"name": f"{name}.first_stage", "model": without_stage(model), "optimizer": None, "scorer": None}
     component = make(vocab, **{**settings, **own})
     known = MAJORITIES[:1] if component.annotation.spans_are_tokens else MAJORITIES

@@ -75,8 +75,14 @@ def set_lists(pipe: LearningPipe, words: Settings, nlp: Optional[Language], *, a
     wanted = {name for features in stores for name in features.feature_set.gazetteers}
     unused = [name for name in words.gazetteers if name not in wanted]
     if unused:
-        unread = {"what": f"gazetteers {', '.join(unused)}", "template": f"in:{unused[0]}[0]"}
-        raise ValueError(Errors.CRF944.format(name=pipe.name, setting="gazetteers", **unread))
+        raise ValueError(
+            Errors.CRF944.format(
+                name=pipe.name,
+                setting="gazetteers",
+                what=f"gazetteers {', '.join(unused)}",
+                template=f"in:{unused[0]}[0]",
+            )
+        )
     tokenizer = nlp.make_doc if nlp is not None else lambda text: Doc(pipe.vocab, words=text.split())
     known = {name: gazetteer for features in stores for name, gazetteer in features.gazetteers.items()}
     read = read_gazetteers(words.gazetteers, tokenizer, known, owner=pipe.owner)
@@ -134,9 +140,16 @@ def _announce_table(pipe: LearningPipe, table: str, found: int, n: int, size: in
     own = f"[initialize.components.{pipe.name}"
     # A table of the most frequent words alone may have few of the words of a large corpus
     if is_learned and found < LEAST_KNOWN * min(n, size):
-        setting = f"{own}.words.tables] {table}" if table else f"{own}] clusters"
-        values = {"table": f" '{table}'" if table else "", "share": found / n, "setting": setting}
-        raise ValueError(Errors.CRF947.format(name=name, found=found, n=n, **values))
+        raise ValueError(
+            Errors.CRF947.format(
+                name=name,
+                found=found,
+                n=n,
+                table=f" '{table}'" if table else "",
+                share=found / n,
+                setting=f"{own}.words.tables] {table}" if table else f"{own}] clusters",
+            )
+        )
     share = 100 * found / max(1, n)
     what = f"a cluster of '{table}'" if table else "a cluster"
     announcements.info("%s: %d of %d words of the training data are in %s (%.1f %%)", name, found, n, what, share)

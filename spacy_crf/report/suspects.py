@@ -116,8 +116,13 @@ def of_jsonl(text: str) -> list[Suspect]:
     suspects = []
     for row in map(json.loads, filter(None, text.split("\n"))):  # texts may have other separators of lines
         ratio = math.inf if row["log_ratio"] is None else float(row["log_ratio"])
-        gold = [Mention(*place) for place in row["gold"]]
-        best = [Mention(*place) for place in row["best"]]
-        origin = {key: row[key] for key in ("place", "id") if key in row}
-        suspects.append(Suspect(row["text"], ratio, gold, best, origin))
+        suspects.append(
+            Suspect(
+                text=row["text"],
+                log_ratio=ratio,
+                gold=[Mention(*place) for place in row["gold"]],
+                best=[Mention(*place) for place in row["best"]],
+                origin={key: row[key] for key in ("place", "id") if key in row},
+            )
+        )
     return suspects

@@ -24,8 +24,7 @@ def counts_in_parts(model: Model) -> bool:
     kind = type(model.attrs["node"])
     return (
         issubclass(kind, StructureNode)
-        and kind.observe is StructureNode.observe
-        and kind.start is StructureNode.start
+        and kind.init_weights is StructureNode.init_weights
         and all(isinstance(layer.attrs["node"], SparseNode) for layer in model.layers)
         and not any(VECTORS in layer.attrs["node"].features(layer).tables for layer in model.layers)
     )
@@ -160,9 +159,8 @@ class TableSum:
         self._named = 0  # number of features with names so far
         self._templates: dict[str, int] = {}
         self._strings: dict[str, int] = {}
-        self._named_parts: list[
-            tuple[NDArray[np.integer], ...]
-        ] = []  # templates, numbers of parts and parts, of each part
+        # Templates, numbers of parts and parts, of each part
+        self._named_parts: list[tuple[NDArray[np.integer], ...]] = []
 
     def add(self, part: dict[str, Any]) -> None:
         """Add the counts of the next part."""

@@ -285,7 +285,7 @@ class _RayStaff:
             self._replace(len(self._actors))
         # In a cluster with fewer cores, some workers never get ready: don't wait for them
         idle = sorted({*range(len(self._actors))} - {*self._beginning.values()})
-        running: dict[Any, tuple[int, Task]] = {}
+        running: dict[Any, tuple[int, Any]] = {}
 
         def give() -> None:
             while left and idle:

@@ -239,7 +239,7 @@ class Manifest:
         self._folder = folder
         self.head = head
         self._is_entry = is_entry
-        self.done: dict[str, Any] = {}
+        self.done: dict[Any, Any] = {}
         self._next = 0.0  # time of the next write
         folder.sweep()
         if MANIFEST in folder.sizes():
@@ -268,7 +268,7 @@ class Manifest:
             announcements.info("%s: other work was begun there, and is begun anew", self._folder.folder)
             self.done = {}
 
-    def enter(self, key: str, known: object, *, at_once: bool = False) -> None:
+    def enter(self, key: Any, known: object, *, at_once: bool = False) -> None:
         """Add the entry of a result, and write the manifest if a write is due or `at_once` is set."""
         self.done[key] = known
         if at_once or time.monotonic() >= self._next:

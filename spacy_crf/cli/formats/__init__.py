@@ -98,19 +98,31 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
         raise _broken(source, report.broken)
     if not report.documents:
         rejected = len(report.rejected)
-        path = f"{source.path} (the annotator rejected all {rejected} texts)" if rejected else source.path
-        raise ValueError(Errors.CRF708.format(path=path))
+        raise ValueError(
+            Errors.CRF708.format(
+                path=f"{source.path} (the annotator rejected all {rejected} texts)" if rejected else source.path
+            )
+        )
     if report.has_spans and not (report.spans or report.incorrect or report.labelled or settings.without_spans):
-        counts = {"documents": report.documents, "lost": len(report.misaligned) + len(report.unaligned)}
-        raise ValueError(Errors.CRF865.format(path=source.path, format=FORMATS[report.format].title, **counts))
+        raise ValueError(
+            Errors.CRF865.format(
+                path=source.path,
+                format=FORMATS[report.format].title,
+                documents=report.documents,
+                lost=len(report.misaligned) + len(report.unaligned),
+            )
+        )
 
 
 def _check_columns(source: Source, settings: ReadSettings, format_: Format) -> None:
     for name in (_WORD, _LABEL, _TAG):
         value = getattr(settings, name)
         if value is not None and name not in format_.columns:
-            option = f"--{name.replace('_', '-')} {value}"
-            raise ValueError(Errors.CRF747.format(path=source.path, title=format_.title, option=option))
+            raise ValueError(
+                Errors.CRF747.format(
+                    path=source.path, title=format_.title, option=f"--{name.replace('_', '-')} {value}"
+                )
+            )
 
 
 def _broken(source: Source, messages: list[str]) -> ValueError:

@@ -120,8 +120,11 @@ def parse_span(span: object, text: str, place: str, index: Optional[dict[int, in
     # Tools trim or join white space, so that only the words are compared
     if isinstance(words, str) and words.split() != text[found.start : found.end].split():
         advice = _advice(text, end) if index is None else ""
-        shows = {"words": shown(words), "found": shown(text[found.start : found.end]), "advice": advice}
-        raise ValueError(Errors.CRF871.format(place=place, **shows))
+        raise ValueError(
+            Errors.CRF871.format(
+                place=place, words=shown(words), found=shown(text[found.start : found.end]), advice=advice
+            )
+        )
     return found
 
 

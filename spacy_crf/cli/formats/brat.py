@@ -106,8 +106,12 @@ def _standoffs(source: Source) -> Iterator[_Standoff]:
             if not file.is_file():
                 two = "brat keeps a text and its annotation in two files of the same name"
                 raise unreadable(source.path, f"{two}, and {file.name} is missing")
-        text = Source(annotated.with_suffix(".txt"), source.encoding).text()
-        found = _Standoff(str(annotated), text, [], [])
+        found = _Standoff(
+            place=str(annotated),
+            text=Source(annotated.with_suffix(".txt"), source.encoding).text(),
+            spans=[],
+            others=[],
+        )
         for place, kind, fields in _lines(Source(annotated, source.encoding)):
             if kind == "spans":
                 found.spans.append(_parsed(fields, place))

@@ -145,8 +145,15 @@ def _cut_again(doc: Doc, nlp: Language, place: str, settings: ReadSettings, repo
     """Let the tokenizer cut the text of a Doc again."""
     found = doc.spans[settings.spans_key] if settings.spans_key else doc.ents
     spans = [Characters(span.start_char, span.end_char, span.label_) for span in found]
-    missing = [Characters(token.idx, token.idx + len(token), "") for token in doc if not token.ent_iob]
-    return make_doc(nlp, doc.text.rstrip(), spans, missing=missing, place=place, settings=settings, report=report)
+    return make_doc(
+        nlp,
+        doc.text.rstrip(),
+        spans,
+        missing=[Characters(token.idx, token.idx + len(token), "") for token in doc if not token.ent_iob],
+        place=place,
+        settings=settings,
+        report=report,
+    )
 
 
 def in_groups(sentences: Iterable[Optional[list[T]]], n: int) -> Iterator[list[list[T]]]:
@@ -326,8 +333,9 @@ def sentences_of_columns(source: Source, settings: ReadSettings, report: Report)
         first, *others = settings.label_column.split(",")
         settings = replace(settings, label_column=first.strip())
         if not all(re.fullmatch("[1-9][0-9]{0,5}", number.strip()) for number in others):
-            known = "numbers from 1, such as 3,4"
-            raise ValueError(Errors.CRF868.format(option="label-column", value=",".join(others), known=known))
+            raise ValueError(
+                Errors.CRF868.format(option="label-column", value=",".join(others), known="numbers from 1, such as 3,4")
+            )
         inner = [*map(int, others)]
     for name in ("word_column", "label_column", "tag_column"):
         value = getattr(settings, name)
@@ -365,8 +373,13 @@ def sentences_of_columns(source: Source, settings: ReadSettings, report: Report)
             raise unreadable(place, f"a carriage return stands within the line: {shown(line)}")
         if len(cells) < least or len(cells) != (width or len(cells)):
             first = f"at least {least} (the word first, the tag last)"
-            expected = first if width is None else f"{width}, as in the lines before,"
-            raise ValueError(Errors.CRF703.format(place=place, got=len(cells), expected=expected))
+            raise ValueError(
+                Errors.CRF703.format(
+                    place=place,
+                    got=len(cells),
+                    expected=first if width is None else f"{width}, as in the lines before,",
+                )
+            )
         if width is None:
             width = len(cells)
             read_from = {word or 1, label or width, tag, *inner}

@@ -71,8 +71,13 @@ def _entity_key(source: Source, settings: ReadSettings) -> Optional[str]:
                     values[key][value] += 1
     if settings.label_column is not None:
         if settings.label_column not in places:
-            known = known_names(filter(None, places), settings.label_column)
-            raise ValueError(Errors.CRF868.format(option="label-column", value=settings.label_column, known=known))
+            raise ValueError(
+                Errors.CRF868.format(
+                    option="label-column",
+                    value=settings.label_column,
+                    known=known_names(filter(None, places), settings.label_column),
+                )
+            )
         return settings.label_column
     found = [key for key in places if _holds_tags(key.lower(), values[key])]
     keys = sorted((key for key in found if key.lower() in _ENTITY_KEYS), key=lambda key: key == _BARE)

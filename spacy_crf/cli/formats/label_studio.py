@@ -51,8 +51,9 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
     for task in _tasks(source, settings, Report()):
         names |= dict.fromkeys(task.choices)
         if len(names) > 1:
-            keys = " and ".join(map(repr, names))
-            raise ValueError(Errors.CRF714.format(place=task.place, keys=keys, last=list(names)[-1]))
+            raise ValueError(
+                Errors.CRF714.format(place=task.place, keys=" and ".join(map(repr, names)), last=list(names)[-1])
+            )
         labels.add(task.labels)
         has_spans |= bool(task.spans)
         if habits.needs(task.text):
@@ -118,8 +119,14 @@ def _of_task(fields: Fields, annotation: Fields, place: str, settings: ReadSetti
         elif kind == "choices" and isinstance(value, dict) and "start" not in value:
             found.choices[name] = [*(found.choices.get(name) or ()), *(parse_labels(value.get("choices"), place) or ())]
         else:
-            known = "results of type 'labels', and of type 'choices' that are about the whole text"
-            raise ValueError(Errors.CRF707.format(place=place, key=kind, value=shown(result), known=known))
+            raise ValueError(
+                Errors.CRF707.format(
+                    place=place,
+                    key=kind,
+                    value=shown(result),
+                    known="results of type 'labels', and of type 'choices' that are about the whole text",
+                )
+            )
     return found
 
 
@@ -141,9 +148,13 @@ def _of_min(fields: Fields, place: str, settings: ReadSettings) -> LabelledTask:
             raise ValueError(Errors.CRF707.format(place=place, key=key, value=shown(value), known="lists of spans"))
     if len(lists) > 1:
         raise ValueError(Errors.CRF714.format(place=place, keys=" and ".join(map(repr, lists)), last=list(lists)[-1]))
-    text = _text({key: value for key, value in fields.items() if key not in choices}, place, settings)
-    spans = [span for part in lists.values() for value in part for span in _spans(value, place)]
-    return LabelledTask(place, fields.get("id"), text, spans, choices)
+    return LabelledTask(
+        place=place,
+        id=fields.get("id"),
+        text=_text({key: value for key, value in fields.items() if key not in choices}, place, settings),
+        spans=[span for part in lists.values() for value in part for span in _spans(value, place)],
+        choices=choices,
+    )
 
 
 def _text(data: Fields, place: str, settings: ReadSettings) -> str:

@@ -113,8 +113,11 @@ def read_json(source: Source, nlp: Language, settings: ReadSettings, report: Rep
                 continue
             entities = None if "entities" in settings.ignore or any(tags) else paragraph.get("entities")
             if entities not in (None, [], [[]]):
-                shows = {"key": "entities", "value": shown(entities), "known": '"ner" of the tokens'}
-                raise ValueError(Errors.CRF707.format(place=where, **shows))
+                raise ValueError(
+                    Errors.CRF707.format(
+                        place=where, key="entities", value=shown(entities), known='"ner" of the tokens'
+                    )
+                )
             doc = _make_doc({**value, "paragraphs": [paragraph]}, where)
             set_origin(doc, where, value.get("id"))
             yield doc

@@ -98,10 +98,15 @@ def _header(line: str, settings: ReadSettings, words: tuple[str, ...], labels: t
         alike = known_names(names, asked)
         raise ValueError(Errors.CRF868.format(option=spelled, value=asked, known=alike))
 
-    tag = column(_POS, "tag_column")
-    word = column(words, "word_column")
-    label = column(labels, "label_column")
-    return Header(separator, names, word, label, tag, column(_SENTENCE), column(_DOCUMENT))
+    return Header(
+        separator=separator,
+        names=names,
+        word=column(words, "word_column"),
+        label=column(labels, "label_column"),
+        tag=column(_POS, "tag_column"),
+        sentence=column(_SENTENCE),
+        document=column(_DOCUMENT),
+    )
 
 
 def _sentences(source: Source, settings: ReadSettings, report: Report) -> Iterator[Optional[list[Row]]]:
@@ -298,8 +303,11 @@ def _table(
         rows = _quoted(lines, header.separator)
     for place, cells in rows:
         if len(cells) != width and any(cells):
-            expected = f"{width}, as in the header ({', '.join(header.names)}),"
-            raise ValueError(Errors.CRF703.format(place=place, got=len(cells), expected=expected))
+            raise ValueError(
+                Errors.CRF703.format(
+                    place=place, got=len(cells), expected=f"{width}, as in the header ({', '.join(header.names)}),"
+                )
+            )
         yield place, cells if any(cells) else [""] * width, header
 
 

@@ -64,8 +64,7 @@ class Cats(Annotation):
         RAISES (ValueError): CRF838 for a label against itself.
         """
         if label == against:
-            reason = "`against` asks for the same"
-            raise ValueError(Errors.CRF838.format(name=self.name, what=label, reason=reason))
+            raise ValueError(Errors.CRF838.format(name=self.name, what=label, reason="`against` asks for the same"))
         others = [other for other in self.labels if other != label] if against is None else [against]
         having, *lacking = [np.array([[one == chosen for one in self.labels]]) for chosen in (label, *others)]
         return [having], lacking
@@ -122,8 +121,13 @@ class SeveralCats(Cats):
         RAISES (ValueError): CRF838 for another label, which excludes none.
         """
         if against is not None:
-            reason = "labels do not exclude each other: leave out `against`, to compare with the text without the label"
-            raise ValueError(Errors.CRF838.format(name=self.name, what=label, reason=reason))
+            raise ValueError(
+                Errors.CRF838.format(
+                    name=self.name,
+                    what=label,
+                    reason="labels do not exclude each other: leave out `against`, to compare with the text without the label",
+                )
+            )
         having, lacking = np.ones((2, 1, 2 * len(self.labels)), dtype=bool)
         place = self.labels.index(label)
         having[:, place + len(self.labels)] = lacking[:, place] = False

@@ -76,8 +76,11 @@ class GoldReport:
 
     def log(self, name: str) -> None:
         for problem, count in self._counts.items():
-            places = "; ".join(self._places[problem])
-            logger.warning(Warnings.CRFW405.format(name=name, count=count, problem=problem, places=places))
+            logger.warning(
+                Warnings.CRFW405.format(
+                    name=name, count=count, problem=problem, places="; ".join(self._places[problem])
+                )
+            )
 
 
 class Supervision(NamedTuple):
@@ -559,8 +562,9 @@ def entities_of(annotation: NDArray[np.uint64]) -> Segments:
     iob, types = annotation.T
     begin = np.flatnonzero((iob == BEGIN) & (types != 0))
     outside = np.append(np.flatnonzero(iob != INSIDE), len(iob))
-    end = outside[np.searchsorted(outside, begin, side="right")]
-    return Segments(begin, end, types[begin].astype(np.int64))
+    return Segments(
+        start=begin, end=outside[np.searchsorted(outside, begin, side="right")], label=types[begin].astype(np.int64)
+    )
 
 
 def _alignedentities_of(example: Example, report: GoldReport) -> NDArray[np.uint64]:

@@ -105,8 +105,7 @@ class Spans(Entities):
 
     def no_labels(self, name: str, docs: Iterable[Doc]) -> str:
         keys = sorted({key for doc in docs for key in doc.spans})
-        known = ", ".join(map(repr, keys)) or "none"
-        return Errors.CRF404.format(name=name, key=self.key, known=known)
+        return Errors.CRF404.format(name=name, key=self.key, known=", ".join(map(repr, keys)) or "none")
 
     def is_gold(self, span: Span) -> bool:
         place = span.start, span.end, span.label
