@@ -68,7 +68,7 @@ def test_words_that_differ_in_digits_or_case(tmp_path):
 def test_going_on_where_it_was_stopped(texts, tmp_path, monkeypatch):
     output = tmp_path / "clusters.bin"
     checkpoint = tmp_path / "clusters.bin.checkpoint"
-    args = (texts, output, "--clusters", 20, "--min-count", 1, "--digits")
+    args = (texts, "-o", output, "--clusters", 20, "--min-count", 1, "--digits")
     assert run(*args).exit_code == 0
     expected = clusters_of(output)
     output.unlink()
@@ -142,25 +142,25 @@ def test_mistakes(texts, tmp_path):
     (tmp_path / "bad.spacy").write_bytes(b"x")
     spacy.blank("en").to_disk(tmp_path / "blank")
     for args, message in (
-        ([out], "CRF952"),
-        ([texts, texts], "CRF730"),
-        ([texts, out, "--from-vectors", tmp_path / "blank"], "CRF952"),
-        ([texts, out, "--method", "kmeans"], "CRF952"),
-        ([texts, out, "--method", "random"], "CRF020: spacy crf clusters: --method"),
-        ([texts, out, "--clusters", 1], "CRF020: spacy crf clusters: --n"),
-        ([texts, out, "--clusters", 20_000], "CRF020: spacy crf clusters: --n"),
-        ([texts, out, "--clusters", 400, "--min-count", 1], "CRF948: Can't make 400 clusters"),
-        ([texts, out, "--min-count", 0], "CRF020: spacy crf clusters: --min-count"),
-        ([texts, out, "--lang", "nope"], "CRF020: crf: --lang = 'nope'"),
-        ([texts, tmp_path], "CRF706"),
-        ([tmp_path / "gone.txt", out], "CRF706"),
-        ([empty, out], "CRF948"),
-        ([tmp_path / "bad.jsonl", out], "CRF709"),
-        ([tmp_path / "half.jsonl", out], "CRF701"),
-        ([tmp_path / "not.jsonl", out], "CRF701"),
-        ([tmp_path / "bad.spacy", out], "CRF701"),
-        (["--from-vectors", tmp_path / "gone", out], "CRF715"),
-        (["--from-vectors", tmp_path / "blank", out], "CRF948"),
+        (["-o", out], "CRF952"),
+        ([texts, "-o", texts], "CRF730"),
+        ([texts, "-o", out, "--from-vectors", tmp_path / "blank"], "CRF952"),
+        ([texts, "-o", out, "--method", "kmeans"], "CRF952"),
+        ([texts, "-o", out, "--method", "random"], "CRF020: spacy crf clusters: --method"),
+        ([texts, "-o", out, "--clusters", 1], "CRF020: spacy crf clusters: --n"),
+        ([texts, "-o", out, "--clusters", 20_000], "CRF020: spacy crf clusters: --n"),
+        ([texts, "-o", out, "--clusters", 400, "--min-count", 1], "CRF948: Can't make 400 clusters"),
+        ([texts, "-o", out, "--min-count", 0], "CRF020: spacy crf clusters: --min-count"),
+        ([texts, "-o", out, "--lang", "nope"], "CRF020: crf: --lang = 'nope'"),
+        ([texts, "-o", tmp_path], "CRF706"),
+        ([tmp_path / "gone.txt", "-o", out], "CRF706"),
+        ([empty, "-o", out], "CRF948"),
+        ([tmp_path / "bad.jsonl", "-o", out], "CRF709"),
+        ([tmp_path / "half.jsonl", "-o", out], "CRF701"),
+        ([tmp_path / "not.jsonl", "-o", out], "CRF701"),
+        ([tmp_path / "bad.spacy", "-o", out], "CRF701"),
+        (["--from-vectors", tmp_path / "gone", "-o", out], "CRF715"),
+        (["--from-vectors", tmp_path / "blank", "-o", out], "CRF948"),
     ):
         done = run(*args)
         assert done.exit_code == 1 and message in done.output, (args, done.output, done.exception)

@@ -390,22 +390,22 @@ def test_iterations_are_a_number_or_auto(value):
 
 
 def test_what_is_read_is_kept(tagged_paths):
-    nlp, reader = spacy.blank("en"), Corpus(Path(tagged_paths["tagged_paths.dev"]))
+    nlp, reader = spacy.blank("en"), Corpus(Path(tagged_paths["paths.dev"]))
     first = list(reader(nlp))
     assert [a is b for a, b in zip(first, reader(nlp), strict=True)] == [True] * len(NER_TEXTS)
-    again = list(Corpus(Path(tagged_paths["tagged_paths.dev"]))(nlp))  # as for the training after the initialization
+    again = list(Corpus(Path(tagged_paths["paths.dev"]))(nlp))  # as for the training after the initialization
     assert all(a is b for a, b in zip(first, again, strict=True))
     assert next(iter(reader(spacy.blank("en")))).reference.vocab is not nlp.vocab
 
 
 def test_a_part_is_not_taken_for_the_whole(tagged_paths):
     nlp = spacy.blank("en")
-    reader = Corpus(Path(tagged_paths["tagged_paths.dev"]))
+    reader = Corpus(Path(tagged_paths["paths.dev"]))
     some = reader(nlp)
     next(some)
     some.close()
     assert len(list(reader(nlp))) == len(NER_TEXTS)
-    assert len(list(Corpus(Path(tagged_paths["tagged_paths.dev"]), limit=2)(nlp))) == 2
+    assert len(list(Corpus(Path(tagged_paths["paths.dev"]), limit=2)(nlp))) == 2
 
 
 def test_augmenters_are_asked_by_each_reader(tagged_paths):
@@ -417,7 +417,7 @@ def test_augmenters_are_asked_by_each_reader(tagged_paths):
 
     nlp = spacy.blank("en")
     for _ in range(2):
-        reader = Corpus(Path(tagged_paths["tagged_paths.dev"]), augmenter=augment)
+        reader = Corpus(Path(tagged_paths["paths.dev"]), augmenter=augment)
         assert list(reader(nlp)) == list(reader(nlp))
     assert len(asked) == 2 * len(NER_TEXTS)
 

@@ -115,13 +115,14 @@ def update_cli(
     """Continue the training of a pipeline on new texts. The training adds new labels and features, and
     changes old weights as little as the new texts allow. The command prints the scores before and after."""
     from ..optimizers.lbfgs import LBFGS
+    from ..pipeline.annotation.entities import Entities
     from ..pipeline.new_texts import complete, contradicted
     from ..pipeline.training import labels_of
 
     nlp = load_pipeline(model)
     check_writable(output / "meta.json")
     pipes = our_pipes(nlp, component, "of spacy_crf to update", of_tokens=False)
-    finders = [pipe for pipe in pipes if hasattr(pipe.annotation, "gold_spans")]
+    finders = [pipe for pipe in pipes if isinstance(pipe.annotation, Entities)]
     if labels is not None and not finders:
         raise no_component("that finds entities or spans, which --labels is about", nlp.pipe_names, component)
     names = [pipe.name for pipe in pipes]
