@@ -831,6 +831,7 @@ def test_effects_that_are_not_known_are_refused():
     pipe.loss.smooth = False
     with pytest.raises(ValueError, match=r"CRF834.*no second derivatives"):
         pipe.explain(span.doc, span, kind="texts", corpus=examples, l2=0.3, effect=True)
+    del pipe.loss.smooth
     assert "effect=True" in pipe.explain(span.doc, span, kind="texts", corpus=examples, l2=0.3).to_text()
     with pytest.raises(ValueError, match=r"CRF020.*effect"):
         pipe.explain(span.doc, span, kind="texts", corpus=examples, l2=0.3, effect=-1)

@@ -553,7 +553,7 @@ def test_probabilities_know_a_rule_for_all_of_its_labels_or_for_none(caplog, tmp
         loaded("Bob")
         assert "rules once, again, but" in caplog.text
     rows = run("inspect", tmp_path).output.replace("│", " ").splitlines()
-    assert [row.split()[-1] for row in rows if "states" in row] == ["no", "yes"]
+    assert [row.split()[-1] for row in rows if " at_most " in row] == ["no", "yes"]
 
 
 def test_what_can_not_be_kept_is_said(caplog):

@@ -655,7 +655,7 @@ def test_the_command_goes_on_where_it_was_stopped(tmp_path, monkeypatch, caplog)
     DocBin(docs=[example.reference for example in ner_examples(nlp)[1:]]).to_disk(tmp_path / "texts.spacy")
     found = CliRunner().invoke(app, command)
     assert found.exit_code == 1 and "CRF472" in found.output and "files" in found.output
-    found = CliRunner().invoke(app, [*command, "-c", "ner"])
+    found = CliRunner().invoke(app, [*command, "--component", "ner"])
     assert found.exit_code == 1 and "CRF710" in found.output
 
 

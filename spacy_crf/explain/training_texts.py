@@ -86,6 +86,7 @@ def texts(
     l1 = checks.number(pipe.owner, "l1", getattr(optimizer, "l1", 0.0) if l1 is None else l1)
     if not l2:
         raise refuse("only with l2 > 0 weights are sums over texts. Give the l2 and l1 of [training.optimizer]")
+    left_out = LeftOut(pipe, examples, l2, l1) if n_effects else None
     if comparison.is_of_texts:
         target = comparison.margin()
         of_scores = uses_between_labels(comparison, comparison.measure())
@@ -107,8 +108,8 @@ def texts(
         )
     totals = {"score": target}
     effects = {}
-    if n_effects:
-        odds, effects = effects_of_texts(comparison, LeftOut(pipe, examples, l2, l1), n_effects)
+    if left_out is not None:
+        odds, effects = effects_of_texts(comparison, left_out, n_effects)
         totals |= comparison.probability(odds)
     rows = []
     for n, (example, share) in enumerate(zip(examples, shares.tolist())):
