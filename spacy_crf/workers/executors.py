@@ -301,7 +301,11 @@ class _RayStaff:
                 raise ValueError(self._executor.refusal("no worker got ready in time"))
             [reference] = ready
             is_task = reference in running
-            place, task = running.pop(reference) if is_task else (self._beginning.pop(reference), "its beginning")
+            task: Any = "its beginning"
+            if is_task:
+                place, task = running.pop(reference)
+            else:
+                place = self._beginning.pop(reference)
             try:
                 answer = ray.get(reference)
             except ray.exceptions.RayActorError as error:
