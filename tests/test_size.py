@@ -20,7 +20,7 @@ MOST_STATEMENTS_OF_CORE = 25_779
 MOST_FILES = 258
 MOST_CLASSES = 528
 MOST_ENTRY_POINTS = 48
-MOST_ANY = 1_210  # how often `Any` is written
+MOST_ANY = 1_211  # how often `Any` is written
 BESIDE_CORE = (
     "cli",
     "explain",
