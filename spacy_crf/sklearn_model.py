@@ -15,7 +15,7 @@ from . import checks
 from .errors import Errors, quietly, shown
 from .features.doc_batch import DocBatch
 from .features.extractor import FeatureSet
-from .features.items import ItemList, ItemReader, Items, NotAnItem
+from .features.items import ItemList, Items, NotAnItem
 from .losses.clamped import LogLikelihood
 from .models.emissions import SparseEmissions
 from .models.linear_chain import LinearChain
@@ -148,7 +148,7 @@ def unpack(crf: Any, data: bytes, source: str) -> None:
     crf.__dict__.update(learned, _model=model)
 
 
-class _ItemsOfDocs(ItemReader):
+class _ItemsOfDocs:
     """Represents sequences as Docs: reads feature dicts once, and attaches them to Docs with the same number of tokens."""
 
     def __init__(self) -> None:
@@ -176,7 +176,10 @@ class _ItemsOfDocs(ItemReader):
             docs.append(Doc(_VOCAB, words=["x"] * (end - begin), user_data={_ITEMS: own}))
         return docs
 
-    def read(self, docs: list[Doc], names: Optional[dict[int, str]]) -> Items:
+    def __call__(self, doc: Doc, /) -> object:
+        raise NotImplementedError  # Docs are read by batch alone
+
+    def read_items(self, docs: list[Doc], names: Optional[dict[int, str]]) -> Items:
         if names is not None:
             names.update(self._list.names)
         hashes, values, starts = zip(*(doc.user_data[_ITEMS] for doc in docs)) if docs else ([], [], [])

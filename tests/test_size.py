@@ -15,7 +15,7 @@ from .reference_pages import tomllib
 from .test_package import MODULES, PACKAGE, ROOT
 
 # What is there may shrink; who lets it grow says why in the commit that raises a bound.
-MOST_STATEMENTS = 36_729
+MOST_STATEMENTS = 36_731
 MOST_STATEMENTS_OF_CORE = 25_779
 MOST_FILES = 258
 MOST_CLASSES = 528

@@ -9,7 +9,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
 # Whole public methods, which the component or a user calls anyway
 PUBLIC = {("Batch", "most_probable"), ("Decoding", "decode"), ("Distribution", "n_best"), ("Structure", "expectations")}
 # Ceilings, which fall
-LISTED = 71
+LISTED = 70
 BY_THE_LAB = 15
 
 

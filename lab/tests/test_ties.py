@@ -343,10 +343,10 @@ def test_tied_tokens_share_features(vocab):
     assert {*rows[1]} == {*rows[9]} == {"lower[-1]=so", *both}
     assert {*rows[5]} == {"lower[-1]=the", "lower[-1]=says", *both}
     assert all(len(row) == len({*row}) for row in rows)
-    hashes, values, starts = source.read(DocBatch([doc, Doc(vocab), doc]), None)
+    hashes, values, starts = source.read_items(DocBatch([doc, Doc(vocab), doc]), None)
     assert len(hashes) == len(values) == 2 * sum(map(len, rows)) == starts[-1] and len(starts) == 2 * len(doc) + 1
     for docs in ([], [Doc(vocab)], [Doc(vocab, words=["A"])]):
-        assert len(source.read(docs, {}).hashes) == 0
+        assert len(source.read_items(docs, {}).hashes) == 0
     copied = pickle.loads(pickle.dumps(source))
     np.testing.assert_array_equal(copied.read([doc], None).hashes, hashes[: len(hashes) // 2])
 

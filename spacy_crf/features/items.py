@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, Protocol, runtime_checkable
 
 import numpy as np
 import srsly
@@ -76,16 +76,15 @@ def extension_items(extension: str) -> Source:
     return read
 
 
-class ItemReader:
+@runtime_checkable
+class ItemReader(Protocol):
     """A source that reads hashed items from a whole batch of Docs."""
 
-    def __call__(self, doc: Doc) -> Any:
-        """The items of one Doc in the form of other sources, if the source supports it."""
-        raise NotImplementedError
+    def __call__(self, doc: Doc, /) -> Any: ...
 
-    def read(self, docs: list[Doc], names: Optional[dict[int, str]]) -> Items:
+    def read_items(self, docs: list[Doc], names: Optional[dict[int, str]]) -> Items:
         """Read the items of Docs. names (dict[int, str]): Receives the text of each hash, or None."""
-        raise NotImplementedError
+        ...
 
 
 class NotAnItem(Exception):
@@ -253,7 +252,7 @@ def read_items(
     RAISES (ValueError): CRF109 for a number that is not finite, CRF110, CRF111 and CRF131 for anything else.
     """
     if isinstance(source, ItemReader):
-        return source.read(docs, names)
+        return source.read_items(docs, names)
     listed = ItemList(name, known if names is None else None)
     for doc in docs:
         try:

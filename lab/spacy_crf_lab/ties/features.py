@@ -13,7 +13,7 @@ from spacy_crf import checks
 from spacy_crf.features.doc_batch import DocBatch
 from spacy_crf.features.extractor import CompiledTemplates, FeatureSet
 from spacy_crf.features.gazetteers import Gazetteer
-from spacy_crf.features.items import Functions, ItemReader, Items
+from spacy_crf.features.items import Functions, Items
 from spacy_crf.features.templates import TemplatePart
 from spacy_crf.features.token_columns import MOST_WORDS, TokenColumns
 from spacy_crf.kernels.hashing import ABSENT
@@ -106,7 +106,7 @@ TEMPLATES = ["lower[-2..2]", "shape[-1..1]", "suffix3[-1..1]"]
 _MOST_WORDS = 500_000  # whose attributes are kept
 
 
-class SharedFeatures(ItemReader):
+class SharedFeatures:
     """Reads items for each token: the values of templates at all tokens tied to it, each value once. The templates may read only
     attributes of words without context, such as lower or shape."""
 
@@ -128,10 +128,10 @@ class SharedFeatures(ItemReader):
 
     def __call__(self, doc: Doc) -> list[list[str]]:
         names: dict[int, str] = {}
-        hashes, _, starts = self.read([doc], names)
+        hashes, _, starts = self.read_items([doc], names)
         return [[names[h] for h in hashes[a:b].tolist()] for a, b in pairwise(starts.tolist())]
 
-    def read(self, docs: list[Doc], names: Optional[dict[int, str]]) -> Items:
+    def read_items(self, docs: list[Doc], names: Optional[dict[int, str]]) -> Items:
         """The items of all tokens; `names` receives the text of each hash if it is given."""
         docs = DocBatch.of(docs)
         none = np.zeros(0, dtype=np.int64)
