@@ -348,7 +348,7 @@ def test_tied_tokens_share_features(vocab):
     for docs in ([], [Doc(vocab)], [Doc(vocab, words=["A"])]):
         assert len(source.read_items(docs, {}).hashes) == 0
     copied = pickle.loads(pickle.dumps(source))
-    np.testing.assert_array_equal(copied.read([doc], None).hashes, hashes[: len(hashes) // 2])
+    np.testing.assert_array_equal(copied.read_items([doc], None).hashes, hashes[: len(hashes) // 2])
 
 
 def test_sharing_features_is_a_chain(vocab, tmp_path):
