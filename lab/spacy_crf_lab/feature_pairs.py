@@ -1,8 +1,7 @@
 """Templates with all pairs of them, for feature induction."""
 
-from collections.abc import Callable
 from itertools import combinations
-from typing import Optional
+from typing import Any, Optional
 
 from spacy_crf.features.extractor import FeatureSet, is_vector, reads_outer
 from spacy_crf.features.items import is_item
@@ -11,7 +10,7 @@ from spacy_crf.features.templates import Template, parse_templates
 
 
 def feature_pairs(
-    templates: list[str], padding: Padding = True, functions: Optional[dict[str, Callable]] = None
+    templates: list[str], padding: Padding = True, functions: Optional[dict[str, Any]] = None
 ) -> FeatureSet:
     """The templates, and each pair of them as one template (``spacy_crf_lab.feature_pairs.v1``).
 

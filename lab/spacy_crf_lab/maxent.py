@@ -10,7 +10,7 @@ from typing import Any, Optional
 
 import numpy as np
 from spacy.tokens import Doc
-from thinc.api import Model
+from thinc.api import Model, Optimizer
 
 from spacy_crf.errors import cant_train
 from spacy_crf.inference.linear_chain import LinearChain, softmax
@@ -21,7 +21,6 @@ from spacy_crf.models.emissions import Emissions, check_emissions
 from spacy_crf.models.linear_chain import ChainNode
 from spacy_crf.models.node import Batches
 from spacy_crf.models.structure import SharedScores, build
-from spacy_crf.pipeline.decoding import Decoding
 from spacy_crf.pipeline.prediction import CRFPipe
 from spacy_crf.types import ChainScores, Floats, Ints, Path
 
@@ -70,11 +69,17 @@ def _sequence_of(work: ChainWork) -> Ints:
     return np.repeat(np.arange(work.n_sequences), np.diff(work.starts))
 
 
-class MaxEntDecoding(Decoding):
-    """Decodes as a chain."""
+_INDEPENDENT = IndependentTokens()
 
-    def check_fit(self, pipe: CRFPipe) -> None:
-        """Check the loss of a component. RAISES (ValueError): CRF347 if it asks how tokens depend on their neighbours."""
+
+class MaxEntNode(ChainNode):
+    """Node of a model whose transitions, firsts and lasts score 0 and have no weights."""
+
+    traits = ChainNode.traits._replace(is_online=False)
+
+    def check_fit(self, model: Model, pipe: CRFPipe, optimizer: Optional[Optimizer]) -> None:
+        """RAISES (ValueError): CRF347 for a loss that asks how tokens depend on their neighbours."""
+        super().check_fit(model, pipe, optimizer)
         if not isinstance(pipe.loss, ClampedLoss):
             raise cant_train(
                 pipe.loss,
@@ -82,16 +87,6 @@ class MaxEntDecoding(Decoding):
                 reason="it asks how they depend on their neighbours",
                 fitting=CLAMPED_LOSSES,
             )
-
-
-_INDEPENDENT = IndependentTokens()
-
-
-class MaxEntNode(ChainNode):
-    """Node of a model whose transitions, firsts and lasts score 0 and have no weights."""
-
-    decoding = MaxEntDecoding
-    traits = ChainNode.traits._replace(is_online=False)
 
     def in_training(self, ruled: Optional[Structure] = None) -> Structure:
         """Independent tokens, or a chain under rules."""

@@ -36,7 +36,7 @@ def test_annotate_sorts_by_how_much_drawn_weights_disagree(tmp_path):
     texts = ["Ann met Lee in Rome", "in June", "Rome saw Ann Ann June", "Bob"]
     (tmp_path / "texts.txt").write_text("\n".join(texts))
     code, output = run(
-        "annotate", tmp_path / "model", tmp_path / "texts.txt", tmp_path / "out.jsonl", "--sort", "variance"
+        "annotate", tmp_path / "model", tmp_path / "texts.txt", "-o", tmp_path / "out.jsonl", "--sort", "variance"
     )
     assert code == 0, output
     items = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
@@ -51,7 +51,7 @@ def test_commands_need_variances(tmp_path):
     nlp.to_disk(tmp_path / "model")
     assert "CRF644" in run("uncertainty", tmp_path / "model", "Ann")[1]
     (tmp_path / "texts.txt").write_text("Ann")
-    options = (tmp_path / "model", tmp_path / "texts.txt", tmp_path / "out.jsonl", "--sort", "variance")
+    options = (tmp_path / "model", tmp_path / "texts.txt", "-o", tmp_path / "out.jsonl", "--sort", "variance")
     assert "CRF644" in run("annotate", *options)[1]
     categorizer = spacy.blank("en").add_pipe("crf_spancat")
     with pytest.raises(ValueError, match=r"CRF645.*'crf_spancat'.*several chains"):

@@ -14,6 +14,7 @@ from spacy_crf.cli import tune
 from spacy_crf.inference.linear_chain import LinearChain
 from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin
 from spacy_crf.optimizers.lbfgs import LBFGS
+from spacy_crf.pipeline.distribution import of_docs
 from spacy_crf.pipeline.supervision import leave_out
 from spacy_crf.types import ChainScores, StateGraph
 from spacy_crf_lab import latent_chain
@@ -261,7 +262,7 @@ def test_labelling_differs_from_the_best_path():
     zeros = {name: np.zeros_like(getattr(scores, name)) for name in ("transitions", "first", "last")}
     scores = scores._replace(emissions=emissions[np.newaxis], **zeros)
     assert tagger.decoding.best_tags(scores, None).tolist() == [0]
-    [(_, best)] = LatentDistribution(*tagger.decoding.batch(scores, None)).n_best(1)
+    [(_, best)] = LatentDistribution(*of_docs(tagger.decoding, scores, None)).n_best(1)
     assert best.tolist() == [1]
 
 

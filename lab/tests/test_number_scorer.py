@@ -458,7 +458,7 @@ COMMANDS_WITHOUT_NUMBERS = {
     "demo {folder}/model": "CRF710",
     "annotate {folder}/model {folder}/prices.jsonl -o {folder}/new.jsonl": "CRF874",
     "fit {folder}/prices.spacy --config {config} --output {folder}/fitted": "CRF771",
-    "evaluate {folder}/model {folder}/prices.spacy --train {folder}/prices.spacy": "CRF710",
+    "evaluate {folder}/model {folder}/prices.spacy": "CRF710",
 }
 
 
