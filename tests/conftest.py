@@ -31,7 +31,7 @@ def paths(tmp_path):
 
 @pytest.fixture(scope="session")
 def tagged_paths(tmp_path_factory):
-    """The same with tags, and each text of the training part twice. Do not change."""
+    """Paths of tagged texts; the training part has each text twice. The session shares the files: do not change them."""
     nlp = spacy.blank("en")
     folder = tmp_path_factory.mktemp("tagged")
     for part, texts in (("train", NER_TEXTS * 2), ("dev", NER_TEXTS)):

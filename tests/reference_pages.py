@@ -123,7 +123,7 @@ def settings_of(place: str) -> list[Setting]:
 
 @cache
 def _registered() -> dict[str, Any]:
-    """What the plugin registers, by its names and by the part of them that is its own."""
+    """The objects that the plugin registers, by their names, and by these without prefix and version."""
     found = {name: _at(place) for _, name, place in entry_points()}
     return {**{name.split(".")[-2]: each for name, each in found.items() if "." in name}, **found}
 

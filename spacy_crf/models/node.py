@@ -70,7 +70,7 @@ class Sizes(NamedTuple):
 
 
 class Traits(NamedTuple):
-    """What is the same for all models with a node of one class."""
+    """Properties of a class of nodes, which all its models share."""
 
     labelled: Optional[str] = None  # what the scores label: "tokens", "segments" or "texts"; None for nothing
     learned: tuple[str, ...] = ()  # attributes of the model that training sets, which are saved

@@ -132,7 +132,7 @@ class Run(Protocol):
 
 
 class Component(Protocol):
-    """What optimizers ask of a component before they train it (`pipeline.pipe.LearningPipe`)."""
+    """The attributes of a component (`pipeline.pipe.LearningPipe`) that an optimizer checks before training."""
 
     @property
     def name(self) -> str:

@@ -1,5 +1,5 @@
-"""What training excludes beside the states that annotation names: wrong spans, steps between tags, white space at the edges of
-spans, and what breaks rules that apply in training."""
+"""Labellings that training excludes although each of their states is allowed: those with wrong spans, forbidden steps between
+tags, white space at the edges of spans, or a broken rule of training."""
 
 from typing import Any, Optional
 

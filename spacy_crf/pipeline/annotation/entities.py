@@ -84,8 +84,8 @@ class GoldReport:
 
 
 class Supervision(NamedTuple):
-    """What the annotation of a batch of Docs says about its labelling. Alternatives and wrong spans change the first two arrays
-    in place."""
+    """The labellings that the annotation of a batch of Docs allows. Reading alternatives and wrong spans changes `clamp` and
+    `unset` in place."""
 
     # Labellings that are allowed; `Annotation.gold` gives them in the tags in which annotation is read, see `Scheme.encode_clamp`
     clamp: Any
