@@ -45,7 +45,7 @@ def test_the_first_page_leads_to_the_first_steps(page):
     assert is_as_wide_as_the_screen(page)
 
 
-@pytest.mark.parametrize("name", ["index", "start", "recipes"])
+@pytest.mark.parametrize("name", ["index", "start", "choose"])
 def test_commands_are_whole(page, name):
     page.goto((SITE / f"{name}.html").as_uri())
     commands = page.locator(".highlight-bash pre")
