@@ -11,8 +11,7 @@ from spacy.tokens import Doc, Span
 from spacy_crf.inference.pruned_lattice import HigherOrderScores, Orders, key_of
 from spacy_crf.models.node import gives
 from spacy_crf.types import GOES_ON, ChainScores, SegmentScores
-
-from .structures import chain_ways, higher_order_ways, segment_ways, starts_of
+from tests.structures import chain_ways, higher_order_ways, segment_ways, starts_of
 
 EMISSIONS = {
     "@architectures": "spacy_crf.SparseEmissions.v1",

@@ -9,8 +9,8 @@ import pytest
 import spacy
 from spacy.tokens import DocBin
 
-from .util import NER_TEXTS, PEOPLE, ner_doc, write_corpus
-from .warm_python import warm_python
+from tests.util import NER_TEXTS, PEOPLE, ner_doc, write_corpus
+from tests.warm_python import warm_python
 
 
 @pytest.fixture(scope="session")

@@ -10,8 +10,7 @@ from numba.core.dispatcher import Dispatcher
 from spacy.language import Language
 
 import spacy_crf
-
-from .util import ner_examples, plain
+from tests.util import ner_examples, plain
 
 _PACKAGE = str(Path(spacy_crf.__file__).parent)
 RULES = {"@misc": "spacy_crf.constraints.v1", "rules": [{"rule": "at_most", "label": "PER", "n": 5}]}

@@ -27,8 +27,7 @@ from spacy_crf.types import (
     SpanList,
     StateGraph,
 )
-
-from . import reference
+from tests import reference
 
 # Scores on a coarse grid make ties frequent; the large ones make the linear domain give up.
 SCORES = {

@@ -23,7 +23,7 @@ from spacy.util import load_config, load_model_from_config
 from spacy.vectors import Vectors
 from typer.testing import CliRunner
 
-from .util import NER_TEXTS, entities, ner_doc, plain, write_corpus
+from tests.util import NER_TEXTS, entities, ner_doc, plain, write_corpus
 
 if sys.version_info >= (3, 11):
     import tomllib

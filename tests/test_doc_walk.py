@@ -4,9 +4,9 @@ import pytest
 import spacy
 from spacy.training import Example
 
-from .doc_walk import component, walk_of, walk_of_doc
-from .test_package import PACKAGE
-from .test_size import n_statements
+from tests.doc_walk import component, walk_of, walk_of_doc
+from tests.test_package import PACKAGE
+from tests.test_size import n_statements
 
 # Functions, stays in a file, returns to one that was left. Two functions ask whether Docs have white space, at which no span
 # begins or ends, and introduce the labels to a vocabulary that would forget them behind a memory zone. A decoding brings the

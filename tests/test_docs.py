@@ -20,8 +20,7 @@ from spacy.lang.en import English
 from spacy.util import registry
 
 from spacy_crf.errors import quietly
-
-from .reference_pages import entry_points
+from tests.reference_pages import entry_points
 
 ROOT = Path(__file__).parents[1]
 PAGES = [

@@ -13,8 +13,7 @@ from spacy_crf.inference.linear_chain import LinearChain
 from spacy_crf.pipeline import add_certainty
 from spacy_crf.pipeline.decoding import Decoder
 from spacy_crf.types import Path
-
-from .util import entities, ner_examples, plain
+from tests.util import entities, ner_examples, plain
 
 
 class BestEmissions(LinearChain):
@@ -155,7 +154,7 @@ def test_an_optimizer_of_the_page_finds_lower_losses(page):
 
 
 def test_extensions_override_what_the_page_lists(page):
-    from .test_new_structure import PairsNode
+    from tests.models.test_new_structure import PairsNode
 
     mine = [each for each in page.values() if isinstance(each, type) and each.__module__ == "builtins"]
     for made in (*mine, PairsNode, ByEmissions, BestEmissions):

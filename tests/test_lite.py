@@ -28,12 +28,11 @@ from spacy_crf.migrate.lite import ENGLISH_NUMBERS, export_lite, write_lite
 from spacy_crf.migrate.pipeline import weights_of
 from spacy_crf.migrate.wapiti_export import export_wapiti
 from spacy_crf.schemes import SCHEMES
-
-from .components import EMISSIONS
-from .test_crf_ner import train
-from .test_migrate_templates import DATA
-from .test_size import n_statements
-from .util import NER_TEXTS, TAG_TEXTS, ner_examples, tag_examples
+from tests.components import EMISSIONS
+from tests.migrate.test_templates import DATA
+from tests.pipeline.test_crf_ner import train
+from tests.test_size import n_statements
+from tests.util import NER_TEXTS, TAG_TEXTS, ner_examples, tag_examples
 
 WORDS = [
     "Ann",

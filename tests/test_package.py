@@ -18,8 +18,7 @@ import spacy
 
 import spacy_crf
 from spacy_crf.pipeline.factories import make_crf_ner, make_crf_tagger, make_crf_textcat, make_semicrf_ner
-
-from .reference_pages import tomllib
+from tests.reference_pages import tomllib
 
 PACKAGE = Path(spacy_crf.__file__).parent
 ROOT = PACKAGE.parent
@@ -261,7 +260,7 @@ nlp("Rome")
 
 def test_a_recognizer_that_was_added_has_loaded_what_predicts_alone():
     """What learns and saves is imported when a component does so. The bounds may fall."""
-    from .test_size import n_statements
+    from tests.test_size import n_statements
 
     [loaded] = loaded_by("import spacy; spacy.blank('en').add_pipe('crf_ner')")
     names = {path: ".".join(path.with_suffix("").parts).removesuffix(".__init__") for path in MODULES}

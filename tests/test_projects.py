@@ -18,11 +18,10 @@ from weasel.schemas import ProjectConfigSchema, validate
 from weasel.util import load_project_config
 
 from spacy_crf.cli import projects
-
-from .test_commands import run
-from .test_package import ROOT
-from .test_probabilities import trained
-from .util import ner_examples
+from tests.cli.test_commands import run
+from tests.pipeline.test_probabilities import trained
+from tests.test_package import ROOT
+from tests.util import ner_examples
 
 NAMES = sorted(path.parent.name for path in (ROOT / "projects").glob("*/project.yml"))
 STEPS = ["convert", "train", "evaluate", "report", "package"]

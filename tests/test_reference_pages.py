@@ -5,7 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from .reference_pages import INNER, bases, commands, entry_points, messages, methods, pages, public_names, settings_of
+from tests.reference_pages import (
+    INNER,
+    bases,
+    commands,
+    entry_points,
+    messages,
+    methods,
+    pages,
+    public_names,
+    settings_of,
+)
 
 DOCS = Path(__file__).parents[1] / "docs"
 NAMES = {

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import srsly
 
-from .reference_pages import tomllib
+from tests.reference_pages import tomllib
 
 ROOT = Path(__file__).parents[1]
 WORKFLOW, HOOKS = ROOT / ".github" / "workflows" / "tests.yml", ROOT / ".pre-commit-config.yaml"

@@ -26,8 +26,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from .repeated_work import do_repeated_work_once
-from .util import ner_examples
+from tests.repeated_work import do_repeated_work_once
+from tests.util import ner_examples
 
 ROOT = Path(__file__).parents[1]
 _CLIENT = """\

@@ -1,10 +1,10 @@
-"""What a Doc gets does not depend on the other Docs of its batch: `tests.test_batches` with models of the lab."""
+"""What a Doc gets does not depend on the other Docs of its batch: `tests.pipeline.test_batches` with models of the lab."""
 
 import pytest
 from spacy.tokens import Token
 
-from tests import test_batches
-from tests.test_batches import CHAIN, EMISSIONS, FEATURES, OF_TEXTS, PIPELINES
+from tests.pipeline import test_batches
+from tests.pipeline.test_batches import CHAIN, EMISSIONS, FEATURES, OF_TEXTS, PIPELINES
 
 from .util import for_rows
 

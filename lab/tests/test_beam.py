@@ -16,8 +16,8 @@ from spacy_crf.inference.pruned_lattice import key_of
 from spacy_crf.inference.semi_markov import SemiMarkov
 from spacy_crf.types import GOES_ON, ChainScores
 from spacy_crf_lab.beam import Beam, within
+from tests.cli.test_rules import run
 from tests.structures import STRUCTURES, Enumerated, problems, random_graph, random_problem
-from tests.test_cli_rules import run
 from tests.util import draws, entities, ner_examples, plain, tag_examples
 
 ROWS = {name: STRUCTURES[name] for name in ("chain", "scheme", "segments", "segments of one token")}

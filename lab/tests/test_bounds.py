@@ -2,7 +2,7 @@
 
 import spacy
 
-from tests.test_bounds import counts, taken
+from tests.kernels.test_bounds import counts, taken
 
 FEATURES = spacy.registry.get("misc", "spacy_crf.ner_features.v1")
 EMISSIONS = spacy.registry.get("architectures", "spacy_crf.SparseEmissions.v1")

@@ -22,9 +22,9 @@ from spacy_crf_lab.newton import Newton
 from spacy_crf_lab.simplex import mixture
 from spacy_crf_lab.smo import SMO
 from spacy_crf_lab.uses import Observed, Variances
-from tests.test_online import make_pipe, objectives, walk
-from tests.test_shards import Here, by, trained
-from tests.test_shards import make as make_shards
+from tests.optimizers.test_online import make_pipe, objectives, walk
+from tests.shards.test_shards import Here, by, trained
+from tests.shards.test_shards import make as make_shards
 from tests.util import ner_examples, tag_examples
 
 from .test_dual import make_corpus, primal_at, read_sequences

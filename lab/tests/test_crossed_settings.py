@@ -1,10 +1,10 @@
-"""`tests.test_crossed_settings` with models, losses and decoding of the lab."""
+"""`tests.pipeline.test_crossed_settings` with models, losses and decoding of the lab."""
 
 import random
 
 import pytest
 
-from tests.test_crossed_settings import draw, draw_texts, hold_all
+from tests.pipeline.test_crossed_settings import draw, draw_texts, hold_all
 
 
 def draw_model(seed):

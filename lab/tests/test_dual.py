@@ -22,10 +22,10 @@ from spacy_crf_lab import CONFIGS
 from spacy_crf_lab.dual import ExponentiatedGradient, FrankWolfe
 from spacy_crf_lab.kernels.dual import make_table
 from tests import reference
-from tests.test_initial_corpus import assert_same_weights, initialize
-from tests.test_initial_corpus import make as make_streamed
-from tests.test_online import SENTENCES, TEMPLATES, make_pipe, objectives
-from tests.test_train_as_run import assert_knows_the_texts, run
+from tests.optimizers.test_online import SENTENCES, TEMPLATES, make_pipe, objectives
+from tests.pipeline.test_initial_corpus import assert_same_weights, initialize
+from tests.pipeline.test_initial_corpus import make as make_streamed
+from tests.pipeline.test_train_as_run import assert_knows_the_texts, run
 from tests.util import ner_examples
 
 from .util import registered

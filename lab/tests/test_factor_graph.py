@@ -27,7 +27,7 @@ from spacy_crf_lab.ties import templates
 from spacy_crf_lab.ties.decoding import bounds
 from spacy_crf_lab.ties.features import TieFeatureSet, TieValues, tie_reader
 from spacy_crf_lab.ties.groups import ATTRIBUTES, RepeatedWords
-from tests import test_shards
+from tests.shards import test_shards
 from tests.util import ner_examples
 
 from .util import for_rows, registered

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from spacy.util import load_config
 
-from tests import test_fuzz_configs as of_plugin
+from tests.pipeline import test_fuzz_configs as of_plugin
 
 LOSSES = [f"spacy_crf_lab.{name}.v1" for name in ("PseudoLikelihood", "BesagPseudoLikelihood", "Piecewise")]
 OPTIMIZERS = {

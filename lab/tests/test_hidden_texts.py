@@ -12,9 +12,10 @@ from typer.testing import CliRunner
 from spacy_crf.cli import app
 from spacy_crf.explain.weights import state_names
 from spacy_crf_lab.hidden_chain import HiddenScores
-from tests import test_crf_textcat, test_explain_labels
-from tests.test_crf_textcat import LBFGS, TEXTS, WORDS, blank, examples_of, label
-from tests.test_explain_labels import about, scores_of
+from tests.explain import test_explain_labels
+from tests.explain.test_explain_labels import about, scores_of
+from tests.pipeline import test_crf_textcat
+from tests.pipeline.test_crf_textcat import LBFGS, TEXTS, WORDS, blank, examples_of, label
 
 from .util import registered
 

@@ -19,7 +19,7 @@ from spacy_crf.schemes import TransitionMask
 from spacy_crf_lab.baum_welch import Estimates, Observed, Priors, baum_welch, maximize
 from spacy_crf_lab.counting import Counts
 from spacy_crf_lab.hmm import Counting
-from tests.test_tune import CONFIG
+from tests.cli.test_tune import CONFIG
 from tests.util import NER_TEXTS, entities, ner_doc, ner_examples, plain, tag_examples
 
 from .util import registered

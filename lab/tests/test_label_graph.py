@@ -28,8 +28,8 @@ from spacy_crf_lab.label_cliques import Annotated, Hierarchy, LabelTree, Learned
 from spacy_crf_lab.label_sums import LabelGraphs, LabelScores
 from spacy_crf_lab.ties.belief_propagation import BeliefPropagation
 from spacy_crf_lab.ties.junction_tree import JunctionTree
+from tests.pipeline.test_independent_labels import LABELS, LBFGS, TEXTS, WORDS, examples_of
 from tests.structures import assert_derivative
-from tests.test_independent_labels import LABELS, LBFGS, TEXTS, WORDS, examples_of
 
 from .util import registered
 

@@ -20,8 +20,9 @@ from spacy_crf.types import ChainScores, StateGraph
 from spacy_crf_lab import latent_chain
 from spacy_crf_lab.latent_chain import Labelling, LatentChain, LatentDistribution
 from spacy_crf_lab.local_losses import Piecewise, PseudoLikelihood
-from tests import components, reference, test_small_components, test_white_space
+from tests import components, reference
 from tests.components import component
+from tests.pipeline import test_small_components, test_white_space
 from tests.structures import assert_derivative
 from tests.util import entities, ner_examples, plain, tag_examples
 

@@ -24,8 +24,8 @@ from spacy_crf_lab.linked_corpus import LinkedCorpus
 from spacy_crf_lab.linked_texts import predict_together
 from spacy_crf_lab.links import pass_links
 from spacy_crf_lab.ties.documents import CoCited, Collection, LinkedDocuments
-from tests.test_crf_textcat import CONFIG, WORDS
-from tests.test_crf_textcat import LBFGS as OWN
+from tests.pipeline.test_crf_textcat import CONFIG, WORDS
+from tests.pipeline.test_crf_textcat import LBFGS as OWN
 
 from .util import registered
 

@@ -15,13 +15,17 @@ from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.schemes import Segments
 from spacy_crf.types import GOES_ON, ChainScores, SegmentClamp, SegmentScores
 from spacy_crf_lab.local_losses import BesagPseudoLikelihood, Piecewise, PseudoLikelihood
-from tests import reference, test_higher_order, test_losses, test_neural, test_new_structure, test_supervision
+from tests import reference
+from tests.inference import test_higher_order
+from tests.inference.test_semi_markov import random_scores
+from tests.losses import test_losses
+from tests.models import test_neural, test_new_structure
+from tests.pipeline import test_supervision
+from tests.pipeline.test_supervision import IN_TRAINING
+from tests.pipeline.test_supervision import make as make_ner
+from tests.pipeline.test_white_space import marked
 from tests.structures import as_path, assert_derivative, assert_scores_close
 from tests.test_configs import train_three_steps
-from tests.test_semi_markov import random_scores
-from tests.test_supervision import IN_TRAINING
-from tests.test_supervision import make as make_ner
-from tests.test_white_space import marked
 from tests.util import entities, ner_examples, plain
 
 from .util import for_rows, registered

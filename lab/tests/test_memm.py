@@ -15,7 +15,7 @@ from spacy_crf.losses.clamped import LogLikelihood, SoftmaxMargin
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.types import ChainScores
 from spacy_crf_lab.memm import LocalChain, LocalPairs
-from tests import test_kept_rules
+from tests.constraints import test_kept_rules
 from tests.structures import STRUCTURES, Row, assert_derivative, higher_order, random_problem, scheme_chain
 from tests.util import tag_examples
 

@@ -23,20 +23,15 @@ from spacy_crf_lab.iterative_scaling import GIS, IIS
 from spacy_crf_lab.laplace_propagation import LaplacePropagation
 from spacy_crf_lab.newton import Newton
 from spacy_crf_lab.smo import SMO
-from tests import (
-    test_configs,
-    test_continuing,
-    test_initial_corpus,
-    test_loaded_arrays,
-    test_new_labels,
-    test_online,
-    test_optimizers,
-    test_shards,
-    test_tune,
-    test_vectors,
-)
+from tests import test_configs
+from tests.cli import test_tune
+from tests.features import test_vectors
+from tests.models import test_loaded_arrays
+from tests.optimizers import test_online, test_optimizers
+from tests.pipeline import test_continuing, test_initial_corpus, test_new_labels
+from tests.pipeline.test_continuing import NEW_OF_ENTITIES, continued
+from tests.shards import test_shards
 from tests.test_configs import ROOT, annotation, overrides_of
-from tests.test_continuing import NEW_OF_ENTITIES, continued
 from tests.util import entities, ner_examples
 
 from .util import for_rows, with_table

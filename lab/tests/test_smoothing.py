@@ -16,7 +16,7 @@ from spacy_crf_lab.ties.belief_propagation import BeliefPropagation
 from spacy_crf_lab.ties.graph_cut import GraphCut
 from spacy_crf_lab.ties.groups import RepeatedWords
 from spacy_crf_lab.ties.junction_tree import JunctionTree
-from tests import test_tables_by_label
+from tests.pipeline import test_tables_by_label
 
 SMOOTH = {"@misc": "spacy_crf_lab.smooth.v1"}
 NAMES = ["Lund", "Berg", "Falk", "Holm", "Sand", "Kling"]

@@ -1,6 +1,8 @@
 """What uses models of the plugin, with models of the lab: exports, clusters, tables by label."""
 
-from tests import test_clusters, test_lite, test_tables_by_label
+from tests import test_lite
+from tests.features import test_clusters
+from tests.pipeline import test_tables_by_label
 
 from .util import for_rows
 

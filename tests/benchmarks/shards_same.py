@@ -13,7 +13,8 @@ from zlib import crc32
 import numpy as np
 import typer
 
-from ..train_command import after, train, weights, worker_after
+from tests.train_command import after, train, weights, worker_after
+
 from .data import read_sentences, save_docbin
 from .measure import show
 
