@@ -44,7 +44,7 @@ def covariance_selection(covariance: Floats, edges: Bools) -> Floats:
         change = np.abs(estimate - before).max(initial=0.0)
         if change < 1e-4 * TOLERANCE:
             break
-    warn_unsettled("Gaussian graph", "covariance_selection", change, 1e-4 * TOLERANCE)
+    warn_unconverged("Gaussian graph", "covariance_selection", change, 1e-4 * TOLERANCE)
     # precision[j, j] = 1 / (covariance[j, j] - beta_j · covariance[:, j])
     precision = np.diag(1.0 / (np.diag(estimate) - (betas * estimate).sum(axis=1)))
     precision -= betas.T * np.diag(precision)  # the column of each variable: -beta · precision[j, j]
@@ -61,7 +61,7 @@ def graphical_lasso(covariance: Floats, l1: float, owner: str = "Gaussian graph"
     precision = np.zeros(covariance.shape)
     estimate = np.zeros(covariance.shape)
     left = kernels.graphical_lasso(covariance, l1, TOLERANCE, MOST, estimate, precision)
-    warn_unsettled(owner, "graphical_lasso", left, TOLERANCE)
+    warn_unconverged(owner, "graphical_lasso", left, TOLERANCE)
     return precision
 
 
@@ -75,7 +75,7 @@ def neighbourhoods(covariance: Floats, l1: float) -> Floats:
     """
     betas = np.zeros(covariance.shape)
     left = kernels.neighbourhoods(covariance, l1, TOLERANCE, betas)
-    warn_unsettled("Gaussian graph", "neighbourhoods", left, TOLERANCE)
+    warn_unconverged("Gaussian graph", "neighbourhoods", left, TOLERANCE)
     return betas
 
 
@@ -137,7 +137,7 @@ def _positive(covariance: ArrayLike, owner: str) -> NDArray[np.float64]:
     return matrix
 
 
-def warn_unsettled(owner: str, method: str, left: float, tolerance: float) -> None:
+def warn_unconverged(owner: str, method: str, left: float, tolerance: float) -> None:
     """Warn that an estimator ended before its changes were below a tolerance."""
     if not left < tolerance:
         announcements.warning(Warnings.CRFW481.format(owner=owner, method=method, gap=left))

@@ -15,7 +15,7 @@ from spacy_crf.optimizers.objective import check_settings, setting
 from spacy_crf.types import Bools, Floats
 
 from .errors import Errors, Warnings
-from .gaussian_graph import MOST, TOLERANCE, graphical_lasso, partial_correlations, warn_unsettled
+from .gaussian_graph import MOST, TOLERANCE, graphical_lasso, partial_correlations, warn_unconverged
 from .kernels import label_graph as kernels
 
 METHODS = ("nodewise", "graphical_lasso", "chow_liu")
@@ -108,7 +108,7 @@ class Annotated(NamedTuple):
             target = self.present[:, j].astype(np.float64)
             given = (starts, rows.astype(np.int64), self.counts, target, penalties)
             left = max(left, kernels.nodewise(*given, TOLERANCE, MOST, weights[j]))
-        warn_unsettled(self.owner, "nodewise", left, TOLERANCE)
+        warn_unconverged(self.owner, "nodewise", left, TOLERANCE)
         return weights[:, :n]
 
     def mutual_information(self) -> Floats:

@@ -43,7 +43,7 @@ class DecodedLabels(LabelGraphs):
 
     def __init__(self, inference: Inference, name: str):
         super().__init__(inference)
-        self._warn = partial(inference.warn_unsettled, name)
+        self._warn = partial(inference.warn_unconverged, name)
 
     def marginals(self, scores: ScoresOrWork, *, clamp: Optional[Bools] = None) -> Floats:
         """Probabilities of labels, with a warning if the inference has not converged."""

@@ -185,7 +185,7 @@ class CRFSmooth(LaterPipe):
             outside = [place.ent for place, label in changed if label == NONE]
             if changed:
                 doc.set_ents(entities, outside=outside, default="unmodified")
-        smoothing.structure.inference.warn_unsettled(self.name)
+        smoothing.structure.inference.warn_unconverged(self.name)
 
     def _probabilities(self, docs: list[Doc]) -> list[Optional[Probabilities]]:
         """Probabilities of the spans of each Doc; None for each if the labels are enough.

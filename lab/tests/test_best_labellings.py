@@ -63,13 +63,13 @@ def graphs(n, seed=0):
 def test_promises_are_kept(seed):
     """On 500 graphs: the best labelling where a method is exact, never a better score than the best one, and true scores."""
     found_best, n_asked = dict.fromkeys(METHODS, 0), dict.fromkeys(METHODS, 0)
-    unsettled = {name: -method.inference.n_unsettled for name, method in METHODS.items()}
+    unsettled = {name: -method.inference.n_unconverged for name, method in METHODS.items()}
     for kind, scores, clamp in graphs(500, seed=(40, seed)):
         known = EnumeratedGraph(scores, clamp)
         for name, method in METHODS.items():
             if kind not in method.takes or (len(scores.ties.group_kind) and not method.groups):
                 continue
-            before = method.inference.n_unsettled
+            before = method.inference.n_unconverged
             structure = TiedChains(method.inference)
             states, values = structure.viterbi(scores, clamp=clamp)
             if not known.ways:
@@ -79,12 +79,12 @@ def test_promises_are_kept(seed):
             assert values.sum() == pytest.approx(truth[tuple(states.tolist())], abs=1e-9)
             is_best = values.sum() == pytest.approx(known.ways[0][0], abs=1e-6)
             assert is_best or kind not in method.exact, (name, kind)
-            is_told = method.inference.n_unsettled > before  # that the labelling may not be the best one
-            assert is_best or is_told or name == "cut", (name, kind)
+            given_ties = method.inference.n_unconverged > before  # that the labelling may not be the best one
+            assert is_best or given_ties or name == "cut", (name, kind)
             found_best[name], n_asked[name] = found_best[name] + is_best, n_asked[name] + 1
     for name in METHODS:
         assert found_best[name] >= 0.95 * n_asked[name] > 200, name
-        unsettled[name] += METHODS[name].inference.n_unsettled
+        unsettled[name] += METHODS[name].inference.n_unconverged
     assert 0 < unsettled["program"] < 40 and METHODS["program"].inference.gap > 0.01
     assert unsettled["whole"] == unsettled["dual"] == 0
 
@@ -133,8 +133,8 @@ def test_members_of_a_group_have_one_label_and_several_tags(integer):
         program = LinearProgram(integer=integer)
         _, values = TiedChains(program).viterbi(scores)
         is_best = values.sum() == pytest.approx(EnumeratedGraph(scores).ways[0][0], abs=1e-6)
-        assert is_best or program.n_unsettled
-        n_settled += not program.n_unsettled
+        assert is_best or program.n_unconverged
+        n_settled += not program.n_unconverged
     assert n_settled >= (60 if integer else 40)
 
 
@@ -229,7 +229,7 @@ def test_rounds_that_end_too_early_are_counted():
         scores = uniform_metric(rng)
         values = [TiedChains(inference).viterbi(scores).scores.sum() for inference in (hasty, patient)]
         assert values[0] <= values[1] + 1e-9
-    assert 1 < hasty.n_unsettled < 20 and patient.n_unsettled == 0
+    assert 1 < hasty.n_unconverged < 20 and patient.n_unconverged == 0
 
 
 def test_probabilities_are_those_of_belief_propagation():

@@ -51,7 +51,7 @@ def test_what_is_proved_is_best(method, seed):
         of_free = structure.chain.viterbi(work.free).scores.sum()
         assert inference.decompose(work.tied).bounds.sum() + of_free >= best - 1e-6
         asked += 1
-        if not inference.n_unsettled:
+        if not inference.n_unconverged:
             certified += 1
             assert path.scores.sum() == pytest.approx(best, abs=1e-6)
     assert 0.9 < certified / asked < 1.0
@@ -62,7 +62,7 @@ def test_branching_proves_all(method):
     for scores, clamp, best in _strong(120, 41):
         inference = DualDecomposition(method=method, iterations=5, exact=True)
         assert TiedChains(inference).viterbi(scores, clamp=clamp).scores.sum() == pytest.approx(best, abs=1e-6)
-        assert inference.n_unsettled == 0
+        assert inference.n_unconverged == 0
     rng = np.random.default_rng(0)
     for _ in range(3):
         scores = _frustrated(7, rng)
@@ -74,7 +74,7 @@ def test_sweeps_are_enough_without_cycles():
     for scores, clamp, best in _strong(60, 42, tree=True):
         inference = DualDecomposition(iterations=8)
         assert TiedChains(inference).viterbi(scores, clamp=clamp).scores.sum() == pytest.approx(best, abs=1e-6)
-        assert inference.n_unsettled == 0
+        assert inference.n_unconverged == 0
 
 
 def _relaxed(scores):
@@ -168,16 +168,16 @@ def test_what_is_not_proved_is_told_of_once_with_its_gap(caplog):
     scores = _frustrated(7, np.random.default_rng(0))
     inference = DualDecomposition(iterations=3)
     path = TiedChains(inference).viterbi(scores)
-    assert (inference.n_asked, inference.n_unsettled) == (1, 1)
+    assert (inference.n_asked, inference.n_unconverged) == (1, 1)
     least = EnumeratedGraph(scores).ways[0][0] - path.scores.sum()
     assert inference.gap > max(least, 1e-3) - 1e-9
     limited = DualDecomposition(iterations=3, exact=True, time_limit=1e-9)
     TiedChains(limited).viterbi(scores)
-    assert limited.n_unsettled == 1 and limited.gap <= inference.gap
+    assert limited.n_unconverged == 1 and limited.gap <= inference.gap
     pipe, doc = tied_tagger(inference={**DUAL, "iterations": 1})
     for _ in range(2):
         pipe(doc.copy())
-    assert pipe.decoding.inference.n_unsettled == 2
+    assert pipe.decoding.inference.n_unconverged == 2
     assert caplog.text.count("CRFW041") == 1 and f"within {pipe.decoding.inference.gap:.3g} of" in caplog.text
 
 
@@ -194,7 +194,7 @@ def test_rules_and_ties_together(name, caplog):
         pipe, doc = tied_tagger(rules, {**DUAL, **settings})
         found = known[tuple(token.tag_ for token in pipe(doc.copy()))]
         assert found > 0.0  # no rule is broken
-        if not pipe.decoding.inference.n_unsettled:
+        if not pipe.decoding.inference.n_unconverged:
             assert found == pytest.approx(max(known.values()))
     assert "CRFW607" not in caplog.text
 

@@ -281,7 +281,7 @@ def test_walks_that_stay_where_they_are_are_counted():
         tables = np.tile(strength * np.eye(2), (3, 1, 1))
         inference = Gibbs()
         TiedChains(inference).marginals(scores._replace(tables=tables, first=np.zeros(2), last=np.zeros(2)))
-        assert (inference.n_asked, inference.n_unsettled) == (1, unsettled)
+        assert (inference.n_asked, inference.n_unconverged) == (1, unsettled)
 
 
 def test_max_product_is_exact_without_cycles():
@@ -786,7 +786,7 @@ def test_sentences_too_wide_for_a_junction_tree_are_told_of(monkeypatch, caplog)
     narrow = JunctionTree(max_table=26)
     for module in (blocks, losses):
         monkeypatch.setattr(module, "SENTENCES", narrow)
-    monkeypatch.setattr(blocks, "_told_wide", set())
+    monkeypatch.setattr(blocks, "_announced", set())
     rng, pairs = np.random.default_rng(29), [(u, v) for u in range(5) for v in range(u)]
     wide, gold = random_graph([5, 1], 3, pairs, rng, labels=3), np.ones(6, dtype=np.int32)
     clamp, loss = gold[:, np.newaxis] == np.arange(3), SentenceLikelihood()
@@ -859,10 +859,10 @@ def test_messages_that_do_not_settle_are_counted():
     scores = random_graph([1, 1, 1], 2, [(0, 1), (1, 2), (2, 0)], rng, spread=6.0)
     hasty = BeliefPropagation(iterations=1, tolerance=1e-12)
     TiedChains(hasty).marginals(scores)
-    assert (hasty.n_asked, hasty.n_unsettled) == (1, 1)
+    assert (hasty.n_asked, hasty.n_unconverged) == (1, 1)
     none = BeliefPropagation(iterations=0)
     np.testing.assert_allclose(TiedChains(none).marginals(scores), LinearChain().marginals(scores.chains))
-    assert none.n_unsettled == 0
+    assert none.n_unconverged == 0
 
 
 def test_chains_that_are_told_nothing_new_are_not_asked_again(monkeypatch):
@@ -886,7 +886,7 @@ def test_chains_that_are_told_nothing_new_are_not_asked_again(monkeypatch):
     )
     inference = BeliefPropagation(iterations=5)
     found = TiedChains(inference).marginals(scores)
-    assert inference.n_unsettled == 0
+    assert inference.n_unconverged == 0
     assert len(asked) > 5 and sum(asked) < 400
     np.testing.assert_allclose(found, TiedChains(PRECISE).marginals(scores), atol=1e-4)
 

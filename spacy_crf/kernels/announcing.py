@@ -36,7 +36,7 @@ class Announcer(event.Listener):
         self.seconds: dict[str, int] = {}  # compile time of slow kernels, by name
         self.compiled = 0  # number of kernels that this process compiled
         self.expected = 0  # number of kernels that will be called, compiled or from the cache; 0 if nobody knows
-        self._told = False
+        self._has_announced = False
         self._depth = 0  # numba compiles a kernel together with its helpers
         self._bar: Optional[Bar] = None
 
@@ -50,8 +50,8 @@ class Announcer(event.Listener):
             return
         # Kernels that a first training calls, without those from the cache; an estimate, so the bar may grow
         left = self.expected - self.compiled - _n_loaded()
-        if not self._told:
-            self._told = True
+        if not self._has_announced:
+            self._has_announced = True
             waiting.info(_ONCE, counted(left, "numba kernel") if left > 0 else "numba kernels", kernel.stats.cache_path)
         name = kernel.py_func.__name__
         if name in self.seconds:

@@ -48,9 +48,13 @@ def add_up(typing, width, n, left, a, a_step, right, b, b_step, sums, s):
 
     def generate(context, builder, signature, arguments):
         width, n, _, a, a_step, _, b, b_step, _, s = arguments
-        left, right, sums = (
-            context.make_array(signature.args[m])(context, builder, arguments[m]).data for m in (2, 5, 8)
-        )
+
+        def data_of(argument):
+            return context.make_array(signature.args[argument])(context, builder, arguments[argument]).data
+
+        left = data_of(2)
+        right = data_of(5)
+        sums = data_of(8)
         # Each row of the tile has its own factor and sums, and all share the vectors of `right`
         factors = [(left, builder.extract_value(a, i), a_step) for i in range(height)]
         targets = [builder.extract_value(s, i) for i in range(height)]
@@ -59,9 +63,7 @@ def add_up(typing, width, n, left, a, a_step, right, b, b_step, sums, s):
 
         def add_tile(column, n_vectors):
             rows = right, builder.add(b, column), b_step
-            places = [
-                [_vector_at(builder, sums, builder.add(to, column), v) for v in range(n_vectors)] for to in targets
-            ]
+            places = [_vectors_at(builder, sums, builder.add(to, column), n_vectors) for to in targets]
             _generate(builder, n, factors, rows, places)
 
         # Tiles of `most` vectors, then one of the width that is left
@@ -85,24 +87,31 @@ def _generate(builder, n, factors, rows, places):
     factors, rows: Arrays: pointer, first place, and step from k to k + 1; `factors` has one for each row of the tile.
     places: Pointers to the sums, row by row.
     """
+    undefined = ir.Constant(VECTOR, ir.Undefined)
+    first_lane = ir.Constant(ir.IntType(32), 0)
+    of_first = ir.Constant(ir.VectorType(ir.IntType(32), WHOLE), [0] * WHOLE)
     before = builder.block
     head, body, behind = [builder.append_basic_block(name) for name in ("next", "products", "sums")]
-    old = [[builder.load(place, align=8) for place in row] for row in places]
+    old = [_load(builder, row) for row in places]
     builder.branch(head)
 
     builder.position_at_end(head)
     k = builder.phi(INT)
     k.add_incoming(INT(0), before)
-    totals = [[builder.phi(VECTOR) for _ in row] for row in places]
+    totals = []  # a phi node for each vector of sums, row by row
+    for row in places:
+        totals.append([builder.phi(VECTOR) for _ in row])
     builder.cbranch(builder.icmp_signed("<", k, n), body, behind)
 
     builder.position_at_end(body)
     pointer, begin, step = rows
     at = builder.add(begin, builder.mul(k, step))
-    vectors = [builder.load(_vector_at(builder, pointer, at, v), align=8) for v in range(len(places[0]))]
+    vectors = _load(builder, _vectors_at(builder, pointer, at, len(places[0])))
     for (pointer, begin, step), of_row, old_of_row in zip(factors, totals, old):
         at = builder.add(begin, builder.mul(k, step))
-        factor = _everywhere(builder, builder.load(builder.gep(pointer, [at])))
+        number = builder.load(builder.gep(pointer, [at]))
+        # A vector that repeats the number
+        factor = builder.shuffle_vector(builder.insert_element(undefined, number, first_lane), undefined, of_first)
         for vector, total, first in zip(vectors, of_row, old_of_row):
             product = builder.fmul(factor, vector, flags=_FUSED)
             total.add_incoming(first, before)
@@ -116,17 +125,14 @@ def _generate(builder, n, factors, rows, places):
             builder.store(total, place, align=8)
 
 
-def _vector_at(builder, pointer, begin, v):
-    """Pointer to vector v behind a place."""
-    return builder.bitcast(builder.gep(pointer, [builder.add(begin, INT(v * WHOLE))]), VECTOR.as_pointer())
+def _vectors_at(builder, pointer, begin, n):
+    """Pointers to n vectors that stand end to end from a place on."""
+    places = [builder.gep(pointer, [builder.add(begin, INT(v * WHOLE))]) for v in range(n)]
+    return [builder.bitcast(place, VECTOR.as_pointer()) for place in places]
 
 
-def _everywhere(builder, number):
-    """A vector that repeats one number."""
-    undefined = ir.Constant(VECTOR, ir.Undefined)
-    first = ir.Constant(ir.IntType(32), 0)
-    of_first = ir.Constant(ir.VectorType(ir.IntType(32), WHOLE), [0] * WHOLE)
-    return builder.shuffle_vector(builder.insert_element(undefined, number, first), undefined, of_first)
+def _load(builder, pointers):
+    return [builder.load(pointer, align=8) for pointer in pointers]
 
 
 @helper(forceinline=True)

@@ -126,8 +126,8 @@ def walk(rule, corpus, order, slots, *settings, maximum=True, costs=None, memory
     costs = np.zeros((0, 0)) if costs is None else costs
     settings = (*settings, 0.0, 0.0, 0.0, 0.0)[:4]
     room = make_room(corpus, maximum=maximum)
-    lesson = kernels.RuleRun(order, costs, slots, rule, settings, 0.0, np.array([1.0, 0.0]), memory, EMPTY)
-    return kernels.walk(*room, lesson)
+    run = kernels.RuleRun(order, costs, slots, rule, settings, 0.0, np.array([1.0, 0.0]), memory, EMPTY)
+    return kernels.walk(*room, run)
 
 
 LOSSES = [

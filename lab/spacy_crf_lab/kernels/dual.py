@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from spacy_crf.kernels import helper, kernel
 from spacy_crf.kernels.online.blocks import clear, collect
 from spacy_crf.kernels.online.segments import cover, running_sums
-from spacy_crf.kernels.online.sequence import Turn, differentiate, expect, use_annotation
+from spacy_crf.kernels.online.sequence import LossArguments, differentiate, expect, use_annotation
 from spacy_crf.kernels.online.work import ChainBuffers, PairBuffers, PassBuffers, SegmentBuffers, Workspace
 from spacy_crf.types import ChainCorpus, Floats
 
@@ -76,8 +76,8 @@ def ascend(
     total = 0.0
     for k in range(len(ascent.order)):
         b = ascent.order[k]
-        turn = Turn(b, ascent.costs, ascent.weights, 1.0)
-        loss, moves = differentiate(corpus, work, pairs, chains, segments, True, turn)
+        arguments = LossArguments(b, ascent.costs, ascent.weights, 1.0)
+        loss, moves = differentiate(corpus, work, pairs, chains, segments, True, arguments)
         if not math.isfinite(loss):
             return loss, k
         total += loss
@@ -170,7 +170,7 @@ def _move_distribution(corpus, work, pairs, chains, segments, table, ascent, b):
             _descend(slots, amounts, weights, l2, 1.0)
             dual[b] = cost
             _add(mean, 1.0, table.direction)
-            _settle(scores, n, theta)
+            _subtract_maxima(scores, n, theta)
             if not first:
                 rates[b] *= 1.05
             break
@@ -179,7 +179,7 @@ def _move_distribution(corpus, work, pairs, chains, segments, table, ascent, b):
 
 
 @helper
-def _settle(scores, n, theta):
+def _subtract_maxima(scores, n, theta):
     """Each token has one state, so only differences within its row matter, and the scores of n tokens may stay small."""
     for r in range(theta.shape[0]):
         largest = 0.0

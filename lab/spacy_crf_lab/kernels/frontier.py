@@ -137,22 +137,22 @@ def sum_up(factors, frontier, weight, d_own, d_steps, d_tables):
     log_z += np.log(total)
     if not len(d_own):
         return log_z
-    # told[a, y]: the derivative of the log partition with respect to sums[t][a, y]
-    told = np.full((most, size), 1.0 / total)
+    # d_sums[a, y]: the derivative of the log partition with respect to sums[t][a, y]
+    d_sums = np.full((most, size), 1.0 / total)
     others = np.empty((most, size))
     for t in range(n_tokens - 1, -1, -1):
         here = sums[starts[t] : starts[t + 1]]
         n_open = frontier.n_open[t]
         for a in range(len(here)):
             for y in range(size):
-                d_own[t, y] += weight * here[a, y] * told[a, y]
+                d_own[t, y] += weight * here[a, y] * d_sums[a, y]
         for e in range(frontier.ties[t], frontier.ties[t + 1]):
             for a in range(len(here)):
                 other = _label(a, frontier.place[e], n_open, n_labels)
                 for y in range(size):
                     label = label_of[y]
                     # P(frontier a, state y) = sums · derivative: the label of the other end is a digit of a
-                    p = weight * here[a, y] * told[a, y]
+                    p = weight * here[a, y] * d_sums[a, y]
                     if frontier.is_turned[e]:
                         d_tables[frontier.kind[e], label, other] += p
                     else:
@@ -161,9 +161,9 @@ def sum_up(factors, frontier, weight, d_own, d_steps, d_tables):
             break
         k = t if len(steps) > 1 else 0
         last = sums[starts[t - 1] : starts[t]]
-        # others[a, i] = sum_y step[i, y] · factor[a, y] · told[a, y], the derivative by before[a, i]
+        # others[a, i] = sum_y step[i, y] · factor[a, y] · d_sums[a, y], the derivative by before[a, i]
         _weigh(factors, frontier, t, scales[t], factor[: len(here)])
-        factor[: len(here)] *= told[: len(here)]
+        factor[: len(here)] *= d_sums[: len(here)]
         _behind(factors, frontier, t - 1, last, into, before[: len(here)])
         for a in range(len(here)):
             for i in range(size):
@@ -179,5 +179,5 @@ def sum_up(factors, frontier, weight, d_own, d_steps, d_tables):
         for a in range(len(last)):
             for y in range(size):
                 # before[a', y] is a sum over frontiers a that continue as a': each has its derivative
-                told[a, y] = others[into[a] * n_labels + label_of[y] if opens else into[a], y]
+                d_sums[a, y] = others[into[a] * n_labels + label_of[y] if opens else into[a], y]
     return log_z

@@ -3,7 +3,7 @@
 A walk draws a sequence as a whole (a block): a filter runs forwards, then the states are drawn backwards. Scores of ties to other
 sequences are added to the emissions:
 
-    rows[t, j] = power · (emissions[t, j] + told[t, j]) + logsum_i(rows[t-1, i] + power · transitions[i, j])
+    rows[t, j] = power · (emissions[t, j] + of_ties[t, j]) + logsum_i(rows[t-1, i] + power · transitions[i, j])
 
 The filter cannot know a tie inside a sequence: only the draw of its first token knows the label of its last one. So labellings
 come up too often or too rarely by a factor, and a draw is accepted with a probability (Metropolis et al. 1953; Hastings 1970):
@@ -66,9 +66,9 @@ def _tell(neighbours, states, t, begin, end, inside, row):
         if (begin <= ends[e] < end) != inside:
             has_others = True
         else:
-            told = tables[kinds[e], label_of[states[ends[e]]]]
+            added = tables[kinds[e], label_of[states[ends[e]]]]
             for j in range(len(row)):
-                row[j] += told[label_of[j]]
+                row[j] += added[label_of[j]]
     return has_others
 
 
@@ -123,12 +123,12 @@ def _of_ties(neighbours, states, others, begin, end, inside):
 
 
 @kernel
-def walk(chains, neighbours, powers, is_told, uniforms, states, drawn):
+def walk(chains, neighbours, powers, given_ties, uniforms, states, drawn):
     """Draw all sequences, once in each of N rounds.
 
     chains (ChainArrays), neighbours (Neighbours)
     powers (float64[N]): Exponent of the probabilities in each round.
-    is_told (bool): Whether sequences are drawn given their ties to other sequences; otherwise the draws are proposals that
+    given_ties (bool): Whether sequences are drawn given their ties to other sequences; otherwise the draws are proposals that
         ignore these ties.
     uniforms (float64[N, T + B]): Random numbers of the tokens and of the sequences.
     states (int32[T]): A possible labelling, which is updated.
@@ -160,9 +160,9 @@ def walk(chains, neighbours, powers, is_told, uniforms, states, drawn):
             begin = starts[b]
             end = starts[b + 1]
             # The filter of a sequence stays the same where it does not depend on the other labels
-            for t in range(begin, end if is_told or is_new else begin):
+            for t in range(begin, end if given_ties or is_new else begin):
                 own_scores(here, t, begin, end, rows[t])
-                if is_told:
+                if given_ties:
                     _tell(ties, states, t, begin, end, False, rows[t])
                 if t > begin:
                     sum_steps(rows, t - 1, here.transitions, t * step, known, room[:1], room, 1)
@@ -170,7 +170,7 @@ def walk(chains, neighbours, powers, is_told, uniforms, states, drawn):
             # log of the ratio of the draw's true probability to that of the present labelling, each by the filter's
             more = _follow(here, ties, rows, b, uniforms[n], room[0], proposed)
             more -= _follow(here, ties, rows, b, uniforms[n, :0], room[0], states)
-            if not is_told:
+            if not given_ties:
                 more += _of_ties(ties, proposed, states, begin, end, False)
                 more -= _of_ties(ties, states, states, begin, end, False)
             if more >= 0.0 or uniforms[n, n_tokens + b] < math.exp(more):

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from spacy_crf.kernels import helper, kernel
 from spacy_crf.kernels.online.blocks import add_scores
-from spacy_crf.kernels.online.sequence import Turn, differentiate
+from spacy_crf.kernels.online.sequence import LossArguments, differentiate
 from spacy_crf.kernels.online.work import ChainBuffers, PairBuffers, SegmentBuffers, Workspace
 from spacy_crf.types import ChainCorpus, Floats, Ints
 
@@ -70,7 +70,7 @@ def propagate(
         b = order[k]
         begin = corpus.starts[b]
         end = corpus.starts[b + 1]
-        loss, moves = differentiate(corpus, work, pairs, chains, segments, False, Turn(b, costs, mean, 1.0))
+        loss, moves = differentiate(corpus, work, pairs, chains, segments, False, LossArguments(b, costs, mean, 1.0))
         if not math.isfinite(loss):
             return loss, moved, k
         total += loss

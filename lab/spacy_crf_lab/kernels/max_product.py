@@ -73,12 +73,12 @@ def _send(beliefs, table, turned, u, v, back, forth, damping, message):
         return 0.0
     moved = 0.0
     for j in range(len(message)):
-        told = message[j] - largest
-        told += damping * (forth[j] - told)
-        moved = max(moved, abs(told - forth[j]))
+        damped = message[j] - largest
+        damped += damping * (forth[j] - damped)
+        moved = max(moved, abs(damped - forth[j]))
         # A belief contains each message once
-        beliefs[v, j] += told - forth[j]
-        forth[j] = told
+        beliefs[v, j] += damped - forth[j]
+        forth[j] = damped
     return moved
 
 
@@ -110,11 +110,11 @@ def sweep(ties, some, bounds, damping, sweeps, tolerance, beliefs, messages):
 
 
 @kernel
-def decide(chains, neighbours, told, order, states):
+def decide(chains, neighbours, incoming, order, states):
     """Give one sequence after the other its best labelling, given the labels decided before it and the messages from the
     sequences after it. Without cycles the result is a best labelling of all, even if several are equally good.
 
-    told (float64[2 E, L]): Messages of the other ends of `gibbs.Neighbours`.
+    incoming (float64[2 E, L]): Messages of the other ends of `gibbs.Neighbours`.
     order (int64[B]): Order of the sequences. states (int32[T]): Receives the labelling, -1 where nothing is decided.
     """
     bounds, ends, kinds, tables, label_of = neighbours
@@ -127,7 +127,7 @@ def decide(chains, neighbours, told, order, states):
             own_scores(chains, t, begin, end, rows[t])
             for e in range(bounds[t], bounds[t + 1]):
                 other = states[ends[e]]
-                says = told[e] if other < 0 else tables[kinds[e], label_of[other]]
+                added = incoming[e] if other < 0 else tables[kinds[e], label_of[other]]
                 for j in range(len(label_of)):
-                    rows[t, j] += says[label_of[j]]
+                    rows[t, j] += added[label_of[j]]
         best_path(chains, rows, begin, end, states)

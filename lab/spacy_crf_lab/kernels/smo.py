@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from spacy_crf.kernels import helper, kernel, linear_chain
 from spacy_crf.kernels.online.blocks import clear, collect
 from spacy_crf.kernels.online.chain import derivatives_of_chain
-from spacy_crf.kernels.online.sequence import Turn, differentiate
+from spacy_crf.kernels.online.sequence import LossArguments, differentiate
 from spacy_crf.kernels.online.work import ChainBuffers, PairBuffers, SegmentBuffers, Workspace
 from spacy_crf.types import ChainCorpus, Floats
 
@@ -63,7 +63,7 @@ def exchange(
         b = given.order[k]
         begin = corpus.starts[b]
         n = corpus.starts[b + 1] - corpus.starts[b]
-        loss, moves = differentiate(corpus, work, pairs, chains, segments, True, Turn(b, costs, weights, 1.0))
+        loss, moves = differentiate(corpus, work, pairs, chains, segments, True, LossArguments(b, costs, weights, 1.0))
         if not math.isfinite(loss):
             return loss, k, False
         if moves:

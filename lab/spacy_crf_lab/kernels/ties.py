@@ -76,7 +76,7 @@ def add_forest(source, target, order, parents, uses):
 
 
 @kernel
-def arrive(ties, messages, are_logarithms, some, tokens, label_of, emissions, out):
+def add_messages(ties, messages, are_logarithms, some, tokens, label_of, emissions, out):
     """Set the emissions of some tied tokens to their own emissions plus all messages.
 
     ties (Sent), messages (float64[E, 2, at least L]): As in `sweep`, or their logarithms.

@@ -39,7 +39,7 @@ from ..kernels import ties as kernels
 from .method import LOG_PARTITION, MAXIMUM, Expected, Inference
 from .scores import Problem, TiedWork, cut_chains, potentials
 
-_STUBBORN = 0.5  # damping of messages that have not converged after half of the iterations
+_LATE_DAMPING = 0.5  # damping of messages that have not converged after half of the iterations
 _TOGETHER = 1000  # number of ties whose pairs of labels are in memory at once
 _SWEEPS = 10  # largest number of sweeps along the ties between two passes over chains: they cost little
 _FORESTS = 50  # least number of forests for the shares of ties
@@ -53,7 +53,7 @@ class _Messages:
     """
 
     sent: kernels.Sent  # the ties, from which messages are computed
-    told: Floats  # [E, 2, ...] the message into each end of each tie
+    incoming: Floats  # [E, 2, ...] the message into each end of each tie
     sweep: Callable  # sends messages along ties until they converge, see the kernels
     ask: Callable[..., Floats]
     moved: Callable[..., NDArray[np.bool_]]
@@ -65,21 +65,23 @@ class _Messages:
         self.ends = ends.reshape(2, -1)  # [2, E] places of the ends of ties in `tokens`
         self.sequences = np.searchsorted(problem.starts, self.tokens, side="right") - 1  # [V] of `tokens`
         self.receivers = np.ascontiguousarray(self.sequences[self.ends].T)  # [E, 2] sequences of the ends
-        # [T, S] emissions of the chains, with the messages that `arrive` added last
+        # [T, S] emissions of the chains, with the messages that `add_messages` added last
         self._emissions = problem.chains.emissions.copy()
 
-    def arrive(self, some: Optional[NDArray[np.int64]] = None) -> ChainScores:
+    def add_messages(self, some: Optional[NDArray[np.int64]] = None) -> ChainScores:
         """The chains, with all messages into some places (int64[N]), or into all places, added to their emissions."""
         tokens = self.tokens
         chains = self.problem.chains
         some = np.arange(len(tokens)) if some is None else some
         scores = chains.emissions, self._emissions
-        kernels.arrive(self.sent, self.told, self._are_logarithms, some, tokens, self.problem.label_of, *scores)
+        kernels.add_messages(
+            self.sent, self.incoming, self._are_logarithms, some, tokens, self.problem.label_of, *scores
+        )
         return chains._replace(emissions=self._emissions)
 
     def _chains(self, asked: NDArray[np.bool_], there: NDArray[np.int64]) -> tuple[ChainScores, NDArray[np.int64]]:
         """Some of the chains (bool[B]) with all messages, and the numbers of some places among their tokens (int64[N])."""
-        chains = self.arrive(there)
+        chains = self.add_messages(there)
         tokens = self.tokens[there]
         if asked.all():
             return chains, tokens
@@ -113,22 +115,22 @@ class _Sums(_Messages):
         both = np.zeros((2, len(tables), padded, padded))
         np.exp(tables - self.shift[:, np.newaxis, np.newaxis], out=both[0, :, :size, :size])
         both[1] = both[0].swapaxes(1, 2)
-        self.told = np.full((len(shares), 2, padded), kernels.LEAST)
-        self.told[:, :, :size] = 1.0 / size
+        self.incoming = np.full((len(shares), 2, padded), kernels.LEAST)
+        self.incoming[:, :, :size] = 1.0 / size
         self.sent = kernels.Sent(self.ends, kind, both, shares)
 
     def ask(self, asked: NDArray[np.bool_], there: NDArray[np.int64]) -> Floats:
         """Probabilities of labels: float64[N, P]."""
-        return self.problem.by_label(_marginals(*self._chains(asked, there)), self.told.shape[2])
+        return self.problem.by_label(_marginals(*self._chains(asked, there)), self.incoming.shape[2])
 
     def moved(self, before: Floats, tolerance: float) -> NDArray[np.bool_]:
-        return np.any(abs(self.told - before) > tolerance * before, axis=2)
+        return np.any(abs(self.incoming - before) > tolerance * before, axis=2)
 
     @property
     def logarithms(self) -> Floats:
         """Logarithms of the messages, each minus the maximum of its message: float64[E, 2, L]."""
-        told = np.log(self.told[:, :, : self.problem.n_labels])
-        return told - told.max(axis=2, initial=-np.inf, keepdims=True)
+        logs = np.log(self.incoming[:, :, : self.problem.n_labels])
+        return logs - logs.max(axis=2, initial=-np.inf, keepdims=True)
 
 
 class _Maxima(_Messages):
@@ -140,7 +142,7 @@ class _Maxima(_Messages):
     def __init__(self, problem: Problem):
         super().__init__(problem)
         self.sent = kernels.Sent(self.ends, problem.kind, problem.tables, np.ones(len(problem.kind)))
-        self.told = np.zeros((len(problem.kind), 2, problem.n_labels))
+        self.incoming = np.zeros((len(problem.kind), 2, problem.n_labels))
 
     def ask(self, asked: NDArray[np.bool_], there: NDArray[np.int64]) -> Floats:
         """For each place and label, the score of the best labelling with that label there: float64[N, L]."""
@@ -150,7 +152,7 @@ class _Maxima(_Messages):
         return scores
 
     def moved(self, before: Floats, tolerance: float) -> NDArray[np.bool_]:
-        return abs(self.told - before).max(axis=2) > tolerance
+        return abs(self.incoming - before).max(axis=2) > tolerance
 
 
 OfMessages = TypeVar("OfMessages", bound=_Messages)
@@ -228,10 +230,10 @@ class BeliefPropagation(Inference):
     def expectations(self, problem: Problem, weights: Floats) -> Expected:
         """Bethe's approximation of log partitions, or the upper bound, and its derivatives."""
         whole = problem
-        messages = self._settled(problem)
+        messages = self._converged(problem)
         problem = messages.problem
         sent = messages.sent
-        chains = messages.arrive()
+        chains = messages.add_messages()
         log_z, expected = LinearChain().expectations(chains, weights=weights[problem.component])
         if weights.all():
             # Expectations are weighted: divide to get probabilities
@@ -242,8 +244,8 @@ class BeliefPropagation(Inference):
         of_ties = np.empty(len(problem.kind))
         d_tables = np.zeros(sent.tables.shape[1:])
         of_component = problem.of_ties
-        told = problem.by_label(marginals, messages.told.shape[2]), messages.told
-        kernels.weigh(sent, *told, weights[of_component], of_ties, d_tables)
+        beliefs = problem.by_label(marginals, messages.incoming.shape[2])
+        kernels.weigh(sent, beliefs, messages.incoming, weights[of_component], of_ties, d_tables)
         of_ties = sent.shares * (of_ties + messages.shift[sent.kind])
         # log Z = sum over chains + sum over ties of share · log z(tie)
         sums = np.bincount(of_component, of_ties, minlength=len(problem.firsts))
@@ -265,39 +267,39 @@ class BeliefPropagation(Inference):
         apart = LinearChain().viterbi(problem.chains).states
         if not self.iterations:
             return apart[np.newaxis]
-        messages = self._settle(_Maxima(problem))
+        messages = self._iterate(_Maxima(problem))
         decided = np.empty(len(apart), dtype=np.int32)
         chains = potentials(problem.chains)
         (ties, order) = problem.neighbours
-        told = np.concatenate([messages.told[:, 0], messages.told[:, 1]])[order]
-        order = _outwards(messages)
+        incoming = np.concatenate([messages.incoming[:, 0], messages.incoming[:, 1]])[order]
+        order = _breadth_first(messages)
         lost = problem.lost(apart)
-        max_product.decide(chains, ties, told, order[~lost[problem.component[order]]], decided)
+        max_product.decide(chains, ties, incoming, order[~lost[problem.component[order]]], decided)
         return np.stack([apart, decided])
 
     def as_chains(self, problem: Problem) -> ChainScores:
         """The chains with all messages added to their emissions."""
-        return self._settled(problem).arrive()
+        return self._converged(problem).add_messages()
 
-    def _settled(self, problem: Problem) -> _Sums:
+    def _converged(self, problem: Problem) -> _Sums:
         """Compute the messages until they converge."""
         problem = problem.in_pairs()
         if self.tree_reweighted:
             problem = _between(problem)
-            return self._settle(_Sums(problem, _shares(problem)))
-        return self._settle(_Sums(problem, np.ones(len(problem.kind))))
+            return self._iterate(_Sums(problem, _shares(problem)))
+        return self._iterate(_Sums(problem, np.ones(len(problem.kind))))
 
-    def told(self, work: TiedWork) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], Floats]:
+    def last_messages(self, work: TiedWork) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], Floats]:
         """Compute the last message into each end of each tie. RETURNS (int64[N], int64[N], int64[N], float64[N, S]): Tokens,
         their partners, the kinds of the ties, and the messages as scores to add to the emissions."""
         if work.tied is None:
             none = np.zeros(0, dtype=np.int64)
             return none, none, none, np.zeros((0, work.n_states))
-        messages = self._settled(work.tied)
+        messages = self._converged(work.tied)
         problem = messages.problem
         shares = messages.sent.shares
-        told = messages.logarithms
-        added = [shares[:, np.newaxis] * told[:, side][:, problem.label_of] for side in range(2)]
+        scores = messages.logarithms
+        added = [shares[:, np.newaxis] * scores[:, side][:, problem.label_of] for side in range(2)]
         ends = [work.tied_tokens[end] for end in (problem.source, problem.target)]
         kinds = np.append(problem.kind, problem.kind) % len(work.tied.tables)
         return np.append(*ends), np.append(*ends[::-1]), kinds, np.concatenate(added)
@@ -307,14 +309,14 @@ class BeliefPropagation(Inference):
 
         I[e] = sum_ij b[e](i, j) log(b[e](i, j) / (b[u](i) b[v](j)))
         """
-        messages = self._settled(problem)
+        messages = self._converged(problem)
         sent = messages.sent
         beliefs = messages.ask(np.ones(len(problem.component), dtype=bool), np.arange(len(messages.tokens)))
         found = np.empty(len(problem.kind))
         for begin in range(0, len(found), _TOGETHER):
             some = slice(begin, begin + _TOGETHER)
             # Belief of an end without the message of the tie itself
-            ends = [beliefs[sent.ends[side, some]] / messages.told[some, side] for side in range(2)]
+            ends = [beliefs[sent.ends[side, some]] / messages.incoming[some, side] for side in range(2)]
             left, right = (end / end.max(axis=1, initial=kernels.LEAST, keepdims=True) for end in ends)
             pairs = left[:, :, np.newaxis] * sent.tables[0, sent.kind[some]] * right[:, np.newaxis]
             pairs /= np.maximum(pairs.sum(axis=(1, 2), keepdims=True), kernels.LEAST)
@@ -324,40 +326,40 @@ class BeliefPropagation(Inference):
             found[some] = (pairs * np.log(ratio)).sum(axis=(1, 2))
         return found
 
-    def _settle(self, messages: OfMessages) -> OfMessages:
+    def _iterate(self, messages: OfMessages) -> OfMessages:
         """Update messages until they converge, or for the maximum number of iterations."""
         problem = messages.problem
         component = problem.component
         lengths = np.diff(problem.starts)
         of_ties = problem.of_ties
         n_tokens = problem.by_component(lengths)
-        heard = messages.told.copy()
-        beliefs = np.zeros((len(messages.tokens), messages.told.shape[2]))
+        before = messages.incoming.copy()
+        beliefs = np.zeros((len(messages.tokens), messages.incoming.shape[2]))
         spent = np.zeros(len(n_tokens))
-        has_news = np.isin(component, of_ties)
+        is_out_of_date = np.isin(component, of_ties)
         while True:
-            asked = has_news & (spent < self.iterations * n_tokens)[component]
+            asked = is_out_of_date & (spent < self.iterations * n_tokens)[component]
             if not asked.any():
                 break
             # Oscillating messages need damping; converging ones are faster without
-            damping = np.where(2.0 * spent < self.iterations * n_tokens, self.damping, max(self.damping, _STUBBORN))
+            damping = np.where(2.0 * spent < self.iterations * n_tokens, self.damping, max(self.damping, _LATE_DAMPING))
             spent += np.maximum(problem.by_component(lengths * asked), _LEAST * n_tokens)
             there = np.flatnonzero(asked[messages.sequences])
             beliefs[there] = messages.ask(asked, there)
-            hears = asked[messages.receivers]
-            heard[hears] = messages.told[hears]
-            some = np.flatnonzero(hears.any(axis=1))
+            is_updated = asked[messages.receivers]
+            before[is_updated] = messages.incoming[is_updated]
+            some = np.flatnonzero(is_updated.any(axis=1))
             bounds = np.searchsorted(of_ties[some], np.arange(len(n_tokens) + 1))
-            messages.sweep(messages.sent, some, bounds, damping, _SWEEPS, self.tolerance, beliefs, messages.told)
+            messages.sweep(messages.sent, some, bounds, damping, _SWEEPS, self.tolerance, beliefs, messages.incoming)
             # Only chains that a changed message reaches are computed again
-            has_news[:] = False
-            has_news[messages.receivers[messages.moved(heard, self.tolerance)]] = True
+            is_out_of_date[:] = False
+            is_out_of_date[messages.receivers[messages.moved(before, self.tolerance)]] = True
         self.n_asked += len(n_tokens)
-        self.n_unsettled += len(np.unique(component[has_news])) if self.iterations else 0
+        self.n_unconverged += len(np.unique(component[is_out_of_date])) if self.iterations else 0
         return messages
 
 
-def _outwards(messages: _Messages) -> NDArray[np.int64]:
+def _breadth_first(messages: _Messages) -> NDArray[np.int64]:
     """An order of the sequences (int64[B]) in which each sequence, except the first of its component, comes after a sequence tied
     to it."""
     tied: list[list[int]] = [[] for _ in messages.problem.component]

@@ -37,7 +37,7 @@ class BestLabelling(Inference):
         some = scores > -np.inf
         gaps = bounds[some] - scores[some]
         self.n_asked += len(scores)
-        self.n_unsettled += int((gaps > certain * (1.0 + abs(scores[some]))).sum())
+        self.n_unconverged += int((gaps > certain * (1.0 + abs(scores[some]))).sum())
         self.gap = max(self.gap, float(gaps.max(initial=0.0)))
 
     def expectations(self, problem: Problem, weights: Floats) -> Expected:

@@ -15,7 +15,7 @@ from .scores import Problem, potentials
 
 SENTENCES = JunctionTree()  # inference for single sequences with the ties inside them
 _MORE = 1e-9  # least difference of scores that counts as an improvement
-_told_wide: set[str] = set()
+_announced: set[str] = set()
 
 
 def best_improved(problem: Problem, found: States) -> States:
@@ -32,7 +32,7 @@ def best_improved(problem: Problem, found: States) -> States:
     some = np.flatnonzero(is_alone)
     of_lost = lost[problem.of_tokens]
     better = np.where(of_lost, 0, found).astype(np.int32)
-    solved: dict[tuple[int, bytes], States] = {}  # the best labelling of a block, given what it is told
+    solved: dict[tuple[int, bytes], States] = {}  # the best labelling of a block, given its emissions
     for states in () if len(problem.group_kind) else better:
         changed = True
         while changed:
@@ -40,13 +40,13 @@ def best_improved(problem: Problem, found: States) -> States:
             changed = False
             for n, block in enumerate(blocks):
                 part = block.given(ties, states)
-                # What a block is told determines its best labelling, so each is solved once
-                told = part.chains.emissions.tobytes()
-                if (n, told) not in solved:
-                    [solved[n, told]] = SENTENCES.best(part)
-                [[now], [best]] = part.score(np.stack([states[block.tokens], solved[n, told]]))
+                # Its emissions, with the scores of its ties to other sequences, determine its best labelling: solve it once
+                emissions = part.chains.emissions.tobytes()
+                if (n, emissions) not in solved:
+                    [solved[n, emissions]] = SENTENCES.best(part)
+                [[now], [best]] = part.score(np.stack([states[block.tokens], solved[n, emissions]]))
                 if best > now + _MORE:
-                    states[block.tokens] = solved[n, told]
+                    states[block.tokens] = solved[n, emissions]
                     changed = True
     best = problem.score(better).argmax(axis=0)[problem.of_tokens]
     return np.where(of_lost, -1, better[best, np.arange(better.shape[1])]).astype(np.int32)
@@ -106,6 +106,6 @@ def tell_wide(of_ties: NDArray[np.int64], fits: NDArray[np.bool_], what: str) ->
     """
     tied = np.unique(of_ties)
     n = int((~fits[tied]).sum())
-    if n and what not in _told_wide:
-        _told_wide.add(what)
+    if n and what not in _announced:
+        _announced.add(what)
         announcements.warning(Warnings.CRFW042.format(n=n, sentences=len(tied), what=what))

@@ -59,7 +59,7 @@ _LOSSES: dict[str, tuple[type[LabelledLoss], ...]] = {  # by the result that the
 
 class DecodedTies(TiedChains):
     """Chains with ties as a component predicts by them: the best labelling is that of independent chains if the inference decodes
-    these. Results that have not converged are told of.
+    these. Results that have not converged are announced.
 
     name (str): The component.
     """
@@ -74,19 +74,19 @@ class DecodedTies(TiedChains):
         if self.inference.decodes_chains and work.tied is not None:
             return self.chain.viterbi(self.as_chains(work), clamp=work.clamp)
         path = super().best(work)
-        self.inference.warn_unsettled(self.name)
+        self.inference.warn_unconverged(self.name)
         return path
 
     def marginals(self, scores: ScoresOrWork, *, clamp: Optional[Clamp] = None) -> Floats:
         """Marginals, with a warning if the inference has not converged."""
         marginals = super().marginals(scores, clamp=clamp)
-        self.inference.warn_unsettled(self.name)
+        self.inference.warn_unconverged(self.name)
         return marginals
 
     def as_chains(self, scores: ScoresOrWork, *, clamp: Optional[Clamp] = None) -> ChainScores:
         """Chains that approximate the graph, with a warning if the inference has not converged."""
         chains = super().as_chains(scores, clamp=clamp)
-        self.inference.warn_unsettled(self.name)
+        self.inference.warn_unconverged(self.name)
         return chains
 
 
@@ -107,7 +107,7 @@ class TiedDecoding(Decoding):
         self.chains.structure = self.chains.searched = self.chains.explained = self.explained = LinearChain()
         # Labellings come from the graph, probabilities of spans from the chains
         self.structure = self.searched = DecodedTies(self.structure.inference, annotation.name)
-        self._told_of_rules = False
+        self._has_warned_of_rules = False
         model.attrs["label_of"] = self.label_of_states - self.label_of_states.min(initial=0)
 
     @property
@@ -168,8 +168,8 @@ class TiedDecoding(Decoding):
 
     def warn_of_rules(self) -> None:
         """Warn once that chains answer under some rules."""
-        if not self._told_of_rules:
-            self._told_of_rules = True
+        if not self._has_warned_of_rules:
+            self._has_warned_of_rules = True
             message = Warnings.CRFW607.format(name=self.annotation.name, inference=self.inference.name)
             announcements.warning(message)
 

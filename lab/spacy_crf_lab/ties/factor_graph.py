@@ -90,14 +90,14 @@ class FactorGraphNode(ChainNode):
         inference = self.structure.inference
         # Only belief propagation has messages
         speaker = inference if isinstance(inference, BeliefPropagation) else BeliefPropagation()
-        tokens, partners, kinds, told = speaker.told(self.structure.prepare(scores))
+        tokens, partners, kinds, messages = speaker.last_messages(self.structure.prepare(scores))
         of_rows = [f"{name}: {text}" for name, _, _, text, _ in _ties(model).attrs["known"]]
         spelled = [", ".join(of_rows[row] for row in rows if row >= 0) for rows in scores.ties.rows.tolist()]
         names = [
             f"{spelled[kind]}: '{docs[0][other].text}' ({other})"
             for kind, other in zip(kinds.tolist(), partners.tolist())
         ]
-        return TokenTerms(names, tokens, told, "tie[0]")
+        return TokenTerms(names, tokens, messages, "tie[0]")
 
     def weight_blocks(self, model: Model, name: str) -> Optional[list[Block]]:
         """The tables of the features of ties."""

@@ -46,16 +46,16 @@ class Walk(NamedTuple):
         """Start a walk. states (int32[T]): A possible labelling."""
         return cls(problem, potentials(problem.chains), problem.neighbours[0], np.array(states, dtype=np.int32))
 
-    def go(self, powers: Floats, random: np.random.Generator, *, is_told: bool = True) -> States:
+    def go(self, powers: Floats, random: np.random.Generator, *, given_ties: bool = True) -> States:
         """Continue the walk. RETURNS (int32[N, T]): The labelling after each round.
 
         powers (float64[N]): Exponents of the probabilities, one for each round.
-        is_told (bool): Whether to draw sequences given their ties; otherwise draws ignore ties, and the ties decide whether a
+        given_ties (bool): Whether to draw sequences given their ties; otherwise draws ignore ties, and the ties decide whether a
             draw is accepted.
         """
         drawn = np.empty((len(powers), len(self.states)), dtype=np.int32)
         uniforms = random.random((len(powers), len(self.states) + len(self.chains.starts) - 1))
-        kernels.walk(self.chains, self.neighbours, powers, is_told, uniforms, self.states, drawn)
+        kernels.walk(self.chains, self.neighbours, powers, given_ties, uniforms, self.states, drawn)
         return drawn
 
 
@@ -132,7 +132,7 @@ class Gibbs(Inference):
             if (begin >= 0).all():
                 walk = Walk.of(part, begin)
                 random = np.random.default_rng([self.seed, 2])
-                walked = np.concatenate([[begin], walk.go(powers, random, is_told=self.step == "gibbs")])
+                walked = np.concatenate([[begin], walk.go(powers, random, given_ties=self.step == "gibbs")])
                 seen[tokens] = walked[part.score(walked)[:, 0].argmax()]
         return np.stack([apart, seen])
 
@@ -187,7 +187,7 @@ class Gibbs(Inference):
         return chains._replace(emissions=emissions)
 
     def _go(self, walk: Walk, times: int, random: np.random.Generator) -> States:
-        return walk.go(np.ones(times), random, is_told=self.step == "gibbs")
+        return walk.go(np.ones(times), random, given_ties=self.step == "gibbs")
 
     def _drawn(self, part: Problem) -> Optional[States]:
         """Draw the labellings of a component to count (int32[N, T]); None if no labelling is possible."""
@@ -204,7 +204,7 @@ class Gibbs(Inference):
             self._go(walk, self.burn_in, random)
             walks.append(self._go(walk, times, random))
         self.n_asked += 1
-        self.n_unsettled += _are_unlike(part, walks)
+        self.n_unconverged += _are_unlike(part, walks)
         return np.concatenate(walks)
 
 

@@ -68,7 +68,7 @@ class GraphCut(BestLabelling):
                 kernels.expand(graph, further, 1, False)
                 moving.update(component[further != of_start].tolist())
         self.n_asked += len(problem.firsts)
-        self.n_unsettled += len(moving)
+        self.n_unconverged += len(moving)
         states = np.stack([scores.states(of_start) for of_start in labels])
         lost = graph.own.max(axis=1, initial=-np.inf) == -np.inf
         best = problem.score(states).argmax(axis=0)[component]

@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from .structure import TiedChains
 
 
-class ToldChains(NamedTuple):
+class ConditionedChains(NamedTuple):
     """Chains with the scores that ties add, given the labels that the annotation leaves to the other ends. Where it leaves
     several labels, or none, ties add nothing."""
 
     scores: TiedScores
     tables: Floats  # [K, L, L]
-    by_target: NDArray[np.int64]  # [N] the ties whose sources are told something: the targets have labels
+    by_target: NDArray[np.int64]  # [N] the ties whose targets have labels, so that they score their sources
     by_source: NDArray[np.int64]  # [M]
     gold: NDArray[np.int64]  # [T] label of each token, -1 for none
 
     @classmethod
-    def of(cls, scores: TiedScores, clamp: Clamp) -> "ToldChains":
+    def of(cls, scores: TiedScores, clamp: Clamp) -> "ConditionedChains":
         """Read the labels that the annotation (bool[T, S]) leaves."""
         allowed = _labels(clamp, np.asarray(scores.label_of), scores.tables.shape[1])
         gold = np.where(allowed.sum(axis=1) == 1, allowed.argmax(axis=1), -1)
@@ -117,9 +117,9 @@ def besag(
 ) -> tuple[Floats, TiedScores, NDArray[np.bool_]]:
     """`BesagPseudoLikelihood` of chains with ties."""
     structure.prepare(scores)  # for its checks
-    told = ToldChains.of(scores, clamp)
-    losses, d_chains, impossible = loss(structure.chain, told.chains, clamp, weights=weights)
-    return losses, told.derivative(d_chains), impossible
+    conditioned = ConditionedChains.of(scores, clamp)
+    losses, d_chains, impossible = loss(structure.chain, conditioned.chains, clamp, weights=weights)
+    return losses, conditioned.derivative(d_chains), impossible
 
 
 def piecewise(
@@ -174,14 +174,14 @@ class SentenceLikelihood(LogLikelihood):
         structure.prepare(scores)  # for its checks
         ties = scores.ties
         inside = _summed_over(scores)
-        told = ToldChains.of(scores._replace(ties=ties.some(~inside)), clamp)
+        conditioned = ConditionedChains.of(scores._replace(ties=ties.some(~inside)), clamp)
         if not inside.any():
-            losses, d_chains, impossible = super().__call__(structure.chain, told.chains, clamp, weights=weights)
-            return losses, told.derivative(d_chains), impossible
+            losses, d_chains, impossible = super().__call__(structure.chain, conditioned.chains, clamp, weights=weights)
+            return losses, conditioned.derivative(d_chains), impossible
         # Ties between sentences have become emissions; those inside remain
-        joined = scores._replace(emissions=told.chains.emissions, ties=ties.some(inside))
+        joined = scores._replace(emissions=conditioned.chains.emissions, ties=ties.some(inside))
         losses, d_joined, impossible = super().__call__(type(structure)(SENTENCES), joined, clamp, weights=weights)
-        derivative = told.derivative(d_joined.chains)
+        derivative = conditioned.derivative(d_joined.chains)
         return losses, derivative._replace(tables=derivative.tables + d_joined.tables, ties=ties), impossible
 
 

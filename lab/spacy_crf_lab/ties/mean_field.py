@@ -42,7 +42,7 @@ class MeanField(Inference):
 
     def expectations(self, problem: Problem, weights: Floats) -> Expected:
         """The lower bound of log partitions, and its derivatives."""
-        added = self._settle(problem)
+        added = self._iterate(problem)
         chains = problem.chains._replace(emissions=problem.chains.emissions + added)
         log_z, expected = LinearChain().expectations(chains, weights=weights[problem.component])
         marginals = LinearChain().marginals(chains)
@@ -50,10 +50,10 @@ class MeanField(Inference):
         tables = np.zeros(problem.tables.shape)
         np.add.at(tables, problem.kind, weights[problem.of_ties][:, np.newaxis, np.newaxis] * pairs)
         of_ties = (pairs * problem.tables[problem.kind]).sum(axis=(1, 2))
-        told = (marginals * added).sum(axis=1)
+        from_ties = (marginals * added).sum(axis=1)
         sums = np.bincount(problem.of_ties, of_ties, minlength=len(problem.firsts))
         # log Z(chains) counts each expected score of a tie at both of its ends, the bound once
-        sums -= np.bincount(problem.of_tokens, told, minlength=len(sums))
+        sums -= np.bincount(problem.of_tokens, from_ties, minlength=len(sums))
         return Expected(problem.by_component(log_z) + sums, expected, tables)
 
     def best(self, problem: Problem) -> States:
@@ -62,13 +62,13 @@ class MeanField(Inference):
 
     def as_chains(self, problem: Problem) -> ChainScores:
         """The chains with the expected scores of ties."""
-        return problem.chains._replace(emissions=problem.chains.emissions + self._settle(problem))
+        return problem.chains._replace(emissions=problem.chains.emissions + self._iterate(problem))
 
     def draw(self, problem: Problem, n: int, seed: Seed) -> States:
         """Samples of the chains: int32[n, T]."""
         return LinearChain().sample(self.as_chains(problem), n, seed=seed)
 
-    def _settle(self, problem: Problem) -> Floats:
+    def _iterate(self, problem: Problem) -> Floats:
         """The scores that ties add to emissions once chains have settled: float64[T, S]."""
         of_labels = problem.by_label(LinearChain().marginals(problem.chains))
         rounds = _rounds(problem)
@@ -80,7 +80,7 @@ class MeanField(Inference):
                 asked = turn & moves[problem.component]
                 if not asked.any():
                     continue
-                chains = problem.chains._replace(emissions=problem.chains.emissions + _told(problem, of_labels))
+                chains = problem.chains._replace(emissions=problem.chains.emissions + _messages(problem, of_labels))
                 part, tokens = cut_chains(chains, asked)
                 now = problem.by_label(LinearChain().marginals(part))
                 step = abs(now - of_labels[tokens]).max(axis=1, initial=0.0)
@@ -90,17 +90,17 @@ class MeanField(Inference):
             if not moves.any():
                 break
         self.n_asked += len(moves)
-        self.n_unsettled += int(moves.sum())
-        return _told(problem, of_labels)
+        self.n_unconverged += int(moves.sum())
+        return _messages(problem, of_labels)
 
 
-def _told(problem: Problem, of_labels: Floats) -> Floats:
+def _messages(problem: Problem, of_labels: Floats) -> Floats:
     """The scores that ties add to the emissions of both their ends, as their partners expect them: float64[T, S]."""
-    told = np.zeros_like(of_labels)
+    messages = np.zeros_like(of_labels)
     tables = problem.tables[problem.kind]
-    np.add.at(told, problem.source, np.einsum("eij,ej->ei", tables, of_labels[problem.target]))
-    np.add.at(told, problem.target, np.einsum("eij,ei->ej", tables, of_labels[problem.source]))
-    return told[:, problem.label_of]
+    np.add.at(messages, problem.source, np.einsum("eij,ej->ei", tables, of_labels[problem.target]))
+    np.add.at(messages, problem.target, np.einsum("eij,ei->ej", tables, of_labels[problem.source]))
+    return messages[:, problem.label_of]
 
 
 def _rounds(problem: Problem) -> list[NDArray[np.bool_]]:

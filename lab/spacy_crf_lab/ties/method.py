@@ -38,7 +38,7 @@ class Inference:
     keeps_rules: ClassVar[bool] = (
         False  # whether it finds best labellings of joined documents under the automata of rules
     )
-    n_asked = n_unsettled = 0  # number of components so far, and of components that did not converge
+    n_asked = n_unconverged = 0  # number of components so far, and of components that did not converge
     warned = False  # whether it has warned about components that did not converge
     remedy: ClassVar[str] = "More iterations help."  # advice for components that do not converge
 
@@ -53,11 +53,11 @@ class Inference:
     def check_labels(self, name: str, allowed: TransitionMask) -> None:
         """Check the labels of a component. allowed (TransitionMask): The neighbouring tags that its scheme allows."""
 
-    def warn_unsettled(self, name: str) -> None:
+    def warn_unconverged(self, name: str) -> None:
         """Warn once if it has not converged. name (str): The component."""
-        if self.n_unsettled and not self.warned:
+        if self.n_unconverged and not self.warned:
             self.warned = True
-            counts = {"n": self.n_unsettled, "asked": self.n_asked}
+            counts = {"n": self.n_unconverged, "asked": self.n_asked}
             message = Warnings.CRFW041.format(name=name, **counts, inference=self, remedy=self.remedy)
             announcements.warning(message)
 

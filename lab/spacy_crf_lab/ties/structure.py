@@ -282,9 +282,9 @@ def _keys(work: TiedWork, clamp: Clamp) -> list[tuple[NDArray[np.int64], bytes]]
     for part, tokens in tied.parts():
         of_batch = work.tied_tokens[tokens]
         ends = (part.source, part.target)
-        told = [np.array([work.clamp is None]), clamp[of_batch], starts[of_batch], *ends, np.shape(clamp)[1:]]
+        identity = [np.array([work.clamp is None]), clamp[of_batch], starts[of_batch], *ends, np.shape(clamp)[1:]]
         digest = blake2b(digest_size=16)
-        for array in told:
+        for array in identity:
             digest.update(np.ascontiguousarray(array).tobytes())
         found.append((of_batch, digest.digest()))
     return found

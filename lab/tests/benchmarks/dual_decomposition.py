@@ -68,7 +68,7 @@ def main(
         for doc in nlp.pipe(map(plain, docs)):
             broken += any(sum(ent.label_ == label for ent in doc.ents) > most for label in LIMITED)
         seconds = time.process_time() - start
-        rows.append([name, broken, inference.n_unsettled, inference.n_asked, 1000 * seconds / len(docs)])
+        rows.append([name, broken, inference.n_unconverged, inference.n_asked, 1000 * seconds / len(docs)])
     header = ["method", "documents that break one", "unsettled groups", "of", "ms a document"]
     show(f"Under rules: at most {most} of {' and of '.join(LIMITED)}", header, rows, note="With reading of features.")
 
@@ -100,7 +100,7 @@ def _label(structure: TiedChains, scores: Any) -> tuple[np.ndarray, Any]:
     if inference.decodes_chains:
         return structure.chain.viterbi(structure.as_chains(scores)).states, None
     states = structure.viterbi(scores).states
-    return states, inference.n_unsettled if isinstance(inference, DualDecomposition) else None
+    return states, inference.n_unconverged if isinstance(inference, DualDecomposition) else None
 
 
 if __name__ == "__main__":

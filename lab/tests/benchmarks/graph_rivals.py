@@ -169,7 +169,7 @@ def _iteration(size: int) -> list[object]:
 def _unsettled(scores: TiedScores, iterations: int) -> int:
     inference = BeliefPropagation(iterations=iterations)
     TiedChains(inference).marginals(scores)
-    return inference.n_unsettled
+    return inference.n_unconverged
 
 
 if __name__ == "__main__":

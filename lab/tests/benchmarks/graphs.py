@@ -115,7 +115,7 @@ def _run(name: str, training: str, documents: int, every: int, iterations: int) 
     seconds = sorted(score(nlp, gold["test"])[1] for _ in range(3))[1]
     dev, test, apart, wrongly, best = max(found)
     inference = getattr(nlp.get_pipe("crf_ner").decoding.structure, "inference", None)
-    unsettled = "" if inference is None else f"{inference.n_unsettled} of {inference.n_asked}"
+    unsettled = "" if inference is None else f"{inference.n_unconverged} of {inference.n_asked}"
     speed = round(sum(map(len, gold["test"])) / seconds)
     return [dev, test, apart, told_apart(gold["test"]), wrongly, best, round(learning), speed, unsettled]
 

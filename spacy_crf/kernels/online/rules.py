@@ -13,7 +13,7 @@ from .. import helper, kernel
 from .blocks import catch_up, catch_up_sequence, collect, descend_sequence
 from .chain import count_wrong
 from .segments import count_wrong_segments
-from .sequence import Turn, differentiate
+from .sequence import LossArguments, differentiate
 from .work import ChainBuffers, PairBuffers, SegmentBuffers, Workspace
 
 # Rules up to AROW compare with the best labelling
@@ -43,22 +43,22 @@ def walk(
     chains: Optional[ChainBuffers],
     segments: Optional[SegmentBuffers],
     maximum: bool,
-    lesson: RuleRun,
+    run: RuleRun,
 ):
     """Apply a rule to the sequences in the given order. One kernel serves all rules, since nearly all of the machine code
     computes the loss of a sequence and its derivative.
 
     RETURNS (float, int): The sum of losses, and -1; or the first loss that is not finite, and the place of its sequence.
     """
-    order, costs, weights, rule, settings, seen, scaling, memory, squares = lesson
+    order, costs, weights, rule, settings, seen, scaling, memory, squares = run
     total = 0.0
     n_updates = 0
     for k in range(len(order)):
         b = order[k]
         if rule == ADAGRAD:
             catch_up_sequence(corpus, pairs, segments, b, (weights, settings, seen + k, memory, squares))
-        turn = Turn(b, costs, weights, scaling[0])
-        loss, moves = differentiate(corpus, work, pairs, chains, segments, maximum, turn)
+        arguments = LossArguments(b, costs, weights, scaling[0])
+        loss, moves = differentiate(corpus, work, pairs, chains, segments, maximum, arguments)
         if not math.isfinite(loss):
             return loss, k
         if rule == SGD:
@@ -83,7 +83,7 @@ def walk(
                     memory[slots[n]] -= amounts[n]
             elif n_slots > 0:
                 wrong = _count_wrong(corpus, work, chains, segments, b) if maximum else 0
-                loss = _beat(lesson, slots, amounts, loss, wrong, corpus.weights[b], seen + k)
+                loss = _learn_with_margin(run, slots, amounts, loss, wrong, corpus.weights[b], seen + k)
         total += loss
         # Before the scale vanishes, multiply it into the weights
         if scaling[0] < 1e-9:
@@ -109,9 +109,9 @@ def _count_wrong(corpus, work, chains, segments, b):
 
 
 @helper
-def _beat(lesson, slots, amounts, loss, wrong, factor, seen):
+def _learn_with_margin(run, slots, amounts, loss, wrong, factor, seen):
     """Update by AROW or passive-aggressive learning. RETURNS: The loss with its margin."""
-    _, costs, weights, rule, settings, _, _, memory, _ = lesson
+    _, costs, weights, rule, settings, _, _, memory, _ = run
     has_costs = len(costs) > 0
     if rule == AROW:
         return arow(slots, amounts, loss / factor + (0.0 if has_costs else wrong), factor, weights, settings, memory)

@@ -21,8 +21,8 @@ from .segments import (
 )
 
 
-class Turn(NamedTuple):
-    """The sequence that a rule learns from now."""
+class LossArguments(NamedTuple):
+    """The loss of one sequence: which sequence, and the weights that score its labellings."""
 
     b: int  # number of the sequence
     costs: Floats  # [S, S], or [0, 0] without costs
@@ -32,12 +32,12 @@ class Turn(NamedTuple):
 
 # Inlined before LLVM sees the callers, so LLVM optimizes this function once instead of twice
 @helper(inline="always")
-def differentiate(corpus, work, pairs, chains, segments, maximum, turn):
+def differentiate(corpus, work, pairs, chains, segments, maximum, arguments):
     """Write the derivative of a sequence's loss into the work space.
 
     RETURNS: The loss, times the weight of the sequence; and False if the derivative is certainly zero.
     """
-    b, costs, _, _ = turn
+    b, costs, _, _ = arguments
     begin = corpus.starts[b]
     end = corpus.starts[b + 1]
     n = end - begin
@@ -46,7 +46,7 @@ def differentiate(corpus, work, pairs, chains, segments, maximum, turn):
     _clear(corpus, work, pairs, segments, b)
     if n == 0 or factor == 0.0:
         return 0.0, False
-    _score(corpus, work, pairs, chains, segments, turn)
+    _score(corpus, work, pairs, chains, segments, arguments)
     value = reached = 0.0
     for step in range(2):  # first the labellings that the annotation allows, then all
         is_free = step == 1
@@ -103,9 +103,9 @@ def _clear(corpus, work, pairs, segments, b):
 
 
 @helper(inline="always")
-def _score(corpus, work, pairs, chains, segments, turn):
+def _score(corpus, work, pairs, chains, segments, arguments):
     """Write the scores of a sequence, by the weights of its features, into the work space."""
-    b, _, weights, scale = turn
+    b, _, weights, scale = arguments
     begin = corpus.starts[b]
     end = corpus.starts[b + 1]
     size = corpus.n_states
