@@ -6,6 +6,7 @@ A scheme gives every label the same boundary prefixes. Tag 0 is ``O``; label ``l
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -79,7 +80,7 @@ class Scheme:
 
     def tags(self, labels: list[str]) -> list[str]:
         """Names of all tags: ``O``, then the tags of each label."""
-        return ["O"] + [f"{prefix}-{label}" for label in labels for prefix in self.prefixes]
+        return ["O"] + [f"{prefix}-{label}" for label, prefix in product(labels, self.prefixes)]
 
     def transition_mask(self, n_labels: int) -> TransitionMask:
         """Which sequences of the ``S = 1 + n_labels * len(prefixes)`` tags are valid."""

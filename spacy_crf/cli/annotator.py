@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from importlib.metadata import entry_points
-from itertools import count, islice
+from itertools import chain, count, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Optional, Union
@@ -214,7 +214,7 @@ def _all_wrong(part: Any, errors: list[tuple[str, str]]) -> ValueError:
 def _totals(manifest: Manifest) -> Entry:
     """The counts and the errors of all parts."""
     parts = [manifest.done[number] for number in sorted(manifest.done)]
-    errors = [error for part in parts for error in part["errors"]]
+    errors = list(chain.from_iterable(part["errors"] for part in parts))
     total: Entry = {"texts": 0, "spans": 0, "doubtful": 0, "errors": errors}
     for part in parts:
         for name in ("texts", "spans", "doubtful"):
@@ -266,9 +266,12 @@ def _head(options: AnnotateOptions) -> Entry:
 def _joined(files: Iterable[Path], by_uncertainty: bool) -> Iterator[str]:
     """The texts of finished batches, in their order or the least certain first. Memory holds one text at a time."""
     if not by_uncertainty:
-        yield from (text for path in files for _, _, text in _stored(path))
+        for path in files:
+            yield from (text for _, _, text in _stored(path))
         return
-    places = [(uncertainty, path, at) for path in files for uncertainty, at, _ in _stored(path)]
+    places = []
+    for path in files:
+        places += [(uncertainty, path, at) for uncertainty, at, _ in _stored(path)]
     for _, path, at in sorted(places, key=lambda place: -place[0]):
         yield next(_stored(path, at))[2]
 
@@ -413,7 +416,8 @@ class Annotator:
             groups = [doc.spans[pipe.cfg["spans_key"]] for pipe in self._pipes if "spans_key" in pipe.cfg]
             check_spans(format_, doc, groups)
             found = [(span, probability(span)) for span in doc.ents]
-            found += [(span, round(float(p), 6)) for group in groups for span, p in zip(group, group.attrs["scores"])]
+            for group in groups:
+                found += [(span, round(float(p), 6)) for span, p in zip(group, group.attrs["scores"])]
             likely = [(span, prob) for span, prob in found if prob >= options.min_prob]
             doubtful = [span for span, prob in found if prob < options.min_prob]
             yield Record(

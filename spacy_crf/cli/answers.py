@@ -4,6 +4,7 @@ and language models write them."""
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
@@ -115,7 +116,9 @@ def agreed(answers: list[Soft], n_tokens: int) -> tuple[Soft, float]:
 
     RETURNS (Tuple[Soft, float]): The soft labels, and the share of tokens where teachers differ.
     """
-    unsure = [_tokens(part for part in found if not part[2]) for found in answers]
+    unsure = []
+    for found in answers:
+        unsure.append(_tokens([part for part in found if not part[2]]))
     opinions: list[set[Optional[Labelled]]] = [
         set() for _ in range(n_tokens)
     ]  # by token, of the teachers that are sure
@@ -126,7 +129,7 @@ def agreed(answers: list[Soft], n_tokens: int) -> tuple[Soft, float]:
     differ = {t for t, of_token in enumerate(opinions) if len(of_token) > 1}
     unknown = differ | {t for t, of_token in enumerate(opinions) if not of_token}
     means = []
-    for span in {part[:3] for found in answers for part in found if part[2]}:
+    for span in {part[:3] for part in chain.from_iterable(answers) if part[2]}:
         tokens = {*range(span[0], span[1])}
         asked = [found for found, open_ in zip(answers, unsure) if not tokens & open_]
         if asked and not tokens & unknown:
@@ -136,7 +139,7 @@ def agreed(answers: list[Soft], n_tokens: int) -> tuple[Soft, float]:
 
 
 def _tokens(parts: Iterable[tuple[int, int, str, float]]) -> set[int]:
-    return {t for begin, end, *_ in parts for t in range(begin, end)}
+    return set(chain.from_iterable(range(begin, end) for begin, end, *_ in parts))
 
 
 def _score_of(span: Labelled, found: Soft) -> float:

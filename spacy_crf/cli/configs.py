@@ -7,6 +7,7 @@ import json
 import re
 import sys
 from importlib.metadata import entry_points
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
@@ -24,7 +25,8 @@ from .shared import CONFIGS, LangOption, blank, check_writable, choice, command
 def config_files() -> dict[str, Path]:
     """RETURNS (dict[str, Path]): The files with whole configs, of this package and of others, by their names."""
     folders = [entry.load() for entry in entry_points(group="spacy_crf_configs")]
-    return {path.stem: path for folder in [*folders, CONFIGS] for path in folder.glob("*.cfg")}
+    paths = chain.from_iterable(folder.glob("*.cfg") for folder in [*folders, CONFIGS])
+    return {path.stem: path for path in paths}
 
 
 # The text of a config, by section: comments and empty lines above its head, and its lines by key, each with the comments above it

@@ -148,9 +148,8 @@ def _unread(folder: Path, files: list[Path]) -> list[str]:
         return []
     read = {*files}
     if brat.is_collection(folder):
-        read |= {
-            file.with_suffix(suffix) for file in folder.glob(f"*{brat.SUFFIX}") for suffix in (brat.SUFFIX, ".txt")
-        }
+        annotated = list(folder.glob(f"*{brat.SUFFIX}"))
+        read.update(annotated, (file.with_suffix(".txt") for file in annotated))
     others = [path for path in folder.iterdir() if path.is_file() and path not in read]
     return sorted(path.name for path in others if not path.name.startswith("."))
 

@@ -4,7 +4,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, Optional, TypedDict
 
@@ -178,7 +178,7 @@ def overlap(train: list[Doc], dev: list[Doc]) -> dict[str, Any]:
     texts: dict[str, Doc] = {}
     for doc in train:
         texts.setdefault(_key(doc), doc)
-    known = {_words(span) for doc in train for span in doc.ents}
+    known = set(map(_words, chain.from_iterable(doc.ents for doc in train)))
     seen = Counter()
     unseen = Counter()
     for doc in dev:
@@ -371,7 +371,7 @@ def _show_spans(title: str, labels: LabelTable, dev: Optional[LabelTable]) -> No
 
 def _warnings(facts: CorpusFacts) -> list[str]:
     """Warnings about annotation that a training would not learn, or would learn wrongly."""
-    of_spans = [item for labels in (facts.labels, *facts.groups.values()) for item in labels.items()]
+    of_spans = list(chain.from_iterable(labels.items() for labels in (facts.labels, *facts.groups.values())))
     few = [f"{label} ({of['spans']})" for label, of in of_spans if of["spans"] < _FEW]
     few_texts = [f"{label} ({n})" for label, n in facts.cats.items() if n < _FEW]
     tags = [tag for tag in facts.tags if tag.strip() and any(map(str.isalpha, tag))]

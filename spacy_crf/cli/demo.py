@@ -234,7 +234,9 @@ def _check_new_label(label: str) -> None:
 def _record(doc: Doc, spans: list[Span], kind: str, labels: list[str]) -> Fields:
     """The annotation of a text in a format that `update` reads."""
     if kind == "tags":
-        tags = {token.i: span.label_ for span in spans for token in span}
+        tags = {}
+        for span in spans:
+            tags.update((token.i, span.label_) for token in span)
         words = [token for token in doc if not token.is_space]
         return {"tokens": [token.text for token in words], "pos_tags": [tags.get(token.i, "") for token in words]}
     if kind == "cats":

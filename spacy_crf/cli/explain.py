@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
+from itertools import product
 from pathlib import Path
 from textwrap import indent
 from typing import TYPE_CHECKING, Annotated, Any, Optional
@@ -269,7 +270,7 @@ def _show_transitions(found: Fields, label: Optional[str]) -> None:
             heads = ("", *(tags[j] for j in columns), "end")
             print_table("transitions (from the row to the column)", heads, rows, n_texts=1)
         return
-    weights = [(steps[i][j], tags[i], tags[j]) for i in chosen for j in chosen if steps[i][j]]
+    weights = [(steps[i][j], tags[i], tags[j]) for i, j in product(chosen, repeat=2) if steps[i][j]]
     largest = sorted(weights, key=lambda item: -abs(item[0]))[:_WIDEST]
     rows = [(before, after, f"{weight:+.4f}") for weight, before, after in largest]
     print_table("the largest transitions (all with --json)", ("from", "to", "weight"), rows, n_texts=2)

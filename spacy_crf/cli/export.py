@@ -72,7 +72,7 @@ def export_cli(
     names = [name.strip() for name in columns.split(",")]
     content = export_lite(nlp, component, columns=names, prune=prune, bits=bits)
     write_lite(content, output, kind)
-    tables = [table for reader in content["readers"] for table in reader["tables"].values()]
+    tables = chain.from_iterable(reader["tables"].values() for reader in content["readers"])
     n_weights = sum(len(table["weights"]) for table in tables)
     size = output.stat().st_size / 1e6
     msg.good(f"{output}: {counted(len(content['labels']), 'label')}, {counted(n_weights, 'weight')}, {size:.2f} MB")

@@ -1,7 +1,7 @@
 """`crf fit`: train on all texts, with settings that cross-validation chooses."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Optional
 
 import numpy as np
 from spacy.cli._util import Opt
@@ -77,9 +77,11 @@ def fit_cli(
         _save_fitted(nlp, fitted, output)
     for each in fitted:
         _show_fitted(each, folds)
-    of_scores: list[Any] = [nlp.get_pipe_meta(each.name).default_score_weights for each in fitted]
     # Only scores that choose the best model in training are worth a row
-    weights = {name for of_pipe in of_scores for name, weight in of_pipe.items() if weight}
+    weights = set()
+    for each in fitted:
+        of_pipe = nlp.get_pipe_meta(each.name).default_score_weights or {}
+        weights.update(name for name, weight in of_pipe.items() if weight)
     if dev is not None:
         rows = [(name, f"{100 * scores[name]:.2f}") for name in sorted(weights) if scores.get(name) is not None]
         print_table(str(dev), ("", "score"), rows, n_texts=1)

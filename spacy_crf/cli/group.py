@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
+from itertools import chain
 from typing import Any, Optional
 
 import typer
@@ -86,7 +87,7 @@ class _LazyGroup(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """List the commands by group."""
-        others = command_modules().keys() - {name for commands in _GROUPS.values() for name in commands}
+        others = command_modules().keys() - chain.from_iterable(_GROUPS.values())
         names_by_title = {**_GROUPS, _OTHERS: sorted(others)}
         widest = max(map(len, command_modules()))
         for title, names in names_by_title.items():

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from itertools import chain, product
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
@@ -116,7 +117,7 @@ def _iso(lang: str) -> Lists:
         return gettext.translation(domain, pycountry.LOCALES_DIR, languages=[lang], fallback=True).gettext
 
     names = ("name", "common_name", "official_name")
-    countries = [getattr(country, name) for country in pycountry.countries for name in names if hasattr(country, name)]
+    countries = [getattr(place, name) for place, name in product(pycountry.countries, names) if hasattr(place, name)]
     return {
         "countries_iso": map(own("iso3166-1"), countries),
         "regions_iso": map(own("iso3166-2"), (region.name for region in pycountry.subdivisions)),
@@ -132,7 +133,8 @@ def _names(lang: str) -> Lists:
     files = {"first_names": ("first:female", "first:male"), "surnames": ("last",)}
     lists: Lists = {}
     for name, kinds in files.items():
-        lines = [line for kind in kinds for line in Path(names.FILES[kind]).read_text("utf8").splitlines()]
+        texts = [Path(names.FILES[kind]).read_text("utf8") for kind in kinds]
+        lines = chain.from_iterable(map(str.splitlines, texts))
         lists[name] = [line.split()[0].title() for line in lines]
     return lists
 

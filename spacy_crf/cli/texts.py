@@ -4,6 +4,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Optional
@@ -130,7 +131,8 @@ def read_docs(
     report = report or Report()
     files = sorted(path.rglob("*.spacy")) if path.is_dir() and not brat.is_collection(path) else [path]
     try:
-        docs = [doc for file in files for doc in read(Source(file, settings.encoding), nlp, settings, report)]
+        read_docs = (read(Source(file, settings.encoding), nlp, settings, report) for file in files)
+        docs = list(chain.from_iterable(read_docs))
     except ValueError as error:
         # Messages of formats name options of `convert`, which other commands lack
         if _OPTION.search(str(error)) is None:
@@ -155,7 +157,7 @@ def read_judged(path: Path, nlp: Language) -> tuple[list[Example], bool]:
 
 def read_all_examples(paths: Iterable[Path], nlp: Language) -> list[Example]:
     """Read the examples of several files, each as `read_examples` does."""
-    return [example for path in paths for example in read_examples(path, nlp)]
+    return list(chain.from_iterable(read_examples(path, nlp) for path in paths))
 
 
 @contextmanager

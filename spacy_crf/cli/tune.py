@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields
 from functools import cache, partial
-from itertools import groupby, product
+from itertools import chain, groupby, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
@@ -159,11 +159,10 @@ def tune(
     tuner = make()
     candidates = tuner.candidates(values or {}, optimizers, schemes)
     # Candidates that differ in l2 alone go to one worker, which trains each from the result of the previous one
-    tasks = [
-        Task(fold, tuple(some))
-        for _, of_scheme in groupby(candidates, key=lambda candidate: candidate.scheme)
-        for fold, some in product(range(folds), _chains(list(of_scheme)))
-    ]
+    tasks = []
+    for _, of_scheme in groupby(candidates, key=lambda candidate: candidate.scheme):
+        chains = _chains(list(of_scheme))
+        tasks += [Task(fold, tuple(some)) for fold, some in product(range(folds), chains)]
     found: dict[Candidate, list[Outcome]] = {candidate: [] for candidate in candidates}
     done = 0
     total = len(candidates) * folds
@@ -243,7 +242,9 @@ class Tuner:
             if "scheme" not in self._nlp.config["components"][self.name] or scheme not in SCHEMES:
                 raise ValueError(Errors.CRF931.format(name=self.name, scheme=scheme, known=", ".join(SCHEMES)))
         names = list(dict.fromkeys(map(_registered, optimizers))) or [self._block["@optimizers"]]
-        known = {name: [each.name for each in fields(_optimizers()[name])] for name in names}
+        known = {}
+        for name in names:
+            known[name] = [each.name for each in fields(_optimizers()[name])]
         for setting in values:
             must = "a setting of " + ", or ".join(f"{name} ({', '.join(own)})" for name, own in known.items())
             checks.expect(any(setting in own for own in known.values()), OWNER, "--try", setting, must)
@@ -434,7 +435,8 @@ def _parsed(text: str) -> tuple[str, list[Any]]:
 def _show(trials: list[Trial], best: Trial, folds: int) -> None:
     """Print a table of the trials. Schemes and optimizers have columns if there are several."""
     candidates = [trial.candidate for trial in trials]
-    settings = list(dict.fromkeys(name for candidate in candidates for name, _ in candidate.settings))
+    given = chain.from_iterable(candidate.settings for candidate in candidates)
+    settings = list(dict.fromkeys(name for name, _ in given))
     texts: dict[str, list[str]] = {
         "scheme": [candidate.scheme or "" for candidate in candidates],
         "optimizer": [_short(candidate.optimizer) for candidate in candidates],

@@ -7,6 +7,7 @@ count or measure spans do so for each label separately.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Optional, Union
 
@@ -193,8 +194,8 @@ class Rule:
 
     def names(self) -> Iterable[str]:
         """RETURNS (Iterable[str]): All labels that the rule names."""
-        given = [self.arguments.get(argument) or [] for argument in ("label", "labels", "if", "then")]
-        return [name for names in given for name in names if name != "*"]
+        given = (self.arguments.get(argument) or [] for argument in ("label", "labels", "if", "then"))
+        return [name for name in chain.from_iterable(given) if name != "*"]
 
     def violations(self, tags: SpanTags, found: Any, opening: Bools, closing: Bools) -> Violations:
         """Find the tags and pairs of tags with which a labelling breaks a local rule.

@@ -111,13 +111,16 @@ class RuleSet:
         self._most = most
         for derived in ("decodable_places", "fitting", "left_out"):
             self.__dict__.pop(derived, None)
-        self.automata = [
-            # Automata that are much larger than max_states are not minimised
-            RuleAutomaton(rule, minimised(made) if made.n_states <= 2 * self.constraints.max_states else made, label)
-            for rule in self.rules
-            if rule not in self.local
-            for made, label in zip(rule.automata(self.tags, most), rule.labels(self.tags) if rule.by_label else [None])
-        ]
+        self.automata = []
+        for rule in self.rules:
+            if rule in self.local:
+                continue
+            labels = rule.labels(self.tags) if rule.by_label else [None]
+            for automaton, label in zip(rule.automata(self.tags, most), labels):
+                # Minimising one that is much larger than max_states takes too long
+                if automaton.n_states <= 2 * self.constraints.max_states:
+                    automaton = minimised(automaton)
+                self.automata.append(RuleAutomaton(rule, automaton, label))
         self.impossible = {n for n, (_, automaton, _) in enumerate(self.automata) if automaton.accepts_nothing}
         self.parts = [parted(automaton) for _, automaton, _ in self.automata]
         self.cache = Cache()  # results about sets of automata

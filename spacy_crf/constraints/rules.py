@@ -1,5 +1,6 @@
 """The kinds of rules: each defines the tags and neighbours that it forbids, or an automaton that accepts what keeps it."""
 
+from itertools import chain
 from typing import ClassVar
 
 import numpy as np
@@ -43,7 +44,7 @@ class AllowPairs(Rule):
 
     def names(self):
         """The labels in all pairs, without ``O``."""
-        return {name for pair in self.arguments["labels"] for name in pair if name != NO_SPAN}
+        return set(chain.from_iterable(self.arguments["labels"])) - {NO_SPAN}
 
     def violations(self, tags, found, opening, closing):
         """transitions[i, j]: j begins a span directly behind a span of i, and their pair is not among the allowed ones."""

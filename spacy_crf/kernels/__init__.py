@@ -14,6 +14,7 @@ import stat
 import tempfile
 from contextlib import contextmanager, suppress
 from functools import cache, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -101,8 +102,11 @@ def _named_tuples(folders: frozenset[Path]) -> bytes:
     """All named tuples that kernels of these folders may be given, also by callers that a kernel's file does not import.
     numba keeps their names with what it compiled: it fails to load a kernel whose tuple was renamed, and could read the wrong
     field of one whose fields changed their order."""
-    files = [_PACKAGE / "types.py", *(file for folder in folders for file in folder.rglob("*.py"))]
-    return "".join(block for path in sorted(files) for block in _NAMED_TUPLE.findall(_source(path))).encode()
+    files = [_PACKAGE / "types.py"]
+    for folder in folders:
+        files += folder.rglob("*.py")
+    blocks = (_NAMED_TUPLE.findall(_source(path)) for path in sorted(files))
+    return "".join(chain.from_iterable(blocks)).encode()
 
 
 @cache
@@ -114,7 +118,8 @@ def _imported(path: Path) -> list[Path]:
         base = path.parents[len(origin) - 1] if origin.startswith(".") else _PACKAGE
         base = base.joinpath(*module.split(".")) if module else base
         candidates = [base, *(base / name for name in _NAME.findall(names))]
-        found += [file for place in candidates for file in (place.with_suffix(".py"), place / "__init__.py")]
+        for place in candidates:
+            found += [place.with_suffix(".py"), place / "__init__.py"]
     return [file for file in found if file.is_file()]
 
 

@@ -5,6 +5,7 @@ numba reports each function that it compiles and none that it loads from its cac
 
 import logging
 import sys
+from itertools import chain
 from typing import Any, Optional
 
 from numba.core import event
@@ -76,7 +77,9 @@ class Announcer(event.Listener):
 def _n_loaded() -> int:
     """Number of kernels from the cache, once for each type of their arguments."""
     modules = [vars(module) for name, module in sys.modules.items() if name.partition(".")[0] in packages]
-    found = {value for names in modules for value in [*names.values()] if isinstance(value, Dispatcher)}
+    # Lists, since another thread may import meanwhile
+    values = chain.from_iterable([*names.values()] for names in modules)
+    found = {value for value in values if isinstance(value, Dispatcher)}
     return sum(sum(kernel.stats.cache_hits.values()) for kernel in found)
 
 

@@ -147,7 +147,8 @@ class ClampedLoss(LabelledLoss):
     def check_labels(self) -> None:
         """See `LabelledLoss.check_labels`, for the labels of `cost`, too."""
         super().check_labels()
-        self.named_states([label for gold, row in (self.cost or {}).items() for label in (gold, *row)])
+        for gold, row in (self.cost or {}).items():
+            self.named_states([gold, *row])
 
     def costs(self, n_states: int) -> Floats:
         """Cost of each state (column) where the annotation names another (row).

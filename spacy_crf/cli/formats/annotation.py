@@ -3,6 +3,7 @@
 import re
 from collections.abc import Collection, Iterable
 from functools import lru_cache
+from itertools import chain, product
 from typing import Any, NamedTuple, Optional
 
 from spacy.language import Language
@@ -76,7 +77,7 @@ def _span_keys(keys: tuple[str, ...]) -> _SpanKeys:
     """Find the keys of the parts of a span, the first to count first."""
 
     def named(names: tuple[str, ...]) -> list[str]:
-        return [key for name in names for key in keys if _plain(key) == name]
+        return [key for name, key in product(names, keys) if _plain(key) == name]
 
     return _SpanKeys(named(_START), named(_END), named(_LABEL), named(("length",)), named(("text",)))
 
@@ -284,7 +285,7 @@ def annotated(
         else:
             entities.append(entity)
     # If an entity covers a token of a misaligned span, the entity takes precedence
-    taken = {token.i for entity in entities for token in entity}
+    taken = {token.i for token in chain.from_iterable(entities)}
     lost = {token.i for token in cut} - taken
     unknown = [doc[i : i + 1] for i in sorted(lost)]
     doc.set_ents(entities, missing=unknown, default="outside" if is_complete else "missing")

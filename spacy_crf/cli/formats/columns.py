@@ -4,7 +4,7 @@ words and tags in JSON. Detects tag schemes, and makes Docs from the sentences."
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise, product
 from typing import Any, NamedTuple, Optional, Protocol, TypeVar
 
 from spacy.language import Language
@@ -27,9 +27,7 @@ _FORMS = ("(?P<letter>[{letters}]){separator}(?P<label>.+)", "(?P<label>.+){sepa
 # All letters are tried in upper case first: labels in lower case, such as e-mail, may look like tags
 _SPELLINGS = [
     re.compile(form.format(letters=letters, separator=re.escape(separator)))
-    for letters in ("BILUESM", "biluesm")
-    for form in _FORMS
-    for separator in "-_:./|+"
+    for letters, form, separator in product(("BILUESM", "biluesm"), _FORMS, "-_:./|+")
 ]
 _STANDARD = _SPELLINGS[0]
 _UNLABELLED = {"B", "I", "L", "U", "E", "S", "M"}  # tags without label, in files with one kind of entity
@@ -104,9 +102,9 @@ def read_sentences(
     # A tag may show the scheme only at the end of the file, so the first reading reports nothing
     tagging = find_tagging(sentences(source, settings, Report()), settings.scheme, report)
     for group in in_groups(sentences(source, settings, report), settings.n_sents):
-        rows = [row for sentence in group for row in sentence]
+        rows = list(chain.from_iterable(group))
         report.has_spans |= rows[0].ent is not None
-        whole = [tag for sentence in group for tag in in_bio(sentence, tagging, report)]
+        whole = list(chain.from_iterable(in_bio(sentence, tagging, report) for sentence in group))
         _, *levels = _levels(rows)
         # Spans that overlap are in columns of their own, each with tags of the same scheme
         inner = [in_bio(level, tagging, report) for level in levels]
@@ -121,7 +119,8 @@ def read_sentences(
             sent_starts=[n in first for n in range(len(rows))] if settings.n_sents != 1 else None,
         )
         if settings.spans_key and rows[0].ent is not None:
-            found = [ent for tags in (whole, *inner) for ent in Doc(nlp.vocab, words=words, ents=tags).ents]
+            layers = [Doc(nlp.vocab, words=words, ents=tags) for tags in (whole, *inner)]
+            found = chain.from_iterable(layer.ents for layer in layers)
             # Two columns may have the same span; doc.spans would hold it twice
             places = sorted({(ent.start, ent.end, ent.label_) for ent in found})
             doc.spans[settings.spans_key] = [Span(doc, begin, end, label=label) for begin, end, label in places]
@@ -453,7 +452,7 @@ def _is_comment(line: str, cells: list[str], layout: _Layout, *, within: bool) -
 def sniff_words(source: Source) -> bool:
     """Whether words are joined with their tags, as in Ann|B-PER."""
     lines = [line for line in source.head_lines() if not line.startswith(_DOCUMENT)]
-    parts = [part for line in lines for part in split_words(line)]
+    parts = list(chain.from_iterable(map(split_words, lines)))
     tagged = [part for part in parts if "|" in part and not part.endswith("|")]
     return bool(parts) and all("|" in part for part in split_words(lines[0])) and len(tagged) > 0.9 * len(parts)
 
@@ -516,7 +515,7 @@ def sentences_of_lists(source: Source, settings: ReadSettings, report: Report) -
         rows: list[Any] = [Row(place, *row) for row in zip(item[words], names, of_tags)]
         if any(not row.word or row.ent == "" for row in rows):
             raise unreadable(place, f"a word or a tag is empty: {shown(value)}")
-        if not all(is_unicode(part or "") for row in rows for part in row):
+        if not all(is_unicode(part or "") for part in chain.from_iterable(rows)):
             raise unreadable(place, f"a word or a tag is not valid Unicode: {shown(value)}")
         yield rows
 

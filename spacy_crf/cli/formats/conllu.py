@@ -165,8 +165,7 @@ def _misc_of(cell: str) -> dict[str, str]:
 
 
 def _make_doc(words: list[Word], nlp: Language, tagging: Optional[Tagging], report: Report) -> Doc:
-    rows = [["" if cell == "_" else cell for cell in word.cells] for word in words]
-    columns = map(list, zip(*rows))
+    columns = [["" if cell == "_" else cell for cell in column] for column in zip(*(word.cells for word in words))]
     _, _, lemmas, pos, tags, morphs, heads, deps, _, _ = columns
     annotation: dict[str, Any] = {"lemmas": lemmas, "pos": pos, "tags": tags, "morphs": morphs}
     if not any(tags):

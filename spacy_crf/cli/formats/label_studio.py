@@ -1,6 +1,7 @@
 """Reads Label Studio's JSON: tasks with annotations."""
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import NamedTuple, Optional
 
 from spacy.language import Language
@@ -148,11 +149,12 @@ def _of_min(fields: Fields, place: str, settings: ReadSettings) -> LabelledTask:
             raise ValueError(Errors.CRF707.format(place=place, key=key, value=shown(value), known="lists of spans"))
     if len(lists) > 1:
         raise ValueError(Errors.CRF714.format(place=place, keys=" and ".join(map(repr, lists)), last=list(lists)[-1]))
+    values = chain.from_iterable(lists.values())
     return LabelledTask(
         place=place,
         id=fields.get("id"),
         text=_text({key: value for key, value in fields.items() if key not in choices}, place, settings),
-        spans=[span for part in lists.values() for value in part for span in _spans(value, place)],
+        spans=list(chain.from_iterable(_spans(value, place) for value in values)),
         choices=choices,
     )
 

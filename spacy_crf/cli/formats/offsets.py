@@ -62,7 +62,9 @@ class HabitSearch:
         self._asked = asked
         self._possible = [*possible]
         # The fewest habits first
-        self._left = [habits for n in range(len(self._possible) + 1) for habits in combinations(self._possible, n)]
+        self._left: list[tuple[str, ...]] = []
+        for n in range(len(self._possible) + 1):
+            self._left += combinations(self._possible, n)
 
     def needs(self, text: str) -> bool:
         """Whether spans of a text can show the habits: in most texts all count alike."""

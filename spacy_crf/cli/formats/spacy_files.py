@@ -4,6 +4,7 @@ and tokens."""
 import json
 import warnings
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 from spacy.language import Language
@@ -103,7 +104,8 @@ def read_json(source: Source, nlp: Language, settings: ReadSettings, report: Rep
         for number, paragraph in enumerate(paragraphs, start=1):
             where = f"{place}, paragraph {number}"
             try:
-                tags = [token.get("ner") for sentence in paragraph["sentences"] for token in sentence["tokens"]]
+                tokens = chain.from_iterable(sentence["tokens"] for sentence in paragraph["sentences"])
+                tags = [token.get("ner") for token in tokens]
             except (KeyError, TypeError, AttributeError):
                 wrong = f'it has no "sentences" with "tokens": {shown(paragraph)}'
                 raise unreadable(where, wrong) from None

@@ -6,7 +6,7 @@ import csv
 import re
 from collections.abc import Collection, Iterator
 from contextlib import suppress
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, NamedTuple, Optional
 
 from spacy.language import Language
@@ -153,7 +153,8 @@ def _holds_lists(source: Source, settings: ReadSettings) -> bool:
         return False
     # Lists of numbers are tags too, if the words are lists beside them
     tags = [_as_list(label) for _, label in cells if label]
-    are_tags = any(is_tag(tag) for parts in tags for tag in parts or () if isinstance(tag, str))
+    of_lists = chain.from_iterable(parts or () for parts in tags)
+    are_tags = any(is_tag(tag) for tag in of_lists if isinstance(tag, str))
     return None not in tags and (are_tags or (bool(tags) and all(_as_list(words) for words, _ in cells)))
 
 

@@ -1,6 +1,7 @@
 """Reads JSON of texts with spans or labels, in the formats of Prodigy, doccano, spaCy, and of tools that write the like."""
 
 from collections.abc import Iterator
+from itertools import chain
 
 from spacy.language import Language
 from spacy.tokens import Doc
@@ -39,9 +40,12 @@ def sniff_prodigy(source: Source) -> bool:
 def sniff_doccano(source: Source) -> bool:
     """Whether items have the keys of doccano."""
     items = _objects(source)
-    spans = [span for item in items if isinstance(item.get("entities"), list) for span in item["entities"]]
+    entities = [item["entities"] for item in items if isinstance(item.get("entities"), list)]
+    spans = chain.from_iterable(entities)
     has_offsets = any(isinstance(span, dict) and "start_offset" in span for span in spans)
-    return has_offsets or any(isinstance(item.get(key), list) for item in items for key in ("label", "labels"))
+    return has_offsets or any(
+        isinstance(item.get("label"), list) or isinstance(item.get("labels"), list) for item in items
+    )
 
 
 def sniff(source: Source) -> bool:

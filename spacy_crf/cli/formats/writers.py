@@ -3,6 +3,7 @@
 import base64
 import json
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import BinaryIO, NamedTuple
 
 from spacy.tokens import Doc, Span, SpanGroup
@@ -98,7 +99,7 @@ def _conll(found: Annotated) -> str:
         # An entity may begin or end with white space, which columns can not hold
         words = [token.i for token in span if not token.is_space]
         entity |= dict.fromkeys(words, f"I-{span.label_}") | dict.fromkeys(words[:1], f"B-{span.label_}")
-    entity |= {token.i: "-" for span in found.doubtful for token in span}
+    entity |= {token.i: "-" for token in chain.from_iterable(found.doubtful)}
     entity |= {token.i: "-" for token in doc if token.ent_iob == 0}
     for sentence in doc.sents if doc.has_annotation("SENT_START") else [doc[:]]:
         rows = [
