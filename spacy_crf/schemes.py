@@ -4,7 +4,7 @@ A scheme gives every label the same boundary prefixes. Tag 0 is ``O``; label ``l
 ``1 + l * len(prefixes) + p``. All functions work on whole arrays of tokens laid end to end.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
@@ -37,6 +37,17 @@ class Segments(NamedTuple):
     start: Ints  # [N]
     end: Ints  # [N]
     label: Ints  # [N] indices of labels
+
+    def only(self, which: NDArray) -> "Segments":
+        """Some of the segments; `which` is a mask (bool[N]) or their numbers (int64[M])."""
+        return Segments(self.start[which], self.end[which], self.label[which])
+
+    @classmethod
+    def of_rows(cls, rows: Iterable[tuple[int, int, int]]) -> "Segments":
+        """Segments from the start, end and label of each."""
+        table = np.array(list(rows), dtype=np.int64).reshape(-1, 3)
+        start, end, label = np.ascontiguousarray(table.T)
+        return cls(start, end, label)
 
     @classmethod
     def of_tokens(cls, label: Ints, goes_on: Bools) -> "Segments":

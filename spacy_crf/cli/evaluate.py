@@ -335,7 +335,7 @@ def _with_thresholds(nlp: Language, component: Optional[str]) -> "list[LearningP
     wanted = "that gives probabilities of spans or tokens, or crf_textcat with multilabel = true"
 
     def is_wanted(pipe: "LearningPipe") -> bool:
-        return pipe.by_probability if pipe.labelled == "texts" else pipe.labelled
+        return pipe.by_probability if pipe.labelled == "texts" else pipe.labelled is not None
 
     return our_pipes(nlp, component, wanted, is_wanted, of_tokens=False)
 

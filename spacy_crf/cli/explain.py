@@ -146,7 +146,8 @@ def explain_cli(
         options["corpus"] = list(read_examples(train, nlp))
 
     def is_asked(pipe: "LearningPipe") -> bool:
-        return (span if isinstance(pipe, CRFTextClassifier) else label) is None and pipe.labelled
+        other_argument = span if isinstance(pipe, CRFTextClassifier) else label
+        return other_argument is None and pipe.labelled is not None
 
     for pipe in our_pipes(nlp, component, _EXPLAINED, is_asked, of_tokens=False):
         doc = doc_before(nlp, pipe, text)

@@ -6,12 +6,12 @@ or save are imported when a component does that: `initialization`, `training`, `
 
 import copyreg
 import reprlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from importlib import import_module
 from pathlib import Path
 from types import GeneratorType
-from typing import Any, Optional, Union
+from typing import Any, Optional, TypeVar, Union
 
 from spacy.language import Language
 from spacy.pipeline import TrainablePipe
@@ -32,9 +32,9 @@ from ..kernels.announcing import announcer
 from ..losses.clamped import LabelledLoss
 from ..models.emissions import EmissionFeatures
 from ..optimizers.objective import CRFOptimizer
-from ..types import Settings
+from ..types import ScoreArrays, Settings
 from .annotation.entities import Annotation
-from .decoding import Decoding, Parts
+from .decoding import Decoding, Parts, Rules, Warner
 
 # Size of a batch. Tokenizing and predicting alternate, and each evicts the other's data from the caches, so large batches are
 # better. But the scores of their tokens should stay in the cache, and each Doc consists of a dozen containers: containers that
@@ -43,7 +43,6 @@ from .decoding import Decoding, Parts
 _MOST_TOKENS = 1 << 14
 _MOST_DOCS = 256
 
-
 # Estimated microseconds for evaluating the model, for each Doc and each token. These are constants, not timings, so that the same
 # data gives the same model.
 _PER_DOC = 100.0
@@ -51,9 +50,11 @@ _PER_TOKEN = 3.0
 
 _WHOLE = "model"  # what `exclude` calls the component's file
 
+OfPipe = TypeVar("OfPipe", bound="LearningPipe")
+
 # By the scores or the kind of labelled things: the module and class of the decoding, imported when a component is made, and the
 # architectures. Nodes of models may name other classes
-_DECODINGS = {
+_DECODINGS: dict[Optional[str], tuple[str, str, str]] = {
     "HigherOrderScores": ("higher_order", "HigherOrderDecoding", "spacy_crf.HigherOrder.v1"),
     "tokens": ("decoding", "Decoding", "spacy_crf.LinearChain.v1"),
     "segments": ("semi_markov", "SegmentDecoding", "spacy_crf.SemiMarkov.v1"),
@@ -61,7 +62,7 @@ _DECODINGS = {
 }
 
 
-class LearningPipe(TrainablePipe):
+class LearningPipe(Warner, TrainablePipe):
     """Base of all components, with a model, an annotation, a loss, and labels.
 
     model (Model): Computes the scores of a structure from Docs.
@@ -74,12 +75,11 @@ class LearningPipe(TrainablePipe):
     settings: Further settings that are saved.
     """
 
-    labelled: Any = None  # the kind of labelled things, see `Decoding`; None without labels
-    first_stage: Any = None  # labels Docs for templates that read stage:NAME
+    labelled: Optional[str] = None  # the kind of labelled things, see `Decoding`; None without labels
+    first_stage: Any = None  # the `FirstStage`, which labels Docs for templates that read stage:NAME
     kernels_of: Optional[str] = None  # see `expect_kernels`; by default those of the model's structure
-    learned_texts: Any = (
-        None  # as the component's file has them; see `LearnedTexts`, which `training` has once it is made
-    )
+    # As the component's file has them; `training` has them as `LearnedTexts`, once it is made
+    learned_texts: object = None
     is_loaded = False  # whether the weights come from a file
     evaluation = 0.0  # estimated microseconds of the last evaluation
     rules_train = False  # whether rules apply in training
@@ -96,7 +96,7 @@ class LearningPipe(TrainablePipe):
         scorer: Optional[Callable] = None,
         max_words: int = MOST_WORDS,
         fixed_settings: tuple[str, ...] = (),
-        **settings: Any,
+        **settings: object,
     ):
         self.vocab = vocab
         self.fixed_settings = fixed_settings
@@ -125,7 +125,7 @@ class LearningPipe(TrainablePipe):
         self.optimizer = optimizer
         self.scorer = scorer
         self.cfg: Settings = {"labels": [], "left_out": [], "max_words": max_words, **settings}
-        self.warned: set[str] = set()  # the warnings that are given once and have been given
+        self.warned = set()
         self._labels_changed()
         self.check_optimizer(optimizer if isinstance(optimizer, CRFOptimizer) else None)
         if isinstance(optimizer, CRFOptimizer):
@@ -143,10 +143,6 @@ class LearningPipe(TrainablePipe):
     def owner(self) -> str:
         """Name of the component in messages about settings and arguments."""
         return f"Component '{self.name}'"
-
-    # with the component's `name` and `warned`
-    warn = Parts.warn
-    warn_once = Parts.warn_once
 
     # ---------------------------------------------------------------------------------------------------- labels
 
@@ -195,12 +191,13 @@ class LearningPipe(TrainablePipe):
             module, name, _ = _DECODINGS.get(node.gives.__name__) or _DECODINGS[self.labelled]
             decoding = getattr(import_module(f".{module}", __package__), name)
         self.decoding: Decoding = decoding(self.model, self.annotation)
-        self.model.attrs["allowed"], self.model.attrs["tag_of"] = self.decoding.mask(), self.decoding.tag_of
+        self.model.attrs["allowed"] = self.decoding.mask()
+        self.model.attrs["tag_of"] = self.decoding.tag_of
         if hasattr(self.loss, "bind"):
             self.loss = self.loss.bind(self.decoding.state_labels)
 
     def choose_settings(self, get_examples: Callable[[], Iterable[Example]]) -> None:
-        """Choose settings that are left to the training data, after its labels are known."""
+        """Choose settings that are left to the training data (`get_examples` reads it), after its labels are known."""
 
     def check_settings(self) -> None:
         """RAISES (ValueError): If settings do not fit the labels; called when the labels are known."""
@@ -212,12 +209,12 @@ class LearningPipe(TrainablePipe):
         """The parts by which the component learns, with its present settings."""
         return Parts(self.name, self.model, self.annotation, self.decoding, self.loss, None, self.cfg, self.warned)
 
-    def rules(self) -> Any:
+    def rules(self) -> Optional[Rules]:
         """The rules that labellings keep, compiled for the labels; None without rules."""
         return None
 
     @property
-    def chains(self) -> list[Any]:
+    def chains(self: OfPipe) -> Sequence[OfPipe]:
         """The components that each have a single structure: the component itself, or the chains of a set."""
         return [self]
 
@@ -231,8 +228,15 @@ class LearningPipe(TrainablePipe):
         """Whether the component has weights, so that it can predict or continue learning."""
         return bool(self.model.has_dim("nO"))
 
-    def require_ready(self, docs: list[Doc]) -> None:
-        """RAISES (ValueError): CRF402 without weights; for Docs without vectors (CRF962) or annotation that the model needs."""
+    def require_ready(self, docs: Iterable[Doc]) -> DocBatch:
+        """Check that the component can predict.
+
+        docs (Iterable[Doc]): The Docs to predict, if there are any yet.
+        RETURNS (DocBatch): The Docs as a batch.
+        RAISES (ValueError): CRF479 for anything but Docs; CRF402 without weights; CRF962 for Docs without the vectors that the
+            model needs; for Docs without the annotation that it needs.
+        """
+        docs = docs if isinstance(docs, DocBatch) else DocBatch(only_docs(self.name, docs))
         if not self.model.has_dim("nO"):
             self._require_labels()
             raise ValueError(Errors.CRF402.format(name=self.name))
@@ -241,6 +245,7 @@ class LearningPipe(TrainablePipe):
 
             require_vectors(self.name, self.model, docs)
         self.decoding.check_docs(docs)
+        return docs
 
     # -------------------------------------------------------------------------------------------------- features
 
@@ -251,7 +256,7 @@ class LearningPipe(TrainablePipe):
 
     @property
     def feature_stores(self) -> list[Any]:
-        """All parts of the model that have templates."""
+        """RETURNS (List[ListedFeatures]): All parts of the model that have templates."""
         return [value for part in self.model.walk() for value in part.attrs.values() if hasattr(value, "feature_set")]
 
     @property
@@ -272,7 +277,7 @@ class LearningPipe(TrainablePipe):
         """
         stores = self.feature_stores
         first = self.first_stage
-        self._connect_outer(stores)
+        self._connect_outer()
         if first is not None:
             for features in stores:
                 more = first.settings.features if features is self.sparse_features else ()
@@ -285,9 +290,14 @@ class LearningPipe(TrainablePipe):
             reason += "stage:token_majority[0]"
             raise ValueError(Errors.CRF811.format(name=self.name, reason=reason))
 
-    def _connect_outer(self, stores: list[Any]) -> None:
+    @property
+    def reads_outer(self) -> bool:
+        """Whether templates read the outermost spans."""
+        return any(features.feature_set.reads_outer for features in self.feature_stores)
+
+    def _connect_outer(self) -> None:
         """Connect templates that read the outermost spans. RAISES (ValueError): CRF812 for a component without levels."""
-        if any(features.feature_set.reads_outer for features in stores):
+        if self.reads_outer:
             raise ValueError(Errors.CRF812.format(name=self.name))
 
     def forget_scores(self) -> None:
@@ -296,7 +306,10 @@ class LearningPipe(TrainablePipe):
             features.forget_scores()
 
     def expect_kernels(self, n_called: Mapping[str, int]) -> None:
-        """Announce how many kernels the component will call, if its features are those of tokens."""
+        """Announce how many kernels the component will call, if its features are those of tokens.
+
+        n_called (Mapping[str, int]): Numbers of kernels by the name of a model, see `kernels.announcing`.
+        """
         if self.sparse_features is not None and not self.has_encoder:
             announcer.expected = max(announcer.expected, n_called.get(self.kernels_of or self.model.name, 0))
 
@@ -318,6 +331,7 @@ class LearningPipe(TrainablePipe):
     def pipe(self, stream: Iterable[Doc], *, batch_size: int = 128) -> Iterator[Doc]:
         """Process a stream of Docs in batches.
 
+        stream (Iterable[Doc]): The Docs.
         batch_size (int): Most Docs in a batch; more than 256 are no faster, or fewer if they are long.
         """
         handle_error = self.get_error_handler()
@@ -336,7 +350,8 @@ class LearningPipe(TrainablePipe):
         """How the component learns, see `training.Training`. It is made when it is first asked for."""
         return self.make_training()
 
-    def make_training(self) -> Any:  # a `Training`
+    def make_training(self) -> Any:
+        """RETURNS (Training): The initial state of the component's training."""
         from .training import Training
 
         return Training(self)
@@ -361,7 +376,7 @@ class LearningPipe(TrainablePipe):
         gazetteers: Optional[dict[str, GazetteerFile]] = None,
         clusters: Optional[ClusterSource] = None,
         vectors: Optional[VectorSource] = None,
-        words: Optional[dict[str, Any]] = None,
+        words: Optional[dict] = None,
         start_from: Optional[Union[str, Path]] = None,
         corpus: Optional[Callable[[Language], Iterable[Example]]] = None,
         shards: Any = None,  # Optional[Sharding], which spaCy could not check
@@ -423,6 +438,7 @@ class LearningPipe(TrainablePipe):
         loss – the objective after the step – to ``losses``. If `initialize` has read the corpus, the step uses that corpus, and
         the batch only triggers it.
 
+        examples (Iterable[Example]): The batch.
         drop (float): Dropout rate, for emissions with dropout.
         sgd (Optimizer): Takes the step at once, if given.
         losses (dict[str, float]): Record of the losses, by component, which is returned.
@@ -438,8 +454,13 @@ class LearningPipe(TrainablePipe):
         self.training.update(examples, losses, drop, None if sgd is False else sgd)
         return losses
 
-    def get_loss(self, examples: Iterable[Example], scores: Any) -> tuple[float, Any]:
-        """RETURNS (tuple[float, ChainScores]): Loss of a batch, and its derivative by the scores of the predicted Docs."""
+    def get_loss(self, examples: Iterable[Example], scores: ScoreArrays) -> tuple[float, ScoreArrays]:
+        """The loss of a batch.
+
+        examples (Iterable[Example]): The batch.
+        scores (ScoreArrays): What the model gives for its predicted Docs.
+        RETURNS (Tuple[float, ScoreArrays]): The loss, and its derivative with respect to the scores.
+        """
         examples = list(examples)
         validate_examples(examples, f"{type(self).__name__}.get_loss")
         return self.training.loss_of(examples, scores)
@@ -456,11 +477,11 @@ class LearningPipe(TrainablePipe):
         return None
 
     @_rehearsal_model.setter
-    def _rehearsal_model(self, model: Any) -> None:
+    def _rehearsal_model(self, model: object) -> None:
         # spaCy tells components in no other way that `nlp.resume_training` was called: it sets this attribute where it exists
         self.training.continue_training()
 
-    def weights(self, label: Optional[str] = None, top: Optional[int] = None) -> list[Any]:
+    def weights(self, label: Optional[str] = None, top: Optional[int] = None) -> list:
         """The learned weights of a label that are not 0: of features, transitions and lengths.
 
         label (str): A label, or one of its tags; None for all labels.
@@ -480,7 +501,7 @@ class LearningPipe(TrainablePipe):
         return dump(self)
 
     def score(self, examples: Iterable[Example], **kwargs: object) -> dict[str, Any]:
-        """Scores of the component's scorer."""
+        """Scores of the component's scorer for examples with predicted Docs; `kwargs` are its settings."""
         examples = list(examples)
         validate_examples(examples, f"{type(self).__name__}.score")
         self.evaluation = sum(_PER_DOC + _PER_TOKEN * len(example.predicted) for example in examples)
@@ -556,21 +577,24 @@ class LearningPipe(TrainablePipe):
         for name in self.fixed_settings:
             if not is_written(saved[name], self.cfg[name]):
                 raise ValueError(Errors.CRF510.format(setting=name, saved=saved[name], ours=self.cfg[name]))
-        known = {name: list(dict.fromkeys(saved.get(name, ()))) for name in ("labels", "left_out")}
+        known: Settings = {name: list(dict.fromkeys(saved.get(name, ()))) for name in ("labels", "left_out")}
         for label in (*known["labels"], *known["left_out"]):
             self.annotation.check_label(label)
-        alike = {
-            name: saved[name] for name, value in self.cfg.items() if name in saved and is_written(saved[name], value)
-        }
-        self.cfg = {**self.cfg, **alike, **known}
+        for name, value in self.cfg.items():
+            if name in saved and is_written(saved[name], value):
+                known.setdefault(name, saved[name])  # as it was saved, which may be another type of the same value
+        self.cfg = {**self.cfg, **known}
 
 
 def batches(
     name: str, docs: Iterable[Doc], batch_size: int, group_of: Optional[Callable[[Doc], object]] = None
 ) -> Iterator[list[Doc]]:
-    """Batches of at most `batch_size` Docs; a batch ends with the Doc that makes it large enough. RAISES: see `only_docs`.
+    """Batches of at most `batch_size` Docs; a batch ends with the Doc that makes it large enough.
 
-    group_of: See `Node.group_of`. Docs of one group that follow one another stay in one batch, however many they are.
+    name (str): The component, for messages.
+    docs (Iterable[Doc]): The Docs.
+    group_of (Callable): See `Node.group_of`. Docs of one group that follow one another stay in one batch, however many they are.
+    RAISES (ValueError): CRF479, see `only_docs`.
     """
     batch = []
     size = 0
@@ -603,7 +627,7 @@ def _groups(docs: Iterable[Doc], group_of: Callable[[Doc], object]) -> Iterator[
 
 
 def only_docs(name: str, docs: Iterable[Doc]) -> Iterator[Doc]:
-    """The Docs, checked one by one. RAISES (ValueError): CRF479 for anything else."""
+    """The Docs for a component of this name, checked one by one. RAISES (ValueError): CRF479 for anything else."""
     if not isinstance(docs, Iterable):
         raise ValueError(Errors.CRF479.format(name=name, value=shown(docs)))
     for doc in docs:
@@ -612,11 +636,11 @@ def only_docs(name: str, docs: Iterable[Doc]) -> Iterator[Doc]:
 
 
 def check_doc(name: str, doc: object) -> None:
-    """RAISES (ValueError): CRF479 for anything but a Doc."""
+    """RAISES (ValueError): CRF479 in the name of a component if `doc` is anything but a Doc."""
     if not isinstance(doc, Doc):
         raise ValueError(Errors.CRF479.format(name=name, value=shown(doc)))
 
 
-def _refuse_step(name: str, *args: Any, **kwargs: Any) -> None:
+def _refuse_step(name: str, *args: object, **kwargs: object) -> None:
     """Stands for an optimizer that could not be copied."""
     raise ValueError(Errors.CRF507.format(name=name))

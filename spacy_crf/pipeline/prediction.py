@@ -5,10 +5,12 @@ Without rules and probabilities, prediction only calls `viterbi`; other modules 
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 import numpy as np
+from numpy.typing import NDArray
 from spacy.tokens import Doc, Span
 from spacy.training import Example
 from spacy.vocab import Vocab
@@ -19,12 +21,12 @@ from ..checks import is_written
 from ..errors import Warnings, announcements, cant_train
 from ..features.doc_batch import DocBatch
 from ..losses.clamped import CLAMPED_LOSSES, ClampedLoss
-from ..schemes import MANY_SPANS, NO_SEGMENTS, Segments, choose_scheme, get_scheme
-from ..types import Floats, Settings
+from ..schemes import MANY_SPANS, Segments, choose_scheme, get_scheme
+from ..types import Floats, PathScores, Settings
 from . import certainties_of
 from .annotation.entities import Entities, Prediction
 from .decoding import Decoder, Decoding, Parts, Question, Rules, without_edges
-from .pipe import LearningPipe, check_doc, only_docs
+from .pipe import LearningPipe, check_doc
 
 if TYPE_CHECKING:
     from ..constraints.settings import Constraints
@@ -34,12 +36,13 @@ if TYPE_CHECKING:
 SEARCHES = ("viterbi", "posterior", "spans")
 
 
-def predict(parts: Parts, docs: DocBatch, scores: Any = None) -> Prediction:
+def predict(parts: Parts, docs: DocBatch, scores: PathScores) -> Prediction:
     """Best valid tags of a batch of Docs that keep the rules and the annotation that the Docs have already.
 
-    scores: The model's scores of the Docs; None to compute them.
+    parts (Parts): Of the component.
+    docs (DocBatch): The Docs.
+    scores (PathScores): The model's scores of the Docs.
     """
-    scores = parts.model.predict(docs) if scores is None else scores
     settings = parts.settings
     preset = parts.annotation.preset(docs)
     if preset is not None:
@@ -49,7 +52,7 @@ def predict(parts: Parts, docs: DocBatch, scores: Any = None) -> Prediction:
     question = question_about(parts, docs, scores, preset)
     decoding = question.parts.decoding
     rules = question.parts.rules
-    certainties: Any = None  # Dict[str, float64[N]] of the spans, if they are needed
+    certainties: dict[str, Floats] = {}  # float64[N] of the spans, if they are needed
     least = least_of_labels(parts.name, settings["min_prob"], parts.labels) if settings["min_prob"] else None
     if rules is not None or decoding.decoder is not None or settings["decode"] != "viterbi":
         from .probabilities import predict as predict_ruled
@@ -66,14 +69,23 @@ def predict(parts: Parts, docs: DocBatch, scores: Any = None) -> Prediction:
         starts = question.scores.starts
         tags, are_likely = likely(tags, certainties["crf_prob"], least, starts, decoding, question.settled)
         certainties = {name: values[are_likely] for name, values in certainties.items()}
-    found = certainties if settings["confidence"] else None
-    return Prediction(question.tags(tags), scores.starts, docs.bounds, preset, found)
+    return Prediction(
+        tags=question.tags(tags),
+        starts=scores.starts,
+        doc_starts=docs.bounds,
+        preset=preset,
+        certainties=certainties if settings["confidence"] else None,
+    )
 
 
-def question_about(parts: Parts, docs: DocBatch, scores: Any, preset: Any = None) -> Question:
+def question_about(
+    parts: Parts, docs: DocBatch, scores: PathScores, preset: Optional[NDArray[np.uint64]] = None
+) -> Question:
     """The part of Docs that prediction still has to label.
 
-    preset: Result of `Annotation.preset`, None to ignore present annotation.
+    parts (Parts): Of the component.
+    docs (DocBatch): The Docs, with the scores of the model (PathScores).
+    preset (Optional[NDArray[np.uint64]]): Result of `Annotation.preset`, None to ignore present annotation.
     """
     if preset is not None or any(doc.spans for doc in docs):
         from .preset_annotation import restrict  # prediction rarely needs it
@@ -84,10 +96,14 @@ def question_about(parts: Parts, docs: DocBatch, scores: Any, preset: Any = None
     return whole(parts, docs, scores)
 
 
-def whole(parts: Parts, docs: DocBatch, scores: Any) -> Question:
-    """Docs of which prediction has to label all tokens."""
+def whole(parts: Parts, docs: DocBatch, scores: PathScores) -> Question:
+    """The question about all tokens of Docs with the `scores` of the model, whatever annotation they have."""
+
+    def widened(given: PathScores) -> PathScores:
+        return without_edges(parts, docs, given)[1]
+
     over, wide = without_edges(parts, docs, scores)
-    return Question(over, docs, wide, None, docs, lambda given: without_edges(parts, docs, given)[1], scores.starts)
+    return Question(over, docs, wide, clamp=None, asked=docs, restricted=widened, starts=scores.starts)
 
 
 OTHERS = "*"  # labels that a table does not name
@@ -97,6 +113,8 @@ MinProb = Union[float, dict[str, float]]
 def read_min_prob(owner: str, value: object, setting: str = "min_prob") -> MinProb:
     """The value of a config, in which a table may be a list of pairs.
 
+    owner (str), setting (str): The component and the setting, for messages.
+    value (object): A number, or a table by label.
     RAISES (ValueError): CRF020, CRF925 or CRF926, see `checks.by_label`.
     """
     if isinstance(value, (Mapping, list, tuple)):
@@ -105,7 +123,10 @@ def read_min_prob(owner: str, value: object, setting: str = "min_prob") -> MinPr
 
 
 def check_min_prob(owner: str, value: object, setting: str = "min_prob") -> MinProb:
-    """RAISES (ValueError): CRF020 for a value that is neither a probability nor a table of probabilities."""
+    """The value of a `setting` of a component (`owner`) as a number, or a table of numbers by label.
+
+    RAISES (ValueError): CRF020 for a value that is neither a probability nor a table of probabilities.
+    """
     if not isinstance(value, Mapping):
         return checks.number(owner, setting, value, most=1.0)
     table = checks.table(owner, setting, value, "probabilities")
@@ -115,6 +136,9 @@ def check_min_prob(owner: str, value: object, setting: str = "min_prob") -> MinP
 def least_of_labels(name: str, value: MinProb, labels: Sequence[str], setting: str = "min_prob") -> Optional[Floats]:
     """The least probability of each label (float64[L]); None if every probability is enough.
 
+    name (str), setting (str): The component and the setting, for messages.
+    value (MinProb): The setting; in a table "*" stands for labels that it does not name.
+    labels (Sequence[str]): The labels of the component.
     RAISES (ValueError): CRF020 for a value that is no probability, CRF846 for labels that the component does not have.
     """
     value = check_min_prob(f"Component '{name}'", value, setting)
@@ -188,28 +212,29 @@ class CRFPipe(LearningPipe):
             self._compiled = None
 
     def check_settings(self) -> None:
+        """Check the settings against the labels. RAISES (ValueError): If rules or thresholds do not fit them."""
         super().check_settings()
         self.rules()
         least_of_labels(self.name, self.cfg["min_prob"], self.labels)
 
     def assigns(self) -> list[str]:
+        """Attributes that the component writes: those of the annotation, and with confidence the certainties."""
         unit = "token" if self.annotation.spans_are_tokens else "span"
         names = certainties_of(self.decoder) if self.cfg["confidence"] else []
         return [*super().assigns(), *(f"{unit}._.{name}" for name in names)]
 
     # ------------------------------------------------------------------------------------------------ prediction
 
-    def predict(self, docs: Iterable[Doc], scores: Any = None) -> Prediction:
+    def predict(self, docs: Iterable[Doc], scores: Optional[PathScores] = None) -> Prediction:
         """Best valid tags of a batch of Docs that keep the rules and the annotation that the Docs have already. The Docs are not
         changed.
 
-        scores: The model's scores of the Docs; None to compute them.
+        docs (Iterable[Doc]): The batch.
+        scores (Optional[PathScores]): The model's scores of the Docs; None to compute them.
         RAISES (ValueError): If the component has no labels, or is not initialized.
         """
-        if not isinstance(docs, DocBatch):
-            docs = DocBatch(only_docs(self.name, docs))
-        self.require_ready(docs)
-        return predict(self.parts(), docs, scores)
+        batch = self.require_ready(docs)
+        return predict(self.parts(), batch, self.model.predict(batch) if scores is None else scores)
 
     @property
     def by_probability(self) -> bool:
@@ -217,15 +242,16 @@ class CRFPipe(LearningPipe):
         return self.cfg["decode"] == "spans"
 
     def deciding_by(self, least: MinProb) -> Settings:
-        """The settings by which the component finds spans of at least this probability."""
+        """The settings by which the component finds spans of at least the probability `least`."""
         return {"decode": "spans", "min_prob": least}
 
-    def expected_spans(self, docs: DocBatch, scores: Any) -> float:
-        """How many spans texts with these scores are expected to have; those of almost no probability do not count."""
+    def expected_spans(self, docs: DocBatch, scores: PathScores) -> float:
+        """How many spans `docs` with these scores are expected to have, without rules. Spans of almost no probability do not
+        count."""
         from ..inference.span_choice import LEAST
         from .probabilities import ask
 
-        batch = ask(whole(self.parts()._replace(rules=None), docs, scores))
+        batch = ask(whole(replace(self.parts(), rules=None), docs, scores))
         return float(batch.likely_spans(LEAST).probabilities.sum())
 
     def parts(self) -> Parts:
@@ -246,7 +272,7 @@ class CRFPipe(LearningPipe):
         )
 
     def set_annotations(self, docs: Iterable[Doc], prediction: Prediction) -> None:
-        """Write predicted annotation to the predicted Docs, beside their present annotation."""
+        """Write a prediction to its Docs, beside their present annotation."""
         for vocab in {doc.vocab for doc in docs}:
             self.annotation.introduce(vocab)
         present = self.annotation.write(list(docs), prediction)
@@ -296,10 +322,10 @@ class CRFPipe(LearningPipe):
         """The rules, compiled for the states of a decoding."""
         from .rule_matching import RuleMatcher
 
-        constraints: Any = self.constraints  # the caller has asked whether there are any
+        assert self.constraints is not None  # `rules` has asked
         return Rules(
-            all=decoding.compile_rules(constraints),
-            matcher=RuleMatcher(self.vocab, constraints.rules, decoding.tag_of),
+            all=decoding.compile_rules(self.constraints),
+            matcher=RuleMatcher(self.vocab, self.constraints.rules, decoding.tag_of),
             make=self._compile,
             made={},
         )
@@ -366,19 +392,20 @@ class CRFPipe(LearningPipe):
         check_doc(self.name, doc)
         found = labelling(self.name, doc, spans)
         distribution = self.distribution(doc, keep_annotation=keep_annotation)
-        inner = distribution.starts[1:-1]
+        inner = distribution.starts[1:-1]  # starts of sentences, which no span crosses
         if any(label not in self.labels or ((inner > begin) & (inner < end)).any() for begin, end, label in found):
             return -np.inf
-        columns = zip(*((begin, end, self.labels.index(label)) for begin, end, label in found))
-        segments = Segments(*(np.array(c, dtype=np.int64) for c in columns)) if found else NO_SEGMENTS
+        segments = Segments.of_rows((begin, end, self.labels.index(label)) for begin, end, label in found)
         return distribution.log_probability(self.annotation.path(segments, distribution.starts))
 
     def sample(self, doc: Doc, n: int, seed: int, *, keep_annotation: bool = False) -> list[list[Span]]:
         """Labellings drawn from their distribution.
 
+        doc (Doc): The text.
         n (int): Number of labellings.
         seed (int): The same seed gives the same labellings.
         keep_annotation (bool): See `marginals`.
+        RETURNS (List[List[Span]]): The spans of each labelling.
         """
         n = checks.count(self.owner, "n", n, least=0)
         seed = checks.count(self.owner, "seed", seed, least=0, most=checks.ANY)
@@ -389,6 +416,7 @@ class CRFPipe(LearningPipe):
     def distribution(self, doc: Doc, *, keep_annotation: bool = False) -> "Distribution":
         """The distribution over the labellings of a Doc, from which the other methods compute their results.
 
+        doc (Doc): The text.
         keep_annotation (bool): See `marginals`.
         """
         from .probabilities import distribution
@@ -403,6 +431,7 @@ class CRFPipe(LearningPipe):
         """Whether the most probable labelling of a text is found: under rules, within the time limit; with a `decoder` that
         searches in its own way, by comparison with an exact search.
 
+        doc (Doc): The text.
         keep_annotation (bool): See `marginals`.
         """
         from .probabilities import proven
@@ -410,21 +439,24 @@ class CRFPipe(LearningPipe):
         return proven(self._ask_about(doc, keep_annotation))
 
     def _ask_about(self, doc: Doc, keep_annotation: bool) -> Question:
-        """The unsettled part of a Doc."""
-        check_doc(self.name, doc)
-        docs = DocBatch([doc])
+        """The part of a Doc that prediction still has to label."""
         parts = self.parts()
-        self.require_ready(docs)
+        docs = self.require_ready([doc])
         preset = self.annotation.preset(docs) if keep_annotation else None
         return question_about(parts, docs, self.model.predict(docs), preset)
 
     def spans_of(self, doc: Doc, segments: Segments) -> list[Span]:
-        """Spans of a Doc, with labels."""
+        """The spans of a Doc that are these segments, with labels."""
         labels = self.labels
-        return [Span(doc, b, e, label=labels[n]) for b, e, n in zip(*(column.tolist() for column in segments))]
+        return [Span(doc, begin, end, label=labels[n]) for begin, end, n in np.stack(segments, axis=1).tolist()]
 
     def explain(
-        self, doc: Doc, span: Optional[Span] = None, against: Any = None, kind: str = "words", **options: Any
+        self,
+        doc: Doc,
+        span: Optional[Span] = None,
+        against: Optional[Union[str, Span, Iterable[Span]]] = None,
+        kind: str = "words",
+        **options: Any,
     ) -> Any:
         """Explain why a span is found or is not: the share of each word, feature or weight in the decision.
 
@@ -448,8 +480,9 @@ class CRFPipe(LearningPipe):
         return explain(self, doc, span, against, kind, **options)
 
     def score(self, examples: Iterable[Example], **kwargs: object) -> dict[str, Any]:
-        """Scores of the component's scorer; with confidence also the calibration of probabilities; with a `decoder` that searches
-        in its own way also the share of texts for which it finds the most probable labelling."""
+        """Scores of the component's scorer for examples with predicted Docs; with confidence also the calibration of
+        probabilities; with a `decoder` that searches in its own way also the share of texts for which it finds the most probable
+        labelling. `kwargs` are settings of the scorer."""
         examples = list(examples)
         scores = super().score(examples, **kwargs)
         if self.cfg["confidence"]:
@@ -481,10 +514,14 @@ class CRFPipe(LearningPipe):
             mine = self.constraints or Constraints([])
             own = rules["config"]
             if not mine.missing:
-                tables = mine.tables[: self._own_rules]
-                own = [next((rule for rule in own if is_written(rule, table)), table) for table in tables]
+                own = [_as_saved(table, own) for table in mine.tables[: self._own_rules]]
             self.constraints = mine.replaced([*own, *rules["added"]])
             self._own_rules = len(own)
+
+
+def _as_saved(table: Settings, saved: list[Settings]) -> Settings:
+    """A rule of the config as it was saved, if it was."""
+    return next((rule for rule in saved if is_written(rule, table)), table)
 
 
 class CRFEntityRecognizer(CRFPipe):
@@ -508,6 +545,7 @@ class CRFEntityRecognizer(CRFPipe):
         return Entities(get_scheme(self.cfg["scheme"]), space_edges=self.cfg["space_edges"])
 
     def choose_settings(self, get_examples: Callable[[], Iterable[Example]]) -> None:
+        """Choose the scheme by the number of labels and the lengths of the annotated entities, if it is "auto"."""
         if not self._chooses_scheme:
             return
         spans = (span for example in get_examples() for span in self.annotation.gold_spans(example.reference))
@@ -515,7 +553,7 @@ class CRFEntityRecognizer(CRFPipe):
         lengths = list(islice(found, MANY_SPANS * len(self.labels)))  # a larger number would choose the same scheme
         self.cfg["scheme"] = choose_scheme(len(self.labels), lengths)
         self._labels_changed()
-        announcements.info("%s: entities are spelt as %s", self.name, self.cfg["scheme"])
+        announcements.info("%s: entities are encoded as %s", self.name, self.cfg["scheme"])
 
     def _labels_changed(self) -> None:
         self.annotation = self.make_annotation()

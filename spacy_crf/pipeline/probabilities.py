@@ -32,10 +32,11 @@ def ask(question: Question) -> "Batch":
     return (question.parts.decoding.batches or Batch)(question)
 
 
-def predict(question: Question, least: Optional[Floats]) -> tuple[NDArray[np.int32], Optional[dict[str, Floats]]]:
+def predict(question: Question, least: Optional[Floats]) -> tuple[States, dict[str, Floats]]:
     """Tags of a batch of Docs under rules, by another decoding than `viterbi` or by a `Decoder`; and the certainties of the spans
     by their extensions, if the component's settings require them.
 
+    question (Question): What there is to label.
     least (float64[L]): The least probability of each label.
     RETURNS (int32[T], Dict[str, float64[N]])
     """
@@ -54,7 +55,7 @@ def predict(question: Question, least: Optional[Floats]) -> tuple[NDArray[np.int
     elif tags is None:
         tags = parts.decoding.best_tags(scores, question.clamp)
     if not settings["confidence"] and least is None:
-        return tags, None
+        return tags, {}
     return tags, batch.certainties(parts.decoding.segments(tags, scores.starts))
 
 

@@ -57,7 +57,7 @@ class SpanChain(Chain):
         super().__init__(of, of.annotation.of_chain(slots), labels, places, decode="spans", min_prob=1.0)
         self.cfg["confidence"] = True
 
-    def _connect_outer(self, stores: list[Any]) -> None:
+    def _connect_outer(self) -> None:
         """The set has connected them."""
 
     def parts(self) -> Parts:
@@ -253,18 +253,13 @@ class CRFSpanCategorizer(ChainSetPipe, CRFEntityRecognizer):
         own |= {"nested": nested, "levels": {}}
         super().__init__(vocab, model, name, fixed_settings=("scheme", "groups", "nested"), **own, **settings)
         if not nested:
-            super()._connect_outer(self.feature_stores)
+            super()._connect_outer()
 
     def make_training(self) -> SpanTraining:
         return SpanTraining(self)
 
-    @property
-    def reads_outer(self) -> bool:
-        """Whether templates read the outermost spans."""
-        return any(features.feature_set.reads_outer for features in self.feature_stores)
-
-    def _connect_outer(self, stores: list[Any]) -> None:
-        for features in stores:
+    def _connect_outer(self) -> None:
+        for features in self.feature_stores:
             if features.feature_set.reads_outer:
                 features.set_stage(features.feature_set, OutermostSpans(self))
 

@@ -109,10 +109,10 @@ def test_the_first_text_has_no_words():
 
 
 def test_the_scheme_can_be_left_to_the_training_data(tmp_path, caplog):
-    """Few and short entities are spelt as BIO, many or long ones as BILUO; a saved model says what it was trained with."""
+    """Few and short entities are encoded as BIO, many or long ones as BILUO; a saved model says what it was trained with."""
     nlp, examples = make({"scheme": "auto"})
     ner = nlp.get_pipe("crf_ner")
-    assert {tag.partition("-")[0] for tag in ner.tags()} == {"O", "B", "I"} and "are spelt as BIO" in caplog.text
+    assert {tag.partition("-")[0] for tag in ner.tags()} == {"O", "B", "I"} and "are encoded as BIO" in caplog.text
     expected = [entities(doc) for doc in nlp.pipe(plain(example.reference) for example in examples)]
     assert expected == [entities(example.reference) for example in examples]
     nlp.to_disk(tmp_path)

@@ -1,6 +1,6 @@
 """Decoding of models with ties between tokens: labellings, probabilities, and the losses that fit each inference method."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Optional, Union
 
@@ -178,6 +178,8 @@ class TiedBatch(Batch):
     """Labellings of several Docs with ties. Probabilities are those of chains, unless a junction tree or no rule is asked."""
 
     _decoding: TiedDecoding
+    scores: TiedScores
+    _clamp: Optional[Clamp]
 
     def __init__(self, question: Question):
         super().__init__(question)
@@ -188,7 +190,7 @@ class TiedBatch(Batch):
     def _of_chains(self) -> Batch:
         """The Docs as independent chains."""
         chains = self._decoding.structure.as_chains(self.scores, clamp=self._clamp)
-        parts = self.parts._replace(decoding=self._decoding.chains)
+        parts = replace(self.parts, decoding=self._decoding.chains)
         found = Batch(self.question._replace(parts=parts, scores=chains))
         found._relaxed = self._relaxed
         return found

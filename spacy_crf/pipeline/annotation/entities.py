@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, TypeVar, Union
 from weakref import ReferenceType, ref
 
 import numpy as np
@@ -33,14 +33,15 @@ from ...schemes import (
     SegmentScheme,
     TransitionMask,
 )
-from ...types import Clamp, Floats
+from ...types import Bools, Clamp, Floats, Ints, SegmentClamp
 from .trimming import DROPPED, TRIMMED, Mention, mentions_of, place_of
 
 if TYPE_CHECKING:
     from ...losses.soft import SoftLabelling
+    from ..pipe import LearningPipe
 
 logger = logging.getLogger("spacy.spacy_crf")
-Starts = NDArray[np.int64]
+Starts = Ints
 Tags = NDArray[np.int32]
 OfAnnotation = TypeVar("OfAnnotation", bound="Annotation")
 
@@ -60,27 +61,26 @@ class GoldReport:
         self._is_logged = False
 
     def add(self, problem: str, place: str) -> None:
+        """Add a problem, and where it is; the first three places of a problem are reported."""
         self._counts[problem] = self._counts.get(problem, 0) + 1
         if self._counts[problem] <= 3:
             self._places.setdefault(problem, []).append(place)
 
     def add_span(self, span: Span, key: str, problem: str) -> None:
-        """Add a problem with a span in ``doc.spans[key]``."""
+        """Add a problem with a span in ``doc.spans[key]``; `problem` is the rest of the sentence about such spans."""
         self.add(f"spans in doc.spans['{key}'] {problem}", place_of(span))
 
     def log_once(self, name: str) -> None:
-        """Log the problems of the first of several passes over a corpus."""
+        """Log the problems of the first of several passes over a corpus, for the component of this name."""
         if not self._is_logged:
             self.log(name)
             self._is_logged = True
 
     def log(self, name: str) -> None:
+        """Warn (CRFW405) about each problem, for the component of this name."""
         for problem, count in self._counts.items():
-            logger.warning(
-                Warnings.CRFW405.format(
-                    name=name, count=count, problem=problem, places="; ".join(self._places[problem])
-                )
-            )
+            places = "; ".join(self._places[problem])
+            logger.warning(Warnings.CRFW405.format(name=name, count=count, problem=problem, places=places))
 
 
 class Supervision(NamedTuple):
@@ -89,9 +89,9 @@ class Supervision(NamedTuple):
 
     # Labellings that are allowed; `Annotation.gold` gives them in the tags in which annotation is read, see `Scheme.encode_clamp`
     clamp: Any
-    unset: NDArray[np.bool_]  # [T] tokens without annotation
+    unset: Bools  # [T] tokens without annotation
     wrong: Segments = NO_SEGMENTS  # spans that no labelling may have and the clamp does not exclude
-    steps: NDArray[np.int64] = NO_STEPS  # steps between tags that no labelling may take, see `Scheme.encode_clamp`
+    steps: Ints = NO_STEPS  # steps between tags that no labelling may take, see `Scheme.encode_clamp`
     # Spans that the annotation allows besides others, for models that score spans
     alternatives: Segments = NO_SEGMENTS
     soft: Optional["SoftLabelling"] = None  # soft labels of a teacher
@@ -108,7 +108,8 @@ class Keys(NamedTuple):
     soft: Optional[str] = None
 
     @classmethod
-    def of(cls, pipe: Any) -> "Keys":
+    def of(cls, pipe: "LearningPipe") -> "Keys":
+        """The settings of a component."""
         alternatives, incorrect = map(pipe.cfg.get, KEYS)
         return cls(alternatives, incorrect, pipe.loss.spans_key)
 
@@ -116,34 +117,37 @@ class Keys(NamedTuple):
 class PresetAnnotation(NamedTuple):
     """Known labels of the T tokens of some Docs. Functions fill in the arrays, in place."""
 
-    iob: NDArray[np.int64]  # [T] spaCy's codes of settled tokens, MISSING for the others
-    label: NDArray[np.int64]  # [T] labels of the settled spans
+    iob: Ints  # [T] spaCy's codes of settled tokens, MISSING for the others
+    label: Ints  # [T] labels of the settled spans
     present: NDArray[np.uint64]  # [T] hash of the present annotation, 0 for none
-    taken: NDArray[np.bool_]  # [T] tokens that nothing later can change
-    blocked: NDArray[np.bool_]  # [T, L] labels that a token may not get
+    taken: Bools  # [T] tokens that nothing later can change
+    blocked: Bools  # [T, L] labels that a token may not get
 
     @classmethod
     def nothing(cls, n_tokens: int, n_labels: int) -> "PresetAnnotation":
-        iob = np.full(n_tokens, MISSING)
-        label = np.zeros(n_tokens, dtype=np.int64)
-        present = np.zeros(n_tokens, dtype=np.uint64)
-        taken = np.zeros(n_tokens, dtype=bool)
-        return cls(iob, label, present, taken, np.zeros((n_tokens, n_labels), dtype=bool))
+        """No known labels, for `n_tokens` tokens and `n_labels` possible labels."""
+        return cls(
+            iob=np.full(n_tokens, MISSING),
+            label=np.zeros(n_tokens, dtype=np.int64),
+            present=np.zeros(n_tokens, dtype=np.uint64),
+            taken=np.zeros(n_tokens, dtype=bool),
+            blocked=np.zeros((n_tokens, n_labels), dtype=bool),
+        )
 
 
 class Prediction(NamedTuple):
     """Tags of the Docs of a batch, laid end to end."""
 
     tags: Tags  # [T]
-    starts: NDArray[np.int64]  # [B + 1] of the sequences
-    doc_starts: NDArray[np.int64]  # [D + 1]
+    starts: Ints  # [B + 1] of the sequences
+    doc_starts: Ints  # [D + 1]
     preset: Optional[NDArray[np.uint64]]  # result of `Annotation.preset`
-    certainties: Optional[dict[str, Floats]] = (
-        None  # [N] of the spans, by the extension that holds them; if they are computed
-    )
+    # [N] values of the spans, by the extension that holds them; None if nobody asked for them
+    certainties: Optional[dict[str, Floats]] = None
 
     @property
     def probabilities(self) -> Optional[Floats]:
+        """The probability of each span: float64[N]; None if nobody asked for them."""
         return None if self.certainties is None else self.certainties["crf_prob"]
 
     def of_docs(self) -> list[bytes]:
@@ -177,7 +181,12 @@ class Annotation:
     _index: dict[int, int]  # position of each label, by its hash
 
     def bind(self: OfAnnotation, name: str, vocab: Vocab, labels: Iterable[str]) -> OfAnnotation:
-        """RETURNS (Annotation): A copy for a component with these labels."""
+        """Copy the annotation for a component with these labels.
+
+        name (str): The component.
+        vocab (Vocab): Its vocabulary, to which the labels are added.
+        RETURNS (Annotation): The copy.
+        """
         bound = copy.copy(self)
         bound.name = name
         bound.vocab = vocab
@@ -191,14 +200,14 @@ class Annotation:
 
     def introduce(self, vocab: Vocab) -> None:
         """Add the labels to the vocabulary of Docs: of another pipeline, or one that lost labels at the end of a memory zone."""
-        strings: Any = vocab.strings  # whose stub lacks the argument
         for label in self.labels:
-            strings.add(label, allow_transient=False)
+            vocab.strings.add(label, allow_transient=False)  # pyright: ignore[reportCallIssue]  not in its stub
 
-    def text_of(self, value: Any, docs: Iterable[Doc]) -> str:
+    def text_of(self, value: int, docs: Iterable[Doc]) -> str:
         """The text of a hash that was read from one of the Docs, whose vocabularies may differ from the component's."""
         vocabs = dict.fromkeys([self.vocab, *(doc.vocab for doc in docs)])
-        return next(vocab.strings[value] for vocab in vocabs if value in vocab.strings)
+        known = [vocab for vocab in vocabs if value in vocab.strings]  # pyright: ignore[reportOperatorIssue]  hashes too
+        return str(known[0].strings[value])
 
     def label_indices(self, hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
         """Positions of labels from their hashes: int64[N], -1 for 0 and for unknown hashes."""
@@ -219,14 +228,20 @@ class Annotation:
     def mask(self) -> TransitionMask:
         """Which tag sequences are valid."""
         size = len(self.labels)
-        return TransitionMask(np.ones((size, size), dtype=bool), *np.ones((2, size), dtype=bool))
+        any_tag = np.ones(size, dtype=bool)
+        return TransitionMask(np.ones((size, size), dtype=bool), first=any_tag, last=any_tag)
 
     def span_states(self) -> SpanStates:
         """How tags encode spans."""
         return SpanStates.even(np.zeros((len(self.labels), len(self.labels)), dtype=bool), len(self.labels))
 
-    def encode_clamp(self, allowed: Any, starts: Starts) -> tuple[Any, NDArray[np.int64]]:
-        """The component's tags that annotation allows, and the steps that it forbids, see `Scheme.encode_clamp`."""
+    def encode_clamp(self, allowed: Clamp, starts: Starts) -> tuple[Clamp, Ints]:
+        """The component's tags that annotation allows, and the steps that it forbids, see `Scheme.encode_clamp`.
+
+        allowed (bool[T, S']): Tags in which annotation is read.
+        starts (int64[B + 1]): Where the sequences start.
+        RETURNS (bool[T, S], int64[N, 3])
+        """
         return allowed, NO_STEPS
 
     # ----------------------------------------------- tags of spans
@@ -235,7 +250,7 @@ class Annotation:
         """Tags of the labelling with exactly these spans: int32[T], -1 where a token needs a span but has none."""
         raise NotImplementedError
 
-    def span_tags(self, label: str, length: int) -> Optional[NDArray[np.int64]]:
+    def span_tags(self, label: str, length: int) -> Optional[Ints]:
         """Tags of a span ("" and "O" for none) in which annotation is read: int64[length]; None for an unknown label."""
         raise NotImplementedError
 
@@ -243,7 +258,7 @@ class Annotation:
         """Whether each tag of a span of this length fully describes its token, without its neighbours."""
         raise NotImplementedError
 
-    def continuing_tags(self, tag: int) -> NDArray[np.bool_]:
+    def continuing_tags(self, tag: int) -> Bools:
         """Tags that continue the span of this tag directly after it: bool[S]."""
         raise NotImplementedError
 
@@ -258,7 +273,13 @@ class Annotation:
         raise NotImplementedError
 
     def gold(self, examples: list[Example], starts: Starts, report: GoldReport) -> Supervision:
-        """The gold annotation, at the tokens of the predicted Docs."""
+        """Read the gold annotation, at the tokens of the predicted Docs.
+
+        examples (List[Example]): The texts.
+        starts (int64[B + 1]): Where the sequences of the predicted Docs start.
+        report (GoldReport): Gets the annotation that cannot be used.
+        RETURNS (Supervision): The labellings that the annotation allows, in the tags in which it is read.
+        """
         raise NotImplementedError
 
     def is_gold(self, span: Span) -> bool:
@@ -276,21 +297,25 @@ class Annotation:
         raise NotImplementedError
 
     def settle(self, settled: PresetAnnotation, preset: NDArray[np.uint64], starts: Starts) -> None:
-        """Write the present annotation into `settled`, in place."""
+        """Write the present annotation, the result of `preset`, into `settled`, in place."""
         raise NotImplementedError
 
-    def clamp(self, settled: PresetAnnotation, starts: Starts) -> Clamp:
+    def clamp(self, settled: PresetAnnotation, starts: Starts) -> Union[Clamp, SegmentClamp]:
         """Clamp of the labellings that contain all settled spans, in the tags in which annotation is read."""
         raise NotImplementedError
 
     def conflict_with(
         self, settled: PresetAnnotation, starts: Starts, begin: int, end: int, label: int
     ) -> Optional[str]:
-        """Why no labelling has these tokens as a span together with the settled ones; None if some labelling has."""
+        """Why no labelling has a span beside the settled ones; None if some labelling has.
+
+        begin (int), end (int): The tokens of the span, in the batch.
+        label (int): Its label.
+        """
         raise NotImplementedError
 
     def write(self, docs: list[Doc], prediction: Prediction) -> Segments:
-        """Write the predicted entities beside the present ones. RETURNS (Segments): The present entities."""
+        """Write predicted annotation beside the present annotation. RETURNS (Segments): The present spans."""
         raise NotImplementedError
 
     def label_at(self, token: Token) -> object:
@@ -304,7 +329,7 @@ class Annotation:
         checks.expect(is_text, f"Component '{self.name}'", "a label", label, must)
 
     def no_labels(self, name: str, docs: Iterable[Doc]) -> str:
-        """The message that training data (reference Docs) has no labels for the component of this name."""
+        """The message that the training data, reference `docs`, has no labels for the component `name`."""
         return Errors.CRF403.format(name=name, where=self.assigns[0])
 
     def mentions_in(self, doc: Doc) -> list[Mention]:
@@ -312,7 +337,8 @@ class Annotation:
         raise NotImplementedError
 
     def mentions(self, example: Example) -> tuple[list[Mention], list[Mention]]:
-        """Mentions in the reference, and mentions in the predicted Doc where the reference is annotated."""
+        """RETURNS (Tuple[List[Mention], List[Mention]]): Mentions in the reference, and mentions in the predicted Doc where the
+        reference is annotated."""
         raise NotImplementedError
 
     def decisions(self, example: Example) -> list[tuple[float, bool]]:
@@ -323,12 +349,13 @@ class Annotation:
         return [(mention.probability, mention.place in places) for mention in found if mention.probability is not None]
 
 
-def probability_of(found: "Span | Token") -> Optional[float]:
+def probability_of(found: Union[Span, Token]) -> Optional[float]:
     """The probability that a component with ``confidence`` gave a span, or the label of a token."""
     return found._.crf_prob
 
 
 def same_words(doc: Doc, other: Doc) -> bool:
+    """Whether two Docs have the same words."""
     return len(doc) == len(other) and bool((doc.to_array(ORTH) == other.to_array(ORTH)).all())
 
 
@@ -361,21 +388,27 @@ class Entities(Annotation):
     # ------------------------------------------------------------------------------------------------------ as tags
 
     def tags(self) -> list[str]:
+        """Names of the tags of the scheme: "O", then those of each label."""
         return self.scheme.tags(list(self.labels))
 
     def tag_labels(self) -> list[str]:
+        """The label of each tag, "O" for none."""
         tags_of_label = (len(self.tags()) - 1) // max(1, len(self.labels))
         return ["O", *(label for label in self.labels for _ in range(tags_of_label))]
 
     def mask(self) -> TransitionMask:
+        """The tag sequences that the scheme allows."""
         return self.scheme.transition_mask(len(self.labels))
 
     def span_states(self) -> SpanStates:
+        """How the tags of the scheme encode spans."""
         return _span_states(self.scheme, len(self.labels))
 
     def path(self, segments: Segments, starts: Starts) -> Tags:
-        iob = np.full(int(starts[-1]), OUTSIDE)
-        label = np.zeros(int(starts[-1]), dtype=np.int64)
+        """Tags of the labelling with exactly these entities: int32[T]."""
+        n_tokens = int(starts[-1])
+        iob = np.full(n_tokens, OUTSIDE)
+        label = np.zeros(n_tokens, dtype=np.int64)
         tokens = ranges(segments.start, segments.end)
         iob[tokens] = INSIDE
         label[tokens] = np.repeat(segments.label, segments.end - segments.start)
@@ -384,7 +417,8 @@ class Entities(Annotation):
 
     # ---------------------------------------------------------------------------------------------------- in training
 
-    def span_tags(self, label: str, length: int) -> Optional[NDArray[np.int64]]:
+    def span_tags(self, label: str, length: int) -> Optional[Ints]:
+        """Tags of an entity in which annotation is read (int64[length]): those of "O" for no label, None for an unknown one."""
         if label in self.outside:
             return np.zeros(length, dtype=np.int64)
         if label not in self.labels:
@@ -394,22 +428,28 @@ class Entities(Annotation):
         return self.scheme.reading.encode(iob, labels, np.array([0, length])).astype(np.int64)
 
     def needs_no_neighbours(self, length: int) -> bool:
-        return length == 1 and bool(self.scheme.closes)  # U-PER
+        """Whether one tag, such as U-PER, says that its token is a whole entity."""
+        return length == 1 and bool(self.scheme.closes)
 
-    def continuing_tags(self, tag: int) -> NDArray[np.bool_]:
+    def continuing_tags(self, tag: int) -> Bools:
+        """Tags that continue the entity of this tag directly after it: bool[S']."""
         return self.scheme.reading.continues(len(self.labels))[tag]
 
-    def encode_clamp(self, allowed: Any, starts: Starts) -> tuple[Any, NDArray[np.int64]]:
+    def encode_clamp(self, allowed: Clamp, starts: Starts) -> tuple[Clamp, Ints]:
+        """The tags of the scheme that annotation allows, and the steps that it forbids, see `Scheme.encode_clamp`."""
         return self.scheme.encode_clamp(allowed, starts)
 
     def gold_spans(self, doc: Doc) -> Iterable[Span]:
+        """The entities of a reference Doc."""
         return doc.ents
 
     def gold_labels(self, doc: Doc) -> Iterable[str]:
+        """RETURNS (List[str]): The labels of the entities of a Doc, each once. RAISES (ValueError): CRF440."""
         iob, types = read_attributes([doc], _ENTITY).T  # reading Spans took longer than all features of the Doc
-        labels = [doc.vocab.strings[label] for label in dict.fromkeys(types[(iob == BEGIN) & (types != 0)].tolist())]
+        begins = (iob == BEGIN) & (types != 0)
+        labels = [doc.vocab.strings[label] for label in dict.fromkeys(types[begins].tolist())]
         for label in labels:
-            self._refuse_negated(label, lambda label=label: f"'{_first(doc, label).text}' in '{doc.text[:40]}'")
+            self._refuse_negated(label, partial(_place_of_first, doc, label))
         return labels
 
     def _refuse_negated(self, label: str, place: Callable[[], str]) -> None:
@@ -418,11 +458,17 @@ class Entities(Annotation):
             raise ValueError(Errors.CRF440.format(name=self.name, label=label, negated=label[1:], place=place()))
 
     def is_gold(self, span: Span) -> bool:
+        """Whether a span is an entity of its Doc, with the same label."""
         return any((ent.start, ent.end, ent.label) == (span.start, span.end, span.label) for ent in span.doc.ents)
 
     def gold(self, examples: list[Example], starts: Starts, report: GoldReport) -> Supervision:
-        annotation = [_alignedentities_of(example, report) for example in examples]
-        iob, types = np.concatenate(annotation).T if annotation else np.zeros((2, 0), dtype=np.uint64)
+        """Read the entities of the reference Docs, see `Annotation.gold`. Entities that begin in one sentence and end in another
+        count as missing.
+
+        RAISES (ValueError): CRF440 for a negated label such as "!PER".
+        """
+        annotation = [_aligned_entities(example, report) for example in examples]
+        iob, types = np.concatenate([np.zeros((0, 2), dtype=np.uint64), *annotation]).T  # uint64[T] each
         label = self.label_indices(types)
         entity = (iob == BEGIN) | (iob == INSIDE)
         unknown = entity & (label < 0)
@@ -431,7 +477,8 @@ class Entities(Annotation):
         def place(token: int) -> str:
             n = int(np.searchsorted(doc_starts, token, side="right")) - 1
             doc = examples[n].predicted
-            return f"token {token - doc_starts[n]} ('{doc[int(token - doc_starts[n])].text}') of '{doc.text[:40]}'"
+            i = int(token - doc_starts[n])
+            return f"token {i} ('{doc[i].text}') of '{doc.text[:40]}'"
 
         for token in np.flatnonzero(unknown & (iob == BEGIN) & (types != 0)).tolist():
             unknown_label = self.text_of(int(types[token]), (example.reference for example in examples))
@@ -443,6 +490,7 @@ class Entities(Annotation):
         for token in starts[:-1][starts[:-1] < len(iob)].tolist():
             if iob[token] == INSIDE:
                 report.add("gold entities cross the start of a sentence, and count as missing", place(token))
+                # The tokens before and behind the start are one entity: the last token up to them that is not INSIDE is equal
                 opening = _openings(iob)
                 iob = np.where(opening == opening[token], MISSING, iob)
         return Supervision(self.scheme.clamp(iob, np.maximum(label, 0), starts, len(self.labels)), iob == MISSING)
@@ -456,9 +504,7 @@ class Entities(Annotation):
             return iob
         iob = iob.copy()
         begins = np.flatnonzero(iob == BEGIN)
-        outside = np.append(np.flatnonzero(iob != INSIDE), len(iob))
-        ends = outside[np.searchsorted(outside, begins, side="right")]
-        for begin, end in zip(begins.tolist(), ends.tolist()):
+        for begin, end in zip(begins.tolist(), _ends(iob, begins).tolist()):
             if not (blank[begin] or blank[end - 1]):
                 continue
             words = begin + np.flatnonzero(~blank[begin:end])
@@ -470,9 +516,11 @@ class Entities(Annotation):
         return iob
 
     def fingerprint(self, docs: list[Doc]) -> int:
+        """A checksum of the entities of Docs."""
         return zlib.crc32(read_attributes(docs, _ENTITY).data)
 
     def mentions_in(self, doc: Doc) -> list[Mention]:
+        """The entities of a Doc, with their probabilities."""
         return self._mentions(doc.ents)
 
     def _mentions(self, ents: Iterable[Span]) -> list[Mention]:
@@ -480,6 +528,8 @@ class Entities(Annotation):
         return mentions_of(ents, map(probability_of, ents), space_edges=self.space_edges)
 
     def mentions(self, example: Example) -> tuple[list[Mention], list[Mention]]:
+        """RETURNS (Tuple[List[Mention], List[Mention]]): The gold entities, and the entities found at tokens whose annotation is
+        not missing."""
         found = list(example.predicted.ents)
         if not same_words(example.predicted, example.reference) or MISSING in example.reference.to_array(ENT_IOB):
             missing = [tag in (None, "-") for tag in example.get_aligned_ner()]
@@ -489,26 +539,31 @@ class Entities(Annotation):
     # -------------------------------------------------------------------------------------------------- in prediction
 
     def preset(self, docs: DocBatch) -> Optional[NDArray[np.uint64]]:
+        """`ent_iob` and `ent_type` of the tokens (uint64[T, 2]); None if no Doc has an entity or a blocked token."""
         return read_attributes(docs, _ENTITY) if (docs.ent_iob & _IS_PRESET).any() else None
 
     def settle(self, settled: PresetAnnotation, preset: NDArray[np.uint64], starts: Starts) -> None:
+        """Write the present entities, the result of `preset`, into `settled`, in place."""
         iob, types = preset.T
         label = self.label_indices(types)
         settled.taken[:] = _is_preset(iob)
         # Entities with other labels and blocked tokens (BEGIN without a type) stay as they are: this component finds none there.
         iob = np.where(settled.taken, np.where(label >= 0, iob, OUTSIDE), MISSING)
+        # An entity that crosses the start of a sentence ends there, and its rest is no entity
         opening = starts[:-1][starts[:-1] < len(iob)]
         iob[opening] = np.where(iob[opening] == INSIDE, OUTSIDE, iob[opening])
         settled.iob[:] = _repaired(iob)
         settled.label[:] = np.maximum(label, 0)
         settled.present[settled.taken] = types[settled.taken]
 
-    def clamp(self, settled: PresetAnnotation, starts: Starts) -> Clamp:
+    def clamp(self, settled: PresetAnnotation, starts: Starts) -> Union[Clamp, SegmentClamp]:
+        """The labellings that contain all settled entities; any labels are allowed at other tokens."""
         return self.scheme.clamp(settled.iob, settled.label, starts, len(self.labels))
 
     def conflict_with(
         self, settled: PresetAnnotation, starts: Starts, begin: int, end: int, label: int
     ) -> Optional[str]:
+        """Why an entity cannot be beside the settled ones, see `Annotation.conflict_with`; None if it can."""
         if ((starts > begin) & (starts < end)).any():
             return "it crosses the start of a sentence"
         if self.scheme.name == "IO":
@@ -519,8 +574,8 @@ class Entities(Annotation):
         return None
 
     def write(self, docs: list[Doc], prediction: Prediction) -> Segments:
-        # uint64, which the stub of `from_array` does not take
-        annotation: Any = self._annotation_of_tag[prediction.tags]
+        """Write the predicted entities beside the present ones. RETURNS (Segments): The present entities."""
+        annotation = self._annotation_of_tag[prediction.tags]  # uint64[T, 2]
         present = NO_SEGMENTS
         if not self.scheme.tags_tell_iob:
             annotation[:, 0] = self.scheme.iob(prediction.tags, prediction.starts)
@@ -533,11 +588,12 @@ class Entities(Annotation):
         begin = 0
         for doc, end in zip(docs, prediction.doc_starts[1:].tolist()):
             if begin < end:
-                doc.from_array(_ENTITY, annotation[begin:end])
+                doc.from_array(_ENTITY, annotation[begin:end])  # pyright: ignore[reportArgumentType]  takes uint64 too
             begin = end
         return present
 
     def label_at(self, token: Token) -> str:
+        """The label of the entity that begins with a token."""
         return token.ent_type_
 
 
@@ -548,26 +604,31 @@ def _span_states(scheme: Scheme, n_labels: int) -> SpanStates:
     return SpanStates.even(scheme.continues(n_labels), n_labels, offset=1, width=len(scheme.prefixes))
 
 
-def _first(doc: Doc, label: str) -> Span:
-    return next(ent for ent in doc.ents if ent.label_ == label)
+def _place_of_first(doc: Doc, label: str) -> str:
+    """Name of the first entity of a label, in an error."""
+    first = next(ent for ent in doc.ents if ent.label_ == label)
+    return f"'{first.text}' in '{doc.text[:40]}'"
 
 
-def _is_preset(iob: NDArray) -> NDArray[np.bool_]:
+def _is_preset(iob: NDArray) -> Bools:
     """Which tokens are part of an entity, or blocked: bool[T]."""
     return (iob & _IS_PRESET).astype(bool)
 
 
 def entities_of(annotation: NDArray[np.uint64]) -> Segments:
-    """The entities of annotated tokens (`ent_iob`, `ent_type`)."""
+    """The entities of tokens with this annotation: uint64[T, 2], `ent_iob` and `ent_type`. Labels are hashes, as int64."""
     iob, types = annotation.T
     begin = np.flatnonzero((iob == BEGIN) & (types != 0))
-    outside = np.append(np.flatnonzero(iob != INSIDE), len(iob))
-    return Segments(
-        start=begin, end=outside[np.searchsorted(outside, begin, side="right")], label=types[begin].astype(np.int64)
-    )
+    return Segments(begin, _ends(iob, begin), types[begin].astype(np.int64))
 
 
-def _alignedentities_of(example: Example, report: GoldReport) -> NDArray[np.uint64]:
+def _ends(iob: NDArray, begin: Ints) -> Ints:
+    """The tokens behind the entities that begin at some tokens: int64[N]."""
+    not_inside = np.append(np.flatnonzero(iob != INSIDE), len(iob))
+    return not_inside[np.searchsorted(not_inside, begin, side="right")]
+
+
+def _aligned_entities(example: Example, report: GoldReport) -> NDArray[np.uint64]:
     """Gold ``ent_iob`` and ``ent_type`` at the tokens of the predicted Doc: uint64[T, 2]."""
     predicted = example.predicted
     reference = example.reference
@@ -595,7 +656,7 @@ def _alignedentities_of(example: Example, report: GoldReport) -> NDArray[np.uint
     return annotation
 
 
-def _openings(iob: NDArray) -> NDArray[np.int64]:
+def _openings(iob: NDArray) -> Ints:
     """For each token the last token up to it that is not INSIDE; -1 for none: int64[T]."""
     return np.maximum.accumulate(np.where(iob == INSIDE, -1, np.arange(len(iob)))) if len(iob) else np.zeros(0, int)
 

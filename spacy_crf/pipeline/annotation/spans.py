@@ -1,8 +1,9 @@
 """Spans that may overlap as annotation: read from ``doc.spans[key]``, and written to it."""
 
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Optional, Union
+from typing import NamedTuple, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +58,7 @@ class Spans(Entities):
         self._levels = levels or {}
 
     def bind(self, name: str, vocab: Vocab, labels: Iterable[str]) -> "Spans":
+        """Copy the annotation for a component: its labels in place of `labels` are slots, see `Annotation.bind`."""
         slots = [Slot(label, level) for label in labels for level in range(self._levels.get(label, 1))]
         bound = super().bind(name, vocab, map(str, slots))
         bound.slots = slots
@@ -65,12 +67,12 @@ class Spans(Entities):
     @property
     def chains(self) -> list[list[Slot]]:
         """The slots of each chain; one chain without slots if there are no labels."""
-        labels = dict.fromkeys(slot.label for slot in self.slots)
         group_of = {label: n for n, group in enumerate(self._groups) for label in group}
-        chains: dict[tuple[object, int], list[Slot]] = {}
+        chains: dict[tuple[object, int], list[Slot]] = {}  # by group and level; a label of no group is its own group
         for slot in self.slots:
-            chains.setdefault((group_of.get(slot.label, slot.label), slot.level), []).append(slot)
-        return [*chains.values()] if labels else [[]]
+            group = group_of.get(slot.label, slot.label)
+            chains.setdefault((group, slot.level), []).append(slot)
+        return [*chains.values()] or [[]]
 
     def of_chain(self, slots: Sequence[Slot]) -> "Spans":
         """The annotation of the chain of some slots."""
@@ -83,6 +85,7 @@ class Spans(Entities):
         return chain
 
     def tag_labels(self) -> list[str]:
+        """The label of each tag, on whatever level; "O" for none."""
         label_of = {str(slot): slot.label for slot in self.slots}
         return [label_of.get(label, label) for label in super().tag_labels()]
 
@@ -90,7 +93,7 @@ class Spans(Entities):
         """Spans of different chains are never part of one labelling."""
         transitions, first, last = super().mask()
         chain_of = {slot: n for n, slots in enumerate(self.chains) for slot in slots}
-        label_of = self.span_states().label_of[:-1]
+        label_of = self.span_states().label_of[:-1]  # [S] slot of each tag, -1 for "O", which belongs to all chains
         chain = np.array([-1 if n < 0 else chain_of[self.slots[n]] for n in label_of.tolist()])
         together = (chain[:, np.newaxis] == chain) | (chain[:, np.newaxis] < 0) | (chain < 0)
         return TransitionMask(transitions & together, first, last)
@@ -98,23 +101,30 @@ class Spans(Entities):
     # ---------------------------------------------------------------------------------------------------- in training
 
     def gold_spans(self, doc: Doc) -> Union[SpanGroup, tuple[Span, ...]]:
+        """The spans of a reference Doc in ``doc.spans[key]``."""
         return doc.spans.get(self.key, NO_SPANS)
 
     def gold_labels(self, doc: Doc) -> Iterable[str]:
+        """RETURNS (Dict[str, None]): The labels of the spans of a Doc, without labels of other chains of the set."""
         return dict.fromkeys(span.label_ for span in self.gold_spans(doc) if span.label_ not in self.elsewhere)
 
     def no_labels(self, name: str, docs: Iterable[Doc]) -> str:
+        """The message that reference `docs` have no spans for the component `name`, with the keys that they have."""
         keys = sorted({key for doc in docs for key in doc.spans})
         return Errors.CRF404.format(name=name, key=self.key, known=", ".join(map(repr, keys)) or "none")
 
     def is_gold(self, span: Span) -> bool:
+        """Whether a span is in ``doc.spans[key]`` of its Doc, with the same label."""
         place = span.start, span.end, span.label
         return any((one.start, one.end, one.label) == place for one in self.gold_spans(span.doc))
 
     def gold(self, examples: list[Example], starts: Starts, report: GoldReport) -> Supervision:
+        """Read the spans of the chain, on its level, from the reference Docs, see `Annotation.gold`. Texts without
+        ``doc.spans[key]`` count as not annotated, spans that begin in one sentence and end in another as missing."""
         bounds = DocBatch(example.predicted for example in examples).bounds
-        iob = np.full(int(bounds[-1]), OUTSIDE)
-        label = np.zeros(int(bounds[-1]), dtype=np.int64)
+        n_tokens = int(bounds[-1])
+        iob = np.full(n_tokens, OUTSIDE)
+        label = np.zeros(n_tokens, dtype=np.int64)
         report = report if self.level == 0 else GoldReport()  # all levels meet the same spans
         for example, begin, end in zip(examples, bounds.tolist(), bounds[1:].tolist()):
             if self.key not in example.reference.spans:
@@ -140,23 +150,29 @@ class Spans(Entities):
 
     def outermost(self, examples: list[Example]) -> Labelling:
         """The gold spans on the outermost level of each group, in the tokens of the predicted Docs."""
-        begin = 0
+        shift = 0  # of the tokens of a Doc in the batch
         found = []
+        groups = [slots for slots in self.chains if slots and not slots[0].level]
         for example in examples:
             spans = self._aligned(example, GoldReport(), np.zeros(len(example.predicted)))
-            for labels in ([slot.label for slot in slots] for slots in self.chains if slots and not slots[0].level):
-                placed = on_levels(span for span in spans if span.label_ in labels)
-                outer = (span for span, level in placed if not level)
-                found += [(begin + span.start, begin + span.end, self.labels.index(span.label_)) for span in outer]
-            begin += len(example.predicted)
-        return self.labelling(Segments(*np.array(found, dtype=np.int64).reshape(-1, 3).T))
+            for slots in groups:
+                labels = [slot.label for slot in slots]
+                for span, level in on_levels(span for span in spans if span.label_ in labels):
+                    if level == 0:
+                        found.append((shift + span.start, shift + span.end, self.labels.index(span.label_)))
+            shift += len(example.predicted)
+        return self.labelling(Segments.of_rows(found))
 
     def labelling(self, spans: Segments) -> Labelling:
-        """Spans whose labels are slots, as templates read them."""
+        """The form in which templates read spans; labels of `spans` are numbers of slots."""
         return Labelling(spans, np.array([self.vocab.strings[slot.label] for slot in self.slots], dtype=np.uint64))
 
     def _aligned(self, example: Example, report: GoldReport, iob: NDArray) -> list[Span]:
-        """The gold spans of the chain as spans of the predicted Doc. The tokens of those that do not align become MISSING."""
+        """The gold spans of the chain as spans of the predicted Doc.
+
+        report (GoldReport): Gets the spans that cannot be used.
+        iob (int64[T]): The codes of the tokens of the Doc; MISSING is set for spans that do not align.
+        """
         spans = [span for span in self.gold_spans(example.reference) if span.label_ not in self.elsewhere]
         known = [span for span in spans if span.label_ in self.labels and len(span)]
         for span in spans:
@@ -180,19 +196,23 @@ class Spans(Entities):
         return [span for span, level in placed if level == self.level]
 
     def fingerprint(self, docs: list[Doc]) -> int:
-        groups = [
-            [(span.start, span.end, span.label) for span in doc.spans[self.key]] if self.key in doc.spans else None
-            for doc in docs
-        ]
+        """A checksum of the spans of Docs; a Doc without ``doc.spans[key]`` is another one than a Doc without spans there."""
+        groups: list[Optional[list[tuple[int, int, int]]]] = []
+        for doc in docs:
+            places = [(span.start, span.end, span.label) for span in self.gold_spans(doc)]
+            groups.append(places if self.key in doc.spans else None)
         return zlib.crc32(repr(groups).encode("utf8"))
 
     def mentions_in(self, doc: Doc) -> list[Mention]:
+        """The spans of a Doc, with their scores as probabilities if they have any."""
         group = self.gold_spans(doc)
         scores: Optional[Sequence[float]] = group.attrs.get("scores") if isinstance(group, SpanGroup) else None
         probabilities = [None] * len(group) if scores is None else map(float, scores)
         return mentions_of(group, probabilities, space_edges=self.space_edges)
 
     def mentions(self, example: Example) -> tuple[list[Mention], list[Mention]]:
+        """RETURNS (Tuple[List[Mention], List[Mention]]): The gold spans and the spans found; neither for a text without
+        annotation."""
         if self.key not in example.reference.spans:
             return [], []
         return self.mentions_in(example.reference), self.mentions_in(example.predicted)
@@ -200,7 +220,7 @@ class Spans(Entities):
     # -------------------------------------------------------------------------------------------------- in prediction
 
     def preset(self, docs: DocBatch) -> None:
-        """Spans that are there already are replaced, as by spaCy's spancat."""
+        """RETURNS (None): Docs keep no spans. Spans that are there already are replaced, as by spaCy's spancat."""
 
 
 _NOT_HELD = (
@@ -210,28 +230,37 @@ _NOT_HELD = (
 
 
 def levels_of(docs: Iterable[Doc], annotation: Spans) -> dict[str, int]:
-    """The number of levels that the spans of texts need, for labels that need several (see `Spans`)."""
-    groups = [[slot.label for slot in slots] for slots in annotation.chains]
-    most = [1] * len(groups)
+    """The number of levels that the spans of texts need, for labels that need several (see `Spans`).
+
+    docs (Iterable[Doc]): The reference Docs, read once.
+    annotation (Spans): Their annotation, with a single level.
+    RETURNS (Dict[str, int]): Numbers above 1.
+    """
+    n_levels: Counter[str] = Counter()
+    chains = annotation.chains
     for doc in docs:
-        spans = [*annotation.gold_spans(doc)]
-        for n, group in enumerate(groups):
-            own = on_levels(span for span in spans if span.label_ in group)
-            most[n] = max(most[n], 1 + max((level for _, level in own), default=0))
-    return {label: n for group, n in zip(groups, most) if n > 1 for label in group}
+        for slots in chains:
+            labels = [slot.label for slot in slots]
+            placed = on_levels(span for span in annotation.gold_spans(doc) if span.label_ in labels)
+            deepest = max((level for _, level in placed), default=0)
+            for label in labels:  # the labels of a group have the same number of levels
+                n_levels[label] = max(n_levels[label], 1 + deepest)
+    return {label: n for label, n in n_levels.items() if n > 1}
 
 
-def check_groups(owner: str, groups: Any) -> Groups:
-    """RAISES (ValueError): CRF020 for a setting that is neither a word nor lists of labels, or has a label twice."""
+def check_groups(owner: str, groups: Groups) -> Groups:
+    """Check the setting `groups` of a component (`owner` in messages).
+
+    RETURNS (Groups): The setting, with groups as lists.
+    RAISES (ValueError): CRF020 for a setting that is neither a word nor lists of labels, or has a label twice.
+    """
     if isinstance(groups, str):
         return checks.one_of(owner, "groups", groups, ("label", "auto"))
     must = '"label", "auto", or a list of lists of labels'
-    fits = isinstance(groups, (list, tuple)) and all(
-        isinstance(group, (list, tuple)) and all(isinstance(label, str) and label for label in group)
-        for group in groups
-    )
-    checks.expect(fits, owner, "groups", groups, must)
+    are_lists = isinstance(groups, (list, tuple)) and all(isinstance(group, (list, tuple)) for group in groups)
+    checks.expect(are_lists, owner, "groups", groups, must)
     every = [label for group in groups for label in group]
+    checks.expect(all(isinstance(label, str) and label for label in every), owner, "groups", groups, must)
     twice = [label for label in dict.fromkeys(every) if every.count(label) > 1]
     checks.expect(not twice, owner, "groups", groups, f"without a label in two places, as {', '.join(twice)} is")
     return [list(group) for group in groups]
@@ -239,7 +268,11 @@ def check_groups(owner: str, groups: Any) -> Groups:
 
 def groups_of(docs: Iterable[Doc], annotation: Spans) -> list[list[str]]:
     """The fewest groups that a greedy search finds, so that no spans of one group overlap in the given texts, except spans of one
-    label. Labels that overlap with most others are placed first."""
+    label. Labels that overlap with most others are placed first.
+
+    docs (Iterable[Doc]): The reference Docs, read once.
+    annotation (Spans): Their annotation.
+    """
     labels = [slot.label for slot in annotation.slots]
     overlaps: dict[str, set[str]] = {label: set() for label in labels}
     for doc in docs:
@@ -282,8 +315,15 @@ def on_levels(spans: Iterable[Span]) -> list[tuple[Span, int]]:
 def on_own_level(
     annotation: Annotation, settled: PresetAnnotation, starts: Starts, forced: list[Span], shift: int
 ) -> list[Span]:
-    """The forced spans of a Doc that a chain has to find which is one of several levels: those that training would have there.
-    Spans for which there is no level come last in the outermost chain, which refuses them."""
+    """Those of the forced spans of a Doc that one of the levels of a group has to find: the level that they have in training.
+    Spans for which there is no level come last in the outermost chain, which refuses them.
+
+    annotation (Annotation): Of the chain, which has one of the levels.
+    settled (PresetAnnotation): The annotation that comes first.
+    starts (int64[B + 1]): Where the sequences start.
+    forced (List[Span]): The spans that the Doc asks for; earlier ones come first.
+    shift (int): First token of the Doc in the batch.
+    """
 
     def is_possible(span: Span) -> bool:
         begin = shift + span.start

@@ -3,7 +3,7 @@
 import zlib
 from collections.abc import Iterable, Sequence
 from itertools import chain
-from typing import Any, Optional
+from typing import Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,17 +63,18 @@ class TokenTags(Annotation):
         self.written_labels = [{self.attribute: value} for value in values]
         self._index = {self.vocab.strings.add(value): n for n, value in enumerate(values)}
         self._hashes = np.array([self.vocab.strings[label] for label in self.labels], dtype=np.uint64)
-        # [labels, attributes]
+        # [L, attributes] What `write` sets at a token with each label; only "pos+morph" is two attributes
         self._written: NDArray[np.uint64] = np.array([*self._index], dtype=np.uint64)[:, np.newaxis]
         if self.attribute == POS_AND_MORPH:
             rows = [self._parts(value) for value in values]
             self._written = np.array(rows, dtype=np.uint64).reshape(len(rows), 2)
 
     def introduce(self, vocab: Vocab) -> None:
+        """Add the labels, and the values that they name, to the vocabulary of Docs, see `Annotation.introduce`."""
         super().introduce(vocab)
-        strings: Any = vocab.strings  # whose stub lacks the argument
-        for value in (label.removeprefix(self.prefix) for label in self.labels):
-            strings.add(value, allow_transient=False)
+        for label in self.labels:
+            value = label.removeprefix(self.prefix)
+            vocab.strings.add(value, allow_transient=False)  # pyright: ignore[reportCallIssue]  not in its stub
             if "morph" in self.writes:
                 vocab.morphology.add(pos_and_feats(value)[1] if self.attribute == POS_AND_MORPH else value)
 
@@ -83,6 +84,7 @@ class TokenTags(Annotation):
         return POS_IDS[pos], self.vocab.morphology.add(feats)
 
     def check_label(self, label: str) -> None:
+        """RAISES (ValueError): CRF020 for a value that cannot be a label of the attribute."""
         super().check_label(label)
         value = label.removeprefix(self.prefix)
         owner = f"Component '{self.name}'"
@@ -93,15 +95,16 @@ class TokenTags(Annotation):
         checks.expect(pos in POS_IDS, owner, "a label", label, must)
         if "morph" in self.writes:
             try:
-                spelled = self.vocab.strings[self.vocab.morphology.add(value)]
+                normal = self.vocab.strings[self.vocab.morphology.add(value)]
             except ValueError:
-                spelled = None
-            must = f"a morphology as token.morph spells it, such as '{spelled or 'Case=Nom|Number=Sing'}'"
-            checks.expect(spelled == value, owner, "a label", label, must)
+                normal = None
+            must = f"a morphology as token.morph spells it, such as '{normal or 'Case=Nom|Number=Sing'}'"
+            checks.expect(normal == value, owner, "a label", label, must)
 
     # ------------------------------------------------------------------------------------------------------ as tags
 
     def path(self, segments: Segments, starts: Starts) -> Tags:
+        """Tags of the labelling with exactly these spans (int32[T]): the label of the span of each token, -1 without one."""
         tags = np.full(int(starts[-1]), -1, dtype=np.int32)
         for begin, end, label in zip(*segments):
             tags[begin:end] = label
@@ -110,18 +113,23 @@ class TokenTags(Annotation):
     # ---------------------------------------------------------------------------------------------------- in training
 
     def span_tags(self, label: str, length: int) -> Optional[NDArray[np.int64]]:
+        """The tag of a label, once for each token of a span (int64[length]); None for an unknown label."""
         return np.full(length, self.labels.index(label)) if label in self.labels else None
 
     def needs_no_neighbours(self, length: int) -> bool:
+        """True: a tag describes its token alone."""
         return True
 
     def continuing_tags(self, tag: int) -> NDArray[np.bool_]:
+        """No tag continues a span, since each token is a span of its own: bool[S], all False."""
         return np.zeros(len(self.labels), dtype=bool)
 
     def gold_labels(self, doc: Doc) -> Iterable[str]:
-        is_own = not self._ids or "morph" in self.writes  # whether `_values` adds the texts to the component's own
-        strings = (self if is_own else doc).vocab.strings
-        values: Any = map(strings.__getitem__, {*self._values([doc]).tolist()} - {0})  # texts, of numbers
+        """RETURNS (Set[str]): The labels of the tokens of a reference Doc, without negated ones."""
+        # `_values` adds the texts of extensions and of morphology to the component's own vocabulary
+        is_own = not self._ids or "morph" in self.writes
+        strings = self.vocab.strings if is_own else doc.vocab.strings
+        values = [str(strings[value]) for value in set(self._values([doc]).tolist()) if value]
         return {self.prefix + value for value in values if not self._negated(value)}
 
     def _negated(self, value: str) -> str:
@@ -131,6 +139,7 @@ class TokenTags(Annotation):
         return "" if is_label else self.prefix + value[len(prefix) :]
 
     def is_gold(self, span: Span) -> bool:
+        """Whether the gold annotation has the label of this span at one of its tokens."""
         return any(self.prefix + self._get(token) == span.label_ for token in span)
 
     def own(self, spans: Iterable[Span]) -> list[Span]:
@@ -138,10 +147,15 @@ class TokenTags(Annotation):
         return [span for span in spans if span.label_ in self.labels]
 
     def gold(self, examples: list[Example], starts: Starts, report: GoldReport) -> Supervision:
-        values = [self._aligned_values(example, report) for example in examples]
-        values = np.concatenate(values) if values else np.zeros(0, dtype=np.uint64)
-        label = self.label_indices(values)
-        allowed = (label < 0)[:, np.newaxis] | (label[:, np.newaxis] == np.arange(len(self.labels)))
+        """Read the attribute of the reference Docs, see `Annotation.gold`.
+
+        RETURNS (Supervision): With a clamp bool[T, L]: the annotated label; all labels where annotation is missing; all but the
+            label that a negated value names.
+        """
+        none = np.zeros(0, dtype=np.uint64)
+        values = np.concatenate([none, *(self._aligned_values(example, report) for example in examples)])  # uint64[T]
+        label = self.label_indices(values)  # int64[T]
+        allowed = (label < 0)[:, np.newaxis] | (label[:, np.newaxis] == np.arange(len(self.labels)))  # [T, L]
         for value in np.unique(values[label < 0]).tolist():
             wrong = self._negated(self.text_of(value, (example.reference for example in examples)))
             if wrong in self.labels and len(self.labels) > 1:
@@ -151,12 +165,15 @@ class TokenTags(Annotation):
         return Supervision(allowed, label < 0)
 
     def fingerprint(self, docs: list[Doc]) -> int:
+        """A checksum of the attribute in Docs."""
         return zlib.crc32((read_attributes(docs, self._ids) if self._ids else self._values(docs)).data)
 
     def mentions_in(self, doc: Doc) -> list[Mention]:
+        """A mention for each token of a Doc that has a label."""
         return self._mentions(doc, self._values([doc]), doc)
 
     def mentions(self, example: Example) -> tuple[list[Mention], list[Mention]]:
+        """RETURNS (Tuple[List[Mention], List[Mention]]): Annotated tokens, and tokens found where the reference is annotated."""
         gold = self._aligned_values(example, GoldReport())
         found = np.where(gold != 0, self._values([example.predicted]), 0)
         doc = example.predicted
@@ -175,6 +192,7 @@ class TokenTags(Annotation):
     # -------------------------------------------------------------------------------------------------- in prediction
 
     def preset(self, docs: list[Doc]) -> Optional[NDArray[np.uint64]]:
+        """Hashes of the values that prediction keeps (uint64[T], 0 for none); None if no token has one, or with `overwrite`."""
         # For short texts, asking takes a third of the time of reading
         if self.overwrite or (self._ids and not any(len(doc) and doc.has_annotation(self._ids[0]) for doc in docs)):
             return None
@@ -182,7 +200,8 @@ class TokenTags(Annotation):
         return values if values.any() else None
 
     def settle(self, settled: PresetAnnotation, preset: NDArray[np.uint64], starts: Starts) -> None:
-        label = self.label_indices(preset)
+        """Write the present labels into `settled`, in place; `preset` is the result of `preset`."""
+        label = self.label_indices(preset)  # int64[T]
         settled.iob[label >= 0] = BEGIN  # the label for a value of another kind is unknown
         settled.label[:] = label
         settled.present[:] = preset
@@ -190,18 +209,20 @@ class TokenTags(Annotation):
         settled.taken[:] = preset != 0
 
     def clamp(self, settled: PresetAnnotation, starts: Starts) -> Clamp:
+        """The clamp (bool[T, L]) that allows the label of each settled token, and all labels elsewhere."""
         known = (settled.iob != MISSING)[:, np.newaxis]
         return ~known | (settled.label[:, np.newaxis] == np.arange(len(self.labels)))
 
     def conflict_with(
         self, settled: PresetAnnotation, starts: Starts, begin: int, end: int, label: int
     ) -> Optional[str]:
+        """None: labels of tokens never contradict each other."""
         return None
 
     def write(self, docs: list[Doc], prediction: Prediction) -> Segments:
+        """Write the predicted labels beside the present ones. RETURNS (Segments): The present labels, each token a segment."""
         width = self._written.shape[1]
-        # uint64, which the stub of `from_array` does not take
-        values: Any = self._written[prediction.tags] if self.labels else np.zeros((0, width), dtype=np.uint64)
+        values = self._written[prediction.tags] if self.labels else np.zeros((0, width), dtype=np.uint64)
         values[prediction.tags < 0] = 0  # below min_prob
         preset = prediction.preset
         present = NO_SEGMENTS
@@ -215,13 +236,14 @@ class TokenTags(Annotation):
         begin = 0
         for doc, end in zip(docs, prediction.doc_starts[1:].tolist()):
             if begin < end and self._ids:
-                doc.from_array(self._ids, values[begin:end])
+                doc.from_array(self._ids, values[begin:end])  # pyright: ignore[reportArgumentType]  takes uint64 too
             elif begin < end:
                 self._set_extension(doc, values[begin:end, 0], None if preset is None else preset[begin:end])
             begin = end
         return present
 
     def label_at(self, token: Token) -> dict[str, str]:
+        """RETURNS (Dict[str, str]): The attribute with the value that a token has."""
         return {self.attribute: self._get(token)}
 
     def _set_extension(self, doc: Doc, values: NDArray[np.uint64], kept: Optional[NDArray[np.uint64]]) -> None:
@@ -268,8 +290,11 @@ class TagSet(Annotation):
     spans_are_tokens = True
     scores_prefix = TokenTags.scores_prefix
 
-    def __init__(self, attributes: Sequence[str], **how: Any):
-        self.parts: list[Any] = [TokenTags(attribute, prefix=f"{attribute}:", **how) for attribute in attributes]
+    def __init__(self, attributes: Sequence[str], *, overwrite: bool, neg_prefix: str):
+        self.parts = [
+            TokenTags(attribute, prefix=f"{attribute}:", overwrite=overwrite, neg_prefix=neg_prefix)
+            for attribute in attributes
+        ]
         self.writes = tuple(name for part in self.parts for name in part.writes)
         self.assigns = [name for part in self.parts for name in part.assigns]
 
@@ -287,45 +312,58 @@ class TagSet(Annotation):
         return [part.labels for part in self.parts]
 
     def introduce(self, vocab: Vocab) -> None:
+        """Add the labels of all attributes to the vocabulary of Docs."""
         for part in self.parts:
             part.introduce(vocab)
 
     def label_at(self, token: Token) -> dict[str, str]:
+        """RETURNS (Dict[str, str]): The value of each attribute that a token has."""
         return {name: value for part in self.parts for name, value in part.label_at(token).items()}
 
     def mask(self) -> TransitionMask:
         """Labels of different attributes are never in one labelling."""
         transitions, first, last = super().mask()
+        # Arrays of objects, since those of texts have as many letters for each label as the longest one
         prefixes = np.array([label.partition(":")[0] for label in self.labels], dtype=object)
         return TransitionMask(transitions & (prefixes[:, np.newaxis] == prefixes), first, last)
 
     def check_label(self, label: str) -> None:
+        """RAISES (ValueError): CRF020 for a value that cannot be a label, or without an attribute of the set in front."""
         super().check_label(label)
-        part: Any = next((part for part in self.parts if label.startswith(part.prefix)), None)
+        parts = [part for part in self.parts if label.startswith(part.prefix) and label != part.prefix]
         names = ", ".join(f"'{part.prefix}…'" for part in self.parts)
         must = f"an attribute with a colon in front of a value: {names}"
-        checks.expect(part and label != part.prefix, f"Component '{self.name}'", "a label", label, must)
-        part.check_label(label)
+        checks.expect(bool(parts), f"Component '{self.name}'", "a label", label, must)
+        parts[0].check_label(label)
 
     # ---------------------------------------------------------------------------------------------------- in training
 
     def gold_labels(self, doc: Doc) -> Iterable[str]:
+        """RETURNS (Set[str]): The labels of all attributes in a reference Doc."""
         return {label for part in self.parts for label in part.gold_labels(doc)}
 
     def is_gold(self, span: Span) -> bool:
+        """Whether the gold annotation has the label of this span at one of its tokens."""
         return any(part.is_gold(span) for part in self.parts)
 
     def gold(self, examples: list[Example], starts: Starts, report: GoldReport) -> Supervision:
+        """Read the attributes of the reference Docs, see `Annotation.gold`.
+
+        RETURNS (Supervision): With a clamp bool[T, L] of the labels of all attributes.
+        """
         found = [part.gold(examples, starts, report) for part in self.parts]
         clamp = np.zeros((int(starts[-1]), len(self.labels)), dtype=bool)
         for part, known in zip(self.parts, found):
-            clamp[:, [self.labels.index(label) for label in part.labels]] = known.clamp
+            columns = [self.labels.index(label) for label in part.labels]
+            clamp[:, columns] = known.clamp
         return Supervision(clamp, np.logical_or.reduce([known.unset for known in found]))
 
     def fingerprint(self, docs: list[Doc]) -> int:
+        """A checksum of all attributes in Docs."""
         return zlib.crc32(repr([part.fingerprint(docs) for part in self.parts]).encode("utf8"))
 
     def mentions_in(self, doc: Doc) -> list[Mention]:
+        """A mention for each attribute of each token that has a label."""
         return [mention for part in self.parts for mention in part.mentions_in(doc)]
 
     def mentions(self, example: Example) -> tuple[list[Mention], list[Mention]]:
@@ -334,7 +372,9 @@ class TagSet(Annotation):
         return [*chain(*gold)], [*chain(*found)]
 
     def decisions(self, example: Example) -> list[tuple[float, bool]]:
-        rights: dict[int, list[bool]] = {}
+        """The probability of the labels of each token, and whether all of them are right; without tokens whose annotation is
+        missing for some attribute."""
+        rights: dict[int, list[bool]] = {}  # by the place of a token, one of each attribute
         for part in self.parts:
             gold, found = part.mentions(example)
             places = {mention.place for mention in gold}

@@ -1,11 +1,14 @@
 """White space at the edges of gold spans is trimmed and counted, in training and where tools compare them with what is found."""
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple, Optional
+from typing import TYPE_CHECKING, NamedTuple, Optional
 
 from spacy.tokens import Doc, Span
 
 from ...errors import Warnings
+
+if TYPE_CHECKING:
+    from ..pipe import LearningPipe
 
 # How reports call gold spans
 TRIMMED = "begin or end with white space, which was trimmed"
@@ -47,7 +50,12 @@ def trimmed(span: Span, *, space_edges: bool) -> Optional[Span]:
 
 
 def mentions_of(spans: Iterable[Span], probabilities: Iterable[Optional[float]], *, space_edges: bool) -> list[Mention]:
-    """Spans as tools compare them, gold ones and found ones: trimmed as in training. Each has its own probability."""
+    """Spans as tools compare them, gold ones and found ones: trimmed as in training.
+
+    spans (Iterable[Span]): The spans.
+    probabilities (Iterable[Optional[float]]): The probability of each, if it has one.
+    space_edges (bool): Whether the annotation allows white space at the edges of spans.
+    """
     found = []
     for span, probability in zip(spans, probabilities):
         kept = trimmed(span, space_edges=space_edges)
@@ -56,8 +64,8 @@ def mentions_of(spans: Iterable[Span], probabilities: Iterable[Optional[float]],
     return found
 
 
-def tell_trimmed(pipe: Any, references: Iterable[Doc]) -> None:
-    """Warn once about the gold spans that `mentions_of` changes."""
+def tell_trimmed(pipe: "LearningPipe", references: Iterable[Doc]) -> None:
+    """Warn once (CRFW901) if `mentions_of` changes gold spans that a component reads from reference Docs."""
     annotation = pipe.annotation
     if annotation.space_edges or Warnings.CRFW901 in pipe.warned:
         return
