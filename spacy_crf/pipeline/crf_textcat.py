@@ -78,12 +78,22 @@ class CRFTextClassifier(LearningPipe):
         if threshold is None:
             threshold = 0.5 if multilabel else 0.0
         threshold = read_min_prob(self.owner, threshold, "threshold")
-        must = "a number, since a text has one label; multilabel = true takes a table"
-        checks.expect(multilabel or isinstance(threshold, float), self.owner, "threshold", threshold, must)
+        checks.expect(
+            multilabel or isinstance(threshold, float),
+            self.owner,
+            "threshold",
+            threshold,
+            "a number, since a text has one label; multilabel = true takes a table",
+        )
         if exclusive_classes is not None:
             checks.flag(self.owner, "exclusive_classes", exclusive_classes)
-            must = f"{str(not multilabel).lower()} or null. Whether texts have several labels is up to multilabel"
-            checks.expect(exclusive_classes != multilabel, self.owner, "exclusive_classes", exclusive_classes, must)
+            checks.expect(
+                exclusive_classes != multilabel,
+                self.owner,
+                "exclusive_classes",
+                exclusive_classes,
+                f"{str(not multilabel).lower()} or null. Whether texts have several labels is up to multilabel",
+            )
         if multilabel:
             allow_several(model)
         if multilabel and settings.get("scorer") is textcat_score:  # the default, which compares single labels
@@ -107,9 +117,13 @@ class CRFTextClassifier(LearningPipe):
             raise ValueError(Errors.CRF469.format(name=self.name, labels=", ".join(self.labels) or "none"))
         positive = self.cfg["positive_label"]
         is_possible = positive in self.labels and len(self.labels) == 2 and not self.cfg["multilabel"]
-        is_possible = is_possible or positive is None
-        must = f"one of exactly two labels that exclude each other. Labels: {known_names(self.labels, positive)}"
-        checks.expect(is_possible, self.owner, "positive_label", positive, must)
+        checks.expect(
+            is_possible or positive is None,
+            self.owner,
+            "positive_label",
+            positive,
+            f"one of exactly two labels that exclude each other. Labels: {known_names(self.labels, positive)}",
+        )
 
     def assigns(self) -> list[str]:
         written = {"confidence": "doc._.crf_prob", "explain": "doc._.crf_evidence"}

@@ -84,8 +84,13 @@ class Initialization:
         checks.expect(possible, pipe.owner, "labels", labels, "a list of texts")
         checks.expect(corpus is None or callable(corpus), pipe.owner, "corpus", corpus, "a reader of examples")
         checks.expect(corpus is None or nlp is not None, pipe.owner, "nlp", nlp, "the pipeline for which corpus reads")
-        must = 'a block with @misc = "spacy_crf.shards.v1"'
-        checks.expect(shards is None or hasattr(shards, "begin"), pipe.owner, "shards", shards, must)
+        checks.expect(
+            shards is None or hasattr(shards, "begin"),
+            pipe.owner,
+            "shards",
+            shards,
+            'a block with @misc = "spacy_crf.shards.v1"',
+        )
         if nlp is not None and pipe.has_encoder:
             from .earlier_components import require_upstream
 

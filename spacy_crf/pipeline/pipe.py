@@ -105,12 +105,23 @@ class LearningPipe(Warner, TrainablePipe):
         owner = self.owner
         node = model.attrs.get("node") if isinstance(model, Model) else None
         if node is None or node.traits.labelled != self.labelled:
-            must = f"an architecture of {self.labelled}, such as {_DECODINGS[self.labelled][2]}"
-            checks.expect(False, owner, "model", getattr(model, "name", model), must)
-        must = "a loss of spacy_crf, such as spacy_crf.LogLikelihood.v1"
-        checks.expect(isinstance(loss, LabelledLoss), owner, "loss", loss, must)
-        possible = optimizer is None or isinstance(optimizer, Optimizer)
-        checks.expect(possible, owner, "optimizer", optimizer, "an optimizer")
+            checks.expect(
+                False,
+                owner,
+                "model",
+                getattr(model, "name", model),
+                f"an architecture of {self.labelled}, such as {_DECODINGS[self.labelled][2]}",
+            )
+        checks.expect(
+            isinstance(loss, LabelledLoss),
+            owner,
+            "loss",
+            loss,
+            "a loss of spacy_crf, such as spacy_crf.LogLikelihood.v1",
+        )
+        checks.expect(
+            optimizer is None or isinstance(optimizer, Optimizer), owner, "optimizer", optimizer, "an optimizer"
+        )
         checks.expect(scorer is None or callable(scorer), owner, "scorer", scorer, "a scorer")
         # Whether optimizers can use the objective: all scores are sums of weights
         self.is_linear = all(part.attrs["node"].traits.is_linear for part in model.walk() if "node" in part.attrs)

@@ -177,8 +177,13 @@ class CRFPipe(LearningPipe):
     ):
         self.name = name
         checks.one_of(self.owner, "decode", decode, SEARCHES)
-        is_decoder = decoder is None or isinstance(decoder, Decoder)
-        checks.expect(is_decoder, self.owner, "decoder", decoder, "null, or a block that makes a decoder")
+        checks.expect(
+            decoder is None or isinstance(decoder, Decoder),
+            self.owner,
+            "decoder",
+            decoder,
+            "null, or a block that makes a decoder",
+        )
         min_prob = read_min_prob(self.owner, min_prob)
         if decode == "spans" and min_prob == 0.0:
             self.warn(Warnings.CRFW422)
@@ -186,9 +191,13 @@ class CRFPipe(LearningPipe):
             if settings.get(key) is not None:
                 checks.text(self.owner, key, settings[key])
         checks.flag(self.owner, "confidence", confidence)
-        block = f'a block [components.{name}.constraints] that begins with @misc = "spacy_crf.constraints.v1"'
-        is_block = constraints is None or hasattr(constraints, "rules")
-        checks.expect(is_block, self.owner, "constraints", constraints, block)
+        checks.expect(
+            constraints is None or hasattr(constraints, "rules"),
+            self.owner,
+            "constraints",
+            constraints,
+            f'a block [components.{name}.constraints] that begins with @misc = "spacy_crf.constraints.v1"',
+        )
         self.first_stage = second_stage
         self.decoder = decoder
         self.constraints = constraints

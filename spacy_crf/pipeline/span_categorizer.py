@@ -241,8 +241,13 @@ class CRFSpanCategorizer(ChainSetPipe, CRFEntityRecognizer):
         if max_positive is not None:
             checks.count(self.owner, "max_positive", max_positive)
         for key in KEYS:
-            must = f"another key than spans_key, '{spans_key}'"
-            checks.expect(settings.get(key) != spans_key, self.owner, key, settings.get(key), must)
+            checks.expect(
+                settings.get(key) != spans_key,
+                self.owner,
+                key,
+                settings.get(key),
+                f"another key than spans_key, '{spans_key}'",
+            )
         threshold = read_min_prob(self.owner, threshold, "threshold")
         groups = check_groups(self.owner, groups)
         self._chooses_groups = groups == "auto"

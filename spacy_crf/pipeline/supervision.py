@@ -235,9 +235,9 @@ def _weights(examples: list[Example]) -> list[float]:
         weight = doc._.get(WEIGHT)
         is_number = isinstance(weight, (float, Real))  # `isinstance(…, Real)` alone is slow
         if not (is_number and math.isfinite(weight) and float(weight) >= 0.0):
-            owner = f"The document '{doc.text[:40]}...'"
-            must = "a finite number, at least 0"
-            checks.expect(False, owner, "doc._.crf_weight", weight, must)
+            checks.expect(
+                False, f"The document '{doc.text[:40]}...'", "doc._.crf_weight", weight, "a finite number, at least 0"
+            )
         weights.append(float(weight))
     return weights
 

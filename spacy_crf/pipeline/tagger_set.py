@@ -66,10 +66,16 @@ class CRFTaggerSet(ChainSetPipe, CRFTagger):
         parts: list[Any] = [super(CRFTaggerSet, self).annotation_of(one, **how) for one in attribute]
         written = [name for part in parts for name in part.writes or [part.attribute]]
         twice = ", ".join(sorted({name for name in written if written.count(name) > 1}))
-        must = f"a list that has everything once, not {twice} twice"
-        checks.expect(not twice, self.owner, "attribute", attribute, must)
-        must = "a list of names without colons, which end them in labels"
-        checks.expect(not any(":" in name for name in attribute), self.owner, "attribute", attribute, must)
+        checks.expect(
+            not twice, self.owner, "attribute", attribute, f"a list that has everything once, not {twice} twice"
+        )
+        checks.expect(
+            not any(":" in name for name in attribute),
+            self.owner,
+            "attribute",
+            attribute,
+            "a list of names without colons, which end them in labels",
+        )
         return TagSet(attribute, **how)
 
     def check_settings(self) -> None:

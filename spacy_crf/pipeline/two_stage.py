@@ -95,8 +95,13 @@ def first_stage(
     """
     name = settings["name"]
     model = settings["model"]
-    must = "an architecture of spacy_crf, such as spacy_crf.LinearChain.v1"
-    checks.expect(gives(model) is not None, f"Component '{name}'", "model", getattr(model, "name", model), must)
+    checks.expect(
+        gives(model) is not None,
+        f"Component '{name}'",
+        "model",
+        getattr(model, "name", model),
+        "an architecture of spacy_crf, such as spacy_crf.LinearChain.v1",
+    )
     if any(node.has_ref("tok2vec") for node in (model, *model.layers)):
         raise ValueError(
             Errors.CRF811.format(

@@ -91,15 +91,25 @@ class TokenTags(Annotation):
         pos = value if self.attribute == "pos" else ""
         if self.attribute == POS_AND_MORPH:
             pos = pos_and_feats(value)[0]
-        must = f"a part of speech that token.pos can hold: {', '.join(filter(None, POS_IDS))}"
-        checks.expect(pos in POS_IDS, owner, "a label", label, must)
+        checks.expect(
+            pos in POS_IDS,
+            owner,
+            "a label",
+            label,
+            f"a part of speech that token.pos can hold: {', '.join(filter(None, POS_IDS))}",
+        )
         if "morph" in self.writes:
             try:
                 normal = self.vocab.strings[self.vocab.morphology.add(value)]
             except ValueError:
                 normal = None
-            must = f"a morphology as token.morph spells it, such as '{normal or 'Case=Nom|Number=Sing'}'"
-            checks.expect(normal == value, owner, "a label", label, must)
+            checks.expect(
+                normal == value,
+                owner,
+                "a label",
+                label,
+                f"a morphology as token.morph spells it, such as '{normal or 'Case=Nom|Number=Sing'}'",
+            )
 
     # ------------------------------------------------------------------------------------------------------ as tags
 
@@ -332,8 +342,13 @@ class TagSet(Annotation):
         super().check_label(label)
         parts = [part for part in self.parts if label.startswith(part.prefix) and label != part.prefix]
         names = ", ".join(f"'{part.prefix}…'" for part in self.parts)
-        must = f"an attribute with a colon in front of a value: {names}"
-        checks.expect(bool(parts), f"Component '{self.name}'", "a label", label, must)
+        checks.expect(
+            bool(parts),
+            f"Component '{self.name}'",
+            "a label",
+            label,
+            f"an attribute with a colon in front of a value: {names}",
+        )
         parts[0].check_label(label)
 
     # ---------------------------------------------------------------------------------------------------- in training
