@@ -38,7 +38,6 @@ from .trimming import DROPPED, TRIMMED, Mention, mentions_of, place_of
 
 if TYPE_CHECKING:
     from ...losses.soft import SoftLabelling
-    from ..pipe import LearningPipe
 
 logger = logging.getLogger("spacy.spacy_crf")
 Starts = Ints
@@ -108,8 +107,8 @@ class Keys(NamedTuple):
     soft: Optional[str] = None
 
     @classmethod
-    def of(cls, pipe: "LearningPipe") -> "Keys":
-        """The settings of a component."""
+    def of(cls, pipe: Any) -> "Keys":
+        """The settings of a component (LearningPipe)."""
         alternatives, incorrect = map(pipe.cfg.get, KEYS)
         return cls(alternatives, incorrect, pipe.loss.spans_key)
 

@@ -1,14 +1,11 @@
 """White space at the edges of gold spans is trimmed and counted, in training and where tools compare them with what is found."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 from spacy.tokens import Doc, Span
 
 from ...errors import Warnings
-
-if TYPE_CHECKING:
-    from ..pipe import LearningPipe
 
 # How reports call gold spans
 TRIMMED = "begin or end with white space, which was trimmed"
@@ -64,8 +61,8 @@ def mentions_of(spans: Iterable[Span], probabilities: Iterable[Optional[float]],
     return found
 
 
-def tell_trimmed(pipe: "LearningPipe", references: Iterable[Doc]) -> None:
-    """Warn once (CRFW901) if `mentions_of` changes gold spans that a component reads from reference Docs."""
+def tell_trimmed(pipe: Any, references: Iterable[Doc]) -> None:
+    """Warn once (CRFW901) if `mentions_of` changes gold spans that a component (LearningPipe) reads from reference Docs."""
     annotation = pipe.annotation
     if annotation.space_edges or Warnings.CRFW901 in pipe.warned:
         return
