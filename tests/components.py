@@ -1,4 +1,8 @@
-"""The table of components whose answers are compared with every labelling of a tiny text: a new model or scheme is one row."""
+"""The table of components: a new model, scheme or setting is one row.
+
+Components of `component` have random scores, and are compared with every labelling of a tiny text; pipelines of `PIPELINES` have
+random weights, and are compared with themselves.
+"""
 
 import functools
 import itertools
@@ -11,21 +15,79 @@ from spacy.tokens import Doc, Span
 from spacy_crf.inference.pruned_lattice import HigherOrderScores, Orders, key_of
 from spacy_crf.models.node import gives
 from spacy_crf.types import GOES_ON, ChainScores, SegmentScores
+from tests.models.test_neural import ENCODER
 from tests.structures import chain_ways, higher_order_ways, segment_ways, starts_of
 
-EMISSIONS = {
+FEATURES = {"@misc": "spacy_crf.features.v1", "templates": ["bias", "lower[0]", "lower[-1]"]}
+EMISSIONS = {"@architectures": "spacy_crf.SparseEmissions.v1", "features": FEATURES, "possible_states": True}
+OF_TEXTS = {
     "@architectures": "spacy_crf.SparseEmissions.v1",
-    "features": {"@misc": "spacy_crf.features.v1", "templates": ["orth[0]"]},
+    "features": {"@misc": "spacy_crf.text_features.v1"},
+    "min_count": 1,
 }
-MODELS = {
-    "chain": {"@architectures": "spacy_crf.LinearChain.v1"},
-    "order 2": {"@architectures": "spacy_crf.HigherOrder.v1", "order": 2},
+_SEGMENTS = {
+    "@architectures": "spacy_crf.SparseSegments.v1",
+    "features": {"@misc": "spacy_crf.segment_features.v1", "templates": ["seg.lower", "seg.length"]},
 }
+CHAIN = {"@architectures": "spacy_crf.LinearChain.v1", "emissions": EMISSIONS}
+SEMI = {
+    "@architectures": "spacy_crf.SemiMarkov.v1",
+    "emissions": EMISSIONS,
+    "segments": _SEGMENTS,
+    "longest_segment": 3,
+}
+ORDER = {"@architectures": "spacy_crf.HigherOrder.v1", "emissions": EMISSIONS}
+BAG = {"@architectures": "spacy_crf.MaxEntText.v1", "emissions": OF_TEXTS}
+OUTER = {
+    **CHAIN,
+    "emissions": {**EMISSIONS, "features": {**FEATURES, "templates": [*FEATURES["templates"], "outer[0]"]}},
+}
+NEURAL = {**CHAIN, "emissions": None, "tok2vec": ENCODER}
+MODELS = {"chain": CHAIN, "order 2": ORDER}  # with every scheme
 SCHEMES = ("IO", "BIO", "IOB1", "BILUO")
 CHAINS = list(itertools.product(MODELS, SCHEMES))
 SEGMENTS = ("segments", None)
 TAGGER = ("tagger", None)
-LABELS, LONGEST = ("A", "B"), 3
+LABELS = ["A", "B"]
+LONGEST = 3
+# Which of them hold depends on the Doc
+RULES = {
+    "counts": [{"rule": "at_most", "label": "A", "n": 1}, {"rule": "at_least", "label": "B", "n": 1}],
+    "masks": [
+        {"rule": "never_on", "label": "*", "phrases": ["aa"]},
+        {"rule": "always_on", "label": "A", "phrases": ["Dd"]},
+        {"rule": "length", "label": "B", "max": 1},
+    ],
+    "texts": [{"rule": "same_text_same_label"}, {"rule": "requires", "if": ["A"], "then": ["B"], "per": "sentence"}],
+    "soft": [{"rule": "exactly", "label": "A", "n": 2, "weight": 0.7}, {"rule": "excludes", "if": "A", "then": "B"}],
+}
+RULES["chains"] = [RULES["counts"][0], RULES["masks"][0], {**RULES["counts"][1], "label": "A"}]
+
+# Factory, settings, and rules
+PIPELINES = {
+    "ner": ("crf_ner", {"model": CHAIN, "scheme": "BIO"}, None),
+    "ner, IO, spans": ("crf_ner", {"model": CHAIN, "scheme": "IO", "decode": "spans", "min_prob": 0.3}, None),
+    "ner, BILUO, posterior": ("crf_ner", {"model": CHAIN, "scheme": "BILUO", "decode": "posterior"}, None),
+    "ner, order": ("crf_ner", {"model": ORDER, "scheme": "BIO"}, None),
+    "ner, encoder": ("crf_ner", {"model": NEURAL, "scheme": "BIO"}, "masks"),
+    "tagger": ("crf_tagger", {"model": CHAIN}, None),
+    "tagger, rules": ("crf_tagger", {"model": CHAIN}, "counts"),
+    "tagger, spans": ("crf_tagger", {"model": CHAIN, "decode": "spans", "min_prob": 0.4}, "texts"),
+    "segments": ("semicrf_ner", {"model": SEMI}, None),
+    "segments, rules": ("semicrf_ner", {"model": SEMI, "decode": "spans", "min_prob": 0.2}, "counts"),
+    "spans": ("crf_spancat", {"model": CHAIN, "scheme": "BIO"}, None),
+    "spans, low": ("crf_spancat", {"model": CHAIN, "groups": [LABELS], "threshold": 0.1}, None),
+    "spans, levels": ("crf_spancat", {"model": CHAIN, "groups": "auto", "nested": True}, None),
+    "spans, levels, low": ("crf_spancat", {"model": CHAIN, "groups": "auto", "nested": True, "threshold": 0.15}, None),
+    "spans, levels, rules": ("crf_spancat", {"model": CHAIN, "groups": "auto", "nested": True}, "chains"),
+    "spans, outer": ("crf_spancat", {"model": OUTER, "groups": "auto", "nested": True, "threshold": 0.3}, None),
+    "spans, segments": ("crf_spancat", {"model": SEMI, "groups": "auto", "nested": True, "threshold": 0.2}, None),
+    "texts": ("crf_textcat", {"model": BAG}, None),
+    **{f"ner, {name}": ("crf_ner", {"model": CHAIN, "scheme": "BIO"}, name) for name in RULES},
+    "ner, counts, spans": ("crf_ner", {"model": CHAIN, "scheme": "BIO", "decode": "spans", "min_prob": 0.4}, "counts"),
+}
+TRAINED = [ORDER]  # whose training finds the thresholds by which chains are pruned; others have random weights
+
 NLP = spacy.blank("xx")  # whose tokenizer, which rules about phrases make anew, is made soonest
 
 
@@ -37,7 +99,7 @@ def component(kind):
     """
     model, scheme = kind
     factory = {"segments": "semicrf_ner", "tagger": "crf_tagger"}.get(model, "crf_ner")
-    config = {} if scheme is None else {"scheme": scheme, "model": {**MODELS[model], "emissions": EMISSIONS}}
+    config = {} if scheme is None else {"scheme": scheme, "model": MODELS[model]}
     pipe = NLP.create_pipe(
         factory, config={"decode": "spans", "min_prob": 0.05, "incorrect_spans_key": "wrong", **config}
     )

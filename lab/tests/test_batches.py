@@ -1,10 +1,10 @@
-"""What a Doc gets does not depend on the other Docs of its batch: `tests.pipeline.test_batches` with models of the lab."""
+"""What a Doc gets does not depend on the other Docs of its batch: `tests.pipeline.test_components` with models of the lab."""
 
 import pytest
 from spacy.tokens import Token
 
-from tests.pipeline import test_batches
-from tests.pipeline.test_batches import CHAIN, EMISSIONS, FEATURES, OF_TEXTS, PIPELINES
+from tests.components import CHAIN, EMISSIONS, FEATURES, OF_TEXTS, PIPELINES, TRAINED
+from tests.pipeline import test_components
 
 from .util import for_rows
 
@@ -52,7 +52,7 @@ OTHERS = {
     },
 }
 PIPELINES |= OTHERS
-test_batches.TRAINED.append(NUMBERS)  # it finds strengths above 0
+TRAINED.append(NUMBERS)  # it finds strengths above 0
 
 if not Token.has_extension("crf_number"):
     Token.set_extension("crf_number", default=None)
@@ -61,7 +61,7 @@ if not Token.has_extension("crf_number"):
 @pytest.fixture(autouse=True)
 def numbers(monkeypatch):
     """Give tokens a number in the training texts, and compare the numbers that components predict."""
-    example, found, draw_docs = test_batches._example, test_batches.found, test_batches.draw_docs
+    example, found, draw_docs = test_components._example, test_components.found, test_components.draw_docs
 
     def with_groups(rng, nlp, name):
         docs, n_alone = draw_docs(rng, nlp, name)
@@ -85,9 +85,9 @@ def numbers(monkeypatch):
         decided, probabilities = found(doc)
         return decided, [*probabilities, *(token._.crf_number or 0.0 for token in doc)]
 
-    monkeypatch.setattr(test_batches, "_example", with_numbers)
-    monkeypatch.setattr(test_batches, "found", also_numbers)
-    monkeypatch.setattr(test_batches, "draw_docs", with_groups)
+    monkeypatch.setattr(test_components, "_example", with_numbers)
+    monkeypatch.setattr(test_components, "found", also_numbers)
+    monkeypatch.setattr(test_components, "draw_docs", with_groups)
 
 
-globals().update(for_rows("name", [*OTHERS], test_batches.test_a_doc_alone_and_in_any_batch))
+globals().update(for_rows("name", [*OTHERS], test_components.test_a_doc_alone_and_in_any_batch))

@@ -22,13 +22,17 @@ from spacy_crf_lab.latent_chain import Labelling, LatentChain, LatentDistributio
 from spacy_crf_lab.local_losses import Piecewise, PseudoLikelihood
 from tests import components, reference
 from tests.components import component
-from tests.pipeline import test_small_components, test_white_space
+from tests.pipeline import test_components, test_white_space
 from tests.structures import assert_derivative
 from tests.util import entities, ner_examples, plain, tag_examples
 
 from .util import for_rows, registered
 
-components.MODELS["latent"] = {"@architectures": "spacy_crf_lab.LatentChain.v1", "hidden": {"A": 2}}
+components.MODELS["latent"] = {
+    "@architectures": "spacy_crf_lab.LatentChain.v1",
+    "emissions": components.EMISSIONS,
+    "hidden": {"A": 2},
+}
 
 EMISSIONS = {
     "@architectures": "spacy_crf.SparseEmissions.v1",
@@ -513,8 +517,8 @@ globals().update(
     for_rows(
         "kind",
         {f"latent-{scheme}": ("latent", scheme) for scheme in components.SCHEMES},
-        test_small_components.test_the_spans_that_are_chosen_are_worth_most,
-        test_small_components.test_the_loss_is_that_of_the_labellings_that_keep_the_rules_of_each_text,
+        test_components.test_the_spans_that_are_chosen_are_worth_most,
+        test_components.test_the_loss_is_that_of_the_labellings_that_keep_the_rules_of_each_text,
         test_white_space.test_answers_are_those_of_the_labellings_without_white_space_at_edges,
         test_white_space.test_rules_choose_among_them,
         test_white_space.test_training_sums_over_the_same_labellings,

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from spacy_crf.cli import app
 from spacy_crf.cli.configs import PRESETS
-from spacy_crf.kernels import hashing, sparse_rows
+from spacy_crf.kernels import hashing, linear_chain
 from spacy_crf.kernels.announcing import PREDICTION, TRAINING, announcer
 from tests.test_configs import ROOT
 
@@ -107,7 +107,7 @@ print(announcer.compiled)
 def test_another_process_finds_in_a_folder_what_was_compiled_into_it(tmp_path):
     """Kernels of one module are compiled into a folder that has all others from here, where tests have compiled them."""
     used = used_by(compile_ahead, "crf_textcat")
-    home, left_out = Path(hashing.hash_rows.stats.cache_path).parents[1], Path(sparse_rows.add_rows.stats.cache_path)
+    home, left_out = Path(hashing.hash_rows.stats.cache_path).parents[1], Path(linear_chain.path_score.stats.cache_path)
     copied = tmp_path / "kernels" / left_out.name  # named by the folder of the sources
     for kernel in kernels().values():
         folder = Path(kernel.stats.cache_path)
@@ -120,7 +120,7 @@ def test_another_process_finds_in_a_folder_what_was_compiled_into_it(tmp_path):
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    n_left_out = sum(name.startswith("sparse_rows.") for name, _ in used)
+    n_left_out = sum(name.startswith("linear_chain.") for name, _ in used)
     assert 0 < n_left_out < len(used)
     for expected in (f"crf_textcat: {n_left_out} kernels compiled", "crf_textcat: everything is compiled already"):
         told = run("-m", "spacy", "crf", "compile", "crf_textcat")

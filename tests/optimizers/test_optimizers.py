@@ -18,6 +18,8 @@ from thinc.api import Config, Optimizer
 from spacy_crf.optimizers.batch import BLOCK, Position, add_scaled, dot, norm
 from spacy_crf.optimizers.lbfgs import GROWTH, LBFGS, CurvaturePairs
 from spacy_crf.optimizers.line_search import SUFFICIENT_DECREASE, RayPoint, backtracking, strong_wolfe
+from spacy_crf.optimizers.perceptron import AROW
+from spacy_crf.optimizers.sgd import SGD
 
 EXACT = {"l2": 0.0, "tolerance": 1e-9, "delta": 0.0, "iterations_per_step": 5000}
 
@@ -728,3 +730,12 @@ def test_vectors_are_walked_to_their_end(n):
     expected = a + 2.0 * b
     add_scaled(a, 2.0, b)
     assert_array_equal(a, expected)
+
+
+def test_numbers_that_overflow_are_refused_or_taken():
+    with pytest.raises(ValueError, match=r"CRF020: AROW: gamma = 1e-320"):
+        AROW(gamma=1e-320)
+    for value in (True, "1", 10**400, 1e308):
+        with pytest.raises(ValueError, match=r"CRF020: SGD: l2 = "):
+            SGD(l2=value)
+    assert SGD(l2=2**63).l2 == float(2**63)

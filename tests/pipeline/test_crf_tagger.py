@@ -419,3 +419,12 @@ def test_a_label_stays_in_one_piece():
     expected = {labels: p / sum(kept.values()) for labels, p in kept.items()}
     assert every() == pytest.approx(expected, abs=1e-6)
     assert tuple(token.tag_ for token in nlp(doc.copy())) == max(kept, key=kept.get)
+
+
+@pytest.mark.parametrize("label", ["x", "B=1|A=1"])
+def test_a_label_of_morphology_is_spelled_as_tokens_spell_it(label):
+    """Another order of its features was written as no morphology at all."""
+    tagger = spacy.blank("en").add_pipe("crf_tagger", config={"attribute": "morph"})
+    with pytest.raises(ValueError, match=f"CRF020.*{re.escape(label)}"):
+        tagger.add_label(label)
+    assert tagger.add_label("A=1|B=1") and tagger.labels == ("A=1|B=1",)

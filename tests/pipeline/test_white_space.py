@@ -27,8 +27,8 @@ from spacy_crf.report.cases import judge
 from spacy_crf.report.suspects import judged_by
 from tests import reference
 from tests.components import CHAINS, LABELS, SEGMENTS, component, every_way, make_doc, random_annotation, random_scores
+from tests.pipeline.test_components import Annotation, kinds
 from tests.pipeline.test_crf_spancat import blank as blank_spancat
-from tests.pipeline.test_small_components import Annotation, kinds
 from tests.random_rules import KINDS, random_rule, times_broken
 from tests.util import entities, set_constraints
 

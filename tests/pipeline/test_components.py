@@ -1,10 +1,15 @@
-"""Components with random scores against every labelling of tiny texts, enumerated: what each of them decodes and learns."""
+"""Components of the table. With random scores: what each of them decodes and learns, against every labelling of tiny texts,
+enumerated. With random weights: what a Doc gets does not depend on the other Docs of its batch."""
 
 import math
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 import pytest
+import spacy
+from hypothesis import given
+from hypothesis import strategies as st
 from spacy.tokens import Doc, Span, SpanGroup
 from spacy.training import Example
 
@@ -13,14 +18,18 @@ from spacy_crf.constraints.settings import constraints
 from spacy_crf.features.doc_batch import DocBatch
 from spacy_crf.losses.clamped import LogLikelihood, Perceptron
 from spacy_crf.losses.soft import SoftLabels
+from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.pipeline.prediction import question_about
 from spacy_crf.pipeline.probabilities import predict
 from tests import reference
 from tests.components import (
     CHAINS,
     LABELS,
+    PIPELINES,
+    RULES,
     SEGMENTS,
     TAGGER,
+    TRAINED,
     Annotation,
     component,
     every_way,
@@ -30,7 +39,7 @@ from tests.components import (
 )
 from tests.random_rules import KINDS, random_rule, times_broken
 from tests.structures import starts_of
-from tests.util import set_constraints
+from tests.util import draws, set_constraints
 
 
 def kinds(*found):
@@ -214,3 +223,103 @@ def test_the_loss_is_that_of_the_labellings_that_keep_the_rules_of_each_text(kin
     """Of rules that its annotation can't keep, alone or together, the later ones yield: texts were dropped, and chains of higher
     order failed with an AttributeError."""
     check_rules_in_training(kind, np.random.default_rng(seed), [LogLikelihood(), Perceptron()][seed % 2])
+
+
+# ------------------------------------------------------------------------------------------------------------- batches
+
+WORDS = ["aa", "bb", "cc", "Dd", "5", ".", " ", "\n"]
+
+
+@cache
+def make(name):
+    """A pipeline with random weights."""
+    factory, settings, rules = PIPELINES[name]
+    nlp = spacy.blank("en")
+    settings = {**settings, **({"confidence": True} if factory.endswith(("ner", "tagger")) else {})}
+    if rules is not None:
+        settings["constraints"] = {"@misc": "spacy_crf.constraints.v1", "rules": RULES[rules]}
+    pipe = nlp.add_pipe(factory, config=settings)
+    examples = [_example(nlp, n) for n in range(3)]
+    nlp.initialize(lambda: examples)
+    if settings["model"] in TRAINED:
+        nlp.update(examples, sgd=LBFGS(l2=0.5, iterations_per_step=2))
+        return nlp, pipe
+    rng = np.random.default_rng(len(name))
+    for node in pipe.model.walk():
+        for param in node.param_names:
+            if node.has_param(param):
+                shape = node.get_param(param).shape
+                node.set_param(param, rng.normal(0.0, 1.2, shape).astype(node.get_param(param).dtype))
+        if "features" in node.attrs:
+            node.attrs["features"].forget_scores()
+    return nlp, pipe
+
+
+def _example(nlp, n):
+    words = ["aa", "bb", "cc", "Dd"]
+    gold = Doc(nlp.vocab, words=words)
+    gold.ents = [Span(gold, n, n + 2, LABELS[n % 2])] if n < 3 else []
+    for token in gold:
+        token.tag_ = LABELS[(n + token.i) % 2]
+    gold.spans["sc"] = [Span(gold, 0, 3, "A"), Span(gold, 1, 2, "B"), Span(gold, 1, 3, "A"), Span(gold, 3, 4, "B")]
+    gold.cats = {"A": float(n % 2), "B": float(n % 2 == 0)}
+    return Example(Doc(nlp.vocab, words=words), gold)
+
+
+def draw_doc(rng, nlp, factory):
+    """A Doc with any of what a Doc may bring."""
+    n = int(rng.integers(0, 7))
+    starts = [t == 0 or rng.random() < 0.2 for t in range(n)]
+    doc = Doc(nlp.vocab, words=rng.choice(WORDS, n).tolist(), sent_starts=starts)
+    if not n or rng.random() < 0.4:
+        return doc
+
+    def spans(labels):
+        begins = rng.integers(0, n, rng.integers(0, 3)).tolist()
+        return [Span(doc, b, min(n, b + int(rng.integers(1, 3))), str(rng.choice(labels))) for b in begins]
+
+    for key, labels in (("crf_blocked", ["", *LABELS]), ("crf_forced", LABELS)):
+        if rng.random() < 0.4:
+            doc.spans[key] = spans(labels)
+    if rng.random() < 0.3:
+        doc.set_ents(spacy.util.filter_spans(spans(LABELS)), default=str(rng.choice(["missing", "outside"])))
+    if rng.random() < 0.3:
+        doc[int(rng.integers(n))].tag_ = "A"
+    doc.spans["sc"] = spans(LABELS) if rng.random() < 0.3 else []
+    return doc
+
+
+def draw_docs(rng, nlp, name):
+    """Docs, and how many of them, the first, depend on no others."""
+    docs = [draw_doc(rng, nlp, PIPELINES[name][0]) for _ in range(int(rng.integers(2, 7)))]
+    return docs, len(docs)
+
+
+def found(doc):
+    """What is decided, and its probabilities."""
+    decided = [(ent.start, ent.end, ent.label_) for ent in doc.ents], [token.tag_ for token in doc], []
+    numbers = [ent._.crf_prob or 0.0 for ent in doc.ents] + [token._.crf_prob or 0.0 for token in doc]
+    group = doc.spans.get("sc", [])
+    decided[2].extend((span.start, span.end, span.label_) for span in group)
+    numbers += [*map(float, getattr(group, "attrs", {}).get("scores", ()))]
+    numbers += [doc.cats[label] for label in sorted(doc.cats)]
+    return decided, numbers
+
+
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.parametrize("name", [*PIPELINES])
+@given(seed=st.integers(0, 10**9))
+@draws(4)
+def test_a_doc_alone_and_in_any_batch(name, seed):
+    """A single Doc with ``crf_blocked`` changed the scores, and the spans, of all nested sets of its batch."""
+    nlp, pipe = make(name)
+    rng = np.random.default_rng(seed)
+    docs, n_alone = draw_docs(rng, nlp, name)
+    alone = [found(pipe(doc.copy())) for doc in docs[:n_alone]]
+    order = rng.permutation(len(docs)).tolist()
+    for size in (len(docs), 2):
+        together = dict(zip(order, pipe.pipe([docs[n].copy() for n in order], batch_size=size)))
+        for n, (decided, numbers) in enumerate(alone):
+            of_batch = found(together[n])
+            assert of_batch[0] == decided, docs[n]
+            np.testing.assert_allclose(of_batch[1], numbers, rtol=0.0, atol=1e-9)
