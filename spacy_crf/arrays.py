@@ -398,10 +398,10 @@ def split(joined: Joined, expected: PathScores, scores: Scores) -> Scores:
     """The derivative with respect to joined scores as that with respect to the original ones."""
     size = np.shape(scores[0])[1]
     places = {"token": joined.tokens, "state": slice(size), "next state": slice(size)}
-    parts = {
-        name: array[tuple(places.get(kind, slice(None)) for kind in axes(expected, name))]
-        for name, array in named(expected).items()
-    }
+    parts = {}
+    for name, array in named(expected).items():
+        kept = tuple(places.get(kind, slice(None)) for kind in axes(expected, name))
+        parts[name] = array[kept]
     steps = expected.transitions.reshape(-1, size + 1, size + 1).sum(axis=0)
     parts["first"] = parts["first"] + steps[size, :size]
     parts["last"] = parts["last"] + steps[:size, size]

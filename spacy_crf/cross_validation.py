@@ -9,7 +9,7 @@ import copy
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import Any, NamedTuple, Optional, Union
 
@@ -192,8 +192,8 @@ def refit(
     fitted: list[Language] = []
 
     def read(nlp: Language) -> list[Example]:
-        paths: list[Any] = [train, dev]  # the reader takes strings too
-        return [example for path in paths if path is not None for example in Corpus(path)(nlp)]
+        corpora = [Corpus(Path(path)) for path in (train, dev) if path is not None]
+        return list(chain.from_iterable(corpus(nlp) for corpus in corpora))
 
     def save(nlp: Language) -> Language:
         if not fitted:
@@ -255,11 +255,8 @@ def _candidates(nlp: Language, name: str, l1: Sequence[float], l2: Sequence[floa
     with the weights of the previous one."""
     own = LBFGS(**{key: value for key, value in _lbfgs(nlp, name).items() if key in ("l1", "l2")})
     pairs = sorted({*product(l1, l2), (own.l1, own.l2)}, key=lambda pair: (pair[0], -pair[1]))
-    return [
-        Candidate(clusters, *pair)
-        for clusters in ([False, True] if words and _can_cluster(nlp, name) else [False])
-        for pair in pairs
-    ]
+    with_clusters = [False, True] if words and _can_cluster(nlp, name) else [False]
+    return [Candidate(clusters, *pair) for clusters, pair in product(with_clusters, pairs)]
 
 
 def _can_cluster(nlp: Language, name: str) -> bool:
@@ -411,7 +408,9 @@ def _counts(pipe: LearningPipe, examples: list[Example]) -> NDArray[np.float64]:
     """Count the annotated, found and right mentions of each text. RETURNS (float64[N, 3])"""
     counts = np.zeros((len(examples), 3))
     for of_text, example in zip(counts, examples):
-        gold, found = ({mention.place for mention in mentions} for mentions in pipe.annotation.mentions(example))
+        annotated, predicted = pipe.annotation.mentions(example)
+        gold = {mention.place for mention in annotated}
+        found = {mention.place for mention in predicted}
         of_text[:] = len(gold), len(found), len(gold & found)
     return counts
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import Any, Optional
 
 import numpy as np
@@ -197,7 +197,7 @@ def _classes(y: list[Sequence[str]]) -> list[str]:
         for label in labels:
             if not isinstance(label, str) or not label:
                 raise ValueError(Errors.CRF853.format(problem=f"sequence {number} has the label {shown(label)}"))
-    classes = [*dict.fromkeys(label for labels in y for label in labels)]
+    classes = [*dict.fromkeys(chain.from_iterable(y))]
     if not classes:
         raise ValueError(Errors.CRF853.format(problem="there is no token in them"))
     return classes

@@ -72,7 +72,9 @@ def letter_pairs(words: list[str]) -> tuple[NDArray[np.int64], NDArray[np.int32]
     place = {character: number for number, character in enumerate(frequent, start=2)}  # 0: the ends, 1: others
     numbers = [[0, *(place.get(character, 1) for character in word), 0] for word in words]
     starts = np.append(0, np.cumsum([len(word) - 1 for word in numbers])).astype(np.int64)
-    pairs = [one * _LETTERS + other for word in numbers for one, other in pairwise(word)]
+    pairs = []
+    for word in numbers:
+        pairs += [one * _LETTERS + other for one, other in pairwise(word)]
     return starts, np.array(pairs, dtype=np.int32)
 
 

@@ -29,7 +29,7 @@ from ..schemes import Segments
 from ..types import GOES_ON, Floats, ScoreArrays
 from .comparison import Comparison, Likelihoods
 from .explanation import Explanation, Row, SpanOf
-from .reading import NOTHING, Reading, Step
+from .reading import NOTHING, Reading
 
 # ---------------------------------------------------------------------------------------------------------- contrast
 
@@ -60,12 +60,11 @@ def contrast(comparison: Comparison) -> Explanation:
 def rows_between(comparison: Comparison, ours: NDArray[np.int32], theirs: NDArray[np.int32]) -> list[Row]:
     """Compute the contribution of each weight to the difference between the scores of two labellings."""
     opening, _ = arrays.ends(comparison.scores.starts, len(ours))
-    found = [_transitions(path, opening) for path in (ours, theirs)]
-    steps: list[Step] = [
-        (token + comparison.tokens.start, before, after, use)
-        for this, other, use in ((found[0], found[1], 1.0), (found[1], found[0], -1.0))
-        for token, before, after in sorted(this - other)
-    ]
+    of_ours = _transitions(ours, opening)
+    of_theirs = _transitions(theirs, opening)
+    first = comparison.tokens.start
+    steps = [(first + token, before, after, 1.0) for token, before, after in sorted(of_ours - of_theirs)]
+    steps += [(first + token, before, after, -1.0) for token, before, after in sorted(of_theirs - of_ours)]
     rows = comparison.reading.rows(comparison.of_doc(difference(comparison, ours, theirs)), steps)
     return rows if comparison.ruled is None else rows + comparison.ruled.rows(ours, theirs)
 

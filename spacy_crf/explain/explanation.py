@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from html import escape
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
 from .. import checks
@@ -77,8 +78,11 @@ class Flip:
     @property
     def characters(self) -> int:
         """Number of characters that change."""
-        kept = sum(a.lower() == b.lower() for _, word, other in self.words for a, b in zip(word, other))
-        return sum(max(len(word), len(other)) for _, word, other in self.words) - kept
+        changed = 0
+        for _, word, other in self.words:
+            kept = sum(a.lower() == b.lower() for a, b in zip(word, other))
+            changed += max(len(word), len(other)) - kept
+        return changed
 
 
 @dataclass
@@ -181,7 +185,7 @@ class Explanation:
             (f"{_sum(rows):+.4f}", feature, self._words(token, end), ", ".join(map(_weights, rows[:_MOST_TAGS])))
             for (feature, token, end), rows in by_size[:top]
         ]
-        rest = [row for _, rows in by_size[top:] for row in rows]
+        rest = list(chain.from_iterable(rows for _, rows in by_size[top:]))
         if rest:
             table.append((f"{_sum(rest):+.4f}" if self.additive else "", f"{len(by_size) - top} others", "", ""))
         return [row[: len(self.heads)] for row in table]

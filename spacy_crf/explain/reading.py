@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial, singledispatch
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import numpy as np
@@ -369,7 +370,7 @@ class Reading:
     @property
     def reads_docs(self) -> bool:
         """Whether `erased` needs a Doc: some scores are no sums of weights of features."""
-        return any(layer.summed is None for layers in self._layers for layer in layers)
+        return any(layer.summed is None for layer in chain.from_iterable(self._layers))
 
     def erased(self, token: int, docs: Optional[DocBatch]) -> Any:
         """Compute the scores without a word: without the features that read it.

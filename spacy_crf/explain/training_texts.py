@@ -274,8 +274,10 @@ class Direction:
     def signs(self) -> float:
         """The sum over all weights of the learned weight's sign times its change."""
         of_layers, shared = _learned(self._pipe.model)
-        pairs = (self.of_layers, of_layers), (self.shared, shared)
-        return float(sum((u[name] * np.sign(w[name])).sum() for u, w in pairs for name in w))
+        total = 0.0
+        for changes, weights in ((self.of_layers, of_layers), (self.shared, shared)):
+            total += sum(float((changes[name] * np.sign(weights[name])).sum()) for name in weights)
+        return total
 
     def scores(self, docs: DocBatch) -> PathScores:
         """Compute the changes of the scores of texts along the direction."""
@@ -335,7 +337,9 @@ def _features(layer: Model) -> SparseFeatures:
 
 def _learned(model: Model) -> tuple[dict[str, Floats], dict[str, Floats]]:
     """The learned weights of all layers, and the weights that all tokens share."""
-    of_layers: Any = {name: layer.get_param(name) for layer in model.layers for name in _features(layer).tables}
+    of_layers: Any = {}
+    for layer in model.layers:
+        of_layers.update((name, layer.get_param(name)) for name in _features(layer).tables)
     shared: Any = {name: model.get_param(name) for name in model.attrs["node"].traits.params}
     return of_layers, shared
 

@@ -20,7 +20,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import cached_property
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any, NamedTuple, Optional, Union
 
@@ -195,7 +195,7 @@ class Clusters:
     @property
     def value_names(self) -> dict[int, str]:
         """Names of the values by their hash."""
-        names = {path[:width] for path in self.paths for width in WIDTHS.values()}
+        names = {path[:width] for path, width in product(self.paths, WIDTHS.values())}
         return {hash_string(name): name for name in names}
 
     def to_dict(self) -> Saved:

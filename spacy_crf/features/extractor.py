@@ -4,7 +4,7 @@ import copy
 import json
 import math
 from collections.abc import Container, Iterator, Mapping, Sequence
-from itertools import product
+from itertools import chain, product
 from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
@@ -159,7 +159,7 @@ class FeatureSet(AttributesRead):
         return changed
 
     def attributes(self) -> list[str]:
-        parts = [part for template in self.templates + self.transitions for part in template.parts]
+        parts = chain.from_iterable(template.parts for template in self.templates + self.transitions)
         return list(dict.fromkeys([*[part.attribute for part in parts], *self.further_attributes]))
 
     def reader(
@@ -185,7 +185,8 @@ class FeatureSet(AttributesRead):
                     require_named(template, attribute[3:], "in", gazetteers)
         sources = {a: self.functions[a[3:]] for a in attributes if a.startswith("fn:")}
         sources.update({a: extension_items(a[4:]) for a in attributes if a.startswith("ext:")})
-        offsets = [abs(offset) for t in self.templates + self.transitions for _, offset in t.parts]
+        parts = chain.from_iterable(template.parts for template in self.templates + self.transitions)
+        offsets = [abs(part.offset) for part in parts]
         return ColumnReader(
             attributes,
             self.token_attributes,
@@ -248,7 +249,7 @@ def _checked_padding(given: Any) -> Padding:
     possible = isinstance(given, bool)
     if isinstance(given, Mapping):
         is_named = given.keys() == {"before", "behind"} and all(isinstance(texts, list) for texts in given.values())
-        possible = is_named and all(is_text(text) for texts in given.values() for text in texts)
+        possible = is_named and all(map(is_text, chain.from_iterable(given.values())))
     must = 'true, false, or two lists of texts, "before" and "behind"'
     checks.expect(possible, _OWNER, "padding", given, must)
     return given if isinstance(given, bool) else {side: list(texts) for side, texts in given.items()}
@@ -284,7 +285,7 @@ class CompiledTemplates:
 
     def __init__(self, templates: list[Template], reader: ColumnReader):
         plain = [t for t in templates if not any(map(is_item, t.attributes))]
-        self.templates = [one for template in plain for one in _one_valued(template)]
+        self.templates = list(chain.from_iterable(map(_one_valued, plain)))
         self.item_templates = [t for t in templates if any(map(is_item, t.attributes))]
         self.reader = reader
         attributes = [
@@ -297,7 +298,7 @@ class CompiledTemplates:
         self.seeds = np.array([template_seed(template) for template in self.templates], dtype=np.uint64)
         widths = [len(template.parts) for template in self.templates]
         self.part_starts = np.append(0, np.cumsum(widths)).astype(np.int64)
-        parts = [part for template in self.templates for part in template.parts]
+        parts = list(chain.from_iterable(template.parts for template in self.templates))
         self.part_columns = self.places([part.attribute for part in parts])
         self.part_offsets = np.array([part.offset for part in parts], dtype=np.int64)
         # Number only the columns that these templates read

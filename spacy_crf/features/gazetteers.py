@@ -9,7 +9,7 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, cached_property
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 from typing import Any, Optional, Union
 
@@ -60,8 +60,11 @@ class Gazetteer:
     @property
     def value_names(self) -> dict[int, str]:
         """Names of the values, by hash."""
-        names = (_value_name(position, label) for label in self._labels for position in _POSITIONS)
-        return {hash_string(name): name for name in names}
+        return {hash_string(name): name for name in self._value_names()}
+
+    def _value_names(self) -> list[str]:
+        """Names of the values: at each position of a phrase, by label."""
+        return [_value_name(position, label) for label, position in product(self._labels, _POSITIONS)]
 
     def find(self, words: NDArray[np.uint64], doc_starts: NDArray[np.int64]) -> NDArray[np.uint64]:
         """The value of each token of a batch.
@@ -78,14 +81,15 @@ class Gazetteer:
         spell = SPELLINGS[self.attr]
         id_of = cache(lambda word: get_string_id(spell(word)))  # long lists repeat most of their words
         entries = [(words, label) for words, label in self.entries if words]
-        spelled = np.fromiter((id_of(word) for words, _ in entries for word in words), dtype=np.uint64)
+        words_in_a_row = chain.from_iterable(words for words, _ in entries)
+        spelled = np.fromiter(map(id_of, words_in_a_row), dtype=np.uint64)
         starts = np.cumsum([0, *(len(words) for words, _ in entries)], dtype=np.int64)
         keys, rows = np.unique(hash_beginnings(spelled, starts), return_inverse=True)
         labels = np.full(len(keys), -1, dtype=np.int32)
         number = {label: n for n, label in enumerate(self._labels)}
         for (_, label), row in zip(reversed(entries), rows[starts[:0:-1] - 1].tolist()):
             labels[row] = number[label]
-        values = [hash_string(_value_name(position, label)) for label in self._labels for position in _POSITIONS]
+        values = [hash_string(name) for name in self._value_names()]
         return HashTable(keys).arrays, labels, np.array(values, dtype=np.uint64).reshape(-1, len(_POSITIONS))
 
     def __getstate__(self) -> Saved:
@@ -178,7 +182,7 @@ def read_entries(name: str, path: Path, tokenizer: Callable[[str], Doc]) -> Iter
         return tuple(token.text for token in tokenizer(chunk))
 
     def words_of_text(text: str) -> tuple[str, ...]:
-        return tuple(word for chunk in text.split() for word in words_of(chunk))
+        return tuple(chain.from_iterable(map(words_of, text.split())))
 
     return ((words_of_text(text), label) for text, label in entries)
 

@@ -7,6 +7,7 @@ import json
 import math
 import re
 import unicodedata
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -60,7 +61,7 @@ class PieceVectors:
         """Vectors of words, zeros for words without a known piece. RETURNS (float32[N, D])"""
         found = np.zeros((len(texts), self.data.shape[1]), dtype=np.float32)
         for vector, text in zip(found, texts):
-            rows = [row for word in self._words(text) for row in self._cut(word)]
+            rows = list(chain.from_iterable(map(self._cut, self._words(text))))
             if rows:
                 vector[:] = self.data[rows].mean(axis=0)
         if self.pieces.normalize:

@@ -16,6 +16,7 @@ Segment features weigh labels, not ``O``: segments of ``O`` have one token, for 
 
 import re
 from collections.abc import Callable, Collection
+from itertools import chain, product
 from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple, Optional
 
@@ -147,7 +148,7 @@ class SegmentFeatureSet(AttributesRead):
         self.patterns = {name: _pattern_list(name, pattern) for name, pattern in given.items()}
         self.functions = Functions(checks.table(OWNER, "functions", functions, FUNCTIONS, callable))
         texts = checks.listed(OWNER, "templates", templates, "templates")
-        self.templates = list(dict.fromkeys(template for text in texts for template in parse_segment_template(text)))
+        self.templates = list(dict.fromkeys(chain.from_iterable(map(parse_segment_template, texts))))
         for template in self.templates:
             for kind, name, _ in template.parts:
                 if kind in TOKEN_PARTS:
@@ -170,11 +171,13 @@ class SegmentFeatureSet(AttributesRead):
             for kind, name, _ in template.parts:
                 if kind in TOKEN_PARTS and (is_item(name) or name in NGRAMS):
                     raise ValueError(Errors.CRF121.format(template=template, reason=_JOINED))
-        read = {str(part.of_token): None for t in self.templates for part in t.parts if part.kind in TOKEN_PARTS}
-        read.update({f"{WHOLE[kind]}[0]": None for t in rest for kind in t.kinds if kind in WHOLE})
+        parts = chain.from_iterable(t.parts for t in self.templates)
+        read = [str(part.of_token) for part in parts if part.kind in TOKEN_PARTS]
+        kinds = chain.from_iterable(t.kinds for t in rest)
+        read += [f"{WHOLE[kind]}[0]" for kind in kinds if kind in WHOLE]
         if self.named(PHRASES):
-            read.update({f"{attr.lower()}[0]": None for attr in SPELLINGS})
-        self._of_tokens = FeatureSet(["lower[0]", "lower[1]", *read], functions=self.functions)
+            read += [f"{attr.lower()}[0]" for attr in SPELLINGS]
+        self._of_tokens = FeatureSet(list(dict.fromkeys(["lower[0]", "lower[1]", *read])), functions=self.functions)
 
     def _placed(self, kinds: set[str]) -> list[Template]:
         """The templates that read single tokens, for `CompiledTemplates`."""
@@ -199,7 +202,8 @@ class SegmentFeatureSet(AttributesRead):
 
     def named(self, kinds: Collection[str]) -> list[str]:
         """Names in the parts of some kinds, each once."""
-        return list(dict.fromkeys(name for t in self.templates for kind, name, _ in t.parts if kind in kinds))
+        parts = chain.from_iterable(t.parts for t in self.templates)
+        return list(dict.fromkeys(part.name for part in parts if part.kind in kinds))
 
     @property
     def gazetteers(self) -> list[str]:
@@ -252,7 +256,7 @@ _AT_BOTH_ENDS = [
     "lower[-1..1]",
     "shape[-1..1]",
     "orth",
-    *(f"{side}{n}" for side in ("prefix", "suffix") for n in range(1, 5)),
+    *(f"{side}{n}" for side, n in product(("prefix", "suffix"), range(1, 5))),
     "lower[-1]|lower",
     "lower|lower[1]",
     "shape[-1]|shape|shape[1]",
@@ -260,11 +264,11 @@ _AT_BOTH_ENDS = [
 
 
 def _at_both_ends(templates: list[str]) -> list[str]:
-    return [
-        "|".join(f"seg.{end}:{part}" for part in template.split("|"))
-        for end in ("first", "last")
-        for template in templates
-    ]
+    found = []
+    for end, template in product(("first", "last"), templates):
+        parts = [f"seg.{end}:{part}" for part in template.split("|")]
+        found.append("|".join(parts))
+    return found
 
 
 # If tokens have `ner_features.v1`, flags that are true at both ends gain another 0.2 F1 on cora_refs in cross-validation.

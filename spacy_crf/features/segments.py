@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from itertools import chain
+from itertools import chain, product
 from operator import attrgetter
 from typing import Any, NamedTuple, Optional
 
@@ -109,7 +109,7 @@ class CompiledSegments:
             self._phrase_column[name] = gazetteer.attribute
         self._matchers: dict[str, Matcher] = {}
         self._similar: dict[tuple[str, int], list[tuple[int, float, float]]] = {}  # by gazetteer and hash of the span
-        parts = [part for t in feature_set.spans + feature_set.span_items for part in t.parts]
+        parts = list(chain.from_iterable(t.parts for t in feature_set.spans + feature_set.span_items))
         whole = {WHOLE[part.kind] for part in parts if part.kind in WHOLE} | {*self._phrase_column.values()}
         self._columns = sorted({"lower", *whole, *(part.name for part in parts if part.kind in TOKEN_PARTS)})
         self._whole_columns = np.array(sorted(map(self._columns.index, whole)), dtype=np.int64)
@@ -171,7 +171,11 @@ class CompiledSegments:
             values.append((items, known))
 
         def names() -> list[str]:
-            return [names[n] for items, known in values for names in [items.names()] for n in known.tolist()]
+            found = []
+            for items, known in values:
+                of_items = items.names()
+                found += [of_items[n] for n in known.tolist()]
+            return found
 
         span, hashes, value, template = map(np.concatenate, zip(*found))
         return SpanItems(span, hashes, value, names, template)
@@ -221,7 +225,9 @@ class CompiledSegments:
                 cache.clear()
             # Stored only when complete, since other threads may be reading
             cache.update(((name, key), similar) for key, similar in asked.items())
-        rows = [(n, *similarity) for n, similar in enumerate(known.values()) for similarity in similar]
+        rows = []
+        for n, similar in enumerate(known.values()):
+            rows += [(n, *similarity) for similarity in similar]
         if not rows:
             return SpanItems.labelled(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32), [], np.zeros(0))
         of, label, shared, alike = (np.array(column) for column in zip(*rows))
@@ -229,7 +235,9 @@ class CompiledSegments:
         first, behind = np.searchsorted(of, [inverse, inverse + 1])
         span = np.repeat(np.arange(len(keys)), behind - first)
         row = ranges(first, behind)
-        names = [f"{measure} {label}".strip() for measure in ("jaccard", "jaro-winkler") for label in phrases.labels]
+        names = [
+            f"{measure} {label}".strip() for measure, label in product(("jaccard", "jaro-winkler"), phrases.labels)
+        ]
         values = np.concatenate([shared[row], alike[row]])
         kind = np.concatenate([label[row], label[row] + len(phrases.labels)])
         some = values > 0
@@ -241,11 +249,9 @@ class CompiledSegments:
         if matcher is None or (docs and matcher.vocab is not docs[0].vocab):
             matcher = self._matchers[name] = Matcher(docs[0].vocab if docs else Vocab())
             matcher.add(name, self.feature_set.patterns[name])
-        matched = [
-            (int(offset) + start, end - start)
-            for doc, offset in zip(docs, spans.columns.doc_starts)
-            for _, start, end in matcher(doc)
-        ]
+        matched = []
+        for doc, offset in zip(docs, spans.columns.doc_starts.tolist()):
+            matched += [(offset + start, end - start) for _, start, end in matcher(doc)]
         first, width = np.array(matched or np.zeros((0, 2)), dtype=np.int64).T
         # First token and length in one number
         base = np.int64(1 << 32)
@@ -452,7 +458,7 @@ class SpanIndexBuilder(FeatureCounter):
         new = np.flatnonzero(keep[len(self.known) :]).tolist()
         texts = [self._spelled[n] for n in new]
         place: dict[str, int] = {}
-        parts = [place.setdefault(text, len(place)) for of_feature in texts for text in of_feature]
+        parts = [place.setdefault(text, len(place)) for text in chain.from_iterable(texts)]
         template_of = np.array([self._template_of[n] for n in new], dtype=np.int32)
         widths: Any = [*map(len, texts)]
         return self._index(keep, template_of, widths, np.array(parts, dtype=np.int32), list(place))

@@ -7,7 +7,7 @@ A template is one or more parts joined by ``|``; a part is an attribute and the 
 import math
 import re
 from collections.abc import Iterable, Iterator
-from itertools import product
+from itertools import chain, product
 from typing import Any, NamedTuple
 
 from ..errors import Errors, known_names, shown
@@ -130,4 +130,4 @@ def offsets_of(match: "re.Match[str]", template: str) -> range:
 
 def parse_templates(texts: list[str]) -> list[Template]:
     """All templates of a list, each once, in the order of their first mention."""
-    return list(dict.fromkeys(template for text in texts for template in parse_template(text)))
+    return list(dict.fromkeys(chain.from_iterable(map(parse_template, texts))))

@@ -6,6 +6,7 @@ the token; the items of custom extensions and registered functions (``items``) a
 
 from collections.abc import Iterable
 from copy import copy
+from itertools import chain
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
@@ -106,7 +107,7 @@ class ColumnReader:
         self._needed += [gazetteer.attribute for gazetteer in gazetteers.values()]
         read = [a for a in dict.fromkeys([*attributes, *self._needed]) if is_of_lexeme(a)]
         # In the table, and all attributes read of a word
-        self.lexeme_attributes = self._of_words = [column for attribute in read for column in columns_of(attribute)]
+        self.lexeme_attributes = self._of_words = list(chain.from_iterable(map(columns_of, read)))
         self.gazetteers = gazetteers
         self.item_sources = item_sources
         self.word_functions = word_functions

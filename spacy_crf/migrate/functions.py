@@ -8,7 +8,7 @@ function, and a file beside the model registers the function; users can read tha
 import importlib
 import re
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple, Optional, Union
@@ -235,7 +235,7 @@ class PatternSource:
     ):
         self._patterns = patterns = [compile_line(from_config(line)) for line in lines]
         self._columns = Columns(columns)
-        places = [place for pattern in patterns for place in pattern.places]
+        places = list(chain.from_iterable(pattern.places for pattern in patterns))
         needed = max([place.column + 1 for place in places], default=0)
         if needed > len(columns):
             raise ValueError(Errors.CRF864.format(needed=needed, given=", ".join(columns) or "none"))
@@ -248,7 +248,7 @@ class PatternSource:
         """The names at each token of a Doc; or of a word, which is the only column, the name that the first line makes."""
         if isinstance(doc, str):
             return self._rows([[doc]])[0][0]
-        return [row for columns in self._columns.read(doc) for row in self._rows(columns)]
+        return list(chain.from_iterable(map(self._rows, self._columns.read(doc))))
 
     def _rows(self, columns: list[list[str]]) -> list[list[str]]:
         """Make the names at the tokens of one sequence. Each pattern makes all of its names at once, in a third of the time."""

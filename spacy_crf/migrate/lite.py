@@ -149,7 +149,8 @@ def _refused(name: str, what: str, how: str) -> ValueError:
 def _check_settings(pipe: Any) -> None:
     """RAISES (ValueError): CRF791 for scores of other than sparse features, a first stage, a set of chains, or another decode."""
     decode = pipe.cfg.get("decode", "viterbi")
-    reads = [table.index for features in pipe.feature_stores for table in features.tables.values()]
+    tables = chain.from_iterable(features.tables.values() for features in pipe.feature_stores)
+    reads = [table.index for table in tables]
     reads += [layer.attrs["node"] for layer in pipe.model.layers]
     is_sparse = all(isinstance(read, (FeatureIndex, SparseNode)) for read in reads)
     for is_so, what, how in (

@@ -7,13 +7,13 @@ weights as its foreign features, for all words. Positions outside a sequence hav
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice, product
+from itertools import chain, islice, product
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
 
 from ..features.lexemes import Padding
-from ..features.templates import WIDEST_OFFSET, Template, TemplatePart, parse_template
+from ..features.templates import WIDEST_OFFSET, Template, TemplatePart, parse_templates
 from . import crfpp, wapiti
 from .foreign import ForeignModel, Weighted
 from .functions import TEXTS, Pattern, PatternPlace, for_config
@@ -78,8 +78,9 @@ def native_of(model: ForeignModel, of_labels: Sequence[str], of_pairs: Sequence[
         _native_lines(lines, compile_line, weighted, columns, outside, changes)
         for lines, weighted in ((of_labels, model.states), (of_pairs, model.pairs))
     ]
-    texts = [text for lines in found for text in lines.templates]
-    offsets = [part.offset for text in texts for template in parse_template(text) for part in template.parts]
+    templates = parse_templates([*found[0].templates, *found[1].templates])
+    parts = chain.from_iterable(template.parts for template in templates)
+    offsets = [part.offset for part in parts]
     before = -min([0, *offsets])
     behind = max([0, *offsets])
     padding = {

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any, Optional
 
 import numpy as np
@@ -158,7 +159,7 @@ def _index(features: list[tuple[str, tuple[str, ...]]], source: str) -> FeatureI
             mix_all(hashes, np.array(values, dtype=np.uint64))
         keys[rows] = hashes
     place: dict[str, int] = {}
-    parts = [place.setdefault(value, len(place)) for _, values in features for value in values]
+    parts = [place.setdefault(value, len(place)) for value in chain.from_iterable(values for _, values in features)]
     starts = np.append(0, np.cumsum([len(values) for _, values in features])).astype(np.int64)
     names = FeatureNames(list(numbers), template_of, starts, np.array(parts, dtype=np.int32), list(place))
     return FeatureIndex(keys, names)

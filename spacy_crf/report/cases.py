@@ -1,6 +1,7 @@
 """Compares annotation with a component's predictions: right mentions, mistakes by kind, features and rules behind mistakes."""
 
 from collections.abc import Iterable, Sequence
+from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, TypeGuard
 
 from spacy.language import Language
@@ -134,7 +135,8 @@ def match(gold: Iterable[Mention], found: Iterable[Mention]) -> list[tuple[str, 
     matched: list[tuple[str, Any, Any]] = [
         ("right", missed.pop(place), spurious.pop(place)) for place in missed.keys() & spurious.keys()
     ]
-    pairs = [(g, f) for g in missed.values() for f in spurious.values() if g.start < f.end and f.start < g.end]
+    pairs = product(missed.values(), spurious.values())
+    pairs = [(g, f) for g, f in pairs if g.start < f.end and f.start < g.end]
     for g, f in sorted(pairs, key=lambda pair: _likeness(*pair), reverse=True):
         if g.place in missed and f.place in spurious:
             same_place, same_label, *_ = _likeness(g, f)
@@ -202,8 +204,11 @@ MOST_TEXTS = 1000  # number of texts on which the effects of rules are computed
 def rule_effects(judged: Judged) -> list[dict[str, object]]:
     """Compute the effects of each rule on the first `MOST_TEXTS` texts: the number of texts in which it changes the labelling
     under the rules before it, and the numbers of annotated mentions that it mends (adds) and breaks (removes)."""
-    ruled = [chain for chain in judged.pipe.chains if chain.rules() is not None]
-    return [row for chain in ruled for row in _effects_in(chain, judged.examples[:MOST_TEXTS])]
+    effects = []
+    for pipe in judged.pipe.chains:
+        if pipe.rules() is not None:
+            effects += _effects_in(pipe, judged.examples[:MOST_TEXTS])
+    return effects
 
 
 def _effects_in(pipe: CRFPipe, examples: list[Example]) -> list[dict[str, object]]:

@@ -3,6 +3,7 @@
 import bisect
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -124,7 +125,7 @@ def by_frequency(judged: Judged) -> list[Group]:
 
 def by_words(judged: Judged) -> list[Group]:
     """Two groups of annotated mentions: with and without words that are missing from the training texts."""
-    known = {token.lower for example in judged.training for token in example.reference}
+    known = {token.lower for token in chain.from_iterable(example.reference for example in judged.training)}
     names = ["all words known", "with unknown words"]
     return _grouped(judged.cases, names, lambda case: any(token.lower not in known for token in _span(judged, case)))
 

@@ -39,11 +39,10 @@ def to_frame(docs: Iterable[Doc], *, spans_key: Optional[str] = None, library: s
     if spans_key is not None:
         checks.text("to_frame", "spans_key", spans_key)
     frames = optional_package(library, what="to_frame", install=library)
-    rows = [
-        (n, span.start, span.end, span.start_char, span.end_char, span.text, span.label_, prob)
-        for n, doc in enumerate(docs)
-        for span, prob in _spans_of(doc, spans_key)
-    ]
+    rows = []
+    for n, doc in enumerate(docs):
+        for span, prob in _spans_of(doc, spans_key):
+            rows.append((n, span.start, span.end, span.start_char, span.end_char, span.text, span.label_, prob))
     columns = dict(zip(_COLUMNS, zip(*rows))) if rows else dict.fromkeys(_COLUMNS, ())
     if library == "polars":
         types = {"int64": frames.Int64, "float64": frames.Float64, "str": frames.String}

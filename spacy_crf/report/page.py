@@ -153,7 +153,9 @@ def parts(text: str, case: Optional[Case]) -> list[tuple[str, str]]:
     begin = max(0, first - AROUND)
     end = min(len(text), last + AROUND)
     marks = [(name, mention) for name, mention in (("gold", case.gold), ("found", case.found)) if mention]
-    cuts = sorted({begin, end, *(place for _, mention in marks for place in (mention.start, mention.end))})
+    starts = {mention.start for _, mention in marks}
+    ends = {mention.end for _, mention in marks}
+    cuts = sorted({begin, end} | starts | ends)
     pieces = []
     for left, right in pairwise(cuts):
         names = [name for name, mention in marks if mention.start <= left and right <= mention.end]

@@ -204,7 +204,7 @@ class ShardedTraining:
         found = [mapped.read(path)[1] for path in paths]
         if not had_labels and not any(of_shard["is_annotated"] for of_shard in found):
             raise ValueError(Errors.CRF431.format(name=pipe.name))
-        pipe.cfg["left_out"] = sorted({label for of_shard in found for label in of_shard["left_out"]})
+        pipe.cfg["left_out"] = sorted(set().union(*(of_shard["left_out"] for of_shard in found)))
         pipe.training.begin()
         put_together(pipe.model, pipe.vocab, pipe.decoding.n_states, lambda: self._counts(pipe.model))
         return True
@@ -409,9 +409,9 @@ def _head(shards: Shards, pipe: "CRFPipe", nlp: Language) -> dict[str, object]:
 def _paths(value: object) -> set[str]:
     """The texts in a value that name files or folders."""
     if isinstance(value, dict):
-        return {path for of_key in value.values() for path in _paths(of_key)}
+        value = list(value.values())
     if isinstance(value, list):
-        return {path for item in value for path in _paths(item)}
+        return set().union(*map(_paths, value))
     is_path = isinstance(value, (str, Path)) and str(value) and len(str(value)) < 4096 and Path(value).exists()
     return {str(value)} if is_path else set()
 

@@ -26,7 +26,10 @@ class LocalFiles:
         """All files below a folder; the path itself if it is a file."""
         if os.path.isfile(path):
             return [path]
-        return [f"{folder}/{name}" for folder, _, names in os.walk(path) for name in names]
+        found = []
+        for folder, _, names in os.walk(path):
+            found += [f"{folder}/{name}" for name in names]
+        return found
 
     def ls(self, path: str, detail: bool) -> list[dict[str, Any]]:
         return [self.info(f"{path}/{name}") for name in os.listdir(path)]
