@@ -28,7 +28,7 @@ from spacy_crf.migrate.lite import ENGLISH_NUMBERS, export_lite, write_lite
 from spacy_crf.migrate.pipeline import weights_of
 from spacy_crf.migrate.wapiti_export import export_wapiti
 from spacy_crf.schemes import SCHEMES
-from tests.components import EMISSIONS
+from tests.components import FEATURES
 from tests.migrate.test_templates import DATA
 from tests.pipeline.test_crf_ner import train
 from tests.test_size import n_statements
@@ -402,7 +402,10 @@ def test_export(folder, tmp_path):
         (templates("lower[0]", "like_url[0]"), "the template like_url[0], which reads 'like_url'"),
         (templates("ngrams2[0]|lower[1]"), "the template ngrams2[0]|lower[1], which joins n-grams"),
         ({"decode": "posterior"}, 'decode = "posterior"'),
-        ({"model": {"emissions": {**EMISSIONS, "@architectures": "spacy_crf.HashedEmissions.v1"}}}, "hashed features"),
+        (
+            {"model": {"emissions": {"@architectures": "spacy_crf.HashedEmissions.v1", "features": FEATURES}}},
+            "hashed features",
+        ),
         ({"constraints": {"@misc": "spacy_crf.constraints.v1", "rules": [ON_TOKENS]}}, "the rule 'never' (never_on)"),
         (
             {"constraints": {"@misc": "spacy_crf.constraints.v1", "rules": [MANY]}},
