@@ -7,7 +7,7 @@ is an array of rows by token, or a named tuple of such arrays.
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple, NoReturn, Optional, TypeVar, Union
+from typing import Any, Generic, NamedTuple, NoReturn, Optional, TypeVar, Union
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -31,6 +31,7 @@ from .types import ranges as ranges
 
 Arrays = TypeVar("Arrays", bound=ScoreArrays)
 Scores = TypeVar("Scores", bound=PathScores)
+SomeClamp = TypeVar("SomeClamp", Clamp, SegmentClamp, SetClamp)
 Result = TypeVar("Result")
 OF_SEQUENCES = ("token", "span")
 
@@ -58,10 +59,10 @@ def per_position(scores: PathScores) -> bool:
     return np.ndim(scores.transitions) == 3
 
 
-class LatestResults:
+class LatestResults(Generic[Result]):
     """The latest results of functions of arrays, as successive batches have the same transitions. Callers must not write to them.
 
-    most (int): Number of results that are kept. With more, a set of as many chains would find each result gone.
+    most (int): Number of results that are kept: a set of more chains computes each result anew.
     """
 
     def __init__(self, most: int = 4) -> None:
@@ -69,10 +70,11 @@ class LatestResults:
         self.clear()
 
     def of(self, make: Callable[..., Result], *given: NDArray) -> Result:
-        """Result of `make` for these arrays: one of the latest results, or a new one if the arrays are others."""
+        """The result of `make` for these arrays: computed now, unless it is one of the latest."""
         asked = tuple([array.tobytes() for array in given])
         for known, made in self._latest:
-            if known == asked:  # comparison by numpy took as long as decoding a sentence
+            # Comparison by numpy took as long as decoding a sentence
+            if known == asked:
                 return made
         made = make(*[array.copy() for array in given])
         self._latest = ((asked, made), *self._latest[: self._most - 1])
@@ -80,7 +82,8 @@ class LatestResults:
 
     def clear(self) -> None:
         """Forget the latest results."""
-        self._latest: tuple[tuple[tuple[bytes, ...], Any], ...] = ()  # replaced as a whole: threads may be reading
+        # Replaced as a whole: threads may be reading
+        self._latest: tuple[tuple[tuple[bytes, ...], Result], ...] = ()
 
 
 # --------------------------------------------------------------------------------------------------------------- checks
@@ -96,19 +99,21 @@ def conform(scores: Arrays) -> Arrays:
     """Scores with contiguous arrays of float64 and with starts. Values are not checked. RAISES (ValueError): CRF011 for arrays
     that do not agree in their axes.
     """
-    kind: Any = type(scores)
-    arrays = [contiguous(array, np.float64) for array in scores[: len(kind.AXES)]]
-    _check_shapes(kind, tuple([array.shape for array in arrays]))
-    starts = contiguous([0, len(arrays[0])] if scores.starts is None else scores.starts, np.int64)
-    return kind(*arrays, *scores[len(arrays) : -1], starts)
+    arrays = {name: contiguous(array, np.float64) for name, array in named(scores).items()}
+    _check_shapes(type(scores), tuple([array.shape for array in arrays.values()]))
+    starts = [0, len(scores[0])] if scores.starts is None else scores.starts
+    return scores._replace(**arrays, starts=contiguous(starts, np.int64))
 
 
-@lru_cache(maxsize=1024)  # checking the shapes of a sentence took as long as decoding it
-def _check_shapes(kind: Any, shapes: tuple[tuple[int, ...], ...]) -> None:
+# Checking the shapes of a sentence took as long as decoding it
+@lru_cache(maxsize=1024)
+def _check_shapes(kind: type[ScoreArrays], shapes: tuple[tuple[int, ...], ...]) -> None:
+    """RAISES (ValueError): CRF011 unless arrays of these shapes agree in the axes that scores of this class name."""
     sizes: dict[str, int] = {}
-    for (name, axes), shape in zip(kind.AXES.items(), shapes):
+    given: dict[str, tuple[str, ...]] = vars(kind)["AXES"]
+    for (name, axes), shape in zip(given.items(), shapes):
         if axes[0].endswith("?"):
-            axes = ("token", *axes[1:])[len(axes) - len(shape) if len(shape) == len(axes) - 1 else 0 :]
+            axes = axes[1:] if len(shape) == len(axes) - 1 else ("token", *axes[1:])
         axes = [axis.removeprefix("next ") for axis in axes]
         if len(shape) == len(axes):
             for axis, size in zip(axes, shape):
@@ -137,7 +142,7 @@ def refuse(scores: ScoreArrays) -> NoReturn:
 
 def of_file(
     what: str,
-    array: Any,
+    array: object,
     dtype: DTypeLike,
     shape: tuple[Optional[int], ...],
     *,
@@ -152,7 +157,7 @@ def of_file(
     """
     found = f"{array.dtype} {array.shape}" if isinstance(array, np.ndarray) else type(array).__name__
     fits = isinstance(array, np.ndarray) and array.dtype == np.dtype(dtype) and array.ndim == len(shape)
-    if not fits or any(size not in (None, given) for size, given in zip(shape, array.shape)):
+    if not fits or any(size not in (None, given) for size, given in zip(shape, np.shape(array))):
         sizes = ", ".join("any" if size is None else str(size) for size in shape)
         raise ValueError(f"{what} is {found}, where {np.dtype(dtype)} ({sizes}) is needed")
     if finite and array.dtype.kind == "f" and not np.isfinite(array).all():
@@ -173,6 +178,7 @@ def expect_below(what: str, numbers: NDArray, size: int, *, least: int = 0) -> N
 
 
 def check_shape(what: str, array: ArrayLike, shape: tuple[int, ...], meaning: str) -> None:
+    """RAISES (ValueError): CRF011 unless an array has this shape; `meaning` names the axes."""
     if np.shape(array) != shape:
         raise ValueError(Errors.CRF011.format(what=what, shape=np.shape(array), expected=f"{shape} ({meaning})"))
 
@@ -209,14 +215,14 @@ def _cut_lists(scores: ScoreArrays, tokens: Tokens) -> dict[str, SpanList]:
     return {name: listed.among(tokens, n_tokens) for name, listed in lists if hasattr(listed, "among")}
 
 
-def cut_document(scores: Arrays, clamp: Optional[AnyClamp], tokens: slice) -> tuple[Arrays, Any]:
+def cut_document(scores: Arrays, clamp: Optional[AnyClamp], tokens: slice) -> tuple[Arrays, Optional[AnyClamp]]:
     """The scores and the clamp of one document of a batch, without empty sequences."""
     first, last = np.searchsorted(scores.starts, [tokens.start, tokens.stop], side="left")
     starts = np.unique(np.clip(scores.starts[first : last + 1], tokens.start, tokens.stop)) - tokens.start
     return cut(scores, tokens, starts), cut_clamp(clamp, tokens)
 
 
-def cut_clamp(clamp: Optional[AnyClamp], tokens: Tokens) -> Any:
+def cut_clamp(clamp: Optional[SomeClamp], tokens: Tokens) -> Optional[SomeClamp]:
     """The clamp of some tokens; None stays None."""
     if clamp is None:
         return None
@@ -230,7 +236,7 @@ def states_of(clamp: AnyClamp) -> Bools:
     return clamp.states if isinstance(clamp, (SegmentClamp, SetClamp)) else clamp
 
 
-def each_chain(clamp: AnyClamp) -> Iterator[Any]:
+def each_chain(clamp: AnyClamp) -> Iterator[Union[Clamp, SegmentClamp]]:
     """The clamp itself, or for a set of chains the clamp of each, over all states."""
     yield from clamp.each() if isinstance(clamp, SetClamp) else (clamp,)
 
@@ -280,10 +286,12 @@ def add_repeated(total: ScoreArrays, part: ScoreArrays, tokens: Ints) -> None:
 
 
 def added(scores: Arrays, others: Arrays) -> Arrays:
+    """scores + others, array by array."""
     return scores._replace(**{name: array + getattr(others, name) for name, array in named(scores).items()})
 
 
 def subtract(scores: ScoreArrays, others: ScoreArrays) -> None:
+    """scores -= others, array by array."""
     for name, array in named(scores).items():
         array -= getattr(others, name)
 
@@ -292,7 +300,8 @@ def ends(starts: Optional[Ints], n_tokens: int) -> tuple[Bools, Bools]:
     """Which tokens open and which close a sequence: bool[T] each. Without starts there is one sequence."""
     starts = np.array([0, n_tokens]) if starts is None else starts
     filled = starts[:-1] < starts[1:]
-    opens, closes = np.zeros((2, n_tokens), dtype=bool)
+    opens = np.zeros(n_tokens, dtype=bool)
+    closes = np.zeros(n_tokens, dtype=bool)
     opens[starts[:-1][filled]] = True
     closes[starts[1:][filled] - 1] = True
     return opens, closes
@@ -312,7 +321,7 @@ def spread(rows: NDArray, places: Ints, size: int, fill: float = 0.0) -> NDArray
     return every
 
 
-def _rows(scores: ScoreArrays, tokens: Tokens) -> dict[str, Any]:
+def _rows(scores: ScoreArrays, tokens: Tokens) -> dict[str, Tokens]:
     """The rows of some tokens by the name of the axis."""
     listed = getattr(scores, "listed", None)
     return {"token": tokens, "span": slice(0, 0) if listed is None else listed.numbers(tokens)}
@@ -343,7 +352,8 @@ def join_sequences(
     starts = np.array([0, n_tokens]) if scores.starts is None else np.asarray(scores.starts)
     doc_starts = np.array([0, n_tokens]) if doc_starts is None else doc_starts
     # A break stands in front of each sequence that does not begin its document
-    opening = np.unique(starts[:-1][starts[:-1] < starts[1:]])  # without empty sequences
+    # Without empty sequences
+    opening = np.unique(starts[:-1][starts[:-1] < starts[1:]])
     opening = opening[~np.isin(opening, doc_starts)]
     places = np.arange(n_tokens) + np.searchsorted(opening, np.arange(n_tokens), side="right")
     breaks = opening + np.arange(len(opening))
@@ -387,7 +397,8 @@ def _join_clamp(
     states[breaks, size] = True
     if not isinstance(clamp, SegmentClamp):
         return states
-    may_begin, must_begin = np.ones((2, length), dtype=bool)
+    may_begin = np.ones(length, dtype=bool)
+    must_begin = np.ones(length, dtype=bool)
     may_begin[places] = clamp.may_begin
     must_begin[places] = clamp.must_begin
     may_begin[breaks + 1] = True  # as wherever a sequence begins
@@ -400,8 +411,8 @@ def split(joined: Joined, expected: PathScores, scores: Scores) -> Scores:
     places = {"token": joined.tokens, "state": slice(size), "next state": slice(size)}
     parts = {}
     for name, array in named(expected).items():
-        kept = tuple(places.get(kind, slice(None)) for kind in axes(expected, name))
-        parts[name] = array[kept]
+        index = [places.get(axis, slice(None)) for axis in axes(expected, name)]
+        parts[name] = array[tuple(index)]
     steps = expected.transitions.reshape(-1, size + 1, size + 1).sum(axis=0)
     parts["first"] = parts["first"] + steps[size, :size]
     parts["last"] = parts["last"] + steps[:size, size]
@@ -475,5 +486,6 @@ def part_of_graph(graph: StateGraph, kept: Bools) -> StateGraph:
     """The graph of some of its states (bool[S])."""
     number = np.cumsum(kept) - 1
     arcs = kept[graph.source] & kept[graph.target]
-    source, target = (number[ends[arcs]].astype(np.int32) for ends in (graph.source, graph.target))
+    source = number[graph.source[arcs]].astype(np.int32)
+    target = number[graph.target[arcs]].astype(np.int32)
     return StateGraph(source, target, graph.scores[arcs], graph.first[kept], graph.last[kept], graph.tag_of[kept])

@@ -3,12 +3,13 @@ and True for 1."""
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, Optional, Union
+from typing import Optional, TypeVar, Union, cast
 
 from .errors import Errors, known_names, shown
+from .types import Settings
 
 # Squares and products of larger numbers overflow
 LEAST = 1e-100
@@ -17,7 +18,8 @@ MOST = 1e100
 MANY = 1_000_000
 ANY = 2**63 - 1
 # How configs write tables by label: a section whose keys are the labels, or a list of pairs of a label and a value
-ByLabel = Union[dict[str, Any], list[Any]]
+ByLabel = Union[Settings, list]
+Value = TypeVar("Value")
 # In pairs %24 stands for $, which spaCy writes twice whenever it saves a config, and %25 for a % before 24 or 25
 _ESCAPED = re.compile("%24|%25")
 _MOST_SHOWN = 400  # characters of a table in a message
@@ -29,22 +31,24 @@ def expect(is_possible: object, owner: str, name: str, value: object, must: str)
         raise ValueError(Errors.CRF020.format(owner=owner, name=name, value=shown(value), must=must))
 
 
-def number(owner: str, name: str, value: Any, *, least: float = 0.0, most: float = MOST) -> float:
+def number(owner: str, name: str, value: float, *, least: float = 0.0, most: float = MOST) -> float:
     """A number between bounds, bounds included."""
     must = f"a number from {least:g} to {most:g}" if most < MOST else f"a finite number, at least {least:g}"
     expect(_is_a(Real, value) and least <= value <= most, owner, name, value, must)
     return float(value)
 
 
-def is_number(value: Any) -> bool:
-    return _is_a(Real, value) and -MOST <= value <= MOST
+def is_number(value: object) -> bool:
+    """Whether a value is a number whose square does not overflow."""
+    return _is_a(Real, value) and -MOST <= cast(float, value) <= MOST
 
 
-def positive(owner: str, name: str, value: Any) -> float:
+def positive(owner: str, name: str, value: float) -> float:
+    """A number above 0."""
     return number(owner, name, value, least=LEAST)
 
 
-def count(owner: str, name: str, value: Any, *, least: int = 1, most: int = MANY) -> int:
+def count(owner: str, name: str, value: int, *, least: int = 1, most: int = MANY) -> int:
     """A whole number between bounds, bounds included."""
     is_whole = _is_a(Integral, value)
     is_usual = most in (MANY, ANY) and not (is_whole and value > most)
@@ -58,17 +62,20 @@ def _is_a(kind: type, value: object) -> bool:
     return isinstance(value, kind) and not isinstance(value, bool)
 
 
-def flag(owner: str, name: str, value: Any) -> bool:
+def flag(owner: str, name: str, value: bool) -> bool:
+    """True or false."""
     expect(isinstance(value, bool), owner, name, value, "true or false")
     return value
 
 
-def text(owner: str, name: str, value: Any) -> str:
+def text(owner: str, name: str, value: str) -> str:
+    """A text that is not empty."""
     expect(isinstance(value, str) and value, owner, name, value, "text")
     return value
 
 
-def one_of(owner: str, name: str, value: Any, allowed: Collection[Any]) -> Any:
+def one_of(owner: str, name: str, value: Value, allowed: Collection[object]) -> Value:
+    """One of the allowed values, of the same type."""
     if not any(type(value) is type(each) and value == each for each in allowed):
         expect(False, owner, name, value, f"one of {known_names(map(repr, allowed), repr(value))}")
     return value
@@ -84,7 +91,7 @@ def labels(owner: str, asked: Iterable[str], known: Iterable[str]) -> None:
         )
 
 
-def listed(owner: str, name: str, value: Any, of: str) -> list[Any]:
+def listed(owner: str, name: str, value: Optional[Sequence[Value]], of: str) -> list[Value]:
     """A list; an empty one for None.
 
     of (str): Name of its items, for the message.
@@ -93,7 +100,13 @@ def listed(owner: str, name: str, value: Any, of: str) -> list[Any]:
     return list(value or [])
 
 
-def table(owner: str, name: str, value: Any, of: str, is_possible: Optional[Callable] = None) -> dict[str, Any]:
+def table(
+    owner: str,
+    name: str,
+    value: Optional[Mapping[str, Value]],
+    of: str,
+    is_possible: Optional[Callable[[Value], bool]] = None,
+) -> dict[str, Value]:
     """A table by names; an empty one for None.
 
     of (str): Name of its values, for the message. is_possible (Callable): Whether a value is possible.
@@ -104,7 +117,7 @@ def table(owner: str, name: str, value: Any, of: str, is_possible: Optional[Call
     return dict(value or {})
 
 
-def by_label(owner: str, name: str, value: Any, of: str, *, text: bool = False) -> dict[str, Any]:
+def by_label(owner: str, name: str, value: Optional[ByLabel], of: str, *, text: bool = False) -> Settings:
     """The table by label that a config writes as a section or as a list of pairs; an empty one for None.
 
     of (str): Name of its values, for the message. text (bool): Whether the values are text.
@@ -112,7 +125,7 @@ def by_label(owner: str, name: str, value: Any, of: str, *, text: bool = False) 
         a line of a section that the config parser has cut in the wrong place.
     """
     if isinstance(value, (list, tuple)):
-        found = of_config(value)
+        found = _of_pairs(value)
         is_table = len(found) == len(value) and not any(isinstance(given, Mapping) for given in found.values())
         must = f"a list of pairs of a label and one of {of}, in which each label is once and tables are lists of pairs"
         expect(is_table, owner, name, value, must)
@@ -130,20 +143,22 @@ def by_label(owner: str, name: str, value: Any, of: str, *, text: bool = False) 
     return found
 
 
-def of_config(value: Any) -> Any:
+def of_config(value: object) -> object:
     """The table for which the pairs of a config stand, without what is no pair; any other setting as it is."""
-    if not isinstance(value, (list, tuple)):
-        return value
+    return _of_pairs(value) if isinstance(value, (list, tuple)) else value
+
+
+def _of_pairs(value: Sequence) -> Settings:
     pairs = [pair for pair in value if isinstance(pair, (list, tuple)) and len(pair) == 2]
     return {_unescaped(label): _unescaped(given) for label, given in pairs if isinstance(label, str)}
 
 
-def in_config(value: Any) -> Any:
+def in_config(value: object) -> object:
     """A setting as a saved config keeps it: a table by label becomes pairs if a section would lose labels."""
     return _pairs(value) if isinstance(value, Mapping) and not _is_section(value) else value
 
 
-def _pairs(table: Mapping[str, Any]) -> list[Any]:
+def _pairs(table: Mapping[str, object]) -> list[list[object]]:
     pairs = []
     for label, value in table.items():
         if isinstance(value, Mapping):
@@ -152,20 +167,21 @@ def _pairs(table: Mapping[str, Any]) -> list[Any]:
     return pairs
 
 
-def _escaped(value: Any) -> Any:
+def _escaped(value: object) -> object:
+    """A text in which %24 stands for $; any other value as it is."""
     return re.sub("%(?=2[45])", "%25", value).replace("$", "%24") if isinstance(value, str) else value
 
 
-def _unescaped(value: Any) -> Any:
+def _unescaped(value: Value) -> Union[Value, str]:
     return _ESCAPED.sub(lambda found: {"%24": "$", "%25": "%"}[found[0]], value) if isinstance(value, str) else value
 
 
-def _is_section(table: Mapping[str, Any]) -> bool:
+def _is_section(table: Mapping[str, object]) -> bool:
     """Whether a config keeps a table as a section, and tables in it as sections of this section."""
     return all(_is_kept(label, value) for label, value in table.items())
 
 
-def _is_kept(label: str, value: Any) -> bool:
+def _is_kept(label: str, value: object) -> bool:
     """Whether a config keeps a line with this label as its name, or a section that ends with it. The parser cuts a line at the
     first = or :, cuts names of sections at dots, and takes some beginnings for comments, sections or registered functions."""
     try:
@@ -180,16 +196,18 @@ def _is_kept(label: str, value: Any) -> bool:
 
 
 def is_path(value: object) -> bool:
+    """Whether a value is a path that is not empty."""
     return isinstance(value, (str, Path)) and bool(str(value))
 
 
 def is_optional_count(value: object) -> bool:
+    """Whether a value is None, or a whole number above 0."""
     return value is None or (type(value) is int and value > 0)
 
 
 def path_and_settings(
-    owner: str, name: str, given: object, possible: dict[str, Callable[[Any], bool]], must: str
-) -> dict[str, Any]:
+    owner: str, name: str, given: object, possible: Mapping[str, Callable[..., bool]], must: str
+) -> Settings:
     """A file that a user names: a path, or a table with the path and settings.
 
     possible (Dict[str, Callable]): For each setting, including "path", a function that returns whether a value is possible.
@@ -208,7 +226,8 @@ def is_written(saved: object, read: object) -> bool:
     spaCy writes each ``$`` in a config twice, and keeps both when it loads a pipeline; after another save there are four. The
     value that the component itself has saved shows the original number.
     """
-    ours, found = (json.dumps(value, sort_keys=True) for value in (saved, read))
+    ours = json.dumps(saved, sort_keys=True)
+    found = json.dumps(read, sort_keys=True)
     while "$" in ours and len(ours) < len(found):
         ours = ours.replace("$", "$$")
     return ours == found

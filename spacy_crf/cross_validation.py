@@ -9,9 +9,9 @@ import copy
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, product
+from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple, Optional, Union
+from typing import NamedTuple, Optional, Union, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,7 @@ from .pipeline.pipe import LearningPipe
 from .pipeline.prediction import CRFPipe
 from .pipeline.thresholds import Point, best, measure, shrunk, use
 from .report.suspects import Suspect, judged_by, ranked
+from .types import Settings
 
 FOLDS = 5
 L1 = (0.0, 0.05)
@@ -153,7 +154,8 @@ def fit(
     fold_of = draw_folds(len(examples), folds, seed)
     fitted = []
     for n, name in enumerate(names):
-        with nlp.select_pipes(disable=names[n + 1 :]):  # a component reads what components before it predict
+        # A component reads what components before it predict
+        with nlp.select_pipes(disable=names[n + 1 :]):
             race = _Race(nlp, name, _candidates(nlp, name, l1, l2, words), thresholds)
             for fold in range(folds):
                 race.run(examples, fold_of == fold)
@@ -192,8 +194,8 @@ def refit(
     fitted: list[Language] = []
 
     def read(nlp: Language) -> list[Example]:
-        corpora = [Corpus(Path(path)) for path in (train, dev) if path is not None]
-        return list(chain.from_iterable(corpus(nlp) for corpus in corpora))
+        paths = [path for path in (train, dev) if path is not None]
+        return [example for path in paths for example in Corpus(path)(nlp)]
 
     def save(nlp: Language) -> Language:
         if not fitted:
@@ -209,9 +211,9 @@ def refit(
     return save
 
 
-def performance(nlp: Language, fitted: Iterable[Fitted]) -> dict[str, Any]:
+def performance(nlp: Language, fitted: Iterable[Fitted]) -> Settings:
     """The scores of components on held-out texts, for the meta.json of a pipeline."""
-    scores: dict[str, Any] = {}
+    scores: Settings = {}
     for each in fitted:
         scores.update(nlp.get_pipe(each.name).score(each.held_out))
         scores[f"{each.name}_cross_validation"] = {**each.f._asdict(), "texts": each.texts}
@@ -230,7 +232,7 @@ def _components(nlp: Language, config: Config) -> list[str]:
         if name in (*training["frozen_components"], *sourced):
             continue
         if isinstance(pipe, LearningPipe):
-            if not pipe.is_linear or _lbfgs(nlp, name) is None or not pipe.labelled:
+            if not pipe.is_linear or not _lbfgs(nlp, name) or not pipe.labelled:
                 raise ValueError(Errors.CRF771.format(name=name))
             names.append(name)
         elif getattr(pipe, "is_trainable", False):
@@ -240,14 +242,14 @@ def _components(nlp: Language, config: Config) -> list[str]:
     return names
 
 
-def _lbfgs(nlp: Language, name: str) -> Any:
-    """The block (dict) of the L-BFGS optimizer that trains a component, its own or that of [training]; None if it is another
-    optimizer."""
+def _lbfgs(nlp: Language, name: str) -> Settings:
+    """The block of the L-BFGS optimizer that trains a component, its own or that of [training]; empty if another optimizer
+    trains it."""
     config = nlp.config.interpolate()
     block = config["components"][name].get("optimizer") or config["training"]["optimizer"]
     if block.get("@optimizers") == "spacy_crf.Minibatch.v1":
         block = config["training"]["optimizer"]
-    return dict(block) if block.get("@optimizers") == "spacy_crf.LBFGS.v1" else None
+    return dict(block) if block.get("@optimizers") == "spacy_crf.LBFGS.v1" else {}
 
 
 def _candidates(nlp: Language, name: str, l1: Sequence[float], l2: Sequence[float], words: bool) -> list[Candidate]:
@@ -256,22 +258,23 @@ def _candidates(nlp: Language, name: str, l1: Sequence[float], l2: Sequence[floa
     own = LBFGS(**{key: value for key, value in _lbfgs(nlp, name).items() if key in ("l1", "l2")})
     pairs = sorted({*product(l1, l2), (own.l1, own.l2)}, key=lambda pair: (pair[0], -pair[1]))
     with_clusters = [False, True] if words and _can_cluster(nlp, name) else [False]
-    return [Candidate(clusters, *pair) for clusters, pair in product(with_clusters, pairs)]
+    return [Candidate(clusters, *pair) for clusters in with_clusters for pair in pairs]
 
 
 def _can_cluster(nlp: Language, name: str) -> bool:
     """Whether a component can use the packaged clusters, and names no clusters itself."""
-    lang: Any = nlp.lang
-    if not has_packaged_clusters(lang):
+    if not has_packaged_clusters(str(nlp.lang)):
         return False
     features = _features(nlp.config["components"][name])
     given = nlp.config["initialize"]["components"].get(name) or {}
     has_own = given.get("clusters") is not None or (given.get("words") or {}).get("tables") is not None
-    return not has_own and features is not None and features.get("@misc") in PRESETS
+    return not has_own and features.get("@misc") in PRESETS
 
 
-def _features(component: dict[str, Any]) -> Optional[dict[str, Any]]:
-    return ((component.get("model") or {}).get("emissions") or {}).get("features")
+def _features(component: Settings) -> Settings:
+    """The block of the features of tokens in the block of a component; empty if there is none."""
+    model = component.get("model") or {}
+    return (model.get("emissions") or {}).get("features") or {}
 
 
 class _Race:
@@ -331,14 +334,14 @@ class _Race:
         of_initialize = {key: value for key, value in self._of_initialize.items() if key not in ("corpus", "shards")}
         if clusters:
             of_initialize["clusters"] = PACKAGE
-            features: Any = _features(settings)
+            features = _features(settings)
             features["extra"] = [*(features.get("extra") or []), *CLUSTER_TEMPLATES]
         nlp.replace_pipe(name, settings.pop("factory"), config=settings)
-        nlp.config["initialize"]["components"][name] = of_initialize  # spaCy has removed it with the pipe
+        # spaCy has removed it with the pipe
+        nlp.config["initialize"]["components"][name] = of_initialize
         with nlp.select_pipes(enable=name):
             nlp.initialize(lambda: examples)
-        pipe: Any = nlp.get_pipe(name)
-        return pipe
+        return cast(LearningPipe, nlp.get_pipe(name))
 
     def _annotated(self, pipe: LearningPipe, examples: list[Example], chosen: NDArray[np.bool_]) -> list[Example]:
         annotate = earlier_annotation(pipe, self._nlp)
@@ -349,12 +352,14 @@ class _Race:
         objective = pipe.training.objective(LBFGS(), examples)
         begins = objective.weights()
         for candidate in candidates:
-            if not pipe.model.attrs["node"].traits.names_states:  # strong regularizers make states equal for good
+            # Strong regularizers make states equal for good
+            if not pipe.model.attrs["node"].traits.names_states:
                 objective.assign(begins)
             self._optimizer(candidate).step(objective, key=pipe.name)
             yield candidate
 
-    def _optimizer_block(self) -> dict[str, Any]:
+    def _optimizer_block(self) -> Settings:
+        """The block of the config that holds the settings of the optimizer, to write to."""
         own = self._nlp.config["components"][self._name].get("optimizer")
         return own if own and own["@optimizers"] == "spacy_crf.LBFGS.v1" else self._nlp.config["training"]["optimizer"]
 
@@ -368,8 +373,8 @@ class _Race:
         """Drop the candidates whose F1 is more than one standard error of the difference below the best F1, and after each fold
         at least half of those that are left (successive halving, Jamieson & Talwalkar 2016)."""
         f = {candidate: self._judged[candidate].best()[0] for candidate in self._running}
-        # By F1, the best last
-        *_, top = ranked = sorted(f, key=f.__getitem__)
+        ranked = sorted(f, key=f.__getitem__)
+        top = ranked[-1]
         shares = {candidate: _shares(self._judged[candidate].counts) for candidate in self._running}
         good = [c for c in ranked[len(f) // 2 :] if f[c] >= f[top] - np.linalg.norm(shares[top] - shares[c])]
         self._running = [candidate for candidate in self._running if candidate in good]
@@ -408,9 +413,9 @@ def _counts(pipe: LearningPipe, examples: list[Example]) -> NDArray[np.float64]:
     """Count the annotated, found and right mentions of each text. RETURNS (float64[N, 3])"""
     counts = np.zeros((len(examples), 3))
     for of_text, example in zip(counts, examples):
-        annotated, predicted = pipe.annotation.mentions(example)
-        gold = {mention.place for mention in annotated}
-        found = {mention.place for mention in predicted}
+        in_gold, in_prediction = pipe.annotation.mentions(example)
+        gold = {mention.place for mention in in_gold}
+        found = {mention.place for mention in in_prediction}
         of_text[:] = len(gold), len(found), len(gold & found)
     return counts
 
@@ -421,8 +426,11 @@ def _f(counts: NDArray[np.float64]) -> float:
 
 
 def _shares(counts: NDArray[np.float64]) -> NDArray[np.float64]:
-    """How much each text moves F1. The norm of the shares is the standard error of F1, and the norm of the difference between the
-    shares of two candidates that of the difference of their F1 (delta method).
+    """How much each text moves F1 = 2 right / (gold + found), by the delta method:
+
+        share[n] = (2 right[n] - F1 · (gold[n] + found[n])) / (gold + found)
+
+    |shares| is the standard error of F1, and |shares - others| that of the difference between the F1 of two candidates.
 
     counts (float64[N, 3]): Annotated, found and right mentions of each text.
     RETURNS (float64[N])

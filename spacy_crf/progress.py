@@ -3,9 +3,14 @@
 import logging
 import sys
 import time
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Optional
 
 from .errors import counted
+
+# Rich takes a tenth of a second to import, and most tasks end before a bar is needed
+if TYPE_CHECKING:
+    from rich.progress import Progress, Task, TaskID
+    from rich.text import Text
 
 _SHORT = 2.0  # seconds: shorter work has no bar
 _EACH = 60.0  # seconds between two lines, where stderr is no terminal
@@ -29,18 +34,19 @@ class Bar:
         self._shown_at = time.monotonic() + (0.0 if at_once else _SHORT)
         self._spoke_at = time.monotonic()
         self._is_terminal = sys.stderr is not None and sys.stderr.isatty()
-        self._row: Any = None  # in the display
+        self._row: Optional[_Row] = None  # in the display
 
     def __enter__(self) -> "Bar":
         return self
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._row is not None:
             _display.remove(self._row)
             self._row = None
 
     @property
     def is_shown(self) -> bool:
+        """Whether the bar is visible."""
         return self._row is not None and _display.shows(self._row)
 
     def show(self, done: int, note: str = "") -> None:
@@ -49,19 +55,20 @@ class Bar:
         if not self._is_terminal:
             if self._speaks and now - self._spoke_at >= _EACH:
                 self._spoke_at = now
-                print(f"{self.what}: {self._share(done)} {note}".rstrip(), file=sys.stderr, flush=True)
+                print(f"{self.what}: {self.share(done)} {note}".rstrip(), file=sys.stderr, flush=True)
             return
         if self._row is None and now >= self._shown_at:
             self._row = _display.row()
         if self._row is not None:
-            _display.show(self._row, self.what, completed=done, total=self.total, share=self._share(done), note=note)
+            _display.show(self._row, self, done, note)
 
     def pause(self) -> None:
         """Hide the bar until it is shown again."""
         if self._row is not None:
             _display.hide(self._row)
 
-    def _share(self, done: int) -> str:
+    def share(self, done: int) -> str:
+        """How much is done, in words: a number of the counted things, or a percentage."""
         if not self._unit:
             return f"{done / self.total:.0%}" if self.total else ""
         if self.total is None:
@@ -69,42 +76,58 @@ class Bar:
         return f"{done:,} of {counted(self.total, self._unit)}"
 
 
+# A row of a display: rich's table of rows, and the row in it
+_Row = tuple["Progress", "TaskID"]
+
+
 class _Display:
     """All bars of this process. Two displays of rich would write over each other."""
 
     def __init__(self) -> None:
-        self._progress: Any = None
-        self._rows: dict[Any, bool] = {}  # whether each is visible
-        self._stderr: Any = None
+        self._progress: Optional[Progress] = None
+        self._rows: dict[_Row, bool] = {}  # whether each is visible
+        self._stderr: object = None
 
-    def row(self) -> Any:
+    def row(self) -> _Row:
         """Add a row. It is hidden."""
-        stderr = getattr(
-            sys.stderr, "rich_proxied_file", sys.stderr
-        )  # while bars are shown, rich stands in front of it
+        # While bars are shown, rich stands in front of stderr
+        stderr = getattr(sys.stderr, "rich_proxied_file", sys.stderr)
         if self._progress is None or self._stderr is not stderr:
-            self._progress = _made()
+            self._progress = _new_progress()
             self._rows = {}
             self._stderr = stderr
         row = self._progress, self._progress.add_task("", total=None, visible=False, share="", note="")
         self._rows[row] = False
         return row
 
-    def shows(self, row: Any) -> bool:
-        return self._rows.get(row, False) and self._progress.live.is_started
+    def shows(self, row: _Row) -> bool:
+        """Whether a row is visible."""
+        return self._rows.get(row, False) and row[0].live.is_started
 
-    def show(self, row: Any, what: str, **fields: Any) -> None:
+    def show(self, row: _Row, bar: Bar, done: int, note: str) -> None:
+        """Write how many are done into a row, and make it visible."""
         progress, task = row
         if row in self._rows:
             appears = not self._rows[row]
             self._rows[row] = True
             progress.update(
-                task, description=what, visible=True, refresh=appears and progress.live.is_started, **fields
+                task,
+                description=bar.what,
+                visible=True,
+                refresh=appears and progress.live.is_started,
+                completed=done,
+                total=bar.total,
+                share=bar.share(done),
+                note=note,
             )
-            _make_room_for_lines()
+            # Lines of the log begin where bars stood, not behind them
+            for handler in (*logging.getLogger("spacy").handlers, *logging.getLogger().handlers):
+                if _without_bars not in handler.filters:
+                    handler.addFilter(_without_bars)
             progress.start()  # at first, and after a line was written
 
-    def hide(self, row: Any) -> None:
+    def hide(self, row: _Row) -> None:
+        """Make a row invisible; it keeps its place."""
         progress, task = row
         if self._rows.get(row):
             self._rows[row] = False
@@ -112,7 +135,8 @@ class _Display:
                 progress.stop()
             progress.update(task, visible=False)
 
-    def remove(self, row: Any) -> None:
+    def remove(self, row: _Row) -> None:
+        """Take a row out of the display."""
         self.hide(row)
         if self._rows.pop(row, None) is not None:
             progress, task = row
@@ -124,8 +148,9 @@ class _Display:
             self._progress.stop()
 
 
-def _made() -> Any:
-    from rich.console import Console  # most tasks end before a bar is needed
+def _new_progress() -> "Progress":
+    """An empty display of bars on stderr."""
+    from rich.console import Console
     from rich.progress import BarColumn, Progress, ProgressColumn, TimeElapsedColumn, TimeRemainingColumn
 
     left = TimeRemainingColumn()
@@ -134,7 +159,7 @@ def _made() -> Any:
     class TimeColumn(ProgressColumn):
         """The time left, or without a total the time spent."""
 
-        def render(self, task: Any) -> Any:
+        def render(self, task: "Task") -> "Text":
             return (spent if task.total is None else left).render(task)
 
     columns = "{task.description}", BarColumn(), "{task.fields[share]}", "{task.fields[note]}", TimeColumn()
@@ -142,14 +167,8 @@ def _made() -> Any:
     return Progress(*columns, console=Console(stderr=True), transient=True, speed_estimate_period=600.0)
 
 
-def _make_room_for_lines() -> None:
-    """Let lines of the log begin where bars stood, not behind them."""
-    for handler in (*logging.getLogger("spacy").handlers, *logging.getLogger().handlers):
-        if _without_bars not in handler.filters:
-            handler.addFilter(_without_bars)
-
-
 def _without_bars(record: logging.LogRecord) -> bool:
+    """A filter that lets every record pass, and removes the bars before it is written."""
     _display.clear()
     return True
 

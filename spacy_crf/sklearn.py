@@ -2,16 +2,21 @@
 labels, without spaCy's pipelines. The work is done in `sklearn_model`, which is imported when a CRF is first trained or used."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Optional, Union
+from types import ModuleType
+from typing import TYPE_CHECKING, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .errors import Errors, shown
+from .types import Settings
+
+if TYPE_CHECKING:
+    from thinc.api import Model
 
 try:
     from sklearn.base import BaseEstimator
@@ -20,11 +25,13 @@ except ImportError as error:
     needed = {"package": "scikit-learn", "install": "'spacy-crf[sklearn]'"}
     raise ImportError(Errors.CRF781.format(what="spacy_crf.sklearn", reason=error, **needed)) from error
 
-Rows = Sequence[Any]  # a sequence: for each token a dict, or a list of strings
+# A sequence: for each token a dict, or a list of strings
+Rows = Sequence[Union[dict, Sequence[str]]]
 
 
 @cache
-def _work() -> Any:
+def _work() -> ModuleType:
+    """The module that trains and predicts, which imports spaCy."""
     return import_module(".sklearn_model", __package__)
 
 
@@ -62,6 +69,9 @@ class CRF(BaseEstimator):
     delta: float = 1e-5
     max_linesearch: int = 20
     verbose: bool = False
+    classes_: list[str] = field(init=False)  # the labels, in the order of their first occurrence
+    objective_: float = field(init=False)
+    n_iter_: int = field(init=False)
 
     # -------------------------------------------------------------------------------------------------- learning
 
@@ -88,7 +98,8 @@ class CRF(BaseEstimator):
         """Predict the most probable labels of one sequence."""
         return next(_work().labels_of(self, sequences("X", [xseq])))
 
-    tag_rows = predict_single  # of a CRF trained on rows of columns, such as ["word", "NN"]
+    # Of a CRF trained on rows of columns, such as ["word", "NN"]
+    tag_rows = predict_single
 
     def predict_marginals(self, X: Iterable[Rows]) -> NDArray[np.object_]:
         """Compute the probability of each label at each token. RETURNS (array): A list of dicts for each sequence."""
@@ -103,17 +114,15 @@ class CRF(BaseEstimator):
         X = sequences("X", X)
         y = sequences("y", y)
         check_lengths(X, y)
-        right = [
-            given == found
-            for gold, labels in zip(y, self.predict(X))
-            for given, found in zip(gold, labels, strict=True)
-        ]
+        right = []
+        for gold, labels in zip(y, self.predict(X)):
+            right += [given == found for given, found in zip(gold, labels, strict=True)]
         return float(np.mean(right)) if right else 0.0
 
     # --------------------------------------------------------------------------------------- what it has learned
 
     @property
-    def _fitted(self) -> Any:
+    def _fitted(self) -> "Model":
         """The trained model. RAISES (NotFittedError): CRF851 before training."""
         if "_model" not in self.__dict__:
             raise NotFittedError(Errors.CRF851)
@@ -123,7 +132,8 @@ class CRF(BaseEstimator):
     def attributes_(self) -> list[str]:
         """Attributes that have a weight other than 0."""
         names = self._fitted.layers[0].attrs["features"].states.index.feature_names
-        return [names.strings[part] for part in names.parts]  # a single one each
+        # A single one each
+        return [names.strings[part] for part in names.parts]
 
     @property
     def state_features_(self) -> dict[tuple[str, str], float]:
@@ -132,7 +142,7 @@ class CRF(BaseEstimator):
         table = emissions.attrs["features"].states
         weights = emissions.get_param("states")
         attributes = self.attributes_
-        classes = self.__dict__["classes_"]
+        classes = self.classes_
         pairs = zip(table.rows_of_pairs().tolist(), table.pair_columns.tolist(), weights.tolist())
         return {(attributes[row], classes[column]): weight for row, column, weight in pairs if weight}
 
@@ -140,7 +150,7 @@ class CRF(BaseEstimator):
     def transition_features_(self) -> dict[tuple[str, str], float]:
         """The weights other than 0, by label and next label."""
         weights = self._fitted.get_param("transitions")
-        classes = self.__dict__["classes_"]
+        classes = self.classes_
         return {(classes[i], classes[j]): float(weights[i, j]) for i, j in np.argwhere(weights)}
 
     # ---------------------------------------------------------------------------------------------------- saving
@@ -161,21 +171,21 @@ class CRF(BaseEstimator):
         _work().unpack(crf, Path(path).read_bytes(), str(path))
         return crf
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> Settings:
         """The state for pickles and copies, with bytes in place of the model."""
         state = dict(super().__getstate__())
         if "_model" in state:
             state["_model"] = _work().pack(self)
         return state
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: Settings) -> None:
         packed = state.pop("_model", None)
         super().__setstate__(state)
         if packed is not None:
             _work().unpack(self, packed, "the pickle")
 
 
-def sequences(name: str, given: object) -> list[Sequence[Any]]:
+def sequences(name: str, given: object) -> list[Sequence]:
     """The sequences of X or y. RAISES (ValueError): CRF853 for anything but a collection of sequences."""
     if not isinstance(given, Iterable) or isinstance(given, (str, bytes, Mapping, type)):
         raise ValueError(Errors.CRF853.format(problem=f"{name} is {shown(given)}"))

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from itertools import accumulate, chain, pairwise
-from typing import Any, Optional
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Optional
 
 import numpy as np
 import srsly
@@ -28,24 +28,27 @@ from .schemes import TransitionMask
 from .types import ChainScores
 from .whole_files import FileFormat, seal, unpacked, unpacking, unseal
 
+if TYPE_CHECKING:
+    from .sklearn import CRF, Rows
+
 _FORMAT = FileFormat("a CRF of spacy_crf.sklearn", b"spacy_crf.sklearn\n", 1)
 _BLOCK = 512  # sequences that are read together
 # name of the features in templates, and their key in doc.user_data
 _SOURCE = "items"
 _ITEMS = "crf_items"
 _VOCAB = Vocab()
-Rows = Sequence[Any]  # a sequence: for each token a dict, or a list of strings
 
 
-def fit(crf: Any, X: list[Rows], y: list[Sequence[str]]) -> None:
+def fit(crf: "CRF", X: list["Rows"], y: list[Sequence[str]]) -> None:
     """Train a CRF, see `CRF.fit`."""
+    # First of all, since wrong parameters are refused before any data is read
     optimizer = _optimizer(crf)
     key = type(crf).__name__
     classes = _classes(y)
     source = _ItemsOfDocs()
     docs = source.docs(X)
     state = {label: n for n, label in enumerate(classes)}
-    states = [np.array([state[label] for label in labels], dtype=np.int64) for labels in y]
+    states = [np.fromiter(map(state.__getitem__, labels), dtype=np.int64) for labels in y]
 
     def blocks() -> Iterator[AnnotatedDocs]:
         for begin in range(0, len(docs), _BLOCK):
@@ -60,7 +63,8 @@ def fit(crf: Any, X: list[Rows], y: list[Sequence[str]]) -> None:
 
     model = _new_model(crf, source, len(classes))
     model.initialize(X=blocks, Y=Sizes(_VOCAB, len(classes)))
-    model.attrs["observed"][-2:] = 0  # CRFsuite has no weights for first and last labels
+    # CRFsuite has no weights for first and last labels
+    model.attrs["observed"][-2:] = 0
     _drop_rare(model, blocks, checks.number(key, "min_freq", crf.min_freq))
     objective = TiedObjective(model, LogLikelihood(), blocks())
     with nullcontext() if checks.one_of(key, "verbose", crf.verbose, (True, False, 0, 1)) else quietly():
@@ -71,7 +75,8 @@ def fit(crf: Any, X: list[Rows], y: list[Sequence[str]]) -> None:
     crf._model = prune(model)[0]
 
 
-def _optimizer(crf: Any) -> LBFGS:
+def _optimizer(crf: "CRF") -> LBFGS:
+    """The optimizer that the parameters of a CRF describe, by the names of CRFsuite."""
     owner = type(crf).__name__
     checks.one_of(owner, "algorithm", crf.algorithm, ("lbfgs",))
     most = crf.max_iterations
@@ -87,7 +92,8 @@ def _optimizer(crf: Any) -> LBFGS:
     )
 
 
-def _new_model(crf: Any, source: "_ItemsOfDocs", n_states: int) -> Model:
+def _new_model(crf: "CRF", source: "_ItemsOfDocs", n_states: int) -> Model:
+    """A model that reads the dicts of `source`, without weights."""
     owner = type(crf).__name__
     features = FeatureSet([f"fn:{_SOURCE}[0]"], functions={_SOURCE: source})
     emissions = SparseEmissions(
@@ -101,7 +107,7 @@ def _new_model(crf: Any, source: "_ItemsOfDocs", n_states: int) -> Model:
     return model
 
 
-def labels_of(crf: Any, X: list[Rows]) -> Iterator[list[str]]:
+def labels_of(crf: "CRF", X: list["Rows"]) -> Iterator[list[str]]:
     """The most probable labels of each sequence."""
     for bounds, scores in _scores(crf, X):
         states = crf._fitted.attrs["node"].structure.viterbi(scores).states
@@ -109,7 +115,7 @@ def labels_of(crf: Any, X: list[Rows]) -> Iterator[list[str]]:
         yield from (labels[begin:end] for begin, end in pairwise(bounds))
 
 
-def marginals_of(crf: Any, X: list[Rows]) -> Iterator[list[dict[str, float]]]:
+def marginals_of(crf: "CRF", X: list["Rows"]) -> Iterator[list[dict[str, float]]]:
     """The probabilities of the labels of each sequence."""
     for bounds, scores in _scores(crf, X):
         probabilities = crf._fitted.attrs["node"].structure.marginals(scores)
@@ -117,7 +123,7 @@ def marginals_of(crf: Any, X: list[Rows]) -> Iterator[list[dict[str, float]]]:
         yield from (rows[begin:end] for begin, end in pairwise(bounds))
 
 
-def _scores(crf: Any, X: list[Rows]) -> Iterator[tuple[list[int], ChainScores]]:
+def _scores(crf: "CRF", X: list["Rows"]) -> Iterator[tuple[list[int], ChainScores]]:
     """Bounds of the sequences (some may be empty) and scores of each block."""
     model = crf._fitted
     for begin in range(0, len(X), _BLOCK):
@@ -125,14 +131,14 @@ def _scores(crf: Any, X: list[Rows]) -> Iterator[tuple[list[int], ChainScores]]:
         yield docs.bounds.tolist(), model.predict(docs)
 
 
-def pack(crf: Any) -> bytes:
+def pack(crf: "CRF") -> bytes:
     """The parameters and weights of a CRF, as `unpack` reads them."""
     learned = {"classes": crf.classes_, "objective": crf.objective_, "n_iter": crf.n_iter_}
     content = {"params": crf.get_params(), **learned, "model": crf._fitted.to_bytes()}
     return seal(_FORMAT, srsly.msgpack_dumps(content))
 
 
-def unpack(crf: Any, data: bytes, source: str) -> None:
+def unpack(crf: "CRF", data: bytes, source: str) -> None:
     """Set the parameters and weights that `pack` wrote. RAISES (ValueError): CRF501, CRF502 or CRF508 for other data."""
     with unpacking(data):
         content = unseal(_FORMAT, data, source)
@@ -154,7 +160,7 @@ class _ItemsOfDocs:
     def __init__(self) -> None:
         self._list = ItemList("X")
 
-    def docs(self, X: list[Rows], first: int = 0) -> list[Doc]:
+    def docs(self, X: list["Rows"], first: int = 0) -> list[Doc]:
         """Make a Doc for each sequence.
 
         first (int): Number of the first sequence, for messages.
@@ -180,15 +186,19 @@ class _ItemsOfDocs:
         raise NotImplementedError  # Docs are read by batch alone
 
     def read_items(self, docs: list[Doc], names: Optional[dict[int, str]]) -> Items:
+        """The items that `docs` attached to Docs, laid end to end."""
         if names is not None:
             names.update(self._list.names)
-        hashes, values, starts = zip(*(doc.user_data[_ITEMS] for doc in docs)) if docs else ([], [], [])
-        counts = np.concatenate([np.zeros(0, dtype=np.int64), *map(np.diff, starts)])
-        return Items(
-            np.concatenate([np.zeros(0, dtype=np.uint64), *hashes]),
-            np.concatenate([np.zeros(0, dtype=np.float32), *values]),
-            np.append(0, np.cumsum(counts)),
-        )
+        # `np.concatenate` needs an array even where there are no Docs
+        hashes = [np.zeros(0, dtype=np.uint64)]
+        values = [np.zeros(0, dtype=np.float32)]
+        counts = [np.zeros(0, dtype=np.int64)]
+        for doc in docs:
+            items: Items = doc.user_data[_ITEMS]
+            hashes.append(items.hashes)
+            values.append(items.values)
+            counts.append(np.diff(items.starts))
+        return Items(np.concatenate(hashes), np.concatenate(values), np.append(0, np.cumsum(np.concatenate(counts))))
 
 
 def _classes(y: list[Sequence[str]]) -> list[str]:
@@ -218,9 +228,9 @@ def _drop_rare(model: Model, blocks: Callable[[], Iterator[AnnotatedDocs]], min_
         inside = np.ones(len(gold), dtype=bool)
         inside[block.starts[:-1][block.starts[:-1] < len(gold)]] = False
         [at] = np.nonzero(inside)
+        # steps[i, j] += number of tokens with label j behind label i
         steps += gold[at - 1].T @ gold[at]
     observed[:-2] &= (steps >= min_freq).astype(np.uint8)
     table = features.states.pruned(met >= min_freq)
     emissions.attrs["features"] = features.with_tables({**features.tables, "states": table})
-    weights: Any = np.zeros(table.n_weights, dtype=np.float32)
-    emissions.set_param("states", weights)
+    emissions.set_param("states", np.zeros(table.n_weights, dtype=np.float32))

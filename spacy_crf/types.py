@@ -48,7 +48,9 @@ class ScoreArrays(Protocol):
     def _fields(self) -> tuple[str, ...]: ...
 
     @property
-    def starts(self) -> Any: ...  # int64[B + 1], None for a single sequence
+    def starts(self) -> Any:
+        """Where sequences begin and end: int64[B + 1]; None for a single sequence."""
+        ...
 
     def __getitem__(self, index: Any, /) -> Any: ...
 
@@ -59,13 +61,19 @@ class PathScores(ScoreArrays, Protocol):
     """Scores of paths of states: of chains, or of chains of segments."""
 
     @property
-    def transitions(self) -> Floats: ...  # [S, S] or [T, S, S]
+    def transitions(self) -> Floats:
+        """Scores of pairs of neighbouring states: float64[S, S] or [T, S, S]."""
+        ...
 
     @property
-    def first(self) -> Floats: ...  # [S]
+    def first(self) -> Floats:
+        """Scores of states at the beginning of a sequence: float64[S]."""
+        ...
 
     @property
-    def last(self) -> Floats: ...  # [S]
+    def last(self) -> Floats:
+        """Scores of states at the end of a sequence: float64[S]."""
+        ...
 
 
 class ChainScores(NamedTuple):

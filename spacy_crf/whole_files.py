@@ -22,7 +22,8 @@ from srsly.msgpack import Packer, unpackb
 
 from .errors import Errors
 
-Saved = dict[str, Any]  # plain values of one part of a saved model, as msgpack keeps them
+# Plain values of one part of a saved model, as msgpack keeps them
+Saved = dict[str, Any]
 HEADER = struct.Struct("<IIQ")  # format version, CRC-32 of the rest, its length
 _PIECE = 1 << 15  # bytes to compress at once
 # Unpacked content may take so many times the bytes of its file. Empty blocks pad files that shrink to less than two such parts
@@ -45,6 +46,7 @@ class FileFormat(NamedTuple):
 
 
 def seal(form: FileFormat, content: bytes) -> bytes:
+    """Compressed content behind a header with its checksum, see `unseal`."""
     file = io.BytesIO()
     seal_into(file, form, [content])
     return file.getvalue()
@@ -166,7 +168,8 @@ def inflated(data: bytes) -> bytearray:
 
 def packed(value: object) -> Iterator[bytes]:
     """The bytes of `srsly.msgpack_dumps` in parts: of a large model there is no more than a copy of one array at a time."""
-    packer = Packer(use_bin_type=True)  # a single one, since making it asks all installed packages for their encoders
+    # A single one, since making it asks all installed packages for their encoders
+    packer = Packer(use_bin_type=True)
 
     def parts(value: object) -> Iterator[bytes]:
         if isinstance(value, dict):
@@ -174,7 +177,8 @@ def packed(value: object) -> Iterator[bytes]:
             for key, of_key in value.items():
                 yield packer.pack(key)
                 yield from parts(of_key)
-        elif isinstance(value, (list, tuple)) and len(value) <= _FEW:  # longer lists have small items
+        elif isinstance(value, (list, tuple)) and len(value) <= _FEW:
+            # Longer lists have small items
             yield packer.pack_array_header(len(value))
             for item in value:
                 yield from parts(item)
@@ -266,6 +270,7 @@ def unfinished_name(name: str) -> str:
 
 
 def is_unfinished(name: str) -> bool:
+    """Whether `unfinished_name` made a name."""
     return _UNFINISHED.fullmatch(name) is not None
 
 

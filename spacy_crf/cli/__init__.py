@@ -36,7 +36,8 @@ def draw_entities_of_any_component() -> None:
         if any(doc.ents for doc in docs) or (is_all and any(doc.has_annotation("TAG") for doc in docs)):
             docs[0].user_data["title"] = model_name
             page = render(docs, page=True, jupyter=False) or ""
-            write_whole(output_path / "entities.html", page.encode("utf8"))  # spaCy's name of the file
+            # spaCy's name of the file
+            write_whole(output_path / "entities.html", page.encode("utf8"))
         elif is_all:
             msg.warn("Nothing was drawn: the pipeline found no entities and no tags in these texts")
 

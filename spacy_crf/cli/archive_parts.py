@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, Optional
 
 from ..errors import Errors
-from ..workers.file_systems import LOCAL, file_system
+from ..workers.work_folder import LOCAL, file_system
 
 LINES = (".jsonl", ".ndjson", ".txt")
 PARQUET = ".parquet"

@@ -43,7 +43,8 @@ MOST_BROWN = 10_000  # clusters: more need a table of more than 1.6 GB
 SAVE_SECONDS = 60.0
 Method = choice("Method", ("cbow", "skipgram"))
 
-Progress = Callable[..., None]  # called with a `description`, how much is `completed`, and the `total`
+# Called with a `description`, how much is `completed`, and the `total`
+Progress = Callable[..., None]
 
 
 @command("clusters")

@@ -74,13 +74,15 @@ _TEXTS = {
     ),
     "partial": Preset("Incomplete annotation: texts without a label are ignored, and labels with 0 are excluded."),
 }
-_CHAINS = {name: preset for name, preset in _ANY.items() if name != "stream"}  # whose optimizer walks along one chain
+# Whose optimizer walks along one chain
+_CHAINS = {name: preset for name, preset in _ANY.items() if name != "stream"}
 PRESETS = {"crf_ner": _ANY, "crf_tagger": _ANY, "semicrf_ner": _ANY, "crf_spancat": _CHAINS, "crf_textcat": _TEXTS}
 OPTIMIZE = ("efficiency", "accuracy")
 SEGMENTERS = ("char", "jieba", "pkuseg")  # of Chinese
 _PKUSEG_MODEL = "mixed"  # the one that spacy-pkuseg brings
 FITTED = ("fast", "partial", "words")  # presets that `crf fit` trains
-_MORE_ENTITIES = "crf_ner_threshold"  # the file with the changes of `accuracy`, for any preset
+# The file with the changes of `accuracy`, for any preset
+_MORE_ENTITIES = "crf_ner_threshold"
 ComponentName = choice("ComponentName", PRESETS)
 PresetName = choice("PresetName", _ANY)
 OptimizeName = choice("OptimizeName", OPTIMIZE)

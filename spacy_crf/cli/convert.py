@@ -62,6 +62,9 @@ def convert_cli(
     its key; a file without any annotation is an error too. With --spans-key sc, `crf_spancat` finds overlapping spans, of columns
     those of several: --label-column 3,4.
     """
+    habits = [name.strip() for name in offsets.split(",") if name.strip()]
+    for habit in habits:
+        checks.one_of("crf convert", "--offsets", habit, [*HABITS])
     settings = ReadSettings(
         format=format_ and format_.value,
         encoding=encoding,
@@ -77,7 +80,7 @@ def convert_cli(
         predictions=predictions,
         retokenize=retokenize,
         spans_key=spans_key,
-        offsets=_habits(offsets),
+        offsets=habits,
         skip_broken=skip_broken,
     )
     nlp = blank(lang)
@@ -114,14 +117,6 @@ def convert_cli(
                 "another key, name it with --label-column"
             )
         report.print_warnings()
-
-
-def _habits(offsets: str) -> list[str]:
-    """Split --offsets. RAISES (ValueError): CRF020 for an unknown way of counting."""
-    names = [name.strip() for name in offsets.split(",") if name.strip()]
-    for name in names:
-        checks.one_of("crf convert", "--offsets", name, [*HABITS])
-    return names
 
 
 def _files(source: Path, target: Path) -> list[tuple[Path, Path]]:

@@ -33,7 +33,8 @@ MOST_UNDER_RULES = 1_000  # the same under rules, which are searched again witho
 MOST_BEST = 20  # labellings
 _MOST_OF_LABEL = 200  # characters
 _TOP = 12  # words of an explanation
-_EXPLAINED = {"candidates": 1}  # for each label, words that might change the decision
+# For each label, words that might change the decision
+_EXPLAINED = {"candidates": 1}
 _UNDER_RULES = {"candidates": 0, "near": 10}  # explain by 10 words on each side
 _SECONDS = 10.0  # that a client may take for a part of its request
 
@@ -104,7 +105,8 @@ class Demo:
         with self._lock, self._nlp.memory_zone():
             try:
                 return question(given)
-            except Exception as raised:  # whatever components raise; it must not hold Docs when the zone ends
+            except Exception as raised:
+                # Whatever components raise; it must not hold Docs when the zone ends
                 error = str(raised) if _code(str(raised)) else Errors.CRF979.format(reason=f"{raised!r:.300}")
         raise ValueError(error)
 

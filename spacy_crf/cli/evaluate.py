@@ -201,7 +201,8 @@ def _page(
         judged, held_out = _judge(nlp, data, pipes)
         # The texts may be annotated for one of several components
         with_labels = [of_pipe for of_pipe in judged if of_pipe.cases or not of_pipe.of_texts]
-        judged = with_labels or judged  # the texts may have no labels of their own
+        # The texts may have no labels of their own
+        judged = with_labels or judged
         progress(advance=1, description="training without each part" if folds else "writing")
         subjects = []
         suspects = None
@@ -305,13 +306,11 @@ def threshold_cli(
         alpha = 0.05 if alpha is None else alpha
         spans_key = "crf_candidates" if spans_key is None else spans_key
         _promise(nlp, data, _with_thresholds(nlp, component), of, goal, alpha, spans_key, per_label=per_label)
-        if output is not None:
-            save_pipeline(nlp, output)
-            msg.good(f"Saved with it to {output}")
-        return
-    for option, value in (("--alpha", alpha), ("--spans-key", spans_key)):
-        checks.expect(value is None, "threshold", option, value, "left out without --recall or --precision")
-    found = threshold(nlp, data, component=component, beta=beta, expected=expected, per_label=per_label)
+        found = {}
+    else:
+        for option, value in (("--alpha", alpha), ("--spans-key", spans_key)):
+            checks.expect(value is None, "threshold", option, value, "left out without --recall or --precision")
+        found = threshold(nlp, data, component=component, beta=beta, expected=expected, per_label=per_label)
     for name, points in found.items():
         chosen = points[-1] if per_label else best(points, beta, expected=expected)
         judged = () if expected else ("precision", "recall", f"F{beta:g}")

@@ -140,7 +140,8 @@ def explain_cli(
         return
     found = []
     options: dict[str, Any] = {"effect": top} if effect else {}
-    if train is not None:  # effects of texts depend on the regularization in the config
+    # Effects of texts depend on the regularization in the config
+    if train is not None:
         optimizer = nlp.config["training"]["optimizer"] or {}
         options |= {name: optimizer[name] for name in ("l1", "l2") if name in optimizer}
         options["corpus"] = list(read_examples(train, nlp))

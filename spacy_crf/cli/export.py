@@ -61,7 +61,7 @@ def export_cli(
         msg.good(f"{output}: {counted(len(weights.labels), 'label')}, {counted(weights.n_weights, 'weight')}")
         return
     if kind == "wapiti":
-        from ..migrate.wapiti_export import export_wapiti
+        from ..migrate.wapiti import export_wapiti
 
         write_whole(output, export_wapiti(load_pipeline(model), component))
         msg.good(f"{output}: a model of Wapiti")
@@ -165,7 +165,8 @@ def _written(tagger: Any, batch: list[_Sequence], n_best: int, marginals: bool) 
 
 
 _ONE_TAG = "that gives each word one tag: a crf_ner, semicrf_ner, or crf_tagger of one attribute"
-_ARGUMENTS = {"tag": "tags", "pos": "pos", "lemma": "lemmas"}  # of Doc, by attribute
+# Of Doc, by attribute
+_ARGUMENTS = {"tag": "tags", "pos": "pos", "lemma": "lemmas"}
 
 
 class _PipelineTagger:

@@ -30,7 +30,7 @@ _GROUPS = {  # by title: the file of each command
         "lookups": "lookups",
         "distil": "distil",
     },
-    "Train": {"train": "train", "fit": "fit", "tune": "tune", "curve": "curve", "update": "train"},
+    "Train": {"train": "train", "fit": "train", "tune": "tune", "curve": "train", "update": "train"},
     "Look at a pipeline": {
         "show": "explain",
         "explain": "explain",
@@ -105,10 +105,12 @@ class _LazyGroup(TyperGroup):
             self.commands = get_group(app).commands
 
 
-app = typer.Typer(name="crf", cls=_LazyGroup, no_args_is_help=True, rich_markup_mode=None)  # no markup, as in spaCy
+# No markup, as in spaCy
+app = typer.Typer(name="crf", cls=_LazyGroup, no_args_is_help=True, rich_markup_mode=None)
 
 
-@app.callback()  # makes `app` a group even when a single command has been imported
+# Makes `app` a group even when a single command has been imported
+@app.callback()
 def crf_cli() -> None:
     """Commands of spacy-crf: conditional random fields for spaCy."""
 

@@ -176,7 +176,8 @@ def _clusters(lang: str, folder: Path) -> list[Row]:
 
     try:
         clusters = packaged_clusters(lang)
-    except ValueError as error:  # the package is missing, or has none of this language
+    except ValueError as error:
+        # The package is missing, or has none of this language
         msg.info(f"No clusters, which gain most where annotation is rare: {str(error).partition(': ')[2]}")
         return []
     write_clusters(folder / "clusters" / "brown.bin", clusters)
@@ -200,7 +201,8 @@ def _vectors(lang: str, folder: Path) -> list[Row]:
         return []
     # The largest table knows most words that training never shows
     n, name, meta = max(found, key=lambda row: row[:2])
-    vectors: Any = load_vectors(name, f"The package {name}")  # of spaCy, which a package holds
+    # Of spaCy, which a package holds
+    vectors: Any = load_vectors(name, f"The package {name}")
     vectors.to_disk(folder / "vectors")
     return [
         ("vectors", counted(n, "vector"), f"{name} {meta.get('version', '')}", meta.get("license") or "see the package")
@@ -221,6 +223,7 @@ def _lists(package: Package, lang: str, folder: Path) -> list[Row]:
             path = folder / "gazetteers" / f"{name}.txt"
             write_whole(path, "".join(f"{line}\n" for line in lines if line).encode())
             rows.append((f"gazetteers/{name}.txt", counted(len(lines), "phrase"), of_package, package.licence))
-    except Exception as error:  # another version of the package may have other functions
+    except Exception as error:
+        # Another version of the package may have other functions
         msg.warn(f"{of_package} can't be read ({type(error).__name__}: {error})")
     return rows

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 Blocks = dict[str, dict[str, Any]]  # of functions in a config, by their names
 PROGRAMS = ("crfsuite", "crfpp", "wapiti")
-_LINES = (b"#", b"U", b"u", b"B", b"b", b"*")  # first bytes of files of templates or patterns
+# First bytes of files of templates or patterns
+_LINES = (b"#", b"U", b"u", b"B", b"b", b"*")
 _MOST_SHOWN = 10  # names of features in a message
 
 
@@ -152,7 +153,7 @@ def find_words(model: "ForeignModel", path: str, edges: str, features: Optional[
     RAISES (ValueError): CRF897 if there is none, and features are left.
     """
     from ..migrate.functions import find_function
-    from ..migrate.words import native_of_words
+    from ..migrate.native import native_of_words
 
     checks.expect(model.program == "crfsuite", "crf import", "--word-features", path, "for a model of crfsuite")
     names = tuple(name.strip() for name in edges.split(","))

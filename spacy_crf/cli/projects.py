@@ -73,7 +73,8 @@ def project_cli(
             shutil.copyfile(path, copy)
         if not given:
             _fetch(name, target)
-    except BaseException:  # also when the user stops it: the same command shall work again
+    except BaseException:
+        # Also when the user stops it: the same command shall work again
         shutil.rmtree(target, ignore_errors=True)
         if was_there:
             target.mkdir(exist_ok=True)

@@ -51,8 +51,10 @@ FileOption = Annotated[Path, Opt("--output", "-o", help="The file to write.")]
 PageOption = Annotated[Optional[Path], Opt("--output", "-o", help="Write a page of HTML to this file.")]
 ChartOption = Annotated[Optional[Path], Opt("--output", "-o", help="Write a chart (SVG) to this file.")]
 PipelineOption = Annotated[Path, Opt("--output", "-o", help="Folder to write the pipeline to.")]
-_OF_OTHERS = re.compile(r"'((spacy_crf_\w+)\.\w+\.v\d+)' in function registry")  # built upon this package
-WITH_OVERRIDES = {"allow_extra_args": True, "ignore_unknown_options": True}  # of a command that takes overrides
+# Built upon this package
+_OF_OTHERS = re.compile(r"'((spacy_crf_\w+)\.\w+\.v\d+)' in function registry")
+# Of a command that takes overrides
+WITH_OVERRIDES = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
 def packaged(name: str) -> Path:
@@ -122,7 +124,8 @@ def brief_errors() -> Iterator[None]:
         missing = _OF_OTHERS.search(str(error))
         if (
             missing is not None
-        ):  # spaCy says neither of what package a name is, nor stops before it has listed all others
+            # spaCy says neither of what package a name is, nor stops before it has listed all others
+        ):
             name, package = missing.groups()
             first = Errors.CRF717.format(name=name, package=package.replace("_", "-"))
             others = []

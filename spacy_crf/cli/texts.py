@@ -17,9 +17,8 @@ from spacy.util import Config, dot_to_dict, dot_to_object
 from ..blanks import BLANKS
 from ..errors import Errors, shown
 from ..pipeline.corpora import doc_bin
-from .formats import ReadSettings, Report, brat, read
+from .formats import ReadSettings, Report, brat, read, refuse_binary
 from .formats.annotation import is_unicode, tokenized
-from .formats.refused import refuse_binary
 from .formats.source import Item, Source, parsed, read_lines, unreadable
 from .formats.spacy_files import docs_of
 from .shared import blank
@@ -33,10 +32,12 @@ PREDICTED = "predicted.spacy"
 ANNOTATED = "annotated.spacy"
 SUSPECTS = "suspects.jsonl"
 _STEPS = 1000  # updates of a progress bar
-_OBJECT = re.compile(r"""\{\s*(["'}]|$)""")  # the beginning of a line that is meant to be a JSON object
+# The beginning of a line that is meant to be a JSON object
+_OBJECT = re.compile(r"""\{\s*(["'}]|$)""")
 _OPTION = re.compile(r"--[a-z]")  # an option of `convert` in a message
 
-Progress = Callable[[int, int], object]  # called with the number of bytes read and the number of all bytes
+# Called with the number of bytes read and the number of all bytes
+Progress = Callable[[int, int], object]
 
 
 def doc_before(nlp: Language, pipe: "LearningPipe", text: str) -> Doc:

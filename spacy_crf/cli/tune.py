@@ -180,7 +180,8 @@ def tune(
         on_progress(done, total)
     trials = []
     for candidate, outcomes in found.items():
-        scores, sizes, seconds = np.array(sorted(outcomes)).T  # the sum does not depend on which worker was first
+        # The sum does not depend on which worker was first
+        scores, sizes, seconds = np.array(sorted(outcomes)).T
         trials.append(Trial(candidate, scores.mean(), scores.std(), round(sizes.mean()), seconds.sum()))
     return tuner.name, trials
 
@@ -242,9 +243,7 @@ class Tuner:
             if "scheme" not in self._nlp.config["components"][self.name] or scheme not in SCHEMES:
                 raise ValueError(Errors.CRF931.format(name=self.name, scheme=scheme, known=", ".join(SCHEMES)))
         names = list(dict.fromkeys(map(_registered, optimizers))) or [self._block["@optimizers"]]
-        known = {}
-        for name in names:
-            known[name] = [each.name for each in fields(_optimizers()[name])]
+        known = {name: _settings_of(_optimizers()[name]) for name in names}
         for setting in values:
             must = "a setting of " + ", or ".join(f"{name} ({', '.join(own)})" for name, own in known.items())
             checks.expect(any(setting in own for own in known.values()), OWNER, "--try", setting, must)
@@ -285,7 +284,7 @@ class Tuner:
         make = _optimizers()[candidate.optimizer]
         of_config = self._block if self._block["@optimizers"] == candidate.optimizer else {}
         settings = {key: value for key, value in of_config.items() if not key.startswith("@")}
-        if any(each.name == "max_iterations" for each in fields(make)):
+        if "max_iterations" in _settings_of(make):
             settings.update(iterations_per_step=10, max_iterations=self._iterations)
         optimizer = make(**{**settings, **dict(candidate.settings)})
         if optimizer.averages is not None:
@@ -315,7 +314,8 @@ class _Fold:
         annotate = earlier_annotation(self._pipe, nlp)
         self._learned = [Example(annotate(example), example.reference) for example in learned]
         self._held_out = [Example(annotate(example), example.reference) for example in held_out]
-        self._objectives: dict[bool, Any] = {}  # by whether the optimizer learns from one sequence after the other
+        # By whether the optimizer learns from one sequence after the other
+        self._objectives: dict[bool, Any] = {}
         self._untrained: Any = None  # weights
 
     def trained(self, optimizers: "Iterable[CRFOptimizer]", iterations: int) -> Iterator[Outcome]:
@@ -375,7 +375,8 @@ def _fresh(nlp: Language, name: str, scheme: Optional[str]) -> Any:
     of_initialize = nlp.config["initialize"]["components"]
     kept = of_initialize.get(name)
     nlp.replace_pipe(name, factory, config=settings)
-    if kept is not None:  # spaCy has removed labels and gazetteers with the pipe
+    # spaCy has removed labels and gazetteers with the pipe
+    if kept is not None:
         of_initialize[name] = kept
     return nlp.get_pipe(name)
 
@@ -384,7 +385,8 @@ def _read_corpus(nlp: Language, corpus: Callable[[Language], Iterable[Example]],
     """Read a corpus. RAISES (ValueError): CRF701 if it can't be read, CRF708 if it is empty."""
     try:
         examples = list(corpus(nlp))
-    except ValueError as error:  # spaCy's own errors, which do not name the corpus
+    except ValueError as error:
+        # spaCy's own errors, which do not name the corpus
         raise ValueError(Errors.CRF701.format(place=f"The corpus [{name}]", reason=error)) from error
     if not examples:
         raise ValueError(Errors.CRF708.format(path=f"[{name}]"))
@@ -395,13 +397,18 @@ def _read_corpus(nlp: Language, corpus: Callable[[Language], Iterable[Example]],
 
 
 @cache
-def _optimizers() -> dict[str, Any]:
+def _optimizers() -> "dict[str, type[CRFOptimizer]]":
     """The optimizers that can be tuned, by their registered names."""
     from ..optimizers.objective import CRFOptimizer
 
-    registered: Any = thinc_registry.optimizers  # catalogue's, which thinc annotates as decorators
+    # Catalogue's, which thinc annotates as decorators
+    registered: Any = thinc_registry.optimizers
     made = sorted(registered.get_all().items())
     return {name: make for name, make in made if isinstance(make, type) and issubclass(make, CRFOptimizer)}
+
+
+def _settings_of(optimizer: "type[CRFOptimizer]") -> list[str]:
+    return [each.name for each in fields(optimizer)]
 
 
 def _registered(name: str) -> str:
@@ -444,7 +451,8 @@ def _show(trials: list[Trial], best: Trial, folds: int) -> None:
     texts = {title: column for title, column in texts.items() if len(set(column)) > 1}
     columns: dict[str, list[str]] = {}
     for name in settings:
-        columns[name] = [_shown(dict(each.settings).get(name, "")) for each in candidates]
+        values = [dict(each.settings).get(name, "") for each in candidates]
+        columns[name] = [f"{value:g}" if isinstance(value, float) else str(value) for value in values]
     columns["score"] = [f"{trial.score:.4f}" for trial in trials]
     if folds > 1:
         columns["±"] = [f"{trial.deviation:.4f}" for trial in trials]
@@ -455,10 +463,6 @@ def _show(trials: list[Trial], best: Trial, folds: int) -> None:
     print_table(title, [*texts, *columns], rows, n_texts=len(texts), bold=rows[trials.index(best)])
 
 
-def _shown(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
 def use(settings: Config, name: str, best: Candidate) -> None:
     """Write a candidate into a config: into the block of the optimizer that trains the component."""
     component = settings["components"][name]
@@ -466,7 +470,8 @@ def use(settings: Config, name: str, best: Candidate) -> None:
     if best.scheme is not None:
         component["scheme"] = best.scheme
     if _names(component.get("optimizer"), "spacy_crf.Minibatch.v1"):
-        component["optimizer"] = None  # so that the optimizer of [training] trains the component
+        # So that the optimizer of [training] trains the component
+        component["optimizer"] = None
     if component.get("optimizer") or (
         len(settings["nlp"]["pipeline"]) > 1 and not _names(training.get("optimizer"), best.optimizer)
     ):

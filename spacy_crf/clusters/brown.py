@@ -6,7 +6,7 @@ the n clusters into one; the tree of these merges gives the paths.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import srsly
@@ -19,6 +19,7 @@ from ..errors import Errors
 from ..features.clusters import WordClusters, with_zeros
 from ..features.feature_index import CountingTable
 from ..kernels.brown import Bigrams, Window, join_classes, place_words, slots_of
+from ..types import Settings
 from ..whole_files import FileFormat, seal, unpacked, unpacking, unseal
 
 _LOGS = 1 << 16  # size of the table of n log n
@@ -41,10 +42,12 @@ class WordCounter:
         self.n_words = 0
         self._strings = strings
         self._table = CountingTable()
-        self._tokens: list[NDArray[np.int32]] = []  # numbers of the words of each text, then -1
+        # Numbers of the words of each text, then -1
+        self._tokens: list[NDArray[np.int32]] = []
 
     def add(self, doc: Doc) -> None:
-        keys: Any = doc.to_array(ORTH)  # uint64, not the floats of its stub
+        """Add the words of a text."""
+        keys = doc.to_array(ORTH).astype(np.uint64, copy=False)
         self._table.add(keys)
         self._tokens.append(np.append(self._table.rows(keys), np.int32(-1)))
         self.n_words += len(keys)
@@ -64,7 +67,8 @@ class WordCounter:
         counts = np.bincount(tokens[tokens >= 0], minlength=len(place))
         words = list(place)
         order = [n for n in sorted(range(len(words)), key=lambda n: (-counts[n], words[n])) if counts[n] >= min_count]
-        rank = np.full(len(words) + 1, -1, dtype=np.int64)  # the last entry serves the ends of texts
+        # The last entry serves the ends of texts
+        rank = np.full(len(words) + 1, -1, dtype=np.int64)
         rank[order] = np.arange(len(order))
         return CountedText([words[n] for n in order], _bigrams(rank[tokens], len(order)), digits)
 
@@ -174,16 +178,17 @@ class Brown:
                 content = unpacked(content)
                 if content["what"] != what:
                     return None
-                arrays: dict[str, Any] = {}
+                arrays: dict[str, NDArray] = {}
                 for name, dtype in _SAVED.items():
                     form, shape, octets = content["arrays"][name]
                     arrays[name] = _unpacked(form, shape, octets, dtype)
                 return cls._restored(content, Saved(**arrays), source)
-            except Exception as error:  # msgpack raises many kinds, and fields may be missing
+            except Exception as error:
+                # Msgpack raises many kinds, and fields may be missing
                 raise ValueError(Errors.CRF508.format(source=source, reason=str(error).rstrip("."))) from error
 
     @classmethod
-    def _restored(cls, content: dict[str, Any], saved: "Saved", source: str) -> "Brown":
+    def _restored(cls, content: Settings, saved: "Saved", source: str) -> "Brown":
         """The clustering with these arrays. Kernels index by them: all other arrays are computed from them anew.
 
         RAISES (ValueError): For arrays that no clustering has.
@@ -204,6 +209,7 @@ class Brown:
         _expect(counts.min(initial=1) > 0 and int(counts.sum(dtype=np.int64)) <= np.iinfo(np.int32).max, "counts")
         _expect(len(slots) == done and 0 <= slots.min(initial=0) <= slots.max(initial=0) < size, "slots")
         _expect(losses.shape == (size, size), "losses")
+        # The arrays are whole: what follows from them is computed, not read
         left = np.repeat(np.arange(n_words), np.diff(starts))
         brown = cls(CountedText(words, _sorted_bigrams(left, right, counts, n_words), content["digits"]), n, source)
         window = brown._window
@@ -246,7 +252,7 @@ def _packed(array: NDArray, dtype: str) -> tuple[str, list[int], bytes]:
     return dtype, list(array.shape), array.astype(dtype).tobytes()
 
 
-def _unpacked(given: str, shape: list[int], octets: bytes, dtype: str) -> NDArray[Any]:
+def _unpacked(given: str, shape: list[int], octets: bytes, dtype: str) -> NDArray:
     _expect(given == dtype, "types of numbers")
     return np.frombuffer(octets, dtype=dtype).reshape(shape).copy()
 

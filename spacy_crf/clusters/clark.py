@@ -40,6 +40,7 @@ def cluster(
     n_words = len(text.words)
     if n > n_words:
         raise ValueError(Errors.CRF948.format(what=f"{n} clusters", source=source, reason=f"it has {n_words} words"))
+    # Words are sorted by frequency: the n - 1 most frequent ones begin alone
     classes = classes_of(text, np.minimum(np.arange(n_words), n - 1), n)
     small = np.arange(_LOGS, dtype=np.float64)
     logs = small * np.log(np.maximum(small, 1.0))
@@ -69,13 +70,15 @@ def letter_pairs(words: list[str]) -> tuple[NDArray[np.int64], NDArray[np.int32]
     """The pairs of letters of each word, also with what is before and behind it. RETURNS (int64[V + 1], int32[N])"""
     characters, counts = np.unique(np.array(list("".join(words)) or [""]), return_counts=True)
     frequent = characters[np.argsort(-counts, kind="stable")][: _LETTERS - 2].tolist()
-    place = {character: number for number, character in enumerate(frequent, start=2)}  # 0: the ends, 1: others
-    numbers = [[0, *(place.get(character, 1) for character in word), 0] for word in words]
-    starts = np.append(0, np.cumsum([len(word) - 1 for word in numbers])).astype(np.int64)
+    # 0: the ends, 1: others
+    place = {character: number for number, character in enumerate(frequent, start=2)}
     pairs = []
-    for word in numbers:
-        pairs += [one * _LETTERS + other for one, other in pairwise(word)]
-    return starts, np.array(pairs, dtype=np.int32)
+    starts = [0]
+    for word in words:
+        numbers = [place.get(character, 1) for character in word]
+        pairs += [one * _LETTERS + other for one, other in pairwise([0, *numbers, 0])]
+        starts.append(len(pairs))
+    return np.array(starts, dtype=np.int64), np.array(pairs, dtype=np.int32)
 
 
 def letter_scores(starts: NDArray[np.int64], pairs: NDArray[np.int32], classes: Classes) -> NDArray[np.float64]:

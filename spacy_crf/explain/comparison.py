@@ -1,7 +1,16 @@
-"""Compares two sets of labellings of a Doc: how much more probable one set is than the other, and which rules both can keep."""
+"""Compares two sets of labellings of a Doc: how much more probable one set is than the other, and which rules both can keep.
 
+The sets are clamps that exclude each other, for the labellings that have a span and for those that lack it. Both probabilities
+are then sums of positive numbers, so the complement of a nearly certain span is as exact as the span's probability. A labelling
+of a chain lacks a span if no span begins at the span's first token, or that span breaks off at a later token, or it continues
+behind the last token:
+
+    Ann Lee as B-PER I-PER, not in front of I-PER:    ¬B-PER *      B-PER ¬I-PER      B-PER I-PER I-PER
+"""
+
+from collections.abc import Sequence
 from functools import reduce
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from typing import TYPE_CHECKING, NamedTuple, Optional, Union, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,14 +20,18 @@ from .. import arrays
 from ..errors import Errors
 from ..features.doc_batch import DocBatch
 from ..inference.structure import Structure, Work
-from ..pipeline.decoding import Parts
+from ..pipeline.annotation.cats import Cats
+from ..pipeline.decoding import Parts, Rules
 from ..pipeline.preset_annotation import restrict
-from ..types import Bools, Floats, PathScores
-from .explanation import Explanation, Row, RuleEffect, SpanOf
+from ..schemes import TransitionMask
+from ..types import AnyClamp, Bools, Floats, PathScores, SegmentClamp
+from .explanation import Explanation, Flip, Row, RuleEffect, SpanOf
 from .reading import Reading
 
 if TYPE_CHECKING:
+    from ..constraints import Constraints
     from ..constraints.rule import Rule
+    from ..pipeline.decoding import Decoding
     from ..pipeline.prediction import CRFPipe
 
 
@@ -39,8 +52,8 @@ def nothing(pipe: "CRFPipe", *, has: bool) -> NothingToCompare:
 class Sides(NamedTuple):
     """Clamps that exclude each other: for the labellings with the explained span, and for those without it."""
 
-    having: list[Any]
-    lacking: list[Any]
+    having: list  # of clamps, all of one class
+    lacking: list
     tokens: slice  # tokens that the clamps restrict; other tokens allow anything
 
 
@@ -86,12 +99,17 @@ class Comparison:
         self.span = span
         self.against = against
         self._structure: Structure = pipe.decoding.explained
-        preset, clamp = (reading.scores, None) if self.is_of_texts else preset_labellings(pipe, docs, reading.scores)
+        preset = reading.scores
+        clamp = None
+        if not self.is_of_texts:
+            preset, clamp = preset_labellings(pipe, docs, reading.scores)
         self.ruled = None
+        # Whether rules connect sequences, which are joined then
         self._joins = False
         fixed = preset
-        if pipe.rules() is not None:
-            self.ruled = Ruled(pipe, docs, preset, clamp)
+        rules = pipe.rules()
+        if rules is not None:
+            self.ruled = Ruled(pipe, rules, docs, preset, clamp)
             self.ruled.leave_out(sides.having, "forbids the span")
             self.ruled.leave_out(sides.lacking, "asks for the span")
             fixed = self.ruled.apply()
@@ -119,7 +137,7 @@ class Comparison:
         """Cut the scores of the compared tokens out of the scores of the Doc."""
         return arrays.cut_document(scores, None, self.tokens)[0]
 
-    def measure(self, scores: Any = None) -> Likelihoods:
+    def measure(self, scores: Optional[PathScores] = None) -> Likelihoods:
         """Compute the probabilities of both sides, by the given scores of the compared tokens or by those of the Doc."""
         scores = self.scores if scores is None else scores
         if self._fixed is not None:
@@ -129,22 +147,21 @@ class Comparison:
         works = [self._structure.prepare(scores, clamp) for clamp in self._clamps]
         log_z = np.array([self._structure.log_partition(work).sum() for work in works])
         n_having = len(self.sides.having)
-        for some, has in ((log_z[:n_having], True), (log_z[n_having:], False)):
-            if not (some > -np.inf).any():
-                raise nothing(self.pipe, has=has)
+        possible = log_z > -np.inf
+        if not possible[:n_having].any() or not possible[n_having:].any():
+            raise nothing(self.pipe, has=not possible[:n_having].any())
         return Likelihoods(works, log_z, n_having)
 
     def uses(self, measured: Likelihoods, shares: Floats) -> PathScores:
         """Compute the expected uses of each score of the compared tokens; the shares (float64[N]) are factors of the clamps."""
-        parts = (
-            self._structure.expectations(work, weights=np.full(work.n_sequences, share))[1]
-            for work, share in zip(measured.works, shares)
-            if share
-        )
+        parts = []
+        for work, share in zip(measured.works, shares):
+            if share:
+                parts.append(self._structure.expectations(work, weights=np.full(work.n_sequences, share))[1])
         expected = reduce(arrays.added, parts)
         return arrays.split(arrays.join_sequences(self.scores), expected, self.scores) if self._joins else expected
 
-    def of_doc(self, uses: Any) -> Any:
+    def of_doc(self, uses: PathScores) -> PathScores:
         """Extend the uses of the compared tokens' scores to uses of all scores of the Doc."""
         scores = self.reading.scores
         steps = uses.transitions
@@ -181,23 +198,63 @@ class Comparison:
         return found | {"1 - probability": float(np.exp(-np.logaddexp(0.0, odds)))}
 
     def explanation(
-        self, kind: str, target: float, base: float, rows: list[Row], totals: dict[str, float], **more: Any
+        self,
+        kind: str,
+        target: float,
+        base: float,
+        rows: list[Row],
+        totals: dict[str, float],
+        *,
+        labelling: Sequence[SpanOf] = (),
+        rival: Sequence[SpanOf] = (),
+        flips: Sequence[Flip] = (),
+        additive: bool = True,
     ) -> Explanation:
-        words = [token.text for token in self.doc]
-        against = f"against {self.against or 'everything else'}"
-        asked = kind, self.pipe.name, words, self.span, against
+        """Make the explanation of this comparison, with the effects of rules. The parameters are those of `Explanation`."""
         return Explanation(
-            *asked,
-            target,
-            base,
-            rows,
-            totals,
+            kind=kind,
+            component=self.pipe.name,
+            words=[token.text for token in self.doc],
+            span=self.span,
+            against=f"against {self.against or 'everything else'}",
+            target=target,
+            base=base,
+            rows=rows,
+            totals=totals,
+            labelling=[*labelling],
+            rival=[*rival],
             rules=[] if self.ruled is None else [*self.ruled.left_out, *self.ruled.effects()],
-            **more,
+            flips=[*flips],
+            additive=additive,
         )
 
 
-def preset_labellings(pipe: "CRFPipe", docs: DocBatch, scores: PathScores) -> tuple[Any, Any]:
+class LabelComparison(Comparison):
+    """Compares the labels of a text; or, with several labels, a text with a label and one without it. Each has its own clamp."""
+
+    is_of_texts = True
+
+    def rival(self, measured: Likelihoods) -> int:
+        """The number of the clamp of the most probable other label."""
+        return 1 + int(measured.log_z[1:].argmax())
+
+    def of_doc(self, uses: PathScores) -> PathScores:
+        """The uses themselves, since the text is compared as a whole."""
+        return uses
+
+    def spans(self, clamp: int) -> list[SpanOf]:
+        """The label of the text under a clamp, as a span of all tokens."""
+        annotation = cast(Cats, self.pipe.annotation)
+        label = annotation.label_in([*self.sides.having, *self.sides.lacking][clamp])
+        return [] if label is None else [(0, len(self.doc), label)]
+
+    def margin(self) -> float:
+        """The score of the label minus that of the most probable other label."""
+        measured = self.measure()
+        return float(measured.log_z[0] - measured.log_z[self.rival(measured)])
+
+
+def preset_labellings(pipe: "CRFPipe", docs: DocBatch, scores: PathScores) -> tuple[PathScores, Optional[AnyClamp]]:
     """The scores and the clamp of the labellings that keep the Doc's preset annotation and have no white space at the edges of
     spans, as for all probabilities.
 
@@ -218,7 +275,7 @@ def preset_labellings(pipe: "CRFPipe", docs: DocBatch, scores: PathScores) -> tu
 
 
 def _difference(scores: PathScores, others: PathScores) -> PathScores:
-    """The difference `scores - others`, -inf where the scores are -inf."""
+    """scores - others, where -inf counts as 0 in `others`; -inf where the scores are -inf."""
     found = {}
     for name, array in arrays.named(scores).items():
         other = getattr(others, name)
@@ -239,8 +296,14 @@ class Ruled:
     scores: Scores of a single Doc, under its preset annotation. clamp: Labellings still allowed, or None.
     """
 
-    def __init__(self, pipe: "CRFPipe", docs: DocBatch, scores: PathScores, clamp: Any):
-        compiled: Any = pipe.rules()  # the caller has asked whether there are rules
+    def __init__(
+        self,
+        pipe: "CRFPipe",
+        compiled: Rules,
+        docs: DocBatch,
+        scores: PathScores,
+        clamp: Optional[AnyClamp],
+    ):
         self._pipe = pipe
         self._docs = docs
         self._scores = scores
@@ -251,14 +314,14 @@ class Ruled:
         self._places = self._rules.places
         self.left_out: list[RuleEffect] = []
 
-    def leave_out(self, clamps: list[Any], effect: str) -> None:
+    def leave_out(self, clamps: list, effect: str) -> None:
         """Leave out the rules that every labelling under these clamps breaks, with their effect in words."""
         best = self.best(clamps)
         for rule in best[0] if best else ():
             self._places -= {rule.place}
             self.left_out.append(RuleEffect(rule.name, rule.kind, None, effect))
 
-    def best(self, clamps: list[Any]) -> Optional[BestLabelling]:
+    def best(self, clamps: list) -> Optional[BestLabelling]:
         """Find the best labelling that one of the clamps allows; None if there is none."""
         from ..constraints.decoding import Documents, KeptRules, decode
 
@@ -325,8 +388,9 @@ def effects(pipe: "CRFPipe", doc: Doc) -> "tuple[list[Span], list[tuple[Rule, li
     """
     from ..constraints.decoding import Documents
 
-    compiled: Any = pipe.rules()
-    constraints: Any = pipe.constraints
+    # The caller has asked whether there are rules
+    compiled = cast(Rules, pipe.rules())
+    constraints = cast("Constraints", pipe.constraints)
     docs = DocBatch([doc])
     _, scores = by_steps(pipe.parts(), docs, pipe.model.predict(docs))
     facts = compiled.matcher(docs)
@@ -353,9 +417,170 @@ def effects(pipe: "CRFPipe", doc: Doc) -> "tuple[list[Span], list[tuple[Rule, li
     return before, changes
 
 
-def by_steps(parts: Parts, docs: DocBatch, scores: Any, settled: Optional[Bools] = None) -> tuple[Parts, Any]:
+def by_steps(
+    parts: Parts, docs: DocBatch, scores: PathScores, settled: Optional[Bools] = None
+) -> tuple[Parts, PathScores]:
     """`without_edges` for explanations, which keep the model's states: much larger scores of chains."""
     if parts.annotation.space_edges or not docs.is_space.any():
         return parts, scores
     blank = docs.is_space if settled is None else docs.is_space & ~settled
     return parts, parts.decoding.bridges.by_steps(scores, blank)
+
+
+Allowed = dict[int, NDArray[np.bool_]]  # bool[S] states of some tokens
+
+
+class SpanPlace:
+    """A span in a sequence of T tokens: its tokens are ``begin:end``; its label is a number, -1 for ``O``."""
+
+    def __init__(self, begin: int, end: int, label: int, starts: NDArray[np.int64]):
+        self.begin = begin
+        self.end = end
+        self.label = label
+        self.size = int(starts[-1])
+        self.opens = begin in starts
+        self.closes = end in starts
+        self.tokens = range(begin, end)
+
+
+def events_of(decoding: "Decoding") -> "Union[ChainEvents, SegmentEvents]":
+    """Make the object that computes the clamps for a decoding."""
+    return SegmentEvents(decoding) if decoding.labelled == "segments" else ChainEvents(decoding)
+
+
+class ChainEvents:
+    """Clamps of chains: bool[T, S]."""
+
+    def __init__(self, decoding: "Decoding"):
+        self._label_of = decoding.label_of_states
+        continues = np.asarray(decoding.spans.continues)  # [S, S]; segments have none
+        self._mask: TransitionMask = decoding.mask()
+        self._continues = continues.any(axis=0)
+        self._continued = continues.any(axis=1)
+
+    def having(self, place: SpanPlace) -> list[NDArray[np.bool_]]:
+        """Clamps of the labellings with the span; for ``O``, of the labellings in which all its tokens are outside."""
+        if place.label < 0:
+            return self._clamps(place, [dict.fromkeys(place.tokens, self._of_label(place))])
+        whole = self._upto(place, place.end)
+        return self._clamps(place, [ended for so_far in whole for ended in self._broken(place, place.end, so_far)])
+
+    def lacking(self, place: SpanPlace) -> list[NDArray[np.bool_]]:
+        """Clamps of the other labellings."""
+        of_label = self._of_label(place)
+        if place.label < 0:
+            # The first token that is not outside decides: O O ¬O
+            inside = [dict.fromkeys(range(place.begin, t), of_label) | {t: ~of_label} for t in place.tokens]
+            return self._clamps(place, inside)
+        # No span begins at the first token, since it has another label, or since it continues the span before it
+        events: list[Allowed] = [{place.begin: ~of_label}]
+        if not place.opens:
+            before = of_label & self._continued
+            events.append({place.begin - 1: before, place.begin: of_label & self._continues})
+        # The span breaks off at a later token, or continues behind the last one
+        for token in range(place.begin + 1, place.end):
+            events += [e for so_far in self._upto(place, token) for e in self._broken(place, token, so_far)]
+        if not place.closes:
+            events += [e for so_far in self._upto(place, place.end) for e in self._joined(so_far, place.end, of_label)]
+        return self._clamps(place, events)
+
+    def _of_label(self, place: SpanPlace) -> NDArray[np.bool_]:
+        return self._label_of == place.label
+
+    def _upto(self, place: SpanPlace, token: int) -> list[Allowed]:
+        """Events in which the span begins at its first token and continues up to, not including, this token."""
+        of_label = self._of_label(place)
+        begin = place.begin
+        starts: list[Allowed] = [{begin: of_label}]
+        # A continuing tag begins a span only behind a tag that can't be continued
+        if not place.opens:
+            goes_on = of_label & self._continues
+            continued = of_label & self._continued
+            starts = [{begin: of_label & ~goes_on}, {begin - 1: ~continued, begin: goes_on}]
+        for at in range(begin + 1, token):
+            starts = [going for so_far in starts for going in self._joined(so_far, at, of_label)]
+        return starts
+
+    def _joined(self, so_far: Allowed, token: int, of_label: NDArray[np.bool_]) -> list[Allowed]:
+        """Events in which, in addition, the token continues the span of the previous token."""
+        before = so_far[token - 1] & self._continued
+        return [so_far | {token - 1: before, token: of_label & self._continues}]
+
+    def _broken(self, place: SpanPlace, token: int, so_far: Allowed) -> list[Allowed]:
+        """Events in which, in addition, the token does not continue the span of the previous token."""
+        if token == place.end and place.closes:
+            return [so_far]
+        before = so_far[token - 1]
+        goes_on = self._of_label(place) & self._continues
+        cut = so_far | {token - 1: before & ~self._continued}
+        return [cut, so_far | {token - 1: before & self._continued, token: ~goes_on}]
+
+    def _clamps(self, place: SpanPlace, events: list[Allowed]) -> list[NDArray[np.bool_]]:
+        """Clamps of the events that are possible in the tag scheme."""
+        clamps = []
+        for event in events:
+            steps = [(event[t], event[t + 1]) for t in event if t + 1 in event]
+            follows = all(self._mask.transitions[np.ix_(before, after)].any() for before, after in steps)
+            if not follows or not all(allowed.any() for allowed in event.values()):
+                continue
+            clamp = np.ones((place.size, len(self._label_of)), dtype=bool)
+            for token, allowed in event.items():
+                clamp[token] = allowed
+            clamps.append(clamp)
+        return clamps
+
+
+class SegmentEvents:
+    """Clamps of segments: `SegmentClamp`."""
+
+    def __init__(self, decoding: "Decoding"):
+        self._n_states = len(decoding.label_of_states)
+        self._longest = np.asarray(decoding.longest)  # [S] in tokens; chains have none
+
+    def having(self, place: SpanPlace) -> list[SegmentClamp]:
+        """Clamps of the labellings with the span; for ``O``, of the labellings in which all its tokens are outside."""
+        if place.label < 0:
+            return [self._upto(place, place.begin, set(), 0, place.end)]
+        too_long = place.end - place.begin > self._longest[1 + place.label]
+        return [] if too_long else [self._upto(place, place.end, {place.begin, place.end})]
+
+    def lacking(self, place: SpanPlace) -> list[SegmentClamp]:
+        """Clamps of the other labellings."""
+        if place.label < 0:
+            return [self._other(place, token, 0) for token in place.tokens]
+        # No such segment begins at the first token, one ends inside the span, or one goes on behind it
+        clamps = [self._other(place, place.begin, 1 + place.label, begins=True)]
+        if not place.opens:
+            clamps.append(self._free(place))
+            clamps[-1].may_begin[place.begin] = False
+        clamps += [self._upto(place, token, {place.begin, token}) for token in range(place.begin + 1, place.end)]
+        if not place.closes:
+            clamps.append(self._upto(place, place.end + 1, {place.begin}))
+        return clamps
+
+    def _free(self, place: SpanPlace) -> SegmentClamp:
+        return SegmentClamp(
+            states=np.ones((place.size, self._n_states), dtype=bool),
+            may_begin=np.ones(place.size, dtype=bool),
+            must_begin=np.zeros(place.size, dtype=bool),
+        )
+
+    def _upto(
+        self, place: SpanPlace, end: int, begins: set[int], state: Optional[int] = None, upto: Optional[int] = None
+    ) -> SegmentClamp:
+        """Clamp with a segment from the first token up to, not including, `end`; or with tokens of a state."""
+        clamp = self._free(place)
+        upto = end if upto is None else upto
+        clamp.states[place.begin : upto] = np.arange(self._n_states) == (1 + place.label if state is None else state)
+        clamp.may_begin[place.begin + 1 : end] = False
+        for token in begins - {place.size}:
+            clamp.must_begin[token] = True
+        return clamp
+
+    def _other(self, place: SpanPlace, token: int, state: int, *, begins: bool = False) -> SegmentClamp:
+        """Clamp with another state at a token, after tokens with the given state."""
+        clamp = self._free(place)
+        clamp.states[place.begin : token] = np.arange(self._n_states) == state
+        clamp.states[token, state] = False
+        clamp.must_begin[token] = begins
+        return clamp

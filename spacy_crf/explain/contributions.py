@@ -19,15 +19,15 @@ losses do not add up.
 
 from collections.abc import Iterator
 from functools import reduce
-from typing import Any, Optional
+from typing import Optional
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .. import arrays
 from ..schemes import Segments
-from ..types import GOES_ON, Floats, ScoreArrays
-from .comparison import Comparison, Likelihoods
+from ..types import GOES_ON, Floats, PathScores, ScoreArrays
+from .comparison import Comparison, LabelComparison, Likelihoods
 from .explanation import Explanation, Row, SpanOf
 from .reading import NOTHING, Reading
 
@@ -62,18 +62,19 @@ def rows_between(comparison: Comparison, ours: NDArray[np.int32], theirs: NDArra
     opening, _ = arrays.ends(comparison.scores.starts, len(ours))
     of_ours = _transitions(ours, opening)
     of_theirs = _transitions(theirs, opening)
-    first = comparison.tokens.start
-    steps = [(first + token, before, after, 1.0) for token, before, after in sorted(of_ours - of_theirs)]
-    steps += [(first + token, before, after, -1.0) for token, before, after in sorted(of_theirs - of_ours)]
+    # Transitions that both labellings use contribute nothing
+    steps: list[Step] = []
+    for only, use in ((of_ours - of_theirs, 1.0), (of_theirs - of_ours, -1.0)):
+        steps += [(token + comparison.tokens.start, before, after, use) for token, before, after in sorted(only)]
     rows = comparison.reading.rows(comparison.of_doc(difference(comparison, ours, theirs)), steps)
     return rows if comparison.ruled is None else rows + comparison.ruled.rows(ours, theirs)
 
 
-def difference(comparison: Comparison, ours: NDArray[np.int32], theirs: NDArray[np.int32]) -> ScoreArrays:
+def difference(comparison: Comparison, ours: NDArray[np.int32], theirs: NDArray[np.int32]) -> PathScores:
     """Uses of each score by one labelling, minus its uses by the other."""
     structure = comparison.pipe.decoding.explained
-    uses, others = (structure.path_expectations(comparison.scores, path) for path in (ours, theirs))
-    arrays.subtract(uses, others)
+    uses = structure.path_expectations(comparison.scores, ours)
+    arrays.subtract(uses, structure.path_expectations(comparison.scores, theirs))
     return uses
 
 
@@ -106,13 +107,14 @@ def log_odds(comparison: Comparison) -> Explanation:
 
 def integrate(
     comparison: Comparison, interval: tuple[float, float], odds: tuple[float, float], most_left: float, depth: int = 0
-) -> ScoreArrays:
+) -> PathScores:
     """Integrate the expected uses of the compared scores over an interval of α. The uses must explain the difference of the
     log-odds, which is known: if 16 nodes are too inexact, each half is integrated separately.
 
     odds (Tuple[float, float]): The log-odds at the ends of the interval.
     most_left (float): Largest error of the integral.
     """
+    # Gauss–Legendre quadrature: sum_n factor[n] · half · f(middle + half · node[n])
     middle = sum(interval) / 2
     half = (interval[1] - interval[0]) / 2
     measured = (_scaled(comparison, middle + half * node) for node in _NODES)
@@ -128,17 +130,20 @@ def integrate(
 
 def dot(scores: ScoreArrays, uses: ScoreArrays) -> float:
     """The sum of scores times their uses. Forbidden scores are never used."""
-    pairs = ((array, getattr(uses, name)) for name, array in arrays.named(scores).items())
-    return float(sum((np.where(array > -np.inf, array, 0.0) * used).sum() for array, used in pairs))
+    total = 0.0
+    for name, array in arrays.named(scores).items():
+        total += float((np.where(array > -np.inf, array, 0.0) * getattr(uses, name)).sum())
+    return total
 
 
 def _scaled(comparison: Comparison, alpha: float) -> Likelihoods:
-    scores = comparison.scores
-    smaller = {
-        name: np.where(array > -np.inf, alpha * np.where(array > -np.inf, array, 0.0), -np.inf)
-        for name, array in arrays.named(scores).items()
-    }
-    return comparison.measure(scores._replace(**smaller))
+    """Compute the probabilities of both sides by alpha · scores; what is forbidden stays forbidden."""
+    scaled = {}
+    for name, array in arrays.named(comparison.scores).items():
+        is_allowed = array > -np.inf
+        # 0 · -inf would be NaN
+        scaled[name] = np.where(is_allowed, alpha * np.where(is_allowed, array, 0.0), -np.inf)
+    return comparison.measure(comparison.scores._replace(**scaled))
 
 
 # --------------------------------------------------------------------------------------------------------- leave-out
@@ -152,8 +157,9 @@ def leave_out(comparison: Comparison) -> Explanation:
         by_token = np.array(np.broadcast_to(scores.transitions, (len(scores[0]), *scores.transitions.shape)))
         scores = scores._replace(transitions=by_token)
     measured = comparison.measure(scores)
-    shares = measured.shares(of_lacking=0.0), measured.shares(of_having=0.0, of_lacking=1.0)
-    uses = tuple(comparison.of_doc(comparison.uses(measured, of_side)) for of_side in shares)
+    with_span = comparison.uses(measured, measured.shares(of_lacking=0.0))
+    without = comparison.uses(measured, measured.shares(of_having=0.0, of_lacking=1.0))
+    uses = comparison.of_doc(with_span), comparison.of_doc(without)
     shared = _label_rows if comparison.is_of_texts else _shared_rows
     rows = [*_feature_rows(comparison.reading, uses), *shared(comparison, uses)]
     totals = comparison.probability(measured.odds)
@@ -166,8 +172,9 @@ def _losses(weights: Floats, probabilities: tuple[Floats, Floats]) -> Floats:
     weights (float64[G, cells]): Weight times value of each state, or of each pair of states.
     probabilities (Tuple[float64[G, cells], float64[G, cells]]): Probabilities of the cells with the span, and without it.
     """
-    having, lacking = (_log_ratio(of_side, weights) for of_side in probabilities)
-    return lacking - having
+    having, lacking = probabilities
+    # log(Z'/Z) falls by log sum_y P(y | no span) exp(-v(y)) less than the same with the span
+    return _log_ratio(lacking, weights) - _log_ratio(having, weights)
 
 
 def _log_ratio(probabilities: Floats, weights: Floats) -> Floats:
@@ -181,38 +188,43 @@ def _log_ratio(probabilities: Floats, weights: Floats) -> Floats:
     return np.logaddexp.reduce(logs, axis=1)
 
 
-def _feature_rows(reading: Reading, uses: tuple[Any, ...]) -> Iterator[Row]:
+def _feature_rows(reading: Reading, uses: tuple[PathScores, PathScores]) -> Iterator[Row]:
     """Make a row for each feature at each place."""
     for (terms, having, mix), (_, lacking, _) in zip(reading.parts(uses[0]), reading.parts(uses[1])):
         if not len(terms.place):
             continue
+        # G groups: a feature at a place, with its weights for all columns
         numbers = terms.place * (terms.feature.max() + 1) + terms.feature
         _, first, group = np.unique(numbers, return_index=True, return_inverse=True)
-        having, lacking = (array.reshape(len(array), -1)[terms.row[first]] for array in (having, lacking))
+        rows = terms.row[first]
+        having = having.reshape(len(having), -1)[rows]  # [G, cells]
+        lacking = lacking.reshape(len(lacking), -1)[rows]
         cells = group * having.shape[1] + terms.column
         shape = having.shape
         if mix is not None:  # columns do not exclude each other, but states do
-            having, lacking = (side.emissions[terms.row[first]] for side in uses)
+            having = uses[0][0][rows]  # [G, S]
+            lacking = uses[1][0][rows]
         losses = _losses(_sums(cells, terms.value * terms.weight, shape, mix), (having, lacking))
         more = having - lacking
         [some] = np.nonzero(np.abs(losses) > NOTHING * np.abs(losses).max(initial=0.0))
         average = (_sums(cells, terms.weight, shape, mix) * more).sum(axis=1)
-        begin, end = (ends[terms.place[first]] for ends in terms.tokens)
+        begin = terms.tokens[0][terms.place[first]]
+        end = terms.tokens[1][terms.place[first]]
         for n in some.tolist():
             feature = terms.name(int(terms.feature[first[n]]))
             best = int(more[n].argmax())
             tags = reading.tags_of(best, terms.shape) if mix is None else reading.names_of("first", (best,))
-            numbers = float(terms.value[first[n]]), float(average[n]), 1.0, float(losses[n])
-            yield Row(*feature, int(begin[n]), int(end[n]), tags, *numbers)
+            value = float(terms.value[first[n]])
+            yield Row(*feature, int(begin[n]), int(end[n]), tags, value, float(average[n]), 1.0, float(losses[n]))
 
 
 def _sums(cells: NDArray[np.int64], numbers: Floats, shape: tuple[int, ...], mix: Optional[Floats]) -> Floats:
     """Sums of numbers (float64[N]) in cells (int64[N]) of an array, for states if there is a mix."""
-    found: Any = np.bincount(cells, numbers, minlength=shape[0] * shape[1]).reshape(shape)
+    found = np.bincount(cells, numbers, minlength=shape[0] * shape[1]).astype(np.float64, copy=False).reshape(shape)
     return found if mix is None else found @ mix
 
 
-def _shared_rows(comparison: Comparison, uses: tuple[Any, ...]) -> Iterator[Row]:
+def _shared_rows(comparison: Comparison, uses: tuple[PathScores, PathScores]) -> Iterator[Row]:
     """Make the rows of transitions, first and last tags, at each token that uses them."""
     opens, closes = arrays.ends(comparison.reading.scores.starts, len(uses[0][0]))
     inside = np.zeros(len(opens), dtype=bool)
@@ -222,9 +234,10 @@ def _shared_rows(comparison: Comparison, uses: tuple[Any, ...]) -> Iterator[Row]
         if not len(at):
             continue  # a text of one token has no transitions
         # If first and last tags have no array of their own, they use the scores of single tokens
-        by_token = [getattr(side, {"first": "begins", "last": "ends"}.get(name, name), side[0])[at] for side in uses]
-        probabilities = by_token[0].reshape(len(at), -1), by_token[1].reshape(len(at), -1)
-        flat = comparison.reading.of_states(name, by_token[0].shape[-1]).ravel()
+        array = {"first": "begins", "last": "ends"}.get(name, name)
+        having, lacking = (getattr(side, array, side[0])[at] for side in uses)
+        probabilities = having.reshape(len(at), -1), lacking.reshape(len(at), -1)
+        flat = comparison.reading.of_states(name, having.shape[-1]).ravel()
         losses = _losses(np.tile(flat, (len(at), 1)), probabilities)
         average = (probabilities[0] - probabilities[1]) @ flat
         for token, loss, weight in zip(at.tolist(), losses.tolist(), average.tolist()):
@@ -235,7 +248,7 @@ def _shared_rows(comparison: Comparison, uses: tuple[Any, ...]) -> Iterator[Row]
 # --------------------------------------------------------------------------------------------------- labels of texts
 
 
-def contrast_of_labels(comparison: Any) -> Explanation:
+def contrast_of_labels(comparison: LabelComparison) -> Explanation:
     """Explain the label of a text: the rows are weights times the uses by the label minus the uses by the most probable other
     label. If several paths h spell a label y, uses are expected ones, and the entropies of the paths are the base:
 
@@ -252,7 +265,7 @@ def contrast_of_labels(comparison: Any) -> Explanation:
     return comparison.explanation("contrast", target, base, rows, totals, labelling=ours, rival=theirs)
 
 
-def uses_between_labels(comparison: Any, measured: Likelihoods) -> ScoreArrays:
+def uses_between_labels(comparison: LabelComparison, measured: Likelihoods) -> PathScores:
     """Uses of each score by the label of a text, minus its uses by the most probable other label."""
     shares = np.zeros(len(measured.works))
     shares[0] = 1.0
@@ -260,11 +273,12 @@ def uses_between_labels(comparison: Any, measured: Likelihoods) -> ScoreArrays:
     return comparison.uses(measured, shares)
 
 
-def _label_rows(comparison: Comparison, uses: tuple[Any, ...]) -> Iterator[Row]:
+def _label_rows(comparison: Comparison, uses: tuple[PathScores, PathScores]) -> Iterator[Row]:
     """Make the row of the scores that labels have in every text."""
     name = "labels" if "labels" in comparison.reading.shared else "first"
     weights = comparison.reading.shared[name]
-    probabilities = uses[0][0], uses[1][0]  # probabilities of the labels of the text: float64[1, Y]
+    # Probabilities of the labels of the text: float64[1, Y]
+    probabilities = uses[0][0], uses[1][0]
     loss = float(_losses(weights[np.newaxis], probabilities)[0])
     weight = float(((probabilities[0] - probabilities[1]) @ weights)[0])
     yield Row(name.removesuffix("s"), name, None, None, None, (), 1.0, weight, 1.0, loss)

@@ -3,13 +3,14 @@
 import re
 from collections.abc import Iterable
 from html import escape
-from typing import Any, Optional, Union
+from typing import Optional, Union
 
 from spacy import displacy
 from spacy.displacy.render import EntityRenderer
 from spacy.tokens import Doc, Span
 
 from .. import pipeline  # noqa: F401  sets crf_prob, which is read
+from ..types import Settings
 
 # White over displaCy's colour, more of it for lower probabilities: this works for colours and for gradients.
 _MARK = """
@@ -37,7 +38,7 @@ def render(
     page: bool = False,
     title: str = "Found in texts",
     jupyter: Optional[bool] = None,
-    options: Optional[dict[str, Any]] = None,
+    options: Optional[Settings] = None,
 ) -> Optional[str]:
     """Render texts as HTML with marked entities, or with tags if they have no entities. The colour of a mark is paler the lower
     its ``crf_prob`` is, if a component with ``confidence = true`` set it.
@@ -63,7 +64,7 @@ def render(
     return html
 
 
-def _parsed(doc: Doc, options: dict[str, Any], colors: dict[str, str], wanted: Optional[set[str]]) -> dict[str, Any]:
+def _parsed(doc: Doc, options: Settings, colors: dict[str, str], wanted: Optional[set[str]]) -> Settings:
     """Convert a Doc for displaCy's renderer, which escapes texts, but neither labels nor titles."""
     title = doc.user_data.get("title")
     return {
@@ -80,12 +81,14 @@ def _parsed(doc: Doc, options: dict[str, Any], colors: dict[str, str], wanted: O
 
 
 def _spans(doc: Doc) -> list[Span]:
+    """The entities; in a Doc without annotation of entities the tagged tokens."""
     if doc.has_annotation("ENT_IOB"):
         return list(doc.ents)
     return [Span(doc, token.i, token.i + 1, token.tag_) for token in doc if token.tag_ and not token.is_space]
 
 
-def _mark(span: Span, options: dict[str, Any], colors: dict[str, str]) -> dict[str, Any]:
+def _mark(span: Span, options: Settings, colors: dict[str, str]) -> Settings:
+    """The span as displaCy's renderer reads it, with the parameters of `_MARK`."""
     probability = span._.crf_prob
     title = escape(span.label_)
     percent = ""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any, Union, cast
 
 import numpy as np
 from spacy.tokens import Doc, Span
@@ -13,10 +13,19 @@ from ..features.doc_batch import DocBatch
 from ..pipeline.annotation.cats import Cats, SeveralCats
 from ..pipeline.pipe import LearningPipe, check_doc
 from ..pipeline.probabilities import labelling
-from ..schemes import NO_SEGMENTS, Segments
-from .comparison import Comparison, Likelihoods, NothingToCompare, Sides, nothing, preset_labellings
+from ..schemes import Segments
+from ..types import AnyClamp
+from .comparison import (
+    Comparison,
+    LabelComparison,
+    NothingToCompare,
+    Sides,
+    SpanPlace,
+    events_of,
+    nothing,
+    preset_labellings,
+)
 from .contributions import contrast, contrast_of_labels, leave_out, log_odds
-from .events import SpanPlace, events_of
 from .explanation import Explanation, SpanOf
 from .reading import Reading
 from .training_texts import texts
@@ -44,16 +53,24 @@ def explain(
     span: Union[Span, str, None] = None,
     against: Against = None,
     kind: str = "words",
-    **options: Any,
+    **options: object,
 ) -> Explanation:
     """Explain a decision. See `CRFPipe.explain`, and `CRFTextClassifier.explain`, where a label takes the place of the span."""
     check_doc(pipe.name, doc)
-    others = {entry.name: entry for entry in entry_points(group="spacy_crf_explanations")} if kind not in KINDS else {}
+    others = {}
+    # Reading the entry points of all installed packages takes milliseconds
+    if kind not in KINDS:
+        others = {entry.name: entry for entry in entry_points(group="spacy_crf_explanations")}
     checks.one_of(pipe.owner, "kind", kind, {**others, **KINDS})
     pipe.require_ready([doc])
-    if kind not in others:
-        _check_options(pipe, kind, options)
-    make_explanation = others[kind].load() if kind in others else KINDS[kind]
+    if kind in others:
+        make_explanation = others[kind].load()
+    else:
+        make_explanation = KINDS[kind]
+        for name in options:
+            setting = f"kind = '{kind}': option"
+            checks.expect(kind in _OPTIONS, pipe.owner, setting, name, "left out, since this kind has no options")
+            checks.one_of(pipe.owner, setting, name, _OPTIONS[kind])
     if pipe.decoding.unexplained is not None:
         raise NothingToCompare(_cant(pipe, "its decisions", pipe.decoding.unexplained))
     if not len(doc):
@@ -67,14 +84,6 @@ def explain(
     return make_explanation(ask(pipe, doc, span, against), **options)
 
 
-def _check_options(pipe: LearningPipe, kind: str, options: Iterable[str]) -> None:
-    """RAISES (ValueError): CRF020 for an option that this kind does not have."""
-    for name in options:
-        setting = f"kind = '{kind}': option"
-        checks.expect(kind in _OPTIONS, pipe.owner, setting, name, "left out, since this kind has no options")
-        checks.one_of(pipe.owner, setting, name, _OPTIONS[kind])
-
-
 def _cant(pipe: LearningPipe, what: str, reason: str) -> str:
     return Errors.CRF838.format(name=pipe.name, what=what, reason=reason)
 
@@ -82,7 +91,7 @@ def _cant(pipe: LearningPipe, what: str, reason: str) -> str:
 # ------------------------------------------------------------------------------------------------------------- spans
 
 
-def ask(pipe: "CRFPipe", doc: Doc, span: Any, against: Against) -> Comparison:
+def ask(pipe: "CRFPipe", doc: Doc, span: Union[Span, str, None], against: Against) -> Comparison:
     """Make a comparison from the arguments of `CRFPipe.explain`.
 
     RAISES (ValueError): CRF838 or CRF846 for spans that can't be explained.
@@ -100,10 +109,16 @@ def ask(pipe: "CRFPipe", doc: Doc, span: Any, against: Against) -> Comparison:
         other = place
         in_words = None
     elif isinstance(against, (str, Span)):
-        rival = reader.span(against) if isinstance(against, Span) else (*wanted[:2], against)
-        is_outside = isinstance(against, str) and against in ("", "O") and against not in pipe.labels
-        rival = (*rival[:2], "O") if is_outside else rival
-        other = SpanPlace(*rival[:2], -1, reader.starts) if is_outside else reader.place(rival)
+        begin, end, _ = wanted
+        if isinstance(against, Span):
+            rival = reader.span(against)
+            other = reader.place(rival)
+        elif against in ("", "O") and against not in pipe.labels:
+            rival = (begin, end, "O")
+            other = SpanPlace(begin, end, -1, reader.starts)
+        else:
+            rival = (begin, end, against)
+            other = reader.place(rival)
         if rival == wanted:
             raise ValueError(_cant(pipe, f"'{doc[wanted[0] : wanted[1]].text}'", "`against` asks for the same"))
         lacking = events.having(other)
@@ -136,7 +151,7 @@ class _SpanReader:
         self.starts = np.asarray(reading.scores.starts)
         self.events = events_of(pipe.decoding)
 
-    def span(self, span: Any) -> SpanOf:
+    def span(self, span: Union[Span, str]) -> SpanOf:
         """Read a span and its label; a span without a label gets the most probable one."""
         [(begin, end, label)] = labelling(self._pipe.name, self._doc, [span])
         if label or not self._pipe.labels:
@@ -150,6 +165,7 @@ class _SpanReader:
         return begin, end, self._pipe.labels[int(found.argmax())]
 
     def place(self, span: SpanOf) -> SpanPlace:
+        """The place of a span in the Doc. RAISES (ValueError): CRF838 or CRF846 for a span that no labelling has."""
         begin, end, label = span
         self._check(begin, end)
         checks.labels(self._pipe.owner, [label], self._pipe.labels)
@@ -176,13 +192,16 @@ class _SpanReader:
         second, in_words = self.only(theirs if against is None else against)
         return Sides([first], [second], slice(0, len(self._doc))), in_words
 
-    def only(self, spans: Iterable[Span]) -> tuple[Any, str]:
+    def only(self, spans: Iterable[Span]) -> tuple[AnyClamp, str]:
         """The clamp that allows a single labelling, and the labelling in words."""
         found = labelling(self._pipe.name, self._doc, spans)
         decoding = self._pipe.decoding
         places = [self.place(span) for span in found]
-        columns = zip(*((place.begin, place.end, place.label) for place in places))
-        segments = Segments(*(np.array(c, dtype=np.int64) for c in columns)) if found else NO_SEGMENTS
+        segments = Segments(
+            start=np.array([place.begin for place in places], dtype=np.int64),
+            end=np.array([place.end for place in places], dtype=np.int64),
+            label=np.array([place.label for place in places], dtype=np.int64),
+        )
         path = decoding.path(decoding.annotation.path(segments, self.starts), self.starts)
         in_words = "; ".join(f"{self._doc[begin:end].text} ({label})" for begin, end, label in found) or "nothing"
         structure = decoding.explained
@@ -192,30 +211,6 @@ class _SpanReader:
 # --------------------------------------------------------------------------------------------------- labels of texts
 
 
-class LabelComparison(Comparison):
-    """Compares the labels of a text; or, with several labels, a text with a label and one without it. Each has its own clamp."""
-
-    is_of_texts = True
-
-    def rival(self, measured: Likelihoods) -> int:
-        """The number of the clamp of the most probable other label."""
-        return 1 + int(measured.log_z[1:].argmax())
-
-    def of_doc(self, uses: Any) -> Any:
-        return uses  # the text is compared as a whole
-
-    def spans(self, clamp: int) -> list[SpanOf]:
-        """The label of the text under a clamp, as a span of all tokens."""
-        annotation: Any = self.pipe.annotation
-        label = annotation.label_in([*self.sides.having, *self.sides.lacking][clamp])
-        return [] if label is None else [(0, len(self.doc), label)]
-
-    def margin(self) -> float:
-        """The score of the label minus that of the most probable other label."""
-        measured = self.measure()
-        return float(measured.log_z[0] - measured.log_z[self.rival(measured)])
-
-
 def ask_label(pipe: "CRFTextClassifier", doc: Doc, label: Any, against: Any) -> LabelComparison:
     """Make a comparison from the arguments of `CRFTextClassifier.explain`.
 
@@ -223,8 +218,7 @@ def ask_label(pipe: "CRFTextClassifier", doc: Doc, label: Any, against: Any) -> 
     """
     label = next(iter(pipe.probabilities(doc))) if label is None else label
     checks.labels(pipe.owner, [label, label if against is None else against], pipe.labels)
-    annotation: Any = pipe.annotation
-    having, lacking = annotation.sides(label, against)
+    having, lacking = cast(Cats, pipe.annotation).sides(label, against)
     reading = Reading(pipe, DocBatch([doc]))
     sides = Sides(having, lacking, slice(0, int(reading.scores.starts[-1])))
     return LabelComparison(pipe, reading, sides, (0, len(doc), label), against)

@@ -213,6 +213,7 @@ class Explanation:
         return {**asdict(self), "rows": [row._asdict() for row in self.rows], "check": self.check}
 
     def to_json(self) -> str:
+        """The explanation as JSON."""
         return json.dumps(self.to_dict(), ensure_ascii=False)
 
     def to_html(self, top: int = 20) -> str:
@@ -257,6 +258,7 @@ def aligned(rows: list[tuple[str, ...]]) -> str:
 
 
 def shorter(text: str, most: int = 60) -> str:
+    """A text of at most so many characters; an ellipsis stands for the rest."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
@@ -303,6 +305,7 @@ _MOST_TEMPLATES = 12
 
 
 def weights_table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    """An HTML fragment of a table of weights, in the style of explanations."""
     return f'<style>{_STYLE}</style><section class="crf-why">{_table("Weights", heads, rows)}</section>'
 
 

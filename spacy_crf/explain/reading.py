@@ -4,8 +4,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial, singledispatch
-from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from typing import TYPE_CHECKING, NamedTuple, Optional, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +19,10 @@ from ..models.named_weights import Feature, offset_of
 from ..models.neural import EncoderNode
 from ..models.node import Node
 from ..models.segments import EncodedSegments
-from ..models.sparse import SparseFeatures, SparseNode
+from ..models.sparse import FoundFeatures, SparseFeatures, SparseNode
 from ..models.structure import Explained, TokenTerms
-from ..types import Floats, ScoreArrays, SpanList, TokenFeatures
+from ..models.table import Table
+from ..types import Floats, PathScores, ScoreArrays, SpanList, TokenFeatures
 from .explanation import Row
 from .weights import members_of, names_of
 
@@ -33,8 +33,10 @@ ENCODER = "tok2vec"
 NOTHING = 1e-13  # smaller contributions, relative to the largest one, have no row
 _SEGMENT = re.compile(r"seg\.([a-z]+)")
 
-Step = tuple[int, int, int, float]  # a transition: its target token, previous state, next state, and number of uses
-Ends = tuple[NDArray[np.int64], NDArray[np.int64]]  # the first token of each place, and the token behind its last
+# A transition: its target token, previous state, next state, and number of uses
+Step = tuple[int, int, int, float]
+# The first token of each place, and the token behind its last
+Ends = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 def read_by(template: str) -> tuple[list[int], list[int], bool]:
@@ -73,10 +75,11 @@ class Terms(NamedTuple):
     shape: tuple[int, ...]  # of the array
 
     def sum(self) -> Floats:
+        """The array: the sum of value · weight in each cell."""
         size = int(np.prod(self.shape[1:]))
         cells = self.row * size + self.column
-        sums: Any = np.bincount(cells, self.value * self.weight, minlength=self.shape[0] * size)
-        return sums.reshape(self.shape)
+        sums = np.bincount(cells, self.value * self.weight, minlength=self.shape[0] * size)
+        return sums.astype(np.float64, copy=False).reshape(self.shape)
 
     def subtracted(self, sums: Floats) -> Floats:
         """Subtract the weights from an array of their shape."""
@@ -90,7 +93,8 @@ class Terms(NamedTuple):
 
     def readers(self) -> "Readers":
         """List the weights whose features read each token."""
-        begin, end = (ends[self.place] for ends in self.tokens)
+        begin = self.tokens[0][self.place]
+        end = self.tokens[1][self.place]
         features, number = np.unique(self.feature, return_inverse=True)
         of_template: dict[str, list[int]] = {}
         for n, row in enumerate(features.tolist()):
@@ -112,6 +116,7 @@ class Terms(NamedTuple):
         return Readers(token[order], weight[order])
 
     def only(self, chosen: NDArray) -> "Terms":
+        """Some of the terms, by a mask or by their numbers."""
         return self._replace(**{name: getattr(self, name)[chosen] for name in self._fields[1:7]})
 
 
@@ -123,29 +128,30 @@ class Readers(NamedTuple):
 
     def of(self, token: int) -> NDArray[np.int64]:
         """The weights whose features read a token."""
-        return np.unique(self.weight[slice(*np.searchsorted(self.token, [token, token + 1]))])
+        first, behind = np.searchsorted(self.token, [token, token + 1])
+        return np.unique(self.weight[first:behind])
 
 
 @dataclass(frozen=True, eq=False)
 class LayerTerms:
     """The output of a layer, and the terms of its arrays."""
 
-    output: Any
+    output: object
     terms: list[Terms]
-    summed: Any  # Callable[[dict[str, Floats]], Any] that makes an output from other sums; None for an encoder
+    summed: Optional[Callable[[dict[str, Floats]], object]]  # makes an output from other sums; None for an encoder
 
     @cached_property
     def _known(self) -> list[tuple[Readers, Floats]]:
         """For the terms of each array, the readers of each token, and the array."""
         return [(terms.readers(), terms.sum()) for terms in self.terms]
 
-    def erased(self, token: int) -> Any:
-        """The output without the features that read a token."""
-        sums: dict[str, Any] = {}
+    def erased(self, token: int, summed: Callable[[dict[str, Floats]], object]) -> object:
+        """The output without the features that read a token. summed (Callable): `summed`, where it is not None."""
+        sums: dict[str, Floats] = {}
         for terms, (readers, whole) in zip(self.terms, self._known):
             gone = terms.only(readers.of(token))
             sums[terms.of] = sums.get(terms.of, 0.0) + gone.subtracted(whole)
-        return self.summed(sums)
+        return summed(sums)
 
 
 @singledispatch
@@ -162,7 +168,8 @@ def _(node: SparseNode, layer: Model, docs: DocBatch) -> LayerTerms:
     """Terms of sparse features. Their sums are in double precision, while prediction sums in single precision."""
     features: SparseFeatures = node.features(layer)
     units = None if features.unit is None else UnitRows.of(features.unit, docs.sequence_starts(), docs.bounds)
-    features = features if units is None else features.of_unit(TOKEN)  # so each feature has a token
+    # So each feature has a token
+    features = features if units is None else features.of_unit(TOKEN)
     found = features.look_up(docs)
     own = {}
     if any(isinstance(table.index, HashedIndex) for table in features.tables.values()):
@@ -170,14 +177,17 @@ def _(node: SparseNode, layer: Model, docs: DocBatch) -> LayerTerms:
     size = int(found.starts[-1])
     terms = []
     sums = {}
-    n_rows: Any = None if units is None else len(units.tokens) - 1
     for kind, of_kind in found.features.items():
         name, of = features.kinds[kind]
         tokens = _tokens_of(found.listed if of == "spans" else None, size)
         table = features.tables[name]
-        place, row, column, value, weight = _expand(table, layer.get_param(name), of_kind, own.get(name))
-        rows = place if units is None else np.repeat(np.arange(n_rows), np.diff(units.tokens))[place]
-        named = partial(Feature.of, own.get(name, table.index))
+        weights = np.asarray(layer.get_param(name))
+        place, row, column, value, weight = _expand(table, weights, of_kind, own.get(name))
+        rows = place
+        n_rows = len(tokens[0])
+        if units is not None:  # all tokens of a unit share a row
+            n_rows = len(units.tokens) - 1
+            rows = np.repeat(np.arange(n_rows), np.diff(units.tokens))[place]
         one = Terms(
             of=of,
             place=place,
@@ -186,28 +196,29 @@ def _(node: SparseNode, layer: Model, docs: DocBatch) -> LayerTerms:
             value=value,
             weight=weight,
             feature=row,
-            name=named,
+            name=partial(Feature.of, own.get(name, table.index)),
             tokens=tokens,
-            shape=(n_rows or len(tokens[0]), *features.shape(name)),
+            shape=(n_rows, *features.shape(name)),
         )
         terms.append(_of_vectors(one, table.index) if isinstance(table.index, VectorIndex) else one)
         sums[of] = sums.get(of, 0.0) + terms[-1].sum()
     starts = found.starts if units is None else units.texts
 
-    def output(sums: dict[str, Floats]) -> Any:
+    def output(sums: dict[str, Floats]) -> object:
         return features.output(sums, starts, found.listed)
 
     return LayerTerms(output(sums), terms, output)
 
 
 def _tokens_of(listed: Optional[SpanList], size: int) -> Ends:
+    """The tokens of each place: of the listed spans, or else of `size` single tokens."""
     if listed is None:
         return np.arange(size), np.arange(1, size + 1)
     begin = np.repeat(np.arange(size), np.diff(listed.starts))
     return begin, begin + listed.lengths
 
 
-def _expand(table: Any, weights: Any, found: TokenFeatures, own: Optional[FeatureIndex]) -> tuple[NDArray, ...]:
+def _expand(table: Table, weights: Floats, found: TokenFeatures, own: Optional[FeatureIndex]) -> tuple[NDArray, ...]:
     """List place, feature, column, value and weight for all weights of the found features.
 
     own (FeatureIndex): The index that numbers the features, if it is not the table's index.
@@ -228,6 +239,7 @@ def _of_vectors(terms: Terms, index: VectorIndex) -> Terms:
     """Make terms with one feature for each vector; its weight is the product of the vector and the weights of its dimensions."""
     n_offsets = len(index.offsets)
     size = int(np.prod(terms.shape[1:]))
+    # One cell for each place, offset and column; the dimensions of a vector share it
     cells = (terms.place * n_offsets + terms.feature // index.width) * size + terms.column
     used, first, where = np.unique(cells, return_index=True, return_inverse=True)
     place = used // size
@@ -242,12 +254,15 @@ def _of_vectors(terms: Terms, index: VectorIndex) -> Terms:
     )
 
 
-def _named(features: SparseFeatures, docs: DocBatch, found: Any) -> tuple[Any, dict[str, FeatureIndex]]:
+def _named(
+    features: SparseFeatures, docs: DocBatch, found: FoundFeatures
+) -> tuple[FoundFeatures, dict[str, FeatureIndex]]:
     """Give hashed features, which share rows, the names that they have in the text.
 
-    RETURNS (Tuple[Found, Dict[str, FeatureIndex]]): The features, numbered by an index of each table.
+    RETURNS (Tuple[FoundFeatures, Dict[str, FeatureIndex]]): The features, numbered by an index of each table.
     """
-    compiled = features.compile()  # a reader of its own: it keeps names, and makes the tables of words anew
+    # A reader of its own: it keeps names, and makes the tables of words anew
+    compiled = features.compile()
     compiled.reader.keep_names(True)
     columns = compiled.reader.read(docs)
     own = {}
@@ -268,29 +283,32 @@ def read_whole(layer: Model, docs: DocBatch, source: str) -> LayerTerms:
     """Read the output of a layer whose scores have no parts, such as an encoder's, with one term of this name for each number."""
     output = layer.predict(docs)
     if isinstance(output, Emissions):
-        return LayerTerms(output, [_whole("scores", output.scores, None, source)], None)
+        return LayerTerms(output, [_whole("scores", output.scores, source)], None)
     assert isinstance(output, EncodedSegments)
     spans = output.spans
-    of_spans = [_whole(name, getattr(spans, name), None) for name in ("begins", "ends")]
-    terms = [_whole("scores", output.emissions.scores, None), *of_spans, _whole("spans", spans.spans, spans)]
+    terms = [
+        _whole("scores", output.emissions.scores, source),
+        _whole("begins", spans.begins, source),
+        _whole("ends", spans.ends, source),
+        _whole("spans", spans.spans, source, _tokens_of(spans.listed, len(spans.begins))),
+    ]
     return LayerTerms(output, terms, None)
 
 
-def _whole(of: str, scores: Floats, spans: Any, source: str = ENCODER) -> Terms:
-    place, column = (index.ravel() for index in np.indices(scores.shape))
-    ones = np.ones(scores.size)
+def _whole(of: str, scores: Floats, source: str, tokens: Optional[Ends] = None) -> Terms:
+    """Terms whose weights are the scores themselves: float64[N, S]. tokens: Those of the N places, by default single ones."""
+    place, column = np.indices(scores.shape)
     feature = Feature(source, source, None)
-    nothing = np.zeros(scores.size, dtype=np.int64)
     return Terms(
         of=of,
-        place=place,
-        row=place,
-        column=column,
-        value=ones,
+        place=place.ravel(),
+        row=place.ravel(),
+        column=column.ravel(),
+        value=np.ones(scores.size),
         weight=scores.ravel(),
-        feature=nothing,
+        feature=np.zeros(scores.size, dtype=np.int64),
         name=lambda row: feature,
-        tokens=_tokens_of(None if spans is None else spans.listed, len(scores) if spans is None else len(spans.begins)),
+        tokens=_tokens_of(None, len(scores)) if tokens is None else tokens,
         shape=scores.shape,
     )
 
@@ -314,17 +332,18 @@ def read_terms(given: TokenTerms, emissions: Emissions) -> LayerTerms:
     return LayerTerms(output({"scores": terms.sum()}), [terms], output)
 
 
-def _outputs_of(layers: list[LayerTerms]) -> tuple[Any, ...]:
+def _outputs_of(layers: list[LayerTerms]) -> tuple:
     return tuple(layer.output for layer in layers)
 
 
 def _read_layers(model: Model, explained: Explained, docs: DocBatch) -> list[LayerTerms]:
+    """Read all layers of a model as terms, and last the scores that tokens receive from elsewhere."""
     read = [read_layer(layer.attrs["node"], layer, docs) for layer in model.layers]
     found = [layer for layer in read if layer is not None]
     given = None
     if explained.terms is not None:
         given = explained.terms(model, _outputs_of(found), docs)
-    return found if given is None else [*found, read_terms(given, found[0].output)]
+    return found if given is None else [*found, read_terms(given, cast(Emissions, found[0].output))]
 
 
 class Reading:
@@ -348,14 +367,14 @@ class Reading:
         self._layers = [_read_layers(model, each, docs) for model, each in zip(models, explained)]
         params = self._node.traits.params
         # Weights that all tokens share, summed over the members of a pool: Σ share · weights
-        self.shared: dict[str, Any] = dict.fromkeys(params, 0.0)
-        for share, own in zip(shares, self._weights):
-            for name in params:
-                self.shared[name] = self.shared[name] + share * own[name]
+        self.shared: dict[str, Floats] = {}
+        for name in params:
+            of_members = [share * own[name] for share, own in zip(shares, self._weights)]
+            self.shared[name] = np.add.reduce(of_members)
         self._outputs = [_outputs_of(layers) for layers in self._layers]
         self.scores = self._join(self._outputs)
 
-    def _join(self, outputs: list[tuple[Any, ...]]) -> Any:
+    def _join(self, outputs: list[tuple]) -> PathScores:
         """Combine outputs of the layers of each member into scores."""
         node = self._node
         shared = [node.potentials(model, weights) for model, weights in zip(self._models, self._weights)]
@@ -365,30 +384,30 @@ class Reading:
     def of_states(self, name: str, n_states: int) -> Floats:
         """The weights of a parameter for the states of labellings: float64[S, ...]."""
         weights = self.shared[name]
-        return weights[np.ix_(*weights.ndim * [self._node.places_of(np.arange(n_states))])]
+        places = self._node.places_of(np.arange(n_states))
+        return weights[np.ix_(*[places] * weights.ndim)]
 
     @property
     def reads_docs(self) -> bool:
         """Whether `erased` needs a Doc: some scores are no sums of weights of features."""
         return any(layer.summed is None for layer in chain.from_iterable(self._layers))
 
-    def erased(self, token: int, docs: Optional[DocBatch]) -> Any:
+    def erased(self, token: int, docs: Optional[DocBatch]) -> PathScores:
         """Compute the scores without a word: without the features that read it.
 
         docs (DocBatch): For layers whose scores are no such sums, the Doc with an unknown word in place of the word.
         """
         outputs = []
         for model, layers in zip(self._models, self._layers):
-            of_layers = [
-                layer.predict(docs) if read.summed is None else read.erased(token)
-                for read, layer in zip(layers, model.layers)
-            ]
+            of_layers = []
+            for read, layer in zip(layers, model.layers):
+                of_layers.append(layer.predict(docs) if read.summed is None else read.erased(token, read.summed))
             outputs.append(tuple(of_layers))
         return self._join(outputs)
 
     def parts(self, derivative: ScoreArrays) -> Iterator[tuple[Terms, Floats, Optional[Floats]]]:
-        """Yield the terms of all layers, each with the derivative with respect to its array, from that of the scores, and with
-        the mix of its columns, see `Explained`."""
+        """Yield for each array of each layer its terms, ∂/∂array of the sum whose ∂/∂scores is given, and the factors of its
+        columns in the scores of states: float64[C, S], see `Explained`; None where columns are states."""
         for share, layers, outputs, mixes in zip(self._shares, self._layers, self._outputs, self._mixes):
             for number, (layer, part) in enumerate(zip(layers, self._node.part(derivative, outputs)[0])):
                 for terms in layer.terms:
@@ -408,17 +427,24 @@ class Reading:
         for terms, of_array, _ in self.parts(derivative):
             uses = terms.uses(of_array)
             sizes = np.abs(uses * terms.value * terms.weight)
-            [some] = np.nonzero(sizes > NOTHING * sizes.max(initial=0.0))  # far from a span there are many tiny ones
+            # Far from a span there are many tiny ones
+            [some] = np.nonzero(sizes > NOTHING * sizes.max(initial=0.0))
             rows += self._feature_rows(terms.only(some), uses[some])
         return rows + self._shared_rows(derivative, steps)
 
     def _feature_rows(self, terms: Terms, uses: Floats) -> list[Row]:
+        """A row for each term, with its uses: float64[N]."""
+        # Names are made once for each feature and column: most terms share them
         features = {row: terms.name(row) for row in np.unique(terms.feature).tolist()}
         tags = {column: self.tags_of(column, terms.shape) for column in np.unique(terms.column).tolist()}
-        first, behind = (ends[terms.place].tolist() for ends in terms.tokens)
-        columns = (terms.feature, terms.column, terms.value, terms.weight, uses, terms.value * terms.weight * uses)
-        places = zip(first, behind, *(array.tolist() for array in columns))
-        return [Row(*features[row], token, end, tags[column], *numbers) for token, end, row, column, *numbers in places]
+        begin = terms.tokens[0][terms.place]
+        end = terms.tokens[1][terms.place]
+        contribution = terms.value * terms.weight * uses
+        columns = (begin, end, terms.feature, terms.column, terms.value, terms.weight, uses, contribution)
+        rows = []
+        for first, behind, feature, column, *numbers in zip(*(array.tolist() for array in columns)):
+            rows.append(Row(*features[feature], first, behind, tags[column], *numbers))
+        return rows
 
     def tags_of(self, column: int, shape: tuple[int, ...]) -> tuple[str, ...]:
         """The tags of a column of an array of this shape."""
@@ -429,6 +455,7 @@ class Reading:
         return tuple(self._tags[n] for n in self._node.named_states(self._model, parameter, states))
 
     def _shared_rows(self, derivative: ScoreArrays, steps: Optional[list[Step]]) -> list[Row]:
+        """Rows of weights that all tokens share: one for each step, or else one for each weight."""
         rows = []
         for token, before, after, use in steps or ():
             place = tuple(self._node.places_of(np.array([before, after])))

@@ -21,7 +21,7 @@ of gradients. With l1, weights that are 0 stay 0, and weights that would change 
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Optional, Union
+from typing import TYPE_CHECKING, Optional, Union
 
 import numpy as np
 from spacy.training import Example, validate_examples
@@ -95,9 +95,11 @@ def texts(
         ours, theirs, target = comparison.best()
         of_scores = comparison.of_doc(difference(comparison, ours, theirs))
         weights = rows_between(comparison, ours, theirs)
+    # D, the uses of each weight in the contrast, without weights that are 0
     uses = Direction.of_scores(pipe, DocBatch([comparison.doc]), of_scores).of_known()
     of_rules = sum(row.contribution for row in weights if row.feature.startswith("rule "))
     base = of_rules - l1 * uses.signs() / (2 * l2)
+    # share[i] = sum_f D_f (observed - expected)_f,i / (2 l2)
     shares = np.array([slope for _, slope in uses.slopes(examples)]) / (-2 * l2)
     left = base + shares.sum() - target
     scale = sum(abs(row.contribution) for row in weights)
@@ -160,6 +162,7 @@ class LeftOut:
         self._free = np.ones(len(self._weights)) if not l1 else (self._weights != 0.0).astype(np.float64)
 
     def _of(self, blocks: Iterable[list[Example]]) -> CorpusObjective:
+        """The objective of some texts, without its penalties."""
         pipe = self._pipe.learner
         return CorpusObjective(pipe.model, pipe.loss, (pipe.training.data(block) for block in blocks))
 
@@ -178,6 +181,7 @@ class LeftOut:
         return self._direction(self._step(number))
 
     def _step(self, number: int) -> Floats:
+        """The Newton step x of (H - H_i + 2 l2) x = g_i for text i."""
         own = self._of([[self._examples[number]]])
         weights = self._weights
         free = self._free
@@ -191,6 +195,7 @@ class LeftOut:
 
         step = _solve(product, free * slope)
         if self._l1:
+            # Weights that would change their sign become 0; then the others are solved for again
             gone = (weights + step) * weights <= 0.0
             fixed = np.where(gone, -weights, 0.0)
             rest = slope - product(fixed)
@@ -204,7 +209,9 @@ class LeftOut:
         size = np.abs(v).max()
         if not size:
             return v
-        return free * (gradient(self._weights + _SMALL / size * v) - here) * (size / _SMALL) + 2 * self._l2 * v
+        # H v ≈ (g(w + e v) - g(w)) / e, with e so small that no weight changes by more than _SMALL
+        small = _SMALL / size
+        return free * (gradient(self._weights + small * v) - here) / small + 2 * self._l2 * v
 
     def _direction(self, step: Floats) -> "Direction":
         return Direction(self._pipe, *self._objective.split(step))
@@ -291,25 +298,28 @@ class Direction:
             data = training.data(block)
             if data.structure is None and data.soft is None:
                 yield from zip(block, self._slopes_of_batch(data))
-            else:  # the terms belong to a batch as a whole: each text becomes a batch
+            else:
+                # The terms belong to a batch as a whole: each text becomes a batch
                 for example in block:
                     yield example, self._slope(training.data([example]))
 
     def _slopes_of_batch(self, data: AnnotatedDocs) -> Iterator[float]:
+        """d/de loss(scores + e · along) at e = 0 = sum ∂loss/∂scores · along, for each text."""
         learner = self._pipe.learner
         bounds = learner.decoding.bounds(data.docs).tolist()
         scores, along = self._both(data)
+        structure = learner.model.attrs["node"].in_training()
         for begin, end in itertools.pairwise(bounds):
             rows = slice(begin, end)
-            sequences = slice(*np.searchsorted(data.starts, [begin, end]))
             if begin == end:
                 yield 0.0
                 continue
             of_doc, clamp = arrays.cut_document(scores, data.allowed, rows)
-            structure = learner.model.attrs["node"].in_training()
-            _, derivative, _ = learner.loss(
-                structure, of_doc, clamp, weights=None if data.weights is None else data.weights[sequences]
-            )
+            weights = None
+            if data.weights is not None:
+                first, behind = np.searchsorted(data.starts, [begin, end])
+                weights = data.weights[first:behind]
+            _, derivative, _ = learner.loss(structure, of_doc, clamp, weights=weights)
             yield self._node.dot(derivative, arrays.cut_document(along, None, rows)[0])
 
     def _slope(self, data: AnnotatedDocs) -> float:
@@ -337,10 +347,10 @@ def _features(layer: Model) -> SparseFeatures:
 
 def _learned(model: Model) -> tuple[dict[str, Floats], dict[str, Floats]]:
     """The learned weights of all layers, and the weights that all tokens share."""
-    of_layers: Any = {}
+    of_layers = {}
     for layer in model.layers:
-        of_layers.update((name, layer.get_param(name)) for name in _features(layer).tables)
-    shared: Any = {name: model.get_param(name) for name in model.attrs["node"].traits.params}
+        of_layers.update({name: np.asarray(layer.get_param(name)) for name in _features(layer).tables})
+    shared = {name: np.asarray(model.get_param(name)) for name in model.attrs["node"].traits.params}
     return of_layers, shared
 
 
@@ -349,7 +359,7 @@ def _look_up(model: Model, docs: DocBatch) -> list[FoundFeatures]:
     return [_features(layer).look_up(docs) for layer in model.layers]
 
 
-def _outputs(model: Model, found: list[FoundFeatures], weights: dict[str, Floats]) -> tuple[Any, ...]:
+def _outputs(model: Model, found: list[FoundFeatures], weights: dict[str, Floats]) -> tuple:
     """Compute the output of each layer with the given weights."""
     stores = [_features(layer) for layer in model.layers]
     return tuple(features.score(one, features.slots(weights)) for features, one in zip(stores, found))

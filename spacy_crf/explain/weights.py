@@ -1,8 +1,9 @@
 """The weights of a model with their names: as rows, as text, and as an overview of the component."""
 
+import itertools
 from collections.abc import Callable, Iterator
 from functools import partial, singledispatch
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from typing import TYPE_CHECKING, NamedTuple, Optional, SupportsIndex, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,7 @@ from ..models.pool import PoolNode, share_attributes
 from ..models.sparse import SparseNode
 from ..models.structure import StructureNode
 from ..models.texts import OfTexts
+from ..types import Settings
 from .explanation import aligned, weights_table
 
 if TYPE_CHECKING:
@@ -33,8 +35,8 @@ def members_of(model: Model) -> list[tuple[Model, float]]:
     if not isinstance(model.attrs["node"], PoolNode):
         return [(model, 1.0)]
     share_attributes(model)
-    shares: Any = model.get_param("shares")
-    return list(zip(model.layers, shares.astype(np.float64).tolist()))
+    shares = np.asarray(model.get_param("shares"), dtype=np.float64)
+    return list(zip(model.layers, shares.tolist()))
 
 
 class WeightRow(NamedTuple):
@@ -59,17 +61,19 @@ class WeightRow(NamedTuple):
 class WeightRows(list[WeightRow]):
     """A list of weights, the largest first, that prints as a table."""
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: Union[SupportsIndex, slice]) -> "Union[WeightRow, WeightRows]":
         found = super().__getitem__(index)
-        return WeightRows(found) if isinstance(index, slice) else found
+        return WeightRows(found) if isinstance(found, list) else found
 
     def _cells(self) -> list[tuple[str, ...]]:
         """The cells of the printed rows; the last row counts the weights that are not shown."""
-        cells = [
-            (f"{row.weight:+.4f}", " → ".join(row.tags), row.feature, "" if row.count is None else f"{row.count:,}")
-            for row in self[:_SHOWN]
-        ]
-        return cells + ([("", "", f"{len(self) - _SHOWN:,} others", "")] if len(self) > _SHOWN else [])
+        cells = []
+        for row in itertools.islice(self, _SHOWN):
+            count = "" if row.count is None else f"{row.count:,}"
+            cells.append((f"{row.weight:+.4f}", " → ".join(row.tags), row.feature, count))
+        if len(self) > _SHOWN:
+            cells.append(("", "", f"{len(self) - _SHOWN:,} others", ""))
+        return cells
 
     def __repr__(self) -> str:
         return aligned([_HEADS, *self._cells()])
@@ -111,8 +115,8 @@ def shared_block(model: Model, name: str, mask: NDArray[np.bool_]) -> Block:
     places = np.nonzero(mask)
     rows, places = (places[0], places[1:]) if name == "lengths" else (np.zeros_like(places[0]), places)
     states = model.attrs["node"].named_states(model, name, places)
-    weights: Any = model.get_param(name)
-    return Block(name, weights[mask], states, rows, partial(Feature.shared, name))
+    weights = np.asarray(model.get_param(name))[mask]
+    return Block(name, weights, states, rows, partial(Feature.shared, name))
 
 
 @blocks_of.register
@@ -140,6 +144,7 @@ def largest(
     if top is not None:
         top = checks.count(pipe.owner, "top", top, least=0, most=checks.ANY)
     pipe.require_ready([])
+    # [S + parts] the states of the label; parts of states belong to no label
     wanted = _states_of(pipe, label)
     names = names_of(pipe)
     wanted = np.append(wanted, np.full(len(names) - len(wanted), label is None))
@@ -147,6 +152,7 @@ def largest(
     for block in blocks(pipe):
         [some] = np.nonzero(block.about(wanted) & chosen(block))
         if top is not None and len(some) > top:
+            # Blocks may have millions of weights, of which a few are named and sorted
             some = some[np.argpartition(-np.abs(block.weights[some]), top)[:top]]
         found += [(block, int(n)) for n in some]
     found.sort(key=lambda item: -abs(float(item[0].weights[item[1]])))
@@ -155,9 +161,11 @@ def largest(
 
 
 def _row(block: Block, n: int, tags: list[str]) -> WeightRow:
+    """The weight number n of a block, with the names of its states."""
     row = int(block.rows[n])
     numbers = [int(states[n]) for states in block.states]
-    if block.label_of is not None:  # the first state of each label stands for it
+    # The first state of each label stands for it
+    if block.label_of is not None:
         numbers = [int((block.label_of == number).argmax()) for number in numbers]
     count = None if block.counts is None else int(block.counts[row]) or None
     return WeightRow(*block.feature(row), tuple(tags[number] for number in numbers), float(block.weights[n]), count)
@@ -173,7 +181,8 @@ def state_names(decoding: "Decoding") -> list[str]:
     tags = decoding.annotation.tags()
     tag_of = decoding.tag_of
     has_several = np.bincount(tag_of)[tag_of] > 1
-    number = 1 + np.arange(len(tag_of)) - np.searchsorted(tag_of, tag_of)  # of the state among those of its tag
+    # Of the state among those of its tag
+    number = 1 + np.arange(len(tag_of)) - np.searchsorted(tag_of, tag_of)
     columns = zip(tag_of.tolist(), number.tolist(), has_several.tolist())
     names = [f"{tags[tag]}/{n}" if several else tags[tag] for tag, n, several in columns]
     return [*names, *decoding.further_names]
@@ -206,17 +215,22 @@ def dump(pipe: "CRFPipe") -> str:
 # ---------------------------------------------------------------------------------------------------------- overview
 
 
-def overview(pipe: "CRFPipe", label: Optional[str] = None, top: int = 20) -> dict[str, Any]:
+def overview(pipe: "CRFPipe", label: Optional[str] = None, top: int = 20) -> Settings:
     """Describe a trained component by plain values: labels, templates, largest weights, transitions, lists and rules.
 
     pipe (CRFPipe): The component.
     label (str): List the weights of this label or tag only; the weights of each label if None.
     top (int): Number of weights to list for and against each label.
-    RETURNS (Dict[str, Any])
+    RETURNS (Dict)
     RAISES (ValueError): CRF846 for an unknown label; if the component was not trained.
     """
     pipe.require_ready([])
     stores = pipe.feature_stores
+    rules: list[Settings] = []
+    for chain in pipe.chains:
+        of_chain = chain.rules()
+        for rule, how, known in [] if of_chain is None else of_chain.all.enforcement():
+            rules.append({**rule.table, "name": rule.name, "enforced by": how, "in probabilities": known})
     found = {
         "component": pipe.name,
         "class": type(pipe).__name__,
@@ -229,12 +243,8 @@ def overview(pipe: "CRFPipe", label: Optional[str] = None, top: int = 20) -> dic
         "transitions": _transitions(pipe),
         "gazetteers": {name: len(one.entries) for store in stores for name, one in store.gazetteers.items()},
         "clusters": {name or "words": len(one) for store in stores for name, one in store.clusters.items()},
-        "rules": [
-            {**rule.table, "name": rule.name, "enforced by": how, "in probabilities": known}
-            for rules in (chain.rules() for chain in pipe.chains) if rules is not None
-            for rule, how, known in rules.all.enforcement()
-        ],
-    }  # fmt: skip
+        "rules": rules,
+    }
     if pipe.decoding.longest is not None:
         found["longest"] = dict(zip(pipe.tags(), pipe.decoding.longest.tolist()))
     if pipe.has_encoder:
@@ -254,7 +264,7 @@ def _sides(pipe: "CRFPipe", label: str, top: int) -> dict[str, list[dict[str, ob
     """List the largest weights of features for a label, and against it."""
 
     def largest_of(sign: float) -> list[dict[str, object]]:
-        def chosen(block: Block) -> Any:
+        def chosen(block: Block) -> NDArray[np.bool_]:
             return (sign * block.weights > 0) & (block.templates is not None) & (len(block.states) == 1)
 
         return [row._asdict() for row in largest(pipe, label, top, chosen)]
@@ -262,30 +272,35 @@ def _sides(pipe: "CRFPipe", label: str, top: int) -> dict[str, list[dict[str, ob
     return {"for": largest_of(1.0), "against": largest_of(-1.0)}
 
 
-def _templates(pipe: "CRFPipe") -> list[dict[str, Any]]:
+def _templates(pipe: "CRFPipe") -> list[Settings]:
     """For each template, the numbers of its features and weights, and the sum of absolute weights; the largest sum first."""
     found = []
     for block in blocks(pipe):
         names, of_weight = block.templates or ([block.name], np.zeros(len(block.weights), dtype=np.int64))
+        # A feature has a weight for each column: count its pair of template and row once
         used = np.unique(np.stack([of_weight, block.rows]), axis=1)[0]
-        features, counts = (np.bincount(which, minlength=len(names)) for which in (used, of_weight))
-        masses = np.bincount(of_weight, np.abs(block.weights), minlength=len(names))
-        columns = zip(names, features.tolist(), counts.tolist(), masses.tolist())
-        found += [dict(zip(("template", "features", "weights", "mass"), row), of=block.name) for row in columns]
-    return sorted((row for row in found if row["weights"]), key=lambda row: -row["mass"])
+        features = np.bincount(used, minlength=len(names)).tolist()
+        counts = np.bincount(of_weight, minlength=len(names)).tolist()
+        masses = np.bincount(of_weight, np.abs(block.weights), minlength=len(names)).tolist()
+        for name, n_features, n_weights, mass in zip(names, features, counts, masses):
+            if n_weights:
+                row = {"template": name, "features": n_features, "weights": n_weights, "mass": mass}
+                found.append({**row, "of": block.name})
+    return sorted(found, key=lambda row: -row["mass"])
 
 
 def _transitions(pipe: "CRFPipe") -> dict[str, object]:
     """Weights of the transition from each tag (row) to each tag (column), and of the first and the last tag of a sequence; None
     for transitions that never occur."""
-    members: list[Any] = members_of(pipe.model)
+    members = members_of(pipe.model)
     if isinstance(members[0][0].attrs["node"], OfTexts):
         return {}  # of texts, whose weights are among the others
     explained = [model.attrs["node"].explained(model) for model, _ in members]
     possible = explained[0].node.possible(members[0][0])
     found = {}
     for name in ("transitions", "first", "last"):
-        weights: Any = sum(share * own.weights[name] for (_, share), own in zip(members, explained))
-        listed: Any = np.where(possible[name], weights.astype(object), None)
+        of_members = [share * own.weights[name] for (_, share), own in zip(members, explained)]
+        listed = np.add.reduce(of_members).astype(object)
+        listed[~possible[name]] = None
         found[name] = listed.tolist()
     return found

@@ -1,7 +1,6 @@
 """The influence of each word on a decision: the change of the log-odds without the word, and words that would reverse it."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 from spacy.attrs import DEP, ENT_ID, ENT_IOB, ENT_KB_ID, ENT_TYPE, HEAD, LEMMA, MORPH, POS, SENT_START, TAG
@@ -15,7 +14,8 @@ from .explanation import Explanation, Flip, Row
 from .weights import largest
 
 UNKNOWN = "\u2047"  # a word that no training text has
-_WORDS = ("orth[0]", "lower[0]", "norm[0]", "lemma[0]")  # templates whose features are words
+# Templates whose features are words
+_WORDS = ("orth[0]", "lower[0]", "norm[0]", "lemma[0]")
 _MOST_PLACES = 5  # largest number of words that are replaced one by one
 _MOST_CHANGES = 3  # largest number of words that are replaced together
 _KEPT = [TAG, POS, MORPH, LEMMA, ENT_IOB, ENT_TYPE, ENT_KB_ID, ENT_ID]
@@ -60,21 +60,21 @@ def _odds_without(comparison: Comparison, token: int) -> float:
     return comparison.measure(comparison.cut(comparison.reading.erased(token, docs))).odds
 
 
-def changed(doc: Any, words: dict[int, str]) -> Doc:
+def changed(doc: Doc, words: dict[int, str]) -> Doc:
     """Copy a Doc with its annotation, spans and extensions, and replace some of its words, given by token."""
-    texts: list[Any] = [words.get(token.i, token.text) for token in doc]
+    texts = [words.get(token.i, token.text) for token in doc]
     other = Doc(doc.vocab, words=texts, spaces=[bool(token.whitespace_) for token in doc])
     kept = [*_KEPT, *([DEP, HEAD] if doc.has_annotation("DEP") else [SENT_START])]
     other.from_array(kept, doc.to_array(kept))
     for key, group in doc.spans.items():
         other.spans[key] = [Span(other, span.start, span.end, label=span.label) for span in group]
+    # Extensions of tokens and spans are kept by their first and last character
     begins = {token.idx: other[token.i].idx for token in doc}
     ends = {token.idx + len(token): other[token.i].idx + len(other[token.i]) for token in doc}
-    user_data: Any = other.user_data
     for key, value in doc.user_data.items():
         if isinstance(key, tuple) and len(key) == 4 and key[0] == "._.":
             key = (*key[:2], begins.get(key[2], key[2]), ends.get(key[3], key[3]))
-        user_data[key] = value
+        other.user_data[key] = value
     return other
 
 
@@ -100,7 +100,8 @@ def _flips(comparison: Comparison, places: list[int], n: int) -> list[Flip]:
         return -odds if decision else odds
 
     learned = _learned(comparison, n)
-    best: dict[int, tuple[float, str]] = {}  # for each place the word that comes nearest to the other decision
+    # For each place the word that comes nearest to the other decision
+    best: dict[int, tuple[float, str]] = {}
     for token in places:
         for word in _others(doc[token].text, learned):
             best[token] = max(best.get(token, (-np.inf, "")), (change({token: word}), word))
@@ -113,6 +114,7 @@ def _flips(comparison: Comparison, places: list[int], n: int) -> list[Flip]:
 
 
 def _found(comparison: Comparison, doc: Doc) -> list[tuple[int, int, str]]:
+    """The spans that the component predicts in a text; the label of the text as a span of all tokens."""
     pipe = comparison.pipe
     if comparison.is_of_texts:
         return [(0, len(doc), label) for label in pipe.labels_of(doc)]
@@ -135,6 +137,7 @@ def _learned(comparison: Comparison, n: int) -> list[str]:
 
 
 def _of_words(block: Block) -> np.ndarray:
+    """Which weights of a block speak for the word that a token is: bool[W]."""
     if block.templates is None or len(block.states) > 1:
         return np.zeros(len(block.weights), dtype=bool)
     names, of_weight = block.templates

@@ -22,7 +22,7 @@ from contextlib import suppress
 from functools import cached_property
 from itertools import pairwise, product
 from pathlib import Path
-from typing import Any, NamedTuple, Optional, Union
+from typing import NamedTuple, Optional, Union
 
 import numpy as np
 import srsly
@@ -37,12 +37,12 @@ from ..blanks import is_blank, split_columns
 from ..errors import Errors, announcements, shown
 from ..kernels import cache_folder
 from ..kernels.hashing import ABSENT
-from ..types import Floats
+from ..types import Floats, Settings
 from ..whole_files import FileFormat, Saved, seal, unpacked, unpacking, unseal, write_whole
 from .feature_index import byte_planes, find_sorted, of_byte_planes
 from .word_vectors import table_of
 
-ClusterSource = Union[str, Path, dict[str, Any]]
+ClusterSource = Union[str, Path, Settings]
 
 # The attributes, and the length of the path that each reads; None for all of it
 WIDTHS: dict[str, Optional[int]] = {"cluster": None, **{f"cluster{n}": n for n in (4, 6, 8, 10, 20)}}
@@ -100,7 +100,8 @@ class WordClusters(NamedTuple):
         hashes = []
         numbers = []
         for word, path in words:
-            hashes.append(get_string_id(word))  # some words are symbols of spaCy
+            # Some words are symbols of spaCy
+            hashes.append(get_string_id(word))
             numbers.append(place.setdefault(path, len(place)))
         return cls.of_hashes(hashes, numbers, list(place), digits)
 
@@ -112,6 +113,7 @@ class WordClusters(NamedTuple):
         return cls(np.array(words, dtype=np.uint64), np.array(numbers, dtype=np.uint16), paths, digits)
 
     def to_dict(self) -> Saved:
+        """Plain values for msgpack."""
         return {**self._asdict(), "words": byte_planes(self.words), "numbers": byte_planes(self.numbers)}
 
     @classmethod
@@ -142,8 +144,8 @@ class Clusters:
     def __init__(self, given: WordClusters):
         # np.unique gives the first of equal words, which counts
         words, first = np.unique(given.words, return_index=True)
-        self._table = given._replace(words=words, numbers=given.numbers[first])  # by rising hashes
-        # list[C], bool
+        # By rising hashes
+        self._table = given._replace(words=words, numbers=given.numbers[first])
         self.paths = given.paths
         self.digits = given.digits
 
@@ -156,14 +158,13 @@ class Clusters:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Clusters) and self.to_dict() == other.to_dict()
 
-    __hash__: Any = None
-
     def of(self, texts: list[str], orths: NDArray[np.uint64], lowers: NDArray[np.uint64]) -> NDArray[np.int64]:
         """The cluster of each word, -1 for unknown words: int64[V].
 
         texts (list[str]), orths (uint64[V]), lowers (uint64[V]): The words, their hashes and those in lower case.
         """
-        words, numbers = self._table[:2]
+        words = self._table.words
+        numbers = self._table.numbers
         if self.digits:
             orths = orths.copy()
             lowers = lowers.copy()
@@ -199,6 +200,7 @@ class Clusters:
         return {hash_string(name): name for name in names}
 
     def to_dict(self) -> Saved:
+        """Plain values for msgpack."""
         return self._table.to_dict()
 
     @classmethod
@@ -271,7 +273,7 @@ def packaged_clusters(lang: str) -> WordClusters:
     if kept.is_file():
         with suppress(ValueError):  # damaged
             return read_file(kept)
-    words: Any = load_language_data(source)
+    words = dict(load_language_data(source))
     clusters = of_lookups(((get_string_id(word), cluster) for word, cluster in words.items() if cluster != 0), PACKAGE)
     with suppress(OSError):  # a read-only installation, or a full disk
         kept.parent.mkdir(parents=True, exist_ok=True)
@@ -280,6 +282,7 @@ def packaged_clusters(lang: str) -> WordClusters:
 
 
 def is_bits(text: object) -> bool:
+    """Whether a value is a path: a text of the characters 0 and 1."""
     return isinstance(text, str) and not set(text) - {"0", "1"}
 
 
@@ -306,7 +309,8 @@ def read_file(path: Path) -> WordClusters:
     """
     try:
         data = path.read_bytes()
-    except (OSError, ValueError) as error:  # a ValueError for text that can't be a path
+    except (OSError, ValueError) as error:
+        # A ValueError for text that can't be a path
         raise _not_readable(path, str(error)) from error
     if data.startswith(b"\x1f\x8b"):
         try:
@@ -321,7 +325,8 @@ def read_file(path: Path) -> WordClusters:
         content = unseal(FORMAT, data, str(path))
         try:
             return WordClusters.from_dict(unpacked(content))
-        except Exception as error:  # msgpack raises many kinds, and fields may be missing
+        except Exception as error:
+            # Msgpack raises many kinds, and fields may be missing
             raise ValueError(Errors.CRF508.format(source=path, reason=str(error).rstrip("."))) from error
 
 
@@ -356,7 +361,8 @@ def _read_text(path: Path, data: bytes) -> WordClusters:
     has_paths = 2 * sum(is_bits(row[0]) for _, _, row in rows) >= len(rows)
     found: dict[str, tuple[float, str, int]] = {}  # by the word
     for number, line, row in rows:
-        cluster, word = row[:2] if has_paths else row[1::-1] if len(row) > 1 else ("", "")
+        first, second = [*row, ""][:2]
+        cluster, word = (first, second) if has_paths else (second, first)
         weight = _weight(row[2:])
         if not cluster or not word or (has_paths and not is_bits(cluster)) or not math.isfinite(weight):
             wanted = "bits, a word and its count" if has_paths else "a word, its cluster and perhaps a weight"
@@ -384,13 +390,15 @@ def _read_text(path: Path, data: bytes) -> WordClusters:
 
 def _weight(row: list[str]) -> float:
     """The weight behind a word and its cluster, 0 for none; NaN if it can't be read."""
+    if not row:
+        return 0.0
     try:
-        return float(row[0]) if len(row) == 1 else math.nan if row else 0.0
+        return float(row[0]) if len(row) == 1 else math.nan
     except ValueError:
         return math.nan
 
 
-def of_lookups(table: Iterable[tuple[int, Any]], source: str) -> WordClusters:
+def of_lookups(table: Iterable[tuple[int, object]], source: str) -> WordClusters:
     """Clusters in the form of spaCy's table ``lexeme_cluster``: by the hash of a word a path as bits, or as a number whose lowest
     bit begins the path. A number does not say how long its path is: behind the last 1 come zeros. Words of the cluster 0 are in
     no cluster.

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from functools import cached_property
 from itertools import accumulate
-from typing import Any, NamedTuple, Optional
+from typing import NamedTuple, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,7 +81,8 @@ class DocBatch(list[Doc]):
 
     def read(self, attributes: list[int]) -> NDArray[np.uint64]:
         """``Doc.to_array`` of all Docs; reads words, starts and entities with it: uint64[T, C]."""
-        if not attributes and "words" in vars(self):  # as for the second reader of a batch
+        # As for the second reader of a batch
+        if not attributes and "words" in vars(self):
             return np.zeros((len(self.words), 0), dtype=np.uint64)
         rows = read_attributes(self, [*_PLAIN, *attributes])
         self.words, self.sent_start, self.ent_iob, is_space = np.ascontiguousarray(rows[:, : len(_PLAIN)].T)
@@ -107,12 +108,12 @@ class DocPart(DocBatch):
         self.is_space = docs.is_space[kept]
 
 
-def read_attributes(docs: list[Doc], attributes: list[Any]) -> NDArray[np.uint64]:
+def read_attributes(docs: list[Doc], attributes: list[Union[int, str]]) -> NDArray[np.uint64]:
     """``Doc.to_array`` of all Docs, laid end to end: uint64[T, C]."""
     if not docs:
         return np.zeros((0, len(attributes)), dtype=np.uint64)
-    arrays: list[Any] = [doc.to_array(attributes) for doc in docs]
-    return np.concatenate(arrays).reshape(-1, len(attributes))
+    arrays = [doc.to_array(attributes) for doc in docs]
+    return np.concatenate(arrays, dtype=np.uint64).reshape(-1, len(attributes))
 
 
 class UnitRows(NamedTuple):

@@ -23,7 +23,8 @@ from ..kernels.hashing import ABSENT
 from ..schemes import Segments
 
 DOCUMENT_ATTRIBUTES = ["doc:title_elsewhere", "doc:majority_shape", "doc:cased_form"]
-READS = ["lower", "shape", "orth", "is_title", "capitals"]  # attributes of the lexeme
+# Attributes of the lexeme
+READS = ["lower", "shape", "orth", "is_title", "capitals"]
 MAJORITIES = ("token_majority", "entity_majority", "superentity_majority")
 STAGE_ATTRIBUTES = [f"stage:{name}" for name in MAJORITIES]
 OUTER = "outer"
@@ -76,10 +77,12 @@ def read_stage(
     RETURNS (uint64[T, len(names)])
     """
     entities = any(name in names for name in STAGE_ATTRIBUTES[1:])
-    spans = (np.ascontiguousarray(column, dtype=np.int64) for column in labelling.spans)  # so kernels compile once
+    # So kernels compile once
+    spans = (np.ascontiguousarray(column, dtype=np.int64) for column in labelling.spans)
     first = FirstLabels(lower, _marked(starts, len(lower)), *spans)
     values = majorities(first, doc_starts, len(labelling.labels), entities)
-    hashes = np.append(labelling.labels, [_OUTSIDE, ABSENT])  # NO_LABEL, -1, indexes the last one
+    # NO_LABEL, -1, indexes the last one
+    hashes = np.append(labelling.labels, [_OUTSIDE, ABSENT])
     return hashes[values[:, [STAGE_ATTRIBUTES.index(name) for name in names]]]
 
 

@@ -4,8 +4,8 @@ import copy
 import json
 import math
 from collections.abc import Container, Iterator, Mapping, Sequence
-from itertools import chain, product
-from typing import Any, NamedTuple, Optional, Union
+from itertools import product
+from typing import NamedTuple, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,8 @@ from .word_vectors import VECTOR, WordVectors
 
 _OWNER = "spacy_crf.features.v1"
 OF_TOKENS = f"{OUTER} is for templates of tokens, whose weights belong to single tags"
-FUNCTIONS = "registered functions, as [....functions.NAME] @misc = ... gives them"  # for messages
+# For messages
+FUNCTIONS = "registered functions, as [....functions.NAME] @misc = ... gives them"
 
 
 class AttributesRead:
@@ -52,6 +53,7 @@ class AttributesRead:
 
     @property
     def extensions(self) -> list[str]:
+        """Names of the custom extensions of tokens that the templates read."""
         return [attribute[4:] for attribute in self.attributes() if attribute.startswith("ext:")]
 
     @property
@@ -159,7 +161,8 @@ class FeatureSet(AttributesRead):
         return changed
 
     def attributes(self) -> list[str]:
-        parts = chain.from_iterable(template.parts for template in self.templates + self.transitions)
+        """The attributes that the templates read, each once, and `further_attributes`."""
+        parts = [part for template in self.templates + self.transitions for part in template.parts]
         return list(dict.fromkeys([*[part.attribute for part in parts], *self.further_attributes]))
 
     def reader(
@@ -244,7 +247,7 @@ def _check_clusters(template: Template, attribute: str, clusters: Mapping[str, C
         )
 
 
-def _checked_padding(given: Any) -> Padding:
+def _checked_padding(given: Padding) -> Padding:
     """Check the setting `padding`. RAISES (ValueError): CRF020."""
     possible = isinstance(given, bool)
     if isinstance(given, Mapping):
@@ -256,10 +259,12 @@ def _checked_padding(given: Any) -> Padding:
 
 
 def is_vector(template: Template) -> bool:
+    """Whether a template reads the vector of a word."""
     return template.attributes == [VECTOR]
 
 
 def reads_outer(template: Template) -> bool:
+    """Whether a template reads the outermost of spans that nest."""
     return OUTER in template.attributes
 
 
@@ -341,8 +346,7 @@ class CompiledTemplates:
         """Hashes of the item templates at all tokens."""
         no_plain = np.zeros((len(columns.positions), 0), dtype=np.uint64)
         found = [self._hash_items(n, template, columns) for n, template in enumerate(self.item_templates)]
-        of_items: Any = [np.concatenate(parts) for parts in zip(*found)] if found else _NO_ITEMS
-        return HashedFeatures(no_plain, *of_items)
+        return HashedFeatures(no_plain, *map(np.concatenate, zip(_NO_ITEMS, *found)))
 
     def hash(self, columns: TokenColumns) -> HashedFeatures:
         """Hashes of all templates at all tokens."""
@@ -429,6 +433,7 @@ _NO_ITEMS = tuple(np.zeros(0, dtype) for dtype in (np.uint64, np.float32, np.int
 
 
 def template_seed(template: Union[Template, str]) -> np.uint64:
+    """Hash of a template, from which the hashes of its features are made."""
     return np.uint64(hash_string(str(template)))
 
 
@@ -478,7 +483,8 @@ class IndexBuilder(FeatureCounter):
         n_known = len(self.known)
         template_of = np.concatenate([np.zeros(0, dtype=np.int32), *self._template_of])[keep[n_known:]]
         values = np.concatenate([np.zeros((0, self._most_parts), dtype=np.uint64), *self._values])
-        self._values.clear()  # the values are large, and another list would double them
+        # The values are large, and another list would double them
+        self._values.clear()
         values = values if keep[n_known:].all() else values[keep[n_known:]]
         numbers = np.zeros(values.shape, dtype=np.int32)
         widths = np.zeros(len(values), dtype=np.int64)

@@ -15,13 +15,15 @@ from ..types import TokenFeatures
 from ..whole_files import Saved, inflated, take_room
 
 _SMALLEST = 1024
-KnownFeatures = tuple[NDArray[np.int32], NDArray[np.int32]]  # tokens, and the row of each token's feature
+# Tokens, and the row of each token's feature
+KnownFeatures = tuple[NDArray[np.int32], NDArray[np.int32]]
 
 
 class HashTable:
     """Rows of 64-bit keys. Looking up is safe while another thread inserts."""
 
-    slots_per_key = 4  # the least number after the table grows: few collisions, and room to grow
+    # The least number after the table grows: few collisions, and room to grow
+    slots_per_key = 4
 
     def __init__(self, keys: Optional[NDArray[np.uint64]] = None):
         self._keys: list[NDArray[np.uint64]] = []
@@ -102,7 +104,8 @@ def by_token(tokens: NDArray, rows: NDArray, values: Optional[NDArray[np.float32
 class CountingTable(HashTable):
     """Hash table that counts its keys."""
 
-    slots_per_key = 2  # while the features of a corpus are counted, this table takes the most memory
+    # While the features of a corpus are counted, this table takes the most memory
+    slots_per_key = 2
 
     def __init__(self, keys: Optional[NDArray[np.uint64]] = None):
         super().__init__(keys)
@@ -110,6 +113,7 @@ class CountingTable(HashTable):
 
     @property
     def counts(self) -> NDArray[np.int32]:
+        """How often each key was added: int32[N]."""
         return self._counts[: len(self)]
 
     def add(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
@@ -140,7 +144,9 @@ class FeatureNames(NamedTuple):
     strings: list[str]
 
     def of(self, row: int) -> str:
-        values = "|".join(self.strings[part] for part in self.parts[self.part_starts[row] : self.part_starts[row + 1]])
+        """Name of the feature of a row, as ``lower[-1]|lower[0]=new|york``."""
+        parts = self.parts[self.part_starts[row] : self.part_starts[row + 1]]
+        values = "|".join(self.strings[part] for part in parts)
         template = self.templates[self.template_of[row]]
         # The bias has no value; items of numbers have no text
         return template if template == "bias" or not values else f"{template}={values}"
@@ -174,6 +180,7 @@ class FeatureNames(NamedTuple):
         )
 
     def packed(self) -> Saved:
+        """The names as compressed values for msgpack."""
         return {
             "templates": self.templates,
             "template_of": pack_numbers(self.template_of),
@@ -187,7 +194,8 @@ class FeatureNames(NamedTuple):
         """RAISES (ValueError): CRF509 for parts that don't fit together."""
         widths = unpack_numbers(packed["widths"])
         text = inflated(packed["strings"])
-        take_room(8 * len(text))  # a short string takes more memory than its characters
+        # A short string takes more memory than its characters
+        take_room(8 * len(text))
         names = cls(
             list(packed["templates"]),
             unpack_numbers(packed["template_of"]),
@@ -242,6 +250,7 @@ class FeatureIndex:
 
     @classmethod
     def empty(cls) -> "FeatureIndex":
+        """An index without features."""
         none = np.zeros(0, dtype=np.int32)
         return cls(np.zeros(0, dtype=np.uint64), FeatureNames([], none, np.zeros(1, dtype=np.int64), none, []))
 
@@ -362,9 +371,11 @@ class FixedIndex:
         return np.arange(len(self))
 
     def name(self, row: int) -> str:
+        """Name of a row: a number, since several features may share it."""
         return f"row {row}"
 
     def names(self) -> list[str]:
+        """Names of all rows."""
         return list(map(self.name, range(len(self))))
 
     def keep(self, rows: NDArray[np.bool_]) -> "FixedIndex":
@@ -397,6 +408,7 @@ class HashedIndex(FixedIndex):
         return (found % max(1, len(positions))).astype(np.int32), rows[found]
 
     def to_dict(self) -> Saved:
+        """Plain values for msgpack."""
         return {"hashed_rows": len(self)}
 
 
@@ -413,9 +425,11 @@ class VectorIndex(FixedIndex):
         super().__init__(len(offsets) * width, np.array([width, *offsets], dtype=np.int64).view(np.uint64))
 
     def name(self, row: int) -> str:
+        """Name of a row: the offset of its vector, and the place of the number in it."""
         return f"vector[{self.offsets[row // self.width]}]=#{row % self.width}"
 
     def to_dict(self) -> Saved:
+        """Plain values for msgpack."""
         return {"vector_offsets": self.offsets, "width": self.width}
 
 
@@ -431,10 +445,12 @@ def _all_below(numbers: NDArray[np.integer], size: int) -> bool:
 
 
 def pack_numbers(numbers: NDArray[np.int32]) -> bytes:
+    """Compress numbers (int32[N])."""
     return zlib.compress(byte_planes(numbers.astype(np.int32, copy=False)))
 
 
 def unpack_numbers(packed: bytes) -> NDArray[np.int32]:
+    """The numbers that `pack_numbers` compressed."""
     return of_byte_planes(inflated(packed), np.int32)
 
 

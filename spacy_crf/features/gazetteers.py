@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, cached_property
 from itertools import chain, product
 from pathlib import Path
-from typing import Any, Optional, Union
+from typing import Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from spacy.tokens import Doc
 from .. import checks
 from ..errors import Errors, Warnings, announcements
 from ..kernels.gazetteers import hash_beginnings, positions_in_phrases
+from ..types import Settings
 from ..whole_files import Saved
 from .feature_index import HashTable
 
@@ -33,7 +34,7 @@ SHORT = 1000  # phrases
 _NO_LABEL = ""
 _POSITIONS = "BILU"
 
-GazetteerFile = Union[str, Path, dict[str, Any]]
+GazetteerFile = Union[str, Path, Settings]
 
 
 class Gazetteer:
@@ -79,7 +80,8 @@ class Gazetteer:
     def _beginnings(self) -> tuple[tuple[NDArray, NDArray], NDArray[np.int32], NDArray[np.uint64]]:
         """The beginnings of phrases for `positions_in_phrases`: their table, labels of R rows, and values of L labels."""
         spell = SPELLINGS[self.attr]
-        id_of = cache(lambda word: get_string_id(spell(word)))  # long lists repeat most of their words
+        # Long lists repeat most of their words
+        id_of = cache(lambda word: get_string_id(spell(word)))
         entries = [(words, label) for words, label in self.entries if words]
         words_in_a_row = chain.from_iterable(words for words, _ in entries)
         spelled = np.fromiter(map(id_of, words_in_a_row), dtype=np.uint64)
@@ -96,6 +98,7 @@ class Gazetteer:
         return {name: value for name, value in self.__dict__.items() if name != "_beginnings"}
 
     def to_dict(self) -> Saved:
+        """Plain values for msgpack."""
         entries = [[list(words), label] for words, label in self.entries]
         return {"attr": self.attr, "scan": self.scan, "entries": entries}
 

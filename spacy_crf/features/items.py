@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, Optional, Protocol, runtime_checkable
+from typing import Generic, NamedTuple, Optional, Protocol, SupportsFloat, TypeVar, Union, cast, runtime_checkable
 
 import numpy as np
 import srsly
@@ -16,8 +16,10 @@ from ..errors import Errors, function_failed, is_coded, shown
 _LARGEST = float(np.finfo(np.float32).max)
 _NUMBERS = (int, float, np.integer, np.floating, np.bool_)
 
-Source = Callable[[Doc], Any]  # makes the items of each token
-WordSource = Callable[[str], Any]  # makes the items, or the text, of a word
+Source = Callable[[Doc], Iterable[object]]  # makes the items of each token
+WordSource = Callable[[str], object]  # makes the items, or the text, of a word
+Value = TypeVar("Value")
+Name = TypeVar("Name", str, int)  # the name of an item, or its hash
 
 
 class Functions(dict[str, Callable]):
@@ -32,8 +34,7 @@ class Functions(dict[str, Callable]):
 
 
 def _unpickled_functions(data: bytes) -> Functions:
-    pickled: Any = srsly.pickle_loads(data)
-    return Functions(pickled)
+    return Functions(cast(dict[str, Callable], srsly.pickle_loads(data)))
 
 
 class Items(NamedTuple):
@@ -80,7 +81,7 @@ def extension_items(extension: str) -> Source:
 class ItemReader(Protocol):
     """A source that reads hashed items from a whole batch of Docs."""
 
-    def __call__(self, doc: Doc, /) -> Any: ...
+    def __call__(self, doc: Doc, /) -> Iterable[object]: ...
 
     def read_items(self, docs: list[Doc], names: Optional[dict[int, str]]) -> Items:
         """Read the items of Docs. names (dict[int, str]): Receives the text of each hash, or None."""
@@ -91,32 +92,32 @@ class NotAnItem(Exception):
     """Raised with a value that cannot be a feature of a token, and whether it is a number, which float32 can't hold."""
 
 
-class _Cache(dict):
+class _Cache(dict[str, Value]):
     """Values that are computed once for each key."""
 
-    def __init__(self, make: Callable[[str], Any]):
+    def __init__(self, make: Callable[[str], Value]):
         super().__init__()
         self._make = make
 
-    def __missing__(self, key: str) -> Any:
+    def __missing__(self, key: str) -> Value:
         made = self[key] = self._make(key)
         return made
 
 
-class ItemNames:
+class ItemNames(Generic[Name]):
     """Names of items, or their hashes. Each is made once, since most names recur.
 
     make (Callable): Makes the value for a name: the name itself or its hash.
     prefix (str): The beginning of the names.
     """
 
-    def __init__(self, make: Callable[[str], Any], prefix: str = ""):
+    def __init__(self, make: Callable[[str], Name], prefix: str = ""):
         self.plain = _Cache(lambda key: make(prefix + key))
         self.strings = _Cache(lambda key: _Cache(lambda value: make(f"{prefix}{key}:{value}")))
         self.below = _Cache(lambda key: ItemNames(make, f"{prefix}{key}:"))
 
 
-class ItemHashes(ItemNames):
+class ItemHashes(ItemNames[int]):
     """Hashes of the names of a source's items, kept from batch to batch.
 
     names (Dict[int, str]): Receives the name of each hash, or None.
@@ -151,7 +152,7 @@ class ItemList:
         self._values: list[float] = []
         self._ends = [0]
 
-    def add(self, given: Any) -> None:
+    def add(self, given: object) -> None:
         """Add the items of the next token, in any form that `named_numbers` reads.
 
         RAISES (NotAnItem): For a value that can't be used.
@@ -160,7 +161,8 @@ class ItemList:
         if found is None:
             raise NotAnItem(given, False)
         hashes, numbers = found
-        if not math.isfinite(sum(numbers)):  # sums of float32 numbers do not overflow
+        # Sums of float32 numbers do not overflow
+        if not math.isfinite(sum(numbers)):
             raise NotAnItem(_not_held(given), True)
         self._hashes.extend(hashes)
         self._values.extend(numbers)
@@ -294,7 +296,7 @@ def read_items(
     return listed.items
 
 
-def named_numbers(given: Any) -> Optional[tuple[list[str], list[float]]]:
+def named_numbers(given: object) -> Optional[tuple[list[str], list[float]]]:
     """Names and values of the items that a function returned for one token or span. Strings are names with value 1, the names of
     numbers are their places, and dicts are read as in CRFsuite's Python packages, see `_add_named`.
 
@@ -303,13 +305,13 @@ def named_numbers(given: Any) -> Optional[tuple[list[str], list[float]]]:
     return _read(given, ItemNames(str), keeps_zeros=True)
 
 
-def _read(given: Any, known: ItemNames, keeps_zeros: bool) -> Optional[tuple[list[Any], list[float]]]:
+def _read(given: object, known: ItemNames[Name], keeps_zeros: bool) -> Optional[tuple[list[Name], list[float]]]:
     """`named_numbers`, with the value that `known` has for each name."""
     # A row of an array of numbers is read as a list
     if isinstance(given, np.ndarray) and given.ndim == 1:
         given = given.tolist()
     if isinstance(given, dict):
-        names: list[Any] = []
+        names: list[Name] = []
         numbers: list[float] = []
         try:
             return (names, numbers) if _add_named(given, known, names, numbers, keeps_zeros) else None
@@ -326,7 +328,7 @@ def _read(given: Any, known: ItemNames, keeps_zeros: bool) -> Optional[tuple[lis
     return None
 
 
-def _add_named(given: dict, known: ItemNames, names: list[Any], numbers: list[float], keeps_zeros: bool) -> bool:
+def _add_named(given: dict, known: ItemNames[Name], names: list[Name], numbers: list[float], keeps_zeros: bool) -> bool:
     """Add the items of a dict: a number or a boolean under its key, a string as ``key:string``, and the items of nested dicts and
     lists of strings as ``key:…``.
 
@@ -358,7 +360,7 @@ def _in_order(strings: Iterable[str]) -> list[str]:
     return sorted(strings) if isinstance(strings, (set, frozenset)) else list(strings)
 
 
-def _as_float(number: Any) -> float:
+def _as_float(number: SupportsFloat) -> float:
     try:
         value = float(number)
     except OverflowError:  # an integer with more than 308 digits
@@ -366,7 +368,7 @@ def _as_float(number: Any) -> float:
     return math.copysign(math.inf, value) if abs(value) > _LARGEST else value
 
 
-def _not_held(given: Any) -> Any:
+def _not_held(given: Union[dict, Iterable[object]]) -> object:
     """The first number in what `_read` reads that float32 can't hold, as it was given."""
     for value in given.values() if isinstance(given, dict) else given:
         found = _not_held(value) if isinstance(value, dict) else value

@@ -112,7 +112,8 @@ class LexemeTable:
         self._lock = threading.Lock()
         outside = np.repeat(padding_values(reach, padding, names)[:, None], len(attributes), axis=1)
         self._word_vectors = vectors
-        width = 0 if vectors is None else vectors.width  # positions outside a sequence have vectors of zeros
+        # Positions outside a sequence have vectors of zeros
+        width = 0 if vectors is None else vectors.width
         further = [column for column, name in enumerate(attributes) if " " in name and not name.endswith(" 0")]
         outside[:, further] = ABSENT  # such positions have a single value
         # Number of the first word whose row was not read yet, rows [N, C] and vectors [N, D] of such words; None if all is kept
@@ -182,9 +183,11 @@ class LexemeTable:
         if n_missing:
             with self._lock:
                 missing = orths[found < 0]
-                new = list(dict.fromkeys(missing[self._index.rows(missing) < 0].tolist()))  # in the order of occurrence
+                # In the order of occurrence
+                new = list(dict.fromkeys(missing[self._index.rows(missing) < 0].tolist()))
                 vocabs = list(dict.fromkeys(doc.vocab for doc in docs))
-                for vocab in vocabs[:-1]:  # a word is read from the first vocab that has it
+                # A word is read from the first vocab that has it
+                for vocab in vocabs[:-1]:
                     self._read([orth for orth in new if orth in vocab.strings], vocab)
                     new = [orth for orth in new if orth not in vocab.strings]
                 self._read(new, vocabs[-1])
@@ -198,7 +201,8 @@ class LexemeTable:
         lexemes = list(map(vocab.__getitem__, orths))
         texts = [lexeme.orth_ for lexeme in lexemes]
         made = [items.make(texts) for items in self.items.values()]
-        rows = np.ones((len(orths), len(self.attributes)), dtype=np.uint64)  # the bias is 1
+        # The bias is 1
+        rows = np.ones((len(orths), len(self.attributes)), dtype=np.uint64)
         # One call per word reads all fields
         flags, *fields = np.array(list(map(_READ, lexemes)), dtype=np.uint64).T
         values = dict(zip(_FIELDS, fields))
@@ -216,7 +220,8 @@ class LexemeTable:
         for table, columns in self._clustered.values():
             numbers = table.of(texts, values["orth"], values["lower"])
             for column, of_cluster in columns:
-                rows[:, column] = of_cluster[numbers]  # unknown words, -1, get the last entry
+                # Unknown words, -1, get the last entry
+                rows[:, column] = of_cluster[numbers]
         words = [lexeme.lower_ for lexeme in lexemes] if self._derived or self._ngrams else []
         for column, name in self._derived:
             if name == "folded":
@@ -261,7 +266,8 @@ class LexemeTable:
         """Hashes of the words with all digits replaced by 0, from the hashes of the words: few words have digits."""
         ends = np.cumsum(list(map(len, words)), dtype=np.int64)
         digits = [match.start() for match in DIGIT.finditer("".join(words))]
-        changes = hashes < len(NAMES)  # smaller hashes are spaCy's symbols, which are no hashes
+        # Smaller hashes are spaCy's symbols, which are no hashes
+        changes = hashes < len(NAMES)
         changes[np.searchsorted(ends, digits, side="right")] = True
         if self.names is not None:  # where each is needed
             changes[:] = True
@@ -312,7 +318,8 @@ def padding_values(reach: int, padding: Padding, names: Optional[dict[int, str]]
         given = padding[side][:reach] if isinstance(padding, dict) else []
         # No template reads farther than the texts reach
         texts += [*given, *(f"<{name}{distance + 1}>" for distance in range(len(given), reach))]
-    hashes = [get_string_id(text) for text in texts]  # the hashes of words with this spelling
+    # The hashes of words with this spelling
+    hashes = [get_string_id(text) for text in texts]
     if names is not None:
         names.update(zip(hashes, texts))
     return np.array(hashes, dtype=np.uint64)

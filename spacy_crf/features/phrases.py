@@ -77,7 +77,8 @@ class PhraseIndex:
             spelled = [spell(word) for word in words]
             for word in spelled:
                 if word not in hash_of:
-                    hash_of[word] = get_string_id(word)  # some words are spaCy's symbols
+                    # Some words are spaCy's symbols
+                    hash_of[word] = get_string_id(word)
                 hashes.append(hash_of[word])
             widths.append(len(spelled))
             labels.append(place.setdefault(label, len(place)))
@@ -129,7 +130,8 @@ class _Scan:
             label_of=phrases.label_of,
         )
         order = np.argsort(phrases.label_of, kind="stable")
-        self._texts = [phrases.texts[n] for n in order.tolist()]  # sorted by label
+        # Sorted by label
+        self._texts = [phrases.texts[n] for n in order.tolist()]
         self._label_starts = np.searchsorted(phrases.label_of[order], np.arange(phrases.n_labels))
 
     def __call__(self, spans: SpelledSpans) -> Similarities:

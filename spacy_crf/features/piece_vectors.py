@@ -9,10 +9,12 @@ import re
 import unicodedata
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ..types import Settings
 
 FILES = ("tokenizer.json", "model.safetensors")
 _LONGEST = 100  # characters of a word, as in BERT's tokenizer
@@ -135,7 +137,8 @@ def read_piece_vectors(folder: Path) -> PieceVectors:
     if data is None or data.ndim != 2:
         raise ValueError(f"{FILES[1]} has no matrix 'embeddings', but {', '.join(tensors) or 'nothing'}")
     # Some models give a weight to each piece, and let pieces share rows
-    rows = tensors.get("mapping", np.arange(len(data))).astype(np.int64)  # pieces may share rows
+    # Pieces may share rows
+    rows = tensors.get("mapping", np.arange(len(data))).astype(np.int64)
     weights = tensors.get("weights", np.ones(len(rows))).astype(np.float32)
     are_rows = 0 <= rows.min(initial=0) <= rows.max(initial=0) < len(data)
     if not len(pieces.pieces) == len(rows) == len(weights) or not are_rows:
@@ -144,7 +147,7 @@ def read_piece_vectors(folder: Path) -> PieceVectors:
     return PieceVectors(data.astype(np.float32)[rows] * weights[:, np.newaxis], pieces)
 
 
-def _pieces(tokenizer: Any, normalize: bool) -> Pieces:
+def _pieces(tokenizer: Settings, normalize: bool) -> Pieces:
     """RAISES (ValueError): For a tokenizer of another kind."""
     model = tokenizer.get("model") or {}
     vocab = model.get("vocab")

@@ -1,15 +1,15 @@
 """The registered feature sets of tokens: an empty one, and presets that work without tuning."""
 
-from collections.abc import Callable
-from itertools import chain, product
-from typing import Any, Optional
+from collections.abc import Callable, Sequence
+from typing import Optional
 
 from .. import checks
+from ..types import Settings
 from .extractor import FeatureSet
 from .lexemes import Padding
 from .templates import WIDEST_OFFSET, parse_template
 
-# ``functions`` are Any below: confection would check the type against a block that it has not resolved yet, and refuse it.
+# ``functions`` have no type below: confection would check the type against a block that it has not resolved yet, and refuse it.
 
 # Found by `tests.benchmarks.feature_search`, on training data alone. Character n-grams gain 0.4 F1 on average (1.6 on wnut17),
 # words with digits replaced by 0 and flags that have no value where they are false gain 0.1 each, pairs and triples of words gain
@@ -19,14 +19,12 @@ _NGRAMS = ["ngrams3[0]", "ngrams4[0]"]
 
 
 def pairs(window: int) -> list[str]:
+    """Templates of the pairs of neighbours among the words within a window."""
     return [f"lower[{n}]|lower[{n + 1}]" for n in range(-window, window)]
 
 
-def _triples(window: int) -> list[str]:
-    return [f"lower[{n - 1}]|lower[{n}]|lower[{n + 1}]" for n in range(1 - window, window)]
-
-
 def ner_templates(window: int, words_in_a_row: list[str]) -> list[str]:
+    """The preset for entities, which reads this many words before and behind the token."""
     around = f"[-{window}..{window}]"
     return [
         "bias",
@@ -43,6 +41,7 @@ def ner_templates(window: int, words_in_a_row: list[str]) -> list[str]:
 
 
 def tagger_templates(window: int, words_in_a_row: list[str]) -> list[str]:
+    """The preset for tags, which reads this many words before and behind the token."""
     return [
         "bias",
         f"lower[-{window}..{window}]",
@@ -68,7 +67,7 @@ def features(
     templates: list[str],
     transitions: Optional[list[str]] = None,
     padding: Padding = True,
-    functions: Optional[dict[str, Any]] = None,
+    functions: Optional[Settings] = None,
 ) -> FeatureSet:
     """Features as the user names them (``spacy_crf.features.v1``).
 
@@ -87,7 +86,7 @@ def ner_features(
     window: int = 2,
     padding: bool = False,
     transitions: Optional[list[str]] = None,
-    functions: Optional[dict[str, Any]] = None,
+    functions: Optional[Settings] = None,
 ) -> FeatureSet:
     """Features for entities: words, alone and up to three in a row, shapes, affixes and character n-grams around the token
     (``spacy_crf.ner_features.v1``).
@@ -101,7 +100,8 @@ def ner_features(
     """
     owner = "spacy_crf.ner_features.v1"
     reach = checks.count(owner, "window", window, least=0, most=WIDEST_OFFSET)
-    templates = changed(owner, ner_templates(reach, [*pairs(reach), *_triples(reach)]), extra, without)
+    triples = [f"lower[{n - 1}]|lower[{n}]|lower[{n + 1}]" for n in range(1 - reach, reach)]
+    templates = changed(owner, ner_templates(reach, [*pairs(reach), *triples]), extra, without)
     return FeatureSet(templates, transitions, padding, functions)
 
 
@@ -111,7 +111,7 @@ def tagger_features(
     window: int = 2,
     padding: bool = True,
     transitions: Optional[list[str]] = None,
-    functions: Optional[dict[str, Any]] = None,
+    functions: Optional[Settings] = None,
 ) -> FeatureSet:
     """Features for one tag per token: words, alone and in a row, affixes, shapes and character n-grams around the token
     (``spacy_crf.tagger_features.v1``). The parameters are those of `spacy_crf.ner_features.v1`."""
@@ -136,7 +136,7 @@ def text_features(
     extra: Optional[list[str]] = None,
     without: Optional[list[str]] = None,
     padding: bool = True,
-    functions: Optional[dict[str, Any]] = None,
+    functions: Optional[Settings] = None,
 ) -> FeatureSet:
     """Features for labels of texts: words, alone and two in a row, and their affixes (``spacy_crf.text_features.v1``).
 
@@ -149,7 +149,11 @@ def text_features(
 
 
 def changed(
-    owner: str, templates: list[str], extra: Any, without: Any, parse: Callable[[str], list[Any]] = parse_template
+    owner: str,
+    templates: list[str],
+    extra: Optional[list[str]],
+    without: Optional[list[str]],
+    parse: Callable[[str], Sequence[object]] = parse_template,
 ) -> list[str]:
     """A preset with further templates and without some. RAISES (ValueError): CRF020 for a template that the preset does not have.
 

@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable, Collection
 from itertools import chain, product
 from operator import attrgetter
-from typing import Any, ClassVar, NamedTuple, Optional
+from typing import ClassVar, NamedTuple, Optional
 
 import srsly
 from spacy.matcher import Matcher
@@ -27,6 +27,7 @@ from spacy.vocab import Vocab
 
 from .. import checks
 from ..errors import Errors, known_names, shown
+from ..types import Settings
 from .clusters import Clusters
 from .document import OUTER, STAGE_ATTRIBUTES
 from .extractor import FUNCTIONS, OF_TOKENS, AttributesRead, FeatureSet, check_attribute
@@ -37,8 +38,9 @@ from .presets import changed
 from .templates import OFFSETS, Template, TemplatePart, combined, is_text, offsets_of, require_named
 from .token_columns import ColumnReader
 
-SpanSource = Callable[[Span], Any]
-Pattern = list[dict[str, Any]]
+# Makes the values of a span, see `items.named_numbers`
+SpanSource = Callable[[Span], object]
+Pattern = list[Settings]  # of spaCy's Matcher
 
 # Parts that read one token, with its offset from the end of the segment
 TOKEN_PARTS = {"first": 0, "before": -1, "last": 0, "after": 1, "contains": 0, "count": 0}
@@ -46,7 +48,8 @@ OPENING = {"first", "before"}
 CLOSING = {"last", "after"}
 _INSIDE = {"contains", "count"}
 WHOLE = {"text": "orth", "lower": "lower", "folded": "folded", "shape": "shape"}
-ITEMS = {"in", "near", "matches", "fn"}  # parts with any number of values per span
+# Parts with any number of values per span
+ITEMS = {"in", "near", "matches", "fn"}
 PHRASES = {"in", "near"}  # the ones that name a gazetteer
 _NAMED = {*TOKEN_PARTS, *ITEMS}
 KINDS = ("length", *WHOLE, *TOKEN_PARTS, *sorted(ITEMS))
@@ -80,6 +83,7 @@ class SegmentTemplate(NamedTuple):
 
     @property
     def kinds(self) -> set[str]:
+        """The kinds of the parts."""
         return {part.kind for part in self.parts}
 
     @property
@@ -141,7 +145,7 @@ class SegmentFeatureSet(AttributesRead):
     def __init__(
         self,
         templates: list[str],
-        patterns: Optional[dict[str, Any]] = None,
+        patterns: Optional[dict[str, list]] = None,  # one pattern, or several
         functions: Optional[dict[str, SpanSource]] = None,
     ):
         given = checks.table(OWNER, "patterns", patterns, "Matcher patterns")
@@ -211,6 +215,7 @@ class SegmentFeatureSet(AttributesRead):
         return list(dict.fromkeys([*self.named(PHRASES), *self._of_tokens.gazetteers]))
 
     def attributes(self) -> list[str]:
+        """The attributes of tokens that the templates read, each once."""
         return self._of_tokens.attributes()
 
     def with_stage(self, templates: list[str]) -> "SegmentFeatureSet":
@@ -237,7 +242,7 @@ class SegmentFeatureSet(AttributesRead):
         return self._of_tokens.reader(gazetteers, clusters)
 
 
-def _pattern_list(name: str, pattern: Any) -> list[Pattern]:
+def _pattern_list(name: str, pattern: list) -> list[Pattern]:
     """One pattern or several. RAISES (ValueError): CRF610 if it is neither."""
     if not pattern:
         raise ValueError(Errors.CRF610.format(owner=f"The pattern '{name}'", reason="it is empty"))
@@ -264,11 +269,13 @@ _AT_BOTH_ENDS = [
 
 
 def _at_both_ends(templates: list[str]) -> list[str]:
-    found = []
-    for end, template in product(("first", "last"), templates):
-        parts = [f"seg.{end}:{part}" for part in template.split("|")]
-        found.append("|".join(parts))
-    return found
+    """The templates at the first token of a segment, then at the last."""
+    placed = []
+    for end in ("first", "last"):
+        for template in templates:
+            parts = template.split("|")
+            placed.append("|".join(f"seg.{end}:{part}" for part in parts))
+    return placed
 
 
 # If tokens have `ner_features.v1`, flags that are true at both ends gain another 0.2 F1 on cora_refs in cross-validation.
@@ -282,8 +289,8 @@ def segment_features(
     templates: Optional[list[str]] = None,
     extra: Optional[list[str]] = None,
     without: Optional[list[str]] = None,
-    patterns: Optional[dict[str, Any]] = None,
-    functions: Optional[dict[str, Any]] = None,  # Any: see presets.py
+    patterns: Optional[dict[str, list]] = None,
+    functions: Optional[Settings] = None,  # without their type: see presets.py
 ) -> SegmentFeatureSet:
     """Features of whole segments, for use beside ``spacy_crf.ner_features.v1`` (``spacy_crf.segment_features.v1``).
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, product
 from operator import attrgetter
-from typing import Any, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,9 +79,15 @@ class KnownSpans(NamedTuple):
     repeats: TokenFeatures  # in the index of tokens: negative values, which correct for repeated features
 
 
-# First tokens (int64[F]), lengths (int32[F]), rows (int32[F]) and values (float32[F]) of known features of spans
-_Found = tuple[NDArray, NDArray, NDArray, NDArray]
-_NONE_KNOWN = tuple(np.zeros(0, dtype) for dtype in (np.int64, np.int32, np.int32))
+class _Found(NamedTuple):
+    """F known features of spans."""
+
+    begin: NDArray[np.int64]  # [F] first token of the span
+    length: NDArray[np.int32]  # [F]
+    row: NDArray[np.int32]  # [F]
+    value: NDArray[np.float32]  # [F]
+
+
 _NO_ITEMS = tuple(np.zeros(0, dtype) for dtype in (np.int64, np.uint64, np.float32, np.int32))
 
 
@@ -100,16 +106,18 @@ class CompiledSegments:
         self.templates = {place: CompiledTemplates(some, self.reader) for place, some in placed.items()}
         self.tokens = self.templates["tokens"]
         self.phrases: dict[str, PhraseIndex] = {}
-        self._phrase_column: dict[str, str] = {}  # by gazetteer: the attribute by which phrases are compared
+        # By gazetteer: the attribute by which phrases are compared
+        self._phrase_column: dict[str, str] = {}
         if feature_set.named({"near"}):
             optional_package("rapidfuzz", what="The similarity of spans to phrases", install="'spacy-crf[fuzzy]'")
         for name in feature_set.named(PHRASES):
             gazetteer = gazetteers[name]
             self.phrases[name] = PhraseIndex(gazetteer.entries, SPELLINGS[gazetteer.attr], scan=gazetteer.scan)
             self._phrase_column[name] = gazetteer.attribute
-        self._matchers: dict[str, Matcher] = {}
-        self._similar: dict[tuple[str, int], list[tuple[int, float, float]]] = {}  # by gazetteer and hash of the span
-        parts = list(chain.from_iterable(t.parts for t in feature_set.spans + feature_set.span_items))
+        self._matchers: dict[tuple[str, Vocab], Matcher] = {}
+        # By gazetteer and hash of the span
+        self._similar: dict[tuple[str, int], list[tuple[int, float, float]]] = {}
+        parts = [part for t in feature_set.spans + feature_set.span_items for part in t.parts]
         whole = {WHOLE[part.kind] for part in parts if part.kind in WHOLE} | {*self._phrase_column.values()}
         self._columns = sorted({"lower", *whole, *(part.name for part in parts if part.kind in TOKEN_PARTS)})
         self._whole_columns = np.array(sorted(map(self._columns.index, whole)), dtype=np.int64)
@@ -159,7 +167,8 @@ class CompiledSegments:
     def items(self, spans: ListedSpans) -> SpanItems:
         """The features of templates with items at spans."""
         found: list[tuple[NDArray, ...]] = [_NO_ITEMS]
-        values: list[tuple[SpanItems, NDArray[np.int64]]] = []  # values, and which of them are part of a feature
+        # Values, and which of them are part of a feature
+        values: list[tuple[SpanItems, NDArray[np.int64]]] = []
         for number, (part, rest) in enumerate(self._with_items):
             items = self._find(part, spans)
             asked = (array[items.span] for array in (spans.begin, spans.length, spans.whole))
@@ -203,20 +212,14 @@ class CompiledSegments:
         words = spans.tokens.values[column]
         # Most spans of a corpus recur: each text is compared once
         distinct, where, inverse = np.unique(keys, return_index=True, return_inverse=True)
-        known: dict[int, Any] = {key: cache.get((name, key)) for key in distinct.tolist()}
+        known = {key: cache.get((name, key)) for key in distinct.tolist()}
         new = np.array([n for n, similar in enumerate(known.values()) if similar is None], dtype=np.int64)
         if len(new):
             spelled = list(map(attrgetter(f"{self._phrase_column[name]}_"), chain.from_iterable(spans.docs)))
             at = spans.begin[where[new]]
             width = spans.length[where[new]]
-            found = phrases.near(
-                SpelledSpans(
-                    words=words,
-                    begin=spans.tokens.positions[at],
-                    length=width,
-                    texts=[" ".join(spelled[b : b + k]) for b, k in zip(at.tolist(), width.tolist())],
-                )
-            )
+            texts = [" ".join(spelled[b : b + k]) for b, k in zip(at.tolist(), width.tolist())]
+            found = phrases.near(SpelledSpans(words, begin=spans.tokens.positions[at], length=width, texts=texts))
             asked = {key: [] for key in distinct[new].tolist()}
             for query, *similarity in zip(*(array.tolist() for array in found)):
                 asked[int(distinct[new[query]])].append(tuple(similarity))
@@ -225,9 +228,7 @@ class CompiledSegments:
                 cache.clear()
             # Stored only when complete, since other threads may be reading
             cache.update(((name, key), similar) for key, similar in asked.items())
-        rows = []
-        for n, similar in enumerate(known.values()):
-            rows += [(n, *similarity) for similarity in similar]
+        rows = [(n, *similarity) for n, similar in enumerate(known.values()) for similarity in similar or ()]
         if not rows:
             return SpanItems.labelled(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32), [], np.zeros(0))
         of, label, shared, alike = (np.array(column) for column in zip(*rows))
@@ -245,17 +246,19 @@ class CompiledSegments:
 
     def _find_matches(self, name: str, spans: ListedSpans) -> NDArray[np.int64]:
         docs = spans.docs
-        matcher: Any = self._matchers.get(name)
-        if matcher is None or (docs and matcher.vocab is not docs[0].vocab):
-            matcher = self._matchers[name] = Matcher(docs[0].vocab if docs else Vocab())
+        if not docs:
+            return np.zeros(0, dtype=np.int64)
+        vocab = docs[0].vocab
+        matcher = self._matchers.get((name, vocab))
+        if matcher is None:
+            matcher = self._matchers[name, vocab] = Matcher(vocab)
             matcher.add(name, self.feature_set.patterns[name])
-        matched = []
-        for doc, offset in zip(docs, spans.columns.doc_starts.tolist()):
-            matched += [(offset + start, end - start) for _, start, end in matcher(doc)]
-        first, width = np.array(matched or np.zeros((0, 2)), dtype=np.int64).T
-        # First token and length in one number
+        # First token and length of a span in one number
         base = np.int64(1 << 32)
-        return np.flatnonzero(np.isin(spans.begin * base + spans.length, first * base + width))
+        matched = []
+        for doc, offset in zip(docs, spans.columns.doc_starts):
+            matched += [(offset + start) * base + end - start for _, start, end in matcher(doc)]
+        return np.flatnonzero(np.isin(spans.begin * base + spans.length, np.array(matched, dtype=np.int64)))
 
     def _call(self, name: str, spans: ListedSpans) -> SpanItems:
         """The items that a function returns for spans. RAISES (ValueError): CRF111 for values that are no items."""
@@ -295,27 +298,33 @@ class CompiledSegments:
         """All spans of at most `longest` tokens that have a feature in the index."""
         n_tokens = len(columns.positions)
         tokens = self.read(columns)
-        wholes: Any = _NONE_KNOWN  # first tokens, lengths and rows
+        begin = np.zeros(0, dtype=np.int64)
+        length = np.zeros(0, dtype=np.int32)
+        rows = np.zeros(0, dtype=np.int32)
         if self._reads_wholes and self.feature_set.spans and len(index):
-            wholes = kernels.list_known(tokens, longest, self._plain.seeds, self._plain.columns, index.sieved)
+            seeds = self._plain.seeds
+            begin, length, rows = kernels.list_known(tokens, longest, seeds, self._plain.columns, index.sieved)
         others = [*self._known(docs, columns, tokens, longest, index)]
         repeats = [*self._repeats(columns, tokens, longest, token_index)]
         if not others and not repeats:
-            begin, length, rows = wholes
             spans, bounds = _distinct(begin, length, n_tokens)
             none = TokenFeatures(rows[:0], None, np.zeros_like(bounds))
             return KnownSpans(spans, TokenFeatures(rows, None, bounds), none)
-        parts = [(*wholes, np.ones(len(wholes[0]), dtype=np.float32)), *others, *repeats]
-        n_own = sum(len(begin) for begin, *_ in parts[: 1 + len(others)])
-        begin, length, rows, values = (np.concatenate(arrays) for arrays in zip(*parts))
-        order = np.argsort(begin * (longest + 1) + length, kind="stable")
-        begin, length, rows, values = (array[order] for array in (begin, length, rows, values))
-        spans, bounds = _distinct(begin, length, n_tokens)
+        own = [_Found(begin, length, rows, np.ones(len(rows), dtype=np.float32)), *others]
+        n_own = sum(len(part.row) for part in own)
+        found = _Found(*map(np.concatenate, zip(*own, *repeats)))
+        # By first token, then by length; a span's own features before its repeats
+        order = np.argsort(found.begin * (longest + 1) + found.length, kind="stable")
+        spans, bounds = _distinct(found.begin[order], found.length[order], n_tokens)
+        rows = found.row[order].astype(np.int32)
+        values = found.value[order]
         n_spans = len(spans.lengths)
         span = np.repeat(np.arange(n_spans), np.diff(bounds))
-        is_own = order < n_own
-        of_own, of_repeats = (_by_span(span[s], rows[s], values[s], n_spans) for s in (is_own, ~is_own))
-        return KnownSpans(spans, of_own, of_repeats)
+        features = []
+        for some in (order < n_own, order >= n_own):
+            known_values = None if (values[some] == 1).all() else values[some]
+            features.append(by_token(span[some], rows[some], known_values, n_spans))
+        return KnownSpans(spans, *features)
 
     def _known(
         self, docs: list[Doc], columns: TokenColumns, tokens: kernels.SpanTokens, longest: int, index: FeatureIndex
@@ -333,11 +342,11 @@ class CompiledSegments:
                 rows = index.rows(hashes.ravel())
                 [known] = np.nonzero(rows >= 0)
                 span = known // max(1, hashes.shape[1])
-                yield begin[span], length[span], rows[known], np.ones(len(known), dtype=np.float32)
+                yield _Found(begin[span], length[span], rows[known], np.ones(len(known), dtype=np.float32))
             items = self.items(spans)
             rows = index.rows(items.hash)
             span = items.span[rows >= 0]
-            yield begin[span], length[span], rows[rows >= 0], items.value[rows >= 0]
+            yield _Found(begin[span], length[span], rows[rows >= 0], items.value[rows >= 0])
 
     def _repeats(
         self, columns: TokenColumns, tokens: kernels.SpanTokens, longest: int, index: FeatureIndex
@@ -351,7 +360,7 @@ class CompiledSegments:
         for number in contains:
             keys = index.rows(np.ascontiguousarray(features.hashes[:, number]))
             begin, length, rows = kernels.list_repeats(keys, tokens.closing, longest)
-            yield begin, length, rows, np.full(len(rows), -1.0, dtype=np.float32)
+            yield _Found(begin, length, rows, np.full(len(rows), -1.0, dtype=np.float32))
         rows = index.rows(features.item_hashes)
         [asked] = np.nonzero(np.isin(features.item_templates, of_items) & (rows >= 0))
         items = features.item_tokens[asked], rows[asked], features.item_values[asked]
@@ -367,16 +376,21 @@ def _repeated_items(token, row, value, opening, closing, longest: int) -> _Found
     value = value[order]
     before = token[:-1]
     after = token[1:]
-    first = np.maximum(after - longest + 1, opening[after])  # the earliest first token of a span with both occurrences
+    # The earliest first token of a span with both occurrences
+    first = np.maximum(after - longest + 1, opening[after])
     [pair] = np.nonzero((row[1:] == row[:-1]) & (before >= first))
-    pair, begin = np.repeat(pair, before[pair] + 1 - first[pair]), ranges(first[pair], before[pair] + 1)
+    # Every first token from `first` to the earlier occurrence
+    n_begins = before[pair] + 1 - first[pair]
+    begin = ranges(first[pair], before[pair] + 1)
+    pair = np.repeat(pair, n_begins)
+    # Every end behind the later occurrence
     first = after[pair] + 1
     behind = np.minimum(begin + longest, closing[after[pair]]) + 1
     chosen = np.repeat(np.arange(len(pair)), behind - first)
     end = ranges(first, behind)
     pair = pair[chosen]
     begin = begin[chosen]
-    return begin, (end - begin).astype(np.int32), row[1:][pair], -value[1:][pair]
+    return _Found(begin, (end - begin).astype(np.int32), row[1:][pair], -value[1:][pair])
 
 
 def all_spans(
@@ -395,14 +409,8 @@ def all_spans(
 def _distinct(begin: NDArray[np.int64], length: NDArray[np.int32], n_tokens: int) -> tuple[SpanList, NDArray[np.int64]]:
     """The distinct spans of a sorted list with repeats, and the bounds of each span's entries in the list (int64[N + 1])."""
     [first] = np.nonzero((np.diff(begin, prepend=-1) != 0) | (np.diff(length, prepend=0) != 0))
-    return SpanList(starts=np.searchsorted(begin[first], np.arange(n_tokens + 1)), lengths=length[first]), np.append(
-        first, len(begin)
-    )
-
-
-def _by_span(spans: NDArray, rows: NDArray, values: NDArray[np.float32], n_spans: int) -> TokenFeatures:
-    """Compressed rows of features."""
-    return by_token(spans, rows.astype(np.int32), None if (values == 1).all() else values, n_spans)
+    spans = SpanList(starts=np.searchsorted(begin[first], np.arange(n_tokens + 1)), lengths=length[first])
+    return spans, np.append(first, len(begin))
 
 
 class SpanIndexBuilder(FeatureCounter):
@@ -426,13 +434,12 @@ class SpanIndexBuilder(FeatureCounter):
         items = self._compiled.items(listed)
         width = max(1, hashes.shape[1])
         n_plain = len(self._compiled.feature_set.spans)
-        at: Any = self._table.add(hashes.ravel())
-        at_item: Any = self._table.add(items.hash)
+        at = self._table.add(hashes.ravel())
+        at_item = self._table.add(items.hash)
         names = items.names()
-        templates: Any = items.template  # features have one
         of_items = [names[n] for n in at_item.tolist()]
         span = np.concatenate([at // width, items.span[at_item]])
-        template_of = np.concatenate([at % width, n_plain + templates[at_item]])
+        template_of = np.concatenate([at % width, n_plain + np.asarray(items.template)[at_item]])
         texts: list[tuple[str, ...]] = [()] * len(span)
         for number in np.unique(template_of):
             [new] = np.nonzero(template_of == number)
@@ -460,7 +467,7 @@ class SpanIndexBuilder(FeatureCounter):
         place: dict[str, int] = {}
         parts = [place.setdefault(text, len(place)) for text in chain.from_iterable(texts)]
         template_of = np.array([self._template_of[n] for n in new], dtype=np.int32)
-        widths: Any = [*map(len, texts)]
+        widths = np.array([*map(len, texts)], dtype=np.int64)
         return self._index(keep, template_of, widths, np.array(parts, dtype=np.int32), list(place))
 
 

@@ -92,7 +92,8 @@ class KindBuilder:
         reach = self._compiled.reader.reach
         ends = np.cumsum(lengths + 2 * reach)
         sequence = np.searchsorted(ends, single, side="right")
-        position = single - (2 * sequence + 1) * reach  # as a token number, possibly outside of the sequence
+        # As a token number, possibly outside of the sequence
+        position = single - (2 * sequence + 1) * reach
         tokens = []
         rows = []
         for offset, rows_of_kinds in zip(features.offsets, features.rows):
@@ -144,8 +145,10 @@ class _Windows:
         parts = np.concatenate([compiled.parts_of(template) for template in templates])
         self._columns = np.unique(compiled.part_columns[parts])
         self._table = CountingTable()
-        self._values = [np.zeros((0, width * len(self._columns)), dtype=np.uint64)]  # values of each kind
-        self._at_offset: dict[int, list[int]] = {}  # templates by the offset of the window that they read
+        # Values of each kind
+        self._values = [np.zeros((0, width * len(self._columns)), dtype=np.uint64)]
+        # Templates by the offset of the window that they read
+        self._at_offset: dict[int, list[int]] = {}
         for template in sorted(templates.tolist(), key=lambda template: -compiled.widths[template]):
             offsets = compiled.part_offsets[compiled.parts_of(template)]
             first = int(offsets.min())

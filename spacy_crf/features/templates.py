@@ -7,17 +7,19 @@ A template is one or more parts joined by ``|``; a part is an attribute and the 
 import math
 import re
 from collections.abc import Iterable, Iterator
-from itertools import chain, product
-from typing import Any, NamedTuple
+from itertools import product
+from typing import NamedTuple, TypeVar
 
 from ..errors import Errors, known_names, shown
 
-OFFSETS = r"(?:\[ \s* (?P<low>[+-]?\d{1,9}) \s* (?:\.\.\s*(?P<high>[+-]?\d{1,9})\s*)? \])?"  # verbose
+# Verbose
+OFFSETS = r"(?:\[ \s* (?P<low>[+-]?\d{1,9}) \s* (?:\.\.\s*(?P<high>[+-]?\d{1,9})\s*)? \])?"
 _PART = re.compile(
     rf"(?P<attribute> (?:(?:in|ext|fn|word|text|if|doc|stage|cluster\d*):)? [^\[\]|:\s]+ ) {OFFSETS}", re.VERBOSE
 )
 WIDEST_OFFSET = 20
 MOST_TEMPLATES = 10_000  # templates of one line
+Part = TypeVar("Part")
 _KNOWN = "attributes with an offset or a range, such as lower[0] or lower[-2..2]; and bias, without an offset"
 
 
@@ -102,7 +104,7 @@ def require_named(template: object, name: str, kind: str, known: Iterable[str]) 
         )
 
 
-def combined(choices: list[list[Any]], template: str) -> Iterator[tuple[Any, ...]]:
+def combined(choices: list[list[Part]], template: str) -> Iterator[tuple[Part, ...]]:
     """All combinations of one choice from each list. RAISES (ValueError): CRF102 if there are too many."""
     n = math.prod(map(len, choices))
     if n > MOST_TEMPLATES:

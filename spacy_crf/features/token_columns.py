@@ -6,8 +6,7 @@ the token; the items of custom extensions and registered functions (``items``) a
 
 from collections.abc import Iterable
 from copy import copy
-from itertools import chain
-from typing import Any, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -118,10 +117,12 @@ class ColumnReader:
         self.reach = reach
         self.padding = padding
         self._outside = padding_values(reach, padding)[:, None]
-        self.max_words = MOST_WORDS  # words in the table, and items of each source, before it starts anew
+        # Words in the table, and items of each source, before it starts anew
+        self.max_words = MOST_WORDS
         self._item_names = {name: ItemHashes(name) for name in item_sources}
         self.names: Optional[dict[int, str]] = None
-        self.first_stage: Optional[Labeller] = None  # labels Docs without a labelling of their own
+        # Labels Docs without a labelling of their own
+        self.first_stage: Optional[Labeller] = None
         self._attribute_ids = [IDS[name.upper()] for name in token_attributes]
         self._start_table()
 
@@ -166,9 +167,10 @@ class ColumnReader:
     def read(self, docs: list[Doc]) -> TokenColumns:
         """Read a batch of Docs."""
         docs = DocBatch.of(docs)
-        labelled = self._of_stage or self._of_outer
-        # First of all, since it may read the same Docs by this reader
-        labelling: Any = docs.labelled_by(self.first_stage) if labelled else None
+        labelling = None
+        if self._of_stage or self._of_outer:
+            # First of all, since it may read the same Docs by this reader
+            labelling = docs.labelled_by(self.first_stage)
         attributes = docs.read(self._attribute_ids)  # [T, C]
         doc_starts = docs.bounds
         table = self.table
@@ -190,12 +192,12 @@ class ColumnReader:
                 forms = table.columns[numbers[:, np.newaxis], self._forms]
                 found = read_document(self._of_document, forms, doc_starts, starts)
                 tokens[2 * reach :, n_plain : n_plain + found.shape[1]] = found
-            if self._of_stage:
+            if labelling is not None and self._of_stage:
                 lower = table.columns[numbers, self._lower]
                 column = n_plain + len(self._of_document)
                 found = read_stage(self._of_stage, labelling, lower, doc_starts, starts)
                 tokens[2 * reach :, column : column + found.shape[1]] = found
-            if self._of_outer:
+            if labelling is not None and self._of_outer:
                 column = n_plain + len(self.document_attributes) - 1
                 tokens[2 * reach :, column] = read_outer(labelling, len(attributes))
             for column, gazetteer in enumerate(self.gazetteers.values(), start=n_columns - len(self.gazetteers)):
@@ -208,7 +210,8 @@ class ColumnReader:
             known = self._item_names[name]
             # A source of ever new names would fill the memory
             if known.size > self.max_words:
-                known = self._item_names[name] = ItemHashes(name)  # other threads may be reading the old object
+                # Other threads may be reading the old object
+                known = self._item_names[name] = ItemHashes(name)
             items[name] = read_items(name, source, docs, self.names, known)
         return TokenColumns(starts, doc_starts, positions, lexemes, table, values, items)
 

@@ -12,7 +12,7 @@ import zlib
 from dataclasses import KW_ONLY, dataclass, replace
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, NamedTuple, Optional, Union
+from typing import NamedTuple, Optional, Union
 
 import numpy as np
 import spacy
@@ -26,11 +26,12 @@ from spacy.vocab import Vocab
 
 from .. import checks
 from ..errors import Errors, announcements
+from ..types import Settings
 from ..whole_files import Saved
 from .feature_index import find_sorted
 from .piece_vectors import FILES, Pieces, PieceVectors, read_piece_vectors
 
-VectorSource = Union[str, Path, dict[str, Any]]
+VectorSource = Union[str, Path, Settings]
 
 # The attribute in templates, and the attributes of lexemes to which vectors may belong
 VECTOR = "vector"
@@ -76,7 +77,7 @@ class WordVectors:
     scale: Optional[float] = None
 
     def __post_init__(self) -> None:
-        self._by_parts: Any = None
+        self._by_parts: Union[PieceVectors, Vectors, None] = None
         if isinstance(self.parts, Pieces):
             self._by_parts = PieceVectors(self.data, self.parts)
         elif self.parts is not None:
@@ -122,6 +123,7 @@ class WordVectors:
         return replace(self, scale=float(np.float32(self.length / lengths.mean())))
 
     def to_dict(self) -> Saved:
+        """Plain values for msgpack."""
         return {
             "width": self.width,
             "data": self.data.astype("<f4").tobytes(),
@@ -193,7 +195,8 @@ def make_vectors(given: Union[Vectors, PieceVectors], dims: Optional[int], lengt
         parts = given.pieces
     elif isinstance(given, Vectors):
         key = next(name for name, number in IDS.items() if number == given.attr).lower()
-        data, keys, rows = table_of(given)  # without words if the vectors are of parts of words
+        # Without words if the vectors are of parts of words
+        data, keys, rows = table_of(given)
         order = np.argsort(keys)
         keys = keys[order]
         rows = rows[order].astype(np.int32)
@@ -293,7 +296,8 @@ def load_vectors(path: str, place: str) -> Union[Vectors, PieceVectors]:
         nlp = spacy.blank("xx")
         load_vectors_into_model(nlp, path)
         return nlp.vocab.vectors
-    except Exception as error:  # spaCy, numpy and msgpack raise many kinds of errors
+    except Exception as error:
+        # spaCy, numpy and msgpack raise many kinds of errors
         raise ValueError(
             Errors.CRF701.format(
                 place=place,

@@ -31,6 +31,7 @@ class Comparison(NamedTuple):
 
     @property
     def is_same(self) -> bool:
+        """Whether both programs give the same labels, but for labellings that are equally good."""
         return self.different == self.ties
 
 
@@ -89,6 +90,7 @@ def compare(
     n_sequences = n_tokens = different = ties = 0
     largest = 0.0
     for doc in docs:
+        # Both programs get the same features
         rows = list(sources[SOURCE](doc))
         of_pairs = list(sources[PAIRS](doc)) if PAIRS in sources else None
         theirs = rival(doc, rows)

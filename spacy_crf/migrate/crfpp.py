@@ -17,7 +17,8 @@ _KIND = "a model of CRF++"
 _MACRO = re.compile(r"%x\[(-?\d{1,9}),(\d{1,9})\]")
 _FARTHEST = 8
 _VERSION = 100
-_HEADER = struct.Struct("<IidIII")  # version, type, cost factor, number of weights, columns, bytes of the double array
+# Version, type, cost factor, number of weights, columns, bytes of the double array
+_HEADER = struct.Struct("<IidIII")
 _UNIT = np.dtype([("base", "<i4"), ("check", "<u4")])
 _HEAD = re.compile(rb"(version|cost-factor|maxid|xsize): *(\S+) *")
 

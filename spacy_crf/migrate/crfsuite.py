@@ -22,7 +22,8 @@ _CHUNK = struct.Struct("<4sII")  # name, size, number of entries
 _FEATURE = np.dtype([("type", "<u4"), ("source", "<u4"), ("target", "<u4"), ("weight", "<f8")])
 _STATE = 0
 _TRANSITION = 1
-_DATABASE = struct.Struct("<4s5I")  # name, size, flags, byte order, number of texts, place of their list
+# Name, size, flags, byte order, number of texts, place of their list
+_DATABASE = struct.Struct("<4s5I")
 _ORDER = 0x62445371
 _TABLES = 256
 _TEXT = struct.Struct("<II")  # number and length of a text, including a final 0

@@ -29,6 +29,7 @@ class Weighted:
 
     @classmethod
     def none(cls) -> "Weighted":
+        """No features and no weights."""
         return cls([], np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0))
 
 

@@ -6,10 +6,10 @@ import io
 import json
 import re
 from collections.abc import Iterable, Sequence
-from itertools import chain
+from itertools import chain, pairwise
 from operator import ne
 from pathlib import Path
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,8 @@ from ..features.clusters import WordClusters, is_of_clusters, table_read
 from ..features.extractor import template_seed
 from ..features.feature_index import FeatureIndex, FeatureNames
 from ..features.lexemes import NGRAMS
+from ..features.segment_templates import CLOSING, OPENING, WHOLE, SegmentFeatureSet, SegmentPart, SegmentTemplate
+from ..features.templates import Template
 from ..features.token_columns import TOKEN_ATTRIBUTES
 from ..kernels.hashing import WORD_END, mix_all
 from ..kernels.numerics import FIRST_HASH
@@ -40,11 +42,13 @@ from ..models.sparse import SparseNode
 from ..models.table import Table
 from ..pipeline.prediction import least_of_labels
 from ..pipeline.scorers import attribute_getter
+from ..types import Settings
 from ..whole_files import write_whole
 from .functions import Columns
 
 _KINDS = {"linear_chain": "chain", "semi_markov": "segments", "max_ent_text": "text", "naive_bayes": "text"}
-_NGRAMS = re.compile(r"(?:seg\.\w+:)?(ngrams\d)(?:\[-?\d+\])?")  # templates of n-grams alone
+# Templates of n-grams alone
+_NGRAMS = re.compile(r"(?:seg\.\w+:)?(ngrams\d)(?:\[-?\d+\])?")
 _MOST_STATES = 1000  # of a graph of rules: the square of it is a matrix
 ENGLISH_NUMBERS = {
     "number_words": sorted({*_num_words, *_ordinal_words}),
@@ -75,7 +79,7 @@ def export_lite(
     columns: Sequence[str] = ("orth",),
     prune: float = 0.0,
     bits: int = 32,
-) -> dict[str, Any]:
+) -> Settings:
     """The content of an export of one component; its numbers are arrays.
 
     columns (Sequence[str]): Attributes of tokens in the columns of rows, "orth" for the word.
@@ -91,7 +95,7 @@ def export_lite(
     exporter = _Exporter(pipe.name, nlp.vocab, columns, prune, bits)
     shared = node.potentials(model, {name: model.get_param(name) for name in node.traits.params})
     of_spans = pipe.cfg.get("decode") == "spans"
-    content: dict[str, Any] = {
+    content: Settings = {
         "format": lite.FORMAT,
         "version": 2 if of_spans else 1,
         "made_by": f"spacy_crf {__version__}",
@@ -164,7 +168,8 @@ def _check_settings(pipe: Any) -> None:
             raise _refused(pipe.name, what, how)
 
 
-def _states(transitions: NDArray, first: NDArray, last: NDArray) -> dict[str, Any]:
+def _states(transitions: NDArray, first: NDArray, last: NDArray) -> Settings:
+    """The graph of the states of a chain, in which forbidden transitions have no arcs."""
     source, target = np.nonzero(transitions > -np.inf)
     every = np.arange(len(first))
     scores = transitions[source, target]
@@ -200,27 +205,24 @@ class _Exporter:
         for column in columns:
             checks.expect(column in known, owner, "--columns", column, f"attributes of tokens: {', '.join(known)}")
         checks.expect("orth" in columns, owner, "--columns", ",".join(columns), "with orth, the column of the word")
-        self.lists: dict[str, Any] = {"gazetteers": {}, "clusters": {}}
+        self.lists: Settings = {"gazetteers": {}, "clusters": {}}
         self.lists.update({"stop_words": [], "number_words": [], "number_endings": []})
 
     # ----------------------------------------------------------------------------------------------------- templates
 
-    def reader(self, layer: Any) -> dict[str, Any]:
+    def reader(self, layer: Any) -> Settings:
         """The tables of one layer of the model. RAISES (ValueError): CRF791 for templates that lite can't read."""
         features = layer.attrs[layer.attrs["node"].attr]
         chosen = features.feature_set
-        places = {}
-        if hasattr(chosen, "span_items"):
-            for place in ("begins", "ends", "tokens"):
-                lines = getattr(chosen, place)
-                places[place] = {str(t): _Line([_Part(*p) for p in t.parts], "seg.contains:" in str(t)) for t in lines}
-            places["spans"] = {str(t): _Line([*map(_span_part, t.parts)]) for t in chosen.spans + chosen.span_items}
+        if isinstance(chosen, SegmentFeatureSet):
+            places = {"begins": chosen.begins, "ends": chosen.ends, "tokens": chosen.tokens}
+            places["spans"] = chosen.spans + chosen.span_items
         else:
-            places["states"] = {str(t): _Line([_Part(*p) for p in t.parts]) for t in chosen.counted}
-            places["transitions"] = {str(t): _Line([_Part(*p) for p in t.parts]) for t in chosen.transitions}
+            places = {"states": chosen.counted, "transitions": chosen.transitions}
         tables = {}
-        for place, lines in places.items():
+        for place, templates in places.items():
             table = self._table(features.tables[place], layer.get_param(place))
+            lines = {str(template): _line(template) for template in templates}
             for template in table["templates"]:
                 line = lines[template["name"]]
                 self._check(template["name"], line, features)
@@ -230,7 +232,7 @@ class _Exporter:
                 tables[place] = table
         return {"padding": getattr(chosen, "padding", True), "tables": tables}
 
-    def _table(self, table: Table, weights: NDArray) -> dict[str, Any]:
+    def _table(self, table: Table, weights: NDArray) -> Settings:
         """The weights of a table that are left, by template and value."""
         kept = np.abs(weights) > self._prune
         scale = 1.0
@@ -241,8 +243,8 @@ class _Exporter:
         table = table.pruned(kept)
         weights = weights[kept]
         names = _with_marks(table.index.feature_names, table.index.keys)
-        bounds = zip(names.part_starts[:-1].tolist(), names.part_starts[1:].tolist())
-        keys = [lite.JOINT.join([names.strings[part] for part in names.parts[b:e].tolist()]) for b, e in bounds]
+        texts = [names.strings[part] for part in names.parts.tolist()]
+        keys = [lite.JOINT.join(texts[begin:end]) for begin, end in pairwise(names.part_starts.tolist())]
         of = names.template_of.tolist()
         order = np.array(sorted(range(len(keys)), key=lambda row: (of[row], keys[row])), dtype=np.int64)
         at = ranges(table.pair_starts[order], table.pair_starts[order + 1])
@@ -294,7 +296,7 @@ class _Exporter:
             lang = f"'{self._vocab.lang}'"
             raise _refused(self._name, f"the template {template}, for which the language {lang} has its own code", how)
 
-    def _take_clusters(self, name: str, clusters: dict[str, Any]) -> None:
+    def _take_clusters(self, name: str, clusters: Settings) -> None:
         given = WordClusters.from_dict(clusters[name].to_dict())
         # Words that are symbols of spaCy have its numbers in place of hashes
         words = [hash_string(NAMES[word]) if word < len(NAMES) else word for word in given.words.tolist()]
@@ -307,10 +309,12 @@ class _Exporter:
 
     # ------------------------------------------------------------------------------------------------- white space
 
-    def of_blank(self, pipe: Any, rules: Any, shared: dict[str, NDArray]) -> dict[str, dict[str, Any]]:
+    def of_blank(self, pipe: Any, rules: Any, shared: dict[str, NDArray]) -> dict[str, Settings]:
         """The states of texts with white space, at which no span begins or ends: those with rules, and those without."""
         bridges = pipe.decoding.bridges
-        transitions, first, last = (shared[name] for name in ("transitions", "first", "last"))
+        transitions = shared["transitions"]
+        first = shared["first"]
+        last = shared["last"]
         graph = bridges.graph
         if graph is not None:
             of_arcs = transitions[graph.tag_of[graph.source], graph.tag_of[graph.target]]
@@ -332,7 +336,7 @@ class _Exporter:
 
     # --------------------------------------------------------------------------------------------------------- rules
 
-    def ruled(self, rules: RuleSet, shared: dict[str, NDArray], *, only_hard: bool = False) -> dict[str, Any]:
+    def ruled(self, rules: RuleSet, shared: dict[str, NDArray], *, only_hard: bool = False) -> Settings:
         """The states of a chain under rules, or those that must not be broken: a graph of tags and states of automata.
 
         RAISES (ValueError): CRF791 for rules that read tokens, have no automaton, or are left out of probabilities, and for a
@@ -363,7 +367,8 @@ class _Exporter:
             first = first + masks.first
         graph = rule_graph(rules.tags, together, rules.allowed)
         tag_of = graph.tag_of
-        inside = (tag_of[graph.source] < len(first)) & (tag_of[graph.target] < len(first))  # a text has no breaks
+        # A text has no breaks
+        inside = (tag_of[graph.source] < len(first)) & (tag_of[graph.target] < len(first))
         source = graph.source[inside]
         target = graph.target[inside]
         scores = graph.scores[inside]
@@ -380,6 +385,7 @@ class _Exporter:
         }
 
     def ruled_lengths(self, rules: RuleSet, lengths: NDArray) -> NDArray:
+        """The scores of lengths (float64[K, S]), less the prices of rules that bound lengths."""
         for rule in rules.local:
             if rule.bounds_length:
                 lengths = lengths + np.where(rule.broken_lengths(rules.tags, len(lengths)), rule.price, 0.0)
@@ -398,7 +404,8 @@ def _with_marks(names: FeatureNames, keys: NDArray[np.uint64]) -> FeatureNames:
         size = NGRAMS[match[1]]
         rows = np.flatnonzero(names.template_of == number)
         texts = [strings[part] for part in parts[names.part_starts[rows]].tolist()]
-        whole = np.array([len(text) == size for text in texts], dtype=bool)  # others are positions outside the text
+        # Others are positions outside the text
+        whole = np.array([len(text) == size for text in texts], dtype=bool)
         rows = rows[whole]
         texts = [text for text, is_ngram in zip(texts, whole.tolist()) if is_ngram]
         points = np.array([[*map(ord, text)] for text in texts], dtype=np.uint64).reshape(len(texts), size)
@@ -421,10 +428,15 @@ def _with_marks(names: FeatureNames, keys: NDArray[np.uint64]) -> FeatureNames:
     return names._replace(strings=strings, parts=parts)
 
 
-def _span_part(part: Any) -> _Part:
-    """A part of a template of spans, by the kinds that lite knows; others keep theirs, and are refused."""
-    from ..features.segment_templates import CLOSING, OPENING, WHOLE
+def _line(template: Union[Template, SegmentTemplate]) -> _Line:
+    """A template of tokens or of spans, as lite reads it."""
+    if isinstance(template, SegmentTemplate):
+        return _Line([*map(_span_part, template.parts)])
+    return _Line([_Part(*part) for part in template.parts], "seg.contains:" in str(template))
 
+
+def _span_part(part: SegmentPart) -> _Part:
+    """A part of a template of spans, by the kinds that lite knows; others keep theirs, and are refused."""
     if part.kind in WHOLE:
         return _Part(WHOLE[part.kind], 0, "whole")
     if part.kind in OPENING or part.kind in CLOSING:
@@ -493,11 +505,11 @@ def _f1(gold: list[set[tuple]], found: list[set[tuple]]) -> float:
 # --------------------------------------------------------------------------------------------------------------- files
 
 
-def write_lite(content: dict[str, Any], path: Path, form: str) -> None:
+def write_lite(content: Settings, path: Path, form: str) -> None:
     """Write an export. form (str): "npz", or "json", which is gzipped if the name of the file ends with .gz."""
     file = io.BytesIO()
     if form == "npz":
-        arrays: dict[str, Any] = {}
+        arrays: Settings = {}
         text = json.dumps(_parted(content, "", arrays), ensure_ascii=False, separators=(",", ":"))
         np.savez_compressed(file, content=np.frombuffer(text.encode("utf8"), dtype=np.uint8), **arrays)
     else:

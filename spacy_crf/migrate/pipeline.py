@@ -54,6 +54,7 @@ def build_pipeline(
     """
     if entities and all(map(_OF_SCHEME.fullmatch, model.labels)):
         raise ValueError(Errors.CRF898.format(labels=shown(model.labels)))
+    # Lines that no native template replaces are made by functions, as in the other program
     replayed = {name: [f"fn:{name}[0]"] if name in functions else [] for name in (SOURCE, PAIRS)}
     features = {
         "@misc": "spacy_crf.features.v1",
@@ -214,6 +215,7 @@ def weights_of(nlp: Language, component: Optional[str] = None) -> ForeignModel:
             weights.append(of_labels.astype(np.float64))
             names.append(name)
     transitions = np.where(allowed.transitions, chain.get_param("transitions"), FORBIDDEN).astype(np.float64)
+    # CRFsuite has no weights for first and last labels: they are features of the first and the last token
     weighted = Weighted(names, rows, columns, np.concatenate(weights))
     return ForeignModel("spacy_crf", tagger.tags(), weighted, transitions)
 

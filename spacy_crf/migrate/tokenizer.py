@@ -28,6 +28,7 @@ class Words(NamedTuple):
         return text if match is None else self.spelling(match)
 
     def spelling(self, match: "re.Match[str]") -> str:
+        """The word of a match, as the program spells it."""
         return self.spellings.get(match[0], match[0])
 
 

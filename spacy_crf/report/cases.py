@@ -1,21 +1,28 @@
-"""Compares annotation with a component's predictions: right mentions, mistakes by kind, features and rules behind mistakes."""
+"""Compares annotation with a component's predictions: right mentions, mistakes by kind, features and rules behind mistakes; for
+components that label texts, right and wrong labels, and the words for them."""
 
-from collections.abc import Iterable, Sequence
-from itertools import product
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional, TypeGuard
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, TypeGuard, cast
 
+import numpy as np
 from spacy.language import Language
-from spacy.tokens import Span
+from spacy.tokens import Doc, Span
 from spacy.training import Example
 
 from ..explain.comparison import NothingToCompare, effects
+from ..explain.explanation import shorter
+from ..features.doc_batch import DocBatch
+from ..pipeline.annotation.cats import Cats
+from ..pipeline.annotation.entities import GoldReport
 from ..pipeline.annotation.trimming import Mention, tell_trimmed
+from ..pipeline.crf_textcat import CRFTextClassifier
 from ..pipeline.prediction import CRFPipe
 from ..pipeline.probabilities import tell_probabilities
-from .texts import is_of_texts, matches, words_for
+from ..types import Bools
 
 if TYPE_CHECKING:
     from .suspects import Suspect
+
 
 # Kinds of cases, and their names in reports
 KINDS = {
@@ -135,8 +142,8 @@ def match(gold: Iterable[Mention], found: Iterable[Mention]) -> list[tuple[str, 
     matched: list[tuple[str, Any, Any]] = [
         ("right", missed.pop(place), spurious.pop(place)) for place in missed.keys() & spurious.keys()
     ]
-    pairs = product(missed.values(), spurious.values())
-    pairs = [(g, f) for g, f in pairs if g.start < f.end and f.start < g.end]
+    # Of the mentions that overlap, the most alike become pairs first
+    pairs = [(g, f) for g in missed.values() for f in spurious.values() if g.start < f.end and f.start < g.end]
     for g, f in sorted(pairs, key=lambda pair: _likeness(*pair), reverse=True):
         if g.place in missed and f.place in spurious:
             same_place, same_label, *_ = _likeness(g, f)
@@ -173,6 +180,7 @@ def reasons(judged: Judged, most: int = MOST_EXPLAINED) -> dict[int, list[Reason
     if judged.held_out:
         return {}
     most = most if judged.pipe.is_linear else min(most, MOST_ENCODED)
+    # An explanation takes longer than a prediction, and sure mistakes say most about the annotation and the features
     numbered = sorted(enumerate(judged.errors), key=lambda item: -certainty(item[1]))[:most]
     every = {number: _reasons(judged, case) for number, case in numbered}
     return {number: found for number, found in every.items() if found}
@@ -239,3 +247,79 @@ def _effects_in(pipe: CRFPipe, examples: list[Example]) -> list[dict[str, object
 
 def _right(spans: Sequence[Span], gold: set[tuple[int, int, str]]) -> set[tuple[int, int, str]]:
     return {(span.start_char, span.end_char, span.label_) for span in spans} & gold
+
+
+# Kind, annotated label and found label
+Matched = tuple[str, Optional[Mention], Optional[Mention]]
+
+
+def is_of_texts(pipe: object) -> bool:
+    """Whether a component labels texts."""
+    return isinstance(pipe, CRFTextClassifier)
+
+
+def matches(pipe: CRFTextClassifier, example: Example) -> list[Matched]:
+    """Compare the labels of a text with its annotation. Labels that the annotation does not mention are not judged."""
+    reference = example.reference
+    found = _found(pipe, example.predicted)
+    known = example.predicted.cats
+    annotated = [label for label, value in reference.cats.items() if value == 1.0]
+    gold = {label: Mention(0, len(reference.text), label, known.get(label, 0.0)) for label in annotated}
+    if pipe.cfg["multilabel"]:
+        of_text: list[Matched] = []
+        for label in reference.cats:
+            if label in gold and label in found:
+                of_text.append(("right", gold[label], found[label]))
+            elif label in gold:
+                of_text.append(("missed", gold[label], None))
+            elif label in found:
+                of_text.append(("spurious", None, found[label]))
+        return of_text
+    if cast(Cats, pipe.annotation).label_of(reference) is None or not found:
+        return []
+    [(right, said)] = gold.items()
+    [(label, best)] = found.items()
+    return [("right" if label == right else "label", said, best)]
+
+
+def _found(pipe: CRFTextClassifier, doc: Doc) -> dict[str, Mention]:
+    """The labels that a text has got, by the probabilities in ``doc.cats``."""
+    own = {label: doc.cats[label] for label in pipe.labels if label in doc.cats}
+    return {label: Mention(0, len(doc.text), label, own[label]) for label in pipe.decided(own)}
+
+
+def words_for(pipe: CRFTextClassifier, doc: Doc, label: str, most: int) -> list[tuple[str, float]]:
+    """The words (or sentences) of a text that speak most for a label, or against it, see `CRFTextClassifier.evidence`."""
+    evidence = [(" ".join(span.text.split()), value) for span, value in pipe.evidence(doc, label)]
+    evidence.sort(key=lambda item: -abs(item[1]))
+    return [(shorter(words), value) for words, value in evidence[:most]]
+
+
+def less_probable(
+    pipe: CRFTextClassifier, examples: Iterable[Example]
+) -> Iterator[tuple[Example, float, list[Mention], list[Mention]]]:
+    """Find texts whose labels are less probable than the best ones. Skips texts whose annotation leaves labels open.
+
+    RETURNS (Iterator): Each text, log p(best) - log p(annotated), its annotated labels and the best ones.
+    """
+    structure = pipe.decoding.structure
+    for example in examples:
+        doc = example.predicted
+        [annotated] = pipe.annotation.gold([example], np.zeros(0, np.int64), GoldReport()).clamp
+        if not len(doc) or annotated.sum() != (len(pipe.labels) if pipe.cfg["multilabel"] else 1):
+            continue
+        best = pipe.best_labels(doc)
+        clamp = _clamp(pipe, best)
+        if (clamp == annotated).all():
+            continue
+        scores = pipe.model.predict(DocBatch([doc]))
+        log_p = [float(structure.log_partition(scores, clamp=one[np.newaxis]).sum()) for one in (clamp, annotated)]
+        size = len(example.reference.text)
+        gold = [Mention(0, size, label) for label, is_gold in zip(pipe.labels, annotated.tolist()) if is_gold]
+        yield example, log_p[0] - log_p[1], gold, [Mention(0, size, label) for label in best]
+
+
+def _clamp(pipe: CRFTextClassifier, labels: list[str]) -> Bools:
+    """What a text with exactly these labels allows: bool[Y], with several labels bool[2 Y]."""
+    has = np.array([label in labels for label in pipe.labels])
+    return np.concatenate([has, ~has]) if pipe.cfg["multilabel"] else has

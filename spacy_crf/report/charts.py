@@ -63,6 +63,7 @@ def reliability(title: str, points: Iterable[tuple[float, float, int]]) -> Chart
     """Draw a reliability diagram. points (Iterable): Mean probability, share of right ones, and number (the point's area)."""
     points = list(points)
     most = max((n for *_, n in points), default=1)
+    # The area of a point, not its radius, is in proportion to its number
     places = [
         (MARGIN + SIZE * said, SIZE - SIZE * came_true, 2 + 8 * (n / most) ** 0.5) for said, came_true, n in points
     ]

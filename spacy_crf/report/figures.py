@@ -3,12 +3,13 @@
 import bisect
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from itertools import chain
-from typing import Any, NamedTuple
+from typing import NamedTuple, Union
 
 import numpy as np
 from numpy.typing import NDArray
+from spacy.tokens import Doc, Span
 
+from ..pipeline.annotation.trimming import Mention
 from .cases import Case, Judged
 
 DRAWS = 1000
@@ -29,6 +30,8 @@ class Share(NamedTuple):
 
 
 class Score(NamedTuple):
+    """The scores of a label, or of all labels."""
+
     label: str
     n_gold: int
     n_found: int
@@ -53,13 +56,15 @@ def scores(judged: Judged) -> list[Score]:
     RETURNS (list[Score]): All labels together first.
     """
     labels = labels_of(judged.cases)
-    counts = np.zeros((len(judged.examples), 3, len(labels) + 1))  # numbers of annotated, found and right mentions
+    # Numbers of annotated, found and right mentions
+    counts = np.zeros((len(judged.examples), 3, len(labels) + 1))
     for case in judged.cases:
         for what, mention in enumerate((case.gold, case.found, case.gold if case.kind == "right" else None)):
             if mention is not None:
                 counts[case.doc, what, [0, 1 + labels.index(mention.label)]] += 1
     texts = len(counts)
     total = counts.sum(axis=0)
+    # A draw of n texts of n with replacement weighs the counts of each text: int[DRAWS, n]
     drawn = np.random.default_rng(0).multinomial(texts, np.full(texts, 1 / texts), size=DRAWS) if texts else [[]]
     resampled = (drawn @ counts.reshape(texts, -1)).reshape(-1, *total.shape)
     values = _precision_recall_f(total[np.newaxis])[0]
@@ -76,6 +81,7 @@ def scores(judged: Judged) -> list[Score]:
 def _precision_recall_f(counts: NDArray[np.float64]) -> NDArray[np.float64]:
     """[N, 3 (gold, found, right), L] → [N, 3 (precision, recall, F1), L]; 0 of 0 is 0, as in spaCy."""
     gold, found, right = np.moveaxis(counts, 1, 0)
+    # precision = right / found, recall = right / gold, F1 = 2 right / (gold + found)
     shares = [(right, found), (right, gold), (2 * right, found + gold)]
     return np.stack([np.divide(a, b, out=np.zeros_like(a), where=b > 0) for a, b in shares], axis=1)
 
@@ -97,7 +103,8 @@ def confusion(cases: Iterable[Case], labels: Sequence[str]) -> NDArray[np.int64]
     other = len(labels)
     table = np.zeros((other + 1, other + 1), dtype=np.int64)
     for case in cases:
-        row, column = (number.get(mention.label, other) if mention else other for mention in (case.gold, case.found))
+        row = number.get(case.gold.label, other) if case.gold else other
+        column = number.get(case.found.label, other) if case.found else other
         table[row, column] += 1
     return table
 
@@ -106,7 +113,7 @@ def by_length(judged: Judged) -> list[Group]:
     """Groups of annotated mentions by number of tokens."""
     lengths = TEXT_LENGTHS if judged.of_texts else LENGTHS
     names = _names(lengths, "token", "tokens")
-    return _grouped(judged.cases, names, lambda case: bisect.bisect_left(lengths, len(_span(judged, case))))
+    return _grouped(judged.cases, names, lambda n, gold: bisect.bisect_left(lengths, len(_span(judged, n, gold))))
 
 
 def by_frequency(judged: Judged) -> list[Group]:
@@ -116,9 +123,9 @@ def by_frequency(judged: Judged) -> list[Group]:
         text = example.reference.text.lower()
         known.update((text[m.start : m.end], m.label) for m in judged.pipe.annotation.mentions_in(example.reference))
 
-    def group(case: Any) -> int:
-        words = judged.texts[case.doc][case.gold.start : case.gold.end].lower()
-        return bisect.bisect_left(FREQUENCIES, known[words, case.gold.label])
+    def group(n: int, gold: Mention) -> int:
+        words = judged.texts[n][gold.start : gold.end].lower()
+        return bisect.bisect_left(FREQUENCIES, known[words, gold.label])
 
     return _grouped(judged.cases, _names(FREQUENCIES, "time in training", "times in training"), group)
 
@@ -127,13 +134,20 @@ def by_words(judged: Judged) -> list[Group]:
     """Two groups of annotated mentions: with and without words that are missing from the training texts."""
     known = {token.lower for token in chain.from_iterable(example.reference for example in judged.training)}
     names = ["all words known", "with unknown words"]
-    return _grouped(judged.cases, names, lambda case: any(token.lower not in known for token in _span(judged, case)))
+
+    def group(n: int, gold: Mention) -> int:
+        return any(token.lower not in known for token in _span(judged, n, gold))
+
+    return _grouped(judged.cases, names, group)
 
 
-def _span(judged: Judged, case: Any) -> Any:
+def _span(judged: Judged, n: int, gold: Mention) -> Union[Doc, Span]:
+    """The tokens of an annotated mention of text n; the whole text if texts have labels."""
+    reference = judged.examples[n].reference
     if judged.of_texts:
-        return judged.examples[case.doc].reference
-    return judged.examples[case.doc].reference.char_span(case.gold.start, case.gold.end, alignment_mode="expand")
+        return reference
+    span = reference.char_span(gold.start, gold.end, alignment_mode="expand")
+    return reference[0:0] if span is None else span
 
 
 def _names(bounds: Sequence[int], one: str, many: str) -> list[str]:
@@ -147,12 +161,13 @@ def _names(bounds: Sequence[int], one: str, many: str) -> list[str]:
     return [*names, f"{least} {many} or more"]
 
 
-def _grouped(cases: Iterable[Case], names: list[str], group: Callable[[Case], int]) -> list[Group]:
-    """The groups that have mentions. group (Callable): Returns the number of an annotated mention's group."""
+def _grouped(cases: Iterable[Case], names: list[str], group: Callable[[int, Mention], int]) -> list[Group]:
+    """The groups that have mentions. group (Callable): Returns the number of the group of an annotated mention, from the number
+    of its text and the mention."""
     found: list[list[bool]] = [[] for _ in names]
     for case in cases:
         if case.gold:
-            found[group(case)].append(case.kind == "right")
+            found[group(case.doc, case.gold)].append(case.kind == "right")
     return [Group(name, len(right), wilson(sum(right), len(right))) for name, right in zip(names, found) if right]
 
 
@@ -161,6 +176,7 @@ def wilson(right: int, n: int) -> Share:
     if n == 0:
         return Share(0.0, 0.0, 1.0)
     share = right / n
+    # (p + z²/2n ± z √(p (1 - p)/n + z²/4n²)) / (1 + z²/n)
     square = _Z * _Z
     middle = (share + square / (2 * n)) / (1 + square / n)
     reach = _Z / (1 + square / n) * np.sqrt(share * (1 - share) / n + square / (4 * n * n))

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from itertools import pairwise
-from typing import Any, Optional
+from typing import Optional
 
 import numpy as np
 from markupsafe import Markup
@@ -71,11 +71,16 @@ def render(title: str, subjects: Sequence[Judged], *, curve: Sequence[tuple[floa
 
 
 def _section(judged: Judged) -> dict[str, object]:
+    """What the template shows of a component."""
     rows = scores(judged)
     labels = labels_of(judged.cases)
-    found: list[Any] = [case for case in judged.cases if case.found and case.found.probability is not None]
-    probabilities = np.array([case.found.probability for case in found], dtype=np.float64)
-    trusted = calibration(probabilities, np.array([case.kind == "right" for case in found], dtype=bool))
+    probabilities = []
+    is_right = []
+    for case in judged.cases:
+        if case.found and case.found.probability is not None:
+            probabilities.append(case.found.probability)
+            is_right.append(case.kind == "right")
+    trusted = calibration(np.array(probabilities, dtype=np.float64), np.array(is_right, dtype=bool))
     bins = [row for row in trusted["calibration"] if row["spans"]]
     points = [(row["probability"], row["right"], row["spans"]) for row in bins]
     errors = _errors(judged, reasons(judged))
@@ -103,6 +108,7 @@ def _section(judged: Judged) -> dict[str, object]:
 
 
 def _groups(judged: Judged) -> list[tuple[str, Markup, list[Group]]]:
+    """The groups of annotated mentions with their charts; without the training texts, those by length alone."""
     found = [] if judged.pipe.annotation.spans_are_tokens else [("length", by_length(judged))]
     if judged.training:
         found += [] if judged.of_texts else [("frequency", by_frequency(judged))]
@@ -153,9 +159,8 @@ def parts(text: str, case: Optional[Case]) -> list[tuple[str, str]]:
     begin = max(0, first - AROUND)
     end = min(len(text), last + AROUND)
     marks = [(name, mention) for name, mention in (("gold", case.gold), ("found", case.found)) if mention]
-    starts = {mention.start for _, mention in marks}
-    ends = {mention.end for _, mention in marks}
-    cuts = sorted({begin, end} | starts | ends)
+    # Each end of a mention begins a new piece
+    cuts = sorted({begin, end, *(mention.start for _, mention in marks), *(mention.end for _, mention in marks)})
     pieces = []
     for left, right in pairwise(cuts):
         names = [name for name, mention in marks if mention.start <= left and right <= mention.end]
@@ -168,6 +173,7 @@ def parts(text: str, case: Optional[Case]) -> list[tuple[str, str]]:
 
 
 def _suspects(judged: Judged) -> list[tuple[str, str, list[dict[str, str]]]]:
+    """Tables of suspects, each with a title and an explanation: of these texts, and of the training texts."""
     of_data = ranked(judged_by(judged.pipe, judged.examples))
     said = "Texts for which another labelling is more probable than the annotation, by the ratio of both probabilities."
     found: list[tuple[str, str, Sequence[Suspect]]] = [(_SUSPECT, said, of_data)]
@@ -182,6 +188,8 @@ def _suspects(judged: Judged) -> list[tuple[str, str, list[dict[str, str]]]]:
 
 
 def _row(suspect: Suspect, *, of_texts: bool) -> dict[str, str]:
+    """A row of a table of suspects."""
+
     def listed(mentions: list[Mention]) -> str:
         if of_texts:
             return ", ".join(m.label for m in mentions) or "nothing"
@@ -208,6 +216,7 @@ def _row(suspect: Suspect, *, of_texts: bool) -> dict[str, str]:
 
 
 def source(name: str) -> str:
+    """The text of a file of this folder: the style, the script or the template of the page."""
     return resources.files("spacy_crf.report").joinpath(name).read_text(encoding="utf8")
 
 

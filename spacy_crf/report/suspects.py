@@ -7,7 +7,7 @@ import copy
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from spacy.language import Language
 from spacy.training import Example
@@ -19,7 +19,7 @@ from ..pipeline.annotation.trimming import Mention
 from ..pipeline.initialization import earlier_annotation
 from ..pipeline.origins import origin_of
 from ..pipeline.prediction import CRFPipe
-from .texts import is_of_texts, less_probable
+from .cases import is_of_texts, less_probable
 
 ITERATIONS = 100
 
@@ -46,8 +46,15 @@ def judged_by(pipe: CRFPipe, examples: Iterable[Example]) -> Iterator[Suspect]:
     for example in examples:
         gold = pipe.annotation.mentions_in(example.reference)
         doc = example.predicted
-        spans: list[Any] = [doc.char_span(mention.start, mention.end, label=mention.label) for mention in gold]
-        if not len(doc) or None in spans or not _is_complete(pipe, example):
+        spans = []
+        for mention in gold:
+            span = doc.char_span(mention.start, mention.end, label=mention.label)
+            if span is not None:
+                spans.append(span)
+        # The annotation has another tokenization
+        if not len(doc) or len(spans) < len(gold):
+            continue
+        if pipe.annotation.gold([example], pipe.decoding.starts([doc]), GoldReport()).unset.any():
             continue
         for _, best in pipe.n_best(doc, 1):
             found = [Mention(span.start_char, span.end_char, span.label_) for span in best]
@@ -79,7 +86,8 @@ def cross_validated(
         learned = [example for n, example in enumerate(examples) if n % folds != fold]
         fresh = copy.deepcopy(pipe)
         fresh.initialize(lambda learned=learned: learned, nlp=nlp)
-        if pipe.model.attrs["node"].traits.counts is None:  # otherwise `initialize` has computed all weights
+        # Otherwise `initialize` has computed all weights
+        if pipe.model.attrs["node"].traits.counts is None:
             objective = fresh.training.objective(LBFGS(), learned)
             optimizer = LBFGS(l1=0.05, l2=0.05, iterations_per_step=ITERATIONS, max_iterations=ITERATIONS)
             optimizer.step(objective, key=pipe.name)
@@ -89,12 +97,8 @@ def cross_validated(
 
 
 def ranked(suspects: Iterable[Suspect]) -> list[Suspect]:
+    """Sort suspects, those with the least probable annotation first."""
     return sorted(suspects, key=lambda suspect: -suspect.log_ratio)
-
-
-def _is_complete(pipe: CRFPipe, example: Example) -> bool:
-    """Whether all tokens are annotated."""
-    return not pipe.annotation.gold([example], pipe.decoding.starts([example.predicted]), GoldReport()).unset.any()
 
 
 def to_jsonl(suspects: Iterable[Suspect]) -> str:
@@ -114,7 +118,8 @@ def to_jsonl(suspects: Iterable[Suspect]) -> str:
 def of_jsonl(text: str) -> list[Suspect]:
     """Read suspects. RAISES (ValueError, KeyError, TypeError): If `to_jsonl` did not write the text."""
     suspects = []
-    for row in map(json.loads, filter(None, text.split("\n"))):  # texts may have other separators of lines
+    # Texts may have other separators of lines
+    for row in map(json.loads, filter(None, text.split("\n"))):
         ratio = math.inf if row["log_ratio"] is None else float(row["log_ratio"])
         suspects.append(
             Suspect(

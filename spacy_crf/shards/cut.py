@@ -42,8 +42,8 @@ class Pieces:
         check = 0
         with mapped.whole(self._path) as file:
             for some in _pieces(examples):
-                sides = zip(*((eg.predicted, eg.reference) for eg in some))
-                predicted, reference = (doc_bin(docs).to_bytes() for docs in sides)
+                predicted = doc_bin([eg.predicted for eg in some]).to_bytes()
+                reference = doc_bin([eg.reference for eg in some]).to_bytes()
                 tokens = sum(len(eg.predicted) for eg in some)
                 places.append([file.tell(), len(predicted), len(reference), len(some), tokens])
                 check = zlib.crc32(reference, zlib.crc32(predicted, check))
@@ -67,13 +67,14 @@ class Pieces:
         return range(int(first) if number else 0, len(tokens) - 1 if number == n - 1 else int(after))
 
     def read(self, vocab: Vocab, numbers: Iterable[int]) -> Iterator[Example]:
+        """Read the texts of some pieces. RAISES (ValueError): CRF472 if the file is damaged."""
         with self._path.open("rb") as file:
             for begin, *sizes, _, _ in self._index[list(numbers)].tolist():
                 try:
                     file.seek(begin)
-                    bins = [DocBin().from_bytes(file.read(size)) for size in sizes]
-                    predicted, reference = ([*docs_in(docs, vocab)] for docs in bins)
-                except Exception as error:  # zlib and msgpack may raise anything
+                    predicted, reference = [[*docs_in(DocBin().from_bytes(file.read(n)), vocab)] for n in sizes]
+                except Exception as error:
+                    # Zlib and msgpack may raise anything
                     raise mapped.damaged(self._path, error) from error
                 yield from map(Example, predicted, reference)
 
@@ -91,6 +92,7 @@ class Pieces:
 
 
 def _pieces(examples: Iterable[Example]) -> Iterator[list[Example]]:
+    """Cut texts into pieces of about _TOKENS tokens, and of at most _DOCS texts."""
     piece = []
     size = 0
     for example in examples:

@@ -11,13 +11,14 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO, Union
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .. import whole_files
 from ..errors import Errors
+from ..types import Settings
 
 _MAGIC = b"spacy_crf shard 2\n"
 _HEAD = len(_MAGIC) + 35  # bytes of the header
@@ -34,7 +35,7 @@ def write(path: Path, value: object) -> None:
     """
     arrays: list[NDArray] = []
 
-    def of_numpy(item: Any) -> Any:
+    def of_numpy(item: Union[NDArray, np.generic]) -> object:
         if not isinstance(item, np.ndarray):
             return item.item()
         arrays.append(item)
@@ -63,7 +64,7 @@ def whole(path: Path) -> Iterator[BinaryIO]:
         yield file
 
 
-def read(path: Path) -> Any:
+def read(path: Path) -> list:
     """Read a value that `write` wrote. Its arrays stay in the file until they are changed. RAISES (ValueError): CRF472."""
     return File(path).value
 
@@ -88,11 +89,12 @@ class File:
             if zlib.crc32(said) != check or self._checksum(octets[at:]) != of_arrays:
                 raise ValueError("it is not as it was written")
 
-            def with_array(found: dict[str, Any]) -> Any:
+            def with_array(found: Settings) -> Union[Settings, NDArray]:
                 nonlocal at
                 if _PLACE not in found:
                     return found
-                (kind, shape), dtype = found[_PLACE], np.dtype(found[_PLACE][0])
+                kind, shape = found[_PLACE]
+                dtype = np.dtype(kind)
                 if min(shape, default=0) < 0:
                     raise ValueError(f"an array of {kind} has the shape {shape}")
                 end = at + dtype.itemsize * int(np.prod(shape))

@@ -10,7 +10,7 @@ which worker finishes first.
 
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any, NamedTuple, Union
+from typing import NamedTuple, Union, cast
 
 import numpy as np
 from thinc.api import Model
@@ -42,11 +42,14 @@ class SumTree:
 
     def __init__(self, n: int):
         self._n = n
-        self.left: dict[Node, LossTerms] = {}  # sums that wait for their neighbours
+        # Sums that wait for their neighbours
+        self.left: dict[Node, LossTerms] = {}
 
     def add(self, node: Node, terms: LossTerms) -> None:
+        """Add the sum of the shards of a node, with as many neighbours as there are already."""
         level, place = node
         while (1 << level) < self._n:
+            # The places of neighbours differ in the last bit
             neighbour = (level, place ^ 1)
             if neighbour[1] << level < self._n:
                 if neighbour not in self.left:
@@ -59,12 +62,14 @@ class SumTree:
                 )
             level = level + 1
             place = place >> 1
-        if not terms.gradient.flags.writeable:  # arrays from workers lie in the read-only memory of the message
+        # Arrays from workers lie in the read-only memory of the message
+        if not terms.gradient.flags.writeable:
             terms = terms._replace(gradient=terms.gradient.copy())
         self.left[level, place] = terms
 
     @property
     def total(self) -> LossTerms:
+        """The sum of all shards, once all are added."""
         [total] = self.left.values()
         return total
 
@@ -102,7 +107,7 @@ class MixedEpochs(Weights):
         self,
         model: Model,
         loss: ClampedLoss,
-        ask: Callable[[str, Epoch], Any],
+        ask: Callable[[str, Epoch], object],
         n_sequences: list[int],
         mixing: str,
         signature: tuple[int, ...],
@@ -120,15 +125,16 @@ class MixedEpochs(Weights):
 
     @property
     def mixed(self) -> "MixedEpochs":
+        """This corpus itself, since its epochs run on shards; other corpora have None."""
         return self
 
     def epoch(self, optimizer: OnlineOptimizer, run: OnlineRun, key: str) -> float:
         """Run an epoch on all shards. RETURNS (float): The loss."""
         epoch = Epoch(optimizer.without_runs(), _without_corpus(run), key, self._shares, self.n_sequences)
         if not run.iteration:
-            run.numbers = self._ask("begin", epoch)
+            run.numbers = cast(dict[str, float], self._ask("begin", epoch))
             epoch = epoch._replace(run=_without_corpus(run))
-        found: LossTerms = self._ask("walk", epoch)
+        found = cast(LossTerms, self._ask("walk", epoch))
         store_average(optimizer, run, found.gradient)
         return found.value
 

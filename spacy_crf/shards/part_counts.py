@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +13,10 @@ from ..errors import Errors
 from ..features.feature_index import FeatureIndex, FeatureNames, HashedIndex, HashTable
 from ..kernels.hashing import list_pairs, mark_pairs
 from ..models.node import Sizes
-from ..models.sparse import VECTORS, ClusteredWords, SparseNode
+from ..models.sparse import VECTORS, ClusteredWords, SparseFeatures, SparseNode
 from ..models.structure import StructureNode
 from ..models.table import Table, move_weights
+from ..types import Settings
 
 
 def counts_in_parts(model: Model) -> bool:
@@ -36,27 +36,31 @@ def counts_all(model: Model) -> None:
         layer.attrs.update({name: 0 for name in ("min_count", "possible_states") if name in layer.attrs})
 
 
-def counted(model: Model) -> dict[str, Any]:
+def counted(model: Model) -> Settings:
     """The counts of a model after its initialization with a part of the corpus: arrays, lists, texts and numbers."""
-    features = [layer.attrs["node"].features(layer) for layer in model.layers]
+    tables = []
+    for features in _features_of(model):
+        tables.append({name: _part_of(table) for name, table in features.tables.items()})
     return {
-        "tables": [{name: _part_of(table) for name, table in of_layer.tables.items()} for of_layer in features],
+        "tables": tables,
         "clustered": [of_layer.clustered for of_layer in _with_clusters(model)],
         "observed": np.asarray(model.attrs["observed"], dtype=np.uint8),
         "met": list(model.attrs["met"]),
     }
 
 
-def _with_clusters(model: Model) -> list[Any]:
+def _features_of(model: Model) -> list[SparseFeatures]:
+    return [layer.attrs["node"].features(layer) for layer in model.layers]
+
+
+def _with_clusters(model: Model) -> list[SparseFeatures]:
     """The features of the layers that read word clusters."""
-    features = [layer.attrs["node"].features(layer) for layer in model.layers]
-    return [of_layer for of_layer in features if of_layer.clusters]
+    return [features for features in _features_of(model) if features.clusters]
 
 
-def expect_counts(model: Model, part: Any) -> None:
-    """Check the counts of a part that a file holds, by which kernels index. RAISES: Any error for others."""
-    features = [layer.attrs["node"].features(layer) for layer in model.layers]
-    for of_layer, of_part in zip(features, part["tables"], strict=True):
+def expect_counts(model: Model, part: Settings) -> None:
+    """Check the counts of a part that a file holds, by which kernels index. RAISES (Exception): Of whatever kind, for others."""
+    for of_layer, of_part in zip(_features_of(model), part["tables"], strict=True):
         for name, table in of_part.items():
             if "keys" not in table:
                 continue
@@ -75,7 +79,7 @@ def expect_counts(model: Model, part: Any) -> None:
             expect_below("templates of features", table["template_of"], len(templates))
 
 
-def _part_of(table: Table) -> dict[str, Any]:
+def _part_of(table: Table) -> dict[str, NDArray]:
     """Arrays of a table in the smallest types that hold them: a single process joins all parts."""
     part = {"counts": table.counts, "columns": np.zeros(0, dtype=np.int32)}
     if isinstance(table.index, FeatureIndex):
@@ -88,7 +92,7 @@ def _part_of(table: Table) -> dict[str, Any]:
     return part
 
 
-def put_together(model: Model, vocab: Vocab, n_states: int, parts: Callable[[], Iterable[dict[str, Any]]]) -> None:
+def put_together(model: Model, vocab: Vocab, n_states: int, parts: Callable[[], Iterable[Settings]]) -> None:
     """Initialize a model with the counts of the parts of a corpus, in their order.
 
     parts (Callable): Reads the result of `counted` for each part. It is called for the counts, and again for the feature names.
@@ -98,14 +102,14 @@ def put_together(model: Model, vocab: Vocab, n_states: int, parts: Callable[[], 
     sizes = Sizes(vocab, n_states, longest=node.longest(model))
     for layer in model.layers:
         layer.attrs["node"].resize(layer, node.columns(n_states))
-        if "rows" in layer.attrs:  # rows of hashed features do not depend on counts
+        # Rows of hashed features do not depend on counts
+        if "rows" in layer.attrs:
             tables = layer.attrs["node"].features(layer).tables
             tables["states"] = Table.full(HashedIndex(layer.attrs["rows"]), tables["states"].n_columns)
             layer.set_param("states", layer.ops.alloc1f(tables["states"].n_weights))
-    sums = [
-        {name: TableSum(table) for name, table in layer.attrs["node"].features(layer).tables.items()}
-        for layer in model.layers
-    ]
+    sums = []
+    for features in _features_of(model):
+        sums.append({name: TableSum(table) for name, table in features.tables.items()})
     met = np.zeros(2, dtype=np.int64)
     observed = np.zeros((n_states + 2, n_states), dtype=np.uint8)
     clustered = [ClusteredWords.none(len(of_layer.clusters)) for of_layer in _with_clusters(model)]
@@ -149,20 +153,26 @@ class TableSum:
     def __init__(self, empty: Table):
         self._empty = empty
         self._n_columns = empty.n_columns
-        self._is_hashed = not isinstance(empty.index, FeatureIndex)  # hashed features have no names, and share rows
+        # Hashed features have no names, and share rows
+        self._is_hashed = not isinstance(empty.index, FeatureIndex)
         self._rows = HashTable()
-        self._rows.slots_per_key = 2  # this hash table is the largest object while parts are joined
+        # This hash table is the largest object while parts are joined
+        self._rows.slots_per_key = 2
         self._most = 0  # upper bound of the counts
-        self._counts: Any = np.zeros(0, dtype=np.uint32)  # in a narrow type, since most features are dropped later
-        self._seen = np.zeros((0, (self._n_columns + 63) // 64), dtype=np.uint64)  # a bit for each column
-        self._new: list[NDArray[np.bool_]] = []  # for each part, which features no earlier part has
+        self._counts: NDArray[np.integer] = np.zeros(
+            0, dtype=np.uint32
+        )  # in a narrow type, since most features are dropped later
+        # A bit for each column
+        self._seen = np.zeros((0, (self._n_columns + 63) // 64), dtype=np.uint64)
+        # For each part, which features no earlier part has
+        self._new: list[NDArray[np.bool_]] = []
         self._named = 0  # number of features with names so far
         self._templates: dict[str, int] = {}
         self._strings: dict[str, int] = {}
         # Templates, numbers of parts and parts, of each part
         self._named_parts: list[tuple[NDArray[np.integer], ...]] = []
 
-    def add(self, part: dict[str, Any]) -> None:
+    def add(self, part: dict[str, NDArray]) -> None:
         """Add the counts of the next part."""
         if self._is_hashed:
             self._counts = part["counts"] + (self._counts if len(self._counts) else 0)
@@ -176,7 +186,8 @@ class TableSum:
         self._most += int(part["counts"].max(initial=0))
         if self._most > np.iinfo(self._counts.dtype).max:
             self._counts = self._counts.astype(np.int64)
-        for array in (self._counts, self._seen):  # in place, since a copy would be the largest object in memory
+        # In place, since a copy would be the largest object in memory
+        for array in (self._counts, self._seen):
             array.resize((len(self._rows), *array.shape[1:]), refcheck=False)
         self._counts[rows] += part["counts"].astype(self._counts.dtype)
         starts = np.append(0, np.cumsum(part["widths"], dtype=np.int64))
@@ -195,9 +206,10 @@ class TableSum:
 
     @property
     def n_kept(self) -> int:
+        """Number of features that `choose` has kept."""
         return len(self._keys)
 
-    def add_names(self, part: dict[str, Any]) -> None:
+    def add_names(self, part: dict[str, NDArray]) -> None:
         """Add the names of the next part, in the order of `add`."""
         if self._is_hashed:
             return
@@ -208,7 +220,8 @@ class TableSum:
         n_parts = part["n_parts"]
         parts = part["parts"][np.repeat(new, n_parts)]
         templates, strings = json.loads(part["names"].tobytes())
-        is_used = np.zeros(len(strings), dtype=np.bool_)  # flags, since sorting the numbers would take too much memory
+        # Flags, since sorting the numbers would take too much memory
+        is_used = np.zeros(len(strings), dtype=np.bool_)
         is_used[parts] = True
         numbers = np.full(len(strings), -1, dtype=np.int32)
         for n in np.flatnonzero(is_used).tolist():
@@ -219,6 +232,7 @@ class TableSum:
         self._named_parts.append((template_of, n_parts[new], parts))
 
     def _names(self) -> FeatureNames:
+        """The names of the chosen features, in the order of their rows."""
         template_of, n_parts, parts = map(np.concatenate, zip(*self._named_parts))
         self._named_parts = []
         starts = np.append(0, np.cumsum(n_parts, dtype=np.int64))

@@ -18,7 +18,7 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional, Union
+from typing import TYPE_CHECKING, Any, Optional, Union, cast
 from weakref import finalize
 
 import numpy as np
@@ -30,13 +30,14 @@ from thinc.api import Model, Optimizer
 from .. import __version__, checks
 from ..errors import Errors, announcements
 from ..inference.threads import default_threads
+from ..losses.clamped import ClampedLoss
 from ..models.merged import SEEDS, Ties, Variables, keys_of
 from ..models.weights import Weights, checksum
 from ..optimizers.objective import CRFOptimizer
 from ..pipeline.prepared import PreparedCorpus, view_for
-from ..types import Floats
+from ..types import Floats, Settings
 from ..whole_files import FileFormat, room_for, seal_into, unseal
-from ..workers.executors import Executor, Processes, Ray
+from ..workers.executors import Executor, Processes, Ray, Staff
 from ..workers.work_folder import Manifest, WorkFolder, shared_lock
 from . import mapped
 from .cut import Pieces
@@ -49,7 +50,8 @@ if TYPE_CHECKING:
 
 EXECUTORS = ("processes", "ray")
 _CHECKPOINT = "checkpoint"
-_FROZEN = "features"  # entry of the manifest once the counts of all parts are joined
+# Entry of the manifest once the counts of all parts are joined
+_FROZEN = "features"
 _SAVED = FileFormat("a checkpoint", b"spacy_crf checkpoint\n", 1)
 
 
@@ -95,9 +97,12 @@ class Shards:
         self.mixing = checks.one_of(owner, "mixing", mixing, MIXING)
 
     def staff(self) -> Executor:
+        """The executor of the workers."""
         return Processes(self.workers) if self.executor == "processes" else Ray(self.workers, self.address, self.cores)
 
-    def begin(self, pipe: "CRFPipe", nlp: Any, optimizer: Any, *, goes_on: bool) -> "ShardedTraining":
+    def begin(
+        self, pipe: "CRFPipe", nlp: Optional[Language], optimizer: Optional[Optimizer], *, goes_on: bool
+    ) -> "ShardedTraining":
         """Begin the initialization and training of a component.
 
         goes_on (bool): Whether the training continues from the component's present weights.
@@ -107,7 +112,7 @@ class Shards:
         reason = _refusal(pipe, nlp, optimizer, goes_on)
         if reason is not None:
             raise ValueError(Errors.CRF474.format(name=pipe.name, reason=reason))
-        return ShardedTraining(self, pipe, nlp, view_for(optimizer))
+        return ShardedTraining(self, pipe, cast(Language, nlp), view_for(cast(CRFOptimizer, optimizer)))
 
 
 def _refusal(pipe: "CRFPipe", nlp: Optional[Language], optimizer: Optional[Optimizer], goes_on: bool) -> Optional[str]:
@@ -161,8 +166,9 @@ class ShardedTraining:
         self._digest = zlib.crc32(json.dumps(head, sort_keys=True).encode("utf8"))
         self._work = partial(ShardWork, str(shards.path), shards.n, self._digest, _pickled(pipe), threads)
         self._open = ExitStack()  # closes the workers
-        self._staff: Any = None
-        finalize(self, self._open.close)  # or they would wait for us when the interpreter ends
+        self._staff: Optional[Staff] = None
+        # Or they would wait for us when the interpreter ends
+        finalize(self, self._open.close)
 
     # ------------------------------------------------------------------------------------------- what initializes
 
@@ -182,7 +188,8 @@ class ShardedTraining:
             before = self._manifest.done.get("cut")
             found = self.pieces.write(examples, before if _FROZEN in self._manifest.done else None)
             for path in self._paths(COUNTED) if found != before else ():
-                path.unlink(missing_ok=True)  # counts of other texts, left by a command that failed
+                # Counts of other texts, left by a command that failed
+                path.unlink(missing_ok=True)
             self._manifest.enter("cut", found, at_once=True)
             announcements.info("%s: %d texts with %d tokens", self._pipe.name, found["texts"], found["tokens"])
         return lambda: self.pieces.read(self._pipe.vocab, range(len(self.pieces)))
@@ -193,14 +200,17 @@ class ShardedTraining:
         if not counts_in_parts(pipe.model):
             return False
         paths = self._paths(COUNTED)
-        known = set()  # shards with a complete file of counts from this training
+        # Shards with a complete file of counts from this training
+        known = set()
         for number, path in enumerate(paths):
             with suppress(OSError, ValueError, TypeError, LookupError):
-                known.update([number] if mapped.read(path)[0] == self._digest else [])
+                if mapped.read(path)[0] == self._digest:
+                    known.add(number)
         if known:
             announcements.info("%s: %d of %d shards are counted already", pipe.name, len(known), self.shards.n)
         self._each("count", [number for number in range(self.shards.n) if number not in known], _pickled(pipe))
-        self.close()  # these workers have all features, and their names, in memory
+        # These workers have all features, and their names, in memory
+        self.close()
         found = [mapped.read(path)[1] for path in paths]
         if not had_labels and not any(of_shard["is_annotated"] for of_shard in found):
             raise ValueError(Errors.CRF431.format(name=pipe.name))
@@ -209,13 +219,14 @@ class ShardedTraining:
         put_together(pipe.model, pipe.vocab, pipe.decoding.n_states, lambda: self._counts(pipe.model))
         return True
 
-    def _counts(self, model: Model) -> Iterator[dict[str, Any]]:
+    def _counts(self, model: Model) -> Iterator[Settings]:
         """The counts of all shards. RAISES (ValueError): CRF472 for those of another model."""
         for path in self._paths(COUNTED):
             value = mapped.read(path)
             try:
                 expect_counts(model, value[2])
-            except Exception as error:  # anything may be in the place of anything
+            except Exception as error:
+                # Anything may be in the place of anything
                 raise mapped.damaged(path, error) from error
             yield value[2]
 
@@ -242,7 +253,7 @@ class ShardedTraining:
         """The entry of the manifest for the last work before training."""
         return "laid out" if self.kind == "sequences" else "prepared"
 
-    def _lay_out(self, pipe: "CRFPipe") -> list[Any]:
+    def _lay_out(self, pipe: "CRFPipe") -> list[list[int]]:
         """Prepare the shards for online optimizers. RETURNS (list): Their common signature, and their numbers of sequences."""
         # The signature changes with the corpus: a checkpoint of other texts is refused
         n_sequences, signatures = zip(*self._each("lay_out"))
@@ -265,8 +276,9 @@ class ShardedTraining:
 
     # -------------------------------------------------------------------------------------------------- workers
 
-    def _each(self, verb: str, numbers: Optional[Iterable[int]] = None, shared: object = None) -> list[Any]:
+    def _each(self, verb: str, numbers: Optional[Iterable[int]] = None, shared: object = None) -> list:
         """Have each shard, or some, worked on for itself. RETURNS (list): The results, in the order of the shards."""
+        # A task for each shard, so that idle workers take over from slow ones
         tasks = [ShardTask(verb, n, n + 1) for n in (range(self.shards.n) if numbers is None else numbers)]
         found = dict(self._run(tasks, shared))
         return [found[task] for task in tasks]
@@ -275,7 +287,7 @@ class ShardedTraining:
         """Compute the terms of all shards together, at the given weights of the variables (float64[n])."""
         return self._sum("evaluate", weights)
 
-    def learn(self, verb: str, epoch: Epoch) -> Any:
+    def learn(self, verb: str, epoch: Epoch) -> object:
         """Let workers execute an epoch of an online optimizer, see `MixedEpochs`."""
         if verb == "walk":
             return self._sum(verb, epoch)
@@ -283,6 +295,7 @@ class ShardedTraining:
         return found
 
     def _sum(self, verb: str, shared: object) -> LossTerms:
+        """Have all shards worked on, and sum the results."""
         n = self.shards.n
         workers = self.shards.workers
         # Neighbouring shards go to one worker, which sums them before it answers
@@ -295,6 +308,7 @@ class ShardedTraining:
         return tree.total
 
     def _run(self, tasks: list[ShardTask], shared: object) -> Iterator[tuple[ShardTask, Any]]:
+        """Let the workers do tasks; workers start with the first ones, and end with an error."""
         if self._staff is None:
             self._staff = self._open.enter_context(self.shards.staff().staff(self._work))
         try:
@@ -336,6 +350,7 @@ class ShardedObjective(Variables):
         self.n_impossible = 0
 
     def evaluate(self, weights: Floats) -> tuple[float, Floats]:
+        """Value and gradient at the weights of the variables: float64[n]."""
         value, self.n_impossible, gradient = self._ask(self.spread(weights))
         return value, self.gathered(gradient)
 
@@ -343,23 +358,24 @@ class ShardedObjective(Variables):
 class ShardedCorpus(PreparedCorpus):
     """The corpus that the component was initialized with, in shards."""
 
-    def __init__(self, pipe: "CRFPipe", training: ShardedTraining, n_tokens: int, found: list[Any]):
+    def __init__(self, pipe: "CRFPipe", training: ShardedTraining, n_tokens: int, found: list):
         self._pipe = pipe
         self._training = training
         self.n_tokens = n_tokens
         self.kind = training.kind
         self._knows = self._of_pipe()
-        self._saved_at = -1  # the iteration of the last checkpoint, -1 before the first step
+        # The iteration of the last checkpoint, -1 before the first step
+        self._saved_at = -1
         if self.kind == "sequences":
             signature, n_sequences = found
             given = n_sequences, training.shards.mixing, tuple(signature)
-            loss: Any = pipe.loss  # a `ClampedLoss`, see `CRFOptimizer.check_fit`
-            self.objective: Any = MixedEpochs(pipe.model, loss, training.learn, *given)
+            loss = cast(ClampedLoss, pipe.loss)  # see `CRFOptimizer.check_fit`
+            self.objective = MixedEpochs(pipe.model, loss, training.learn, *given)
             return
         _, ties = variables_in(training.shards.path)
         self.objective = ShardedObjective(pipe.model, ties, training.evaluate, tuple(found))
 
-    def before_step(self, optimizer: Any) -> None:
+    def before_step(self, optimizer: CRFOptimizer) -> None:
         """Continue from the checkpoint, if there is one and the optimizer has not started yet."""
         if self._saved_at >= 0:
             return
@@ -370,7 +386,7 @@ class ShardedCorpus(PreparedCorpus):
             self._saved_at = optimizer.resume(self.objective, saved, key=self._pipe.name)
             announcements.info("%s: goes on at iteration %d of %s", self._pipe.name, self._saved_at, path.parent)
 
-    def after_step(self, optimizer: Any) -> None:
+    def after_step(self, optimizer: CRFOptimizer) -> None:
         """Write a checkpoint if one is due. RAISES (ValueError): CRF475 if the disk is full; the previous checkpoint stays."""
         name = self._pipe.name
         at = optimizer.iterations_made(name)

@@ -6,13 +6,14 @@ import pickle
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from typing import TYPE_CHECKING, NamedTuple, Optional, cast
 
 import numpy as np
 from spacy.training import Example
 
 from ..arrays import expect_below, of_file
 from ..errors import Errors, announcements
+from ..losses.clamped import ClampedLoss
 from ..models.merged import SEEDS, Ties
 from ..models.node import AnnotatedDocs
 from ..models.objective import CorpusObjective
@@ -118,8 +119,7 @@ class ShardWork:
 
     def begin(self, task: ShardTask, epoch: Epoch) -> dict[str, float]:
         """Prepare the first epoch on a shard that has sequences."""
-        objective: Any = self._laid_out(task.begin, epoch)
-        return begin_part(epoch, objective)
+        return begin_part(epoch, cast(SequencesObjective, self._laid_out(task.begin, epoch)))
 
     def walk(self, task: ShardTask, epoch: Epoch) -> list[tuple[tuple[int, int], LossTerms]]:
         """Run an epoch on each shard, and sum the weighted results as far as the tree allows."""
@@ -139,7 +139,8 @@ class ShardWork:
         """The objective of a shard for online optimizers; None if the shard is empty."""
         if number not in self._sequences:
             data = [self._trained.training.data(block, "sequences") for block in self._blocks(number)]
-            loss: Any = self._trained.loss  # a `ClampedLoss`, see `CRFOptimizer.check_fit`
+            # See `CRFOptimizer.check_fit`
+            loss = cast(ClampedLoss, self._trained.loss)
             objective = SequencesObjective(self._trained.model, loss, data) if data else None
             self._sequences[number] = objective
         objective = self._sequences[number]
@@ -181,7 +182,8 @@ class ShardWork:
     def _objective(self, corpus: Iterable[AnnotatedDocs]) -> CorpusObjective:
         return CorpusObjective(self._trained.model, self._trained.loss, corpus)
 
-    def _blocks(self, number: int) -> Iterator[Any]:
+    def _blocks(self, number: int) -> Iterator[list[Example]]:
+        """The texts of a shard, in batches."""
         return self._trained.training.blocks(self._examples(self._trained, number))
 
     @cached_property

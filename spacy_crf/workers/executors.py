@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
-from typing import Any, Optional, TypeVar
+from typing import Any, Optional, Protocol, TypeVar, cast
 
 import spacy
 
@@ -23,8 +23,9 @@ from ..errors import Errors, optional_package, shown
 
 # Makes the function that does a task. The arguments of that function are the task and, unless it is None, a value that all tasks
 # share. Workers get the maker by its name, so they must be able to import it.
-Maker = Callable[[], Callable[..., Any]]
-Outcome = tuple[Any, Optional[Exception]]  # result of a task, or the error that it raised
+Maker = Callable[[], Callable]
+# Result of a task, or the error that it raised
+Outcome = tuple[object, Optional[Exception]]
 
 Task = TypeVar("Task")
 
@@ -32,7 +33,8 @@ _MOST_DEATHS = 3  # largest number of workers that may die at the same task
 _READY = "ready"  # the first message of a process
 _SECONDS = 120.0  # time until a cluster must have a ready worker
 _SECONDS_TO_ANSWER = 10.0  # time until an address must answer; Ray itself would wait forever
-_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # as gRPC begins
+# As gRPC begins
+_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 
 
 class Executor:
@@ -40,14 +42,8 @@ class Executor:
 
     workers: int
 
-    def staff(self, make: Maker) -> AbstractContextManager[Any]:
-        """Start workers that keep their objects from one run to the next. The method ``run(tasks, shared=None)`` of the result
-        yields each task with its result as soon as it is done. If there are no more tasks than workers, the n-th task goes to
-        the same worker in each run.
-
-        shared: Second argument of the function that does a task, unless it is None.
-        RAISES (ValueError): CRF780 if a task seems to kill its workers, CRF738 if processes end before they are ready.
-        """
+    def staff(self, make: Maker) -> AbstractContextManager["Staff"]:
+        """Start workers that keep their objects from one run to the next."""
         raise NotImplementedError
 
     def run(self, make: Maker, tasks: Iterable[Task]) -> Iterator[tuple[Task, Any]]:
@@ -56,12 +52,25 @@ class Executor:
             yield from staff.run(tasks)
 
 
+class Staff(Protocol):
+    """Workers that do tasks."""
+
+    def run(self, tasks: Iterable[Task], shared: object = None) -> Iterator[tuple[Task, Any]]:
+        """Yield each task with its result as soon as it is done. If there are no more tasks than workers, the n-th task goes to
+        the same worker in each run.
+
+        shared: Second argument of the function that does a task, unless it is None.
+        RAISES (ValueError): CRF780 if a task seems to kill its workers, CRF738 if processes end before they are ready.
+        """
+        ...
+
+
 class _Worker:
     """Does tasks in another process."""
 
     def __init__(self, make: Maker):
         self._make = make
-        self._work: Any = None
+        self._work: Optional[Callable] = None
 
     def versions(self) -> dict[str, str]:
         return _versions()
@@ -79,7 +88,8 @@ class _Worker:
             return None, error
 
 
-def _result(outcome: Outcome) -> Any:
+def _result(outcome: Outcome) -> object:
+    """The result of a task. RAISES: The error of the task."""
     result, error = outcome
     if error is not None:
         raise error
@@ -97,11 +107,14 @@ def _add_death(deaths: "Counter[object]", task: object) -> None:
 
 
 class Processes(Executor):
+    """Executor with processes of this machine."""
+
     def __init__(self, workers: int):
         self.workers = workers
 
     @contextmanager
     def staff(self, make: Maker) -> Iterator["_ProcessStaff"]:
+        """Start processes that stay for several runs."""
         staff = _ProcessStaff(make, self.workers)
         try:
             yield staff
@@ -120,7 +133,8 @@ class _ProcessStaff:
         left = list(tasks)[::-1]
         deaths = Counter()
         idle = list(range(self._workers))
-        busy: dict[Connection, tuple[int, Task]] = {}  # place and task of each process
+        # Place and task of each process, by its connection
+        busy: dict[object, tuple[int, Task]] = {}
 
         def give() -> None:
             while left and idle:
@@ -135,9 +149,8 @@ class _ProcessStaff:
             while left or busy:
                 give()
                 done = []
-                ready: list[Any] = wait(list(busy))
-                for connection in ready:
-                    message = self.processes[busy[connection][0]].receive()
+                for connection in wait(list(busy)):
+                    message = cast(Outcome, self.processes[busy[connection][0]].receive())
                     if message == _READY:
                         continue
                     place, task = busy.pop(connection)
@@ -150,7 +163,8 @@ class _ProcessStaff:
                         done.append((task, message))
                 idle.sort()
                 give()
-                while done:  # results may be large: the caller has the only reference
+                # Results may be large: the caller has the only reference
+                while done:
                     yield done[0][0], _result(done.pop(0)[1])
         finally:
             for place, _ in busy.values():  # nobody would receive their results
@@ -173,7 +187,7 @@ class _Process:
         with suppress(OSError):  # the process is gone, which `receive` will see
             _send(self.connection, message)
 
-    def receive(self) -> Any:
+    def receive(self) -> object:
         """Receive a message. RETURNS: `_READY`, an `Outcome`, or None if the process has died. RAISES (ValueError): CRF738."""
         try:
             message = _received(self.connection)
@@ -260,6 +274,7 @@ class Ray(Executor):
             self._ray.shutdown()
 
     def refusal(self, reason: object) -> str:
+        """The message that this cluster can't be used."""
         return Errors.CRF782.format(
             where=f"at {self.address}" if self.address else "that is started on this machine", reason=reason
         )
@@ -271,8 +286,11 @@ class _RayStaff:
         self._ray = executor._ray
         hire = self._ray.remote(_Worker).options(num_cpus=executor.cores).remote
         self._hire = lambda: hire(make)
-        self._actors: list[Any] = []  # workers by their place
-        self._beginning: dict[Any, int] = {}  # place of each starting worker, by the call that returns when it is ready
+        self._actors: list = []  # workers by their place
+        self._beginning: dict[
+            object, int
+            # Place of each starting worker, by the call that returns when it is ready
+        ] = {}
 
     def run(self, tasks: Iterable[Task], shared: object = None) -> Iterator[tuple[Task, Any]]:
         """Run tasks, see `Executor.staff`. RAISES (ValueError): CRF782 if no worker gets ready, CRF783 if workers have other
@@ -280,12 +298,13 @@ class _RayStaff:
         ray = self._ray
         deaths = Counter()
         left = list(tasks)[::-1]
-        shared = None if shared is None else ray.put(shared)  # once for each machine
+        # Once for each machine
+        shared = None if shared is None else ray.put(shared)
         while len(self._actors) < min(self._executor.workers, len(left)):
             self._replace(len(self._actors))
         # In a cluster with fewer cores, some workers never get ready: don't wait for them
         idle = sorted({*range(len(self._actors))} - {*self._beginning.values()})
-        running: dict[Any, tuple[int, Any]] = {}
+        running: dict[object, tuple[int, Task]] = {}
 
         def give() -> None:
             while left and idle:
@@ -301,11 +320,11 @@ class _RayStaff:
                 raise ValueError(self._executor.refusal("no worker got ready in time"))
             [reference] = ready
             is_task = reference in running
-            task: Any = "its beginning"
             if is_task:
                 place, task = running.pop(reference)
             else:
                 place = self._beginning.pop(reference)
+                task = "its beginning"
             try:
                 answer = ray.get(reference)
             except ray.exceptions.RayActorError as error:

@@ -2,6 +2,8 @@
 
 The manifest contains a description of the work, its input and its program. So the same command continues where it was stopped,
 and a different command is refused. A file that was written but not entered in the manifest is written again.
+
+Folders and archives are on this machine, or on a file system that fsspec knows, such as ``s3://bucket/texts``.
 """
 
 import json
@@ -14,12 +16,79 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext, suppress
 from io import FileIO
 from pathlib import Path
-from typing import Any, Optional
+from typing import IO, Any, Optional, Union
 from weakref import WeakValueDictionary, finalize
 
-from ..errors import Errors, Warnings, announcements, shown
+from ..errors import Errors, Warnings, announcements, optional_package, shown
 from ..whole_files import is_unfinished, room_for, unfinished_name
-from .file_systems import LOCAL, file_system
+
+
+class LocalFiles:
+    """The file system of this machine, with fsspec's names."""
+
+    def open(self, path: str, mode: str = "rb") -> IO:
+        """Open a file."""
+        return open(path, mode)
+
+    def exists(self, path: str) -> bool:
+        """Whether there is a file or a folder."""
+        return os.path.exists(path)
+
+    def isdir(self, path: str) -> bool:
+        """Whether there is a folder."""
+        return os.path.isdir(path)
+
+    def info(self, path: str) -> "dict[str, Union[str, float]]":
+        """Name, size in bytes and time of the last change of a file."""
+        status = os.stat(path)
+        return {"name": path, "size": status.st_size, "mtime": status.st_mtime}
+
+    def find(self, path: str) -> list[str]:
+        """All files below a folder; the path itself if it is a file."""
+        if os.path.isfile(path):
+            return [path]
+        found = []
+        for folder, _, names in os.walk(path):
+            found += [f"{folder}/{name}" for name in names]
+        return found
+
+    def ls(self, path: str, detail: bool) -> "list[dict[str, Union[str, float]]]":
+        """`info` of each file and folder in a folder."""
+        return [self.info(f"{path}/{name}") for name in os.listdir(path)]
+
+    def cat_file(self, path: str) -> bytes:
+        """The content of a file."""
+        with open(path, "rb") as file:
+            return file.read()
+
+    def mv(self, path: str, target: str) -> None:
+        """Move a file, in place of the one that is there."""
+        os.replace(path, target)
+
+    def rm_file(self, path: str) -> None:
+        """Remove a file."""
+        os.remove(path)
+
+    def unstrip_protocol(self, path: str) -> str:
+        """The address of a path, which here is the path itself."""
+        return path
+
+    def invalidate_cache(self) -> None:
+        """Do nothing: there is no cache."""
+
+
+LOCAL = LocalFiles()
+
+
+def file_system(path: str) -> tuple[Any, str]:
+    """The file system of a path or an address, and the path there.
+
+    RAISES (ImportError): CRF781 for an address without fsspec.
+    """
+    if "://" not in path and "::" not in path:
+        return LOCAL, os.path.abspath(os.path.expanduser(path)).replace(os.sep, "/")
+    return optional_package("fsspec", what=path, install="'spacy-crf[archives]'").core.url_to_fs(path)
+
 
 MANIFEST = "manifest.jsonl"
 LOCK = "lock"
@@ -29,11 +98,6 @@ _SECONDS = 2.0  # shortest time between two writes of the manifest
 _LOCKED_BYTE = 1 << 30
 
 
-def _open_no_link(path: str, flags: int) -> int:
-    """Open a file, but neither through a link nor, without a reader, a pipe, which would wait for one."""
-    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), mode=0o666)
-
-
 def check_ours(folder: Path) -> None:
     """Check that nobody else has prepared a folder: all that is in it, and a link to it, belong to this user, and there are only
     files and folders in it. A link in it would lead writing, and deleting, to other places.
@@ -41,7 +105,8 @@ def check_ours(folder: Path) -> None:
     RAISES (ValueError): CRF981.
     """
     owner = _owner_of_new_files(folder)
-    is_root = hasattr(os, "getuid") and os.getuid() == 0  # who may be told to work in the folder of any user
+    # Who may be told to work in the folder of any user
+    is_root = hasattr(os, "getuid") and os.getuid() == 0
     if not is_root and not {folder.lstat().st_uid, folder.stat().st_uid} <= {owner, 0}:
         raise ValueError(Errors.CRF981.format(path=folder, reason="a folder of another user"))
     for place, folders, files in os.walk(folder):
@@ -88,7 +153,9 @@ class Lock:
     def __init__(self, path: Path):
         if path.is_symlink():
             raise ValueError(Errors.CRF981.format(path=path, reason="a link"))
-        self._file = FileIO(path, "a+b", opener=_open_no_link)
+        # Neither through a link nor, without a reader, a pipe, which would wait for one
+        further = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+        self._file = FileIO(path, "a+b", opener=lambda name, flags: os.open(name, flags | further, mode=0o666))
         finalize(self, self._file.close)
         try:
             _lock(self._file)
@@ -106,6 +173,7 @@ class Lock:
             self._file.write(f"{os.getpid()} of {socket.gethostname()}".encode())
 
     def close(self) -> None:
+        """Release the lock."""
         self._file.close()
 
 
@@ -146,9 +214,11 @@ class WorkFolder:
         self._system, self._root = file_system(folder)
 
     def refusal(self, reason: str) -> ValueError:
+        """The folder's error: its work can't be continued for this reason."""
         return ValueError(self._error.format(path=self.folder, reason=reason))
 
     def is_within(self, source: str) -> bool:
+        """Whether the folder is another folder, or in it."""
         system, root = file_system(source)
         return system == self._system and f"{self._root}/".startswith(f"{root}/") and system.isdir(root)
 
@@ -167,6 +237,7 @@ class WorkFolder:
                 self._system.rm_file(unfinished)
 
     def read(self, name: str) -> bytes:
+        """The content of a file."""
         return self._system.cat_file(f"{self._root}/{name}")
 
     def sizes(self) -> dict[str, int]:
@@ -179,7 +250,8 @@ class WorkFolder:
         """Make the folder. RAISES (ValueError): The folder's error if it contains files, but no manifest; CRF981 if somebody else
         has prepared it."""
         if self._system is LOCAL:
-            with suppress(FileExistsError):  # an error of `check_ours`, which follows
+            # An error of `check_ours`, which follows
+            with suppress(FileExistsError):
                 os.makedirs(self._root, exist_ok=True)
             if not os.path.isdir(self._root):
                 raise ValueError(Errors.CRF981.format(path=self._root, reason="not a folder"))
@@ -194,7 +266,7 @@ class WorkFolder:
     def alone(self) -> Iterator[None]:
         """Make the folder, and lock it against other processes if the file system has locks; buckets have none."""
         self.make()
-        held: Any = nullcontext()
+        held = nullcontext()
         if self._system is LOCAL:
             try:
                 held = closing(Lock(Path(self._root) / LOCK))
@@ -213,7 +285,8 @@ class WorkFolder:
     def sweep(self) -> None:
         """Remove unfinished files of processes that died."""
         for name in filter(is_unfinished, self.sizes()):
-            with suppress(FileNotFoundError):  # a process that was presumed dead has just finished the file
+            # A process that was presumed dead has just finished the file
+            with suppress(FileNotFoundError):
                 self._system.rm_file(f"{self._root}/{name}")
 
 
@@ -239,7 +312,7 @@ class Manifest:
         self._folder = folder
         self.head = head
         self._is_entry = is_entry
-        self.done: dict[Any, Any] = {}
+        self.done: dict = {}
         self._next = 0.0  # time of the next write
         folder.sweep()
         if MANIFEST in folder.sizes():
@@ -248,11 +321,16 @@ class Manifest:
             self.write()
 
     def _read(self, first: Optional[str]) -> None:
+        """Read the entries whose files are in the folder. RAISES (ValueError): The folder's error for another head."""
         try:
             before, *entries = map(json.loads, self._folder.read(MANIFEST).splitlines())
             differing = [key for key in self.head if before.get(key) != self.head[key]]
             sizes = self._folder.sizes()
-            self.done = {key: known for key, known in entries if _is_there(known, sizes)}
+            for key, known in entries:
+                # An entry whose file is missing, or of another size, is not done
+                has_file = isinstance(known, dict) and "file" in known
+                if not has_file or sizes.get(str(known["file"])) == known.get("bytes", -1):
+                    self.done[key] = known
         except (ValueError, TypeError, AttributeError, RecursionError) as error:
             raise self._folder.refusal(f"{MANIFEST}: {error}") from error
         if not differing:
@@ -268,13 +346,15 @@ class Manifest:
             announcements.info("%s: other work was begun there, and is begun anew", self._folder.folder)
             self.done = {}
 
-    def enter(self, key: Any, known: object, *, at_once: bool = False) -> None:
+    def enter(self, key: object, known: object, *, at_once: bool = False) -> None:
         """Add the entry of a result, and write the manifest if a write is due or `at_once` is set."""
         self.done[key] = known
         if at_once or time.monotonic() >= self._next:
             self.write()
 
     def write(self) -> None:
+        """Write the whole manifest."""
+        # Timed, so that writing a long manifest takes only a small share of the work
         start = time.monotonic()
         # The whole manifest is written each time, so that a half-written line cannot occur
         lines = "".join(json.dumps(value) + "\n" for value in (self.head, *self.done.items()))
@@ -286,14 +366,6 @@ class Manifest:
         """Write the manifest, after removing unfinished files to make room."""
         self._folder.sweep()
         self.write()
-
-
-def _is_there(known: object, sizes: dict[str, int]) -> bool:
-    """Whether the file of an entry, if it has one, is in the folder."""
-    if not isinstance(known, dict) or "file" not in known:
-        return True
-    name = known["file"]
-    return isinstance(name, str) and name in sizes and sizes[name] == known.get("bytes")
 
 
 def _difference(before: object, now: object) -> str:

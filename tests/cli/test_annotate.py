@@ -14,15 +14,15 @@ from spacy.tokens import DocBin, Span
 from typer.testing import CliRunner
 
 from spacy_crf import whole_files
-from spacy_crf.cli import annotator, app
-from spacy_crf.cli.annotator import AnnotateOptions, Annotator, annotate_file
+from spacy_crf.cli import annotate as command
+from spacy_crf.cli import app
+from spacy_crf.cli.annotate import AnnotateOptions, Annotator, annotate_file
 from spacy_crf.cli.formats import ReadSettings
 from spacy_crf.cli.formats.writers import WRITERS, check_spans
 from spacy_crf.cli.formats.writers import Annotated as Found
 from spacy_crf.cli.texts import read_docs
 from spacy_crf.workers import work_folder
-from spacy_crf.workers.file_systems import LocalFiles
-from spacy_crf.workers.work_folder import Lock, check_ours
+from spacy_crf.workers.work_folder import LocalFiles, Lock, check_ours
 from tests.pipeline.test_probabilities import trained
 from tests.util import draws, tag_examples
 
@@ -158,7 +158,7 @@ def annotate(folder, target, options, *, stops_after=None, texts="texts.jsonl"):
             yield from records(self, [item], *args)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(annotator, "TEXTS", 2)
+        patched.setattr(command, "TEXTS", 2)
         patched.setattr(Annotator, "records", watched)
         try:
             found = annotate_file(

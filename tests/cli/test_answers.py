@@ -8,7 +8,7 @@ import spacy
 from spacy.language import Language
 from spacy.tokens import Span
 
-from spacy_crf.cli.answers import agreed, certain
+from spacy_crf.cli.distil import agreed, certain
 from tests.cli.test_distil import read, run, soft
 
 

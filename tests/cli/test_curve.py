@@ -12,7 +12,7 @@ from spacy.util import load_config
 from typer.testing import CliRunner
 
 import spacy_crf.cli  # noqa: F401
-from spacy_crf.cli import curve as command
+from spacy_crf.cli import train as command
 from spacy_crf.report import charts
 from tests.pipeline.test_probabilities import trained
 from tests.test_configs import ROOT

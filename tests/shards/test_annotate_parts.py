@@ -22,13 +22,12 @@ from typer.testing import CliRunner
 
 from spacy_crf import __version__, progress
 from spacy_crf.cli import annotate, app
-from spacy_crf.cli.annotator import ERRORS, AnnotateOptions, annotate_archive
+from spacy_crf.cli.annotate import ERRORS, AnnotateOptions, annotate_archive
 from spacy_crf.cli.archive_parts import lines, plan
 from spacy_crf.whole_files import unfinished_name
 from spacy_crf.workers import work_folder
 from spacy_crf.workers.executors import Processes, check_versions
-from spacy_crf.workers.file_systems import LocalFiles
-from spacy_crf.workers.work_folder import MANIFEST
+from spacy_crf.workers.work_folder import MANIFEST, LocalFiles
 from tests.pipeline.test_probabilities import trained
 
 TEXTS = [f"Ann Lee lives in New York {n} ." if n % 3 else f"Nobody 😀 came {n} ." for n in range(40)]

@@ -18,7 +18,8 @@ _HALF = re.compile("[\ud800-\udfff]")
 _START = ("start", "startoffset", "startchar", "startindex", "begin", "beginoffset", "offset")
 _END = ("end", "endoffset", "endchar", "endindex")
 _LABEL = ("label", "entitygroup", "entity", "entitytype", "type", "tag", "category")
-_SUBWORD = re.compile("[BI]-.+")  # what Hugging Face's pipeline writes under "entity" for each part of a word
+# What Hugging Face's pipeline writes under "entity" for each part of a word
+_SUBWORD = re.compile("[BI]-.+")
 
 
 class Span(NamedTuple):
@@ -58,7 +59,8 @@ class GivenSpan(NamedTuple):
         if end is None:
             length = _first(span, keys.length)
             # Azure gives a length in place of an end
-            end = start + length if type(start) is int and type(length) is int else None  # Azure
+            # Azure
+            end = start + length if type(start) is int and type(length) is int else None
         return cls(start, end, _first(span, keys.label), _first(span, keys.words))
 
 

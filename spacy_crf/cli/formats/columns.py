@@ -20,7 +20,8 @@ from .source import Fields, ReadSettings, Report, Source, unreadable
 # The letters that a scheme puts before labels. The scheme of a file is the first one with all letters of the file
 SCHEMES = {"BIO": "BI", "IOB1": "BI", "BILUO": "BILU", "BIOES": "BIES", "BMES": "BMES", "bare": ""}
 _IN_BILUO = {"E": "L", "S": "U", "M": "I"}
-_WITHOUT_SPACES = ("ja", "th", "zh")  # languages that write no spaces between words, and whose tokenizers find words
+# Languages that write no spaces between words, and whose tokenizers find words
+_WITHOUT_SPACES = ("ja", "th", "zh")
 _LATIN = re.compile("[A-Za-z0-9]")
 _FORMS = ("(?P<letter>[{letters}]){separator}(?P<label>.+)", "(?P<label>.+){separator}(?P<letter>[{letters}])")
 # How programs spell tags: B-PER, B_PER, PER-B, b:PER …
@@ -30,7 +31,8 @@ _SPELLINGS = [
     for letters, form, separator in product(("BILUESM", "biluesm"), _FORMS, "-_:./|+")
 ]
 _STANDARD = _SPELLINGS[0]
-_UNLABELLED = {"B", "I", "L", "U", "E", "S", "M"}  # tags without label, in files with one kind of entity
+# Tags without label, in files with one kind of entity
+_UNLABELLED = {"B", "I", "L", "U", "E", "S", "M"}
 
 T = TypeVar("T")
 
@@ -39,9 +41,14 @@ class Tagged(Protocol):
     """A token with its entity tag."""
 
     @property
-    def place(self) -> str: ...
+    def place(self) -> str:
+        """Where the token is, for messages."""
+        ...
+
     @property
-    def ent(self) -> Optional[str]: ...
+    def ent(self) -> Optional[str]:
+        """The tag; None without one."""
+        ...
 
 
 class Row(NamedTuple):
@@ -241,7 +248,8 @@ def _tagging(first: dict[str, Tagged], follows: set[tuple[str, str]], scheme: Op
     if "I" in openings and "B" not in openings and letters <= set("BI"):
         return Tagging("IOB1", spelling)
     found = [name for name, known in SCHEMES.items() if letters <= set(known)]
-    return Tagging(found[0] if found else "BILUO", spelling)  # the check of BILUO will name the first wrong tag
+    # The check of BILUO will name the first wrong tag
+    return Tagging(found[0] if found else "BILUO", spelling)
 
 
 def find_spelling(labels: Sequence[str]) -> tuple[Optional[re.Pattern[str]], list[str]]:
@@ -251,7 +259,8 @@ def find_spelling(labels: Sequence[str]) -> tuple[Optional[re.Pattern[str]], lis
     """
     for spelling in _SPELLINGS:
         alike = [label for label in labels if spelling.fullmatch(label)]
-        is_all = len(alike) == len(labels) and any(label != label.lower() for label in alike)  # e-mail is a label
+        # e-mail is a label
+        is_all = len(alike) == len(labels) and any(label != label.lower() for label in alike)
         if alike and (is_all or has_pair(spelling, alike)):
             return spelling, alike
     return None, []
@@ -440,7 +449,8 @@ def _is_comment(line: str, cells: list[str], layout: _Layout, *, within: bool) -
     """
     if len(cells) == (layout.width or len(cells)) > 1:
         label = cells[min(layout.label or len(cells), len(cells)) - 1].strip()
-        is_known = label in layout.labels or label == "#"  # Penn's tag of the token
+        # Penn's tag of the token
+        is_known = label in layout.labels or label == "#"
         is_likely = within and not any(map(_STANDARD.fullmatch, layout.labels))
         if is_tag(label) or (("\t" in line) == layout.has_tabs and (is_known or is_likely)):
             return False
@@ -504,7 +514,8 @@ def sentences_of_lists(source: Source, settings: ReadSettings, report: Report) -
         item = {key: part for key, part in fields if key not in settings.ignore}
         words, ents, tags = (_key(item, known) for known in (_WORDS, _ENTS, _TAGS))
         if tags and not all(isinstance(tag, str) for tag in item[tags]):
-            tags = None  # they are numbers without names, which `_check` reports
+            # They are numbers without names, which `_check` reports
+            tags = None
         if words is None or not (ents or tags) or not all(isinstance(word, str) for word in item[words]):
             missing = 'list of words under "tokens", or none of tags under "ner_tags" or "pos_tags"'
             raise unreadable(place, f"it has no {missing}: {shown(value)}")

@@ -3,7 +3,7 @@
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from typing import Any, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
 from spacy.language import Language
 from spacy.tokens import Doc
@@ -11,13 +11,16 @@ from spacy.tokens import Doc
 from ...blanks import is_blank
 from ...errors import Errors, counted, known_names
 from ...pipeline.origins import set_origin
+from ...types import Settings
 from .columns import Tagging, find_spelling, find_tagging, has_pair, in_bio, in_groups, is_tag
 from .source import ReadSettings, Report, Source, unreadable
 
 _WIDTH = 10
-_ID = re.compile(r"[0-9]{1,9}([-.][0-9]{1,9})?")  # a word, the words of a contraction, or an empty node
+# A word, the words of a contraction, or an empty node
+_ID = re.compile(r"[0-9]{1,9}([-.][0-9]{1,9})?")
 _BARE = ""  # in place of a key: the last column holds B-PER alone
-_ENTITY_KEYS = ("ner", "ne", "name", "tag", _BARE)  # keys in the last column: NER=B-PER
+# Keys in the last column: NER=B-PER
+_ENTITY_KEYS = ("ner", "ne", "name", "tag", _BARE)
 _SURE_KEYS = ("ner", "ne")  # whose values are entity tags in any case
 _SPANS = "entity"  # Entity=(1-person-1-cf1 of GUM and CorefUD
 
@@ -115,7 +118,8 @@ def _tagged(source: Source, key: Optional[str]) -> Iterator[Optional[list[Word]]
 def _sentences(source: Source) -> Iterator[Optional[list[Word]]]:
     """Yield the words of each sentence, and None at the end of each document."""
     words: list[Word] = []
-    contraction: Optional[tuple[int, bool]] = None  # its last word, and whether a space follows it
+    # Its last word, and whether a space follows it
+    contraction: Optional[tuple[int, bool]] = None
     for place, line in source.lines():
         if is_blank(line) or line.startswith("#"):
             if words:
@@ -165,11 +169,16 @@ def _misc_of(cell: str) -> dict[str, str]:
 
 
 def _make_doc(words: list[Word], nlp: Language, tagging: Optional[Tagging], report: Report) -> Doc:
-    columns = [["" if cell == "_" else cell for cell in column] for column in zip(*(word.cells for word in words))]
-    _, _, lemmas, pos, tags, morphs, heads, deps, _, _ = columns
-    annotation: dict[str, Any] = {"lemmas": lemmas, "pos": pos, "tags": tags, "morphs": morphs}
-    if not any(tags):
-        annotation["tags"] = pos
+    """Make the Doc of a sentence, with everything that its columns say."""
+
+    def column(n: int) -> list[str]:
+        return ["" if word.cells[n] == "_" else word.cells[n] for word in words]
+
+    annotation: Settings = {"lemmas": column(2), "pos": column(3), "tags": column(4), "morphs": column(5)}
+    if not any(annotation["tags"]):
+        annotation["tags"] = annotation["pos"]
+    heads = column(6)
+    deps = column(7)
     # spaCy takes heads and labels together only
     if any(heads) and any(deps):
         annotation["heads"] = []

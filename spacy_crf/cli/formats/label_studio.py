@@ -14,7 +14,8 @@ from .offsets import HabitSearch, index_of
 from .source import Fields, ReadSettings, Report, Source, unreadable
 
 _ANNOTATIONS = ("annotations", "completions")  # "completions" before version 1
-_MIN_KEYS = {"annotator", "annotation_id", "lead_time"}  # keys of the export JSON-MIN, beside those of data and spans
+# Keys of the export JSON-MIN, beside those of data and spans
+_MIN_KEYS = {"annotator", "annotation_id", "lead_time"}
 _OTHER_MIN_KEYS = {"created_at", "updated_at", "agreement"}
 
 

@@ -19,7 +19,8 @@ from .offsets import HABITS
 _SHOWN = 3  # number of places in each warning
 
 _HEAD = 50  # number of lines or items from which the format of a file is detected
-_PYTHON = re.compile(r"\s*(\w+\s*=\s*)?\[\s*\(")  # TRAIN_DATA = [("a text", {"entities": …
+# TRAIN_DATA = [("a text", {"entities": …
+_PYTHON = re.compile(r"\s*(\w+\s*=\s*)?\[\s*\(")
 _JSON_SUFFIXES = (".json", ".jsonl", ".ndjson")
 _BLANK = " \t\r\n\ufeff"
 
@@ -338,7 +339,8 @@ def _without_twins(pairs: list[tuple[str, object]]) -> Fields:
     return found
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_without_twins)  # json.loads would make a decoder for each line
+# json.loads would make a decoder for each line
+_DECODER = json.JSONDecoder(object_pairs_hook=_without_twins)
 
 
 def _json_items(text: str, path: Path) -> Iterator[Item]:
@@ -394,6 +396,7 @@ def _python_items(text: str, path: Path) -> Iterator[Item]:
     for number, node in enumerate(lists[0].elts if lists else (), start=1):
         place = f"{path}, line {node.lineno}, item {number}"
         try:
-            yield Item(place, json.loads(json.dumps(ast.literal_eval(node))))  # with lists in place of tuples
+            # With lists in place of tuples
+            yield Item(place, json.loads(json.dumps(ast.literal_eval(node))))
         except (ValueError, TypeError, RecursionError, MemoryError) as error:
             raise unreadable(place, f"it is not a Python literal ({error})") from None

@@ -18,11 +18,6 @@ from .annotation import annotated, check_length, holds_annotation, is_unicode, r
 from .source import Fields, ReadSettings, Report, Source, unreadable
 
 
-def sniff_docbin(source: Source) -> bool:
-    """Whether the name of a file ends with .spacy."""
-    return source.path.suffix == ".spacy"
-
-
 def read_docbin(source: Source, nlp: Language, settings: ReadSettings, report: Report) -> Iterator[Doc]:
     """Read the Docs of a .spacy file."""
     for doc in docs_of(source.path, nlp):
@@ -44,12 +39,8 @@ def docs_of(path: Path, nlp: Language) -> list[Doc]:
 _OF_DOC = {"text", "tokens", "ents", "sents", "cats", "spans", "_", "underscore_token", "underscore_span"}
 
 
-def sniff_doc(source: Source) -> bool:
-    """Whether items are those of `Doc.to_json`, whose tokens have no text."""
-    return any(map(_is_doc, source.head_objects()))
-
-
-def _is_doc(item: Fields) -> bool:
+def is_of_doc(item: Fields) -> bool:
+    """Whether an item is one of `Doc.to_json`, whose tokens have no text."""
     if not isinstance(item.get("text"), str):
         return False
     tokens = item.get("tokens")
@@ -90,11 +81,6 @@ def read_doc(source: Source, nlp: Language, settings: ReadSettings, report: Repo
         yield doc
 
 
-def sniff_json(source: Source) -> bool:
-    """Whether items have paragraphs, as in the JSON of spaCy 2."""
-    return any("paragraphs" in item for item in source.head_objects())
-
-
 def read_json(source: Source, nlp: Language, settings: ReadSettings, report: Report) -> Iterator[Doc]:
     """Read a Doc from each paragraph with spaCy's converter. Annotation that the converter would ignore is an error."""
     for place, value in source.items():
@@ -127,7 +113,8 @@ def read_json(source: Source, nlp: Language, settings: ReadSettings, report: Rep
 
 def _make_doc(document: Fields, place: str) -> Doc:
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # spaCy warns of tags that it can't use, and leaves them out
+        # spaCy warns of tags that it can't use, and leaves them out
+        warnings.simplefilter("error")
         try:
             [doc] = json_to_docs(json.dumps([document]))
         except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, UserWarning) as error:

@@ -262,7 +262,8 @@ def _labels_of(cell: str, cells: Collection[str], settings: ReadSettings, place:
     elif cell[:1] == "{":
         with suppress(ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
             value = ast.literal_eval(cell)
-        if isinstance(value, dict) and [*value] == ["choices"]:  # the format of Label Studio
+        # The format of Label Studio
+        if isinstance(value, dict) and [*value] == ["choices"]:
             value = value["choices"]
     elif settings.tag_names and cell.isdecimal() and len(cell) < 9:
         value = int(cell)

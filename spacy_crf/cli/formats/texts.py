@@ -21,15 +21,18 @@ from .annotation import (
 from .offsets import HabitSearch, index_of
 from .source import Fields, Item, ReadSettings, Report, Source, unreadable
 
-INCORRECT = "incorrect_spans"  # the key in doc.spans, which the components' incorrect_spans_key names
+# The key in doc.spans, which the components' incorrect_spans_key names
+INCORRECT = "incorrect_spans"
 SPAN_KEYS = ("spans", "entities", "label", "labels", "annotation")
-LABEL_KEYS = ("cats", "accept", "label", "labels", "annotation")  # of whole texts
+# Of whole texts
+LABEL_KEYS = ("cats", "accept", "label", "labels", "annotation")
 EXTENSIONS = "extensions"  # values of the extensions of a text, by their names
 _EMPTY = (None, "", [], {})
 _PRODIGY = {"answer", "_input_hash", "_view_id"}
 # Annotation that tools write beside spans, which a Doc would lose
 _OTHER_ANNOTATION = {"accept", "annotations", "ents", "ner", "relations", "tags"}
-_OF_TOKENS = {"deps", "heads", "lemmas", "morphs", "pos"}  # spaCy 2's, where they are lists
+# spaCy 2's, where they are lists
+_OF_TOKENS = {"deps", "heads", "lemmas", "morphs", "pos"}
 
 
 def sniff_prodigy(source: Source) -> bool:
@@ -46,11 +49,6 @@ def sniff_doccano(source: Source) -> bool:
     return has_offsets or any(
         isinstance(item.get("label"), list) or isinstance(item.get("labels"), list) for item in items
     )
-
-
-def sniff(source: Source) -> bool:
-    """Whether a file is JSON."""
-    return source.is_json()
 
 
 def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) -> Iterator[Doc]:
@@ -79,7 +77,8 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
         if answer not in (None, "accept") and not is_answered:
             report.rejected.append(f"{place} ({answer!r})")
             continue
-        is_open = "annotation" in item and item["annotation"] is None  # Argilla and DataTurks: not annotated yet
+        # Argilla and DataTurks: not annotated yet
+        is_open = "annotation" in item and item["annotation"] is None
         if is_open and not label_keys:
             report.unlabelled.append(place)
         found = None if is_open or (label_keys and not has_spans) else spans
@@ -194,7 +193,8 @@ def _as_object(value: object, settings: ReadSettings) -> object:
     if isinstance(value, list) and len(value) == 2 and isinstance(value[1], dict | list):
         annotation = value[1] if isinstance(value[1], dict) else {"entities": value[1]}
         return {**annotation, "text": value[0]}
-    if isinstance(value, dict) and "text" not in value and {"content", "annotation"} <= value.keys():  # DataTurks
+    # DataTurks
+    if isinstance(value, dict) and "text" not in value and {"content", "annotation"} <= value.keys():
         value = {"text" if key == "content" else key: part for key, part in value.items()}
     if not isinstance(value, dict) or (settings.word_column is None and settings.label_column is None):
         return value
@@ -226,7 +226,8 @@ def _labels_under(key: str, fields: Fields, place: str, settings: ReadSettings) 
         offered = parse_labels(known, place, settings.tag_names) or []
         return {label: float(label in (labels or ())) for label in [*offered, *(labels or ())]}
     if _answers_label(fields):
-        return dict.fromkeys(labels or (), float(fields["answer"] == "accept"))  # other labels stay unannotated
+        # Other labels stay unannotated
+        return dict.fromkeys(labels or (), float(fields["answer"] == "accept"))
     return labels
 
 

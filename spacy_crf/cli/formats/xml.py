@@ -15,11 +15,6 @@ from .source import ReadSettings, Report, Source, unreadable
 _OUTSIDE = "Null"  # parserator's label of words without label
 
 
-def sniff(source: Source) -> bool:
-    """Whether the name of a file ends with .xml."""
-    return source.path.suffix == ".xml"
-
-
 def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) -> Iterator[Doc]:
     """Read a Doc for each text. Parts are joined by one space, and neighbouring ones with the same label are one span.
 
