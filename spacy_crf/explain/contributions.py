@@ -29,7 +29,7 @@ from ..schemes import Segments
 from ..types import GOES_ON, Floats, PathScores, ScoreArrays
 from .comparison import Comparison, LabelComparison, Likelihoods
 from .explanation import Explanation, Row, SpanOf
-from .reading import NOTHING, Reading
+from .reading import NOTHING, Reading, Step
 
 # ---------------------------------------------------------------------------------------------------------- contrast
 

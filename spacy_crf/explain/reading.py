@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial, singledispatch
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, Optional, cast
 
 import numpy as np

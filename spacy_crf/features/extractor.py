@@ -4,7 +4,7 @@ import copy
 import json
 import math
 from collections.abc import Container, Iterator, Mapping, Sequence
-from itertools import product
+from itertools import chain, product
 from typing import NamedTuple, Optional, Union
 
 import numpy as np

@@ -1,6 +1,7 @@
 """The registered feature sets of tokens: an empty one, and presets that work without tuning."""
 
 from collections.abc import Callable, Sequence
+from itertools import chain, product
 from typing import Optional
 
 from .. import checks

@@ -7,7 +7,7 @@ A template is one or more parts joined by ``|``; a part is an attribute and the 
 import math
 import re
 from collections.abc import Iterable, Iterator
-from itertools import product
+from itertools import chain, product
 from typing import NamedTuple, TypeVar
 
 from ..errors import Errors, known_names, shown

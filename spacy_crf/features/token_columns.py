@@ -6,6 +6,7 @@ the token; the items of custom extensions and registered functions (``items``) a
 
 from collections.abc import Iterable
 from copy import copy
+from itertools import chain
 from typing import NamedTuple, Optional
 
 import numpy as np

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import chain
 from typing import Any, Optional
 
 import numpy as np
@@ -160,9 +159,18 @@ def _index(features: list[tuple[str, tuple[str, ...]]], source: str) -> FeatureI
             mix_all(hashes, np.array(values, dtype=np.uint64))
         keys[rows] = hashes
     place: dict[str, int] = {}
-    parts = [place.setdefault(value, len(place)) for value in chain.from_iterable(values for _, values in features)]
-    starts = np.append(0, np.cumsum([len(values) for _, values in features])).astype(np.int64)
-    names = FeatureNames(list(numbers), template_of, starts, np.array(parts, dtype=np.int32), list(place))
+    parts = []
+    starts = [0]
+    for _, values in features:
+        parts += [place.setdefault(value, len(place)) for value in values]
+        starts.append(len(parts))
+    names = FeatureNames(
+        templates=list(numbers),
+        template_of=template_of,
+        part_starts=np.array(starts, dtype=np.int64),
+        parts=np.array(parts, dtype=np.int32),
+        strings=list(place),
+    )
     return FeatureIndex(keys, names)
 
 

@@ -132,7 +132,9 @@ def by_frequency(judged: Judged) -> list[Group]:
 
 def by_words(judged: Judged) -> list[Group]:
     """Two groups of annotated mentions: with and without words that are missing from the training texts."""
-    known = {token.lower for token in chain.from_iterable(example.reference for example in judged.training)}
+    known = set()
+    for example in judged.training:
+        known.update(token.lower for token in example.reference)
     names = ["all words known", "with unknown words"]
 
     def group(n: int, gold: Mention) -> int:
