@@ -26,7 +26,7 @@ from spacy_crf.features.lexemes import LEXEME_ATTRIBUTES
 from spacy_crf.features.token_columns import ColumnReader
 from spacy_crf.migrate.lite import ENGLISH_NUMBERS, export_lite, write_lite
 from spacy_crf.migrate.pipeline import weights_of
-from spacy_crf.migrate.wapiti import export_wapiti
+from spacy_crf.migrate.wapiti_export import export_wapiti
 from spacy_crf.schemes import SCHEMES
 from tests.components import FEATURES
 from tests.migrate.test_templates import DATA

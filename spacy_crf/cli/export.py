@@ -61,7 +61,7 @@ def export_cli(
         msg.good(f"{output}: {counted(len(weights.labels), 'label')}, {counted(weights.n_weights, 'weight')}")
         return
     if kind == "wapiti":
-        from ..migrate.wapiti import export_wapiti
+        from ..migrate.wapiti_export import export_wapiti
 
         write_whole(output, export_wapiti(load_pipeline(model), component))
         msg.good(f"{output}: a model of Wapiti")

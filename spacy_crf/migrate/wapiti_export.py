@@ -1,0 +1,112 @@
+"""Writes components that were trained on the patterns of Wapiti as models of Wapiti."""
+
+from itertools import chain, pairwise
+from typing import Any, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+from spacy.language import Language
+
+from ..errors import Errors
+from ..features.extractor import FeatureSet
+from ..models.table import Table
+from .foreign import as_octets
+from .functions import from_config
+from .pipeline import FORBIDDEN, exported, warn_of_decoding
+
+_SOURCE = "spacy_crf.wapiti_features.v1"
+# Numbers of labels, or of pairs of labels, and their weights
+Weights = tuple[NDArray[np.int64], NDArray]
+_NONE: Weights = (np.zeros(0, dtype=np.int64), np.zeros(0))
+# patterns of positions outside the sequence
+_FIRST = "u:spacy_crf first=%x[-1,0]"
+_LAST = "u:spacy_crf last=%x[1,0]"
+
+
+def export_wapiti(nlp: Language, component: Optional[str] = None) -> bytes:
+    """The bytes of a model of Wapiti. Weights of first and last labels become features of the positions outside a sequence.
+
+    RAISES (ValueError): CRF710 if no component can be exported, CRF791 for rules and for templates that are no patterns.
+    """
+    tagger: Any = exported(nlp, component)
+    model = tagger.model
+    [emissions] = tagger.model.layers
+    features = emissions.attrs["features"]
+    allowed = tagger.annotation.mask()
+    if tagger.rules() is not None:
+        raise ValueError(Errors.CRF791.format(name=tagger.name, what="rules", form="a model of Wapiti", how=_NO_RULES))
+    patterns = _patterns(nlp, tagger.name, features.feature_set)
+    warn_of_decoding(tagger, "Wapiti")
+    size = len(tagger.tags())
+    ends = {"first": (_FIRST, "_x-1"), "last": (_LAST, "_x+1")}
+    of_labels: dict[str, Weights] = {}
+    for name, (pattern, outside) in ends.items():
+        scores = np.where(getattr(allowed, name), model.get_param(name), FORBIDDEN)
+        if scores.any():
+            patterns.append(pattern)
+            of_labels[pattern.partition("%")[0] + outside] = np.arange(size), scores
+    steps = np.where(allowed.transitions, model.get_param("transitions"), FORBIDDEN)
+    of_labels.update(_weights(features.states, emissions.get_param("states")))
+    of_pairs = {
+        "b": (np.arange(size * size), steps.ravel()),
+        **_weights(features.transitions, emissions.get_param("transitions")),
+    }
+    names = [*dict.fromkeys([*of_labels, *of_pairs])]
+    values = []
+    at = []
+    begin = 0
+    for name in names:
+        for kinds, table, width in (("u*", of_labels, size), ("b*", of_pairs, size * size)):
+            if name[0] in kinds:
+                columns, weights = table.get(name, _NONE)
+                at += (begin + columns[weights != 0]).tolist()
+                values += weights[weights != 0].tolist()
+                begin += width
+    last_column = max(len(block["columns"]) for block in _blocks(nlp, tagger.name).values()) - 1
+    lines = [f"#mdl#2#{len(at)}\n".encode(), f"#rdr#{len(patterns) + 1}/{last_column}/0\n".encode()]
+    lines += map(_netstring, [*patterns, "b"])
+    for texts in (tagger.tags(), names):
+        lines += [f"#qrk#{len(texts)}\n".encode(), *map(_netstring, texts)]
+    return b"".join(chain(lines, (f"{n}={value.hex()}\n".encode() for n, value in zip(at, values))))
+
+
+_NO_RULES = "Remove its block of constraints"
+_HOW_TO_GET_PATTERNS = (
+    "Train it on the features that `crf import PATTERNS --from wapiti` writes, or import its model with --replay"
+)
+
+
+def _blocks(nlp: Language, component: str) -> dict[str, dict[str, Any]]:
+    """The functions of a component's features in the config, by name."""
+    return nlp.config["components"][component]["model"]["emissions"]["features"].get("functions") or {}
+
+
+def _patterns(nlp: Language, component: str, feature_set: FeatureSet) -> list[str]:
+    """The patterns that make the features. RAISES (ValueError): CRF791 for a template that is not made of patterns."""
+    blocks = _blocks(nlp, component)
+    patterns = []
+    for template in feature_set.templates + feature_set.transitions:
+        block = blocks.get(str(template).removeprefix("fn:").removesuffix("[0]"), {})
+        if block.get("@misc") != _SOURCE:
+            raise ValueError(
+                Errors.CRF791.format(
+                    name=component,
+                    what=f"the template {template}, which no pattern of Wapiti makes",
+                    form="a model of Wapiti",
+                    how=_HOW_TO_GET_PATTERNS,
+                )
+            )
+        patterns += [line for line in map(from_config, block["patterns"]) if line not in patterns]
+    return patterns
+
+
+def _weights(table: Table, weights: NDArray[np.float32]) -> dict[str, Weights]:
+    """Columns and weights by the name of the observation."""
+    names = (name.partition("[0]=")[2] for name in table.index.names())
+    bounds = pairwise(table.pair_starts.tolist())
+    return {name: (table.pair_columns[b:e].astype(np.int64), weights[b:e]) for name, (b, e) in zip(names, bounds)}
+
+
+def _netstring(text: str) -> bytes:
+    octets = as_octets(text)
+    return f"{len(octets)}:".encode() + octets + b",\n"
