@@ -99,19 +99,19 @@ def conform(scores: Arrays) -> Arrays:
     """Scores with contiguous arrays of float64 and with starts. Values are not checked. RAISES (ValueError): CRF011 for arrays
     that do not agree in their axes.
     """
-    arrays = {name: contiguous(array, np.float64) for name, array in named(scores).items()}
-    _check_shapes(type(scores), tuple([array.shape for array in arrays.values()]))
-    starts = [0, len(scores[0])] if scores.starts is None else scores.starts
-    return scores._replace(**arrays, starts=contiguous(starts, np.int64))
+    kind: Any = type(scores)
+    arrays = [contiguous(array, np.float64) for array in scores[: len(kind.AXES)]]
+    _check_shapes(kind, tuple([array.shape for array in arrays]))
+    starts = contiguous([0, len(arrays[0])] if scores.starts is None else scores.starts, np.int64)
+    return kind(*arrays, *scores[len(arrays) : -1], starts)
 
 
 # Checking the shapes of a sentence took as long as decoding it
 @lru_cache(maxsize=1024)
-def _check_shapes(kind: type[ScoreArrays], shapes: tuple[tuple[int, ...], ...]) -> None:
+def _check_shapes(kind: Any, shapes: tuple[tuple[int, ...], ...]) -> None:
     """RAISES (ValueError): CRF011 unless arrays of these shapes agree in the axes that scores of this class name."""
     sizes: dict[str, int] = {}
-    given: dict[str, tuple[str, ...]] = vars(kind)["AXES"]
-    for (name, axes), shape in zip(given.items(), shapes):
+    for (name, axes), shape in zip(kind.AXES.items(), shapes):
         if axes[0].endswith("?"):
             axes = axes[1:] if len(shape) == len(axes) - 1 else ("token", *axes[1:])
         axes = [axis.removeprefix("next ") for axis in axes]
