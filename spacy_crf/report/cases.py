@@ -1,28 +1,21 @@
 """Compares annotation with a component's predictions: right mentions, mistakes by kind, features and rules behind mistakes; for
 components that label texts, right and wrong labels, and the words for them."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional, TypeGuard, cast
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, Optional, TypeGuard, cast
 
-import numpy as np
 from spacy.language import Language
 from spacy.tokens import Doc, Span
 from spacy.training import Example
 
 from ..explain.comparison import NothingToCompare, effects
 from ..explain.explanation import shorter
-from ..features.doc_batch import DocBatch
 from ..pipeline.annotation.cats import Cats
-from ..pipeline.annotation.entities import GoldReport
 from ..pipeline.annotation.trimming import Mention, tell_trimmed
 from ..pipeline.crf_textcat import CRFTextClassifier
 from ..pipeline.prediction import CRFPipe
 from ..pipeline.probabilities import tell_probabilities
-from ..types import Bools
-
-if TYPE_CHECKING:
-    from .suspects import Suspect
-
+from .suspects import Suspect, is_of_texts
 
 # Kinds of cases, and their names in reports
 KINDS = {
@@ -60,7 +53,7 @@ class Judged(NamedTuple):
     texts: list[str]  # stored, since spaCy joins the tokens in each call of `doc.text`
     held_out: bool = False  # whether each text was predicted by a model that was trained without it
     training: Sequence[Example] = ()  # the texts that the component was trained on
-    suspects: "Optional[Sequence[Suspect]]" = None  # suspects in the training texts; None if they were not searched
+    suspects: Optional[Sequence[Suspect]] = None  # suspects in the training texts; None if they were not searched
 
     @property
     def of_texts(self) -> bool:
@@ -253,11 +246,6 @@ def _right(spans: Sequence[Span], gold: set[tuple[int, int, str]]) -> set[tuple[
 Matched = tuple[str, Optional[Mention], Optional[Mention]]
 
 
-def is_of_texts(pipe: object) -> bool:
-    """Whether a component labels texts."""
-    return isinstance(pipe, CRFTextClassifier)
-
-
 def matches(pipe: CRFTextClassifier, example: Example) -> list[Matched]:
     """Compare the labels of a text with its annotation. Labels that the annotation does not mention are not judged."""
     reference = example.reference
@@ -293,33 +281,3 @@ def words_for(pipe: CRFTextClassifier, doc: Doc, label: str, most: int) -> list[
     evidence = [(" ".join(span.text.split()), value) for span, value in pipe.evidence(doc, label)]
     evidence.sort(key=lambda item: -abs(item[1]))
     return [(shorter(words), value) for words, value in evidence[:most]]
-
-
-def less_probable(
-    pipe: CRFTextClassifier, examples: Iterable[Example]
-) -> Iterator[tuple[Example, float, list[Mention], list[Mention]]]:
-    """Find texts whose labels are less probable than the best ones. Skips texts whose annotation leaves labels open.
-
-    RETURNS (Iterator): Each text, log p(best) - log p(annotated), its annotated labels and the best ones.
-    """
-    structure = pipe.decoding.structure
-    for example in examples:
-        doc = example.predicted
-        [annotated] = pipe.annotation.gold([example], np.zeros(0, np.int64), GoldReport()).clamp
-        if not len(doc) or annotated.sum() != (len(pipe.labels) if pipe.cfg["multilabel"] else 1):
-            continue
-        best = pipe.best_labels(doc)
-        clamp = _clamp(pipe, best)
-        if (clamp == annotated).all():
-            continue
-        scores = pipe.model.predict(DocBatch([doc]))
-        log_p = [float(structure.log_partition(scores, clamp=one[np.newaxis]).sum()) for one in (clamp, annotated)]
-        size = len(example.reference.text)
-        gold = [Mention(0, size, label) for label, is_gold in zip(pipe.labels, annotated.tolist()) if is_gold]
-        yield example, log_p[0] - log_p[1], gold, [Mention(0, size, label) for label in best]
-
-
-def _clamp(pipe: CRFTextClassifier, labels: list[str]) -> Bools:
-    """What a text with exactly these labels allows: bool[Y], with several labels bool[2 Y]."""
-    has = np.array([label in labels for label in pipe.labels])
-    return np.concatenate([has, ~has]) if pipe.cfg["multilabel"] else has

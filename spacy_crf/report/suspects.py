@@ -9,17 +9,20 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+import numpy as np
 from spacy.language import Language
 from spacy.training import Example
 
 from ..errors import Errors
+from ..features.doc_batch import DocBatch
 from ..optimizers.lbfgs import LBFGS
 from ..pipeline.annotation.entities import GoldReport
 from ..pipeline.annotation.trimming import Mention
+from ..pipeline.crf_textcat import CRFTextClassifier
 from ..pipeline.initialization import earlier_annotation
 from ..pipeline.origins import origin_of
 from ..pipeline.prediction import CRFPipe
-from .cases import is_of_texts, less_probable
+from ..types import Bools
 
 ITERATIONS = 100
 
@@ -99,6 +102,41 @@ def cross_validated(
 def ranked(suspects: Iterable[Suspect]) -> list[Suspect]:
     """Sort suspects, those with the least probable annotation first."""
     return sorted(suspects, key=lambda suspect: -suspect.log_ratio)
+
+
+def is_of_texts(pipe: object) -> bool:
+    """Whether a component labels texts."""
+    return isinstance(pipe, CRFTextClassifier)
+
+
+def less_probable(
+    pipe: CRFTextClassifier, examples: Iterable[Example]
+) -> Iterator[tuple[Example, float, list[Mention], list[Mention]]]:
+    """Find texts whose labels are less probable than the best ones. Skips texts whose annotation leaves labels open.
+
+    RETURNS (Iterator): Each text, log p(best) - log p(annotated), its annotated labels and the best ones.
+    """
+    structure = pipe.decoding.structure
+    for example in examples:
+        doc = example.predicted
+        [annotated] = pipe.annotation.gold([example], np.zeros(0, np.int64), GoldReport()).clamp
+        if not len(doc) or annotated.sum() != (len(pipe.labels) if pipe.cfg["multilabel"] else 1):
+            continue
+        best = pipe.best_labels(doc)
+        clamp = _clamp(pipe, best)
+        if (clamp == annotated).all():
+            continue
+        scores = pipe.model.predict(DocBatch([doc]))
+        log_p = [float(structure.log_partition(scores, clamp=one[np.newaxis]).sum()) for one in (clamp, annotated)]
+        size = len(example.reference.text)
+        gold = [Mention(0, size, label) for label, is_gold in zip(pipe.labels, annotated.tolist()) if is_gold]
+        yield example, log_p[0] - log_p[1], gold, [Mention(0, size, label) for label in best]
+
+
+def _clamp(pipe: CRFTextClassifier, labels: list[str]) -> Bools:
+    """What a text with exactly these labels allows: bool[Y], with several labels bool[2 Y]."""
+    has = np.array([label in labels for label in pipe.labels])
+    return np.concatenate([has, ~has]) if pipe.cfg["multilabel"] else has
 
 
 def to_jsonl(suspects: Iterable[Suspect]) -> str:
