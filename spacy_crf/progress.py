@@ -3,14 +3,9 @@
 import logging
 import sys
 import time
-from typing import TYPE_CHECKING, Optional
+from typing import Any, Optional
 
 from .errors import counted
-
-# Rich takes a tenth of a second to import, and most tasks end before a bar is needed
-if TYPE_CHECKING:
-    from rich.progress import Progress, Task, TaskID
-    from rich.text import Text
 
 _SHORT = 2.0  # seconds: shorter work has no bar
 _EACH = 60.0  # seconds between two lines, where stderr is no terminal
@@ -77,14 +72,14 @@ class Bar:
 
 
 # A row of a display: rich's table of rows, and the row in it
-_Row = tuple["Progress", "TaskID"]
+_Row = tuple[Any, int]
 
 
 class _Display:
     """All bars of this process. Two displays of rich would write over each other."""
 
     def __init__(self) -> None:
-        self._progress: Optional[Progress] = None
+        self._progress: Any = None
         self._rows: dict[_Row, bool] = {}  # whether each is visible
         self._stderr: object = None
 
@@ -148,8 +143,9 @@ class _Display:
             self._progress.stop()
 
 
-def _new_progress() -> "Progress":
+def _new_progress() -> Any:
     """An empty display of bars on stderr."""
+    # Most tasks end before a bar is needed, and importing rich takes a tenth of a second
     from rich.console import Console
     from rich.progress import BarColumn, Progress, ProgressColumn, TimeElapsedColumn, TimeRemainingColumn
 
@@ -159,7 +155,7 @@ def _new_progress() -> "Progress":
     class TimeColumn(ProgressColumn):
         """The time left, or without a total the time spent."""
 
-        def render(self, task: "Task") -> "Text":
+        def render(self, task: Any) -> Any:
             return (spent if task.total is None else left).render(task)
 
     columns = "{task.description}", BarColumn(), "{task.fields[share]}", "{task.fields[note]}", TimeColumn()
