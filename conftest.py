@@ -35,6 +35,7 @@ def pytest_configure(config):
         _hunt(config.option, getattr(config, "workerinput", {}).get("hunt_seed"))
     if config.getoption("--no-jit"):
         os.environ["NUMBA_DISABLE_JIT"] = "1"  # in time: no conftest imports numba
+        config.option.markexpr = " and ".join(filter(None, [config.option.markexpr, "not jit"]))
         # Hashes wrap around, and what is infinite is looked for, as it should be; numpy tells of it, compiled code doesn't.
         for where in ("scalar", "exp"):
             config.addinivalue_line(

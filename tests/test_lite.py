@@ -269,7 +269,7 @@ def test_decoding_by_spans(factory, scheme, rules, tmp_path):
     config = {"decode": "spans", "min_prob": 0.3, **({"scheme": scheme} if scheme else {})}
     if rules is not None:
         config["constraints"] = {"@misc": "spacy_crf.constraints.v1", "rules": rules}
-    nlp, texts = make(factory, config), some_texts(60)
+    nlp, texts = make(factory, config), some_texts(30)
     [(_, pipe)], found = nlp.pipeline, {}
     for form, least in (("npz", 0.6), ("json", 0.3), ("npz", {"PER": 0.5, "*": 0.1}), ("npz", 0.0)):
         pipe.cfg["min_prob"] = least

@@ -56,11 +56,13 @@ def imports(source: str, module: str, is_package: bool) -> list[Import]:
     """All imports of a module, under their absolute names."""
     package = module.split(".") if is_package else module.split(".")[:-1]
     tree = ast.parse(source)
-    later = {node for f in ast.walk(tree) if isinstance(f, ast.FunctionDef | ast.Lambda) for node in ast.walk(f)}
-    guards = [node for node in ast.walk(tree) if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
-    for_types = {node for guard in guards for node in ast.walk(guard)}
+    nodes = list(ast.walk(tree))
+    functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.Lambda)]
+    later = {node for function in functions for node in ast.walk(function)}
+    guards = [node for node in nodes if isinstance(node, ast.If) and isinstance(node.test, ast.Name)]
+    for_types = {node for guard in guards if guard.test.id == "TYPE_CHECKING" for node in ast.walk(guard)}
     found = []
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):

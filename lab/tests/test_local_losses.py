@@ -527,6 +527,7 @@ def test_scores_of_segments_are_sums_and_their_derivative_goes_back(per_position
 # end to end
 
 
+@pytest.mark.jit
 @each
 def test_a_component_learns(loss):
     nlp = spacy.blank("en")
@@ -549,6 +550,7 @@ FEATURES = {
 }
 
 
+@pytest.mark.jit
 @each
 def test_wrong_spans_of_a_component(loss, caplog):
     """Left out where the loss sums over what the annotation leaves open, and named where it does not."""
@@ -585,6 +587,7 @@ def test_rules_in_training_are_refused_as_for_chains():
         spacy.blank("en").add_pipe("semicrf_ner", config=piecewise)
 
 
+@pytest.mark.jit
 @pytest.mark.parametrize("loss", LOSSES)
 def test_segments_train_three_steps(loss, corpus, tmp_path):
     trained = train_three_steps("semicrf_ner", "spacy_crf.LBFGS.v1", {}, registered(loss.__name__), corpus, tmp_path)

@@ -230,6 +230,7 @@ def test_a_span_may_grow_into_its_neighbour(few_nodes):
     assert finished and found.tolist() == [0, 1, 1, 1, 0, 0, 0, 0]
 
 
+@pytest.mark.jit
 @pytest.mark.parametrize("seed", range(12))
 def test_long_documents(seed, monkeypatch):
     """Stretches in which nothing happens are one step, and few nodes suffice: the same as under the product of all."""
@@ -277,6 +278,7 @@ def test_texts_have_one_label(kind, seed, few_nodes):
     assert decoded.tags.tolist() == answer and not decoded.unfinished
 
 
+@pytest.mark.jit
 @pytest.mark.parametrize("kind", ["chain", "segments"])
 @pytest.mark.parametrize("seed", range(6))
 def test_whenever_the_time_is_up_the_answer_is_true(kind, seed, monkeypatch, few_nodes):

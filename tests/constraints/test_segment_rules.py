@@ -299,6 +299,7 @@ def odds(tables, spans, starts):
     return factor
 
 
+@pytest.mark.jit
 @pytest.mark.parametrize("tables", [[ONCE], [SHORT, APART], [ONCE, SOFT, SHORT], [PER_SENTENCE, APART]])
 def test_all_answers_come_from_one_distribution(tables, free):
     nlp = trained(confidence=True, **with_rules(tables))
@@ -431,6 +432,7 @@ def test_posterior_decoding_has_the_most_right_tokens(rules):
     assert expected_right(key(ner(doc).ents)) == pytest.approx(best)
 
 
+@pytest.mark.jit
 @pytest.mark.parametrize("rules", [[], [{**ONCE, "label": "PER"}]])
 @pytest.mark.parametrize("begins", [-2.0, 2.0])
 def test_posterior_decoding_cuts_where_it_is_likely(rules, begins):

@@ -780,6 +780,7 @@ def ngrams_by_hand(word, size, most=12):
     return ["".join(character[0] for character in run) for run in {*runs}]
 
 
+@pytest.mark.jit
 @hypothesis.example(["0^0", "$$", "^^^"])
 @hypothesis.given(
     st.lists(

@@ -106,6 +106,7 @@ def test_transitions_of_no_token(lengths, n_labels):
     assert structure.log_partition(scores).tolist() == [0.0] * len(lengths)
 
 
+@pytest.mark.jit
 def test_many_chunks_answer_like_one_sequence_at_a_time():
     scheme = SCHEMES["BILUO"]
     lengths = [37, 2100, 5, 900, 1, 1200]
@@ -130,6 +131,7 @@ def test_many_chunks_answer_like_one_sequence_at_a_time():
     assert found == len(together.probabilities)
 
 
+@pytest.mark.jit
 def test_memory_of_a_long_sequence_that_does_not_fit_the_linear_domain():
     """Each step was written out: 27,000 tokens under six rules took 4.5 GB."""
     scheme, tokens = SCHEMES["BILUO"], 4_000

@@ -243,6 +243,7 @@ def test_batch_equals_one_by_one(row, per_position, monkeypatch):
     assert_scores_close(total, expectations, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.jit
 @each
 def test_threads_change_no_bit(row, monkeypatch):
     n = 6 if config.DISABLE_JIT else 40  # sequences, in chunks of two or three
@@ -262,6 +263,7 @@ def test_threads_change_no_bit(row, monkeypatch):
     assert answers[0] == answers[1] == answers[2]
 
 
+@pytest.mark.jit
 @each
 @pytest.mark.parametrize("spread", [1.0, 800.0])
 def test_samples_are_drawn_by_probability(row, spread):

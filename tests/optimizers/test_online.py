@@ -175,6 +175,7 @@ def test_kernels_agree_with_the_batch_objective(component, loss, partial, pairs)
         assert_allclose(moved, gradient, atol=2e-6 * size)
 
 
+@pytest.mark.jit
 @each
 def test_learns_its_examples(component, make, settings, loss):
     nlp, _pipe, examples = make_pipe(loss(), component)
