@@ -59,7 +59,7 @@ class BoostedFeatures(SparseFeatures):
 
     def rows_of(self, docs: list[Doc], index: FeatureIndex) -> tuple[TemplateRows, TokenFeatures]:
         """The features of all tokens: by template, and those that functions give."""
-        return self.compiled.templates["states"].rows_by_template(self.reader.read(docs), index)
+        return self.compiled.templates["states"].rows_by_template(self.compiled.reader.read(docs), index)
 
     def leaves(self, docs: list[Doc]) -> NDArray[np.int32]:
         """The leaf that each token reaches in each tree: int32[T, B]."""
@@ -281,11 +281,11 @@ def _init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) 
     sizes = Sizes(*Y)
     model.attrs["node"].resize(model, sizes.n_states)
     features: BoostedFeatures = model.attrs["boosted"]
-    features.reader.keep_names(True)
+    features.compiled.reader.keep_names(True)
     # Counts begin at the known features, which keep their rows
     builder = IndexBuilder(features.compiled.templates["states"], features.index)
     for batch in X():
-        columns: TokenColumns = features.reader.read(batch.docs)
+        columns: TokenColumns = features.compiled.reader.read(batch.docs)
         builder.add(columns)
     n_known = len(features.index)
     min_count = model.attrs["min_count"]
@@ -296,5 +296,5 @@ def _init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) 
         raise ValueError(Errors.CRF114.format(min_count=min_count, seen=len(builder)))
     index = builder.freeze(keep, sizes.vocab)
     announcements.info("%s: trees may ask for %d of %d features", OWNER, len(index), len(builder))
-    clustered = ClusteredWords(*features.reader.table.clustered)
+    clustered = ClusteredWords(*features.compiled.reader.table.clustered)
     model.attrs["boosted"] = features.with_tables({}, index=index, clustered=clustered)

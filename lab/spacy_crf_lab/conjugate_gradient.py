@@ -51,22 +51,6 @@ class ConjugateGradient(BatchOptimizer):
         """An empty memory, see `BatchOptimizer.new_memory`."""
         return LastDirection(self)
 
-    def search(
-        self, objective: Objective, run: BatchRun, gradient: Floats, direction: Floats, step: float
-    ) -> tuple[Optional[RayPoint], int]:
-        """Search along the direction, after a new preconditioner where one is due; see `BatchOptimizer.search`."""
-        memory = run.memory
-        if self.preconditioner != "none" and not memory.is_plain:
-            # Near the minimum the preconditioner, which is an estimate, disturbs conjugacy
-            if self.mixed and run.iteration and run.values[-2] - run.values[-1] < _SLOW * abs(run.values[-1]):
-                memory.is_plain = True
-                memory.clear()
-                direction, step = memory.propose(gradient)
-            elif run.iteration % _RENEWED == 0:
-                memory.scale = preconditioner(self, objective, run.weights)
-                direction, step = memory.propose(gradient)
-        return super().search(objective, run, gradient, direction, step, curvature=_CURVATURE)
-
 
 def preconditioner(optimizer: BatchOptimizer, objective: Any, weights: Floats) -> Floats:
     """Factors of the gradient (float64[n]) from estimates of the second derivative by each weight."""
@@ -84,6 +68,7 @@ class LastDirection:
         self._optimizer = optimizer
         self.scale: Optional[Floats] = None  # [n] the preconditioner: factors of the gradient; None without one
         self.is_plain = False  # whether the preconditioner has been dropped for good
+        self._proposed: Optional[Floats] = None  # [n] the direction of the move that is not learned yet
         self.clear()
 
     def clear(self) -> None:
@@ -107,6 +92,27 @@ class LastDirection:
                 fitting='LBFGS, or preconditioner = "none"',
             )
 
+    def ascent(self, optimizer: ConjugateGradient, objective: Objective, position: Position) -> Floats:
+        """The gradient."""
+        return position.gradient
+
+    def search(
+        self, optimizer: ConjugateGradient, objective: Objective, run: BatchRun, gradient: Floats
+    ) -> tuple[Optional[RayPoint], int]:
+        """Search along the next direction, after a new preconditioner where one is due; see `BatchOptimizer.search`."""
+        direction, step = self.propose(gradient)
+        self._proposed = direction
+        if optimizer.preconditioner != "none" and not self.is_plain:
+            # Near the minimum the preconditioner, which is an estimate, disturbs conjugacy
+            if optimizer.mixed and run.iteration and run.values[-2] - run.values[-1] < _SLOW * abs(run.values[-1]):
+                self.is_plain = True
+                self.clear()
+                direction, step = self.propose(gradient)
+            elif run.iteration % _RENEWED == 0:
+                self.scale = preconditioner(optimizer, objective, run.weights)
+                direction, step = self.propose(gradient)
+        return optimizer.search(objective, run, gradient, direction, step, curvature=_CURVATURE)
+
     def _scaled(self, gradient: Floats) -> Floats:
         return gradient if self.scale is None else self.scale * gradient
 
@@ -122,7 +128,7 @@ class LastDirection:
             direction = np.negative(self._scaled(gradient))
         return direction, 1.0 / norm(gradient) if self.scale is None else 1.0
 
-    def learn(self, before: Position, after: Position, direction: Floats, step: float) -> None:
+    def learn(self, before: Position, after: Position, step: float) -> None:
         """Compute beta from the gradients before and after a move."""
         old = before.gradient
         new = after.gradient
@@ -132,6 +138,7 @@ class LastDirection:
         # PR+ (eq. 5.45); Powell's restart (eq. 5.52) where successive gradients are far from orthogonal.
         far = abs(overlap) >= 0.2 * square
         self.share = 0.0 if far else max(0.0, (square - overlap) / dot(old, self._scaled(old)))
+        direction: Any = self._proposed  # by the latest search
         self.descent = step * dot(old, direction)
         self.direction = direction
 

@@ -184,7 +184,7 @@ class DualPerceptron(CRFOptimizer):
         found = node.join((output,), node.potentials(sequences.model, run.values))
         told = {"weights": sequences.weights[place : place + 1]}
         run.count += 1
-        losses, d_scores, _ = sequences.loss(node.in_training(), found, sequences.clamp[tokens], **told)
+        losses, d_scores, _ = sequences.loss(node.in_training, found, sequences.clamp[tokens], **told)
         masks = node.weighed(sequences.model)
         [d_output], d_shared = node.part(d_scores, (output,))
         for name, derivative in d_shared.items():

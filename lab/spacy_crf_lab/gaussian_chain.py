@@ -33,7 +33,7 @@ from spacy_crf.models.named_weights import Block, Feature
 from spacy_crf.models.node import AnnotatedDocs, Batches, Node, Traits, check_equal
 from spacy_crf.models.structure import SharedScores, StructureNode, build
 from spacy_crf.models.texts import OfTexts, check_text_emissions
-from spacy_crf.pipeline.annotation.entities import Annotation, GoldReport, Keys, Starts, Supervision
+from spacy_crf.pipeline.annotation.entities import GoldReport, Keys, Starts, Supervision
 from spacy_crf.pipeline.prediction import CRFPipe
 from spacy_crf.types import Clamp, Floats, Ints
 
@@ -224,11 +224,6 @@ def _find(model: Model, docs: list[Doc], is_train: bool) -> tuple[Similar, Calla
 class NumberDecoding(SentenceDecoding):
     """Decoding of numbers. Clamps are float64[N], in the model's measure; NaN is a number that is not known."""
 
-    def __init__(self, model: Model, annotation: Annotation):
-        super().__init__(model, annotation)
-        if "same_lemma" in model.get_ref("similar").attrs["similar"]:
-            self.token_attributes = ("lemma", *self.token_attributes)
-
     def measured(self, values: Floats) -> Floats:
         """Numbers in the model's measure, which is not known before a model has met numbers."""
         scale = self.model.attrs["scale"]
@@ -260,7 +255,7 @@ class GaussianNode(OfTexts, StructureNode):
         """Give tokens, sentences or texts numbers. RAISES (ValueError): CRF020 for similarities that these do not have."""
         layer = model.get_ref("similar")
         emissions = model.get_ref("emissions")
-        self.unit = emissions.attrs["node"].features(emissions).unit = UNITS[unit]
+        emissions.attrs["node"].features(emissions).unit = UNITS[unit]
         told = layer.attrs["node"].functions
         similar = layer.attrs["similar"]
         possible = [*(name for name, units in SIMILAR.items() if unit in units), *(() if unit == "doc" else told)]
@@ -271,7 +266,9 @@ class GaussianNode(OfTexts, StructureNode):
         checks.expect(fits, owner, "similar", similar, must)
         layer.attrs["similar"] = [*similar]
         layer.attrs["node"].unit = unit
-        self.group_of = group_of if "links" in similar else None
+        reads = [*(["lemma"] if "same_lemma" in similar else []), *(["sent_start"] if UNITS[unit] == SENT else [])]
+        together = group_of if "links" in similar else None
+        self.traits = self.traits._replace(unit=UNITS[unit], group_of=together, token_attributes=tuple(reads))
 
     def check_fit(self, model: Model, pipe: CRFPipe, optimizer: Optional[Optimizer]) -> None:
         """RAISES (ValueError): CRF347 for a loss other than the likelihood."""

@@ -27,7 +27,7 @@ from spacy_crf.models.node import AnnotatedDocs, Batches, Traits
 from spacy_crf.models.structure import SharedScores, StructureNode, build
 from spacy_crf.models.texts import OfTexts, Reasons, at_tokens, check_text_emissions
 from spacy_crf.pipeline.annotation.entities import Annotation
-from spacy_crf.types import ChainScores, Clamp, Floats, Ints, Path
+from spacy_crf.types import Bools, ChainScores, Clamp, Floats, Ints, Path
 
 from .local_losses import log_sum
 from .restarts import Seeded
@@ -103,15 +103,17 @@ class HiddenChains(Structure[HiddenScores]):
 
     answers = frozenset(["exact"])
     work = HiddenWork
-    prepare: Callable[..., HiddenWork]
 
-    def conform(self, scores: HiddenScores) -> HiddenScores:
-        """The scores in the form that the kernels take. RAISES (ValueError): CRF010 to CRF012 for scores that are not usable."""
-        conforming = arrays.conform(scores)
-        # The scores of units are checked as those of chains
-        if not np.isfinite(conforming.labels).all():
-            arrays.refuse(conforming)
-        return conforming
+    def prepare(self, scores: Any, clamp: Optional[Bools] = None, *, annotated: Optional[Bools] = None) -> HiddenWork:
+        """Check the scores. RAISES (ValueError): CRF010 to CRF012 for scores that are not usable."""
+        work = scores
+        if not isinstance(scores, HiddenWork):
+            conforming = arrays.conform(scores)
+            # The scores of units are checked as those of chains
+            if not np.isfinite(conforming.labels).all():
+                arrays.refuse(conforming)
+            work = HiddenWork(conforming, given=scores)
+        return work if clamp is None else work.clamped(clamp)
 
     def label_scores(self, scores: ScoresOrWork, *, clamp: Optional[Clamp] = None) -> Floats:
         """Log-sum over the hidden states below each label: float64[B, Y], -inf for labels that are not allowed."""
@@ -240,8 +242,8 @@ class HiddenNode(Seeded, OfTexts, StructureNode):
         super().__init__()
         self.hidden = hidden
         self.shared = shared
-        self.unit = unit
-        self.traits = self.traits._replace(names_states=hidden <= 1)
+        reads = ("sent_start",) if unit == SENT else ()
+        self.traits = self.traits._replace(names_states=hidden <= 1, unit=unit, token_attributes=reads)
 
     def named_states(
         self, model: Model, parameter: Optional[str], places: tuple[NDArray[np.int64], ...]

@@ -54,25 +54,6 @@ class GIS(BatchOptimizer):
         """An empty memory, see `BatchOptimizer.new_memory`."""
         return Masses(self)
 
-    def search(
-        self, objective: CorpusObjective, run: BatchRun, gradient: Floats, direction: Floats, step: float
-    ) -> tuple[Optional[RayPoint], int]:
-        """Move each weight to the minimum of its bound. RETURNS (RayPoint, int): The point reached, and one evaluation."""
-        before = run.position
-        memory = run.memory
-        strength = self.l2 + getattr(objective, "strength", 0.0)
-        # [M, n] expected uses of each weight by the sequences of each mass
-        expected = np.empty_like(memory.observed)
-        expected[0] = gradient - 2.0 * strength * before.weights + memory.observed.sum(axis=0)
-        for m, shares in enumerate(memory.shares[1:], 1):
-            expected[m] = objective.ask(before.weights, factors=shares)[1] + memory.observed[m]
-            expected[0] -= expected[m]
-        # The part of bound' that does not depend on the move
-        pull = 2.0 * strength * before.weights - memory.observed.sum(axis=0)
-        move = solve(np.maximum(expected, 0.0), memory.masses, pull, 2.0 * strength)
-        after = self.evaluate(objective, before.weights + move)
-        return RayPoint(1.0, after.value, math.nan, after) if after.value < before.value else None, 1
-
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class IIS(GIS):
@@ -164,11 +145,29 @@ class Masses:
         self.observed = np.stack(observed)
         self.masses = masses
 
-    def propose(self, gradient: Floats) -> tuple[Floats, float]:
-        """The gradient: `GIS.search` finds its own direction."""
-        return gradient, 1.0
+    def ascent(self, optimizer: GIS, objective: CorpusObjective, position: Position) -> Floats:
+        """The gradient."""
+        return position.gradient
 
-    def learn(self, before: Position, after: Position, direction: Floats, step: float) -> None:
+    def search(
+        self, optimizer: GIS, objective: CorpusObjective, run: BatchRun, gradient: Floats
+    ) -> tuple[Optional[RayPoint], int]:
+        """Move each weight to the minimum of its bound. RETURNS (RayPoint, int): The point reached, and one evaluation."""
+        before = run.position
+        strength = optimizer.l2 + getattr(objective, "strength", 0.0)
+        # [M, n] expected uses of each weight by the sequences of each mass
+        expected = np.empty_like(self.observed)
+        expected[0] = gradient - 2.0 * strength * before.weights + self.observed.sum(axis=0)
+        for m, shares in enumerate(self.shares[1:], 1):
+            expected[m] = objective.ask(before.weights, factors=shares)[1] + self.observed[m]
+            expected[0] -= expected[m]
+        # The part of bound' that does not depend on the move
+        pull = 2.0 * strength * before.weights - self.observed.sum(axis=0)
+        move = solve(np.maximum(expected, 0.0), self.masses, pull, 2.0 * strength)
+        after = optimizer.evaluate(objective, before.weights + move)
+        return RayPoint(1.0, after.value, math.nan, after) if after.value < before.value else None, 1
+
+    def learn(self, before: Position, after: Position, step: float) -> None:
         """Nothing to learn."""
 
     def clear(self) -> None:

@@ -70,7 +70,7 @@ class KernelFeatures(SparseFeatures):
 
     def read(self, docs: list[Doc]) -> HashedTokens:
         """The features of all tokens for each kernel."""
-        columns = self.reader.read(docs)
+        columns = self.compiled.reader.read(docs)
         return HashedTokens.abreast(
             [
                 read_trees(docs, kernel.degree) if kernel.name == "subtree" else self._features(templates, columns)
@@ -369,7 +369,7 @@ def _init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) 
         else:
             some = some.some(np.sort(generator.choice(n_all, n, replace=False)))
     basis = Basis(kernels, some).whiten()
-    clustered = ClusteredWords(*kernel.reader.table.clustered)
+    clustered = ClusteredWords(*kernel.compiled.reader.table.clustered)
     model.attrs["kernel"] = kernel.with_tables({}, basis=basis, clustered=clustered)
     announcements.info(
         "%s: %d of %d different tokens are the basis, with %d whitened features", OWNER, len(basis), n_all, basis.width

@@ -126,15 +126,29 @@ class Labellings:
         return best
 
 
-class LatentDistribution(Distribution):
-    """The distribution over labellings whose tags may have several states."""
+class LatentDistribution:
+    """The distribution over labellings whose tags may have several states, with the methods of `Distribution`.
+
+    paths (Distribution): Over paths, which gives all answers but the best labellings.
+    """
+
+    def __init__(self, paths: Distribution):
+        self._paths = paths
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._paths, name)
+
+    def _replace(self, **changes: object) -> "LatentDistribution":
+        """The distribution with other fields of that over paths."""
+        return LatentDistribution(self._paths._replace(**changes))
 
     def n_best(self, n: int) -> list[tuple[float, States]]:
         """The n best labellings with their probabilities, each the sum over its paths."""
-        decoding: Any = self.decoding
-        searched = decoding.searched if self.structure is decoding.structure else self.structure
+        paths = self._paths
+        decoding: Any = paths.decoding
+        searched = decoding.searched if paths.structure is decoding.structure else paths.structure
         several = len(decoding.tag_of) > len(decoding.annotation.tag_labels())
-        return Distribution.n_best(self._replace(structure=Labellings(searched, decoding)) if several else self, n)
+        return (paths._replace(structure=Labellings(searched, decoding)) if several else paths).n_best(n)
 
 
 class LatentBatch(Batch):
@@ -156,9 +170,9 @@ class LatentBatch(Batch):
             [(_, tags[self._bounds[d] : self._bounds[d + 1]])] = self.distribution(d).n_best(1)
         return tags
 
-    def by(self, scores: ChainScores, d: Optional[int]) -> Distribution:
+    def by(self, scores: ChainScores, d: Optional[int]) -> Any:
         """The distribution of Doc d by some scores, or of all Docs."""
-        return LatentDistribution(*super().by(scores, d))
+        return LatentDistribution(super().by(scores, d))
 
 
 class LatentDecoding(Decoding):

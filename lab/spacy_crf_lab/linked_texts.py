@@ -24,7 +24,7 @@ from spacy_crf.pipeline.pipe import only_docs
 from .ties.belief_propagation import BeliefPropagation
 from .ties.decoding import TiedDecoding
 from .ties.documents import Collection, DocumentTemplate, group_of
-from .ties.factor_graph import FactorGraphNode
+from .ties.factor_graph import FactorGraphNode, TiedModel
 from .ties.layer import TiesLayer, check_templates
 from .ties.mean_field import MeanField
 from .ties.method import Inference
@@ -37,12 +37,8 @@ class LinkedDecoding(TextDecoding, TiedDecoding):
 
 class LinkedTextsNode(TextNode, FactorGraphNode):
     gives = TiedScores
-    traits = FactorGraphNode.traits._replace(labelled="texts", meaning=())
+    traits = FactorGraphNode.traits._replace(labelled="texts", meaning=(), group_of=group_of)
     decoding = LinkedDecoding
-
-    def __init__(self, inference: Inference, training_inference: Optional[Inference], strength: float):
-        FactorGraphNode.__init__(self, inference, training_inference, strength)
-        self.group_of = group_of
 
     def join(self, outputs: tuple, shared: SharedScores) -> TiedScores:
         """The potentials of linked texts, see `FactorGraphNode.join`."""
@@ -108,4 +104,4 @@ def LinkedTexts(
         "cliques": TiesLayer(templates, [["strength", strength]]),
     }
     node = LinkedTextsNode(methods["inference"], methods["training_inference"], strength)
-    return build("linked_texts", node, layers, chain=True, label_of=np.zeros(1, dtype=np.int64))
+    return build("linked_texts", node, layers, kind=TiedModel, chain=True, label_of=np.zeros(1, dtype=np.int64))

@@ -88,9 +88,10 @@ class MaxEntNode(ChainNode):
                 fitting=CLAMPED_LOSSES,
             )
 
-    def in_training(self, ruled: Optional[Structure] = None) -> Structure:
-        """Independent tokens, or a chain under rules."""
-        return ruled or _INDEPENDENT
+    @property
+    def in_training(self) -> Structure:
+        """Independent tokens; batches with rules have a chain."""
+        return _INDEPENDENT
 
     def weighed(self, model: Model) -> SharedScores:
         """No transition has a weight."""

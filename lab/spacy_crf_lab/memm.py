@@ -29,7 +29,8 @@ from spacy_crf.losses.clamped import ClampedLoss
 from spacy_crf.models.emissions import Emissions, check_emissions
 from spacy_crf.models.higher_order import HigherOrderNode
 from spacy_crf.models.linear_chain import ChainNode
-from spacy_crf.models.structure import Explained, SharedScores, TokenTerms, build, exact_weights
+from spacy_crf.models.node import AnnotatedDocs
+from spacy_crf.models.structure import Explained, SharedScores, StructureNode, TokenTerms, build, exact_weights
 from spacy_crf.pipeline.prediction import CRFPipe
 from spacy_crf.types import Clamp, Floats
 
@@ -155,33 +156,38 @@ class Normalising(ChainNode):
         return LocalChain().normalised(super().join(outputs[:1], shared))
 
 
-def _normalised_chain(model: Model, scores: Any) -> Any:
-    return LocalChain().normalised(scores)
+class Choosing(StructureNode):
+    """Base of the nodes of models that choose tag by tag."""
 
+    of_choices: type[LocalChoices]  # structure that sums over choices along the annotation
 
-def _normalised_pairs(model: Model, scores: Any) -> Any:
-    return LocalPairs().normalised(scores)
+    @property
+    def in_training(self) -> Structure:
+        """The structure that sums over choices along the annotation."""
+        return self.of_choices()
 
+    def training_batch(self, model: Model, batch: AnnotatedDocs, name: str) -> AnnotatedDocs:
+        """The batch, whose rules, if it has some, hold for choices."""
+        return batch if batch.structure is None else batch._replace(structure=self.of_choices(batch.structure))
 
-class MEMMNode(ChainNode):
-    """Node of a model whose choices depend on the tag before."""
-
-    traits = ChainNode.traits._replace(
-        is_online=False,
-        no_shares_of_texts="the normalizers of its choices are no sums over texts. The other kinds of explanations know them",
-    )
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.in_prediction = _normalised_chain
+    def in_prediction(self, model: Model, scores: Any) -> Any:
+        """The scores of a chain whose log partition is 0."""
+        return self.of_choices().normalised(scores)
 
     def check_fit(self, model: Model, pipe: CRFPipe, optimizer: Optional[Optimizer]) -> None:
         """RAISES (ValueError): CRF347 for a loss that is no sum over choices."""
         check_loss(pipe)
 
-    def in_training(self, ruled: Optional[Structure] = None) -> Structure:
-        """The structure that sums over choices along the annotation."""
-        return LocalChain(ruled)
+
+class MEMMNode(Choosing, ChainNode):
+    """Node of a model whose choices depend on the tag before."""
+
+    of_choices = LocalChain
+
+    traits = ChainNode.traits._replace(
+        is_online=False,
+        no_shares_of_texts="the normalizers of its choices are no sums over texts. The other kinds of explanations know them",
+    )
 
     def explained(self, model: Model) -> Explained:
         """Explanations of normalised scores."""
@@ -196,20 +202,10 @@ class MEMMNode(ChainNode):
         return TokenTerms(["normalizer"] * len(paid), np.arange(len(paid)), paid, "normalizer")
 
 
-class PairsNode(HigherOrderNode):
+class PairsNode(Choosing, HigherOrderNode):
     """Node of a model whose choices depend on the two tags before."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.in_prediction = _normalised_pairs
-
-    def in_training(self, ruled: Optional[Structure] = None) -> Structure:
-        """The structure that sums over choices along the annotation."""
-        return LocalPairs(ruled)
-
-    def check_fit(self, model: Model, pipe: Any, optimizer: Optional[Optimizer]) -> None:
-        """RAISES (ValueError): CRF347 for a loss that is no sum over choices."""
-        check_loss(pipe)
+    of_choices = LocalPairs
 
 
 def MEMM(

@@ -34,50 +34,6 @@ class Newton(BatchOptimizer):
         """An empty memory, see `BatchOptimizer.new_memory`."""
         return LastGain()
 
-    def search(
-        self, objective: Objective, run: BatchRun, gradient: Floats, direction: Floats, step: float
-    ) -> tuple[Optional[RayPoint], int]:
-        """Solve the Newton equation, and search along its solution; see `BatchOptimizer.search`."""
-        products = 0
-        if run.memory:
-            direction, products = self._solve(objective, run, gradient)
-            step = 1.0
-        point, evaluations = super().search(objective, run, gradient, direction, step)
-        return point, products + evaluations
-
-    def _solve(self, objective: Objective, run: BatchRun, gradient: Floats) -> tuple[Floats, int]:
-        """Solve H d = -gradient as exactly as the latest gain makes worth while. RETURNS: d, and the number of evaluations."""
-        weights = run.weights
-        small = _SMALL * max(1.0, norm(run.weights))
-        scale = preconditioner(self, objective, weights) if hasattr(objective, "ask") else 1.0
-        direction = np.zeros_like(gradient)
-        residual = gradient.copy()
-        scaled = scale * residual
-        along = -scaled
-        square = dot(residual, scaled)
-        enough = min(_LOOSE, run.memory.ratio) * norm(gradient)
-        for products in range(1, _MOST + 1):
-            length = small / norm(along)
-            # H·d = (gradient(w + length · d) - gradient(w)) / length
-            image = self.evaluate(objective, weights + length * along).gradient
-            image -= gradient
-            image /= length
-            curvature = dot(along, image)
-            if not curvature > 0.0:  # not convex here, or not finite
-                return (direction if products > 1 else along), products
-            step = square / curvature
-            add_scaled(direction, step, along)
-            add_scaled(residual, step, image)
-            if norm(residual) <= enough:
-                break
-            scaled = scale * residual
-            before = square
-            square = dot(residual, scaled)
-            # d <- beta d - P r, conjugate to all directions so far
-            along *= square / before
-            along -= scaled
-        return direction, products
-
 
 class LastGain:
     """Memory of Newton: whether the latest move succeeded, otherwise the next one is steepest descent; and by which factor it
@@ -96,11 +52,59 @@ class LastGain:
     def prepare(self, objective: Objective, key: str) -> None:
         """Nothing to prepare: the memory depends on moves only."""
 
-    def propose(self, gradient: Floats) -> tuple[Floats, float]:
-        """Steepest descent: `Newton.search` solves for the direction if the latest move succeeded."""
-        return np.negative(gradient), 1.0 / norm(gradient)
+    def ascent(self, optimizer: Newton, objective: Objective, position: Position) -> Floats:
+        """The gradient."""
+        return position.gradient
 
-    def learn(self, before: Position, after: Position, direction: Floats, step: float) -> None:
+    def search(
+        self, optimizer: Newton, objective: Objective, run: BatchRun, gradient: Floats
+    ) -> tuple[Optional[RayPoint], int]:
+        """Solve the Newton equation if the latest move succeeded, and search along its solution, else along the gradient; see
+        `BatchOptimizer.search`."""
+        products = 0
+        if self.ratio > 0.0:
+            direction, products = self._solve(optimizer, objective, run, gradient)
+            step = 1.0
+        else:
+            direction = np.negative(gradient)
+            step = 1.0 / norm(gradient)
+        point, evaluations = optimizer.search(objective, run, gradient, direction, step)
+        return point, products + evaluations
+
+    def _solve(self, optimizer: Newton, objective: Objective, run: BatchRun, gradient: Floats) -> tuple[Floats, int]:
+        """Solve H d = -gradient as exactly as the latest gain makes worth while. RETURNS: d, and the number of evaluations."""
+        weights = run.weights
+        small = _SMALL * max(1.0, norm(run.weights))
+        scale = preconditioner(optimizer, objective, weights) if hasattr(objective, "ask") else 1.0
+        direction = np.zeros_like(gradient)
+        residual = gradient.copy()
+        scaled = scale * residual
+        along = -scaled
+        square = dot(residual, scaled)
+        enough = min(_LOOSE, self.ratio) * norm(gradient)
+        for products in range(1, _MOST + 1):
+            length = small / norm(along)
+            # H·d = (gradient(w + length · d) - gradient(w)) / length
+            image = optimizer.evaluate(objective, weights + length * along).gradient
+            image -= gradient
+            image /= length
+            curvature = dot(along, image)
+            if not curvature > 0.0:  # not convex here, or not finite
+                return (direction if products > 1 else along), products
+            step = square / curvature
+            add_scaled(direction, step, along)
+            add_scaled(residual, step, image)
+            if norm(residual) <= enough:
+                break
+            scaled = scale * residual
+            before = square
+            square = dot(residual, scaled)
+            # d <- beta d - P r, conjugate to all directions so far
+            along *= square / before
+            along -= scaled
+        return direction, products
+
+    def learn(self, before: Position, after: Position, step: float) -> None:
         """Keep by which factor a move shortened the gradient."""
         self.ratio = norm(after.gradient) / norm(before.gradient)
 

@@ -13,6 +13,7 @@ Texts that no expert sees tell the weights: a convex problem of as many numbers 
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Optional, Union
 
@@ -35,11 +36,12 @@ from spacy_crf.models.objective import CorpusObjective
 from spacy_crf.models.pool import held_out_sequences
 from spacy_crf.models.sparse import SparseNode
 from spacy_crf.models.structure import Explained, SharedScores, build, exact_weights
+from spacy_crf.optimizers.batch import BatchOptimizer
 from spacy_crf.optimizers.lbfgs import LBFGS
-from spacy_crf.optimizers.objective import CRFOptimizer
 from spacy_crf.pipeline.prediction import CRFPipe
 from spacy_crf.types import ChainScores, Floats, Ints
 
+from .conjugate_gradient import ConjugateGradient
 from .errors import Errors, Warnings
 from .experts import (
     OUTSIDE,
@@ -74,9 +76,6 @@ class OpinionPoolNode(ChainNode):
 
     def __init__(self, kind: str, n: int, learns: bool, expert_of: Sequence[int], reads: Optional[Callable]):
         super().__init__()
-        self.in_prediction = self._in_prediction
-        self.training_batch = self._training_batch
-        self.after_step = self._after_step
         self.kind = kind
         self.n = n
         self.learns = learns
@@ -84,11 +83,10 @@ class OpinionPoolNode(ChainNode):
         self._reads = reads
         self.holds_out = True  # whether some texts are held out
         self.experts = Experts.of_all(0, n)
-        self._has_warned = False
 
     @property
-    def after_passes(self) -> bool:
-        """Whether the weights of the experts are learned after passes over the texts."""
+    def learns_now(self) -> bool:
+        """Whether the texts that are held out tell the weights of the experts."""
         return self.learns and self.holds_out
 
     def check_fit(self, model: Model, pipe: CRFPipe, optimizer: Optional[Optimizer]) -> None:
@@ -100,10 +98,10 @@ class OpinionPoolNode(ChainNode):
         if pipe.loss.spans_key is not None:
             what = f"the experts of '{pipe.name}'"
             raise cant_train(pipe.loss, what, "its soft labels are those of one chain", "LogLikelihood")
-        if optimizer is not None and self.after_passes and not isinstance(optimizer, CRFOptimizer):
+        if optimizer is not None and self.learns_now and not isinstance(optimizer, LearnsShares):
             what = f"the weights of the experts of '{pipe.name}'"
-            reason = "it never sees all texts at once"
-            raise cant_train(optimizer, what, reason, 'spacy_crf.LBFGS.v1, or set weights to "equal"')
+            reason = "it takes no account of the texts that are held out"
+            raise cant_train(optimizer, what, reason, 'spacy_crf_lab.PoolLBFGS.v1, or set weights to "equal"')
 
     # ----------------------------------------------------------------------------------------------- layout
 
@@ -170,7 +168,7 @@ class OpinionPoolNode(ChainNode):
 
     # ----------------------------------------------------------------------------------------------- training
 
-    def _training_batch(self, model: Model, batch: AnnotatedDocs, name: str) -> AnnotatedDocs:
+    def training_batch(self, model: Model, batch: AnnotatedDocs, name: str) -> AnnotatedDocs:
         """The batch as a set of chains, without the texts that are held out.
 
         RAISES (ValueError): CRF633 for experts of labels, with rules in training or spans that are known to be wrong.
@@ -183,8 +181,8 @@ class OpinionPoolNode(ChainNode):
                     problem="can't learn from rules (in_training = true), nor from spans that are known to be wrong",
                 )
             )
-        structure = batch.structure or self.in_training().with_threads(default_threads())
-        share = model.attrs["holdout"] if self.after_passes else 0.0
+        structure = batch.structure or self.in_training.with_threads(default_threads())
+        share = model.attrs["holdout"] if self.learns_now else 0.0
         held_out = held_out_sequences(batch.docs, batch.starts, share)
         weights = np.ones(len(held_out)) if batch.weights is None else batch.weights
         some = HeldOut(slice(None), batch.starts, batch.allowed, np.where(held_out, weights, 0.0), structure)
@@ -195,41 +193,6 @@ class OpinionPoolNode(ChainNode):
             some = HeldOut(tokens, starts, cut_clamp(batch.allowed, tokens), weights[held_out], structure)
         of_set = SetOfExperts(structure, self.experts, some, weights)
         return self._of_experts(batch)._replace(weights=np.where(held_out, 0.0, weights), structure=of_set)
-
-    def _after_step(self, model: Model, objective: CorpusObjective, optimizer: CRFOptimizer, name: str) -> bool:
-        """Learn the weights of the experts from the texts that are held out. When the optimizer has stopped, the experts go on
-        with all texts, and the weights stay."""
-        if not self.after_passes:
-            return False
-        structures = [objective.annotation(number)[2] for number in range(objective.n_batches)]
-        numbers = [number for number, each in enumerate(structures) if each.held_out.weights.any()]
-        if not numbers:
-            if not self._has_warned:
-                self._has_warned = True
-                n = sum(len(each.held_out.starts) - 1 for each in structures)
-                logger.warning(Warnings.CRFW633.format(name=name, holdout=model.attrs["holdout"], n=n))
-            return False
-        # With the experts as they are, the loss is convex in their weights
-        scores = objective.scores(objective.weights())
-
-        def read(number: int) -> tuple[ChainScores, HeldOut]:
-            held_out = structures[number].held_out
-            return cut(scores(number), held_out.tokens, held_out.starts), held_out
-
-        problem = SharesObjective(model, run_chunks(read, numbers, default_threads()))
-        with quietly():
-            LBFGS(l2=0.0, iterations_per_step=50).step(problem, key=name)
-        if optimizer.stop_reason(name) is None:
-            return False
-        announcements.info(
-            "%s: the weights of the experts are %s; from here on the experts learn from the texts that were held out, too",
-            name,
-            ", ".join(f"{share:.3f}" for share in shares_of(model)),
-        )
-        self.holds_out = False
-        objective.weigh([each.weights for each in structures], "all texts")
-        optimizer.forget(name)
-        return True
 
     # ----------------------------------------------------------------------------------------------- scores
 
@@ -253,7 +216,7 @@ class OpinionPoolNode(ChainNode):
         of_layers = [np.ascontiguousarray(by_expert[:, :, expert]) for expert in self.expert_of]
         return tuple([Emissions(each, None, starts) for each in of_layers]), self.shared_part(d_scores)
 
-    def _in_prediction(self, model: Model, scores: ChainScores) -> ChainScores:
+    def in_prediction(self, model: Model, scores: ChainScores) -> ChainScores:
         """The weighted sum of the scores of the experts."""
         return self.pooled(model, scores, shares_of(model))
 
@@ -282,6 +245,66 @@ class OpinionPoolNode(ChainNode):
         if parameter is None and self.kind == "named":
             return places
         return tuple(self.experts.state_of[place] for place in places)
+
+
+class LearnsShares(BatchOptimizer):
+    """Base of the optimizers that also learn the weights of the experts, after steps, from the texts that are held out. When they
+    would stop, the experts go on with all texts, and the weights of the experts stay."""
+
+    def step(self, objective: Any, *, key: str) -> float:
+        """Take a step of the experts, and one of their weights before the model is evaluated."""
+        value = super().step(objective, key=key)
+        node = getattr(objective, "node", None)
+        learns = isinstance(node, OpinionPoolNode) and node.learns_now and self.is_worth_evaluating(key)
+        if not learns or not self._learn_shares(objective, key) or self.stop_reason(key) is None:
+            return value
+        announcements.info(
+            "%s: the weights of the experts are %s; from here on the experts learn from the texts that were held out, too",
+            key,
+            ", ".join(f"{share:.3f}" for share in shares_of(objective.model)),
+        )
+        node.holds_out = False
+        batches = [objective.annotation(number)[2] for number in range(objective.n_batches)]
+        objective.weigh([each.weights for each in batches], "all texts")
+        self.forget(key)
+        return super().step(objective, key=key)
+
+    def _learn_shares(self, objective: CorpusObjective, key: str) -> bool:
+        """Learn the weights of the experts, which stay as they are. RETURNS (bool): False if no texts are held out."""
+        model = objective.model
+        structures = [objective.annotation(number)[2] for number in range(objective.n_batches)]
+        numbers = [number for number, each in enumerate(structures) if each.held_out.weights.any()]
+        if not numbers:
+            if "shares" not in self._warned:
+                self._warned.add("shares")
+                n = sum(len(each.held_out.starts) - 1 for each in structures)
+                logger.warning(Warnings.CRFW633.format(name=key, holdout=model.attrs["holdout"], n=n))
+            return False
+        # With the experts as they are, the loss is convex in their weights
+        scores = objective.scores(objective.weights())
+
+        def read(number: int) -> tuple[ChainScores, HeldOut]:
+            held_out = structures[number].held_out
+            return cut(scores(number), held_out.tokens, held_out.starts), held_out
+
+        problem = SharesObjective(model, run_chunks(read, numbers, default_threads()))
+        with quietly():
+            LBFGS(l2=0.0, iterations_per_step=50).step(problem, key=key)
+        return True
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class PoolLBFGS(LearnsShares, LBFGS):
+    """L-BFGS for opinion pools. Between steps it learns the weights of the experts from the texts that are held out. Once it has
+    reached a minimum, the experts go on with all texts. The settings are described at `spacy_crf.LBFGS.v1`.
+    """
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class PoolConjugateGradient(LearnsShares, ConjugateGradient):
+    """Conjugate gradients for opinion pools, whose experts they weigh as `spacy_crf_lab.PoolLBFGS.v1` does. The settings are
+    described at `spacy_crf_lab.ConjugateGradient.v1`.
+    """
 
 
 @blocks_of.register
@@ -316,8 +339,8 @@ def OpinionPool(
     experts (Union[str, Dict[str, Model]]): "random", one expert reads all templates, and the others a random share each;
         "positions", one reads all, and the others what is before, at and behind a token; "labels", each knows one label, and
         takes others for none; or models by name, each a LinearChain.
-    weights (str): "likelihood", learned from texts that are held out, by optimizers that use the whole corpus in each step; or
-        "equal".
+    weights (str): "likelihood", learned from texts that are held out, by `spacy_crf_lab.PoolLBFGS.v1` or
+        `spacy_crf_lab.PoolConjugateGradient.v1`; or "equal", for any optimizer.
     holdout (float): Share of the texts that are held out. When the optimizer has stopped, experts learn from these, too.
     n (int), share (float), seed (int): Number of experts, the share of the templates that the others of them read, and the seed
         of the choice, for "random".

@@ -23,7 +23,6 @@ from thinc.api import Model, Optimizer
 from spacy_crf import checks
 from spacy_crf.errors import announcements, cant_train
 from spacy_crf.features.doc_batch import DocBatch
-from spacy_crf.inference.structure import Structure
 from spacy_crf.losses.clamped import LogLikelihood
 from spacy_crf.models.emissions import Emissions, check_emissions
 from spacy_crf.models.linear_chain import ChainNode
@@ -53,13 +52,7 @@ class CodesDecoding(Decoding):
 
     def __init__(self, model: Model, annotation: Annotation):
         super().__init__(model, annotation)
-        node = model.attrs["node"]
-        node.name_tags(model, annotation.tags(), annotation.tag_labels())
-        if node.decode != "product":
-            self.unexplained = (
-                f"with decode = '{node.decode}' the scores of tags are distances of bits, and no sums of weights. Set "
-                "decode = 'product' in the block of the model, which reads the same weights"
-            )
+        model.attrs["node"].name_tags(model, annotation.tags(), annotation.tag_labels())
 
 
 _BITS = BitChains()
@@ -78,11 +71,16 @@ class CodesNode(ChainNode):
 
     def __init__(self, coder: Coder, decode: str, cascade: bool):
         super().__init__()
-        self.in_prediction = self._chain_of_tags
         self.coder = coder
         self.decode = decode
         if cascade:
             self.traits = self.traits._replace(params=(*self.traits.params, "cascade"))
+        if decode != "product":
+            reason = (
+                f"with decode = '{decode}' the scores of tags are distances of bits, and no sums of weights. Set "
+                "decode = 'product' in the block of the model, which reads the same weights"
+            )
+            self.traits = self.traits._replace(unexplained=reason)
         self._asked: tuple = ()  # the tags, their labels, and the code of the first tags if it was learned
         self._code: Optional[Code] = None  # the code of the tags, once it is needed
         self._learned: list[str] = []  # the tags of the learned code
@@ -96,11 +94,16 @@ class CodesNode(ChainNode):
             reason = "chains of bits know no tags and no costs of tags"
             raise cant_train(loss, what, reason, "LogLikelihood without cost and label_weights")
 
-    def in_training(self, ruled: Optional[Structure] = None) -> BitChains:
-        """RAISES (ValueError): CRF638 for rules and excluded spans."""
-        if ruled is not None:
-            raise ValueError(Errors.CRF638)
+    @property
+    def in_training(self) -> BitChains:
+        """The chains of single bits."""
         return _BITS
+
+    def training_batch(self, model: Model, batch: AnnotatedDocs, name: str) -> AnnotatedDocs:
+        """The batch. RAISES (ValueError): CRF638 for rules and excluded spans."""
+        if batch.structure is not None:
+            raise ValueError(Errors.CRF638)
+        return batch
 
     # -------------------------------------------------------------------------------------------------------- the code
 
@@ -243,7 +246,7 @@ class CodesNode(ChainNode):
         given = {"cascade": np.zeros((0, 0, 0)), **shared}
         return BitScores(units=units, starts=starts, **given)
 
-    def _chain_of_tags(self, model: Model, scores: BitScores) -> ChainScores:
+    def in_prediction(self, model: Model, scores: BitScores) -> ChainScores:
         """The chain of tags."""
         units = self._read_neighbours(scores)[0]
         signs = 2.0 * scores.codes - 1.0
@@ -254,7 +257,7 @@ class CodesNode(ChainNode):
             kernels.best(units, *scores[1:4], scores.starts, bits)
             emissions = ((2.0 * bits - 1.0) @ signs.T - signs.shape[1]) / 2.0
         else:  # minus sum_c |p(bit c) - code[y, c]|
-            _, found = self.in_training().expectations(scores._replace(units=units))
+            _, found = self.in_training.expectations(scores._replace(units=units))
             emissions = (found.units / kernels.SCALE @ signs.T - signs.shape[1]) / 2.0
         return ChainScores(emissions, **self._product_of(model, scores), starts=scores.starts)
 

@@ -16,7 +16,7 @@ from spacy_crf.inference.structure import Structure
 from spacy_crf.models.emissions import Emissions
 from spacy_crf.models.node import check_array, check_equal
 from spacy_crf.models.sparse import SparseFeatures, SparseNode
-from spacy_crf.models.structure import SharedScores
+from spacy_crf.models.structure import SharedScores, StructureNode
 from spacy_crf.models.weights import Weights, checksum
 from spacy_crf.pipeline import add_certainty
 from spacy_crf.pipeline.annotation.spans import Spans
@@ -75,7 +75,7 @@ def check_layers(model: Model) -> Optional[str]:
     nodes: list[Any] = [layer.attrs.get("node") for layer in model.layers]
     if not all(isinstance(node, SparseNode) for node in nodes):
         return "it has weights that belong to no sparse features, as those of an encoder, a kernel, ties or a pool"
-    if model.attrs["node"].in_prediction is not None:
+    if type(model.attrs["node"]).in_prediction is not StructureNode.in_prediction:
         return "prediction reads other scores than training, as in MEMMs and output codes"
     if any(node.features(layer).unit is not None for node, layer in zip(nodes, model.layers)):
         return "it labels texts"

@@ -1,24 +1,17 @@
 """Decoding of texts whose sentences may have scores, by ``unit = "sent"``."""
 
 from spacy.tokens import Doc
-from thinc.api import Model
 
 from spacy_crf.features.doc_batch import SENT
-from spacy_crf.pipeline.annotation.entities import Annotation
 from spacy_crf.pipeline.crf_textcat import TextDecoding
 
 from .errors import Errors
 
 
 class SentenceDecoding(TextDecoding):
-    def __init__(self, model: Model, annotation: Annotation):
-        super().__init__(model, annotation)
-        if model.attrs["node"].unit == SENT:
-            self.token_attributes = ("sent_start",)
-
     def check_docs(self, docs: list[Doc]) -> None:
         """RAISES (ValueError): CRF470 for a Doc without sentences if sentences have scores."""
-        if self.model.attrs["node"].unit != SENT:
+        if self.model.attrs["node"].traits.unit != SENT:
             return
         for doc in docs:
             if len(doc) > 1 and not doc.has_annotation("SENT_START"):

@@ -1,8 +1,10 @@
 """Which members of the plugin's classes the lab's systems override: ``python -m lab.tests.overridden``."""
 
+import ast
 import importlib
 import inspect
 import pkgutil
+import textwrap
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
@@ -35,12 +37,21 @@ def overridden() -> dict[tuple[str, str], set[str]]:
     found = defaultdict(set)
     for owned in _classes(spacy_crf) | _classes(spacy_crf_lab):
         by = _systems(owned)
-        members = {*vars(owned), *vars(owned).get("__annotations__", {})}
+        members = {*vars(owned), *vars(owned).get("__annotations__", {}), *_assigned(owned)}
         for member in members - _arguments(owned):
             first = None if member.startswith("__") or member == "_abc_impl" else _first_to_have(owned, member)
             if first is not None:
                 found[first.__name__, member] |= by
     return {place: systems for place, systems in found.items() if systems != {"plugin"}}
+
+
+def _assigned(owned: type) -> set[str]:
+    """The attributes that methods of a class set, as constructors do."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(owned)))
+    attributes = [
+        each for each in ast.walk(tree) if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store)
+    ]
+    return {each.attr for each in attributes if isinstance(each.value, ast.Name) and each.value.id == "self"}
 
 
 def _arguments(owned: type) -> set[str]:

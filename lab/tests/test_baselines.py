@@ -128,7 +128,7 @@ def test_schemes_and_partial_annotation(name, scheme, partial):
 def test_explanations_add_up(name, kind):
     nlp = trained(name)
     ner, doc = nlp.get_pipe("crf_ner"), nlp("Bob left New York")
-    if ner.decoding.unexplained:
+    if ner.model.attrs["node"].traits.unexplained:
         with pytest.raises(ValueError, match=r"CRF838.*order 1"):
             ner.explain(doc, doc.ents[-1], kind=kind)
         return

@@ -9,12 +9,12 @@ from scipy.optimize import minimize
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import maximum_flow
 
-from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf_lab.kernels import max_flow
 from spacy_crf_lab.ties import linear_program
 from spacy_crf_lab.ties.belief_propagation import BeliefPropagation
 from spacy_crf_lab.ties.best_labelling import BestLabelling, LabelScores
 from spacy_crf_lab.ties.dual_decomposition import DualDecomposition
+from spacy_crf_lab.ties.factor_graph import BoundedLBFGS
 from spacy_crf_lab.ties.graph_cut import GraphCut
 from spacy_crf_lab.ties.linear_program import LinearProgram
 from spacy_crf_lab.ties.structure import TiedChains
@@ -258,6 +258,11 @@ def test_probabilities_are_those_of_belief_propagation():
         sums.viterbi(grouped)
 
 
+class _WithinBounds(BoundedLBFGS):
+    def bounded(self, objective, weights):
+        return objective.nonnegative
+
+
 class _Quadratic:
     """An objective with a few weights that must not be negative."""
 
@@ -299,7 +304,7 @@ def test_lbfgs_finds_the_optimum_within_bounds(l1):
     rng, at_bounds, l2 = np.random.default_rng(48), 0, 0.05
     for n in (1, 2, 5, 12, 12, 12):
         objective = _Quadratic(rng, n)
-        optimizer = LBFGS(l1=l1, l2=l2, iterations_per_step=500, tolerance=1e-9, delta=0.0)
+        optimizer = _WithinBounds(l1=l1, l2=l2, iterations_per_step=500, tolerance=1e-9, delta=0.0)
         value, weights = optimum(objective, l1, l2)
         assert optimizer.step(objective, key="all") == pytest.approx(value, abs=1e-6)
         np.testing.assert_allclose(objective.values, weights, atol=1e-3)

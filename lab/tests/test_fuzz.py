@@ -74,6 +74,8 @@ def _draw_experts(component, rng):
         kinds = ["random", "positions"] if no_labels else ["random", "positions", "labels"]
         model.update({"@architectures": "spacy_crf_lab.OpinionPool.v1", "experts": rng.choice(kinds), "holdout": 0.4})
         model["weights"] = rng.choice(["likelihood", "likelihood", "equal"])
+        if model["weights"] == "likelihood":
+            component["optimizer"] = {"@optimizers": "spacy_crf_lab.PoolLBFGS.v1", "l2": 0.1, "iterations_per_step": 5}
 
 
 def draw_model_of_texts(seed):

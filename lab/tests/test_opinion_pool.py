@@ -22,6 +22,7 @@ from spacy_crf.optimizers.sgd import SGD
 from spacy_crf.schemes import TransitionMask
 from spacy_crf.types import ChainScores
 from spacy_crf_lab.experts import Experts, HeldOut, SharesObjective, at_random, by_position
+from spacy_crf_lab.opinion_pool import PoolLBFGS
 from tests.util import check_leave_out, entities, ner_examples, tag_examples
 
 from .util import registered
@@ -65,7 +66,7 @@ def trained(kind, steps=3, examples=ner_examples, factory="crf_ner", of_pipe=Non
     pipe = nlp.add_pipe(factory, config={"model": pool_of(kind, **settings), **(of_pipe or {})})
     examples = examples(nlp)
     nlp.initialize(lambda: examples)
-    optimizer = LBFGS(l2=0.01, iterations_per_step=iterations)
+    optimizer = PoolLBFGS(l2=0.01, iterations_per_step=iterations)
     for _ in range(steps):
         nlp.update(examples, sgd=optimizer)
     return nlp, pipe, examples
@@ -264,7 +265,7 @@ def test_weights_are_the_likeliest_for_texts_that_are_held_out(kind):
 @each_kind
 def test_when_the_optimizer_stops_experts_learn_from_all_texts(kind, caplog):
     nlp, pipe, examples = trained(kind, steps=1, iterations=5)
-    optimizer = LBFGS(l2=0.01, iterations_per_step=4, max_iterations=8)
+    optimizer = PoolLBFGS(l2=0.01, iterations_per_step=4, max_iterations=8)
     node, weights = pipe.model.attrs["node"], pipe.model.get_param("shares")
     nlp.update(examples, sgd=optimizer)
     assert node.holds_out
@@ -336,7 +337,7 @@ def test_saved_loaded_copied_and_in_other_processes(kind, tmp_path):
         assert list(both.map(lambda text: _found(nlp(text)), texts)) == expected
     assert other.from_bytes(pipe.to_bytes()).to_bytes() == pipe.to_bytes()
     # Who goes on learns from all texts, and keeps the weights of the experts
-    again.update(ner_examples(again, ["[Dee](NEW) sings ."]), sgd=LBFGS(iterations_per_step=5))
+    again.update(ner_examples(again, ["[Dee](NEW) sings ."]), sgd=PoolLBFGS(iterations_per_step=5))
     n = len(pipe.model.get_param("shares"))
     assert (other.model.get_param("shares")[:n] == pipe.model.get_param("shares")).all()
     assert "NEW" in other.labels and (other.training.data(examples).weights == 1.0).all()
@@ -362,7 +363,7 @@ def test_rules_in_training_hold_for_each_expert():
     rules["rules"] = [{"rule": "at_most", "label": "PER", "n": 1, "per": "sentence"}]
     _, pipe, examples = trained("random", of_pipe={"constraints": rules})
     data = pipe.training.data(examples)
-    assert (data.weights == 0.0).any() and data.structure.structures[0] is not pipe.model.attrs["node"].in_training()
+    assert (data.weights == 0.0).any() and data.structure.structures[0] is not pipe.model.attrs["node"].in_training
     with pytest.raises(ValueError, match=r"CRF633: Component 'crf_ner': experts = \"labels\" can't learn from rules"):
         trained("labels", of_pipe={"constraints": rules})
 
@@ -436,7 +437,7 @@ def test_optimizers_that_do_not_fit():
     nlp.initialize(lambda: examples)
     with pytest.raises(ValueError, match=r"CRF347: .*experts of 'crf_ner'.*weights to \"equal\""):
         nlp.update(examples, sgd=Adam(0.01))
-    with pytest.raises(ValueError, match=r"CRF365.*SGD"):
+    with pytest.raises(ValueError, match=r"CRF347: SGD"):
         nlp.update(examples, sgd=SGD())
     nlp, _pipe, examples = trained("random", steps=0, weights="equal")
     losses = [nlp.update(examples, sgd=Adam(0.05))["crf_ner"] for _ in range(20)]

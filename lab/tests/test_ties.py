@@ -309,8 +309,8 @@ def test_pairs_that_a_function_gives(vocab):
     for given in wrong:
         with pytest.raises(ValueError, match="CRF372"):
             tied(Pairs(lambda doc, given=given: given), doc)
-    read = TieFeatureSet({"ties": Pairs(nothing, reads=["head"], features=["pos[0]"])})
-    assert read.token_attributes == ["pos", "head"]
+    pairs = Pairs(nothing, reads=["head"], features=["pos[0]"])
+    assert TieFeatureSet({"ties": pairs}).token_attributes == ["pos"] and pairs.reads == ["head"]
     for settings in ({"function": "x"}, {"function": nothing, "reads": "head"}, {"function": nothing, "reads": [1]}):
         with pytest.raises(ValueError, match="CRF020"):
             Pairs(**settings)

@@ -56,6 +56,8 @@ _TEACHES = "to learn from: one of spacy_crf, one that writes spans with scores (
 _TEACHES += "--spans-key), or one that finds entities"
 # Component that `distil` adds behind the teacher
 _SOFTENER = "spacy_crf_softener"
+# In user_data: file and line of a text
+_PLACE = "spacy_crf_place"
 
 
 class Teacher(NamedTuple):
@@ -240,8 +242,7 @@ def distil(
     nlp.set_error_handler(_refuse)
     try:
         with nlp.select_pipes(disable=left_out):
-            pairs = ((_unannotated(doc, nlp.vocab), place) for place, doc in texts)
-            yield from (doc for doc, _ in nlp.pipe(pairs, as_tuples=True, n_process=n_process))
+            yield from nlp.pipe((_placed(doc, nlp.vocab, place) for place, doc in texts), n_process=n_process)
     finally:
         nlp.set_error_handler(handler)
         nlp.remove_pipe(_SOFTENER)
@@ -250,6 +251,13 @@ def distil(
 def _unannotated(doc: Doc, vocab: Vocab) -> Doc:
     """A Doc with the same words and no annotation."""
     return Doc(vocab, words=[token.text for token in doc], spaces=[bool(token.whitespace_) for token in doc])
+
+
+def _placed(doc: Doc, vocab: Vocab, place: str) -> Doc:
+    """A Doc with the same words, which knows its file and line and has no annotation."""
+    placed = _unannotated(doc, vocab)
+    placed.user_data[_PLACE] = place
+    return placed
 
 
 def _softened(doc: Doc, found: Soft) -> Doc:
@@ -275,7 +283,7 @@ def _refuse(name: str, pipe: object, docs: list[Doc], error: Exception) -> NoRet
     # Raised by another component, or with a traceback by another process
     if code:
         raise ValueError(code + said) from error
-    places = [doc._context for doc in docs if doc._context is not None]
+    places = [doc.user_data[_PLACE] for doc in docs if _PLACE in doc.user_data]
     reason = f"the teacher's component '{name}': {error or type(error).__name__}"
     raise ValueError(
         Errors.CRF787.format(
@@ -324,9 +332,7 @@ class Softener:
             found = [(span.start, span.end, span.label_, score) for span, score in zip(group, scores)]
         else:
             found = [(ent.start, ent.end, ent.label_, self._score(ent)) for ent in doc.ents]
-        soft = _softened(doc, certain(found, self._min_prob, self._min_score, self._labels))
-        soft._context = doc._context
-        return soft
+        return _softened(doc, certain(found, self._min_prob, self._min_score, self._labels))
 
     def _score(self, ent: Span) -> float:
         if self._score_extension is None:

@@ -71,8 +71,9 @@ def explain(
             setting = f"kind = '{kind}': option"
             checks.expect(kind in _OPTIONS, pipe.owner, setting, name, "left out, since this kind has no options")
             checks.one_of(pipe.owner, setting, name, _OPTIONS[kind])
-    if pipe.decoding.unexplained is not None:
-        raise NothingToCompare(_cant(pipe, "its decisions", pipe.decoding.unexplained))
+    unexplained = pipe.model.attrs["node"].traits.unexplained
+    if unexplained is not None:
+        raise NothingToCompare(_cant(pipe, "its decisions", unexplained))
     if not len(doc):
         raise ValueError(_cant(pipe, "the text", "it has no tokens"))
     if isinstance(pipe.annotation, SeveralCats) and kind == "leave_out":

@@ -326,7 +326,7 @@ class Direction:
         scores, along = self._both(data)
         soft = {} if data.soft is None else {"soft": data.soft}
         learner = self._pipe.learner
-        structure = data.structure or learner.model.attrs["node"].in_training()
+        structure = data.structure or learner.model.attrs["node"].in_training
         _, derivative, _ = evaluate(learner.loss, structure, scores, data.allowed, weights=data.weights, **soft)
         return self._node.dot(derivative, along)
 

@@ -3,7 +3,7 @@
 import copy
 import json
 import math
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping
 from itertools import chain, product
 from typing import NamedTuple, Optional, Union
 
@@ -78,8 +78,6 @@ class FeatureSet(AttributesRead):
         items (``word:NAME[0]``), or from a word to one text (``text:NAME[0]``).
     RAISES (ValueError): CRF101 to CRF121 or CRF895 for a template that can't be used; CRF020 for other settings.
     """
-
-    further_attributes: Sequence[str] = ()  # that the set reads beside those of its templates
 
     def __init__(
         self,
@@ -161,9 +159,9 @@ class FeatureSet(AttributesRead):
         return changed
 
     def attributes(self) -> list[str]:
-        """The attributes that the templates read, each once, and `further_attributes`."""
+        """The attributes that the templates read, each once."""
         parts = [part for template in self.templates + self.transitions for part in template.parts]
-        return list(dict.fromkeys([*[part.attribute for part in parts], *self.further_attributes]))
+        return list(dict.fromkeys([part.attribute for part in parts]))
 
     def reader(
         self,
@@ -457,13 +455,13 @@ class IndexBuilder(FeatureCounter):
         """
         features = self._compiled.hash(columns)
         # Places of the new features in the matrix [T, M], row by row
-        at = self._table.add(features.hashes.ravel())
+        at = self.table.add(features.hashes.ravel())
         width = max(1, features.hashes.shape[1])
         self._remember(columns, (at % width).astype(np.int32), at // width, at)
-        at = self._table.add(features.item_hashes)
+        at = self.table.add(features.item_hashes)
         templates = features.item_templates[at] + np.int32(len(self._compiled.templates))
         self._remember(columns, templates, features.item_tokens[at], features.item_sources[at])
-        return self._compiled.look_up(features, self._table)
+        return self._compiled.look_up(features, self.table)
 
     def _remember(self, columns, templates, tokens, sources) -> None:
         """Keep the values of new features, from which their names are made."""

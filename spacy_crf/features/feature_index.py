@@ -331,21 +331,16 @@ class FeatureCounter:
     def __init__(self, templates: list[str], known: FeatureIndex):
         self.known = known
         self._names = templates
-        self._table = CountingTable(known.keys)
+        self.table = CountingTable(known.keys)  # the known features first
 
     def __len__(self) -> int:
-        return len(self._table)
-
-    @property
-    def counts(self) -> NDArray[np.int32]:
-        """Number of occurrences of each feature, the known features first: int32[N]."""
-        return self._table.counts
+        return len(self.table)
 
     def _index(
         self, keep: NDArray[np.bool_], template_of: NDArray, widths: NDArray, parts: NDArray, strings: list[str]
     ):
         """The index of the features to keep (bool[N]), from the names of the new features."""
-        keys = self._table.keys
+        keys = self.table.keys
         n_known = len(self.known)
         starts = np.append(0, np.cumsum(widths)).astype(np.int64)
         names = FeatureNames(self._names, template_of, starts, parts, strings)

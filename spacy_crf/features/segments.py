@@ -434,8 +434,8 @@ class SpanIndexBuilder(FeatureCounter):
         items = self._compiled.items(listed)
         width = max(1, hashes.shape[1])
         n_plain = len(self._compiled.feature_set.spans)
-        at = self._table.add(hashes.ravel())
-        at_item = self._table.add(items.hash)
+        at = self.table.add(hashes.ravel())
+        at_item = self.table.add(items.hash)
         names = items.names()
         of_items = [names[n] for n in at_item.tolist()]
         span = np.concatenate([at // width, items.span[at_item]])
@@ -454,10 +454,10 @@ class SpanIndexBuilder(FeatureCounter):
                 texts[n] = text
         self._template_of += template_of.tolist()
         self._spelled += texts
-        rows = self._table.rows(hashes.ravel())
+        rows = self.table.rows(hashes.ravel())
         [known] = np.nonzero(rows >= 0)
         span = np.concatenate([known // width, items.span])
-        rows = np.concatenate([rows[known], self._table.rows(items.hash)])
+        rows = np.concatenate([rows[known], self.table.rows(items.hash)])
         return by_token(span, rows.astype(np.int32), None, len(begin))
 
     def freeze(self, keep: NDArray[np.bool_], vocab: Vocab) -> FeatureIndex:

@@ -50,7 +50,7 @@ class LinearChain(Structure[ChainScores]):
         arcs = work.transitions[0][sources, np.repeat(np.arange(work.n_states), np.diff(before))]
         arcs = np.exp(arcs - arcs.max(initial=-np.inf))
         states = np.empty(uniforms.shape, dtype=np.int32)
-        exponentials = work.exponentials
+        exponentials = work.steps.exponentials
         number = exponentials.layout.number
         rows = (linear.alpha, linear.log_z)
         kernels.sample(rows, number, exponentials.last, (before, sources), arcs, work.starts, uniforms, states)
@@ -114,7 +114,7 @@ def backward_pass(work: ChainWork, kept: tuple, weights: Floats, out: ChainScore
     """Set `out`, which is 0, to the derivative of sum_b weights[b] · log_z[b]."""
     if not work.n_tokens:  # whose transitions may be no matrices
         return
-    exponentials = work.exponentials
+    exponentials = work.steps.exponentials
     linear, log_z, logs = kept
     layout = exponentials.layout
     (scaled, alpha, linear_log_z) = linear

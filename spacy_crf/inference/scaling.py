@@ -75,11 +75,6 @@ class ChainWork(Work[ChainScores]):
             return expansion.keep(OrderedScores, lambda: OrderedScores.shared(*shared, expansion.graph))
         return _shared.of(OrderedScores.shared, *shared)
 
-    @property
-    def exponentials(self) -> "Exponentials":
-        """Exponentials of the shared scores."""
-        return self.steps.exponentials
-
 
 # ---------------------------------------------------------------------------------------------- forbidden transitions
 
@@ -354,7 +349,7 @@ def _scale(exponentials: Exponentials, scores: Floats, starts: Ints, emissions: 
 
 def forward(work: ChainWork) -> ForwardPass:
     """Forward pass of a chunk."""
-    exponentials = work.exponentials
+    exponentials = work.steps.exponentials
     emissions, alpha = aligned((2, work.n_tokens, len(exponentials.first)))
     scaled = _scale(exponentials, work.emissions, work.starts, emissions)
     found = ForwardPass(scaled, alpha, np.empty(work.n_sequences))
@@ -370,7 +365,7 @@ def backward(work: ChainWork, before: ForwardPass, weights: Floats, d_emissions:
     RETURNS (float64[2, S]): Derivatives of firsts and lasts.
     """
     d_ends = np.zeros((2, work.n_states))
-    layout = work.exponentials.layout
+    layout = work.steps.exponentials.layout
     kernels.expectations(before.scaled, layout, weights, before.alpha, before.log_z, d_emissions, *d_ends)
     return d_ends
 
@@ -380,7 +375,7 @@ def expect(work: ChainWork, weights: Floats, out: ChainScores) -> Floats:
 
     RETURNS (float64[B]): Log partitions, NaN where a sequence needs log space.
     """
-    exponentials = work.exponentials
+    exponentials = work.steps.exponentials
     layout = exponentials.layout
     log_z = np.empty(work.n_sequences)
     ends = (out.first, out.last)
@@ -400,7 +395,7 @@ def marginals(work: ChainWork, rows: Ints) -> tuple[Floats, Floats]:
 
     RETURNS (float64[N, S], float64[B]): Probabilities of the states; and log partitions, NaN where a sequence needs log space.
     """
-    layout = work.exponentials.layout
+    layout = work.steps.exponentials.layout
     log_z = np.empty(work.n_sequences)
     ends = np.zeros((2, work.n_states))
     found = np.empty((len(rows), work.n_states))
@@ -416,7 +411,7 @@ def marginals(work: ChainWork, rows: Ints) -> tuple[Floats, Floats]:
 
 def _forward_by_parts(work: ChainWork, log_z: Floats) -> Iterator[tuple[Chunk, ForwardPass]]:
     """Forward passes part by part, each in the memory of the one before, so that its arrays stay in the cache."""
-    exponentials = work.exponentials
+    exponentials = work.steps.exponentials
     scores = work.emissions
     starts = work.starts
     layout = exponentials.layout

@@ -68,7 +68,7 @@ def _posteriors(work: ChainWork, spans: SpanStates) -> Iterator[tuple[Posterior,
 
 def _linear_posterior(work: ChainWork, before: ForwardPass, marginals: Floats, continues: Bools) -> Posterior:
     """Posterior of a chunk from both passes in the linear domain."""
-    exponentials = work.exponentials
+    exponentials = work.steps.exponentials
     opening = np.zeros(work.n_tokens, dtype=np.bool_)
     opening[work.ends()[0]] = True
     matrices = exponentials.matrices

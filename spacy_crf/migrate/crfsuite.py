@@ -200,26 +200,16 @@ def _jenkins(octets: bytes) -> int:
         a = (a + words[n]) & most
         b = (b + words[n + 1]) & most
         c = (c + words[n + 2]) & most
-        a = ((a - c) & most) ^ _turned(c, 4)
-        c = (c + b) & most
-        b = ((b - a) & most) ^ _turned(a, 6)
-        a = (a + c) & most
-        c = ((c - b) & most) ^ _turned(b, 8)
-        b = (b + a) & most
-        a = ((a - c) & most) ^ _turned(c, 16)
-        c = (c + b) & most
-        b = ((b - a) & most) ^ _turned(a, 19)
-        a = (a + c) & most
-        c = ((c - b) & most) ^ _turned(b, 4)
-        b = (b + a) & most
+        # Each round mixes one of the three numbers; then they change places, and after six rounds they are back
+        for bits in (4, 6, 8, 16, 19, 4):
+            a = ((a - c) & most) ^ _turned(c, bits)
+            c = (c + b) & most
+            a, b, c = b, c, a
     a, b, c = ((value + word) & most for value, word in zip((a, b, c), words[-3:]))
-    c = ((c ^ b) - _turned(b, 14)) & most
-    a = ((a ^ c) - _turned(c, 11)) & most
-    b = ((b ^ a) - _turned(a, 25)) & most
-    c = ((c ^ b) - _turned(b, 16)) & most
-    a = ((a ^ c) - _turned(c, 4)) & most
-    b = ((b ^ a) - _turned(a, 14)) & most
-    return ((c ^ b) - _turned(b, 24)) & most
+    for bits in (14, 11, 25, 16, 4, 14, 24):
+        c = ((c ^ b) - _turned(b, bits)) & most
+        a, b, c = b, c, a
+    return b
 
 
 def _turned(value: int, bits: int) -> int:

@@ -103,7 +103,7 @@ class SparseCorpus:
         windows = () if features.unit is not None else ("states",) if "states" in compiled else tuple(compiled)
         self.tokens = {kind: FixedTokens(compiled[kind], tables[kind]) for kind in windows}
         has_vectors = VECTORS in tables and features.unit is None
-        self.vectors = CorpusVectors(tables[VECTORS], features.reader.reach) if has_vectors else None
+        self.vectors = CorpusVectors(tables[VECTORS], features.compiled.reader.reach) if has_vectors else None
 
     def add(self, docs: DocBatch) -> None:
         """Look up the next batch."""
@@ -111,7 +111,7 @@ class SparseCorpus:
         if features.unit is not None:
             found = features.look_up(docs)
         else:
-            columns = features.reader.read(docs)
+            columns = features.compiled.reader.read(docs)
             for tokens in self.tokens.values():
                 tokens.add(columns)
             if self.vectors is not None:

@@ -121,7 +121,7 @@ class EmissionFeatures(SparseFeatures):
         if VECTORS not in self.tables:
             return {}
         vectors: Any = self.vectors
-        words = self.reader.table.words
+        words = self.compiled.reader.table.words
         return {"vectors": vectors.scaled(words), "have_vectors": (int(words.any(axis=1).sum()), len(words))}
 
     def check_indexes(self, model: Model) -> None:
@@ -198,7 +198,7 @@ def _hashed_init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] =
     met = CountingTable()
     vectors = features.counters().get(VECTORS)
     for batch in X():
-        columns = features.reader.read(batch.docs)
+        columns = features.compiled.reader.read(batch.docs)
         hashes = features.compiled.templates["states"].hash(columns)
         met.add(hashes.hashes.ravel())
         met.add(hashes.item_hashes)
@@ -215,7 +215,9 @@ def _hashed_init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] =
     counts = np.bincount(rows[known], weights=met.counts[known], minlength=model.attrs["rows"])
     features.states.counts = features.states.counts + counts.astype(np.int64)
     model.attrs["features"] = features.with_tables(
-        features.tables, clustered=ClusteredWords(*features.reader.table.clustered), **features.measured(Sizes(*Y))
+        features.tables,
+        clustered=ClusteredWords(*features.compiled.reader.table.clustered),
+        **features.measured(Sizes(*Y)),
     )
     if is_new:
         users = np.bincount(rows[known], minlength=model.attrs["rows"])

@@ -38,6 +38,8 @@ class HigherOrderNode(StructureNode):
         meaning=("order",),
         params=(*StructureNode.traits.params, "grams"),
         is_online=False,
+        unexplained="only chains of order 1 are explained. `weights` lists what the model learned, `n_best` and "
+        "`span_probabilities` tell how certain it is",
     )
     structure = HigherOrderInference()
 

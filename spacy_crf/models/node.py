@@ -10,7 +10,7 @@ from spacy.vocab import Vocab
 from thinc.api import Model, Optimizer, registry
 
 from ..errors import Errors, cant_train
-from ..features.doc_batch import DocBatch
+from ..features.doc_batch import TEXT, DocBatch
 from ..losses.clamped import LabelledLoss
 from ..schemes import NO_SEGMENTS, Segments
 from ..types import Bools, Floats, Ints
@@ -84,6 +84,11 @@ class Traits(NamedTuple):
         None  # tokens from which `initialize` counts all weights: "annotated" or "all"; None for none
     )
     no_shares_of_texts: Optional[str] = None  # why decisions cannot be split up among the training texts
+    unexplained: Optional[str] = None  # why weights do not explain a labelling; None if they do
+    unit: str = TEXT  # unit of texts that has scores, one of `features.doc_batch.UNITS`
+    token_attributes: tuple[str, ...] = ()  # that the model needs beside those that templates read
+    # Returns the collection of a Doc, whose Docs the model reads together (None for no collection); None if it reads each alone
+    group_of: Optional[Callable[[Doc], object]] = None
 
 
 class Node:
@@ -93,21 +98,7 @@ class Node:
 
     gives: type  # type of the output
     decoding: Optional[type] = None  # a `Decoding` that replaces the usual one for this kind
-    # What few nodes have, which set it in their constructors:
-    # Returns the collection of a Doc, whose Docs the model reads together (None for no collection); None if it reads each alone
-    group_of: Optional[Callable[[Doc], Any]] = None
     part_names: Sequence[str] = ()  # names of the columns that belong to no state, see `columns`
-    # Makes the potentials that prediction reads, from the model and those of `StructureNode.join`, which training reads; None
-    # where both are the same
-    in_prediction: Optional[Callable[[Model, Any], Any]] = None
-    # Returns masks of the parameters with weights that must not be negative, by name; None if all weights may be
-    nonnegative: Optional[Callable[[Model], dict[str, Any]]] = None
-    # Returns a batch as the model of the component of a name learns from it; None if it learns from all of it
-    training_batch: Optional[Callable[[Model, AnnotatedDocs, str], AnnotatedDocs]] = None
-    # Learns what follows from the weights, after a step of an optimizer that uses an objective and before an evaluation; from the
-    # model, the objective, the optimizer and the name of the component. Returns whether the objective has changed, so that
-    # another step comes first
-    after_step: Optional[Callable[[Model, Any, Any, str], bool]] = None
 
     def __repr__(self) -> str:  # for `spacy debug model`
         return f"{type(self).__name__}()"
@@ -130,6 +121,13 @@ class Node:
     def longest_of_states(self, model: Model) -> NDArray[np.int32]:
         """Tokens of the longest segment of each state of a model of segments: int32[S]."""
         return model.attrs["longest"]
+
+    def training_batch(self, model: Model, batch: AnnotatedDocs, name: str) -> AnnotatedDocs:
+        """The batch as losses read it. Its structure, if it has one, has the rules of the batch, or excludes spans.
+
+        name (str): Of the component, for messages.
+        """
+        return batch
 
     def begin(self, model: Model, initialization: Any, is_new: bool) -> None:
         """Choose the weights that training begins with, once features are counted; see `pipeline.initialization`."""

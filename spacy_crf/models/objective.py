@@ -43,7 +43,7 @@ class CorpusObjective(Weights):
     def __init__(self, model: Model, loss: LabelledLoss, corpus: Iterable[AnnotatedDocs]):
         super().__init__(model)
         self._loss: Any = loss
-        self._structure = self.node.in_training().with_threads(default_threads())
+        self._structure = self.node.in_training.with_threads(default_threads())
         self._annotation: list[_BatchAnnotation] = []
         self._layers: list[Any] = [corpus_by(layer.attrs["node"], layer) for layer in model.layers]
         for batch in corpus:

@@ -14,7 +14,7 @@ from .. import checks
 from ..errors import Errors
 from ..features.doc_batch import UnitRows
 from ..features.feature_index import VectorIndex
-from ..features.token_columns import ColumnReader, TokenColumns
+from ..features.token_columns import TokenColumns
 from ..types import Bools, Floats, Ints, SpanList, TokenFeatures
 from .node import AnnotatedDocs, Batches, Node, Sizes, Traits, check_equal, check_weights, no_backprop
 from .resources import ListedFeatures
@@ -153,13 +153,10 @@ class SparseFeatures(ListedFeatures):
             return self._compiled
 
     @property
-    def reader(self) -> ColumnReader:
-        return self.compiled.reader
-
-    @property
     def asks_functions(self) -> bool:
         """Whether features come from functions or extensions."""
-        return bool(self.reader.item_sources or self.reader.word_functions)
+        reader = self.compiled.reader
+        return bool(reader.item_sources or reader.word_functions)
 
     def recompile(self) -> None:
         super().recompile()
@@ -191,7 +188,7 @@ class SparseFeatures(ListedFeatures):
 
     def look_up(self, docs: list[Doc]) -> FoundFeatures:
         """Features of a batch of Docs."""
-        columns = self.reader.read(docs)
+        columns = self.compiled.reader.read(docs)
         of_spans, listed = self.find_spans(docs, columns)
         if self.unit is None:
             return FoundFeatures(columns.starts, {**self.find(columns), **of_spans}, listed)
@@ -459,10 +456,11 @@ def init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) -
     node.resize(model, sizes.n_states)
     old = node.features(model)
     min_count = model.attrs["min_count"]
-    old.reader.keep_names(True)
+    reader = old.compiled.reader
+    reader.keep_names(True)
     counters = old.counters()
     for batch in X():
-        old.count(batch, old.reader.read(batch.docs), counters, sizes)
+        old.count(batch, reader.read(batch.docs), counters, sizes)
     first = old.first_state if model.attrs["possible_states"] else None
     tables = {**old.tables}
     for name, counter in counters.items():
@@ -473,7 +471,7 @@ def init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) -
     for name, table in tables.items():
         move_weights(model, name, old.tables[name], table)
     model.attrs[node.attr] = old.with_tables(
-        tables, clustered=ClusteredWords(*old.reader.table.clustered), **old.measured(sizes)
+        tables, clustered=ClusteredWords(*reader.table.clustered), **old.measured(sizes)
     )
 
 

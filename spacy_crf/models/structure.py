@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from spacy.tokens import Doc
-from thinc.api import Model, NumpyOps
+from thinc.api import Model, NumpyOps, Optimizer
 from thinc.util import data_validation
 
 from ..arrays import each_chain, per_position, states_of
@@ -77,6 +77,17 @@ class StructureModel(Model):
             return super().get_dim(name)
         return self.attrs["node"].n_states(self)
 
+    def finish_update(self, optimizer: Optimizer) -> None:
+        """Like thinc's, with a learning rate for each node."""
+        for node in self.walk():
+            for shim in node.shims:
+                shim.finish_update(optimizer)
+        for node in self.walk():
+            scale = node.attrs.get("lr_scale", 1.0)
+            for name in node.grad_names:
+                after, _ = optimizer((node.id, name), node.get_param(name), node.get_grad(name), lr_scale=scale)
+                node.set_param(name, after)
+
 
 class StructureNode(Node):
     """Base of the nodes of models of a structure."""
@@ -87,15 +98,20 @@ class StructureNode(Node):
     def __init__(self) -> None:
         self._latest: Optional[tuple] = None  # see `latest_potentials`; threads may be reading it
 
-    def in_training(self, ruled: Any = None) -> Any:
-        """The structure that losses use; `ruled`, if given, has the rules of a batch, or excludes spans."""
-        return ruled or self.structure
+    @property
+    def in_training(self) -> Structure:
+        """The structure that losses use for batches without their own, see `training_batch`."""
+        return self.structure
 
     # ----------------------------------------------------------------------------------------------- for subclasses
 
     def join(self, outputs: tuple, shared: SharedScores) -> Any:
         """The potentials, from the outputs of the layers and the shared scores."""
         raise NotImplementedError
+
+    def in_prediction(self, model: Model, scores: Any) -> Any:
+        """The potentials that prediction reads, from those of `join`, which training reads."""
+        return scores
 
     def part(self, d_scores: Any, outputs: tuple) -> tuple[tuple, SharedScores]:
         """The way back through `join`: from derivatives by the potentials to derivatives by the outputs of the layers, and by the
@@ -270,22 +286,27 @@ def exact_weights(model: Model) -> SharedScores:
     return {name: array.astype(np.float64) for name, array in weights.items()}
 
 
-def build(name: str, node: StructureNode, layers: dict[str, Model], **attrs: Any) -> StructureModel:
-    """A model of a structure, with layers under the names by which `model.get_ref` finds them, and attributes."""
+def build(
+    name: str,
+    node: StructureNode,
+    layers: dict[str, Model],
+    *,
+    kind: type[StructureModel] = StructureModel,
+    **attrs: Any,
+) -> StructureModel:
+    """A model of a structure, with layers under the names by which `model.get_ref` finds them, a class and attributes."""
     params = dict.fromkeys(node.traits.params)
     parts = list(layers.values())
     refs: dict[str, Optional[Model]] = {**layers}
     attrs = {"node": node, "met": [0, 0], "observed": None, "beside": None, "allowed": None, **attrs}
-    model = StructureModel(
-        name, forward, init=init, layers=parts, refs=refs, params=params, attrs=attrs, ops=NumpyOps()
-    )
+    model = kind(name, forward, init=init, layers=parts, refs=refs, params=params, attrs=attrs, ops=NumpyOps())
     for part in parts:
         if part.has_ref("tok2vec"):
             model.set_ref("tok2vec", part.get_ref("tok2vec"))  # spaCy's commands look for it there
     return model
 
 
-def without_stage(model: Model) -> StructureModel:
+def without_stage(model: StructureModel) -> StructureModel:
     """An untrained model of a structure with the same settings, without templates that read the labels of a first stage."""
     layers = {name: model.get_ref(name).copy() for name in model.ref_names}
     for layer in layers.values():
@@ -294,7 +315,7 @@ def without_stage(model: Model) -> StructureModel:
             if hasattr(features, "set_stage"):
                 features.set_stage(features.feature_set.without_stage(), None)
     attrs = copy.deepcopy({name: value for name, value in model.attrs.items() if name != "node"})
-    untrained = build(model.name, copy.deepcopy(model.attrs["node"]), layers, **attrs)
+    untrained = build(model.name, copy.deepcopy(model.attrs["node"]), layers, kind=type(model), **attrs)
     for name in model.param_names:  # some models have parameters that are no scores
         untrained.set_param(name, None)
     return untrained
@@ -317,7 +338,7 @@ def forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Any, Callabl
         return d_docs[0]
 
     scores = node.join(outputs, shared)
-    return scores if is_train or node.in_prediction is None else node.in_prediction(model, scores), backprop
+    return scores if is_train else node.in_prediction(model, scores), backprop
 
 
 def init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) -> None:

@@ -457,7 +457,7 @@ class PairCounter:
         min_count (int): 0 keeps all, even features without a column, which may have one in other parts of a corpus.
         first (int): If given, each feature gets a weight for every column from this one on, not only for those it occurs with.
         """
-        counts = self.builder.counts if self._counts is None else self._counts
+        counts = self.builder.table.counts if self._counts is None else self._counts
         n_known = len(self._known.index)
         keep = (counts >= min_count) & (self._seen[: len(self)].any(axis=1) | (min_count == 0))
         keep[:n_known] = True

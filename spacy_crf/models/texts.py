@@ -66,7 +66,6 @@ class OfTexts(Node):
 
     traits: Traits
     several = False  # whether a text may have several labels
-    unit = TEXT  # that has scores, one of `features.doc_batch.UNITS`
 
     def check_fit(self, model: Model, pipe: Any, optimizer: Optional[Optimizer]) -> None:
         """RAISES (ValueError): CRF480 for a model of one label in a component of several labels, and the other way round; CRF482
@@ -100,7 +99,7 @@ class OfTexts(Node):
 
     def rows(self, docs: DocBatch) -> UnitRows:
         """The units of Docs that have scores."""
-        return UnitRows.of(self.unit, docs.sequence_starts(), docs.bounds)
+        return UnitRows.of(self.traits.unit, docs.sequence_starts(), docs.bounds)
 
     def starts(self, docs: DocBatch) -> Ints:
         return self.rows(docs).texts

@@ -191,15 +191,6 @@ class Weights:
         """The weights of the model: float64[n]."""
         return np.concatenate([block.read() for block in self._blocks]).astype(np.float64)
 
-    @property
-    def nonnegative(self) -> Optional[Bools]:
-        """Which weights must not be negative (bool[n]); None if all may be."""
-        masks = None if self.node.nonnegative is None else self.node.nonnegative(self._model)
-        if not masks:
-            return None
-        of_layers = {self._key(block.model, block.name): np.zeros(block.size) for block in self._of_layers}
-        return self.join(of_layers, {block.name: masks.get(block.name, ~block.mask) for block in self._shared}) > 0.0
-
     def parameters(self, weights: Floats) -> dict[tuple[int, str], Any]:
         """Weights (in float32) by thinc's keys: the id of their model and their name."""
         laid_out = self._laid_out(weights.astype(np.float32))

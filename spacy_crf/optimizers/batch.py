@@ -68,7 +68,7 @@ class BatchRun:
 
     signature: Hashable
     position: Position
-    memory: Any  # curvature learned by the algorithm, see `BatchOptimizer.new_memory`
+    memory: Any  # how the algorithm searches, and the curvature it has learned, see `BatchOptimizer.new_memory`
     values: deque[float]  # objective at the last `period` + 1 positions
     iteration: int = 0
     stop_reason: Optional[str] = None
@@ -120,11 +120,13 @@ class BatchOptimizer(CRFOptimizer):
         self._bar = Bar("", "iteration")  # for the current step
 
     def new_memory(self) -> Any:
-        """An empty memory of the curvature: its truth value is False, and it proposes steepest descent.
+        """An empty memory of the curvature, by which the algorithm searches: its truth value is False.
 
-        RETURNS: An object with `prepare(objective, key)`, called at the beginning of each step; `propose(gradient)`, which
-            returns a direction (float64[n]) and the first step to try along it; `learn(before, after, direction, step)`, about
-            two positions; `clear()`; `to_msg()` and `from_msg(msg, n)`, which checks that arrays are of n weights.
+        RETURNS: An object with `prepare(objective, key)`, called at the beginning of each step; `ascent(optimizer, objective,
+            position)`, the gradient (float64[n], not to be changed), or a subgradient where there is none; `search(optimizer,
+            objective, run, ascent)`, which returns what `search` of this class returns, by steepest descent while the memory is
+            empty; `learn(before, after, step)`, about a move between two positions; `clear()`; `to_msg()` and
+            `from_msg(msg, n)`, which checks that arrays are of n weights.
         """
         raise NotImplementedError
 
@@ -205,11 +207,10 @@ class BatchOptimizer(CRFOptimizer):
 
     def _iterate(self, objective: Objective, run: BatchRun, key: str) -> None:
         before = run.position
-        gradient = self.steepest_ascent(objective, before)
+        ascent = run.memory.ascent(self, objective, before)
         evaluations = 0
         while True:
-            direction, step = run.memory.propose(gradient)
-            point, tries = self.search(objective, run, gradient, direction, step)
+            point, tries = run.memory.search(self, objective, run, ascent)
             evaluations += tries
             if point is not None:
                 break
@@ -218,7 +219,7 @@ class BatchOptimizer(CRFOptimizer):
                 return
             run.memory.clear()
         # Each statement leaves a consistent state, so training can continue after an interrupt between two of them.
-        run.memory.learn(before, point.where, direction, point.step)
+        run.memory.learn(before, point.where, point.step)
         run.position = point.where
         run.iteration += 1
         run.values.append(point.value)
@@ -248,14 +249,6 @@ class BatchOptimizer(CRFOptimizer):
             if not math.isfinite(value) or not math.isfinite(dot(gradient, gradient)):
                 value = math.inf
         return Position(weights, float(value), gradient)
-
-    def steepest_ascent(self, objective: Objective, position: Position) -> Floats:
-        """The gradient, or a subgradient where the objective has no gradient.
-
-        objective (Objective), position (Position): The function, evaluated at the position.
-        RETURNS (float64[n]): An array that callers must not change.
-        """
-        return position.gradient
 
     def search(
         self,
@@ -293,7 +286,7 @@ class BatchOptimizer(CRFOptimizer):
 
     def _judge(self, objective: Objective, run: BatchRun, key: str) -> None:
         """Apply the stop rules of CRFsuite."""
-        run.gradient_norm = norm(self.steepest_ascent(objective, run.position))
+        run.gradient_norm = norm(run.memory.ascent(self, objective, run.position))
         improvement = run.values[0] - run.values[-1]
         if run.gradient_norm <= self.tolerance * max(1.0, norm(run.position.weights)):
             self._stop(run, key, f"the gradient norm {run.gradient_norm:.4g} is within tolerance = {self.tolerance}")

@@ -8,7 +8,7 @@ import numpy as np
 
 from .. import checks
 from ..arrays import of_file
-from ..types import Floats
+from ..types import Bools, Floats
 from .batch import BatchOptimizer, BatchRun, Position, add_scaled, dot, norm
 from .line_search import RayPoint, backtracking
 from .objective import Objective, setting
@@ -53,57 +53,12 @@ class LBFGS(BatchOptimizer):
         position = super().evaluate(objective, weights)
         if not self.l1:
             return position
-        return position._replace(value=position.value + float(np.sum(self._prices(objective) * np.abs(weights))))
+        return position._replace(value=position.value + float(np.sum(self.prices(objective) * np.abs(weights))))
 
-    def steepest_ascent(self, objective: Objective, position: Position) -> Floats:
-        """See `BatchOptimizer.steepest_ascent`: the gradient of the objective at a position; with l1 the pseudo-gradient."""
-        gradient = pseudo_gradient(position, self._prices(objective)) if self.l1 else position.gradient
-        bounded = getattr(objective, "nonnegative", None)
-        if bounded is None:
-            return gradient
-        return np.where(bounded & (position.weights == 0.0), np.minimum(gradient, 0.0), gradient)
-
-    def _prices(self, objective: Objective) -> Union[float, Floats]:
+    def prices(self, objective: Objective) -> Union[float, Floats]:
         """Cost of |w|: √k times l1 for a variable that stands for k weights, each of them smaller by 1 / √k."""
         copies = getattr(objective, "copies", None)
         return self.l1 if copies is None else self.l1 * np.sqrt(copies)
-
-    def search(
-        self, objective: Objective, run: BatchRun, gradient: Floats, direction: Floats, step: float
-    ) -> tuple[Optional[RayPoint], int]:
-        """See `BatchOptimizer.search`, for objective, run, gradient, direction and step.
-
-        With l1, or bounds of weights, weights that would change their sign stay at 0, and the search tries ever shorter steps.
-        """
-        bounded: Any = getattr(objective, "nonnegative", None)
-        if not self.l1 and bounded is None:
-            return super().search(objective, run, gradient, direction, step)
-        # No weight changes its sign, and all weights move in the direction of steepest descent (Andrew & Gao, section 3.2). Far
-        # from the minimum that saves half of the iterations; close to it, it discards the curvature of correlated weights and
-        # hardly advances: there it applies only to weights at zero.
-        before = run.position
-        against = direction * gradient >= 0
-        falls_fast = run.values[0] - run.values[-1] > FAST * (len(run.values) - 1) * abs(run.values[-1])
-        if not falls_fast or not self.l1:
-            against &= before.weights == 0
-        if not self.l1:  # a smooth objective: only weights with a bound stay on their side of 0
-            against &= bounded
-        direction[against] = 0.0
-        orthant = np.where(before.weights != 0, before.weights, direction)
-        stays = True if self.l1 else bounded
-        if not dot(gradient, direction) < 0:
-            return None, 0
-        if run.memory:
-            step = min(step, GROWTH * norm(run.memory.pairs[-1][0]) / norm(direction))
-
-        def phi(step: float) -> RayPoint:
-            weights = step * direction
-            weights += before.weights
-            weights[(weights * orthant <= 0) & stays] = 0.0
-            after = self.evaluate(objective, weights)
-            return RayPoint(step, after.value, dot(gradient, weights - before.weights) / step, after)
-
-        return backtracking(phi, RayPoint(0.0, before.value, 0.0), step, max_evaluations=self.max_line_search)
 
 
 def pseudo_gradient(position: Position, l1: Union[float, Floats]) -> Floats:
@@ -139,6 +94,63 @@ class CurvaturePairs:
         if frequencies is not None and self._reach is None:
             self._reach = (1.0 + frequencies) ** _REACH
 
+    def ascent(self, optimizer: LBFGS, objective: Objective, position: Position) -> Floats:
+        """The gradient of an objective at a position; with l1 of the optimizer the pseudo-gradient."""
+        return pseudo_gradient(position, optimizer.prices(objective)) if optimizer.l1 else position.gradient
+
+    def search(
+        self, optimizer: LBFGS, objective: Objective, run: BatchRun, gradient: Floats
+    ) -> tuple[Optional[RayPoint], int]:
+        """Search along the direction that the curvature gives.
+
+        optimizer (LBFGS), objective (Objective), run (BatchRun): Search by this optimizer from the position of the run.
+        gradient (float64[n]): As `ascent` returns it.
+        RETURNS (tuple[Optional[RayPoint], int]): As `BatchOptimizer.search`.
+        """
+        if optimizer.l1:
+            return self.search_in_orthant(optimizer, objective, run, gradient, np.True_)
+        direction, step = self.propose(gradient)
+        return optimizer.search(objective, run, gradient, direction, step)
+
+    def search_in_orthant(
+        self,
+        optimizer: LBFGS,
+        objective: Objective,
+        run: BatchRun,
+        gradient: Floats,
+        stays: Union[np.bool_, Bools],
+    ) -> tuple[Optional[RayPoint], int]:
+        """Search by ever shorter steps, in which weights that would change their sign stay at 0.
+
+        optimizer, objective, run, gradient: See `search`.
+        stays (bool or bool[n]): The weights that do so.
+        RETURNS (tuple[Optional[RayPoint], int]): As `BatchOptimizer.search`.
+        """
+        direction, step = self.propose(gradient)
+        # No weight changes its sign, and all weights move in the direction of steepest descent (Andrew & Gao, section 3.2). Far
+        # from the minimum that saves half of the iterations; close to it, it discards the curvature of correlated weights and
+        # hardly advances: there it applies only to weights at zero.
+        before = run.position
+        against = direction * gradient >= 0
+        falls_fast = run.values[0] - run.values[-1] > FAST * (len(run.values) - 1) * abs(run.values[-1])
+        if not falls_fast or not optimizer.l1:
+            against &= before.weights == 0
+        direction[against & stays] = 0.0
+        orthant = np.where(before.weights != 0, before.weights, direction)
+        if not dot(gradient, direction) < 0:
+            return None, 0
+        if self.pairs:
+            step = min(step, GROWTH * norm(self.pairs[-1][0]) / norm(direction))
+
+        def phi(step: float) -> RayPoint:
+            weights = step * direction
+            weights += before.weights
+            weights[(weights * orthant <= 0) & stays] = 0.0
+            after = optimizer.evaluate(objective, weights)
+            return RayPoint(step, after.value, dot(gradient, weights - before.weights) / step, after)
+
+        return backtracking(phi, RayPoint(0.0, before.value, 0.0), step, max_evaluations=optimizer.max_line_search)
+
     def propose(self, gradient: Floats) -> tuple[Floats, float]:
         """The two-loop recursion (Nocedal & Wright, algorithm 7.4) on -gradient, where H0 is diagonal.
 
@@ -162,8 +174,8 @@ class CurvaturePairs:
             add_scaled(direction, share - dot(change, direction) / curvature, move)
         return direction, 1.0
 
-    def learn(self, before: Position, after: Position, direction: Floats, step: float) -> None:
-        """Keep the move between two positions (before, after) by a step along a direction, if it fits a convex function."""
+    def learn(self, before: Position, after: Position, step: float) -> None:
+        """Keep the move between two positions (before, after), whatever the step, if it fits a convex function."""
         move = after.weights - before.weights
         change = after.gradient - before.gradient
         curvature = dot(move, change)

@@ -58,47 +58,6 @@ class Objective(Protocol):
         ...
 
 
-class SequenceObjective(Protocol):
-    """The corpus, for optimizers that learn from one sequence after the other; `signature`, `weights` and `assign` are those of
-    `Objective`."""
-
-    signature: Any
-    layout: Any  # ints, equal for vectors with the same weights in the same order, whatever the data
-    loss: ClampedLoss
-    corpus: ChainCorpus
-    anchor: Any  # an `Anchor` if the model continues from earlier training, or None
-    n_sequences: int  # number of sequences of the whole corpus, if this objective has a part of it
-    mixed: Any  # object whose `epoch` walks through the corpus part by part, in place of the optimizer; or None
-
-    def weights(self) -> Floats:
-        """RETURNS (float64[n]): A copy of the model's current weights."""
-        ...
-
-    def assign(self, weights: Floats) -> None:
-        """Write the weights (float64[n]) to the model."""
-        ...
-
-    def parameters(self, weights: Floats) -> dict[tuple[int, str], FloatsXd]:
-        """The weights (float64[n]) by thinc's keys: the id of a model and the name of a parameter."""
-        ...
-
-    def frame(self) -> Any:
-        """The layout of the weights without the corpus."""
-        ...
-
-    def places(self, before: Any) -> Ints:
-        """Places of the weights of an earlier layout.
-
-        before (Frame): The earlier layout, which this one contains.
-        RETURNS (int64[n before]): The place here of each of its weights.
-        """
-        ...
-
-    def describe(self, sequence: int) -> str:
-        """Name of a sequence, by its number in the corpus, for messages."""
-        ...
-
-
 class Frame(Protocol):
     """The layout of a model's weights as one vector of n numbers."""
 
@@ -112,6 +71,35 @@ class Frame(Protocol):
 
     def met(self, evidence: Any) -> Floats:
         """RETURNS (float64[n]): How often data has the feature of each weight, by its `evidence` (`models.node.Evidence`)."""
+        ...
+
+
+class SequenceObjective(Frame, Protocol):
+    """The corpus, for optimizers that learn from one sequence after the other; `signature` and `assign` are those of
+    `Objective`."""
+
+    signature: Any
+    layout: Any  # ints, equal for vectors with the same weights in the same order, whatever the data
+    loss: ClampedLoss
+    corpus: ChainCorpus
+    anchor: Any  # an `Anchor` if the model continues from earlier training, or None
+    n_sequences: int  # number of sequences of the whole corpus, if this objective has a part of it
+    mixed: Any  # object whose `epoch` walks through the corpus part by part, in place of the optimizer; or None
+
+    def assign(self, weights: Floats) -> None:
+        """Write the weights (float64[n]) to the model."""
+        ...
+
+    def parameters(self, weights: Floats) -> dict[tuple[int, str], FloatsXd]:
+        """The weights (float64[n]) by thinc's keys: the id of a model and the name of a parameter."""
+        ...
+
+    def frame(self) -> Any:
+        """The layout of the weights without the corpus."""
+        ...
+
+    def describe(self, sequence: int) -> str:
+        """Name of a sequence, by its number in the corpus, for messages."""
         ...
 
 

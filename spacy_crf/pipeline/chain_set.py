@@ -83,7 +83,7 @@ class SetTraining(Training):
         chains = self.pipe.chains
         if len(chains) == 1:
             return parts[0]
-        usual = self.pipe.model.attrs["node"].in_training().with_threads(default_threads())
+        usual = self.pipe.model.attrs["node"].in_training.with_threads(default_threads())
         states = tuple(chain.states for chain in chains)
         columns = zip(*(self._of_set(chain, part.alternatives) for chain, part in zip(chains, parts)))
         return parts[0]._replace(

@@ -2,11 +2,12 @@
 
 import itertools
 from collections.abc import Callable, Iterable
-from inspect import Parameter, signature
-from typing import Any, NamedTuple, Optional
+from pathlib import Path
+from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
+from spacy.language import Language
 from spacy.pipeline.textcat import textcat_score
 from spacy.pipeline.textcat_multilabel import textcat_multilabel_score
 from spacy.tokens import Doc, Span
@@ -14,7 +15,10 @@ from spacy.training import Example
 
 from .. import checks
 from ..errors import Errors, cant_train, known_names
+from ..features.clusters import ClusterSource
 from ..features.doc_batch import DocBatch
+from ..features.gazetteers import GazetteerFile
+from ..features.word_vectors import VectorSource
 from ..losses.clamped import CLAMPED_LOSSES, ClampedLoss, LabelledLoss
 from ..models.texts import allow_several
 from ..types import Floats, Settings
@@ -310,10 +314,18 @@ class CRFTextClassifier(LearningPipe):
         self,
         get_examples: Callable[[], Iterable[Example]],
         *,
+        nlp: Optional[Language] = None,
+        labels: Optional[list[str]] = None,
+        gazetteers: Optional[dict[str, GazetteerFile]] = None,
+        clusters: Optional[ClusterSource] = None,
+        vectors: Optional[VectorSource] = None,
+        words: Optional[dict[str, Any]] = None,
+        start_from: Optional[Union[str, Path]] = None,
+        corpus: Optional[Callable[[Language], Iterable[Example]]] = None,
+        shards: Any = None,
         positive_label: Optional[str] = None,
-        **settings: Any,
     ) -> None:
-        """See `LearningPipe.initialize`.
+        """See `LearningPipe.initialize` for the other parameters.
 
         positive_label (str): With two labels, the one whose F1 is the score, as in spaCy's `textcat`.
         RAISES (ValueError): CRF469 for fewer than two labels, CRF020 for a positive label that is not one of two labels.
@@ -321,15 +333,21 @@ class CRFTextClassifier(LearningPipe):
         before = self.cfg["positive_label"]
         self.cfg["positive_label"] = positive_label
         try:
-            super().initialize(get_examples, **settings)
+            super().initialize(
+                get_examples,
+                nlp=nlp,
+                labels=labels,
+                gazetteers=gazetteers,
+                clusters=clusters,
+                vectors=vectors,
+                words=words,
+                start_from=start_from,
+                corpus=corpus,
+                shards=shards,
+            )
         except BaseException:
             self.cfg["positive_label"] = before
             raise
-
-    # spaCy checks [initialize.components.NAME] against these parameters
-    _inherited = signature(LearningPipe.initialize)
-    _own = Parameter("positive_label", Parameter.KEYWORD_ONLY, default=None, annotation=Optional[str])
-    initialize.__signature__ = _inherited.replace(parameters=[*_inherited.parameters.values(), _own])
 
     def _take_settings(self, saved: Settings) -> None:
         super()._take_settings(saved)

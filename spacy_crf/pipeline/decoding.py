@@ -73,9 +73,7 @@ class Decoding:
 
     always_joins = True  # whether the sequences of a Doc are joined even if no rule ties them together
     longest: Optional[States] = None  # tokens of the longest segment of each state: int32[S]
-    unexplained: Optional[str] = None  # why weights do not explain a labelling; None if they do
     batches: Any = None  # the class of its batches in place of `probabilities.Batch`; None for that
-    token_attributes: tuple[str, ...] = ()  # that the model needs beside those that templates read
     walks_around_wrong = False  # whether online optimizers can exclude wrong spans
 
     def __init__(self, model: Model, annotation: Annotation):
@@ -363,10 +361,6 @@ class Parts(Warner):
     rules: Optional[Rules]
     settings: Settings
     warned: set[str]
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        return self.annotation.labels
 
 
 class Question(NamedTuple):

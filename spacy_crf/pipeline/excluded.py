@@ -49,7 +49,7 @@ def structure_of(pipe: LearningPipe, docs: list[Doc], known: Supervision, starts
     bridges = decoding.bridges
     wide = known._replace(clamp=bridges.clamp(known.clamp))
     structure = _ruled(pipe, decoding.over_bridges(), docs, wide, starts)
-    usual = node.in_training().with_threads(default_threads())
+    usual = node.in_training.with_threads(default_threads())
     return BridgedStructure(structure or usual, bridges, blank)
 
 
@@ -59,7 +59,7 @@ def _blank(pipe: LearningPipe, docs: list[Doc], known: Supervision) -> Optional[
     answers to learn from. Without them F1 on raw texts was 0.6 to 0.9 lower (18 of 20 trainings); chains lost nothing."""
     node = pipe.model.attrs["node"]
     is_sum = pipe.decoding.labelled == "tokens" and pipe.loss.excludes("tokens") and known.soft is None
-    of_paths = node.gives is ChainScores and type(node.in_training()) is type(node.structure)
+    of_paths = node.gives is ChainScores and type(node.in_training) is type(node.structure)
     if pipe.annotation.space_edges or not (is_sum and of_paths):
         return None
     blank = DocBatch.of(docs).is_space
@@ -101,7 +101,7 @@ def _ruled(
     _warn_of_broken(pipe, structure.broken, docs)
     if rule_set.global_:
         pipe.warn_once(Warnings.CRFW610, rules=", ".join(rule.name for rule in rule_set.global_))
-    return pipe.model.attrs["node"].in_training(structure)
+    return structure
 
 
 def _warn_of_broken(pipe: LearningPipe, broken: list, docs: list[Doc]) -> None:

@@ -5,7 +5,6 @@ Every ``spacy.blank()`` imports this file, so it imports numba, and modules that
 
 from collections.abc import Callable
 from dataclasses import replace
-from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from spacy.language import Language
@@ -57,49 +56,6 @@ possible_states = false
 [model.segments.features]
 @misc = "spacy_crf.segment_features.v1"
 """
-# The end of the docstrings of all factories
-_PARAMETERS = """
-    confidence (bool): Whether every {unit} gets its probability, as `{given}._.crf_prob`. Takes about half as long again.
-    decode (str): "viterbi", the most probable labelling; "posterior", the valid labelling with the largest expected number of
-        right tokens; or "spans", the best set of {several} with probabilities of at least `min_prob`.
-    decoder (Optional[Decoder]): A block of another package that finds labellings, or computes their probabilities, in its own
-        way. None for the exact answers.
-    min_prob (Union[float, Dict[str, float]]): From 0 to 1: {unlikely}. 0 keeps all. Or a table by label, with "*" for other
-        labels.
-    constraints (Optional[Constraints]): Rules for prediction, and for training if `in_training` is set:
-        `spacy_crf.constraints.v1`. None for no rules.
-    alternatives_spans_key (Optional[str]): Key of `doc.spans` of the reference Docs, with possible spans: where annotation is
-        missing, only these are possible; elsewhere they are possible beside the annotation. None for none.
-    incorrect_spans_key (Optional[str]): Key of `doc.spans` of the reference Docs, with spans that are wrong:
-        {wrong}. None for none.
-    second_stage (Optional[Dict[str, Any]]): Settings of a second stage, which reads the labels that a first stage gives to the
-        rest of the Doc: `folds`, `features` {stages}, and `l1`, `l2` and `iterations` of the first stage. None for one stage.
-    max_words (int): Different words whose features and scores the component caches; a full cache starts anew. A larger cache is
-        faster with many different words, a smaller one takes less memory: about 0.5 KB per word, with many labels up to 256 MB in
-        total.
-    optimizer (Optional[Optimizer]): The component's own optimizer. The default, `spacy_crf.Minibatch.v1`, gives way to an
-        optimizer of this package that is passed as `sgd` or named in [training.optimizer]; other optimizers do not. None to use
-        the optimizer given there, as spaCy's own components do.
-    scorer (Optional[Callable]): The scoring method. Defaults to {scorer}.
-"""
-_OF_ENTITIES = {
-    "unit": "entity",
-    "given": "span",
-    "several": "entities",
-    "unlikely": "entities with a lower probability are left out",
-    "wrong": "precisely these tokens are no entity of this label",
-    "scorer": "`Scorer.score_spans` of the entities",
-    "stages": '(of "token_majority", "entity_majority", "superentity_majority")',
-}
-_OF_TAGS = {
-    "unit": "token",
-    "given": "token",
-    "several": "labels",
-    "unlikely": "labels with a lower probability are left out, and their tokens stay without one",
-    "wrong": "none of its tokens has its label",
-    "scorer": "the accuracy of the attribute",
-    "stages": '(["token_majority"])',
-}
 
 
 def _defaults(architecture: str, features: str, scorer: str) -> Config:
@@ -113,41 +69,19 @@ def _text_defaults() -> Config:
     return defaults
 
 
-# Settings of the components that label tokens: types for spaCy's checks, and defaults
-_SETTINGS: dict[str, tuple[object, object]] = {
-    "confidence": (bool, False),
-    "decode": (str, "viterbi"),
-    "decoder": (_BLOCK, None),
-    "min_prob": (Union[float, _ByLabel], 0.0),
-    "constraints": (_BLOCK, None),
-    "alternatives_spans_key": (Optional[str], None),
-    "incorrect_spans_key": (Optional[str], None),
-    "second_stage": (Optional[dict], None),
-    "max_words": (int, 500_000),
+# Settings of the components that label tokens
+_OF_TOKENS: dict[str, object] = {
+    "confidence": False,
+    "decode": "viterbi",
+    "decoder": None,
+    "min_prob": 0.0,
+    "constraints": None,
+    "alternatives_spans_key": None,
+    "incorrect_spans_key": None,
+    "second_stage": None,
+    "max_words": 500_000,
 }
-_OF_TOKENS = {name: default for name, (_, default) in _SETTINGS.items()}
 _LEARNS = ("alternatives_spans_key", "incorrect_spans_key", "max_words")  # settings that a first stage has too
-_SHARED = {name: type_ for name, (type_, _) in _SETTINGS.items()}
-_SHARED |= {"optimizer": Optional[Optimizer], "scorer": Optional[Callable]}
-_OF_TEXTS = {name: _SHARED[name] for name in ("max_words", "optimizer", "scorer")}
-
-
-def _with_signature(types: dict[str, object], words: Optional[dict[str, str]] = None) -> Callable[[Callable], Callable]:
-    """Decorator that gives a factory the parameters that spaCy passes to it, and their documentation.
-
-    types: Types of the parameters other than nlp, name, model and loss.
-    words: Words on the component for the docstring of shared parameters; None if the factory documents them itself.
-    """
-    every = {"nlp": Language, "name": str, "model": Model, "loss": _BLOCK, **types}
-
-    def complete(make: Callable) -> Callable:
-        kind = Parameter.POSITIONAL_OR_KEYWORD
-        make.__signature__ = Signature([Parameter(name, kind, annotation=type_) for name, type_ in every.items()])
-        if words is not None:
-            make.__doc__ = (make.__doc__ or "").rstrip() + _PARAMETERS.format(**words)
-        return make
-
-    return complete
 
 
 def made(make: "Callable[..., LearningPipe]", factory: str, nlp: Language, **settings: object) -> "LearningPipe":
@@ -174,8 +108,24 @@ def made(make: "Callable[..., LearningPipe]", factory: str, nlp: Language, **set
     },
     default_score_weights={"ents_f": 1.0, "ents_p": 0.0, "ents_r": 0.0, "ents_per_type": None},
 )
-@_with_signature({"scheme": str, **_SHARED}, _OF_ENTITIES)
-def make_crf_ner(nlp: Language, name: str, **settings: object) -> "LearningPipe":
+def make_crf_ner(
+    nlp: Language,
+    name: str,
+    model: Model,
+    loss: _BLOCK,
+    scheme: str,
+    confidence: bool,
+    decode: str,
+    decoder: _BLOCK,
+    min_prob: Union[float, _ByLabel],
+    constraints: _BLOCK,
+    alternatives_spans_key: Optional[str],
+    incorrect_spans_key: Optional[str],
+    second_stage: Optional[dict],
+    max_words: int,
+    optimizer: Optional[Optimizer],
+    scorer: Optional[Callable],
+) -> "LearningPipe":
     """Construct a CRFEntityRecognizer: a linear-chain CRF that writes to `doc.ents`. Entities that a Doc has already are
     kept, and the rest is decoded around them.
 
@@ -184,10 +134,52 @@ def make_crf_ner(nlp: Language, name: str, **settings: object) -> "LearningPipe"
     loss (Loss): The loss of training, by default `spacy_crf.LogLikelihood.v1`. Each optimizer says which losses it can train.
     scheme (str): Tag scheme of entities: "BILUO", the default, "BIO", "IOB1", or "IO", which joins neighbours of one label;
         "auto" for BIO if the training data has few and short entities per label, else BILUO. A saved model keeps its scheme.
+    confidence (bool): Whether every entity gets its probability, as `span._.crf_prob`. Takes about half as long again.
+    decode (str): "viterbi", the most probable labelling; "posterior", the valid labelling with the largest expected number of
+        right tokens; or "spans", the best set of entities with probabilities of at least `min_prob`.
+    decoder (Optional[Decoder]): A block of another package that finds labellings, or computes their probabilities, in its own
+        way. None for the exact answers.
+    min_prob (Union[float, Dict[str, float]]): From 0 to 1: entities with a lower probability are left out. 0 keeps all. Or a
+        table by label, with "*" for other labels.
+    constraints (Optional[Constraints]): Rules for prediction, and for training if `in_training` is set:
+        `spacy_crf.constraints.v1`. None for no rules.
+    alternatives_spans_key (Optional[str]): Key of `doc.spans` of the reference Docs, with possible spans: where annotation is
+        missing, only these are possible; elsewhere they are possible beside the annotation. None for none.
+    incorrect_spans_key (Optional[str]): Key of `doc.spans` of the reference Docs, with spans that are wrong:
+        precisely these tokens are no entity of this label. None for none.
+    second_stage (Optional[Dict[str, Any]]): Settings of a second stage, which reads the labels that a first stage gives to the
+        rest of the Doc: `folds`, `features` (of "token_majority", "entity_majority", "superentity_majority"), and `l1`, `l2`
+        and `iterations` of the first stage. None for one stage.
+    max_words (int): Different words whose features and scores the component caches; a full cache starts anew. A larger cache is
+        faster with many different words, a smaller one takes less memory: about 0.5 KB per word, with many labels up to 256 MB
+        in total.
+    optimizer (Optional[Optimizer]): The component's own optimizer. The default, `spacy_crf.Minibatch.v1`, gives way to an
+        optimizer of this package that is passed as `sgd` or named in [training.optimizer]; other optimizers do not. None to use
+        the optimizer given there, as spaCy's own components do.
+    scorer (Optional[Callable]): The scoring method. Defaults to `Scorer.score_spans` of the entities.
     """
     from .prediction import CRFEntityRecognizer
 
-    return made(CRFEntityRecognizer, "crf_ner", nlp, name=name, **settings)
+    return made(
+        CRFEntityRecognizer,
+        "crf_ner",
+        nlp,
+        name=name,
+        model=model,
+        loss=loss,
+        scheme=scheme,
+        confidence=confidence,
+        decode=decode,
+        decoder=decoder,
+        min_prob=min_prob,
+        constraints=constraints,
+        alternatives_spans_key=alternatives_spans_key,
+        incorrect_spans_key=incorrect_spans_key,
+        second_stage=second_stage,
+        max_words=max_words,
+        optimizer=optimizer,
+        scorer=scorer,
+    )
 
 
 @Language.factory(
@@ -202,28 +194,90 @@ def make_crf_ner(nlp: Language, name: str, **settings: object) -> "LearningPipe"
     },
     default_score_weights={"crf_tag_acc": 1.0, "tag_acc": None, "pos_acc": None, "morph_acc": None},
 )
-@_with_signature({"attribute": Union[str, list[str]], "overwrite": bool, "neg_prefix": str, **_SHARED}, _OF_TAGS)
-def make_crf_tagger(nlp: Language, name: str, **settings: Any) -> "LearningPipe":
+def make_crf_tagger(
+    nlp: Language,
+    name: str,
+    model: Model,
+    loss: _BLOCK,
+    attribute: Union[str, list[str]],
+    overwrite: bool,
+    neg_prefix: str,
+    confidence: bool,
+    decode: str,
+    decoder: _BLOCK,
+    min_prob: Union[float, _ByLabel],
+    constraints: _BLOCK,
+    alternatives_spans_key: Optional[str],
+    incorrect_spans_key: Optional[str],
+    second_stage: Optional[dict],
+    max_words: int,
+    optimizer: Optional[Optimizer],
+    scorer: Optional[Callable],
+) -> "LearningPipe":
     """Construct a CRFTagger: a linear-chain CRF that gives every token one label.
 
     model (Model[List[Doc], ChainScores]): Scores of the labels: `spacy_crf.LinearChain.v1`, on sparse features
         (`spacy_crf.tagger_features.v1` by default), on an encoder, or on both.
     loss (Loss): The loss of training, by default `spacy_crf.LogLikelihood.v1`. Each optimizer says which losses it can train.
-    attribute (str): Attribute where labels are read and written: "tag", the default, "pos", "morph", "pos+morph" for both (labels
-        such as "Number=Sing|POS=NOUN"), or the name of a Token extension that is set before the pipeline is built. Or a list of
-        them: each has a chain, all chains read features once, and labels are named "tag:NN".
-    overwrite (bool): Whether present values are replaced. By default they are kept, and the other tokens are decoded around them.
+    attribute (str): Attribute where labels are read and written: "tag", the default, "pos", "morph", "pos+morph" for both
+        (labels such as "Number=Sing|POS=NOUN"), or the name of a Token extension that is set before the pipeline is built. Or a
+        list of them: each has a chain, all chains read features once, and labels are named "tag:NN".
+    overwrite (bool): Whether present values are replaced. By default they are kept, and the other tokens are decoded around
+        them.
     neg_prefix (str): Prefix of gold values that name a wrong label: "!NN" means any label but NN. "" for no prefix.
+    confidence (bool): Whether every token gets its probability, as `token._.crf_prob`. Takes about half as long again.
+    decode (str): "viterbi", the most probable labelling; "posterior", the valid labelling with the largest expected number of
+        right tokens; or "spans", the best set of labels with probabilities of at least `min_prob`.
+    decoder (Optional[Decoder]): A block of another package that finds labellings, or computes their probabilities, in its own
+        way. None for the exact answers.
+    min_prob (Union[float, Dict[str, float]]): From 0 to 1: labels with a lower probability are left out, and their tokens stay
+        without one. 0 keeps all. Or a table by label, with "*" for other labels.
+    constraints (Optional[Constraints]): Rules for prediction, and for training if `in_training` is set:
+        `spacy_crf.constraints.v1`. None for no rules.
+    alternatives_spans_key (Optional[str]): Key of `doc.spans` of the reference Docs, with possible spans: where annotation is
+        missing, only these are possible; elsewhere they are possible beside the annotation. None for none.
+    incorrect_spans_key (Optional[str]): Key of `doc.spans` of the reference Docs, with spans that are wrong:
+        none of its tokens has its label. None for none.
+    second_stage (Optional[Dict[str, Any]]): Settings of a second stage, which reads the labels that a first stage gives to the
+        rest of the Doc: `folds`, `features` (["token_majority"]), and `l1`, `l2` and `iterations` of the first stage. None for
+        one stage.
+    max_words (int): Different words whose features and scores the component caches; a full cache starts anew. A larger cache is
+        faster with many different words, a smaller one takes less memory: about 0.5 KB per word, with many labels up to 256 MB
+        in total.
+    optimizer (Optional[Optimizer]): The component's own optimizer. The default, `spacy_crf.Minibatch.v1`, gives way to an
+        optimizer of this package that is passed as `sgd` or named in [training.optimizer]; other optimizers do not. None to use
+        the optimizer given there, as spaCy's own components do.
+    scorer (Optional[Callable]): The scoring method. Defaults to the accuracy of the attribute.
     """
-    attribute = settings["attribute"]
     is_list_of_one = isinstance(attribute, (list, tuple)) and len(attribute) == 1
+    if is_list_of_one:
+        attribute = attribute[0]
     if is_list_of_one or isinstance(attribute, str):
         from .crf_tagger import CRFTagger as Tagger
-
-        settings["attribute"] = attribute[0] if is_list_of_one else attribute
     else:
         from .tagger_set import CRFTaggerSet as Tagger
-    return made(Tagger, "crf_tagger", nlp, name=name, **settings)
+    return made(
+        Tagger,
+        "crf_tagger",
+        nlp,
+        name=name,
+        model=model,
+        loss=loss,
+        attribute=attribute,
+        overwrite=overwrite,
+        neg_prefix=neg_prefix,
+        confidence=confidence,
+        decode=decode,
+        decoder=decoder,
+        min_prob=min_prob,
+        constraints=constraints,
+        alternatives_spans_key=alternatives_spans_key,
+        incorrect_spans_key=incorrect_spans_key,
+        second_stage=second_stage,
+        max_words=max_words,
+        optimizer=optimizer,
+        scorer=scorer,
+    )
 
 
 @Language.factory(
@@ -235,29 +289,74 @@ def make_crf_tagger(nlp: Language, name: str, **settings: Any) -> "LearningPipe"
     },
     default_score_weights={"ents_f": 1.0, "ents_p": 0.0, "ents_r": 0.0, "ents_per_type": None},
 )
-@_with_signature(_SHARED, _OF_ENTITIES)
-def make_semicrf_ner(nlp: Language, name: str, **settings: object) -> "LearningPipe":
+def make_semicrf_ner(
+    nlp: Language,
+    name: str,
+    model: Model,
+    loss: _BLOCK,
+    confidence: bool,
+    decode: str,
+    decoder: _BLOCK,
+    min_prob: Union[float, _ByLabel],
+    constraints: _BLOCK,
+    alternatives_spans_key: Optional[str],
+    incorrect_spans_key: Optional[str],
+    second_stage: Optional[dict],
+    max_words: int,
+    optimizer: Optional[Optimizer],
+    scorer: Optional[Callable],
+) -> "LearningPipe":
     """Construct a SemiCRFEntityRecognizer: a semi-Markov CRF, which scores entities as a whole and writes to `doc.ents`. Entities
     that a Doc has already are kept, and the rest is decoded around them.
 
     model (Model[List[Doc], SegmentScores]): Scores of segments and their labels: `spacy_crf.SemiMarkov.v1`, which adds features
         of whole segments (`spacy_crf.segment_features.v1` by default) to features of tokens.
     loss (Loss): The loss of training, by default `spacy_crf.LogLikelihood.v1`. Each optimizer says which losses it can train.
+    confidence (bool): Whether every entity gets its probability, as `span._.crf_prob`. Takes about half as long again.
+    decode (str): "viterbi", the most probable labelling; "posterior", the valid labelling with the largest expected number of
+        right tokens; or "spans", the best set of entities with probabilities of at least `min_prob`.
+    decoder (Optional[Decoder]): A block of another package that finds labellings, or computes their probabilities, in its own
+        way. None for the exact answers.
+    min_prob (Union[float, Dict[str, float]]): From 0 to 1: entities with a lower probability are left out. 0 keeps all. Or a
+        table by label, with "*" for other labels.
+    constraints (Optional[Constraints]): Rules for prediction, and for training if `in_training` is set:
+        `spacy_crf.constraints.v1`. None for no rules.
+    alternatives_spans_key (Optional[str]): Key of `doc.spans` of the reference Docs, with possible spans: where annotation is
+        missing, only these are possible; elsewhere they are possible beside the annotation. None for none.
+    incorrect_spans_key (Optional[str]): Key of `doc.spans` of the reference Docs, with spans that are wrong:
+        precisely these tokens are no entity of this label. None for none.
+    second_stage (Optional[Dict[str, Any]]): Settings of a second stage, which reads the labels that a first stage gives to the
+        rest of the Doc: `folds`, `features` (of "token_majority", "entity_majority", "superentity_majority"), and `l1`, `l2`
+        and `iterations` of the first stage. None for one stage.
+    max_words (int): Different words whose features and scores the component caches; a full cache starts anew. A larger cache is
+        faster with many different words, a smaller one takes less memory: about 0.5 KB per word, with many labels up to 256 MB
+        in total.
+    optimizer (Optional[Optimizer]): The component's own optimizer. The default, `spacy_crf.Minibatch.v1`, gives way to an
+        optimizer of this package that is passed as `sgd` or named in [training.optimizer]; other optimizers do not. None to use
+        the optimizer given there, as spaCy's own components do.
+    scorer (Optional[Callable]): The scoring method. Defaults to `Scorer.score_spans` of the entities.
     """
     from .semi_markov import SemiCRFEntityRecognizer
 
-    return made(SemiCRFEntityRecognizer, "semicrf_ner", nlp, name=name, **settings)
-
-
-_OF_SPANS = {
-    "spans_key": str,
-    "threshold": Union[float, _ByLabel],
-    "max_positive": Optional[int],
-    "groups": Union[str, list[list[str]]],
-    "nested": bool,
-    "scheme": str,
-    **{name: _SHARED[name] for name in ("constraints", *_LEARNS, "optimizer", "scorer")},
-}
+    return made(
+        SemiCRFEntityRecognizer,
+        "semicrf_ner",
+        nlp,
+        name=name,
+        model=model,
+        loss=loss,
+        confidence=confidence,
+        decode=decode,
+        decoder=decoder,
+        min_prob=min_prob,
+        constraints=constraints,
+        alternatives_spans_key=alternatives_spans_key,
+        incorrect_spans_key=incorrect_spans_key,
+        second_stage=second_stage,
+        max_words=max_words,
+        optimizer=optimizer,
+        scorer=scorer,
+    )
 
 
 @Language.factory(
@@ -275,18 +374,34 @@ _OF_SPANS = {
     },
     default_score_weights={"spans_sc_f": 1.0, "spans_sc_p": 0.0, "spans_sc_r": 0.0},
 )
-@_with_signature(_OF_SPANS)
-def make_crf_spancat(nlp: Language, name: str, **settings: object) -> "LearningPipe":
+def make_crf_spancat(
+    nlp: Language,
+    name: str,
+    model: Model,
+    loss: _BLOCK,
+    spans_key: str,
+    threshold: Union[float, _ByLabel],
+    max_positive: Optional[int],
+    groups: Union[str, list[list[str]]],
+    nested: bool,
+    scheme: str,
+    constraints: _BLOCK,
+    alternatives_spans_key: Optional[str],
+    incorrect_spans_key: Optional[str],
+    max_words: int,
+    optimizer: Optional[Optimizer],
+    scorer: Optional[Callable],
+) -> "LearningPipe":
     """Construct a CRFSpanCategorizer: chains over the same tokens, by default one for each label, that write spans which may
     overlap to `doc.spans`, with their exact probabilities.
 
     model (Model[List[Doc], Any]): Scores of the tags of all labels: `spacy_crf.LinearChain.v1`, as of `crf_ner`, or
         `spacy_crf.SemiMarkov.v1`, as of `semicrf_ner`.
     loss (Loss): The loss of training, by default `spacy_crf.LogLikelihood.v1`: the sum of the losses of the chains.
-    spans_key (str): Key of `doc.spans` where spans are read and written. A reference Doc without the key is not annotated; a Doc
-        without spans has an empty group.
-    threshold (Union[float, Dict[str, float]]): The least probability of a span that is written, or a table by label, with "*" for
-        other labels.
+    spans_key (str): Key of `doc.spans` where spans are read and written. A reference Doc without the key is not annotated; a
+        Doc without spans has an empty group.
+    threshold (Union[float, Dict[str, float]]): The least probability of a span that is written, or a table by label, with "*"
+        for other labels.
     max_positive (Optional[int]): Most labels for the same tokens, the most probable ones. None for any number.
     groups (Union[str, List[List[str]]]): Labels that share a chain, so that their spans never overlap: "label", none; "auto",
         those whose spans do not overlap in the training data, so that flat data has one chain; or lists of labels.
@@ -302,7 +417,26 @@ def make_crf_spancat(nlp: Language, name: str, **settings: object) -> "LearningP
     """
     from .span_categorizer import CRFSpanCategorizer
 
-    return made(CRFSpanCategorizer, "crf_spancat", nlp, name=name, **settings)
+    return made(
+        CRFSpanCategorizer,
+        "crf_spancat",
+        nlp,
+        name=name,
+        model=model,
+        loss=loss,
+        spans_key=spans_key,
+        threshold=threshold,
+        max_positive=max_positive,
+        groups=groups,
+        nested=nested,
+        scheme=scheme,
+        constraints=constraints,
+        alternatives_spans_key=alternatives_spans_key,
+        incorrect_spans_key=incorrect_spans_key,
+        max_words=max_words,
+        optimizer=optimizer,
+        scorer=scorer,
+    )
 
 
 @Language.factory(
@@ -330,28 +464,31 @@ def make_crf_spancat(nlp: Language, name: str, **settings: object) -> "LearningP
         "cats_f_per_type": None,
     },
 )
-@_with_signature(
-    {
-        "multilabel": bool,
-        "threshold": Optional[Union[float, _ByLabel]],
-        "exclusive_classes": Optional[bool],
-        "confidence": bool,
-        "explain": bool,
-        **_OF_TEXTS,
-    }
-)
-def make_crf_textcat(nlp: Language, name: str, **settings: object) -> "LearningPipe":
+def make_crf_textcat(
+    nlp: Language,
+    name: str,
+    model: Model,
+    loss: _BLOCK,
+    multilabel: bool,
+    threshold: Optional[Union[float, _ByLabel]],
+    exclusive_classes: Optional[bool],
+    confidence: bool,
+    explain: bool,
+    max_words: int,
+    optimizer: Optional[Optimizer],
+    scorer: Optional[Callable],
+) -> "LearningPipe":
     """Construct a CRFTextClassifier: each text gets the probabilities of its labels, as `doc.cats`.
 
     model (Model[List[Doc], Any]): Scores of the labels of texts: `spacy_crf.MaxEntText.v1`, by default, or
         `spacy_crf.NaiveBayes.v1`, which is for one label.
     loss (Loss): The loss of training, by default `spacy_crf.LogLikelihood.v1`. Each optimizer says which losses it can train.
     multilabel (bool): Whether texts may have several labels, or none.
-    threshold (Union[float, Dict[str, float], None]): With several labels, the least probability of the labels that a text has, or
-        a table by label ("*" for all others); None for 0.5. For one label the scorer ignores it.
+    threshold (Union[float, Dict[str, float], None]): With several labels, the least probability of the labels that a text has,
+        or a table by label ("*" for all others); None for 0.5. For one label the scorer ignores it.
     exclusive_classes (Optional[bool]): As in spaCy's `textcat`: the opposite of `multilabel`, or None.
-    confidence (bool): Whether `doc._.crf_prob` gets the probability of the text's label, the largest of those in `doc.cats`; with
-        several labels that of the set of those that reach the threshold.
+    confidence (bool): Whether `doc._.crf_prob` gets the probability of the text's label, the largest of those in `doc.cats`;
+        with several labels that of the set of those that reach the threshold.
     explain (bool): Whether `doc._.crf_evidence` gets the evidence of each part of a Doc for its label. Takes twice as long.
     max_words (int): Different words whose features the component caches, as in `crf_tagger`.
     optimizer (Optional[Optimizer]): The component's own optimizer, as in `crf_tagger`.
@@ -360,7 +497,22 @@ def make_crf_textcat(nlp: Language, name: str, **settings: object) -> "LearningP
     """
     from .crf_textcat import CRFTextClassifier
 
-    return made(CRFTextClassifier, "crf_textcat", nlp, name=name, **settings)
+    return made(
+        CRFTextClassifier,
+        "crf_textcat",
+        nlp,
+        name=name,
+        model=model,
+        loss=loss,
+        multilabel=multilabel,
+        threshold=threshold,
+        exclusive_classes=exclusive_classes,
+        confidence=confidence,
+        explain=explain,
+        max_words=max_words,
+        optimizer=optimizer,
+        scorer=scorer,
+    )
 
 
 @Language.factory(

@@ -15,11 +15,6 @@ from .decoding import Decoding
 
 
 class HigherOrderDecoding(Decoding):
-    unexplained = (
-        "only chains of order 1 are explained. `weights` lists what the model learned, `n_best` and `span_probabilities` tell "
-        "how certain it is"
-    )
-
     def __init__(self, model: Model, annotation: Annotation):
         super().__init__(model, annotation)
         model.attrs["node"].name_tags(annotation.tags())

@@ -33,7 +33,7 @@ def warn_of_overlaps(parts: Parts, docs: DocBatch, scores: Any, preset: NDArray[
     found = over.decoding.segments(over.decoding.best_tags(wide, None), wide.starts)
     for begin, end, label in zip(*(column.tolist() for column in found)):
         for n in np.flatnonzero((present.start < end) & (present.end > begin)).tolist():
-            if _warn(parts, docs, (begin, end, parts.labels[label]), present, n, labels_of):
+            if _warn(parts, docs, (begin, end, parts.annotation.labels[label]), present, n, labels_of):
                 return
 
 

@@ -33,7 +33,7 @@ _MOST_TEXTS = 1000  # in which contradictions are looked for
 # ------------------------------------------------------------------------------- texts annotated for some labels alone
 
 
-def complete(nlp: Language, pipe: "CRFPipe", examples: Iterable[Example], labels: Collection[str]) -> None:
+def complete(nlp: Language, pipe: Any, examples: Iterable[Example], labels: Collection[str]) -> None:
     """Add to the annotation of new texts, in which annotators looked for some labels alone, what a trained component knows of its
     other labels: otherwise the texts would teach that there are none. Spans of which it is sure count as annotated, and tokens
     of other likely spans as not annotated. The reference Docs are changed.
@@ -59,7 +59,7 @@ def complete(nlp: Language, pipe: "CRFPipe", examples: Iterable[Example], labels
             doc.set_ents(sure, missing=[doc[i : i + 1] for i in sorted(tokens - known)], default="unmodified")
 
 
-def contradicted(nlp: Language, pipe: "CRFPipe", examples: Iterable[Example]) -> dict[str, list[Span]]:
+def contradicted(nlp: Language, pipe: Any, examples: Iterable[Example]) -> dict[str, list[Span]]:
     """By label, the spans of which a trained component is sure where new texts have none; without labels of which the texts
     have at least as many."""
     found: dict[str, list[Span]] = {}

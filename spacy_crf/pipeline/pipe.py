@@ -274,7 +274,7 @@ class LearningPipe(Warner, TrainablePipe):
     def token_attributes(self) -> list[str]:
         """Token attributes that the templates read, and others that the model needs."""
         of_templates = [name for features in self.feature_stores for name in features.feature_set.token_attributes]
-        return list(dict.fromkeys([*of_templates, *self.decoding.token_attributes]))
+        return list(dict.fromkeys([*of_templates, *self.model.attrs["node"].traits.token_attributes]))
 
     @property
     def asks_functions(self) -> bool:
@@ -346,7 +346,7 @@ class LearningPipe(Warner, TrainablePipe):
         batch_size (int): Most Docs in a batch; more than 256 are no faster, or fewer if they are long.
         """
         handle_error = self.get_error_handler()
-        for docs in batches(self.name, stream, batch_size, self.model.attrs["node"].group_of):
+        for docs in batches(self.name, stream, batch_size, self.model.attrs["node"].traits.group_of):
             try:
                 self.set_annotations(docs, self.predict(DocBatch(docs)))
                 yield from docs
@@ -604,7 +604,8 @@ def batches(
 
     name (str): The component, for messages.
     docs (Iterable[Doc]): The Docs.
-    group_of (Callable): See `Node.group_of`. Docs of one group that follow one another stay in one batch, however many they are.
+    group_of (Callable): See `Traits.group_of`. Docs of one group that follow one another stay in one batch, however many they
+        are.
     RAISES (ValueError): CRF479, see `only_docs`.
     """
     batch = []

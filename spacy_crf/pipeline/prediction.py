@@ -53,7 +53,7 @@ def predict(parts: Parts, docs: DocBatch, scores: PathScores) -> Prediction:
     decoding = question.parts.decoding
     rules = question.parts.rules
     certainties: dict[str, Floats] = {}  # float64[N] of the spans, if they are needed
-    least = least_of_labels(parts.name, settings["min_prob"], parts.labels) if settings["min_prob"] else None
+    least = least_of_labels(parts.name, settings["min_prob"], parts.annotation.labels) if settings["min_prob"] else None
     if rules is not None or decoding.decoder is not None or settings["decode"] != "viterbi":
         from .probabilities import predict as predict_ruled
 

@@ -49,16 +49,12 @@ def step(training: Any, optimizer: CRFOptimizer, examples: list[Example]) -> flo
     per_token = _PASS_PER_TOKEN + _PASS_PER_TAG * pipe.decoding.n_states
     training.corpus.objective.passes_per_evaluation = pipe.evaluation / (per_token * max(1, training.corpus.n_tokens))
     is_worth_evaluating = False
-    node = pipe.model.attrs["node"]
     try:
         while not is_worth_evaluating:
             training.corpus.before_step(optimizer)
             value = optimizer.step(training.corpus.objective, key=pipe.name)
             training.corpus.after_step(optimizer)
             is_worth_evaluating = optimizer.is_worth_evaluating(pipe.name)
-            if is_worth_evaluating and node.after_step is not None:
-                has_changed = node.after_step(pipe.model, training.corpus.objective, optimizer, pipe.name)
-                is_worth_evaluating = not has_changed
     except KeyboardInterrupt:
         text = (
             "%s: interrupted. In memory is the model of the last complete step (of L-BFGS: iteration); `spacy train` "

@@ -37,7 +37,7 @@ def restrict(
     restricted = [(doc, shift) for doc, shift in zip(docs, docs.bounds.tolist()) if _is_restricted(doc)]
     if preset is None and not restricted:
         return None
-    settled = PresetAnnotation.nothing(int(docs.bounds[-1]), len(parts.labels))
+    settled = PresetAnnotation.nothing(int(docs.bounds[-1]), len(parts.annotation.labels))
     if preset is not None:
         parts.annotation.settle(settled, preset, scores.starts)
     for doc, shift in restricted:
@@ -95,10 +95,10 @@ def _add_spans(parts: Parts, settled: PresetAnnotation, starts: NDArray[np.int64
 
 def _block(parts: Parts, settled: PresetAnnotation, span: Span, shift: int) -> Optional[str]:
     """Add a span in which no label, or not its own label, may be found. RETURNS (str): Why it cannot apply everywhere."""
-    if span.label and span.label_ not in parts.labels:
+    if span.label and span.label_ not in parts.annotation.labels:
         return None  # the component never finds this label
     tokens = slice(shift + span.start, shift + span.end)
-    labels = [parts.labels.index(span.label_)] if span.label else slice(None)
+    labels = [parts.annotation.labels.index(span.label_)] if span.label else slice(None)
     present = settled.present[tokens]
     settled.blocked[tokens, labels] |= (present == 0)[:, np.newaxis]
     contradicts = present == span.label if span.label else present != 0
@@ -110,10 +110,10 @@ def _force(parts: Parts, settled: PresetAnnotation, starts: NDArray[np.int64], s
     annotation = parts.annotation
     begin = shift + span.start
     end = shift + span.end
-    if span.label_ not in parts.labels:
+    if span.label_ not in parts.annotation.labels:
         return None if span.label_ in annotation.elsewhere else "the component has no such label"
     tokens = slice(begin, end)
-    label = parts.labels.index(span.label_)
+    label = parts.annotation.labels.index(span.label_)
     longest = parts.decoding.longest
     if longest is not None and end - begin > longest[1 + label]:
         return f"the longest segment of its label has {longest[1 + label]} tokens"

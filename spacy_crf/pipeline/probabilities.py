@@ -46,7 +46,7 @@ def predict(question: Question, least: Optional[Floats]) -> tuple[States, dict[s
     tags = batch.most_probable()
     settings = parts.settings
     if settings["decode"] == "spans":
-        tags, probabilities = batch.best_spans(tags, np.zeros(len(parts.labels)) if least is None else least)
+        tags, probabilities = batch.best_spans(tags, np.zeros(len(parts.annotation.labels)) if least is None else least)
         if parts.decoding.decoder is None:
             return tags, {"crf_prob": probabilities}
         return tags, batch.certainties(parts.decoding.segments(tags, scores.starts))

@@ -90,9 +90,9 @@ def _read(
             tokens = slice(shift, shift + len(example.predicted))
             is_soft[tokens] = True
             for span, score, aligned in _aligned(example, key):
-                if span.label_ and span.label_ not in parts.labels:
+                if span.label_ and span.label_ not in parts.annotation.labels:
                     place = f"doc.spans['{key}'] of '{span.doc.text[:40]}...', '{span.text}'"
-                    checks.labels(f"Component '{parts.name}', {place}", [span.label_], parts.labels)
+                    checks.labels(f"Component '{parts.name}', {place}", [span.label_], parts.annotation.labels)
                 if not span.label_:
                     is_soft[tokens][_touched(example, span)] = False
                 elif aligned is None:
@@ -104,7 +104,7 @@ def _read(
                         continue
                     begin = shift + kept.start
                     end = shift + kept.end
-                    rows.append((begin, end, parts.labels.index(span.label_), score))
+                    rows.append((begin, end, parts.annotation.labels.index(span.label_), score))
                     if ((starts > begin) & (starts < end)).any() and not parts.annotation.spans_are_tokens:
                         report.add_span(span, key, "cross the start of a sentence, and their tokens count as missing")
                         is_soft[begin:end] = False

@@ -274,7 +274,7 @@ class Training:
         """Loss of a batch, and its derivative."""
         pipe = self.pipe
         batch = self.data(examples)
-        structure = batch.structure or pipe.model.attrs["node"].in_training()
+        structure = batch.structure or pipe.model.attrs["node"].in_training
         known = {"weights": batch.weights, **({} if batch.soft is None else {"soft": batch.soft})}
         of_scores = evaluate
         if hasattr(scores, "members"):
@@ -351,7 +351,7 @@ class Training:
 
     def _groups(self, examples: Iterable[Example]) -> Iterable[list[Example]]:
         """The examples whose Docs have to be in one batch, since the model reads them together."""
-        group_of = self.pipe.model.attrs["node"].group_of
+        group_of = self.pipe.model.attrs["node"].traits.group_of
         if group_of is None:
             return ([example] for example in examples)
         groups: dict[object, list[Example]] = {}
@@ -425,8 +425,7 @@ class Training:
         batch = AnnotatedDocs(
             docs, known.clamp, starts, known.unset, weights, structure, known.alternatives, known.wrong, known.soft
         )
-        training_batch = model.attrs["node"].training_batch
-        return batch if training_batch is None else training_batch(model, batch, self.pipe.name)
+        return model.attrs["node"].training_batch(model, batch, self.pipe.name)
 
     def supervise(self, examples: list[Example], starts: NDArray[np.int64], report: GoldReport) -> Supervision:
         """Supervision by the gold annotation, the alternatives, the incorrect spans and the soft labels."""
@@ -509,7 +508,7 @@ def step_by_gradient(pipe: LearningPipe, optimizer: Any, n_sequences: int, docs:
         from .new_texts import proximal_step_of
 
         proximal_step = proximal_step_of(pipe, optimizer, before)
-    _finish_update(pipe.model, optimizer)
+    pipe.model.finish_update(optimizer)
     if not all(node.ops.xp.isfinite(node.get_param(name)).all() for node, name in params):
         for node, name in params:
             node.set_param(name, before[node.id, name])
@@ -522,23 +521,6 @@ def step_by_gradient(pipe: LearningPipe, optimizer: Any, n_sequences: int, docs:
         )
     if proximal_step is not None:
         proximal_step(n_sequences)
-    nonnegative = pipe.model.attrs["node"].nonnegative
-    masks = {} if nonnegative is None else nonnegative(pipe.model)
-    for name, mask in masks.items():
-        weights: Any = pipe.model.get_param(name)
-        pipe.model.set_param(name, np.where(mask, np.maximum(weights, 0.0), weights))
-
-
-def _finish_update(model: Model, optimizer: Optimizer) -> None:
-    """Like `thinc.Model.finish_update`, with a learning rate for each node."""
-    for node in model.walk():
-        for shim in node.shims:
-            shim.finish_update(optimizer)
-    for node, name in parameters(model):
-        if node.has_grad(name):
-            key = (node.id, name)
-            scale = node.attrs.get("lr_scale", 1.0)
-            node.set_param(name, optimizer(key, node.get_param(name), node.get_grad(name), lr_scale=scale)[0])
 
 
 def _forget_other_shapes(optimizer: Optimizer, params: list[tuple[Model, str]]) -> None:

@@ -60,7 +60,7 @@ def rows_of(nlp, examples, n_rows):
     features = nlp.get_pipe("crf_ner").model.get_ref("emissions").attrs["features"]
     hashes = (
         features.compiled.templates["states"]
-        .hash(features.reader.read([example.predicted for example in examples]))
+        .hash(features.compiled.reader.read([example.predicted for example in examples]))
         .hashes
     )
     return [int(key) % n_rows for key in {int(key) for key in hashes.ravel()} if key]

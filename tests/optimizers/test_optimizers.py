@@ -220,7 +220,7 @@ def test_two_loop_recursion_is_the_bfgs_matrix(frequencies):
     for _ in range(6):
         weights = rng.normal(size=8)
         after = Position(weights, 0.0, matrix @ weights)
-        memory.learn(before, after, weights, 1.0)
+        memory.learn(before, after, 1.0)
         pairs.append((after.weights - before.weights, after.gradient - before.gradient))
         before = after
     s, y = pairs[-1]

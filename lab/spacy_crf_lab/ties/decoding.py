@@ -338,7 +338,7 @@ def check_loss(model: Model, pipe: CRFPipe) -> None:
     """Check whether the inference of a model with ties answers what the loss of a component asks. RAISES (ValueError): CRF347,
     CRF353, CRF361, and CRF362 for rules in training."""
     kinds = type(pipe.loss).__mro__
-    inference = model.attrs["node"].in_training().inference
+    inference = model.attrs["node"].in_training.inference
     # The result that the loss needs from the inference; None for other losses
     asked = next((question for kind in kinds for question, losses in _LOSSES.items() if kind in losses), None)
     answers = [_NOTHING, *sorted(inference.answers)]

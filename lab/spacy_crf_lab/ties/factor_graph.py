@@ -2,6 +2,7 @@
 mention the entity.
 """
 
+from dataclasses import dataclass
 from typing import Any, Optional, Union
 
 import numpy as np
@@ -15,9 +16,13 @@ from spacy_crf.inference.structure import Structure
 from spacy_crf.models.emissions import Emissions, check_emissions
 from spacy_crf.models.linear_chain import ChainNode
 from spacy_crf.models.named_weights import Block, Feature
-from spacy_crf.models.structure import Explained, SharedScores, TokenTerms, build, exact_weights
-from spacy_crf.optimizers.lbfgs import LBFGS
-from spacy_crf.optimizers.objective import CRFOptimizer
+from spacy_crf.models.objective import CorpusObjective
+from spacy_crf.models.structure import Explained, SharedScores, StructureModel, TokenTerms, build, exact_weights
+from spacy_crf.optimizers.batch import BatchRun, Position
+from spacy_crf.optimizers.lbfgs import LBFGS, CurvaturePairs
+from spacy_crf.optimizers.line_search import RayPoint
+from spacy_crf.optimizers.objective import CRFOptimizer, Objective
+from spacy_crf.types import Bools, Floats
 
 from ..errors import Errors
 from .belief_propagation import BeliefPropagation
@@ -48,14 +53,14 @@ class FactorGraphNode(ChainNode):
 
     def __init__(self, inference: Inference, training_inference: Optional[Inference] = None, strength: float = 1.0):
         super().__init__()
-        self.nonnegative = self._nonnegative
         self.strength = strength
         self.structure = TiedChains(inference)
         self._in_training = self.structure if training_inference is None else TiedChains(training_inference)
 
-    def in_training(self, ruled: Optional[Structure] = None) -> Structure:
+    @property
+    def in_training(self) -> Structure:
         """The structure with the inference for training."""
-        return ruled or self._in_training
+        return self._in_training
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.structure.inference!r})"
@@ -146,29 +151,101 @@ class FactorGraphNode(ChainNode):
         return {**of_chain, "tables": tables}
 
     def check_fit(self, model: Model, pipe: Any, optimizer: Optional[Optimizer]) -> None:
-        """RAISES (ValueError): As `check_loss`, and as the inferences for labels; CRF347 for an optimizer without bounds of
-        weights, if ties are associative."""
+        """RAISES (ValueError): As `check_loss`, and as the inferences for labels; CRF347 for an optimizer that knows no bounds,
+        if ties are associative."""
         check_loss(model, pipe)
         if pipe.labels:
             for structure in (self.structure, self._in_training):
                 structure.inference.check_labels(pipe.name, model.attrs["allowed"])
-        if isinstance(optimizer, CRFOptimizer) and not isinstance(optimizer, LBFGS) and _has_bounds(model):
+        has_bounds = any(template.associative for template in _ties(model).attrs["templates"].values())
+        if isinstance(optimizer, CRFOptimizer) and not isinstance(optimizer, BoundedLBFGS) and has_bounds:
             what = f"the associative ties of '{pipe.name}'"
             reason = "their weights must not be negative"
-            raise cant_train(optimizer, what, reason, "LBFGS or Adam.v1")
-
-    def _nonnegative(self, model: Model) -> SharedScores:
-        """Masks of the weights that must not be negative: those of associative ties."""
-        if not _has_bounds(model):
-            return {}
-        ties = _ties(model)
-        associative = ties.attrs["node"].associative(ties)[:, np.newaxis, np.newaxis]
-        return {"tables": np.broadcast_to(associative, self.shapes(model, model.get_dim("nO"))["tables"])}
+            raise cant_train(optimizer, what, reason, "spacy_crf_lab.BoundedLBFGS.v1 or Adam.v1")
 
 
-def _has_bounds(model: Model) -> bool:
-    """Whether some weights must not be negative."""
-    return any(template.associative for template in _ties(model).attrs["templates"].values())
+class TiedModel(StructureModel):
+    """A model in which the weights of associative ties are at least 0, whatever the optimizer."""
+
+    def finish_update(self, optimizer: Optimizer) -> None:
+        """Take the step of the optimizer, and from negative weights of associative ties to 0."""
+        super().finish_update(optimizer)
+        tables: Any = self.get_param("tables")
+        is_below = associative(self) & (tables < 0.0)
+        self.set_param("tables", np.where(is_below, np.float32(0.0), tables))
+
+
+def associative(model: Model) -> Bools:
+    """Which features belong to associative ties, whose weights must not be negative: bool[F, 1, 1]."""
+    ties = _ties(model)
+    return ties.attrs["node"].associative(ties)[:, np.newaxis, np.newaxis]
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class BoundedLBFGS(LBFGS):
+    """L-BFGS for factor graphs with associative ties, whose weights must not be negative. The settings are described at
+    `spacy_crf.LBFGS.v1`.
+    """
+
+    def bounded(self, objective: Any, weights: Floats) -> Optional[Bools]:
+        """Which weights must not be negative: bool[n]; None if all may be, or if workers evaluate the objective."""
+        if not isinstance(objective, CorpusObjective) or not isinstance(objective.node, FactorGraphNode):
+            return None
+        of_layers, shared = objective.split(np.zeros_like(weights))
+        shared["tables"] += associative(objective.model)
+        bounded = objective.join(of_layers, shared) > 0.0
+        return bounded if bounded.any() else None
+
+    def new_memory(self) -> "BoundedPairs":
+        """An empty memory, see `BatchOptimizer.new_memory`."""
+        return BoundedPairs(self.memory)
+
+
+class BoundedPairs:
+    """Memory of L-BFGS whose searches keep bounded weights on their side of 0."""
+
+    def __init__(self, size: int) -> None:
+        self._pairs = CurvaturePairs(size)
+
+    def __bool__(self) -> bool:
+        return bool(self._pairs)
+
+    def prepare(self, objective: Objective, key: str) -> None:
+        """See `CurvaturePairs.prepare`."""
+        self._pairs.prepare(objective, key)
+
+    def ascent(self, optimizer: BoundedLBFGS, objective: Objective, position: Position) -> Floats:
+        """The gradient, 0 for bounded weights at 0 that it would make negative."""
+        gradient = self._pairs.ascent(optimizer, objective, position)
+        bounded = optimizer.bounded(objective, position.weights)
+        if bounded is None:
+            return gradient
+        return np.where(bounded & (position.weights == 0.0), np.minimum(gradient, 0.0), gradient)
+
+    def search(
+        self, optimizer: BoundedLBFGS, objective: Objective, run: BatchRun, gradient: Floats
+    ) -> tuple[Optional[RayPoint], int]:
+        """Search along a direction, in which bounded weights do not change their sign; with l1, no weights do."""
+        bounded = optimizer.bounded(objective, run.weights)
+        if optimizer.l1 or bounded is None:
+            return self._pairs.search(optimizer, objective, run, gradient)
+        return self._pairs.search_in_orthant(optimizer, objective, run, gradient, bounded)
+
+    def learn(self, before: Position, after: Position, step: float) -> None:
+        """See `CurvaturePairs.learn`."""
+        self._pairs.learn(before, after, step)
+
+    def clear(self) -> None:
+        """Forget all moves."""
+        self._pairs.clear()
+
+    def to_msg(self) -> list[object]:
+        """The pairs, for `from_msg`."""
+        return self._pairs.to_msg()
+
+    def from_msg(self, msg: list[Any], n: int) -> None:
+        """Take over saved pairs of n weights."""
+        self._pairs.from_msg(msg, n)
 
 
 def _ties(model: Model) -> Model:
@@ -225,4 +302,6 @@ def FactorGraph(
         "label_of": np.zeros(1, dtype=np.int64),
     }
     node = FactorGraphNode(inference, training_inference, strength)
-    return build("factor_graph", node, layers, **attrs)
+    reads = tuple([name for template in templates.values() for name in template.reads])
+    node.traits = node.traits._replace(token_attributes=reads)
+    return build("factor_graph", node, layers, kind=TiedModel, **attrs)

@@ -31,8 +31,6 @@ class TieFeatureSet(FeatureSet):
     def __init__(self, templates: dict[str, TieTemplate]):
         parts = [part for template in templates.values() for feature in template.parts for part in feature]
         read = dict.fromkeys(part.name for part in parts if part.name not in (BIAS, DISTANCE))
-        # Those that decide which tokens are tied
-        self.further_attributes = [name for template in templates.values() for name in template.reads]
         super().__init__([BIAS, *(f"{name}[0]" for name in read)])
 
 

@@ -4,7 +4,6 @@ Sequences that no tie touches are ordinary chains. The others form components. T
 has the component's value (such as its log partition); its other sequences have 0.
 """
 
-from collections.abc import Callable
 from hashlib import blake2b
 from typing import Any, Optional
 
@@ -35,7 +34,6 @@ class TiedChains(Structure[TiedScores]):
     """Implements `Structure` for `TiedScores`; clamps are bool[T, S]."""
 
     work = TiedWork
-    prepare: Callable[..., TiedWork]
 
     def __init__(self, inference: Inference, *, threads: int = 1):
         super().__init__(threads=threads)
@@ -53,12 +51,18 @@ class TiedChains(Structure[TiedScores]):
         """The structure of single sequences."""
         return LinearChain(threads=self.threads)
 
-    def conform(self, scores: TiedScores) -> TiedScores:
+    def prepare(self, scores: Any, clamp: Optional[Clamp] = None, *, annotated: Optional[Clamp] = None) -> Any:
+        """Check the scores. RAISES (ValueError): As `Structure.prepare`; CRF040 for invalid ties."""
+        work = super().prepare(scores, clamp, annotated=annotated)
+        if not isinstance(scores, TiedWork):
+            self._check(scores)
+        return work
+
+    def _check(self, scores: TiedScores) -> None:
         """RAISES (ValueError): CRF040 for invalid ties."""
-        scores = super().conform(scores)
         ties = scores.ties
         n_tokens = len(scores.emissions)
-        (n_features, n_labels) = scores.tables.shape[:2]
+        n_features, n_labels, _ = np.shape(scores.tables)
         if len(ties.group_kind) and not self.inference.takes_groups:
             raise ValueError(Errors.CRF040.format(reason=f"{self.inference.name} takes no groups"))
         if not ties.is_empty:
@@ -70,10 +74,9 @@ class TiedChains(Structure[TiedScores]):
                 reason = f"each joins two different tokens of {n_tokens}, and has features among the {n_features} of the tables"
                 raise ValueError(Errors.CRF040.format(reason=reason))
             label_of = np.asarray(scores.label_of)
-            if label_of.shape != scores.first.shape or not (label_of.min() >= 0 and label_of.max() < n_labels):
+            if label_of.shape != np.shape(scores.first) or not (label_of.min() >= 0 and label_of.max() < n_labels):
                 reason = f"label_of gives each of {len(scores.first)} states one of the {n_labels} labels of the tables"
                 raise ValueError(Errors.CRF040.format(reason=reason))
-        return scores
 
     # --------------------------------------------------------------------------------------------------- sums
 

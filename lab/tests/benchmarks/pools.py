@@ -15,7 +15,7 @@ import typer
 from spacy.language import Language
 from spacy.training import Example
 
-from spacy_crf.optimizers.lbfgs import LBFGS
+from spacy_crf_lab.opinion_pool import PoolLBFGS
 from tests.benchmarks.data import make_examples, read_sentences
 from tests.benchmarks.measure import in_own_process, show, side_by_side
 from tests.benchmarks.ours import make_pipeline
@@ -70,7 +70,7 @@ def _pipeline(name: str, model: str, changed: dict[str, Any]) -> Language:
 
 def _passes(name: str, models: list[str], limit: int, changed: dict[str, Any]) -> Iterator[Any]:
     """The value and the gradient of each objective, at weights of 0."""
-    optimizer = LBFGS()
+    optimizer = PoolLBFGS()
     for model in models:
         nlp = _pipeline(name, model, changed)
         [(_, pipe)], train = nlp.pipeline, make_examples(nlp.vocab, read_sentences(name, "train", limit=limit))
@@ -86,7 +86,7 @@ def _best(name: str, model: str, limit: int, iterations: int, tried: list[float]
         nlp = _pipeline(name, model, changed)
         every = read_sentences(name, "train", limit=limit + 500)
         train, held_out = (make_examples(nlp.vocab, part) for part in (every[:limit], every[limit:]))
-        optimizer: Any = LBFGS(l2=l2, iterations_per_step=iterations, max_iterations=iterations)
+        optimizer: Any = PoolLBFGS(l2=l2, iterations_per_step=iterations, max_iterations=iterations)
         begin, [(key, _)] = time.process_time(), nlp.pipeline
         nlp.initialize(lambda train=train: train, sgd=optimizer)
         while optimizer.stop_reason(key) is None:

@@ -263,10 +263,6 @@ class Annotation:
 
     # ----------------------------------------------- the annotation of reference Docs
 
-    def gold_spans(self, doc: Doc) -> Iterable[Span]:
-        """The annotated spans of a reference Doc, where spans are annotated."""
-        raise NotImplementedError
-
     def gold_labels(self, doc: Doc) -> Iterable[str]:
         """Labels of a Doc's gold annotation."""
         raise NotImplementedError
