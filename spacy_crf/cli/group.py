@@ -23,11 +23,11 @@ from typer.main import get_group
 _GROUPS = {  # by title: the file of each command
     "Start": {"init-config": "configs", "project": "projects", "demo": "demo", "compile": "train"},
     "Data and words": {
-        "convert": "convert",
+        "convert": "data",
         "data": "data",
         "clusters": "clusters",
         "vectors": "clusters",
-        "lookups": "lookups",
+        "lookups": "configs",
         "distil": "distil",
     },
     "Train": {"train": "train", "fit": "train", "tune": "tune", "curve": "train", "update": "train"},
@@ -38,8 +38,8 @@ _GROUPS = {  # by title: the file of each command
         "evaluate": "evaluate",
         "threshold": "evaluate",
     },
-    "Use a pipeline": {"annotate": "annotate", "tag": "export", "card": "projects"},
-    "Models of other programs": {"import": "migrate", "export": "export"},
+    "Use a pipeline": {"annotate": "annotate", "tag": "migrate", "card": "projects"},
+    "Models of other programs": {"import": "migrate", "export": "migrate"},
 }
 _OTHERS = "Added by other packages"
 _HABITS = {  # names that spaCy or other programs use

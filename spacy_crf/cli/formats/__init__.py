@@ -14,7 +14,7 @@ from spacy.tokens import Doc
 from ...blanks import split_columns
 from ...errors import Errors
 from ...pipeline.origins import origin_of, set_origin
-from . import brat, columns, conllu, label_studio, spacy_files, table, texts, word_spans, xml
+from . import brat, columns, conllu, label_studio, spacy_files, table, texts
 from .annotation import check_doc
 from .columns import is_tag
 from .source import ReadSettings, Report, Source
@@ -41,7 +41,7 @@ class Format(NamedTuple):
 # A file has the first format whose `sniff` recognizes it. Every JSON file has one of the formats up to "texts"
 FORMATS = {
     "spacy": Format("a .spacy file", lambda source: source.path.suffix == ".spacy", spacy_files.read_docbin),
-    "xml": Format("XML of labelled parts", lambda source: source.path.suffix == ".xml", xml.read),
+    "xml": Format("XML of labelled parts", lambda source: source.path.suffix == ".xml", texts.read_xml),
     "brat": Format("brat's standoff", brat.sniff, brat.read),
     "labelstudio": Format("Label Studio's JSON", label_studio.sniff, label_studio.read, (_WORD,)),
     "spacy2": Format(
@@ -49,7 +49,7 @@ FORMATS = {
         lambda source: any("paragraphs" in item for item in source.head_objects()),
         spacy_files.read_json,
     ),
-    "word_spans": Format("words with spans of words", word_spans.sniff, word_spans.read),
+    "word_spans": Format("words with spans of words", columns.sniff_word_spans, columns.read_word_spans),
     "tokens": Format(
         "lists of words and tags", columns.sniff_lists, partial(columns.read_sentences, columns.sentences_of_lists)
     ),
