@@ -87,7 +87,6 @@ def annotate_cli(
     """Annotate texts. Without --workers, the command writes one file: for Prodigy, doccano or Label Studio, columns, or a .spacy
     file. `convert` reads all of them back. With --workers, it annotates an archive of JSONL, lines of text or Parquet, and writes
     a folder of parts. To continue a command that was stopped, give it again."""
-    from .annotator import AnnotateOptions, annotate_archive, annotate_file, annotate_stream
 
     import_code(code)
     default = "prodigy" if workers is None else "spans"
