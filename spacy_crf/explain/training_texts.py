@@ -308,7 +308,7 @@ class Direction:
         learner = self._pipe.learner
         bounds = learner.decoding.bounds(data.docs).tolist()
         scores, along = self._both(data)
-        structure = learner.model.attrs["node"].in_training()
+        structure = learner.model.attrs["node"].in_training
         for begin, end in itertools.pairwise(bounds):
             rows = slice(begin, end)
             if begin == end:

@@ -401,7 +401,7 @@ def test_a_table_of_words_that_is_begun_anew():
     pipe, examples = pipe_of(nlp), ner_examples(nlp)
     expected, found = marginals(nlp), objective_of(pipe, examples).evaluate(pipe.training.frame().weights())
     pipe.forget_scores()
-    reader = pipe.sparse_features.reader
+    reader = pipe.sparse_features.compiled.reader
     objective = CorpusObjective(pipe.model, LogLikelihood(), _with_small_tables(pipe, reader, examples))
     value, gradient = objective.evaluate(objective.weights())
     assert value == pytest.approx(found[0])
