@@ -197,13 +197,16 @@ class SegmentClamp(NamedTuple):
         )
 
 
+ChainClamp = Union[Clamp, SegmentClamp]  # of a single chain
+
+
 class SetClamp(NamedTuple):
     """The clamp of each chain of a set (`inference.chain_set`)."""
 
-    chains: tuple[Union[Clamp, SegmentClamp], ...]  # the clamp of each chain
+    chains: tuple[ChainClamp, ...]  # the clamp of each chain
     states_of: tuple[Ints, ...]  # the states of each chain, among S states
 
-    def each(self) -> Iterator[Union[Clamp, SegmentClamp]]:
+    def each(self) -> Iterator[ChainClamp]:
         """The clamp of each chain as one of all S states, of which those of other chains are forbidden."""
         size = 1 + max(int(states.max()) for states in self.states_of)
         for clamp, states in zip(self.chains, self.states_of):
@@ -218,7 +221,7 @@ class SetClamp(NamedTuple):
         return np.logical_or.reduce([getattr(clamp, "states", clamp) for clamp in self.each()])
 
 
-AnyClamp = Union[Clamp, SegmentClamp, SetClamp]
+AnyClamp = Union[ChainClamp, SetClamp]
 
 
 class Path(NamedTuple):

@@ -116,7 +116,11 @@ class BeamSearch(Structure):
 
     def _keeps_all(self, work: Work) -> bool:
         """Whether the search is exact, as it is over a graph."""
-        return self.graph is not None or self.beam.keeps_all(work.n_prefixes)
+        if isinstance(work, HigherOrderWork):  # prefixes end with nodes of a lattice
+            n_prefixes = int(np.diff(work.lattice.level.starts).max(initial=0))
+        else:
+            n_prefixes = work.n_states
+        return self.graph is not None or self.beam.keeps_all(n_prefixes)
 
     def best(self, work: Work) -> Path:
         """Best labelling of each sequence within the beam; of all labellings where the beam keeps them all or drops them all."""

@@ -369,7 +369,7 @@ class LocalLoss(LabelledLoss):
     terms: ClassVar[Callable]
 
     def __call__(
-        self, structure: Structure[Scores], scores: Scores, clamp: Optional[Clamp], *, weights: Optional[Floats] = None
+        self, structure: Structure[Scores], scores: Scores, clamp: Clamp, *, weights: Optional[Floats] = None
     ) -> tuple[Floats, Scores, NDArray[np.bool_]]:
         """Compute the loss, see `ClampedLoss.__call__`. A sequence is impossible if no labelling satisfies one of its terms."""
         free: Structure[Scores] = getattr(structure, "without_rules", structure)
@@ -536,7 +536,7 @@ class SampledLikelihood(LabelledLoss):
         object.__setattr__(self, "random", np.random.default_rng(self.seed))
 
     def __call__(
-        self, structure: Structure[Scores], scores: Scores, clamp: Optional[Clamp], *, weights: Optional[Floats] = None
+        self, structure: Structure[Scores], scores: Scores, clamp: Clamp, *, weights: Optional[Floats] = None
     ) -> tuple[Floats, Scores, NDArray[np.bool_]]:
         """Compute the loss, see `ClampedLoss.__call__`."""
         losses, _, impossible = BesagPseudoLikelihood().bind(self.states)(structure, scores, clamp, weights=weights)

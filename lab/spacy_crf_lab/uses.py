@@ -42,7 +42,7 @@ class Observed(LabelledLoss):
         self,
         structure: Structure[Scores],
         scores: Scores,
-        clamp: Optional[Clamp],
+        clamp: Clamp,
         *,
         weights: Optional[Floats] = None,
         **told: object,
@@ -50,7 +50,7 @@ class Observed(LabelledLoss):
         """See `ClampedLoss`."""
         if "path" not in structure.answers:
             states = None
-            is_complete = clamp is not None and (states_of(clamp).sum(axis=1) <= 1).all()
+            is_complete = (states_of(clamp).sum(axis=1) <= 1).all()
         else:
             states = structure.only_path(clamp)
             is_complete = states is not None

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from .. import arrays
 from ..errors import Errors
-from ..inference.semi_markov import list_spans
+from ..inference.semi_markov import with_listed
 from ..inference.structure import Structure
 from ..schemes import NO_SEGMENTS, NO_STEPS, Segments
 from ..types import Bools, ChainScores, Clamp, Floats, Ints, PathScores, SegmentClamp, SegmentScores
@@ -455,7 +455,7 @@ class RuledSegments(RuledStructure):
         if not len(wrong.start) or not self._excluded.costs_more(clamp):
             return super()._answer(question, group, scores, clamp, weights)
         # A wrong span is listed, so that it has a score of its own, spans[n, state]
-        listing, own, numbers = list_spans(scores, wrong.start, wrong.end)
+        listing, own, numbers = with_listed(scores, wrong.start, wrong.end)
         price = -np.inf if clamp is not None or costs is None else costs[1 + wrong.label]
         listing.spans[numbers, 1 + wrong.label] += price
         values, expected = super()._answer(question, group, listing, clamp, weights)

@@ -13,15 +13,17 @@ also be the first or the last of its span. There it gets a copy, a *bridge*, for
 Each labelling without white space at the edges of its spans is still one path, with the same score; the others have none.
 """
 
-from typing import Any, NamedTuple, Optional
+from typing import NamedTuple, Optional, TypeVar
 
 import numpy as np
 
 from .. import arrays
 from ..kernels.spans import SpanStates
 from ..schemes import TransitionMask
-from ..types import Bools, ChainScores, Floats, Ints, SegmentScores, StateGraph
-from .structure import Structure
+from ..types import Bools, ChainClamp, ChainScores, Floats, Ints, SegmentScores, StateGraph
+from .structure import States, Structure, Work
+
+Potentials = TypeVar("Potentials", ChainScores, SegmentScores)
 
 
 class Bridges(NamedTuple):
@@ -44,24 +46,34 @@ class Bridges(NamedTuple):
         size = len(label_of)
         if spans.continues is None:
             return cls(None, ~has_label, np.ones(size, dtype=bool), size)
-        continues = spans.continues & mask.transitions
+        continues = spans.continues & mask.transitions  # [S, S]
         leaves = mask.transitions & ~continues
-        crosses = has_label & ~(mask.first | mask.last | leaves.any(axis=0) | leaves.any(axis=1))
+        opens = mask.first | leaves.any(axis=0)  # [S] whether a span may begin with the state
+        closes = mask.last | leaves.any(axis=1)
+        crosses = has_label & ~(opens | closes)  # as I-PER of BILUO, which may stand at a blank token
         goes_on = has_label & continues.any(axis=0)
+        # Where a label has no state that only goes on, each state that may go on gets a copy that must
         copied = goes_on & ~np.isin(label_of, label_of[crosses])
         at_blank = ~has_label | crosses
         if not copied.any():
             return cls(None, at_blank, np.ones(size, dtype=bool), size)
         n_copies = 1 + copied.astype(np.int64)
-        tag_of = np.repeat(np.arange(size), n_copies)
+        tag_of = np.repeat(np.arange(size), n_copies)  # [S + C]
         is_bridge = np.zeros(len(tag_of), dtype=bool)
         is_bridge[np.cumsum(n_copies)[copied] - 1] = True
         either = is_bridge[:, np.newaxis] | is_bridge
         pairs = np.ix_(tag_of, tag_of)
-        source, target = np.nonzero(np.where(either, continues[pairs], mask.transitions[pairs]))
+        allowed = np.where(either, continues[pairs], mask.transitions[pairs])  # [S + C, S + C]
+        source, target = np.nonzero(allowed)
         ends = np.where(is_bridge, -np.inf, 0.0)
-        arcs = source.astype(np.int32), target.astype(np.int32), np.zeros(len(source))
-        graph = StateGraph(*arcs, ends, ends, tag_of.astype(np.int32))
+        graph = StateGraph(
+            source=source.astype(np.int32),
+            target=target.astype(np.int32),
+            scores=np.zeros(len(source)),
+            first=ends,
+            last=ends,
+            tag_of=tag_of.astype(np.int32),
+        )
         return cls(graph, at_blank[tag_of] | is_bridge, ~is_bridge, size)
 
     @property
@@ -73,13 +85,18 @@ class Bridges(NamedTuple):
         """Without copies, for scores that cannot be copied: spans do not cross blank tokens unless a state of their own does."""
         if self.graph is None:
             return self
-        own = np.append(True, np.diff(self.graph.tag_of) > 0)
-        is_bridge = self.at_blank & ~self.elsewhere
-        return Bridges(None, (self.at_blank & ~is_bridge)[own], np.ones(self.n_states, dtype=bool), self.n_states)
+        is_own = np.append(True, np.diff(self.graph.tag_of) > 0)  # [S + C] the state itself, not its copy
+        at_blank = self.at_blank & self.elsewhere
+        return Bridges(None, at_blank[is_own], np.ones(self.n_states, dtype=bool), self.n_states)
 
-    def widened(self, scores: Any, blank: Bools) -> Any:
-        """The scores of all states, -inf where a token is blank (bool[T]) and its state would open or close a span."""
+    def widened(self, scores: Potentials, blank: Bools) -> Potentials:
+        """The scores of all states, -inf where a token is blank and its state would open or close a span.
+
+        scores (ChainScores or SegmentScores): Potentials of the chain.
+        blank (bool[T]): The tokens that are white space.
+        """
         if isinstance(scores, SegmentScores):
+            # A segment is a span: it neither begins nor ends at a blank token, but may contain one
             forbidden = np.ix_(blank, ~self.at_blank)
             begins = scores.begins.copy()
             ends = scores.ends.copy()
@@ -90,16 +107,20 @@ class Bridges(NamedTuple):
             shared = [name for name in arrays.named(scores) if name != scores._fields[0]]
             scores = scores._replace(**arrays.expand(scores, self.graph, shared))
             emissions = emissions.take(self.graph.tag_of, axis=1)
-        allowed = np.stack([self.elsewhere, self.at_blank])
-        penalties = np.where(
-            allowed, 0.0, -np.inf
-        )  # [2, S + C] of tokens that are no white space, and of those that are
+        allowed = np.stack(
+            [self.elsewhere, self.at_blank]
+        )  # [2, S + C] of tokens that are no white space, and that are
+        penalties = np.where(allowed, 0.0, -np.inf)
         emissions = emissions + penalties.take(blank.astype(np.int64), axis=0)
         return scores._replace(**{scores._fields[0]: emissions})
 
     def by_steps(self, scores: ChainScores, blank: Bools) -> ChainScores:
-        """The scores of the chain's own states, -inf for the same labellings: its transitions depend on the position, which takes
-        much memory."""
+        """The scores of the chain's own states, -inf for the same labellings as `widened`. Transitions depend on the position,
+        which takes much memory.
+
+        scores (ChainScores): Potentials of the chain.
+        blank (bool[T]): The tokens that are white space.
+        """
         if self.graph is None:
             return self.widened(scores, blank)
         size = len(self.at_blank)
@@ -107,10 +128,12 @@ class Bridges(NamedTuple):
         arcs[self.graph.source, self.graph.target] = True
         at = self._at(blank)  # [T, S]
         opens, closes = arrays.ends(scores.starts, len(blank))
+        inner = ~(opens | closes)[:, np.newaxis]
         possible = self.at_blank[at] | ~blank[:, np.newaxis]
-        possible &= (self.graph.first[at] > -np.inf) | ~(opens | closes)[:, np.newaxis]  # as `last`
-        steps = np.array(np.broadcast_to(scores.transitions, (*at.shape, self.n_states)))
-        steps[1:][~arcs[at[:-1, :, np.newaxis], at[1:, np.newaxis]]] = -np.inf
+        possible &= (self.graph.first[at] > -np.inf) | inner  # `last` forbids the same states as `first`
+        steps = np.array(np.broadcast_to(scores.transitions, (*at.shape, self.n_states)))  # [T, S, S]
+        may_follow = arcs[at[:-1, :, np.newaxis], at[1:, np.newaxis]]  # [T - 1, S, S]
+        steps[1:][~may_follow] = -np.inf
         return scores._replace(emissions=np.where(possible, scores.emissions, -np.inf), transitions=steps)
 
     def _at(self, blank: Bools) -> Ints:
@@ -121,22 +144,33 @@ class Bridges(NamedTuple):
         bridge = np.searchsorted(tag_of, states, side="right") - 1
         return np.where(blank[:, np.newaxis], bridge, own)
 
-    def clamp(self, clamp: Any) -> Any:
-        """The clamp of all states, from that of the states of the chain."""
+    def clamp(self, clamp: Optional[ChainClamp]) -> Optional[ChainClamp]:
+        """The clamp of all states.
+
+        clamp (ChainClamp): What is still allowed, by state of the chain; None stays None.
+        """
         return clamp if clamp is None or self.graph is None else arrays.expand_clamp(clamp, self.graph.tag_of)
 
-    def path(self, states: Ints, blank: Bools) -> Ints:
-        """The path of a labelling, which has bridges at blank tokens: int32[T]."""
+    def path(self, states: States, blank: Bools) -> States:
+        """The path of a labelling, with bridges at blank tokens: int32[T].
+
+        states (int32[T]): The labelling, -1 for none.
+        blank (bool[T]): The tokens that are white space.
+        """
         if self.graph is None:
             return states
         number = self._at(blank)[np.arange(len(states)), states]
-        path: Any = np.where(states >= 0, number, states).astype(np.int32)
-        return path
+        return np.where(states >= 0, number, states).astype(np.int32)
 
     def narrowed(self, expected: ChainScores, blank: Bools) -> ChainScores:
-        """The derivative by the scores of the chain, from that by the scores of all states."""
+        """The derivative with respect to the scores of the chain.
+
+        expected (ChainScores): The derivative with respect to the scores of all states.
+        blank (bool[T]): The tokens that are white space.
+        """
         if self.graph is None:
             return expected
+        # A bridge has the scores of the state that it copies: derivatives add up
         bridges = np.flatnonzero(~self.elsewhere)
         emissions = np.take(expected.emissions, np.flatnonzero(self.elsewhere), axis=1)
         emissions[np.ix_(blank, self.graph.tag_of[bridges])] += expected.emissions[np.ix_(blank, bridges)]
@@ -148,11 +182,14 @@ class BridgedStructure:
     """A chain in training whose spans neither begin nor end with white space. Losses ask it in the states of the chain,
     by scores that they prepare.
 
-    structure: The structure that it asks, over the states of `bridges`.
-    bridges (Bridges): Of the chain. blank (bool[T]): The tokens of the batch that are white space.
+    structure (Structure): The structure that it asks, over the states of `bridges`, perhaps with the rules of a batch.
+    bridges (Bridges): The bridges of the chain.
+    blank (bool[T]): The tokens of the batch that are white space.
+
+    The questions are those of `Structure`; scores, clamps and derivatives are those of the chain.
     """
 
-    def __init__(self, structure: Any, bridges: Bridges, blank: Bools):
+    def __init__(self, structure: Structure, bridges: Bridges, blank: Bools):
         self.of = structure
         self.bridges = bridges
         self._blank = blank
@@ -165,39 +202,54 @@ class BridgedStructure:
         return self.bridges.graph is None and isinstance(self.of, Structure)
 
     def of_states(self, states: Ints) -> "BridgedStructure":
-        """The structure over some of the states (int64[N]), or over states that copy others, if it has masks alone."""
-        masks = self.bridges.at_blank[states], self.bridges.elsewhere[states]
-        return BridgedStructure(self.of, Bridges(None, *masks, len(states)), self._blank)
+        """The structure over some of the states, or over states that copy others, if it has masks alone.
+
+        states (int64[N]): The states of the chain.
+        """
+        masks = Bridges(None, self.bridges.at_blank[states], self.bridges.elsewhere[states], len(states))
+        return BridgedStructure(self.of, masks, self._blank)
 
     @property
     def signature(self) -> bytes:
         """Equal for equal structures and equal white space."""
         return self.of.signature + self._blank.tobytes()
 
-    def only_path(self, clamp: Any) -> Any:
+    def only_path(self, clamp: ChainClamp) -> Optional[States]:
+        """See `Structure.only_path`: the only labelling that `clamp` allows."""
         return self.of.only_path(clamp)
 
-    def prepare(self, scores: Any, *, annotated: Any = None) -> Any:
+    def prepare(self, scores: Potentials, *, annotated: Optional[ChainClamp] = None) -> Work:
+        """See `Structure.prepare`: the widened `scores`, checked; `annotated` is what the annotation allows."""
         return self.of.prepare(self.bridges.widened(scores, self._blank), annotated=self.bridges.clamp(annotated))
 
-    def expectations(self, work: Any, *, clamp: Any = None, weights: Optional[Floats] = None) -> tuple[Floats, Any]:
+    def expectations(
+        self, work: Work, *, clamp: Optional[ChainClamp] = None, weights: Optional[Floats] = None
+    ) -> tuple[Floats, ChainScores]:
+        """See `Structure.expectations`; `work`, `clamp` and `weights` (float64[B]) are those of the batch."""
         values, expected = self.of.expectations(work, clamp=self.bridges.clamp(clamp), weights=weights)
         return values, self.bridges.narrowed(expected, self._blank)
 
-    def viterbi_counts(self, work: Any, *, clamp: Any = None, weights: Optional[Floats] = None) -> tuple[Floats, Any]:
+    def viterbi_counts(
+        self, work: Work, *, clamp: Optional[ChainClamp] = None, weights: Optional[Floats] = None
+    ) -> tuple[Floats, ChainScores]:
+        """See `Structure.viterbi_counts`; `work`, `clamp` and `weights` (float64[B]) are those of the batch."""
         values, used = self.of.viterbi_counts(work, clamp=self.bridges.clamp(clamp), weights=weights)
         return values, self.bridges.narrowed(used, self._blank)
 
-    def path_score(self, work: Any, states: Ints) -> Floats:
+    def path_score(self, work: Work, states: States) -> Floats:
+        """See `Structure.path_score`: scores by `work` of one labelling for each sequence, `states` (int32[T])."""
         return self.of.path_score(work, self.bridges.path(states, self._blank))
 
-    def path_expectations(self, work: Any, states: Ints, *, weights: Floats, out: Any) -> Any:
+    def path_expectations(self, work: Work, states: States, *, weights: Floats, out: ChainScores) -> ChainScores:
+        """See `Structure.path_expectations`: adds the uses by `states` (int32[T]), times `weights` (float64[B]), to `out`; `work`
+        has the potentials."""
         path = self.bridges.path(states, self._blank)
         used = self.of.path_expectations(work, path, weights=weights)
         arrays.add(out, self.bridges.narrowed(used, self._blank), slice(0, len(states)))
         return out
 
-    def differentiate_path(self, work: Any, states: Ints, weights: Floats) -> tuple[Floats, Floats, Any]:
+    def differentiate_path(self, work: Work, states: States, weights: Floats) -> tuple[Floats, Floats, ChainScores]:
+        """See `Structure.differentiate_path`, for `work`, `states` (int32[T]) and `weights` (float64[B])."""
         path = self.bridges.path(states, self._blank)
         log_z, reached, derivative = self.of.differentiate_path(work, path, weights)
         return log_z, reached, self.bridges.narrowed(derivative, self._blank)

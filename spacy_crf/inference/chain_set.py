@@ -9,39 +9,44 @@ and so are the losses that are differences of log partitions or of best scores.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 import numpy as np
 
 from .. import arrays
 from ..arrays import Scores
 from ..kernels import chain_set as kernels
-from ..types import Bools, Floats, Ints
+from ..types import AnyClamp, Bools, Floats, Ints, SetClamp
+from .structure import Structure
 
 
 class ChainSet:
     """The structure of a set of chains, for losses; all other questions go to the single chains.
 
-    structures (Sequence): The structure of each chain.
+    structures (Sequence[Structure]): The structure of each chain.
     states_of (Sequence[int64[S_c]]): The states of each chain, among the S states of the model.
-    of_loss (Sequence[int64[S_c]]): The same states among those that the loss knows by their labels, where these are others.
+    of_loss (Sequence[int64[S_c]]): The numbers of these states among the states of the loss, if the loss numbers its states
+        otherwise than the model.
     """
 
     answers = frozenset(["exact"])
 
-    def __init__(self, structures: Sequence[Any], states_of: Sequence[Ints], of_loss: Optional[Sequence[Ints]] = None):
+    def __init__(
+        self, structures: Sequence[Structure], states_of: Sequence[Ints], of_loss: Optional[Sequence[Ints]] = None
+    ):
         self.structures = tuple(structures)
         self.states_of = tuple(states_of)
         self._of_loss = self.states_of if of_loss is None else of_loss
-        self._losses: tuple[Any, list[Any]] = None, []  # the latest loss, and that of each chain
+        self._latest: Optional[tuple[Any, list]] = None  # the latest loss of the set, and the losses of its chains
 
-    def losses(self, loss: Any) -> list[Any]:
-        """The loss of each chain."""
-        known, of_chains = self._losses
-        if known is not loss:
-            of_chains = [loss.among(states) for states in self._of_loss]
-            self._losses = loss, of_chains
-        return of_chains
+    def losses(self, loss: Any) -> list[Callable]:
+        """The loss of each chain.
+
+        loss (LabelledLoss): The loss of the set.
+        """
+        if self._latest is None or self._latest[0] is not loss:
+            self._latest = loss, [loss.among(states) for states in self._of_loss]
+        return self._latest[1]
 
     @property
     def signature(self) -> bytes:
@@ -50,38 +55,61 @@ class ChainSet:
 
 
 def evaluate(
-    loss: Callable, structure: Any, scores: Scores, clamp: Any, *, weights: Optional[Floats] = None, **options: Any
+    loss: Callable,
+    structure: Union[ChainSet, Structure],
+    scores: Scores,
+    clamp: AnyClamp,
+    *,
+    weights: Optional[Floats] = None,
+    **options: object,
 ) -> tuple[Floats, Scores, Bools]:
-    """A loss, and its derivative by the scores. For a set of chains, whose clamp is a `SetClamp`, it is the sum of their losses.
+    """A loss and its derivative with respect to the scores. The loss of a set of chains is the sum of the losses of its chains.
 
-    For arguments and results see `losses.clamped.ClampedLoss`; a sequence is impossible if it is so in one of the chains.
+    loss (Callable): The loss, see `losses.clamped.ClampedLoss`.
+    structure (ChainSet or Structure): The set, or a single structure.
+    scores (Scores): Potentials of B sequences, for all states of a set.
+    clamp (AnyClamp): What the annotation allows; for a set a `SetClamp`.
+    weights (float64[B]): Factor of each sequence, 1 by default.
+    options: Further arguments of the loss.
+    RETURNS (float64[B], Scores, bool[B]): Losses, derivatives of their sum, and which sequences are impossible in any chain.
     """
-    if not isinstance(structure, ChainSet):
+    if not (isinstance(structure, ChainSet) and isinstance(clamp, SetClamp)):
         return loss(structure, scores, clamp, weights=weights, **options)
     d_scores = arrays.zeros(scores)
-    losses: Any = 0.0
-    impossible: Any = np.False_
-    states_of = structure.states_of
-    chains = zip(structure.losses(loss), structure.structures, split(scores, states_of), clamp.chains, states_of)
-    for of_loss, of_chain, own, allowed, states in chains:
-        lost, d_own, lacks = of_loss(of_chain, own, allowed, weights=weights, **options)
-        add_states(d_scores, d_own, states)
-        losses = losses + lost
-        impossible = impossible | lacks
+    losses = np.zeros(1)  # [B] after the first chain
+    impossible = np.zeros(1, dtype=bool)
+    losses_of = structure.losses(loss)
+    scores_of = split(scores, structure.states_of)
+    for c, states in enumerate(structure.states_of):
+        of_chain = losses_of[c](structure.structures[c], scores_of[c], clamp.chains[c], weights=weights, **options)
+        chain_losses, d_chain, impossible_here = of_chain
+        add_states(d_scores, d_chain, states)
+        losses = losses + chain_losses
+        impossible = impossible | impossible_here
     return losses, d_scores, impossible
 
 
 def of_states(scores: Scores, states: Ints) -> Scores:
-    """The scores of some states (int64[N]), as though there were no others."""
+    """The scores of some states, as though there were no others.
+
+    scores (Scores): Potentials of S states.
+    states (int64[N]): The states.
+    RETURNS (Scores): Potentials of N states.
+    """
     return split(scores, [states])[0]
 
 
 def split(scores: Scores, states_of: Sequence[Ints]) -> list[Scores]:
-    """The scores of the states of each chain."""
+    """The scores of the states of each chain.
+
+    scores (Scores): Potentials of S states.
+    states_of (Sequence[int64[S_c]]): The states of each chain.
+    RETURNS (list[Scores]): Potentials of each chain.
+    """
     found: list[dict[str, Floats]] = [{} for _ in states_of]
     every = np.concatenate(states_of)
-    sizes = np.array([*map(len, states_of)])
-    runs = [*map(_run, states_of)]
+    sizes = np.array([len(states) for states in states_of])
+    runs = [_run(states) for states in states_of]
     for name, array in arrays.named(scores).items():
         if arrays.axes(scores, name)[-1] == "next state":
             parts = [np.ascontiguousarray(array[..., states[:, np.newaxis], states]) for states in states_of]
@@ -90,6 +118,7 @@ def split(scores: Scores, states_of: Sequence[Ints]) -> list[Scores]:
         elif None not in runs:
             parts = [np.ascontiguousarray(array[:, run]) for run in runs]
         else:
+            # One call copies the columns of all chains
             room = np.empty(len(array) * len(every))
             kernels.take(arrays.contiguous(array, np.float64), every, sizes, room)
             cuts = np.split(room, len(array) * np.cumsum(sizes)[:-1])
@@ -100,14 +129,20 @@ def split(scores: Scores, states_of: Sequence[Ints]) -> list[Scores]:
 
 
 def add_states(total: Scores, part: Scores, states: Ints) -> None:
-    """Add the derivative by the scores of some states (int64[N]) to the derivative by the scores of all."""
+    """Add the derivative with respect to the scores of some states to the derivative with respect to all scores.
+
+    total (Scores): The derivative for S states, which receives the sums.
+    part (Scores): The derivative for N of them.
+    states (int64[N]): These states.
+    """
+    run = _run(states)
     for name, array in arrays.named(total).items():
         of_part = getattr(part, name)
         if arrays.axes(total, name)[-1] == "next state":
             array[..., states[:, np.newaxis], states] += of_part
         elif array.ndim == 1:
             array[states] += of_part
-        elif (run := _run(states)) is not None:
+        elif run is not None:
             array[:, run] += of_part
         else:
             kernels.add(np.ascontiguousarray(of_part), states, array)
@@ -115,5 +150,8 @@ def add_states(total: Scores, part: Scores, states: Ints) -> None:
 
 def _run(states: Ints) -> Optional[slice]:
     """The states, which rise, as a slice, whose columns are copied in a third of the time; None if they are not side by side."""
-    first, size = (int(states[0]), len(states)) if len(states) else (0, 0)
-    return slice(first, first + size) if not size or int(states[-1]) == first + size - 1 else None
+    if not len(states):
+        return slice(0, 0)
+    first = int(states[0])
+    behind = int(states[-1]) + 1
+    return slice(first, behind) if behind - first == len(states) else None

@@ -4,13 +4,13 @@ score(y) = sum_j labels[present or absent]_j
 """
 
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from .. import arrays
 from ..types import Floats, Ints, Path
-from .structure import Structure, Work
+from .structure import States, Structure, Work
 
 
 class LabelSetScores(NamedTuple):
@@ -22,7 +22,7 @@ class LabelSetScores(NamedTuple):
     AXES = MappingProxyType({"labels": ("text", "state")})
 
 
-class LabelSetWork(Work[Any]):
+class LabelSetWork(Work):
     """Checked scores, with a clamp: bool[B, 2 L]."""
 
     @property
@@ -37,7 +37,7 @@ class LabelSetWork(Work[Any]):
         return present, absent
 
 
-class IndependentLabels(Structure[Any]):
+class IndependentLabels(Structure):
     """Implements the methods of `Structure` for texts with any number of labels. Clamps are bool[B, 2 L], and paths int32[B, L]:
     1 for labels that are present, -1 without any labelling. Marginals have the probabilities of present labels, then those of
     absent ones.
@@ -46,13 +46,15 @@ class IndependentLabels(Structure[Any]):
     answers = frozenset(["exact"])
     work = LabelSetWork
 
-    def conform(self, scores: Any) -> Any:
+    def conform(self, scores: LabelSetScores) -> LabelSetScores:
+        """Check `scores`, which must be finite. RAISES (ValueError): CRF010 for others."""
         conforming = arrays.conform(scores)
-        if not all(np.isfinite(array).all() for array in arrays.named(conforming).values()):
+        if not np.isfinite(conforming.labels).all():
             arrays.refuse(conforming)
         return conforming
 
-    def expect(self, work: LabelSetWork, weights: Floats, out: Any) -> Floats:
+    def expect(self, work: LabelSetWork, weights: Floats, out: LabelSetScores) -> Floats:
+        """Log partitions of the texts of `work`; `out` receives weights[b] · P(label j is present or absent in text b)."""
         # log_z[b] = sum_j log(exp(present[b, j]) + exp(absent[b, j]))
         present, absent = work.sides
         of_labels = np.logaddexp(present, absent)  # [B, L]
@@ -60,16 +62,18 @@ class IndependentLabels(Structure[Any]):
         possible = log_z > -np.inf
         factors = np.where(possible, weights, 0.0)[:, np.newaxis]
         reached = np.where(possible[:, np.newaxis], of_labels, 0.0)
+        # d log_z[b] / d present[b, j] = exp(present[b, j] - log(exp(present[b, j]) + exp(absent[b, j])))
         shares = [factors * np.exp(np.where(factors != 0.0, side - reached, -np.inf)) for side in (present, absent)]
         out.labels[:] = np.hstack(shares)
         return log_z
 
     def best(self, work: LabelSetWork) -> Path:
-        """The best set of labels of each text; of equals, a label is absent."""
+        """The best set of labels of each text of `work`: label j where present[b, j] > absent[b, j]."""
         present, absent = work.sides
         best = np.maximum(present, absent).sum(axis=1)
         states = np.where((best > -np.inf)[:, np.newaxis], present > absent, -1)
         return Path(states.astype(np.int32), best)
 
-    def add_path(self, work: LabelSetWork, states: Any, weights: Floats, out: Any) -> None:
+    def add_path(self, work: LabelSetWork, states: States, weights: Floats, out: LabelSetScores) -> None:
+        """Add `weights` (float64[B]) to the scores in `out` that the sets of labels `states` (int32[B, L]) of `work` use."""
         out.labels[:] += weights[:, np.newaxis] * np.hstack([states == 1, states == 0])

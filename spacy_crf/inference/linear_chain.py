@@ -1,7 +1,6 @@
 """Linear chains: sums, maxima, paths and samples of batches of sequences."""
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -23,29 +22,41 @@ class LinearChain(Structure[ChainScores]):
     prepare: Callable[..., ChainWork]
 
     def forward(self, work: ChainWork) -> Floats:
+        """Log partitions of the chunk `work`: alpha[t, j] = emissions[t, j] + logsum_i(alpha[t-1, i] + transitions[i,
+        j]).
+        """
         return forward_pass(work)[0]
 
     def expect(self, work: ChainWork, weights: Floats, out: ChainScores) -> Floats:
+        """Both passes over `work`: `out` becomes the derivative of sum_b `weights`[b] · log_z[b]."""
         if work.per_position:
             log_z, kept = forward_pass(work)
             backward_pass(work, kept, weights, out)
             return log_z
+        # d log_z / d emissions[t, j]      = P(y_t = j)                = exp(alpha[t, j] + beta[t, j] - log_z)
+        # d log_z / d transitions[i, j]    = sum_t P(y_(t-1) = i, y_t = j)
         log_z = scaling.expect(work, weights, out)
+        # NaN marks the sequences whose scores lie too far apart for the linear domain
         for b in np.flatnonzero(np.isnan(log_z)).tolist():
             _log_backward(work, b, log_space.forward(work, work.chunk(b, b + 1), log_z), log_z, weights, out)
         return log_z
 
     def best(self, work: ChainWork) -> Path:
+        """Best path of each sequence of `work`: best[t, j] = emissions[t, j] + max_i(best[t-1, i] + transitions[i, j])."""
         path = Path(np.empty(work.n_tokens, dtype=np.int32), np.empty(work.n_sequences))
         kernels.viterbi(tuple(work.potentials), *work.steps.in_order, *path)
         return path
 
-    rank: Any = staticmethod(log_space.rank)
+    def rank(self, work: ChainWork, states: States, scores: Floats) -> int:
+        """The best paths of the sequence `work`, in `states` (int32[n, T]), and their `scores` (float64[n])."""
+        return log_space.rank(work, states, scores)
 
     def draw(self, work: ChainWork, uniforms: Floats) -> States:
+        """Paths of `work`, drawn from the last token to the first by `uniforms` (float64[n, T]): int32[n, T]."""
         linear = scaling.forward(work)
         if work.per_position or np.isnan(linear.log_z).any():
             return log_space.draw(work, np.stack((uniforms, uniforms), axis=-1))  # no lengths to draw
+        # P(y_t = i | y_(t+1) = j) is proportional to exp(alpha[t, i] + transitions[i, j])
         before, sources = work.predecessors
         arcs = work.transitions[0][sources, np.repeat(np.arange(work.n_states), np.diff(before))]
         arcs = np.exp(arcs - arcs.max(initial=-np.inf))
@@ -57,6 +68,9 @@ class LinearChain(Structure[ChainScores]):
         return states
 
     def score_path(self, work: ChainWork, states: States) -> Floats:
+        """Scores by `work` of the paths `states` (int32[T]): first + sum_t emissions[t, y_t] + transitions[y_(t-1), y_t]
+        + last.
+        """
         path_scores = np.empty(work.n_sequences)
         scores = work.scores
         free = kernels.ChainArrays(scores.emissions, work.transitions, scores.first, scores.last, work.starts)
@@ -64,16 +78,24 @@ class LinearChain(Structure[ChainScores]):
         return path_scores
 
     def add_path(self, work: ChainWork, states: States, weights: Floats, out: ChainScores) -> None:
+        """Add `weights` (float64[B]) to the scores in `out` that the paths `states` (int32[T]) of `work` use."""
         d_transitions = out.transitions.reshape(work.transitions.shape)
         uses = kernels.ChainArrays(out.emissions, d_transitions, out.first, out.last, work.starts)
         kernels.path_expectations(states, weights, uses)
 
     def score_segments(self, work: ChainWork, begin: Ints, end: Ints) -> Floats:
+        """Emissions of `work` for segments of one token, from `begin` to `end` (int64[N] each), -inf for longer ones:
+        float64[N, S].
+        """
         return np.where((end - begin == 1)[:, np.newaxis], work.emissions[begin], -np.inf)
 
     def segments_derivative(self, work: ChainWork, begin: Ints, end: Ints, derivative: Floats) -> ChainScores:
+        """Sums of the `derivative` (float64[N, S]) at the token of each segment from `begin` to `end` of `work`; longer
+        segments count for nothing.
+        """
         out = arrays.zeros(work.scores)
         single = end - begin == 1
+        # Segments may repeat: `bincount` adds up what an assignment by index would overwrite
         places = begin[single, np.newaxis] * work.n_states + np.arange(work.n_states)
         sums = np.bincount(places.ravel(), derivative[single].ravel(), minlength=out.emissions.size)
         out.emissions[:] = sums.reshape(out.emissions.shape)
@@ -83,9 +105,11 @@ class LinearChain(Structure[ChainScores]):
         return out
 
     def weigh_spans(self, work: ChainWork, spans_of_states: SpanStates, segments: Segments) -> Floats:
+        """Probabilities in `work` of spans (`segments`) that states encode as `spans_of_states` says: float64[N]."""
         return spans.weigh(work, _expanded(work, spans_of_states), segments)
 
     def list_spans(self, work: ChainWork, spans_of_states: SpanStates, min_prob: float) -> LikelySpans:
+        """Spans of `work` of at least the probability `min_prob`; `spans_of_states` says how states encode spans."""
         return spans.list_likely(work, _expanded(work, spans_of_states), min_prob)
 
 
@@ -102,8 +126,12 @@ def _log_backward(work: ChainWork, b: int, done: tuple, log_z: Floats, weights: 
 
 
 def forward_pass(work: ChainWork) -> tuple[Floats, tuple]:
-    """Log partitions (float64[B]), and what `backward_pass` continues with: the pass in the linear domain, log partitions, and
-    the passes of sequences in log space."""
+    """Forward pass over a chunk, in log space for sequences that do not fit the linear domain.
+
+    work (ChainWork): Potentials of B sequences.
+    RETURNS (float64[B], tuple): Log partitions, and what `backward_pass` continues with: the pass in the linear domain,
+        log partitions, and the passes in log space by sequence.
+    """
     linear = scaling.forward(work)
     log_z = linear.log_z.copy()
     logs = {b: log_space.forward(work, work.chunk(b, b + 1), log_z) for b in np.flatnonzero(np.isnan(log_z)).tolist()}
@@ -111,7 +139,13 @@ def forward_pass(work: ChainWork) -> tuple[Floats, tuple]:
 
 
 def backward_pass(work: ChainWork, kept: tuple, weights: Floats, out: ChainScores) -> None:
-    """Set `out`, which is 0, to the derivative of sum_b weights[b] · log_z[b]."""
+    """Backward pass over a chunk.
+
+    work (ChainWork): Potentials of B sequences.
+    kept (tuple): What `forward_pass` returned.
+    weights (float64[B]): Factor of each sequence.
+    out (ChainScores): Zeros, which become the derivative of sum_b weights[b] · log_z[b].
+    """
     if not work.n_tokens:  # whose transitions may be no matrices
         return
     exponentials = work.steps.exponentials
@@ -121,6 +155,8 @@ def backward_pass(work: ChainWork, kept: tuple, weights: Floats, out: ChainScore
     out.first[:], out.last[:] = scaling.backward(work, linear, weights, out.emissions)
     d_block = np.zeros_like(exponentials.block)
     d_arcs = np.zeros_like(exponentials.arcs)
+    # P(y_(t-1) = i, y_t = j) = alpha[t-1, i] · exp(transitions[t, i, j]) · beta[t, j] / z, of which the kernel leaves out the
+    # exponentials of transitions
     kernels.transition_expectations(scaled, layout, alpha, d_block, d_arcs)
     d_block *= exponentials.block
     d_arcs *= exponentials.arcs
@@ -145,9 +181,13 @@ class TextSoftmax(LinearChain):
     """
 
     def forward(self, work: ChainWork) -> Floats:
+        """Log partitions of the texts of `work`: log_z[b] = logsum_j(emissions[b, j] + first[j] + last[j])."""
         return self._softmax(work)[0]
 
     def expect(self, work: ChainWork, weights: Floats, out: ChainScores) -> Floats:
+        """Derivatives for the texts of `work` in `out`: `weights`[b] · P(label j) at emissions[b, j], and their sums at
+        first and last.
+        """
         log_z, shares = self._softmax(work)
         np.multiply(shares, weights[:, np.newaxis], out=out.emissions)
         out.first[:] = out.emissions.sum(axis=0)
@@ -159,7 +199,12 @@ class TextSoftmax(LinearChain):
 
 
 def softmax(rows: Floats) -> tuple[Floats, Floats]:
-    """Log-sums of rows (float64[N]), and the share of each entry in the sum of its row (float64[N, S]); 0 where all are -inf."""
+    """Normalise rows of scores: shares[n, j] = exp(rows[n, j]) / sum_i exp(rows[n, i]).
+
+    rows (float64[N, S]): The scores.
+    RETURNS (float64[N], float64[N, S]): Log-sum of each row, and the shares; 0 where all scores of a row are -inf.
+    """
+    # log sum_j exp(s[j]) = m + log sum_j exp(s[j] - m) with m = max_j s[j], where no exponential overflows
     largest = rows.max(axis=1, initial=-np.inf)
     shares = np.exp(rows - np.where(largest > -np.inf, largest, 0.0)[:, np.newaxis])
     total = shares.sum(axis=1)

@@ -2,67 +2,113 @@
 samples. A structure's work gives its scores as segments (``log_potentials``) and the arrays that receive derivatives (``rows``).
 """
 
-from typing import Any
-
 import numpy as np
 
 from ..arrays import Scores, part_of
 from ..kernels import log_space as kernels
 from ..types import Floats
-from .structure import Chunk, States
+from .structure import Chunk, States, Work
 
 
-def forward(work: Any, chunk: Chunk, log_z: Floats) -> tuple:
-    """Forward pass in log space over some sequences, whose log partitions `log_z` (float64[B]) receives.
+class LogWork(Work[Scores]):
+    """Work whose scores the recursions in log space take as scores of segments."""
 
-    RETURNS (tuple): For `backward`: the chunk, its work, and the prefixes before and behind the segments.
+    log_potentials: kernels.LogPotentials
+
+    def rows(self, scores: Scores) -> kernels.SegmentArrays:
+        """Scores or derivatives as scores of segments: the arrays of the result share their memory.
+
+        scores (Scores): Potentials of these tokens, or derivatives with respect to them.
+        """
+        raise NotImplementedError
+
+
+LogPass = tuple[
+    Chunk, LogWork, Floats, Floats
+]  # sequences, their work, and prefixes before and behind segments: [T, S]
+
+
+def forward(work: LogWork, chunk: Chunk, log_z: Floats) -> LogPass:
+    """Forward pass in log space over some sequences.
+
+    work (LogWork): Potentials of all sequences.
+    chunk (Chunk): The sequences.
+    log_z (float64[B]): Receives the log partitions of these sequences.
+    RETURNS (LogPass): What `backward` continues with.
     """
     part = work.cut(chunk)
     return chunk, part, *prefixes(part, log_z[chunk.sequences])
 
 
-def prefixes(work: Any, log_z: Floats) -> tuple[Floats, Floats]:
-    """Prefixes before and behind the segments of all of the work, ``entered`` and ``left`` of `kernels.log_space` (float64[T, S]
-    each); `log_z` (float64[B]) receives the log partitions.
+def prefixes(work: LogWork, log_z: Floats) -> tuple[Floats, Floats]:
+    """Forward pass over all of the work.
+
+    work (LogWork): Potentials of B sequences.
+    log_z (float64[B]): Receives the log partitions.
+    RETURNS (float64[T, S], float64[T, S]): Log-sums of the prefixes before and behind segments, ``entered`` and ``left`` of
+        `kernels.log_space`.
     """
     shape = work.n_tokens, work.n_states
+    # entered[t, j] = opening[t, j] + logsum_i(left[t-1, i] + transitions[i, j])
+    # left[t, j]    = closing[t, j] + logsum_k(entered[t-k, j] + lengths[k, j] + spans[.., j])
     entered = np.empty(shape)
     left = np.empty(shape)
     kernels.log_forward(work.log_potentials, entered, left, log_z)
     return entered, left
 
 
-def suffixes(work: Any) -> tuple[Floats, Floats]:
-    """Backward pass over all of the work: ``leaving`` and ``out`` of `kernels.log_space`, float64[T, S] each."""
-    leaving, out = np.empty((2, work.n_tokens, work.n_states))
+def suffixes(work: LogWork) -> tuple[Floats, Floats]:
+    """Backward pass over all of the work.
+
+    work (LogWork): Potentials of B sequences.
+    RETURNS (float64[T, S], float64[T, S]): Log-sums of the suffixes, ``leaving`` and ``out`` of `kernels.log_space`.
+    """
+    # leaving[t, i] = closing[t, i] + logsum_j(transitions[i, j] + out[t+1, j])
+    # out[t, j]     = opening[t, j] + logsum_k(leaving[t+k, j] + lengths[k, j] + spans[.., j])
+    leaving = np.empty((work.n_tokens, work.n_states))
+    out = np.empty((work.n_tokens, work.n_states))
     kernels.log_backward(work.log_potentials, leaving, out)
     return leaving, out
 
 
-def backward(done: tuple, log_z: Floats, weights: Floats, out: Scores) -> None:
-    """Add the derivatives of the sequences of a forward pass to `out`, except those of firsts, lasts and tokens of segments.
+def backward(done: LogPass, log_z: Floats, weights: Floats, out: Scores) -> None:
+    """Add the derivatives of the sequences of a forward pass, except derivatives of firsts, lasts and tokens of segments.
 
-    log_z (float64[B]), weights (float64[B]): Log partitions and factors of all sequences.
+    done (LogPass): The forward pass.
+    log_z (float64[B]): Log partitions of all sequences.
+    weights (float64[B]): Factors of all sequences.
+    out (Scores): Receives the derivatives of sum_b weights[b] · log_z[b].
     """
     chunk, work, entered, left = done
+    # Sums over all sequences go straight to `out`; rows by token are views of it
     of_all = ("lengths",) if work.per_position else ("lengths", "transitions")
     shared = {name: getattr(out, name) for name in of_all if hasattr(out, name)}
     rows = work.rows(part_of(out, chunk.tokens)._replace(**shared))
+    of_chunk = weights[chunk.sequences]
+    leaving, behind = suffixes(work)
     kernels.log_expectations(
-        work.log_potentials, weights[chunk.sequences], entered, left, *suffixes(work), log_z[chunk.sequences], rows
+        work.log_potentials, of_chunk, entered, left, leaving, behind, log_z[chunk.sequences], rows
     )
 
 
-def rank(work: Any, states: States, scores: Floats) -> int:
-    """Write the best paths of a single sequence into `states` (int32[n, T]) and `scores` (float64[n]).
+def rank(work: LogWork, states: States, scores: Floats) -> int:
+    """Find the best paths of a single sequence.
 
+    work (LogWork): Potentials of the sequence.
+    states (int32[n, T]): Receives the paths, best first.
+    scores (float64[n]): Receives their scores.
     RETURNS (int): Number of paths, at most n.
     """
     return kernels.n_best(work.log_potentials, work.predecessors, len(scores), states, scores)
 
 
-def draw(work: Any, uniforms: Floats) -> States:
-    """Draw paths (int32[N, T]) by random numbers in [0, 1) (float64[N, T, 2])."""
+def draw(work: LogWork, uniforms: Floats) -> States:
+    """Draw paths of a chunk.
+
+    work (LogWork): Potentials of the chunk.
+    uniforms (float64[N, T, 2]): Random numbers in [0, 1).
+    RETURNS (int32[N, T]): The paths.
+    """
     drawn = np.empty(uniforms.shape[:2], dtype=np.int32)
     entered, left = prefixes(work, np.empty(work.n_sequences))
     kernels.sample(work.log_potentials, work.predecessors, entered, left, uniforms, drawn)

@@ -4,18 +4,21 @@ Lattices are built level by level (Müller, Schmid & Schütze 2013): first singl
 by their emissions, then triples of likely pairs, and so on.
 """
 
+from collections.abc import Sequence
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .. import arrays
+from ..arrays import states_of
 from ..errors import Errors
 from ..kernels import higher_order as kernels
 from ..kernels.hashing import hash_rows, insert
-from ..types import ChainScores, Clamp, Floats
+from ..types import ChainScores, Clamp, Floats, Ints
+from .structure import Chunk, Work
 
 MOST = 3  # the highest order
 
@@ -28,11 +31,11 @@ class Orders(NamedTuple):
     """
 
     order: int
-    keys: NDArray[np.int64]  # [G] sorted
+    keys: Ints  # [G] sorted
     size: int  # number of tags
     keep: Optional[float] = None  # mean number of nodes that a token keeps after each level; None for all
     thresholds: Optional[Floats] = None  # [order] least probability of kept nodes; None to keep as many as `keep` says
-    digit_of: Optional[NDArray[np.int64]] = None  # [S] digit of each state, None if states are tags
+    digit_of: Optional[Ints] = None  # [S] digit of each state, None if states are tags
     table: Optional[tuple[NDArray[np.uint64], NDArray[np.int32]]] = None  # hash table of the keys, see `indexed`
     measured: Optional[Floats] = None  # [order] in derivatives: the thresholds in training, or NaN
 
@@ -41,30 +44,54 @@ class Orders(NamedTuple):
         """The highest order of an n-gram with a weight."""
         return max(1, self.order)
 
-    def digits(self, n_states: int) -> NDArray[np.int64]:
-        """Digit of each state in keys: int64[S]. States without a tag have the digit for the outside of a sequence."""
+    def digits(self, n_states: int) -> Ints:
+        """Digit of each state in keys: int64[S]. States without a tag have the digit for the outside of a sequence.
+
+        n_states (int): S.
+        """
         digits = np.arange(n_states, dtype=np.int64) if self.digit_of is None else self.digit_of
         return np.append(digits, np.full(n_states - len(digits), self.size))
 
 
 def indexed(orders: Orders) -> Orders:
-    """The orders with a hash table of the keys."""
+    """Add the hash table of the keys to orders that have none.
+
+    orders (Orders): N-grams that have a weight.
+    RETURNS (Orders): The orders with the table.
+    """
+    return orders._replace(table=_table_of(orders))
+
+
+def _table_of(orders: Orders) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
+    if orders.table is not None:
+        return orders.table
     size = 1 << max(4, (2 * len(orders.keys)).bit_length())
-    table = np.zeros(size, dtype=np.uint64), np.full(size, -1, dtype=np.int32)
-    insert(*table, hash_rows(orders.keys.astype(np.uint64)[:, np.newaxis]), 0)
-    return orders._replace(table=table)
+    hashes = np.zeros(size, dtype=np.uint64)
+    rows = np.full(size, -1, dtype=np.int32)
+    insert(hashes, rows, hash_rows(orders.keys.astype(np.uint64)[:, np.newaxis]), 0)
+    return hashes, rows
 
 
-def key_of(tags: tuple[Any, ...], size: int) -> Any:
-    """Key of an n-gram of tags, of which the first may be ``size``, the start of a sequence."""
+def key_of(tags: Sequence[Any], size: int) -> Any:
+    """Key of an n-gram of tags, or of several n-grams.
+
+    tags (Sequence): The tags, each a number or int64[G]; the first may be ``size``, the start of a sequence.
+    size (int): Number of tags.
+    RETURNS (int or int64[G]): The key, or the keys.
+    """
     key = 1
     for tag in tags:
         key = key * (size + 1) + tag
     return key
 
 
-def tags_of_keys(keys: NDArray[np.int64], size: int) -> NDArray[np.int64]:
-    """Tags of the n-grams with some keys (int64[G]), padded in front with -1: int64[G, MOST + 1]."""
+def tags_of_keys(keys: Ints, size: int) -> Ints:
+    """Tags of the n-grams with some keys.
+
+    keys (int64[G]): The keys.
+    size (int): Number of tags.
+    RETURNS (int64[G, MOST + 1]): The tags of each n-gram, padded in front with -1.
+    """
     left = keys.copy()
     tags = np.full((len(keys), MOST + 1), -1, dtype=np.int64)
     for place in range(MOST, -1, -1):
@@ -83,7 +110,7 @@ class HigherOrderScores(NamedTuple):
     last: Floats  # [S]
     grams: Floats  # [G]
     orders: Orders
-    starts: Optional[NDArray[np.int64]] = None  # [B + 1], None for a single sequence
+    starts: Optional[Ints] = None  # [B + 1], None for a single sequence
 
     AXES = MappingProxyType({**ChainScores.AXES, "grams": ("gram",)})
 
@@ -94,14 +121,16 @@ _LESS = 1e-2
 _LEAST = 1e-12
 _FEW = 32  # up to so many states, the first level keeps all: pairs are a better criterion than emissions
 _MOST_ARCS = 1 << 28  # largest number of arcs of a chunk, which take some gigabytes
+_LIKELY_TOKENS = 4  # factor for the size of chunks if lattices are pruned
+_LIKELY_ARCS = 1 << 23  # number of arcs of a chunk if they are not
 
 
 class PrunedLattice(NamedTuple):
     """Labellings of some sequences that survive pruning."""
 
     level: kernels.Level
-    tokens: NDArray[np.int64]  # [N] token of each node
-    depth: NDArray[np.int64]  # [B] order of each sequence
+    tokens: Ints  # [N] token of each node
+    depth: Ints  # [B] order of each sequence
     thresholds: Floats  # [order] least probability of kept nodes; NaN for levels without pruning
 
 
@@ -120,7 +149,148 @@ class LatticeCache:
         self.now = {}
 
 
-HigherOrderWork = Any  # of structure.py, which imports this file
+class HigherOrderWork(Work[HigherOrderScores]):
+    """Scores of higher-order chains, prepared for the kernels.
+
+    Each chunk builds its lattice once: from the labellings that the clamp allows or, if `around` names an annotation, from all
+    labellings, which include the annotated ones.
+    """
+
+    annotated: Optional[Clamp] = None  # clamp of the annotation of the whole batch, if lattices are built around it
+    place: int = 0  # first token of the chunk in the whole batch
+    depths: Optional[Ints] = None  # [B] order of each sequence of the whole batch, once known
+    lattices: dict[int, PrunedLattice]  # around the annotation, by the first token of each chunk
+    kept: Optional[LatticeCache]  # which keeps them from step to step, if there is any
+
+    def around(self, clamp: Clamp, kept: Optional[LatticeCache]) -> "HigherOrderWork":
+        """The same scores, with lattices that keep the labellings of an annotation.
+
+        clamp (bool[T, S]): What the annotation allows.
+        kept (Optional[LatticeCache]): Remembers the lattices from step to step.
+        """
+        work = type(self)(self.scores, None, self.given)
+        work.expansion = self.whole.expansion
+        work.annotated = states_of(self.in_states(clamp))
+        work.lattices = {}
+        work.kept = kept
+        return work
+
+    def most_tokens(self, tokens: int) -> int:
+        """Number of tokens in a chunk: more than `tokens` if lattices are pruned and small, fewer if they are whole and large.
+
+        tokens (int): The structure's default.
+        """
+        orders = self.scores.orders
+        if orders.keep is not None:
+            return _LIKELY_TOKENS * tokens
+        return max(1, min(tokens, _LIKELY_ARCS // self.n_states ** (orders.levels + 1)))
+
+    def cut(self, chunk: Chunk) -> "HigherOrderWork":
+        """The work of one chunk, which knows its place in the batch.
+
+        chunk (Chunk): The sequences and their tokens.
+        """
+        part = super().cut(chunk)
+        if part is not self:
+            part.place = chunk.tokens.start
+        return part
+
+    @cached_property
+    def emissions(self) -> Floats:
+        """Emissions of each token: float64[T, S], -inf where the clamp forbids the state."""
+        scores = self.scores.emissions
+        return scores if self.clamp is None else np.where(self.clamp, scores, -np.inf)
+
+    @cached_property
+    def is_free(self) -> bool:
+        """Whether every transition is allowed, and all tokens share the transitions."""
+        if self.whole is not self:
+            return self.whole.is_free
+        return self.per_position is False and bool(np.isfinite(self.scores.transitions).all())
+
+    @property
+    def stride(self) -> int:
+        """Distance between the transitions of neighbouring tokens in `table`: 0 if all tokens share one matrix."""
+        return self.n_states**2 if self.per_position else 0
+
+    @cached_property
+    def table(self) -> Floats:
+        """Scores of arcs in one array, see `kernels.higher_order`."""
+        if self.whole is not self and not self.per_position:
+            return self.whole.table
+        return np.concatenate([self.transitions.ravel(), [0.0], self.scores.grams])
+
+    @cached_property
+    def grams(self) -> kernels.Grams:
+        """The n-grams of tags that have a weight."""
+        orders = self.scores.orders
+        digits = orders.digits(self.n_tags if self.tag_of is not None else self.n_states)
+        if self.tag_of is not None:
+            digits = digits[self.tag_of]
+        keys, rows = _table_of(orders)
+        return kernels.Grams(keys, rows, digits, orders.size + 1, self.transitions.size)
+
+    @cached_property
+    def sequence_of(self) -> Ints:
+        """Sequence of each token: int64[T]."""
+        return np.repeat(np.arange(self.n_sequences), np.diff(self.starts))
+
+    @property
+    def representatives(self) -> Union[slice, Ints]:
+        """One state of each tag."""
+        tag_of = self.tag_of
+        return slice(None) if tag_of is None else np.unique(tag_of, return_index=True)[1]
+
+    @property
+    def lattice(self) -> PrunedLattice:
+        """The lattice around the annotation if the work has one, else the lattice of the clamp."""
+        whole = self.whole
+        place = self.place
+        if whole.annotated is None:
+            return self._own_lattice
+        if place not in whole.lattices:
+            annotated = whole.annotated[place : place + self.n_tokens]
+            kept = whole.kept or LatticeCache()
+            if place in kept.now:
+                lattice = with_scores(self, kept.now[place])
+            else:
+                lattice = make_lattice(self, annotated, kept.before.get(place))
+                kept.now[place] = lattice
+            whole.lattices[place] = lattice
+        return whole.lattices[place]
+
+    @cached_property
+    def _own_lattice(self) -> PrunedLattice:
+        return make_lattice(self)
+
+    @cached_property
+    def sums(self) -> "Sums":
+        """Scores of the lattice, with its forward pass."""
+        return Sums(self, self.lattice.level, self.clamp if self.whole.annotated is not None else None)
+
+    @cached_property
+    def alone(self) -> tuple[Floats, Floats]:
+        """Sum over sequences without a lattice, whose tokens are independent.
+
+        RETURNS (float64[B], float64[M, S]): Log partitions, 0 for sequences with a lattice; and the probability of each state at
+            the M tokens of sequences without one.
+        """
+        emissions = self.emissions[self.are_alone]
+        sequence_of = self.sequence_of[self.are_alone]
+        largest = emissions.max(axis=1, initial=-np.inf)
+        chances = np.exp(emissions - np.where(largest > -np.inf, largest, 0.0)[:, np.newaxis])
+        sums = chances.sum(axis=1)
+        with np.errstate(divide="ignore"):
+            log_z = np.bincount(sequence_of, np.log(sums) + largest, minlength=self.n_sequences).astype(np.float64)
+        possible = log_z[sequence_of] > -np.inf  # [M] whether the sequence of the token has a labelling
+        factors = np.divide(possible, sums, out=np.zeros(len(sums)), where=sums > 0.0)
+        chances *= factors[:, np.newaxis]
+        return log_z, chances
+
+    @property
+    def are_alone(self) -> NDArray[np.bool_]:
+        """Which tokens belong to sequences without a lattice: bool[T]."""
+        return self.lattice.depth[self.sequence_of] == 0
 
 
 class Sums:
@@ -138,6 +308,8 @@ class Sums:
 
     @cached_property
     def exponentials(self) -> Floats:
+        """exp of the scores of arcs (float64[A]); NaN in place of infinity."""
+        # Exponentials of the arcs or of the table, whichever is shorter
         few = len(self.level.used) <= len(self._table)
         with np.errstate(over="ignore"):
             exponentials = np.exp(self.weights if few else self._table)
@@ -155,9 +327,14 @@ class Sums:
 
     @property
     def log_z(self) -> Floats:
+        """Log partitions of the sequences: float64[B]."""
         return self._forward[1]
 
     def chances(self, factors: Optional[Floats] = None) -> kernels.Chances:
+        """Probabilities of the nodes and arcs of the lattice, times a factor.
+
+        factors (float64[B]): Factor of each sequence, 1 by default.
+        """
         prefixes, log_z = self._forward
         factors = np.ones(len(log_z)) if factors is None else factors
         chances = kernels.Chances(np.zeros(len(self.scores)), np.zeros(len(self.weights)))
@@ -166,8 +343,11 @@ class Sums:
         return chances
 
 
-def tokens_of(level: kernels.Level) -> NDArray[np.int64]:
-    """Token of each node: int64[N]."""
+def tokens_of(level: kernels.Level) -> Ints:
+    """Token of each node: int64[N].
+
+    level (Level): A lattice of N nodes.
+    """
     return np.repeat(np.arange(len(level.starts) - 1), np.diff(level.starts))
 
 
@@ -176,13 +356,16 @@ def make_lattice(
 ) -> PrunedLattice:
     """Build the lattices of a chunk, level by level.
 
-    annotated (bool[T, S]): States of the annotation. A sequence whose next level would lose all annotated labellings stays at the
-        level before (early update).
+    work (HigherOrderWork): Potentials of the chunk.
+    annotated (bool[T, S]): States of the annotation. A sequence whose next level would lose all annotated labellings
+        stays at the level before (early update).
     before (PrunedLattice): Lattice whose nodes stay.
     """
     levels = work.scores.orders.levels
     depth = np.full(work.n_sequences, levels)
     thresholds = np.full(levels, np.nan)
+    # At level m a node stands for the last m states, and an arc adds one. Arcs whose probability is above a threshold become the
+    # nodes of level m + 1
     level, thresholds[0] = _first_level(work, annotated, before, depth)
     for m in range(1, levels):
         sums = Sums(work, level)
@@ -193,6 +376,7 @@ def make_lattice(
             thresholds[m] = _threshold(work, m, chances, annotated is not None)
             chosen = chances > thresholds[m]
             if annotated is None:
+                # In prediction a sequence always keeps some labelling: all of its arcs, if the likely ones form no path
                 lost = _lost(level, level.scores > -np.inf, chosen, work.starts)
                 of_arcs = np.repeat(work.sequence_of, np.diff(level.arcs[level.starts]))
                 chosen |= lost[of_arcs] & (sums.weights > -np.inf)
@@ -208,7 +392,11 @@ def make_lattice(
 
 
 def with_scores(work: HigherOrderWork, lattice: PrunedLattice) -> PrunedLattice:
-    """The lattice with the scores of `work`."""
+    """A lattice with other scores.
+
+    work (HigherOrderWork): The scores.
+    lattice (PrunedLattice): The nodes, of the same tokens.
+    """
     level = lattice.level
     scores = np.empty(len(lattice.tokens))
     ends = work.scores.first, work.scores.last
@@ -217,7 +405,7 @@ def with_scores(work: HigherOrderWork, lattice: PrunedLattice) -> PrunedLattice:
 
 
 def _first_level(
-    work: HigherOrderWork, annotated: Optional[Clamp], before: Optional[PrunedLattice], depth: NDArray[np.int64]
+    work: HigherOrderWork, annotated: Optional[Clamp], before: Optional[PrunedLattice], depth: Ints
 ) -> tuple[kernels.Level, float]:
     """Build the lattice of single states. Sets ``depth`` to 0 where pruning loses the annotation.
 
@@ -264,6 +452,7 @@ def _were_chosen(work: HigherOrderWork, level: kernels.Level, m: int, before: Pr
     digits = work.grams.digits
     counts = np.diff(level.arcs)
     into = np.repeat(np.arange(len(counts)), counts)
+    # An arc is the n-gram of its first node and the tag of its second; a node of `before` ends with such an n-gram
     codes = level.code[arrays.ranges(level.source, level.source + counts)] * base + digits[level.symbol[into]]
     whole = base ** (m + 1)  # the last m + 1 tags
     known = (before.depth > m)[work.sequence_of][before.tokens]
@@ -276,6 +465,7 @@ def _threshold(work: HigherOrderWork, m: int, chances: Floats, in_training: bool
     orders = work.scores.orders
     if orders.thresholds is not None and not in_training and orders.thresholds[m] > 0.0:
         return float(orders.thresholds[m])
+    # The n-th largest probability, first without the small ones, which are most
     n_kept = int(orders.keep * work.n_tokens)
     likely = chances[chances > _LIKELY]
     if len(likely) <= n_kept:

@@ -18,7 +18,8 @@ from ..kernels import linear_chain as kernels
 from ..kernels.log_space import LogPotentials, SegmentArrays
 from ..kernels.tiles import WHOLE
 from ..types import Bools, ChainScores, Floats, Ints, StateGraph
-from .structure import Chunk, Work
+from .log_space import LogWork
+from .structure import Chunk
 
 # Entries of a block that take as long as one arc, and the share of a matrix's entries up to which a block with arcs is faster
 # than the whole matrix.
@@ -31,7 +32,7 @@ _CACHED = 1 << 16
 _LEAST = 128
 
 
-class ChainWork(Work[ChainScores]):
+class ChainWork(LogWork[ChainScores]):
     """Scores of linear chains, prepared for the kernels."""
 
     @cached_property
@@ -55,12 +56,24 @@ class ChainWork(Work[ChainScores]):
         return LogPotentials._make((opening, closing, *rows[:-1], reach, self.starts))
 
     def rows(self, scores: ChainScores) -> SegmentArrays:
-        """Scores or derivatives of chains as those of segments of one token each."""
+        """Scores of chains as scores of segments of one token each, whose begins are the emissions.
+
+        scores (ChainScores): Potentials, or derivatives, of the chunk.
+        """
         nothing = np.zeros((self.n_tokens + 1, self.n_states))
         transitions = scores.transitions.reshape(self.transitions.shape)
-        of_tokens = nothing[1:], scores.emissions, nothing[1:], nothing[:1], nothing[:0]
-        of_spans = np.full((self.n_tokens, 1), -1, dtype=np.int32)
-        return SegmentArrays(*of_tokens, transitions, scores.first, scores.last, of_spans, self.starts)
+        return SegmentArrays(
+            tokens=nothing[1:],
+            begins=scores.emissions,
+            ends=nothing[1:],
+            lengths=nothing[:1],
+            spans=nothing[:0],
+            transitions=transitions,
+            first=scores.first,
+            last=scores.last,
+            span_of=np.full((self.n_tokens, 1), -1, dtype=np.int32),
+            starts=self.starts,
+        )
 
     @cached_property
     def steps(self) -> "OrderedScores":
@@ -106,8 +119,12 @@ class TransitionLayout(kernels.BlockLayout):
         return bool((self.order == np.arange(len(self.order))).all())
 
     def restore(self, block: Floats, arcs: Floats, out: Floats) -> Floats:
-        """Write the block (float64[1 or n, R, C+]) and the arcs (float64[A]) into matrices. Entries of forbidden transitions are
-        not written: they must be 0 already. RETURNS (float64[1 or n, S, S]): `out`.
+        """Write block and arcs into matrices. Entries of forbidden transitions are not written: they must be 0 already.
+
+        block (float64[1 or n, R, C+]): Entries of the block.
+        arcs (float64[A]): Entries of the arcs.
+        out (float64[1 or n, S, S]): Receives them.
+        RETURNS (float64[1 or n, S, S]): `out`.
         """
         size = len(self.order)
         if self.is_whole:
@@ -130,7 +147,10 @@ def _find_layout(transitions: Floats) -> TransitionLayout:
 
 
 def order_of(allowed: Bools) -> Ints:
-    """Order of the states (int64[S]) in the layout of their allowed transitions (bool[S, S])."""
+    """Order of the states in the layout of their transitions: int64[S].
+
+    allowed (bool[S, S]): Transitions that are allowed.
+    """
     return _find_layout(np.where(allowed, 0.0, -np.inf)[np.newaxis]).order
 
 
@@ -193,7 +213,10 @@ def _padded(size: int, width: int = kernels.LANES) -> int:
 
 
 def aligned(shape: tuple[int, ...]) -> Floats:
-    """Uninitialised array whose first number begins a cache line: loading vectors that span two lines took twice as long."""
+    """Uninitialised array whose first number begins a cache line: loading vectors that span two lines took twice as long.
+
+    shape (tuple[int, ...]): Its shape.
+    """
     size = math.prod(shape)
     room = np.empty(size + WHOLE)
     begin = -room.ctypes.data // room.itemsize % WHOLE
@@ -239,7 +262,13 @@ class OrderedScores:
     def shared(
         cls, transitions: Floats, first: Floats, last: Floats, graph: Optional[StateGraph] = None
     ) -> "OrderedScores":
-        """Shared scores, perhaps those of a graph's arcs: transitions float64[1, S, S], first and last float64[S]."""
+        """Shared scores, in the order of their layout.
+
+        transitions (float64[1, S, S]): Scores of transitions.
+        first (float64[S]): Scores of first states.
+        last (float64[S]): Scores of last states.
+        graph (StateGraph): The graph whose arcs are the allowed transitions, if states are those of a graph.
+        """
         size = transitions.shape[1]
         if graph is None or size <= WHOLE or ARC_COST_IN_RUNS * len(graph.source) >= size**2:
             return cls(_find_layout(transitions), transitions, first, last)
@@ -306,12 +335,14 @@ def _exponentials(layout: TransitionLayout, transitions: Floats, first: Floats, 
 def exp_less(scores: Floats, out: Floats) -> tuple[Floats, Floats]:
     """exp of a vector or of each matrix, minus its maximum.
 
-    scores (float64[..., S]), out (float64[..., S]): Receives the exponentials.
+    scores (float64[..., S]): The scores.
+    out (float64[..., S]): Receives the exponentials.
     RETURNS (float64[m], float64[m]): The maxima, and the distance of the smallest finite score from each maximum.
     """
     axes = tuple(range(scores.ndim))[-2:]
     largest = scores.max(axis=axes, keepdims=True, initial=-np.inf)
     largest = np.where(largest > -np.inf, largest, 0.0)
+    # out = exp(scores - max), in (0, 1]
     np.exp(scores - largest, out=out)
     smallest = np.where(scores > -np.inf, scores, largest).min(axis=axes, keepdims=True, initial=np.inf)
     return largest.reshape(-1), (largest - smallest).reshape(-1)
@@ -348,22 +379,31 @@ def _scale(exponentials: Exponentials, scores: Floats, starts: Ints, emissions: 
 
 
 def forward(work: ChainWork) -> ForwardPass:
-    """Forward pass of a chunk."""
+    """Forward pass of a chunk.
+
+    work (ChainWork): Potentials of the chunk.
+    """
     exponentials = work.steps.exponentials
     emissions, alpha = aligned((2, work.n_tokens, len(exponentials.first)))
     scaled = _scale(exponentials, work.emissions, work.starts, emissions)
+    # alpha[t, j] = exp(emissions[t, j]) · sum_i alpha[t-1, i] · exp(transitions[t, i, j]), divided by its sum over j
     found = ForwardPass(scaled, alpha, np.empty(work.n_sequences))
     kernels.forward(scaled, exponentials.layout, found.alpha, found.log_z)
     return found
 
 
 def backward(work: ChainWork, before: ForwardPass, weights: Floats, d_emissions: Floats) -> Floats:
-    """Backward pass of a chunk: the derivative of sum_b weights[b] · log_z[b]. It overwrites alpha and emissions of the forward
-    pass, see `kernels.expectations`, and sets log_z to NaN for more sequences that need log space.
+    """Backward pass of a chunk: the derivative of sum_b weights[b] · log_z[b]. It overwrites alpha and emissions of the
+    forward pass, see `kernels.expectations`, and sets log_z to NaN for more sequences that need log space.
 
+    work (ChainWork): Potentials of the chunk.
+    before (ForwardPass): The forward pass.
+    weights (float64[B]): Factor of each sequence.
     d_emissions (float64[n, S]): Receives the derivatives of emissions.
     RETURNS (float64[2, S]): Derivatives of firsts and lasts.
     """
+    # beta[t, i] = sum_j exp(transitions[t+1, i, j] + emissions[t+1, j]) · beta[t+1, j]
+    # d_emissions[t, j] = weights[b] · alpha[t, j] · beta[t, j] / sum_i alpha[t, i] · beta[t, i]
     d_ends = np.zeros((2, work.n_states))
     layout = work.steps.exponentials.layout
     kernels.expectations(before.scaled, layout, weights, before.alpha, before.log_z, d_emissions, *d_ends)
@@ -371,8 +411,11 @@ def backward(work: ChainWork, before: ForwardPass, weights: Floats, d_emissions:
 
 
 def expect(work: ChainWork, weights: Floats, out: ChainScores) -> Floats:
-    """Both passes; all tokens share one matrix of transitions. `out`, which is 0, receives the derivatives.
+    """Both passes; all tokens share one matrix of transitions.
 
+    work (ChainWork): Potentials of the chunk.
+    weights (float64[B]): Factor of each sequence.
+    out (ChainScores): Zeros, which become the derivatives of sum_b weights[b] · log_z[b].
     RETURNS (float64[B]): Log partitions, NaN where a sequence needs log space.
     """
     exponentials = work.steps.exponentials
@@ -391,8 +434,10 @@ def expect(work: ChainWork, weights: Floats, out: ChainScores) -> Floats:
 
 
 def marginals(work: ChainWork, rows: Ints) -> tuple[Floats, Floats]:
-    """Both passes, for the marginals of selected tokens (int64[N], rising). All tokens share one matrix of transitions.
+    """Both passes, for the marginals of selected tokens. All tokens share one matrix of transitions.
 
+    work (ChainWork): Potentials of B sequences.
+    rows (int64[N]): The tokens, rising.
     RETURNS (float64[N, S], float64[B]): Probabilities of the states; and log partitions, NaN where a sequence needs log space.
     """
     layout = work.steps.exponentials.layout
@@ -404,7 +449,8 @@ def marginals(work: ChainWork, rows: Ints) -> tuple[Floats, Floats]:
     for (sequences, tokens), (scaled, alpha, of_part) in _forward_by_parts(work, log_z):
         room = room if len(room) >= len(alpha) else np.empty((len(alpha), work.n_states))
         kernels.expectations(scaled, layout, weights[sequences], alpha, of_part, room[: len(alpha)], *ends)
-        here = slice(*np.searchsorted(rows, (tokens.start, tokens.stop)))
+        first, behind = np.searchsorted(rows, (tokens.start, tokens.stop))
+        here = slice(first, behind)  # the selected tokens of this part
         found[here] = room[rows[here] - tokens.start]
     return np.maximum(found, 0.0, out=found), log_z
 
@@ -423,5 +469,6 @@ def _forward_by_parts(work: ChainWork, log_z: Floats) -> Iterator[tuple[Chunk, F
         starts_here = starts[sequences.start : sequences.stop + 1] - tokens.start
         potentials = _scale(exponentials, scores[tokens], starts_here, scaled)
         of_part = log_z[sequences]
+        # alpha[t, j] = exp(emissions[t, j]) · sum_i alpha[t-1, i] · exp(transitions[i, j]), divided by its sum over j
         kernels.forward(potentials, layout, alpha, of_part)
         yield Chunk(sequences, tokens), ForwardPass(potentials, alpha, of_part)

@@ -5,7 +5,7 @@ has no path.
 """
 
 from functools import cached_property
-from typing import Any, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,29 +22,45 @@ from ..schemes import Segments
 from ..types import GOES_ON, Bools, Floats, Ints, Path, SegmentClamp, SegmentScores, SpanList
 from . import log_space
 from .scaling import exp_less
-from .structure import LikelySpans, SpanStates, States, Structure, Work
+from .structure import LikelySpans, SpanStates, States, Structure
 
 
 def add_spans(listed: Optional[SpanList], begin: Ints, end: Ints, n_tokens: int) -> tuple[SpanList, Ints, Ints]:
-    """Add spans to a list, or to None; it may contain some of them already.
+    """Add spans to a list.
 
-    RETURNS (SpanList, int64[M], int64[N]): The new list; in it, the numbers of the spans listed before; the numbers of the added
-        spans.
+    listed (Optional[SpanList]): The list, which may contain some of the spans already; None for no spans.
+    begin (int64[N]): First token of each added span.
+    end (int64[N]): The token behind each added span.
+    n_tokens (int): T.
+    RETURNS (SpanList, int64[M], int64[N]): The new list; in it, the numbers of the spans listed before; the numbers of
+        the added spans.
     """
-    starts, lengths = listed or (np.zeros(n_tokens + 1, dtype=np.int64), np.zeros(0, dtype=np.int32))
+    starts, lengths = listed or _no_spans(n_tokens)
     width = 1 + max(int(lengths.max(initial=0)), int((end - begin).max(initial=0)))
+    # One number for each span, in the order of the list: begin · width + length
     before = np.repeat(np.arange(n_tokens), np.diff(starts)) * width + lengths
     added = begin * width + (end - begin)
-    keys = np.union1d(before, added).astype(np.int64)
-    starts = np.append(0, np.cumsum(np.bincount(keys // width, minlength=n_tokens))).astype(np.int64)
-    together = SpanList(starts, (keys % width).astype(np.int32))
-    return together, np.searchsorted(keys, before), np.searchsorted(keys, added)
+    every = np.union1d(before, added).astype(np.int64)
+    counts = np.bincount(every // width, minlength=n_tokens)  # [T] spans that begin at each token
+    starts = np.append(0, np.cumsum(counts)).astype(np.int64)
+    together = SpanList(starts, (every % width).astype(np.int32))
+    return together, np.searchsorted(every, before), np.searchsorted(every, added)
+
+
+def _no_spans(n_tokens: int) -> SpanList:
+    return SpanList(np.zeros(n_tokens + 1, dtype=np.int64), np.zeros(0, dtype=np.int32))
 
 
 def every_span(starts: Ints, longest: int) -> SpanList:
-    """All spans of 1 to K tokens within B sequences (int64[B + 1])."""
-    behind = np.repeat(starts[1:], np.diff(starts))
-    counts = np.minimum(longest, behind - np.arange(len(behind)))
+    """All spans of 1 to K tokens within sequences.
+
+    starts (int64[B + 1]): Where the sequences start.
+    longest (int): K.
+    """
+    end_of_sequence = np.repeat(starts[1:], np.diff(starts))  # [T]
+    counts = np.minimum(
+        longest, end_of_sequence - np.arange(len(end_of_sequence))
+    )  # [T] spans that begin at each token
     first = np.append(0, np.cumsum(counts)).astype(np.int64)
     lengths = 1 + np.arange(first[-1]) - np.repeat(first[:-1], counts)
     return SpanList(first, lengths.astype(np.int32))
@@ -55,7 +71,7 @@ def begins_of(listed: SpanList) -> Ints:
     return np.repeat(np.arange(len(listed.starts) - 1), np.diff(listed.starts))
 
 
-def list_spans(scores: SegmentScores, begin: Ints, end: Ints) -> tuple[SegmentScores, Ints, Ints]:
+def with_listed(scores: SegmentScores, begin: Ints, end: Ints) -> tuple[SegmentScores, Ints, Ints]:
     """Potentials with more spans listed, each with a score of 0.
 
     scores (SegmentScores): Potentials of B sequences.
@@ -68,7 +84,7 @@ def list_spans(scores: SegmentScores, begin: Ints, end: Ints) -> tuple[SegmentSc
     return scores._replace(spans=spans, listed=listed), own, numbers
 
 
-class SegmentWork(Work[SegmentScores]):
+class SegmentWork(log_space.LogWork[SegmentScores]):
     """Scores of chains of segments, prepared for the kernels."""
 
     masked = False  # whether a score is forbidden at some token; valid once `log_potentials` is computed
@@ -76,15 +92,26 @@ class SegmentWork(Work[SegmentScores]):
     @cached_property
     def span_of(self) -> NDArray[np.int32]:
         """Number of the listed span that begins at each token and has each length, -1 for none: int32[T, K]."""
-        listed: Any = self.scores.listed  # `SemiMarkov.conform` lists spans, if only none
+        listed = self.scores.listed or _no_spans(self.n_tokens)
         span_of = np.full((self.n_tokens, len(self.scores.lengths)), -1, dtype=np.int32)
         span_of[begins_of(listed), listed.lengths - 1] = np.arange(len(listed.lengths))
         return span_of
 
     def rows(self, scores: SegmentScores) -> Rows:
-        """Scores or derivatives as the kernels take them."""
+        """`scores`, or derivatives, as the kernels take them."""
         transitions = scores.transitions if self.per_position else scores.transitions[np.newaxis]
-        return Rows(*scores[:5], transitions, scores.first, scores.last, self.span_of, self.starts)
+        return Rows(
+            tokens=scores.tokens,
+            begins=scores.begins,
+            ends=scores.ends,
+            lengths=scores.lengths,
+            spans=scores.spans,
+            transitions=transitions,
+            first=scores.first,
+            last=scores.last,
+            span_of=self.span_of,
+            starts=self.starts,
+        )
 
     @cached_property
     def log_potentials(self) -> LogPotentials:
@@ -92,7 +119,10 @@ class SegmentWork(Work[SegmentScores]):
         scores = self.rows(self.scores)
         clamp = self.clamp
         tokens = self.scores.tokens
-        opening, closing = np.empty((2, *tokens.shape))
+        # A segment from b to e has the score opening[b, j] + closing[e - 1, j] + lengths[e - b - 1, j] + spans[n, j]: running
+        # sums of the scores of tokens are a part of opening and closing
+        opening = np.empty(tokens.shape)
+        closing = np.empty(tokens.shape)
         reach = np.empty(tokens.shape, dtype=np.int32)
         self.masked = kernels.running_sums(scores, opening, closing) or clamp is not None
         if not self.masked:
@@ -102,7 +132,18 @@ class SegmentWork(Work[SegmentScores]):
                 never = np.zeros(len(tokens), dtype=bool)
                 clamp = SegmentClamp(np.ones(tokens.shape, dtype=bool), ~never, never)
             kernels.mask(tokens, *clamp, self.starts, opening, closing, reach)
-        return LogPotentials._make((opening, closing, *scores[3:9], reach, self.starts))
+        return LogPotentials(
+            opening=opening,
+            closing=closing,
+            lengths=scores.lengths,
+            spans=scores.spans,
+            transitions=scores.transitions,
+            first=scores.first,
+            last=scores.last,
+            span_of=scores.span_of,
+            reach=reach,
+            starts=self.starts,
+        )
 
     @cached_property
     def exponentials(self) -> "_Exponentials":
@@ -125,9 +166,12 @@ class SemiMarkov(Structure[SegmentScores]):
     work = SegmentWork
 
     def conform(self, scores: SegmentScores) -> SegmentScores:
+        """Check `scores`, which get an empty list of spans if they list none. RAISES (ValueError): CRF016 for an
+        unordered list.
+        """
         checked = super().conform(scores)
         if checked.listed is None:
-            return checked._replace(listed=SpanList(np.zeros(len(checked.tokens) + 1, np.int64), np.zeros(0, np.int32)))
+            return checked._replace(listed=_no_spans(len(checked.tokens)))
         first, lengths = checked.listed
         listed = SpanList(arrays.contiguous(first, np.int64), arrays.contiguous(lengths, np.int32))
         if not checks.well_listed(*listed, checked.starts, len(checked.lengths)):
@@ -135,14 +179,20 @@ class SemiMarkov(Structure[SegmentScores]):
         return checked._replace(listed=listed)
 
     def forward(self, work: SegmentWork) -> Floats:
+        """Log partitions of the chunk `work`: the log-sum over the segmentations of each sequence."""
         return self._forward(work)[0]
 
     def expect(self, work: SegmentWork, weights: Floats, out: SegmentScores) -> Floats:
+        """Both passes over `work`: `out` becomes the derivative of sum_b `weights`[b] · log_z[b]."""
+        # enter[t, j] = logsum_i(left[t-1, i] + transitions[i, j])
+        # left[t, j]  = closing[t, j] + logsum_k(enter[t-k, j] + opening[t-k, j] + lengths[k, j] + spans[.., j])
+        # log_z       = logsum_j(left[T-1, j] + last[j])
         log_z, linear, logs = self._forward(work)
         rows = work.rows(out)
         if linear is not None:
             potentials, prefixes, linear_log_z = linear
             kernels.expectations(potentials, prefixes, weights, linear_log_z, rows)
+            # The kernel leaves out the factor that all tokens share
             rows.transitions[:] *= work.exponentials.transitions
             for b in np.flatnonzero(np.isnan(linear_log_z)).tolist():
                 if b not in logs:  # only the backward pass refused the linear domain
@@ -152,7 +202,7 @@ class SemiMarkov(Structure[SegmentScores]):
         _sum_up(work, out)
         return log_z
 
-    def _forward(self, work: SegmentWork) -> tuple[Floats, Optional[tuple], dict[int, tuple]]:
+    def _forward(self, work: SegmentWork) -> tuple[Floats, "Optional[_LinearPass]", dict[int, log_space.LogPass]]:
         """Log partitions (float64[B]), the pass in the linear domain (or None), and passes in log space by the number of their
         first sequence."""
         linear = _linear_forward(work)
@@ -160,53 +210,72 @@ class SemiMarkov(Structure[SegmentScores]):
             log_z = np.empty(work.n_sequences)
             done = log_space.forward(work, work.chunk(0, work.n_sequences), log_z)
             return log_z, None, {0: done}
-        log_z = linear[2].copy()
+        log_z = linear.log_z.copy()
         log_z[work.starts[:-1] < work.starts[1:]] += work.exponentials.end_shift
         chunks = [work.chunk(b, b + 1) for b in np.flatnonzero(np.isnan(log_z)).tolist()]
         logs = {chunk.sequences.start: log_space.forward(work, chunk, log_z) for chunk in chunks}
         return log_z, linear, logs
 
     def best(self, work: SegmentWork) -> Path:
+        """Best segmentation of each sequence of `work`."""
         path = Path(np.empty(work.n_tokens, dtype=np.int32), np.empty(work.n_sequences))
         kernels.viterbi(work.log_potentials, *path)
         return path
 
-    rank: Any = staticmethod(log_space.rank)
-    draw: Any = staticmethod(log_space.draw)
+    def rank(self, work: SegmentWork, states: States, scores: Floats) -> int:
+        """The best segmentations of the sequence `work`, in `states` (int32[n, T]), and their `scores` (float64[n])."""
+        return log_space.rank(work, states, scores)
+
+    def draw(self, work: SegmentWork, uniforms: Floats) -> States:
+        """Segmentations of `work`, drawn by `uniforms` (float64[n, T, 2]): int32[n, T]."""
+        return log_space.draw(work, uniforms)
 
     def only(self, work: SegmentWork, states: States) -> SegmentClamp:
+        """The clamp that allows the segmentations `states` (int32[T]) of `work` alone."""
         begins = states != GOES_ON
+        # [T] first token of the segment of each token
         first = np.maximum.accumulate(np.where(begins, np.arange(len(states)), 0)) if len(states) else states
-        return SegmentClamp(states[first][:, np.newaxis] == np.arange(work.n_tags), begins, begins)
+        allowed = states[first][:, np.newaxis] == np.arange(work.n_tags)  # [T, S]
+        return SegmentClamp(states=allowed, may_begin=begins, must_begin=begins)
 
     def only_path(self, clamp: SegmentClamp) -> Optional[States]:
+        """The only segmentation that `clamp` allows: int32[T], None if it allows none or several."""
         states = np.empty(len(clamp.states), dtype=np.int32)
         allowed = [arrays.contiguous(array, np.bool_) for array in clamp]
         return states if kernels.only_path(*allowed, states) else None
 
     def score_path(self, work: SegmentWork, states: States) -> Floats:
+        """Scores by `work` of the segmentations `states` (int32[T]): float64[B]."""
         path_scores = np.empty(work.n_sequences)
         kernels.path_score(work.rows(work.scores), states, path_scores)
         return path_scores
 
     def add_path(self, work: SegmentWork, states: States, weights: Floats, out: SegmentScores) -> None:
+        """Add `weights` (float64[B]) to the scores in `out` that the segmentations `states` (int32[T]) of `work` use."""
         kernels.path_expectations(states, weights, work.rows(out))
 
     def score_segments(self, work: SegmentWork, begin: Ints, end: Ints) -> Floats:
+        """Scores by `work` of segments from `begin` to `end` (int64[N] each) for each state: float64[N, S]."""
         scores = work.scores
         log_potentials = work.log_potentials
         length = end - begin
         last = end - 1
         possible = length <= len(scores.lengths)
-        found = log_potentials.opening[begin] + log_potentials.closing[last]
+        # score[n, j] = opening[begin, j] + closing[end - 1, j] + lengths[end - begin - 1, j] + spans[number, j]
+        found = log_potentials.opening[begin] + log_potentials.closing[last]  # [N, S]
         place = np.where(possible, length, 1) - 1
         found += scores.lengths[place]
         number = np.where(possible, log_potentials.span_of[begin, place], -1)
-        found[number >= 0] += scores.spans[number[number >= 0]]
-        found[~possible[:, np.newaxis] | (log_potentials.reach[last] > begin[:, np.newaxis])] = -np.inf
+        is_listed = number >= 0
+        found[is_listed] += scores.spans[number[is_listed]]
+        is_masked = log_potentials.reach[last] > begin[:, np.newaxis]
+        found[~possible[:, np.newaxis] | is_masked] = -np.inf
         return found
 
     def segments_derivative(self, work: SegmentWork, begin: Ints, end: Ints, derivative: Floats) -> SegmentScores:
+        """From the `derivative` with respect to scores of segments (float64[N, S]), from `begin` to `end` (int64[N]
+        each), to the derivative with respect to all scores of `work`.
+        """
         out = arrays.zeros(work.scores)
         possible = end - begin <= len(out.lengths)
         kernels.add_segments(begin[possible], end[possible], derivative[possible], work.rows(out))
@@ -214,9 +283,12 @@ class SemiMarkov(Structure[SegmentScores]):
         return out
 
     def weigh_spans(self, work: SegmentWork, spans: SpanStates, segments: Segments) -> Floats:
+        """Probabilities in `work` of the spans `segments`: expectations of listed spans, each of which `spans` gives
+        states.
+        """
         [asked] = np.nonzero(segments.end - segments.start <= len(work.scores.lengths))  # longer ones are impossible
         # A listed span has expectations of its own, one for each state
-        listing, _, numbers = list_spans(work.scores, segments.start[asked], segments.end[asked])
+        listing, _, numbers = with_listed(work.scores, segments.start[asked], segments.end[asked])
         _, expected = SemiMarkov().expectations(SegmentWork(listing, work.clamp, listing))
         tag = spans.offset + segments.label[asked]
         tag_of = work.tag_of
@@ -226,35 +298,42 @@ class SemiMarkov(Structure[SegmentScores]):
         return np.clip(probabilities, 0.0, 1.0)
 
     def list_spans(self, work: SegmentWork, spans: SpanStates, min_prob: float) -> LikelySpans:
+        """Spans of `work` of at least the probability `min_prob`; `spans` says which states encode them."""
         tag_of = work.tag_of
         # A probable span has a state with at least its share of the probability; the sum over its states comes later.
         most_states = 1 if tag_of is None else int(np.bincount(tag_of).max(initial=1))
         # Lower by one part in a million, so that rounding does not miss a bound such as 1.0
         min_log_prob = np.log(min_prob / most_states) - 1e-6 if min_prob > 0 else -np.inf
         log_z = np.empty(work.n_sequences)
-        room = -1
-        count = 0
         entered, _ = log_space.prefixes(work, log_z)
         leaving, _ = log_space.suffixes(work)
-        while count > room:  # once to count them, and once to list them
-            room = count
-            found = *np.empty((2, room), dtype=np.int64), np.empty(room, dtype=np.int32), np.empty(room)
-            count = kernels.list_probable(work.log_potentials, entered, leaving, log_z, min_log_prob, found)
-        arrays_of: Any = [array[:count] for array in found]
-        begin, length, state, log_prob = arrays_of
-        label: Any = (state if tag_of is None else tag_of[state]) - spans.offset
+
+        def search(*found: NDArray) -> int:
+            return kernels.list_probable(work.log_potentials, entered, leaving, log_z, min_log_prob, found)
+
+        count = search(*_room(0))
+        found = _room(count)
+        search(*found)
+        begin, length, state, log_prob = found
+        label = (state if tag_of is None else tag_of[state]).astype(np.int64) - spans.offset
         real = label >= 0
         segments = Segments(begin[real], (begin + length)[real], label[real])
         if tag_of is None:
             return LikelySpans(segments, np.minimum(np.exp(log_prob[real]), 1.0))
-        segments = Segments(*np.unique(np.column_stack(segments), axis=0).T)
-        probabilities = self.weigh_spans(work, spans, segments)
+        begin, end, label = np.unique(np.column_stack(segments), axis=0).T
+        probabilities = self.weigh_spans(work, spans, Segments(begin, end, label))
         kept = probabilities >= min_prob * (1 - 1e-6)
-        return LikelySpans(Segments(*(column[kept] for column in segments)), probabilities[kept])
+        return LikelySpans(Segments(begin[kept], end[kept], label[kept]), probabilities[kept])
+
+
+def _room(size: int) -> tuple[Ints, Ints, States, Floats]:
+    """Arrays for the first tokens, lengths, states and log probabilities of `size` segments."""
+    return np.empty(size, np.int64), np.empty(size, np.int64), np.empty(size, np.int32), np.empty(size)
 
 
 def _sum_up(work: SegmentWork, out: SegmentScores) -> None:
     """Complete the derivatives that follow from those of `begins` and `ends`."""
+    # d tokens[t, j] counts the segments that cover t: those that begin up to t less those that end before t
     kernels.cover(work.rows(out))
     opening, closing = work.ends()
     out.first[:] = out.begins[opening].sum(axis=0)
@@ -281,18 +360,19 @@ class _Exponentials(NamedTuple):
 
 def _exponentials(transitions: Floats, lengths: Floats, first: Floats, last: Floats) -> _Exponentials:
     exp_transitions = np.empty_like(transitions)
-    ends = np.empty((2, len(first)))
+    exp_first = np.empty(len(first))
+    exp_last = np.empty(len(last))
     shift, spread = exp_less(transitions, exp_transitions)
-    first_shift, first_spread = exp_less(first, ends[0])
-    last_shift, last_spread = exp_less(last, ends[1])
+    first_shift, first_spread = exp_less(first, exp_first)
+    last_shift, last_spread = exp_less(last, exp_last)
     exp_lengths = np.exp(np.minimum(lengths, kernels.EXTRA))
     allowed = exp_lengths > 0
     return _Exponentials(
         transitions=exp_transitions,
         transposed=np.ascontiguousarray(exp_transitions.transpose(0, 2, 1)),
         lengths=exp_lengths,
-        first=ends[0],
-        last=ends[1],
+        first=exp_first,
+        last=exp_last,
         shift=shift,
         end_shift=float(first_shift[0] + last_shift[0]),
         unbroken=np.all(allowed[1:] <= allowed[:-1], axis=0),
@@ -309,25 +389,44 @@ def _largest(scores: Floats) -> float:
 _shared = LatestResults(32)
 
 
-def _linear_forward(work: SegmentWork) -> Optional[tuple]:
-    """Forward pass in the linear domain: potentials, prefixes, and log partitions less the shift of the ends, NaN for sequences
-    that need log space (float64[B]). None if the scores do not fit the domain.
-    """
+class _LinearPass(NamedTuple):
+    """Forward pass in the linear domain."""
+
+    potentials: kernels.ScaledSegmentPotentials
+    prefixes: kernels.SegmentForwardRows
+    log_z: Floats  # [B] log partitions less the shift of the ends, NaN for sequences that need log space
+
+
+def _linear_forward(work: SegmentWork) -> Optional[_LinearPass]:
+    """Forward pass in the linear domain; None if the scores do not fit the domain."""
     log_potentials = work.log_potentials
     exponentials = work.exponentials
+    # The scaled recursions do not read `reach`: all segments of possible lengths must be allowed
     if work.masked or exponentials.spread > SPREAD:
         return None
     if exponentials.extra + _largest(log_potentials.spans) > kernels.EXTRA:
         return None
-    of_tokens = log_potentials.opening, log_potentials.closing
-    of_segments = exponentials.lengths, np.exp(log_potentials.spans)
-    of_steps = exponentials.transitions, exponentials.transposed
-    of_ends = exponentials.first, exponentials.last, exponentials.shift, exponentials.unbroken
-    where = log_potentials.span_of, log_potentials.starts
-    potentials = kernels.ScaledSegmentPotentials(*of_tokens, *of_segments, *of_steps, *of_ends, *where)
-    rows = np.empty((2, *log_potentials.opening.shape))
-    scales = np.empty((2, work.n_tokens))
-    prefixes = kernels.SegmentForwardRows(rows[0], scales[0], rows[1], scales[1])
-    done = potentials, prefixes, np.empty(work.n_sequences)
+    potentials = kernels.ScaledSegmentPotentials(
+        opening=log_potentials.opening,
+        closing=log_potentials.closing,
+        lengths=exponentials.lengths,
+        spans=np.exp(log_potentials.spans),
+        transitions=exponentials.transitions,
+        transposed=exponentials.transposed,
+        first=exponentials.first,
+        last=exponentials.last,
+        shift=exponentials.shift,
+        unbroken=exponentials.unbroken,
+        span_of=log_potentials.span_of,
+        starts=log_potentials.starts,
+    )
+    shape = log_potentials.opening.shape  # [T, S]
+    prefixes = kernels.SegmentForwardRows(
+        enter=np.empty(shape),
+        enter_scale=np.empty(work.n_tokens),
+        left=np.empty(shape),
+        left_scale=np.empty(work.n_tokens),
+    )
+    done = _LinearPass(potentials, prefixes, np.empty(work.n_sequences))
     kernels.forward(*done)
     return done

@@ -19,22 +19,27 @@ _UNLISTED = -1e6  # gain of spans that are not candidates: such a span is chosen
 
 
 def prices_of(least: Floats) -> Floats:
-    """Price of a span of each label (float64[L]), by the least probability at which a span of the label is taken (float64[L])."""
+    """Price of a span of each label: float64[L].
+
+    least (float64[L]): The least probability at which a span of each label is taken.
+    """
     return np.clip(least, LEAST, _SURE)
 
 
 def worth(candidates: Segments, gains: Floats, n_labels: int, starts: Ints, *, may_touch: bool = True) -> SegmentScores:
-    """Scores of segments whose best labelling is the set of candidates with the highest sum of gains: state 0 is outside, state
-    1 + l is label l.
+    """Scores of segments whose best labelling is the set of candidates with the highest sum of gains: state 0 is outside,
+    state 1 + l is label l.
 
     candidates (Segments): N spans, each once.
     gains (float64[N]): Gain of each span: its probability less the price of its label.
+    n_labels (int): L.
     starts (int64[B + 1]): Where the sequences start.
     may_touch (bool): Whether a span may begin where another span of its label ends.
     """
     begin, end, label = candidates
     n_tokens = int(starts[-1])
     size = 1 + n_labels
+    # A candidate is a listed span, whose score makes up for the penalty of beginning where nothing is listed
     listed, _, number = add_spans(None, begin, end, n_tokens)
     begins = np.full((n_tokens, size), _UNLISTED)
     spans = np.zeros((len(listed.lengths), size))
@@ -51,7 +56,12 @@ def worth(candidates: Segments, gains: Floats, n_labels: int, starts: Ints, *, m
 
 
 def places_of(chosen: Segments, candidates: Segments) -> Ints:
-    """Place of each of N chosen spans among the candidates, -1 for spans that are no candidates: int64[N]."""
+    """Place of each chosen span among the candidates, -1 for spans that are no candidates: int64[N].
+
+    chosen (Segments): N spans.
+    candidates (Segments): The candidates.
+    """
+    # Equal spans have equal numbers among all of both
     columns = [np.concatenate(pair).astype(np.int64) for pair in zip(candidates, chosen)]
     _, number = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
     number = number.ravel()

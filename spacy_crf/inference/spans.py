@@ -20,7 +20,12 @@ from .structure import LikelySpans, collect
 
 
 def weigh(work: ChainWork, spans: SpanStates, segments: Segments) -> Floats:
-    """Probability that exactly the tokens of each of N spans of a chunk are one span of its label: float64[N]."""
+    """Probability that exactly the tokens of each span of a chunk are one span of its label: float64[N].
+
+    work (ChainWork): Potentials of the chunk.
+    spans (SpanStates): How states encode spans.
+    segments (Segments): N spans, by their first token.
+    """
     probabilities = np.zeros(len(segments.start))
     for posterior, tokens in _posteriors(work, spans):
         _ask(posterior, tokens, spans, segments, probabilities)
@@ -29,8 +34,13 @@ def weigh(work: ChainWork, spans: SpanStates, segments: Segments) -> Floats:
 
 
 def list_likely(work: ChainWork, spans: SpanStates, min_prob: float) -> LikelySpans:
-    """All spans of a chunk of at least some probability, by their first token."""
-    # Sequences in log space come last: the spans are sorted again
+    """All spans of a chunk of at least some probability, by their first token.
+
+    work (ChainWork): Potentials of the chunk.
+    spans (SpanStates): How states encode spans.
+    min_prob (float): The least probability.
+    """
+    # Sequences in log space come last, so spans are sorted by their first token again
     parts = []
     for posterior, tokens in _posteriors(work, spans):
         search = partial(kernels.likely_spans, posterior, spans, float(min_prob))
@@ -54,6 +64,7 @@ def _posteriors(work: ChainWork, spans: SpanStates) -> Iterator[tuple[Posterior,
     0 for those sequences, and left out if there are no others.)
     """
     continues: Any = spans.continues  # of a chain's states there is always one
+    # P(span of states y_b ... y_e) = P(y_b enters) · prod_t P(y_t | y_(t-1)) · P(y_e leaves), from alpha, beta and transitions
     before = scaling.forward(work)
     marginals = np.empty_like(work.emissions)
     scaling.backward(work, before, np.ones(work.n_sequences), marginals)
@@ -125,8 +136,10 @@ def _neighbours(possible: Bools, continues: Bools) -> Bools:
 
 
 def segments_of(states: NDArray[np.int32], spans: SpanStates, opening: Bools) -> Segments:
-    """The spans that a labelling (int32[T], valid states; -1 is outside of all spans) encodes.
+    """The spans that a labelling encodes.
 
+    states (int32[T]): The labelling, of valid states; -1 is outside of all spans.
+    spans (SpanStates): How states encode spans.
     opening (bool[T]): Where sequences begin.
     """
     continues: Any = spans.continues

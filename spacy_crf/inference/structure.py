@@ -22,16 +22,22 @@ from ..kernels import checks
 from ..kernels.linear_chain import only_path
 from ..kernels.spans import SpanStates as SpanStates
 from ..schemes import Segments
-from ..types import Bools, Floats, Ints, Path, Seed, StateGraph
+from ..types import Bools, ChainClamp, Floats, Ints, Path, Seed, StateGraph
 from .threads import run_chunks
 
 States = NDArray[np.int32]
 OfWork = TypeVar("OfWork", bound="Work")
 OfStructure = TypeVar("OfStructure", bound="Structure")
+Result = TypeVar("Result")
 
 # In place of a graph without states, since kernels want one: it begins no sequence
-_NO_STATES = StateGraph._make(
-    (*np.zeros((2, 0), np.int32), np.zeros(0), *np.full((2, 1), -np.inf), np.zeros(1, np.int32))
+_NO_STATES = StateGraph(
+    source=np.zeros(0, np.int32),
+    target=np.zeros(0, np.int32),
+    scores=np.zeros(0),
+    first=np.full(1, -np.inf),
+    last=np.full(1, -np.inf),
+    tag_of=np.zeros(1, np.int32),
 )
 
 
@@ -48,9 +54,12 @@ class LikelySpans(NamedTuple):
 
     @classmethod
     def join(cls, parts: "Sequence[LikelySpans]") -> "LikelySpans":
-        """Spans of several lists in one, in their order."""
-        segments = zip(*(part.segments for part in parts))
-        return cls(Segments(*map(np.concatenate, segments)), np.concatenate([part.probabilities for part in parts]))
+        """Spans of several lists in one list, in their order.
+        parts (Sequence[LikelySpans]): The lists.
+        """
+        columns = zip(*[part.segments for part in parts])
+        probabilities = [part.probabilities for part in parts]
+        return cls(Segments(*map(np.concatenate, columns)), np.concatenate(probabilities))
 
 
 def collect(search: Callable[..., int], size: int) -> LikelySpans:
@@ -58,6 +67,7 @@ def collect(search: Callable[..., int], size: int) -> LikelySpans:
 
     search (Callable): Fills begin, end, label (int64[N]) and probabilities (float64[N]); returns how many spans there are.
     """
+    # The kernel goes on counting where the arrays are full
     while True:
         begin, end, label = np.empty((3, size), dtype=np.int64)
         probabilities = np.empty(size)
@@ -68,6 +78,8 @@ def collect(search: Callable[..., int], size: int) -> LikelySpans:
 
 
 class Chunk(NamedTuple):
+    """Some sequences of a batch, one behind the other."""
+
     sequences: slice
     tokens: slice
 
@@ -78,19 +90,29 @@ class Expansion:
     def __init__(self, graph: StateGraph, arrays: dict[str, Floats]):
         self.graph = graph
         self.arrays = arrays
-        self._made: dict[Any, Any] = {}
+        self._made: dict[object, Any] = {}
+        self._spans: Optional[tuple[SpanStates, SpanStates]] = None  # the latest spans, of tags and of states
 
-    def keep(self, what: Any, make: Callable[[], Any]) -> Any:
-        """The result of `make`, computed once for each key."""
-        if what not in self._made:
-            self._made[what] = make()
-        return self._made[what]
+    def keep(self, key: object, make: Callable[[], Result]) -> Result:
+        """The result of `make`, computed once for each key.
+
+        key (object): Names the result.
+        make (Callable): Computes the result.
+        """
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
 
     def spans(self, of_tags: SpanStates) -> SpanStates:
-        """How the graph's states encode spans, from how tags encode them."""
-        # With what is kept, or another array might have the same place in memory
-        kept, expanded = self.keep(id(of_tags.continues), lambda: (of_tags, of_tags.over(self.graph.tag_of)))
-        return expanded if kept.continues is of_tags.continues else of_tags.over(self.graph.tag_of)
+        """How the graph's states encode spans.
+
+        of_tags (SpanStates): How tags encode spans.
+        """
+        known = self._spans
+        if known is None or known[0].continues is not of_tags.continues:
+            known = of_tags, of_tags.over(self.graph.tag_of)
+            self._spans = known
+        return known[1]
 
 
 class Work(Generic[Scores]):
@@ -104,11 +126,17 @@ class Work(Generic[Scores]):
 
     expansion: Optional[Expansion] = None  # expansion of the whole work if states are those of a graph
 
-    def __init__(self, scores: Scores, clamp: Any = None, given: Any = None, whole: Any = None):
+    def __init__(
+        self,
+        scores: Scores,
+        clamp: Optional[ChainClamp] = None,
+        given: Optional[Scores] = None,
+        whole: Optional["Work[Scores]"] = None,
+    ):
         self.scores = scores
-        self.clamp = clamp
-        self.given = given
-        self._whole = whole
+        self.clamp: Any = clamp  # of the class that the structure takes
+        self.given = scores if given is None else given
+        self._whole: Any = whole
         self.starts: Ints = scores.starts
         self.n_tokens, self.n_states = scores[0].shape
         self.n_sequences = len(scores.starts) - 1
@@ -142,17 +170,18 @@ class Work(Generic[Scores]):
         """Number of tags. It differs from the number of states where states are those of a graph."""
         return np.shape(self.given[0])[1]
 
-    @property
-    def n_prefixes(self) -> int:
-        """The most prefixes that a search compares at one token."""
-        return self.n_states
+    def clamped(self: OfWork, clamp: ChainClamp) -> OfWork:
+        """These scores with another clamp.
 
-    def clamped(self: OfWork, clamp: Any) -> OfWork:
-        """Replace the clamp, which is given by tag. RETURNS (Work): These scores with the new clamp."""
+        clamp (ChainClamp): What is still allowed, by tag.
+        """
         return type(self)(self.scores, self.in_states(clamp), self.given, self.whole)
 
-    def in_states(self, clamp: Any) -> Any:
-        """A checked clamp of tags as a clamp of states."""
+    def in_states(self, clamp: ChainClamp) -> ChainClamp:
+        """A clamp of tags, checked, as a clamp of states.
+
+        clamp (ChainClamp): What is still allowed, by tag.
+        """
         clamp = arrays.check_clamp(clamp, self.n_tokens, self.n_tags)
         return clamp if self.tag_of is None else arrays.expand_clamp(clamp, self.tag_of)
 
@@ -165,6 +194,7 @@ class Work(Generic[Scores]):
         tokens = self.most_tokens(tokens)
         if self.n_tokens <= tokens:
             return [self.chunk(0, self.n_sequences)]
+        # A sequence belongs to the block of `tokens` tokens in which it begins
         blocks = self.starts[:-1] // tokens
         cuts = [0, *(np.flatnonzero(np.diff(blocks)) + 1).tolist(), len(blocks)]
         return [self.chunk(b, c) for b, c in itertools.pairwise(cuts)]
@@ -210,14 +240,21 @@ class Work(Generic[Scores]):
         return self.starts[:-1][some], self.starts[1:][some] - 1
 
     def check_weights(self, weights: Optional[Floats]) -> Floats:
-        """Weights of the sequences: float64[B], 1 by default."""
+        """Factors of the sequences, checked: float64[B].
+
+        weights (float64[B]): The factors, 1 by default.
+        """
         if weights is None:
             return np.ones(self.n_sequences)
         arrays.check_shape("weights", weights, (self.n_sequences,), "one number per sequence")
         return arrays.contiguous(weights, np.float64)
 
     def check_states(self, states: States) -> States:
-        """Checked paths: int32[T]. RAISES (ValueError): CRF011 or CRF013 for paths that do not fit the scores."""
+        """One labelling for each sequence, checked: int32[T].
+
+        states (int32[T]): The labellings; -1 stands for none.
+        RAISES (ValueError): CRF011 or CRF013 for labellings that do not fit the scores.
+        """
         arrays.check_shape("states", states, (self.n_tokens,), "one state per token")
         states = arrays.contiguous(states, np.int32)
         if len(states) and states.max() >= self.n_tags:
@@ -290,88 +327,160 @@ class Structure(Generic[Scores]):
     # ------------------------------------------------------------------------------------ methods that a structure adds
 
     def forward(self, work: Work[Scores]) -> Floats:
-        """Log partitions of a chunk: float64[B]."""
+        """Log partitions of a chunk: float64[B].
+
+        work (Work): Potentials of the chunk.
+        """
         return self.expect(work, np.ones(work.n_sequences), arrays.zeros(work.scores))
 
     def expect(self, work: Work[Scores], weights: Floats, out: Scores) -> Floats:
-        """Set `out`, which is 0, to the derivative of sum_b weights[b] · log_z[b] with respect to every score of a chunk.
+        """Differentiate the log partitions of a chunk.
 
+        work (Work): Potentials of B sequences.
+        weights (float64[B]): Factor of each sequence.
+        out (Scores): Zeros, which become the derivative of sum_b weights[b] · log_z[b] with respect to every score.
         RETURNS (float64[B]): Log partitions.
         """
         raise NotImplementedError
 
     def best(self, work: Work[Scores]) -> Path:
-        """Best path of each sequence of a chunk. (Unless a structure documents another order, ties go to the lower last state,
-        then to the lower state before it, and so on.)
+        """Best path of each sequence of a chunk.
+
+        Unless a structure documents another order, ties go to the lower last state, then to the lower state before it,
+        and so on.
+
+        work (Work): Potentials of the chunk.
+        RETURNS (Path): States and their total score.
         """
         raise NotImplementedError
 
     def rank(self, work: Work[Scores], states: States, scores: Floats) -> int:
-        """Write the n best paths of a single sequence that has tokens, ties as in `best`, to `states` (int32[n, T]) and `scores`
-        (float64[n]). RETURNS (int): How many paths there are.
+        """Find the n best paths of a single sequence that has tokens, ties as in `best`.
+
+        work (Work): Potentials of the sequence.
+        states (int32[n, T]): Receives the paths, best first.
+        scores (float64[n]): Receives their scores.
+        RETURNS (int): How many paths there are.
         """
         raise NotImplementedError
 
     def draw(self, work: Work[Scores], uniforms: Floats) -> States:
-        """Draw n paths of a chunk (int32[n, T]) by random numbers (float64[n, T, ...])."""
+        """Draw n paths of a chunk.
+
+        work (Work): Potentials of the chunk.
+        uniforms (float64[n, T, ...]): Random numbers in [0, 1).
+        RETURNS (int32[n, T]): The paths.
+        """
         raise NotImplementedError
 
     def labels(self, work: Work[Scores], path: States) -> States:
-        """The labelling that a path encodes: int32[T]."""
+        """The labelling that a path encodes: int32[T].
+
+        work (Work): Potentials, whose states may be those of a graph.
+        path (int32[T]): A path of these states.
+        """
         return path if work.tag_of is None else arrays.tags_of(path, work.tag_of)
 
     def count(self, work: Work[Scores], path: States, weights: Floats, out: Scores) -> None:
-        """Add the weighted use of each score by a path to `out`."""
+        """Add the weighted use of each score by a path.
+
+        work (Work): Potentials of B sequences.
+        path (int32[T]): One path for each sequence.
+        weights (float64[B]): Factor of each sequence.
+        out (Scores): Receives the sums, for the scores that the caller gave.
+        """
         if work.tag_of is None:
             self.add_path(work, path, weights, out)
             return
+        # States of a graph share the scores of their tag: uses are added up by tag
         used = arrays.zeros(work.scores)
         self.add_path(work, path, weights, used)
         arrays.add(out, self.narrow(work, used), slice(0, work.n_tokens))
 
     def weigh_spans(self, work: Work[Scores], spans: SpanStates, segments: Segments) -> Floats:
-        """Probabilities of spans of a chunk (float64[N]), see `span_probabilities`."""
-        raise NotImplementedError
+        """Probabilities of spans of a chunk, see `span_probabilities`: float64[N].
 
-    def list_spans(self, work: Work[Scores], spans: SpanStates, min_prob: float) -> LikelySpans:
-        """Probable spans of a chunk, see `likely_spans`."""
-        raise NotImplementedError
-
-    def score_segments(self, work: Work[Scores], begin: Ints, end: Ints) -> Floats:
-        """Scores of given segments without transitions, first and last: float64[N, S], -inf for segments longer than K."""
-        raise NotImplementedError
-
-    def segments_derivative(self, work: Work[Scores], begin: Ints, end: Ints, derivative: Floats) -> Scores:
-        """Derivative of `score_segments`: from the derivative with respect to the scores of segments (float64[N, S]) to the
-        derivative with respect to all scores. Transitions receive 0. A segment at an end of its sequence uses `first` or `last`;
-        segments longer than K count for nothing.
+        work (Work): Potentials of the chunk.
+        spans (SpanStates): How states encode spans.
+        segments (Segments): N spans, by their first token.
         """
         raise NotImplementedError
 
-    def only(self, work: Work[Scores], states: States) -> Any:
-        """The clamp that allows these paths alone."""
+    def list_spans(self, work: Work[Scores], spans: SpanStates, min_prob: float) -> LikelySpans:
+        """Probable spans of a chunk, see `likely_spans`.
+
+        work (Work): Potentials of the chunk.
+        spans (SpanStates): How states encode spans.
+        min_prob (float): The least probability.
+        """
+        raise NotImplementedError
+
+    def score_segments(self, work: Work[Scores], begin: Ints, end: Ints) -> Floats:
+        """Scores of given segments without transitions, first and last: float64[N, S], -inf for segments longer than K.
+
+        work (Work): Potentials of the sequences.
+        begin (int64[N]): First token of each segment.
+        end (int64[N]): The token behind each segment.
+        """
+        raise NotImplementedError
+
+    def segments_derivative(self, work: Work[Scores], begin: Ints, end: Ints, derivative: Floats) -> Scores:
+        """Derivative of `score_segments`, with respect to all scores. Transitions receive 0. A segment at an end of its
+        sequence uses `first` or `last`; segments longer than K count for nothing.
+
+        work (Work): Potentials of the sequences.
+        begin (int64[N]): First token of each segment.
+        end (int64[N]): The token behind each segment.
+        derivative (float64[N, S]): The derivative with respect to the scores of segments.
+        RETURNS (Scores): The derivative with respect to all scores.
+        """
+        raise NotImplementedError
+
+    def only(self, work: Work[Scores], states: States) -> ChainClamp:
+        """The clamp that allows these paths alone.
+
+        work (Work): Potentials of B sequences.
+        states (int32[T]): One labelling for each sequence.
+        """
         return states[:, np.newaxis] == np.arange(work.n_tags)
 
-    def only_path(self, clamp: Any) -> Optional[States]:
-        """The only labelling that a clamp allows (int32[T]); None if it allows none or several."""
+    def only_path(self, clamp: ChainClamp) -> Optional[States]:
+        """The only labelling that a clamp allows (int32[T]); None if it allows none or several.
+
+        clamp (ChainClamp): What is still allowed.
+        """
         states = np.empty(len(clamp), dtype=np.int32)
         return states if only_path(arrays.contiguous(clamp, np.bool_), states) else None
 
     def score_path(self, work: Work[Scores], states: States) -> Floats:
-        """Score of one labelling for each sequence: float64[B], -inf for labellings that are forbidden or hold -1."""
+        """Score of one labelling for each sequence: float64[B], -inf for labellings that are forbidden or hold -1.
+
+        work (Work): Potentials of B sequences.
+        states (int32[T]): The labellings.
+        """
         return self.log_partition(work, clamp=self.only(work, states))
 
     def add_path(self, work: Work[Scores], states: States, weights: Floats, out: Scores) -> None:
-        """Add the weighted use of each score by the labellings to `out`."""
+        """Add the weighted use of each score by one labelling for each sequence.
+
+        work (Work): Potentials of B sequences.
+        states (int32[T]): The labellings.
+        weights (float64[B]): Factor of each sequence.
+        out (Scores): Receives the sums.
+        """
         _, used = self.expectations(work, clamp=self.only(work, states), weights=weights)
         arrays.add(out, used, slice(0, work.n_tokens))
 
     # --------------------------------------------------------------------------------- methods common to all structures
 
-    def prepare(self, scores: ScoresOrWork, clamp: Any = None, *, annotated: Any = None) -> Work[Scores]:
+    def prepare(
+        self, scores: ScoresOrWork, clamp: Optional[ChainClamp] = None, *, annotated: Optional[ChainClamp] = None
+    ) -> Work[Scores]:
         """Check scores once, for several questions.
 
-        annotated: What the annotation allows, in training: a structure that prunes labellings keeps these.
+        scores (Scores or Work): Potentials of B sequences.
+        clamp (ChainClamp): What is still allowed, or None.
+        annotated (ChainClamp): What the annotation allows, in training: a structure that prunes labellings keeps these.
         RAISES (ValueError): CRF010 to CRF016 for scores that are not usable.
         """
         if isinstance(scores, Work):
@@ -380,21 +489,23 @@ class Structure(Generic[Scores]):
         if self.graph is None:
             work = self.work(conforming, given=scores)
         else:
-            expansion = self.expansion(conforming)
+            expansion = self.expansion(conforming, self.graph)
             others = [name for name in arrays.named(conforming) if name not in expansion.arrays]
             of_tokens = arrays.expand(conforming, expansion.graph, others)
             work = self.work(conforming._replace(**expansion.arrays, **of_tokens), given=scores)
             work.expansion = expansion
         return work if clamp is None else work.clamped(clamp)
 
-    def expansion(self, scores: Scores) -> Expansion:
+    def expansion(self, scores: Scores, graph: StateGraph) -> Expansion:
         """Scores of tags that all sequences share, expanded to the graph's states.
 
-        The expansion leaves out states whose tag is impossible everywhere: forbidden at each token, they would keep sums out of
-        the linear domain. If every state is impossible all of them stay, as kernels need a state.
+        The expansion leaves out states whose tag is impossible everywhere: forbidden at each token, they would keep sums
+        out of the linear domain. If every state is impossible all of them stay, as kernels need a state.
+
+        scores (Scores): Potentials by tag.
+        graph (StateGraph): The graph.
         """
         shared = [name for name in arrays.named(scores) if arrays.is_shared(scores, name)]
-        graph: Any = self.graph
 
         def expand(possible: Bools, *_: Floats) -> Expansion:
             kept = possible[graph.tag_of]
@@ -405,7 +516,11 @@ class Structure(Generic[Scores]):
         return self._expansions.of(expand, possible, *(getattr(scores, name) for name in shared))
 
     def conform(self, scores: Scores) -> Scores:
-        """The scores in the form that the kernels take."""
+        """The scores in the form that the kernels take.
+
+        scores (Scores): Potentials of B sequences.
+        RAISES (ValueError): CRF010 to CRF012 for scores that are not usable.
+        """
         conforming = arrays.conform(scores)
         flat = tuple([array.ravel() for array in conforming[: len(conforming.AXES)]])
         if not checks.well_formed(conforming.starts, len(conforming[0]), flat):
@@ -413,13 +528,22 @@ class Structure(Generic[Scores]):
         return conforming
 
     def narrow(self, work: Work[Scores], expected: Scores) -> Scores:
-        """Derivatives by the scores that the caller gave, from derivatives by the scores of the work."""
+        """Derivatives with respect to the scores that the caller gave.
+
+        work (Work): The potentials.
+        expected (Scores): Derivatives with respect to the scores of the work, whose states may be those of a graph.
+        """
         if work.tag_of is not None and work.whole.expansion is not None:
             expected = arrays.contract(expected, work.whole.expansion.graph, work.n_tags)
-        return work.given._replace(**{name: getattr(expected, name) for name in type(work.given).AXES})
+        return work.given._replace(**{name: getattr(expected, name) for name in work.given.AXES})
 
-    def log_partition(self, scores: ScoresOrWork, *, clamp: Any = None) -> Floats:
-        """Log of the sum over all labellings of exp(score). RETURNS (float64[B])"""
+    def log_partition(self, scores: ScoresOrWork, *, clamp: Optional[ChainClamp] = None) -> Floats:
+        """Log of the sum over all labellings: log_z[b] = log sum_y exp(score(y)).
+
+        scores (Scores or Work): Potentials of B sequences.
+        clamp (ChainClamp): What is still allowed, or None.
+        RETURNS (float64[B]): Log partitions.
+        """
         work = self.prepare(scores, clamp)
         if work.n_tokens <= self.chunk_tokens:  # a short cut: for a short text, chunking would take as long as the sums
             return self.forward(work)
@@ -432,12 +556,15 @@ class Structure(Generic[Scores]):
         return log_z
 
     def expectations(
-        self, scores: ScoresOrWork, *, clamp: Any = None, weights: Optional[Floats] = None
+        self, scores: ScoresOrWork, *, clamp: Optional[ChainClamp] = None, weights: Optional[Floats] = None
     ) -> tuple[Floats, Scores]:
         """Log partitions, and the derivative of sum_b weights[b] · log_z[b] with respect to every score.
 
-        RETURNS (float64[B], Scores): Log partitions, and how often each score is expected to be used, times the weights. A
-            sequence without any labelling uses nothing.
+        scores (Scores or Work): Potentials of B sequences.
+        clamp (ChainClamp): What is still allowed, or None.
+        weights (float64[B]): Factor of each sequence, 1 by default.
+        RETURNS (float64[B], Scores): Log partitions, and how often each score is expected to be used, times the weights.
+            A sequence without any labelling uses nothing.
         """
         work = self.prepare(scores, clamp)
         weights = work.check_weights(weights)
@@ -457,15 +584,22 @@ class Structure(Generic[Scores]):
             arrays.add_shared(total, of_chunk)
         return log_z, self.narrow(work, total)
 
-    def marginals(self, scores: ScoresOrWork, *, clamp: Any = None) -> Floats:
+    def marginals(self, scores: ScoresOrWork, *, clamp: Optional[ChainClamp] = None) -> Floats:
         """Probability of each state at each token.
 
+        scores (Scores or Work): Potentials of B sequences.
+        clamp (ChainClamp): What is still allowed, or None.
         RETURNS (float64[T, S]): Rows with sum 1; all 0 in a sequence without any labelling.
         """
         return np.clip(self.expectations(scores, clamp=clamp)[1][0], 0.0, 1.0)
 
-    def viterbi(self, scores: ScoresOrWork, *, clamp: Any = None) -> Path:
-        """Best labelling of each sequence, see `best`. RETURNS (Path): States int32[T] and scores float64[B]."""
+    def viterbi(self, scores: ScoresOrWork, *, clamp: Optional[ChainClamp] = None) -> Path:
+        """Best labelling of each sequence, see `best`.
+
+        scores (Scores or Work): Potentials of B sequences.
+        clamp (ChainClamp): What is still allowed, or None.
+        RETURNS (Path): States int32[T] and scores float64[B].
+        """
         work = self.prepare(scores, clamp)
         path = self._best(work)
         return Path(self.labels(work, path.states), path.scores)
@@ -482,10 +616,13 @@ class Structure(Generic[Scores]):
         return path
 
     def viterbi_counts(
-        self, scores: ScoresOrWork, *, clamp: Any = None, weights: Optional[Floats] = None
+        self, scores: ScoresOrWork, *, clamp: Optional[ChainClamp] = None, weights: Optional[Floats] = None
     ) -> tuple[Floats, Scores]:
         """`expectations` with max in place of log-sum: the scores of the best paths, and what they use.
 
+        scores (Scores or Work): Potentials of B sequences.
+        clamp (ChainClamp): What is still allowed, or None.
+        weights (float64[B]): Factor of each sequence, 1 by default.
         RETURNS (float64[B], Scores): Best scores, and the weighted use of each score by the best paths.
         """
         work = self.prepare(scores, clamp)
@@ -495,7 +632,12 @@ class Structure(Generic[Scores]):
         return path.scores, used
 
     def path_score(self, scores: ScoresOrWork, states: States) -> Floats:
-        """Score of one labelling for each sequence. RETURNS (float64[B])"""
+        """Score of one labelling for each sequence.
+
+        scores (Scores or Work): Potentials of B sequences.
+        states (int32[T]): The labellings.
+        RETURNS (float64[B]): The scores, -inf for labellings that are forbidden or hold -1.
+        """
         work = self.prepare(scores)
         states = work.check_states(states)
         return self.score_path(work, states) if work.tag_of is None else Structure.score_path(self, work, states)
@@ -503,7 +645,14 @@ class Structure(Generic[Scores]):
     def path_expectations(
         self, scores: ScoresOrWork, states: States, *, weights: Optional[Floats] = None, out: Optional[Scores] = None
     ) -> Scores:
-        """Weighted use of each score by the given labellings. RETURNS (Scores): `out` if it is given, which receives the sums."""
+        """Weighted use of each score by one labelling for each sequence.
+
+        scores (Scores or Work): Potentials of B sequences.
+        states (int32[T]): The labellings.
+        weights (float64[B]): Factor of each sequence, 1 by default.
+        out (Scores): Receives the sums; zeros if None.
+        RETURNS (Scores): `out`.
+        """
         work = self.prepare(scores)
         used = arrays.zeros(work.given) if out is None else out
         states = work.check_states(states)
@@ -515,24 +664,41 @@ class Structure(Generic[Scores]):
         return used
 
     def differentiate_path(self, work: Work[Scores], states: States, weights: Floats) -> tuple[Floats, Floats, Scores]:
-        """Log partitions (float64[B]), scores of one labelling for each sequence (float64[B]), and the derivative of the sum of
-        weights times their difference. Impossible labellings have no derivative."""
+        """Derivative of sum_b weights[b] · (log_z[b] - score of the labelling of sequence b). Impossible labellings have
+        none.
+
+        work (Work): Potentials of B sequences.
+        states (int32[T]): One labelling for each sequence.
+        weights (float64[B]): Factor of each sequence.
+        RETURNS (float64[B], float64[B], Scores): Log partitions, scores of the labellings, and the derivative.
+        """
+        # d (log_z - score(y)) = expectations - uses of y
         reached = self.path_score(work, states)
         weights = np.where(reached > -np.inf, weights, 0.0)
         log_z, derivative = self.expectations(work, weights=weights)
         return log_z, reached, self.path_expectations(work, states, weights=-weights, out=derivative)
 
     def log_probability(self, scores: ScoresOrWork, states: States) -> Floats:
-        """Normalised score of one labelling for each sequence. RETURNS (float64[B]): At most 0."""
+        """Normalised score of one labelling for each sequence.
+
+        scores (Scores or Work): Potentials of B sequences.
+        states (int32[T]): The labellings.
+        RETURNS (float64[B]): score - log_z, at most 0.
+        """
         work = self.prepare(scores)
         log_probability = self.path_score(work, states)
         possible = log_probability > -np.inf
         np.subtract(log_probability, self.log_partition(work), out=log_probability, where=possible)
         return np.minimum(log_probability, 0.0, out=log_probability)
 
-    def n_best(self, scores: ScoresOrWork, n: int, *, clamp: Any = None) -> list[list[tuple[float, States]]]:
+    def n_best(
+        self, scores: ScoresOrWork, n: int, *, clamp: Optional[ChainClamp] = None
+    ) -> list[list[tuple[float, States]]]:
         """The n best labellings of each sequence, best first; fewer where fewer exist.
 
+        scores (Scores or Work): Potentials of B sequences.
+        n (int): How many labellings.
+        clamp (ChainClamp): What is still allowed, or None.
         RETURNS (list[list[tuple[float, int32[n]]]]): Scores and states, one list for each sequence.
         """
         count("n_best", "n", n, most=ANY)
@@ -542,15 +708,23 @@ class Structure(Generic[Scores]):
             sequence = work.cut(work.chunk(b, b + 1))
             states = np.empty((n, sequence.n_tokens), dtype=np.int32)
             scores = np.zeros(n)
-            found = 0 if sequence.n_tokens else 1
-            found = found or self.rank(sequence, states, scores)
+            # The empty sequence has one labelling, of score 0
+            found = self.rank(sequence, states, scores) if sequence.n_tokens else 1
             return [(score, self.labels(work, path)) for score, path in zip(scores[:found].tolist(), states)]
 
         return run_chunks(search, range(work.n_sequences), self.threads)
 
-    def sample(self, scores: ScoresOrWork, n: int, *, seed: Seed, clamp: Any = None) -> States:
-        """Draw n labellings. One seed gives one answer for any number of threads. RETURNS (int32[n, T])"""
+    def sample(self, scores: ScoresOrWork, n: int, *, seed: Seed, clamp: Optional[ChainClamp] = None) -> States:
+        """Draw n labellings. One seed gives one answer for any number of threads.
+
+        scores (Scores or Work): Potentials of B sequences.
+        n (int): How many labellings.
+        seed (Seed): Seed of the random numbers.
+        clamp (ChainClamp): What is still allowed, or None.
+        RETURNS (int32[n, T]): The labellings.
+        """
         work = self.prepare(scores, clamp)
+        # All numbers are drawn here, whatever the chunks and threads
         uniforms = np.random.default_rng(seed).random((n, work.n_tokens, *self.uniforms))
         states = np.empty((n, work.n_tokens), dtype=np.int32)
 
@@ -561,21 +735,26 @@ class Structure(Generic[Scores]):
         return self.labels(work, states)
 
     def span_probabilities(
-        self, scores: ScoresOrWork, spans: SpanStates, segments: Segments, *, clamp: Any = None
+        self, scores: ScoresOrWork, spans: SpanStates, segments: Segments, *, clamp: Optional[ChainClamp] = None
     ) -> Floats:
-        """Probability that exactly these tokens are one span of this label, summed over all labellings that contain the span.
+        """Probability that exactly these tokens are one span of this label, summed over all labellings that contain the
+        span.
 
+        scores (Scores or Work): Potentials of B sequences.
+        spans (SpanStates): How states encode spans.
         segments (Segments): N spans, by their first token; each inside one sequence.
-        RETURNS (float64[N])
+        clamp (ChainClamp): What is still allowed, or None.
+        RETURNS (float64[N]): The probabilities.
         """
         work = self.prepare(scores, clamp)
-        begin, end, label = (np.ascontiguousarray(array, dtype=np.int64) for array in segments)
+        begin, end, label = [np.ascontiguousarray(column, dtype=np.int64) for column in segments]
         probabilities = np.zeros(len(begin))
         if not len(begin):
             return probabilities
         asked = np.zeros(work.n_sequences, dtype=bool)
         asked[np.searchsorted(work.starts, begin, side="right") - 1] = True
         if not asked.all():  # most sentences of a novel have no span
+            # Spans move with their tokens, of which those without spans are left out
             work, tokens = work.only(asked)
             place = np.append(0, np.cumsum(tokens))
             begin = place[begin]
@@ -583,20 +762,25 @@ class Structure(Generic[Scores]):
 
         def weigh(chunk: Chunk) -> None:
             shift = chunk.tokens.start
-            n = slice(*np.searchsorted(begin, [shift, chunk.tokens.stop]))
-            of_chunk = Segments(begin[n] - shift, end[n] - shift, label[n])
-            probabilities[n] = self.weigh_spans(work.cut(chunk), spans, of_chunk)
+            first, behind = np.searchsorted(begin, [shift, chunk.tokens.stop])
+            some = slice(first, behind)  # the spans of this chunk
+            of_chunk = Segments(begin[some] - shift, end[some] - shift, label[some])
+            probabilities[some] = self.weigh_spans(work.cut(chunk), spans, of_chunk)
 
         self._in_chunks(work, weigh)
         return probabilities
 
     def likely_spans(
-        self, scores: ScoresOrWork, spans: SpanStates, min_prob: float, *, clamp: Any = None
+        self, scores: ScoresOrWork, spans: SpanStates, min_prob: float, *, clamp: Optional[ChainClamp] = None
     ) -> LikelySpans:
         """All spans of at least some probability, by their first token.
 
-        min_prob (float): The least probability. With 0 the answer has every possible span; their number grows with the square of
-            the tokens.
+        scores (Scores or Work): Potentials of B sequences.
+        spans (SpanStates): How states encode spans.
+        min_prob (float): The least probability. With 0 the answer has every possible span; their number grows with the
+            square of the tokens.
+        clamp (ChainClamp): What is still allowed, or None.
+        RETURNS (LikelySpans): The spans with their probabilities.
         """
         work = self.prepare(scores, clamp)
 
@@ -605,5 +789,5 @@ class Structure(Generic[Scores]):
 
         return LikelySpans.join(self._in_chunks(work, search))
 
-    def _in_chunks(self, work: Work[Scores], function: Callable[[Chunk], Any]) -> list[Any]:
+    def _in_chunks(self, work: Work[Scores], function: Callable[[Chunk], Result]) -> list[Result]:
         return run_chunks(function, work.chunks(self.chunk_tokens), self.threads)

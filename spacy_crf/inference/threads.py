@@ -24,11 +24,14 @@ def default_threads() -> int:
 
 
 def run_chunks(function: Callable[[Chunk], Result], chunks: Sequence[Chunk], threads: int = 1) -> list[Result]:
-    """Call a function on each chunk, at most `threads` at a time.
+    """Call a function on each chunk.
 
-    Adding up the results in their order gives the same bits for any number of threads, as long as the chunks are the same. Called
-    from one of its own threads, `run_chunks` runs the chunks there, one by one: nesting can't deadlock.
+    Adding up the results in their order gives the same bits for any number of threads, as long as the chunks are the
+    same. Called from one of its own threads, `run_chunks` runs the chunks there, one by one: nesting can't deadlock.
 
+    function (Callable): The function of a chunk.
+    chunks (Sequence): The chunks.
+    threads (int): How many of them may run at a time.
     RETURNS (list): The results in the order of the chunks.
     """
     if threads <= 1 or len(chunks) <= 1 or getattr(_here, "in_pool", False):

@@ -15,7 +15,7 @@ from .. import checks
 from ..arrays import per_position
 from ..checks import ByLabel
 from ..inference.semi_markov import SemiMarkov as SemiMarkovInference
-from ..inference.semi_markov import begins_of, list_spans
+from ..inference.semi_markov import begins_of, with_listed
 from ..types import SegmentScores
 from .emissions import Emissions, total
 from .joint import put_together, scored_tokens
@@ -68,7 +68,7 @@ class SegmentsNode(StructureNode):
         if other.listed is None:
             return scores
         begin = begins_of(other.listed)
-        return list_spans(scores, begin, begin + other.listed.lengths)[0]
+        return with_listed(scores, begin, begin + other.listed.lengths)[0]
 
     def shapes(self, model: Model, n_states: int) -> dict[str, tuple[int, ...]]:
         return {**super().shapes(model, n_states), "lengths": (self.longest(model), n_states)}
