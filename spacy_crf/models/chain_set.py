@@ -28,7 +28,14 @@ def ChainSet(inner: Model[list[Doc], Any]) -> Model[list[Doc], Any]:
 
 
 def check_inner(owner: str, setting: str, model: Any) -> Model:
-    """RAISES (ValueError): CRF020 for a model that cannot score a set of chains."""
+    """Check that a model can score a set of chains.
+
+    owner (str): The architecture, for the message.
+    setting (str): The setting, for the message.
+    model (object): The model.
+    RETURNS (Model): The model.
+    RAISES (ValueError): CRF020 for another one than a LinearChain or SemiMarkov.
+    """
     node = getattr(model, "attrs", {}).get("node")
     usual = type(getattr(node, "of", node)) in (ChainNode, SegmentsNode)
     checks.expect(usual, owner, setting, getattr(model, "name", model), "a LinearChain or a SemiMarkov")
@@ -53,9 +60,11 @@ class ChainOfSet(StructureNode):
         self.given: Optional[tuple[Doc, Any]] = None  # a Doc, and the scores of the set for it
 
     def longest_of_states(self, model: Model) -> NDArray[np.int32]:
+        """Tokens of the longest segment of each state of the chain; `model` is the model of the chain."""
         return self.of.longest_of_states(self.whole)[self.states]
 
     def join(self, outputs: tuple, shared: SharedScores) -> Any:
+        """The scores of the chain's states among those that `outputs` of layers and `shared` scores give all states."""
         return of_states(self.of.join(outputs, shared), self.states)
 
     def _of_set(self, derivative: Any) -> Any:
@@ -70,22 +79,31 @@ class ChainOfSet(StructureNode):
         return total
 
     def part(self, d_scores: Any, outputs: tuple) -> tuple[tuple, SharedScores]:
+        """From `d_scores` of the chain to derivatives with respect to the `outputs` of layers, and to shared scores, of
+        all states.
+        """
         return self.of.part(self._of_set(d_scores), outputs)
 
     def potentials(self, model: Model, weights: SharedScores) -> SharedScores:
+        """The shared scores of all states by `weights`; `model` is the model of the chain."""
         return self.of.potentials(self.whole, weights)
 
     def possible(self, model: Model) -> SharedScores:
+        """Masks of the parameters of all states; `model` is the model of the chain."""
         return self.of.possible(self.whole)
 
     def weighed(self, model: Model) -> SharedScores:
+        """Masks of the parameters of all states; `model` is the model of the chain."""
         return self.of.weighed(self.whole)
 
     def places_of(self, states: Ints) -> Ints:
+        """The places in the parameters of `states` of the chain."""
         return self.states[states]
 
     def named_states(self, model: Model, parameter: Optional[str], places: tuple) -> tuple:
-        """States that do not belong to the chain are named like its first one: nothing of the chain uses them."""
+        """Numbers in the chain of the states at `places` of a `parameter` of `model`. States of other chains are named
+        like the chain's first state: nothing of the chain uses them.
+        """
         number = np.zeros(self.whole.get_dim("nO"), dtype=np.int64)
         number[self.states] = np.arange(len(self.states))
         return tuple(number[place] for place in places)
@@ -105,7 +123,11 @@ class _ChainModel(StructureModel):
 
 
 def chain_of(whole: Model, states: Ints) -> Model:
-    """The model of one chain: its scores are some of the scores of a set."""
+    """The model of one chain: its scores are some of the scores of a set.
+
+    whole (Model): The model of the set.
+    states (int64[S_c]): The states of the chain in it.
+    """
     return _ChainModel(whole, ChainOfSet(whole, states))
 
 

@@ -34,7 +34,10 @@ Collector = Callable[[int, Any, GradientPart], None]  # adds up derivatives by t
 
 
 def block_tokens(features: SparseFeatures) -> int:
-    """Number of tokens for one batch of a corpus."""
+    """Number of tokens for one batch of a corpus.
+
+    features (SparseFeatures): The features of the layer that scores it.
+    """
     if features.feature_set.transitions:
         return max(256, (_BLOCK * 32) // features.n_states**2)
     return min(_BLOCK, max(256, _SCORES // features.n_states))
@@ -56,7 +59,11 @@ class PackedClamp(NamedTuple):
         return cls(packed, [list(array.shape) for array in arrays], states)
 
     def expect_whole(self, n_tokens: int) -> None:
-        """RAISES (ValueError): If the arrays of a file are no clamp of so many tokens."""
+        """Check the arrays that a file holds.
+
+        n_tokens (int): T.
+        RAISES (ValueError): If the arrays are no clamp of so many tokens.
+        """
         for states in [*self.states_of]:
             of_file("states of a chain", states, np.int64, (None,), copied=False)
         for octets, shape in zip(self.octets, self.shapes, strict=True):
@@ -106,7 +113,10 @@ class SparseCorpus:
         self.vectors = CorpusVectors(tables[VECTORS], features.compiled.reader.reach) if has_vectors else None
 
     def add(self, docs: DocBatch) -> None:
-        """Look up the next batch."""
+        """Look up the features of the next batch.
+
+        docs (DocBatch): The batch.
+        """
         features = self.features
         if features.unit is not None:
             found = features.look_up(docs)
@@ -167,7 +177,11 @@ class SparseCorpus:
         return [found, {kind: tokens.stored() for kind, tokens in self.tokens.items()}, vectors]
 
     def with_stored(self, stored: list[Any]) -> "SparseCorpus":
-        """The corpus that a file holds, with the same features. RAISES: Any error for another one."""
+        """The corpus that a file holds, with the same features.
+
+        stored (list): What `stored` returned.
+        RAISES: An error of any class for another corpus.
+        """
         corpus = copy.copy(self)
         (of_batches, tokens, vectors) = stored
         corpus.found = []
@@ -228,12 +242,20 @@ class SparseCorpus:
     def at(
         self, weights: dict[str, Floats], *, threads: int = 1, into: Optional[dict[str, Floats]] = None
     ) -> "SparsePass":
-        """One pass over the corpus, with weights by table. `into` has zeros that may receive their derivatives."""
+        """One pass over the corpus.
+
+        weights (dict[str, float64[W]]): Weights by table.
+        threads (int): How many threads score a batch.
+        into (dict[str, float64[W]]): Zeros by table that may receive the derivatives.
+        """
         return SparsePass(self, weights, threads, into or {})
 
     def marks(self, seed: Seed, *, threads: int = 1) -> dict[str, Floats]:
-        """Derivatives of the weights by table, for random numbers as derivatives of the scores, equal for all states. Weights of
-        a state that belong to the same tokens have equal marks: sums of whole numbers are exact.
+        """Derivatives of the weights by table, for random numbers as derivatives of the scores, equal for all states.
+        Weights of a state that belong to the same tokens have equal marks: sums of whole numbers are exact.
+
+        seed (Seed): Seed of the random numbers.
+        threads (int): How many threads sum up.
         """
         generator = np.random.default_rng(seed)
         weights = {name: np.zeros(table.n_weights) for name, table in self.features.tables.items()}
@@ -291,7 +313,10 @@ class SparsePass:
             self._d_words = self._vectors.zeros()
 
     def score(self, number: int) -> Any:
-        """Scores of the layer for one batch, in one thread."""
+        """Scores of the layer for one batch, in one thread.
+
+        number (int): The number of the batch.
+        """
         found = self._corpus.found[number]
         kinds = self._features.kinds
         scores = {}
@@ -308,7 +333,11 @@ class SparsePass:
         return self._features.output(scores, found.starts, found.listed)
 
     def collect(self, numbers: Iterable[int], derivatives: Iterable[Any]) -> None:
-        """Collect the derivatives by the scores of some batches."""
+        """Collect the derivatives with respect to the scores of some batches.
+
+        numbers (Iterable[int]): The numbers of the batches.
+        derivatives (Iterable): The derivatives of each.
+        """
         batches = [*zip(numbers, derivatives)]
         collectors = self._collectors()
 
@@ -379,12 +408,19 @@ class DenseCorpus:
         self._file: Any = None  # opened by the first vectors
 
     def add(self, docs: DocBatch) -> None:
-        """Compute the vectors of the next batch."""
+        """Compute the vectors of the next batch.
+
+        docs (DocBatch): The batch.
+        """
         ops = self.layer.ops
         self.append(ops.to_numpy(ops.flatten(self.layer.get_ref("tok2vec").predict(docs))), docs.sequence_starts())
 
     def append(self, vectors: NDArray[np.float32], starts: Ints) -> None:
-        """Append the vectors of a batch (float32[T, width]) to the file."""
+        """Append the vectors of a batch to the file.
+
+        vectors (float32[T, width]): The vectors.
+        starts (int64[B + 1]): Where the sequences of the batch start.
+        """
         self.starts.append(starts)
         if self._file is None:
             self._file = TemporaryFile()  # noqa: SIM115
@@ -401,6 +437,7 @@ class DenseCorpus:
         self.vectors = np.split(every, ends[:-1])
 
     def fingerprint(self) -> Iterable[NDArray]:
+        """The arrays that distinguish this corpus from others."""
         yield from (*self.vectors, *self.starts)
 
     @property
@@ -409,7 +446,11 @@ class DenseCorpus:
         return min(float(each.min(initial=0.0)) for each in self.vectors)
 
     def at(self, weights: dict[str, Floats], *, threads: int = 1) -> "DensePass":
-        """One pass over the corpus, with weights by name."""
+        """One pass over the corpus.
+
+        weights (dict[str, float64[...]]): The parameters of the last layer by name.
+        threads (int): Ignored: numpy uses its own.
+        """
         return DensePass(self, weights)
 
 
@@ -423,16 +464,19 @@ class DensePass:
         self._gradients = {name: np.zeros(array.shape) for name, array in weights.items()}
 
     def score(self, number: int) -> Any:
+        """Scores of the layer for the batch `number`: vectors · Wᵀ + b."""
         scores = self._corpus.vectors[number] @ self._weights["W"].T + self._weights["b"]
         return self._role.split(self._corpus.layer, scores, self._corpus.starts[number])
 
     def collect(self, numbers: Iterable[int], derivatives: Iterable[Any]) -> None:
+        """Add to dW and db the `derivatives` with respect to the scores of the batches with these `numbers`."""
         for number, derivative in zip(numbers, derivatives):
             d_scores = self._role.join(derivative)
             self._gradients["W"] += d_scores.T @ self._corpus.vectors[number]
             self._gradients["b"] += d_scores.sum(axis=0)
 
     def gradient(self) -> dict[str, Floats]:
+        """Derivatives of the parameters by name, as vectors."""
         return {name: array.ravel() for name, array in self._gradients.items()}
 
 

@@ -35,7 +35,10 @@ class Emissions(NamedTuple):
 
 
 def total(parts: Sequence[Emissions]) -> Emissions:
-    """Sum of emissions of the same Docs; only the first may have transitions."""
+    """Sum of emissions of the same Docs.
+
+    parts (Sequence[Emissions]): The emissions, of which only the first may have transitions.
+    """
     first, *others = parts
     for other in others:
         first = first._replace(scores=first.scores + other.scores)
@@ -61,10 +64,12 @@ class EmissionFeatures(SparseFeatures):
 
     @property
     def states(self) -> Table:
+        """The table of the weights of states."""
         return self.tables["states"]
 
     @property
     def transitions(self) -> Table:
+        """The table of the weights of pairs of states."""
         return self.tables["transitions"]
 
     def _compile(self) -> CompiledFeatures:
@@ -75,15 +80,23 @@ class EmissionFeatures(SparseFeatures):
         return CompiledFeatures(reader, {kind: CompiledTemplates(some, reader) for kind, some in used.items()})
 
     def widths(self, n_states: int) -> dict[str, int]:
+        """Number of columns of each table for `n_states`: S for states, vectors and inner states, S · S for pairs of
+        states.
+        """
         has = {VECTORS: self.feature_set.vector_offsets, INNER: self.feature_set.inner}
         of_some = {kind: n_states for kind, templates in has.items() if templates}
         return {"states": n_states, "transitions": n_states * n_states, **of_some}
 
     def output(self, scores: dict[str, Floats], starts: Ints, listed: Optional[SpanList]) -> Emissions:
+        """Emissions from arrays of `scores`, for sequences with these `starts`; no spans are `listed`."""
         return Emissions(scores["scores"], scores.get("transitions"), starts)
 
     def with_states(self, states: Ints, n_states: int) -> "EmissionFeatures":
-        """The weights for other states with these numbers (int64[S]). (For features without pairs of states and vectors.)"""
+        """The weights for other states. (For features without pairs of states and vectors.)
+
+        states (int64[S]): The new number of each state.
+        n_states (int): The new number of states.
+        """
         before = self.states
         columns = states[self.states.pair_columns].astype(np.int32)
         table = Table(before.index, before.pair_starts, columns, n_states, before.counts)
@@ -91,6 +104,7 @@ class EmissionFeatures(SparseFeatures):
         return found
 
     def counters(self) -> dict[str, Counter]:
+        """A counter of pairs for each table, and of vectors for the table of vectors."""
         compiled = self.compiled.templates.items()
         counters: dict[str, Counter] = {
             kind: PairCounter(IndexBuilder(some, self.tables[kind].index), self.tables[kind]) for kind, some in compiled
@@ -102,6 +116,9 @@ class EmissionFeatures(SparseFeatures):
         return counters
 
     def count(self, batch: AnnotatedDocs, columns: TokenColumns, counters: dict[str, Counter], sizes: Sizes) -> None:
+        """Count the features of a `batch` with attributes `columns` in the `counters` of the tables, for models of these
+        `sizes`.
+        """
         allowed = states_of(batch.allowed)
         counters["states"].add(counters["states"].builder.add(columns), *tags_allowed(allowed, batch.unset))
         if "transitions" in counters:
@@ -117,7 +134,10 @@ class EmissionFeatures(SparseFeatures):
             counters[VECTORS].add(columns)
 
     def measured(self, sizes: Sizes) -> dict[str, Any]:
-        """The scale of the vectors, and how many words have one."""
+        """The scale of the vectors, and how many words have one.
+
+        sizes (Sizes): Sizes of the model.
+        """
         if VECTORS not in self.tables:
             return {}
         vectors: Any = self.vectors
@@ -125,14 +145,17 @@ class EmissionFeatures(SparseFeatures):
         return {"vectors": vectors.scaled(words), "have_vectors": (int(words.any(axis=1).sum()), len(words))}
 
     def check_indexes(self, model: Model) -> None:
+        """Check the loaded indexes, and the number of hashed rows of `model`. RAISES (ValueError): CRF509."""
         super().check_indexes(model)
         index = self.states.index
         check_equal("hashed rows", len(index) if isinstance(index, HashedIndex) else None, model.attrs.get("rows"))
 
     def pack(self, tables: dict[str, Any]) -> dict[str, Any]:
+        """Data to save: the number of tags, and `tables`."""
         return {"n_tags": self.n_states, **tables}
 
     def load(self, data: dict[str, Any]) -> dict[str, Any]:
+        """Take over saved `data`. RETURNS (dict): The data of each table."""
         self.n_states = data["n_tags"]
         return data
 
@@ -178,7 +201,13 @@ def _check_features(owner: str, features: Any) -> None:
 
 
 def check_counted(owner: str, features: Any, unless: str = "") -> None:
-    """RAISES (ValueError): CRF020 for templates of other features than those of tokens that are counted."""
+    """Check a setting whose features must be features of tokens that are counted.
+
+    owner (str): The architecture, for the message.
+    features (object): The setting.
+    unless (str): Which other features are possible, for the message.
+    RAISES (ValueError): CRF020 for other templates.
+    """
     _check_features(owner, features)
     others = [*map(str, features.transitions + features.inner), *(f"vector[{n}]" for n in features.vector_offsets)]
     must = f"without templates of transitions, vectors and outer{unless}"
@@ -233,7 +262,8 @@ def _hashed_init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] =
 def tags_allowed(allowed: Clamp, unset: Bools) -> tuple[NDArray[np.int32], Ints]:
     """Tags that the annotation of each token allows; none for tokens without annotation that allow several tags.
 
-    allowed (bool[T, S]), unset (bool[T]): Allowed tags, and tokens without annotation.
+    allowed (bool[T, S]): The allowed tags.
+    unset (bool[T]): The tokens without annotation.
     RETURNS (int32[N], int64[T + 1]): Compressed rows.
     """
     counts = allowed.sum(axis=1)
@@ -245,7 +275,9 @@ def tags_allowed(allowed: Clamp, unset: Bools) -> tuple[NDArray[np.int32], Ints]
 def pairs_allowed(allowed: Clamp, starts: Ints, steps: Optional[Bools] = None) -> tuple[NDArray[np.int32], Ints]:
     """The pair of tags ``i * S + j`` at each token whose annotation leaves one pair.
 
-    allowed (bool[T, S]), starts (int64[B + 1]), steps (bool[T]): Tokens to consider; all if None.
+    allowed (bool[T, S]): The allowed tags.
+    starts (int64[B + 1]): Where the sequences start.
+    steps (bool[T]): Tokens to consider; all if None.
     RETURNS (int32[N], int64[T + 1]): Compressed rows.
     """
     tags = np.where(allowed.sum(axis=1) == 1, allowed.argmax(axis=1), -1)
@@ -262,6 +294,8 @@ def pairs_allowed(allowed: Clamp, starts: Ints, steps: Optional[Bools] = None) -
 def pairs_of_tags(allowed: Clamp, starts: Ints, tag_of: Optional[Ints]) -> tuple[NDArray[np.int32], Ints]:
     """All pairs of states at each token whose annotation leaves one pair of tags.
 
+    allowed (bool[T, S]): The allowed states.
+    starts (int64[B + 1]): Where the sequences start.
     tag_of (int64[S]): The tag of each state, rising; None if states are tags.
     RETURNS (int32[N], int64[T + 1]): Compressed rows.
     """
@@ -281,6 +315,11 @@ def pairs_of_tags(allowed: Clamp, starts: Ints, tag_of: Optional[Ints]) -> tuple
 
 
 def check_emissions(owner: str, emissions: Any) -> None:
-    """Check a setting. RAISES (ValueError): CRF020 for a model whose output is not Emissions."""
+    """Check a setting that must be emissions.
+
+    owner (str): The architecture, for the message.
+    emissions (object): The setting.
+    RAISES (ValueError): CRF020 for a model whose output is not Emissions.
+    """
     must = "emissions, such as spacy_crf.SparseEmissions.v1"
     checks.expect(gives(emissions) is Emissions, owner, "emissions", emissions, must)

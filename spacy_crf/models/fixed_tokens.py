@@ -59,7 +59,10 @@ class FixedTokens:
         self._has_items = bool(compiled.item_templates)
 
     def add(self, columns: TokenColumns) -> None:
-        """Add the next batch."""
+        """Add the next batch.
+
+        columns (TokenColumns): Attributes of its tokens.
+        """
         self.blocks.append(self._builder.add(columns))
 
     def finish(self) -> None:
@@ -95,7 +98,11 @@ class FixedTokens:
         ]
 
     def listed(self, number: int, tokens: Ints) -> "PlacedFeatures":
-        """The features of some tokens (int64[N]) of a batch, one by one."""
+        """The features of some tokens of a batch, one by one.
+
+        number (int): The number of the batch.
+        tokens (int64[N]): The tokens.
+        """
         starts, kinds, rest, items = self.blocks[number]
         behind = 2 * np.searchsorted(starts, tokens, side="right") - 1  # positions around sequences, in units of reach
         of_templates = [rest[:, tokens]]
@@ -128,7 +135,12 @@ class FixedTokens:
 
     @classmethod
     def from_stored(cls, stored: list[Any], table: Table) -> "FixedTokens":
-        """Features from the data that `stored` gives. RAISES: Any error for other data."""
+        """Features from the data that `stored` gives.
+
+        stored (list): The data.
+        table (Table): The table of the features.
+        RAISES: An error of any class for other data.
+        """
         tokens = cls.__new__(cls)
         (windows, blocks) = stored
         tokens.table = table
@@ -187,7 +199,11 @@ class TokensPass:
                 self._table.add_references(first_slots, slots, scores, place=place, threads=threads)
 
     def add_scores(self, number: int, scores: Floats) -> None:
-        """Add the scores of a batch to ``scores`` (float64[T, C])."""
+        """Add the scores of a batch.
+
+        number (int): The number of the batch.
+        scores (float64[T, C]): Receives the sums.
+        """
         starts, kinds, rest, items = self._blocks[number]
         for windows, of_tokens, of_windows in zip(self._windows, kinds, self._scores):
             add_kind_rows(of_tokens, starts, windows.reach, windows.sight.first, of_windows, scores)
@@ -200,28 +216,48 @@ class TokensPass:
         return len(self._windows)
 
     def scatter_windows(self, table: int, number: int, d_scores: Floats, *, part: GradientPart) -> None:
-        """Collect the derivatives of a batch for one of the tables of windows."""
+        """Collect the derivatives of a batch for one of the tables of windows.
+
+        table (int): The number of the table.
+        number (int): The number of the batch.
+        d_scores (float64[T, C]): Derivatives with respect to the scores of its tokens.
+        part (GradientPart): The rows that this thread adds up.
+        """
         block = self._blocks[number]
         windows = self._windows[table]
         where = block.kinds[table], block.starts, windows.reach, windows.sight.first
         scatter_kind_rows(*where, d_scores, *part, self._d_scores[table])
 
     def scatter(self, number: int, d_scores: Floats, d_slots: Floats, gradient: Floats, *, part: GradientPart) -> None:
-        """Add the gradients of slots that no window uses, and of weights of features with values."""
+        """Add the gradients of slots that no window uses, and of weights of features with values.
+
+        number (int): The number of the batch.
+        d_scores (float64[T, C]): Derivatives with respect to the scores of its tokens.
+        d_slots (float64[N]): Receives the gradients of slots.
+        gradient (float64[W]): Receives the gradients of weights of features with values.
+        part (GradientPart): The rows that this thread adds up.
+        """
         block = self._blocks[number]
         self._table.scatter_references(block.rest, d_scores, d_slots, part=part)
         self._table.scatter_placed(block.items, d_scores, d_slots, gradient, part=part)
 
     def finish(self, d_slots: Floats, part: GradientPart) -> None:
-        """Add the gradients of the slots that windows use, after the last batch."""
+        """Add the gradients of the slots that windows use, after the last batch.
+
+        d_slots (float64[N]): Receives the gradients.
+        part (GradientPart): The rows that this thread adds up.
+        """
         for windows, d_scores in zip(self._windows, self._d_scores):
             for place, first_slots in windows.first_slots.items():
                 self._table.scatter_references(first_slots, d_scores, d_slots, place=place, part=part)
 
 
 def items_side_by_side(block: CorpusTokens) -> CorpusTokens:
-    """Move items without values (as most functions give them) into rows beside the templates: if a function gives items in the
-    same order at each token, reading them takes nearly half of the time (features of sklearn-crfsuite's tutorial).
+    """Move items without values (as most functions give them) into rows beside the templates: if a function gives items
+    in the same order at each token, reading them takes nearly half of the time (features of sklearn-crfsuite's
+    tutorial).
+
+    block (CorpusTokens): The features of a batch.
     """
     rows, values, starts = block.items
     there = np.ones(len(rows), dtype=bool) if values is None else values != 0

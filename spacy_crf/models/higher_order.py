@@ -44,7 +44,10 @@ class HigherOrderNode(StructureNode):
     structure = HigherOrderInference()
 
     def check_fit(self, model: Model, pipe: Any, optimizer: Optional[Optimizer]) -> None:
-        """RAISES (ValueError): CRF347 for a loss that is defined for chains of order 1 only."""
+        """Check the loss of the component `pipe` of `model`, with any `optimizer`.
+
+        RAISES (ValueError): CRF347 for a loss that is defined for chains of order 1 only.
+        """
         if not isinstance(pipe.loss, ClampedLoss):
             what = f"the chain of higher order of '{pipe.name}'"
             reason = "it asks for the scores of single tokens"
@@ -73,21 +76,26 @@ class HigherOrderNode(StructureNode):
         return made[0]
 
     def potentials(self, model: Model, weights: SharedScores) -> SharedScores:
+        """The shared scores of `model` by `weights`, with its n-grams."""
         return {**super().potentials(model, weights), "orders": self.orders(model)}
 
     def limits(self, model: Model) -> Orders:
+        """The n-grams of `model`, which a change replaces."""
         return self.orders(model)
 
     def possible(self, model: Model) -> SharedScores:
+        """Masks of the parameters of `model`: every n-gram with a weight is possible."""
         return {**super().possible(model), "grams": np.True_}
 
     def weighed(self, model: Model) -> SharedScores:
+        """Masks of the parameters of `model`: transitions have no weight in a chain of order 0."""
         steps = super().weighed(model)
         if model.attrs["order"] == 0:
             steps = {name: np.zeros_like(mask) for name, mask in steps.items()}
         return {**steps, "grams": np.ones(len(model.attrs["keys"]), dtype=bool)}
 
     def shapes(self, model: Model, n_states: int) -> dict[str, tuple[int, ...]]:
+        """Shapes of the parameters of `model` for `n_states` states, and of the weights of n-grams."""
         keys = model.attrs["keys"]
         return {**super().shapes(model, n_states), "grams": (0 if keys is None else len(keys),)}
 
@@ -99,14 +107,17 @@ class HigherOrderNode(StructureNode):
             self.part_names = [f"part {name}" for name in names]  # in the order of their columns
 
     def columns(self, n_states: int) -> int:
+        """Number of columns of the layers: `n_states`, and the parts of the tags."""
         return n_states if self._parts is None else self._parts.n_columns
 
     def layer_batch(self, batch: AnnotatedDocs) -> AnnotatedDocs:
+        """The `batch` with the columns of the tags that it allows."""
         return batch if self._parts is None else batch._replace(allowed=self._parts.allowed(states_of(batch.allowed)))
 
     def named_states(
         self, model: Model, parameter: Optional[str], places: tuple[NDArray[np.int64], ...]
     ) -> tuple[NDArray[np.int64], ...]:
+        """Numbers of the tags, or of their parts behind them, at `places` of a `parameter` of `model`, or of its layers."""
         if parameter is not None or self._parts is None:
             return places
         parts = self._parts
@@ -118,6 +129,7 @@ class HigherOrderNode(StructureNode):
         return tuple(numbers[columns] for columns in places)
 
     def weight_blocks(self, model: Model, name: str) -> Optional[list[Block]]:
+        """Weights of the parameter `name` of `model`: one block for each length of n-grams; None for other parameters."""
         if name != "grams":
             return None
         # One block for each length of n-grams. The state after the last tag stands for the start of a sequence
@@ -140,6 +152,7 @@ class HigherOrderNode(StructureNode):
         return blocks
 
     def join(self, outputs: tuple[Emissions], shared: SharedScores) -> HigherOrderScores:
+        """The potentials, from the `outputs` of the layers and the `shared` scores."""
         [(scores, transitions, starts)] = outputs
         if self._parts is not None:
             scores = self._parts.sums(scores)
@@ -148,6 +161,7 @@ class HigherOrderNode(StructureNode):
         return HigherOrderScores(scores, transitions, *ends, shared["grams"], shared["orders"], starts)
 
     def part(self, d_scores: HigherOrderScores, outputs: tuple[Emissions]) -> tuple[tuple, SharedScores]:
+        """From `d_scores` to the derivatives with respect to the `outputs` of the layers and to the shared scores."""
         of_tokens = d_scores.transitions if per_position(d_scores) else None
         emissions = d_scores.emissions if self._parts is None else self._parts.spread(d_scores.emissions)
         d_output = Emissions(emissions, of_tokens, np.asarray(d_scores.starts))
@@ -156,10 +170,15 @@ class HigherOrderNode(StructureNode):
     # ------------------------------------------------------------------------------------------------ training
 
     def leaves_out(self, model: Model) -> bool:
+        """Whether `model` prunes lattices."""
         return model.attrs["keep"] is not None
 
     def learn(self, model: Model, d_scores: Iterable[HigherOrderScores]) -> None:
-        """Update the thresholds of pruning: running averages, in the log domain, of the thresholds of the batches."""
+        """Update the thresholds of pruning: running averages, in the log domain, of the thresholds of the batches.
+
+        model (Model): The model.
+        d_scores (Iterable[HigherOrderScores]): The derivatives of each batch, with its thresholds.
+        """
         keep = model.attrs["keep"]
         known = model.attrs["thresholds"]
         measured = [d_batch.orders.measured for d_batch in d_scores]
@@ -172,7 +191,11 @@ class HigherOrderNode(StructureNode):
         model.attrs["thresholds"] = {"keep": keep, "least": least}
 
     def resize(self, model: Model, n_states: int) -> None:
-        """Recompute the keys for a larger base; their order stays."""
+        """Add states. Keys of n-grams are computed again for a larger base; their order stays.
+
+        model (Model): The model.
+        n_states (int): The new number of states.
+        """
         before = model.get_dim("nO") if model.has_dim("nO") else 0
         if model.attrs["order"] > 1 and n_states > _MOST_TAGS:
             raise ValueError(Errors.CRF322.format(order=model.attrs["order"], tags=n_states, most=_MOST_TAGS))
@@ -184,6 +207,9 @@ class HigherOrderNode(StructureNode):
         model.attrs["parts"] = None if self._parts is None else self._parts.names
 
     def init_weights(self, model: Model, corpus: Batches, n_states: int, is_new: bool) -> None:
+        """Find the n-grams of `model` that get a weight: those of the `corpus`, or all possible ones of `n_states`
+        states; `is_new` if all weights are new.
+        """
         super().init_weights(model, corpus, n_states, is_new)
         order = model.attrs["order"]
         before = model.attrs["keys"]
@@ -205,6 +231,7 @@ class HigherOrderNode(StructureNode):
         model.attrs["keys"] = keys
 
     def check(self, model: Model, n_states: int) -> None:
+        """Check the loaded keys and thresholds of `model` for `n_states` states. RAISES (ValueError): CRF509."""
         keys = model.attrs["keys"]
         order = model.attrs["order"]
         thresholds = model.attrs["thresholds"]

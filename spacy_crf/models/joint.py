@@ -34,7 +34,12 @@ class Joint(NamedTuple):
 
     @classmethod
     def read(cls, owner: str, given: Any) -> "Joint":
-        """Settings of a config, None for the defaults. RAISES (ValueError): CRF020."""
+        """Settings of a config.
+
+        owner (str): The architecture, for messages.
+        given (object): The settings, None for the defaults.
+        RAISES (ValueError): CRF020 for settings that do not exist or do not fit.
+        """
         given = checks.table(owner, "joint", given, "settings")
         for key in given:
             checks.one_of(owner, "joint: setting", key, cls._fields)
@@ -61,10 +66,18 @@ def scored_tokens(
     joint: Any,
     of: Optional[Callable[[bool], "EncoderNode"]] = None,
 ) -> tuple[dict[str, Model], Joint]:
-    """Layers that score tokens by their names, and how they learn together, from the settings of an architecture (`owner`).
+    """Layers that score tokens by their names, and how they learn together, from the settings of an architecture.
 
-    of (Callable): Makes the encoder's node; by default one that gives emissions. Called with whether the encoder is trained.
-    RAISES (ValueError): CRF020.
+    owner (str): The architecture, for messages.
+    emissions (Optional[Model]): Sums of weights of features.
+    tok2vec (Optional[Model]): An encoder.
+    hidden_width (int): Width of a hidden layer between the encoder and the scores, 0 for none.
+    dropout (float): Share of the features that training leaves out.
+    joint (Optional[dict]): Settings of `Joint`.
+    of (Callable): Makes the encoder's node; by default one that gives emissions. Called with whether the encoder is
+        trained.
+    RETURNS (dict[str, Model], Joint): The layers and the settings.
+    RAISES (ValueError): CRF020 for settings that do not fit.
     """
     joint = Joint.read(owner, joint)
     rate = checks.number(owner, "dropout", dropout, most=0.99)
@@ -97,9 +110,13 @@ def scored_tokens(
 def put_together(
     name: str, make_node: Callable[[], StructureNode], layers: dict[str, Model], joint: Joint, **attrs: Any
 ) -> StructureModel:
-    """A model of the sum of some layers, given by name, or a pool of a model of sparse features and a model of an encoder.
+    """A model of the sum of some layers, or a pool of a model of sparse features and a model of an encoder.
 
-    make_node (Callable): Makes the node of each model. attrs: Attributes of the model.
+    name (str): Name of the model.
+    make_node (Callable): Makes the node of each model.
+    layers (dict[str, Model]): The layers by name.
+    joint (Joint): How they learn together.
+    attrs: Attributes of the model.
     """
     if joint.mode != "pool":
         rate = {"lr_scale": joint.chain_rate} if "encoder" in layers else {}

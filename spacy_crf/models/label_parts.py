@@ -31,7 +31,12 @@ class TagParts(NamedTuple):
 
     @classmethod
     def of(cls, tags: Sequence[str], label_parts: Union[str, Callable[[str], list[str]]]) -> "TagParts":
-        """Make the columns of some tags. RAISES (ValueError): CRF327 if a function returns anything but texts."""
+        """Make the columns of some tags.
+
+        tags (Sequence[str]): The tags.
+        label_parts (Union[str, Callable]): A name of `NAMED`, or a function from a tag to its parts.
+        RAISES (ValueError): CRF327 if a function returns anything but texts.
+        """
         take_apart = NAMED[label_parts] if isinstance(label_parts, str) else label_parts
         names = []
         tag_columns = []

@@ -23,12 +23,16 @@ class ChainNode(StructureNode):
     structure = LinearChainInference()
 
     def join(self, outputs: tuple[Emissions, ...], shared: SharedScores) -> ChainScores:
+        """emissions[t, j] = sum of the `outputs` of layers; transitions are `shared`, or sums of shared ones and those of
+        tokens.
+        """
         first, *others = outputs
         scores, transitions, starts = total(outputs) if others else first
         transitions = shared["transitions"] if transitions is None else transitions + shared["transitions"]
         return ChainScores(scores, transitions, shared["first"], shared["last"], starts)
 
     def part(self, d_scores: ChainScores, outputs: tuple[Emissions, ...]) -> tuple[tuple, SharedScores]:
+        """From `d_scores` to derivatives with respect to the `outputs` of layers, all the same, and to the shared scores."""
         of_tokens = d_scores.transitions if per_position(d_scores) else None
         starts: Any = d_scores.starts  # derivatives always have them
         d_output = Emissions(d_scores.emissions, of_tokens, starts)

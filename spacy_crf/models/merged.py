@@ -105,7 +105,10 @@ class Variables:
         return np.bincount(self.ties.group, self._every.weights(), minlength=len(self._roots)) / self._roots
 
     def assign(self, weights: Floats) -> None:
-        """Write variables (float64[m]) to the model."""
+        """Write variables to the model.
+
+        weights (float64[m]): Values of the variables.
+        """
         self._every.assign((weights / self._roots)[self.ties.group])
 
     def spread(self, variables: Floats) -> Floats:
@@ -113,14 +116,20 @@ class Variables:
         return self._roots * variables
 
     def gathered(self, gradient: Floats) -> Floats:
-        """Derivatives by the variables, from derivatives at `spread` (float64[m], overwritten)."""
+        """Derivatives with respect to the variables: float64[m].
+
+        gradient (float64[m]): Derivatives at `spread`, which are overwritten.
+        """
         gradient *= self._roots
         return gradient
 
 
 def keys_of(model: Model, marks: Sequence[Any]) -> tuple[NDArray[np.uint64], Bools]:
-    """Keys for `Ties.of` (uint64[n], bool[n]), from sums of random numbers that are equal for weights of the same scores
-    (float64[n] for each seed).
+    """Keys for `Ties.of`.
+
+    model (Model): The model.
+    marks (Sequence[float64[n]]): For each seed, sums of random numbers that are equal for weights of the same scores.
+    RETURNS (uint64[n], bool[n]): The keys, and which weights equal no others.
     """
     every = Weights(model)
     n_weights = int(every._starts[-1])
@@ -170,6 +179,7 @@ class MergedStates:
 
     @property
     def n_states(self) -> int:
+        """Number of merged states: M."""
         return len(self.stands)
 
     def holds(self, shared: SharedScores) -> bool:
@@ -179,7 +189,11 @@ class MergedStates:
         return ends and np.array_equal(steps[self._steps], steps[self._first[self._part_of]])
 
     def potentials(self, shared: SharedScores) -> SharedScores:
-        """Shared scores of the M merged states."""
+        """Shared scores of the M merged states: transitions'[A, B] = transitions[a, b] + log r, first'[A] = first[a] +
+        log |A|.
+
+        shared (SharedScores): Shared scores of the S states, which `holds`.
+        """
         steps = shared["transitions"].ravel()[self._first].reshape(self._counts.shape)
         return {
             "transitions": steps + np.log(self._successors),
@@ -188,7 +202,10 @@ class MergedStates:
         }
 
     def spread(self, derivatives: SharedScores) -> SharedScores:
-        """Derivatives by the shared scores of the S states."""
+        """Derivatives with respect to the shared scores of the S states.
+
+        derivatives (SharedScores): Derivatives with respect to those of the merged states.
+        """
         size = len(self.of)
         steps = np.zeros(size * size)
         steps[self._steps] = (derivatives["transitions"] / self._counts).ravel()[self._part_of]

@@ -32,7 +32,12 @@ class Feature(NamedTuple):
 
 
 def templates_of(index: Any, rows: NDArray[np.integer]) -> tuple[list[str], NDArray[np.integer]]:
-    """The names of the templates of an index, and the number of the template of each row (int[N])."""
+    """The templates of the features of an index.
+
+    index (Index): An index of any kind.
+    rows (int[N]): Rows of the index.
+    RETURNS (list[str], int64[N]): Names of templates, and the number of the template of each row.
+    """
     if isinstance(index, FeatureIndex):
         return index.feature_names.templates, index.feature_names.template_of[rows].astype(np.int64)
     if isinstance(index, VectorIndex):

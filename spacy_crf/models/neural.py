@@ -36,17 +36,30 @@ class EncoderNode(Node):
         self.traits = self.traits._replace(is_linear=not learns)
 
     def split(self, model: Model, scores: Floats, starts: Ints) -> Any:
-        """The output, from the scores of the last layer (float64[T, kinds · S])."""
+        """The output of the layer.
+
+        model (Model): The model of the layer.
+        scores (float64[T, kinds · S]): Scores of its last layer.
+        starts (int64[B + 1]): Where the sequences start.
+        """
         return Emissions(scores, None, starts)
 
     def join(self, d_output: Any) -> Floats:
-        """Derivatives by the scores of the last layer."""
+        """Derivatives with respect to the scores of the last layer: float64[T, kinds · S].
+
+        d_output (Emissions): Derivatives with respect to the output.
+        """
         return d_output.scores
 
     def measure(self, model: Model, sizes: Sizes) -> None:
-        """Set attributes that the corpus determines."""
+        """Set attributes that the corpus determines.
+
+        model (Model): The model of the layer.
+        sizes (Sizes): Sizes of the corpus and the model.
+        """
 
     def resize(self, model: Model, n_states: int) -> None:
+        """Give the last layer of `model` weights of zero for new states, up to `n_states`."""
         output = model.get_ref("output")
         size = self.kinds * n_states
         names = ("W", "b") if output.has_param("W") else ()
@@ -67,15 +80,22 @@ class EncoderNode(Node):
         return node.ops.asarray(moved.reshape(self.kinds * n_states, *values.shape[1:]))
 
     def forget(self, model: Model) -> None:
+        """Return `model` and its last layer to their state before training."""
         super().forget(model)
         unset(model.get_ref("output"))
 
     def expect(self, model: Model, n_states: int, saved: dict[str, bytes]) -> None:
-        """Give the last layer the size of the saved one."""
+        """Give the last layer the size of the saved one.
+
+        model (Model): The model of the layer.
+        n_states (int): Number of states of the saved one.
+        saved (dict[str, bytes]): Attributes of the saved one.
+        """
         if model.get_ref("output").has_dim("nO"):
             self.resize(model, n_states)
 
     def check(self, model: Model, n_states: int) -> None:
+        """Check the shapes of the last layer of `model` for `n_states` states. RAISES (ValueError): CRF509."""
         output = model.get_ref("output")
         size = self.kinds * n_states
         check_equal("nO", output.maybe_get_dim("nO"), size)
@@ -95,8 +115,10 @@ def Tok2VecEmissions(tok2vec: Model[list[Doc], list[Floats2d]]) -> Model[list[Do
 def encoder_emissions(
     owner: str, tok2vec: Any, hidden_width: int = 0, node: Optional[EncoderNode] = None
 ) -> Model[list[Doc], Any]:
-    """Make a layer of the architecture `owner` that computes scores from the vectors of an encoder.
+    """A layer that computes scores from the vectors of an encoder.
 
+    owner (str): The architecture, for messages.
+    tok2vec (Model): The encoder.
     hidden_width (int): Width of a hidden layer between encoder and scores, 0 for none.
     node (EncoderNode): Turns the scores into the output; by default into emissions.
     """

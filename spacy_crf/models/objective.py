@@ -78,6 +78,7 @@ class CorpusObjective(Weights):
 
     @property
     def n_batches(self) -> int:
+        """Number of batches of the corpus."""
         return len(self._annotation)
 
     @property
@@ -86,7 +87,12 @@ class CorpusObjective(Weights):
         return self._model, self._loss, self._layers
 
     def annotation(self, number: int) -> tuple[Any, Any, Any]:
-        """The clamp of a batch, the factors of its sequences (float64[B], or None for 1), and rules or soft labels, if any."""
+        """The annotation of a batch.
+
+        number (int): The number of the batch.
+        RETURNS (AnyClamp, float64[B], object): What it allows, the factors of the sequences (None for 1), and rules or
+            soft labels.
+        """
         clamp, weights, structure, soft = self._annotation[number]
         return clamp.unpacked(), weights, structure or soft
 
@@ -101,7 +107,11 @@ class CorpusObjective(Weights):
         return [annotation, [layer.stored() for layer in self._layers]]
 
     def with_stored(self, stored: list[Any]) -> "CorpusObjective":
-        """The objective for the corpus that a file holds. RAISES: Any error for another one."""
+        """The objective for the corpus that a file holds.
+
+        stored (list): What `stored` returned.
+        RAISES: An error of any class for another corpus.
+        """
         objective = copy.copy(self)
         annotation, layers = stored
         objective._annotation = [_BatchAnnotation(PackedClamp(*clamp), some, None, None) for clamp, some in annotation]
@@ -116,7 +126,10 @@ class CorpusObjective(Weights):
         return objective
 
     def marks(self, seed: Seed) -> Floats:
-        """Gradient for random numbers as derivatives of scores (float64[n]); 0 for weights that never equal others."""
+        """Gradient for random numbers as derivatives of scores: float64[n], 0 for weights that never equal others.
+
+        seed (Seed): Seed of the random numbers.
+        """
         marks = {self._key(block.model, block.name): np.zeros(block.size) for block in self._of_layers}
         for layer, names in zip(self._layers, self._names):
             if isinstance(layer, SparseCorpus):
@@ -125,7 +138,10 @@ class CorpusObjective(Weights):
         return self.join(marks, {block.name: np.zeros(block.mask.shape) for block in self._shared})
 
     def keep(self, stands: Bools) -> None:
-        """Restrict the objective to some of the weights (bool[n])."""
+        """Restrict the objective to some of the weights.
+
+        stands (bool[n]): The weights that stay; the others count as 0.
+        """
         keys = [self._key(block.model, block.name) for block in self._tables]
         kept = dict(zip(keys, np.split(stands, self._starts[1:-1])))
         owners = {}
@@ -136,8 +152,10 @@ class CorpusObjective(Weights):
         self._line_up([block._replace(features=owners[key]) for key, block in zip(keys, self._tables)])
 
     def restricted(self, stands: Bools) -> "CorpusObjective":
-        """The objective as a function of some of its weights (bool[n]), without variables and merged states; the others count as
-        0. It evaluates, and cannot assign.
+        """The objective as a function of some of its weights, without variables and merged states; the others count as 0.
+        It evaluates, and cannot assign.
+
+        stands (bool[n]): The weights that stay.
         """
         objective = CorpusObjective.__new__(CorpusObjective)
         layers = [layer.copied() if isinstance(layer, SparseCorpus) else layer for layer in self._layers]
@@ -205,14 +223,21 @@ class CorpusObjective(Weights):
         return (*self.layout, check)
 
     def evaluate(self, weights: Floats) -> tuple[float, Floats]:
-        """Loss of the corpus at weights (float64[n]). RETURNS (float, float64[n]): The loss and its gradient."""
+        """Loss of the corpus.
+
+        weights (float64[n]): The weights.
+        RETURNS (float, float64[n]): The loss and its gradient.
+        """
         return self.ask(weights)
 
     def ask(self, weights: Floats, *, loss: Any = None, factors: Any = None, into: Any = None) -> tuple[float, Floats]:
-        """Any loss of the corpus. Afterwards, `losses` has those of the sequences, batch by batch.
+        """A loss of the corpus. Afterwards, `losses` has the losses of the sequences, batch by batch.
 
-        loss (Callable): The model's own by default. factors (list[float64[B]]): Of the sequences of each batch, 1 by default.
-        into (list): Gets for each batch the derivatives by the outputs of all layers, which the gradient then lacks.
+        weights (float64[n]): The weights.
+        loss (Callable): The loss, by default that of the model.
+        factors (list[float64[B]]): Factors of the sequences of each batch, 1 by default.
+        into (list): Gets for each batch the derivatives with respect to the outputs of all layers, which the gradient
+            then lacks.
         RETURNS (float, float64[n]): As `evaluate`.
         """
         loss = self._loss if loss is None else loss
@@ -283,12 +308,19 @@ class CorpusObjective(Weights):
         return passes
 
     def weigh(self, weights: list[Floats], cause: str) -> None:
-        """Change the factors of the sequences (float64[B] of each batch), and the signature by their cause."""
+        """Change the factors of the sequences.
+
+        weights (list[float64[B]]): The factors of each batch.
+        cause (str): Changes the signature.
+        """
         self._annotation = [block._replace(weights=some) for block, some in zip(self._annotation, weights)]
         self.signature = (*self.signature, cause)
 
     def scores(self, weights: Floats) -> Callable[[int], Any]:
-        """A function that gives the scores of a batch at weights (float64[n]), for models whose states are not merged."""
+        """A function from the number of a batch to its scores, for models whose states are not merged.
+
+        weights (float64[n]): The weights.
+        """
         of_layers, own = self.split(weights)
         passes = self._passes(of_layers)
         shared = self.node.potentials(self._model, own)
@@ -313,9 +345,14 @@ class TiedObjective(Variables, CorpusObjective):
         self.merge_states()
 
     def ask(self, weights: Floats, **asked: Any) -> tuple[float, Floats]:
-        """Any loss of the corpus at variables (float64[m]). RETURNS (float, float64[m]): The loss and its gradient."""
+        """A loss of the corpus as a function of variables; `asked` as for `CorpusObjective.ask`.
+
+        weights (float64[m]): Values of the variables.
+        RETURNS (float, float64[m]): The loss and its gradient.
+        """
         value, gradient = super().ask(self.spread(weights), **asked)
         return value, self.gathered(gradient)
 
     def scores(self, weights: Floats) -> Callable[[int], Any]:
+        """A function from the number of a batch to its scores by variables, `weights` (float64[m])."""
         return super().scores(self.spread(weights))

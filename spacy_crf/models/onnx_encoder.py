@@ -193,7 +193,10 @@ class OnnxEncoder:
         return np.asarray(np.mean(outputs, axis=0, dtype=np.float32))
 
     def vectors(self, docs: Iterable[Doc]) -> list[Vectors]:
-        """Vectors of the tokens of each Doc (float32[T, width]); 0 for white space and other tokens without pieces."""
+        """Vectors of the tokens of each Doc: float32[T, width], 0 for white space and other tokens without pieces.
+
+        docs (Iterable[Doc]): The Docs.
+        """
         docs = list(docs)
         opened = self.open()
         windows = self._windows(opened, docs)

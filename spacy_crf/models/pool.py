@@ -34,6 +34,7 @@ class Pooled(NamedTuple):
 
     @property
     def starts(self) -> Ints:
+        """Where the sequences start: int64[B + 1]."""
         return self.pool.starts
 
 
@@ -55,13 +56,18 @@ class PoolNode(Node):
         )
 
     def begin(self, model: Model, initialization: Any, is_new: bool) -> None:
+        """Find the optimum of `model`, if the optimizer of the `initialization` does so; `is_new` if
+        weights are new.
+        """
         if initialization.pipe.training.finds_optimum:
             initialization.find_optimum()
 
     def n_states(self, model: Model) -> Optional[int]:
+        """Number of states of the first member of `model`."""
         return model.layers[0].attrs["node"].n_states(model.layers[0])
 
     def resize(self, model: Model, n_states: int) -> None:
+        """Add states to each member of `model`, up to `n_states`."""
         share_attributes(model)
         for member in model.layers:
             member.attrs["node"].resize(member, n_states)
@@ -69,14 +75,21 @@ class PoolNode(Node):
             model.attrs[name] = model.layers[0].attrs[name]
 
     def expect(self, model: Model, n_states: int, saved: dict[str, bytes]) -> None:
+        """Give the members of `model` its attributes before `n_states` states and the attributes `saved` are loaded."""
         share_attributes(model)
 
     def check(self, model: Model, n_states: int) -> None:
+        """Check the shares of `model`, whatever `n_states` is. RAISES (ValueError): CRF509."""
         check_weights(model, {"shares": (len(model.layers),)})
 
 
 def make_pool(make_node: Callable[[], StructureNode], members: Sequence[Model], **attrs: Any) -> StructureModel:
-    """A pool of models whose nodes `make_node` makes. attrs: Attributes of the pool."""
+    """A pool of models.
+
+    make_node (Callable): Makes the node of each member.
+    members (Sequence[Model]): The models.
+    attrs: Attributes of the pool.
+    """
     node = make_node()
     refs: dict[str, Optional[Model]] = {part: member.get_ref(part) for member in members for part in member.ref_names}
     attrs = {
@@ -91,7 +104,10 @@ def make_pool(make_node: Callable[[], StructureNode], members: Sequence[Model], 
 
 
 def share_attributes(model: Model) -> None:
-    """Pass the attributes that the component sets from the pool to its members."""
+    """Pass the attributes that the component sets from the pool to its members.
+
+    model (Model): The pool.
+    """
     for member in model.layers:
         member.attrs.update({name: model.attrs[name] for name in _SHARED if name in model.attrs})
 
@@ -133,10 +149,15 @@ def pooled_loss(
     loss: Callable, structure: Any, scores: Pooled, clamp: Any, *, weights: Optional[Floats] = None, **soft: Any
 ) -> tuple[Floats, Pooled, Bools]:
     """The summed losses of the members; for held-out texts, the negative log probability that the pool gives them (see
-    `ClampedLoss`), from which the shares are learned. Other losses may be smallest where all scores are 0, so they could not
-    determine shares.
+    `ClampedLoss`), from which the shares are learned. Other losses may be smallest where all scores are 0, so they
+    could not determine shares.
 
-    structure, scores, clamp, weights (float64[B]): See `ClampedLoss`. soft: Soft labels, if the loss takes any.
+    loss (Callable): The loss of the members.
+    structure (TrainingStructure): The structure of each.
+    scores (Pooled): The output of the pool.
+    clamp (AnyClamp): What the annotation allows.
+    weights (float64[B]): Factor of each sequence, 1 by default.
+    soft: Soft labels, if the loss takes any.
     RETURNS (float64[B], Pooled, bool[B]): Losses, derivatives of their sum, and which sequences are impossible.
     """
     of_pool = loss if soft else LogLikelihood()
@@ -154,7 +175,11 @@ def pooled_loss(
 
 
 def train_all_members(model: Model, *, holds_out: bool) -> None:
-    """Train all members from here on, if the model is a pool, and hold out some texts or none."""
+    """Train all members from here on, if the model is a pool.
+
+    model (Model): The model.
+    holds_out (bool): Whether some texts train no member.
+    """
     node = model.attrs["node"]
     if hasattr(node, "holds_out"):
         node.holds_out = holds_out
@@ -163,6 +188,11 @@ def train_all_members(model: Model, *, holds_out: bool) -> None:
 
 
 def held_out_sequences(docs: list[Doc], starts: Ints, share: float) -> Bools:
-    """Sequences (bool[B], by their bounds) of a share of the texts, the same in each epoch and for all copies of a text."""
+    """Sequences of a share of the texts, the same in each epoch and for all copies of a text: bool[B].
+
+    docs (list[Doc]): The texts.
+    starts (int64[B + 1]): Where the sequences start.
+    share (float): The share of the texts.
+    """
     chosen = np.array([zlib.crc32(doc.text.encode("utf8")) < share * (1 << 32) for doc in docs], dtype=bool)
     return chosen[np.searchsorted(DocBatch.of(docs).bounds, starts[:-1], side="right") - 1]

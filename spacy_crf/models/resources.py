@@ -34,7 +34,11 @@ def shared_lists() -> Iterator[None]:
 
 
 def write(each: Any) -> Any:
-    """Data of a list for `read` (dict); the list's number if an earlier node has the same list."""
+    """Data of a list for `read`.
+
+    each (object): The list.
+    RETURNS (dict or int): Its data, or its number if an earlier node has the same list.
+    """
     met = _met.get()
     if met is None:
         return each.to_dict()
@@ -46,7 +50,12 @@ def write(each: Any) -> Any:
 
 
 def read(saved: Any, kind: type) -> Any:
-    """A list from the data that `write` gives. RAISES (ValueError): CRF509 for the number of a list of another kind."""
+    """A list from the data that `write` gives.
+
+    saved (dict or int): The data, or the number of an earlier list.
+    kind (type): The class of the list.
+    RAISES (ValueError): CRF509 for the number of a list of another class.
+    """
     met = _met.get()
     if isinstance(saved, int):
         found = met[saved] if met is not None and 0 <= saved < len(met) else None
@@ -91,8 +100,11 @@ class ListedFeatures:
     ) -> None:
         """Take the lists that the templates read.
 
-        RAISES (ValueError): CRF106 if the templates name another gazetteer, CRF940 if they read clusters and get none, CRF800
-        for vectors.
+        gazetteers (dict[str, Gazetteer]): Gazetteers by name.
+        clusters (dict[str, Clusters]): Tables of clusters by name.
+        vectors (WordVectors): Vectors of words.
+        RAISES (ValueError): CRF106 if the templates name another gazetteer, CRF940 if they read clusters and get none,
+            CRF800 for vectors.
         """
         reads = self.feature_set
         reads.reader(gazetteers, clusters, vectors)
@@ -102,7 +114,11 @@ class ListedFeatures:
         self.recompile()
 
     def set_stage(self, feature_set: Any, first_stage: Optional[Labeller]) -> None:
-        """Set templates, and the first stage whose labels some of them read."""
+        """Set templates, and the first stage whose labels some of them read.
+
+        feature_set (FeatureSet): The templates.
+        first_stage (Optional[Labeller]): The first stage.
+        """
         self.feature_set = feature_set
         self.first_stage = first_stage
         self.recompile()

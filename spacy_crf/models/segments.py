@@ -56,6 +56,7 @@ class SegmentFeatures(SparseFeatures):
 
     @property
     def asks_functions(self) -> bool:
+        """Whether features come from functions or extensions."""
         of_spans = any(part.kind == "fn" for template in self.feature_set.templates for part in template.parts)
         return of_spans or super().asks_functions
 
@@ -65,6 +66,7 @@ class SegmentFeatures(SparseFeatures):
     def set_lists(
         self, gazetteers: dict[str, Gazetteer], clusters: Optional[dict[str, Clusters]] = None, vectors: None = None
     ) -> None:
+        """Take the `gazetteers` and `clusters` that the templates read; no template of segments reads `vectors`."""
         super().set_lists(gazetteers, clusters)
         for name in self.feature_set.named(["near"]):
             if not gazetteers[name].scan:
@@ -72,18 +74,24 @@ class SegmentFeatures(SparseFeatures):
                 announcements.info(text, name, len(gazetteers[name].entries))
 
     def widths(self, n_states: int) -> dict[str, int]:
+        """Number of columns of each table: `n_states`."""
         return dict.fromkeys(PLACES, n_states)
 
     def find_spans(self, docs: list[Doc], columns: TokenColumns) -> tuple[dict[str, TokenFeatures], Optional[SpanList]]:
+        """Features of the spans of `docs` with attributes `columns` of tokens, and the spans that have any."""
         spans = self.tables["spans"].index
         tokens = self.tables["tokens"].index
         known = self.compiled.known_spans(docs, columns, self.longest, spans, tokens)
         return {"spans": known.rows, "repeats": known.repeats}, known.listed
 
     def output(self, scores: dict[str, Floats], starts: Ints, listed: Optional[SpanList]) -> SpanScores:
+        """Scores of segments from arrays of `scores`, for the spans that are `listed`, whatever the `starts` of
+        sequences.
+        """
         return SpanScores(**scores, listed=listed)
 
     def counters(self) -> dict[str, Counter]:
+        """A counter of pairs for each place."""
         builders: dict[str, Any] = {
             kind: IndexBuilder(some, self.tables[kind].index) for kind, some in self.compiled.templates.items()
         }
@@ -91,6 +99,9 @@ class SegmentFeatures(SparseFeatures):
         return {place: PairCounter(builder, self.tables[place]) for place, builder in builders.items()}
 
     def count(self, batch: AnnotatedDocs, columns: TokenColumns, counters: dict[str, Counter], sizes: Sizes) -> None:
+        """Count the features of the annotated segments of a `batch` with attributes `columns` in the `counters` of the
+        places, for segments up to the longest of the `sizes`.
+        """
         others = batch.alternatives._replace(label=1 + batch.alternatives.label)
         certain = [certain_segments(clamp, batch.starts) for clamp in each_chain(batch.allowed)]
         begin, end, state = map(np.concatenate, zip(*certain, others))
@@ -108,14 +119,16 @@ class SegmentFeatures(SparseFeatures):
         counters["spans"].add_chosen(found, np.arange(len(spans[0])), state[short])
 
     def measured(self, sizes: Sizes) -> dict[str, Any]:
+        """The longest segment, by the `sizes` of the corpus."""
         return {"longest": max(sizes.longest, self.longest)}
 
     def pack(self, tables: dict[str, Any]) -> dict[str, Any]:
+        """Data to save: patterns, the longest segment, and `tables`."""
         patterns = self.feature_set.patterns_as_text()
         return {"patterns": patterns, "n_states": self.n_states, "longest": self.longest, "rows": tables}
 
     def load(self, data: dict[str, Any]) -> dict[str, Any]:
-        """RAISES (ValueError): CRF510 if the patterns are not those the model was trained with."""
+        """Take over saved `data`. RAISES (ValueError): CRF510 if the patterns are not those the model was trained with."""
         patterns = self.feature_set.patterns_as_text()
         saved = data["patterns"]
         if saved != patterns:
@@ -146,7 +159,11 @@ def SparseSegments(
 
 
 def certain_segments(clamp: SegmentClamp, starts: Ints) -> Segments:
-    """Segments in every path that a clamp allows, except those of ``O``, with states in place of labels."""
+    """Segments in every path that a clamp allows, except those of ``O``, with states in place of labels.
+
+    clamp (SegmentClamp): What the annotation allows.
+    starts (int64[B + 1]): Where the sequences start.
+    """
     n_tokens = len(clamp.states)
     opens = clamp.must_begin.copy()
     opens[starts[:-1][starts[:-1] < n_tokens]] = True
@@ -180,6 +197,9 @@ class SegmentEncoderNode(EncoderNode):
     traits = Traits(learned=("longest",))  # tokens of the longest segment with a mean
 
     def split(self, model: Model, scores: Floats, starts: Ints) -> EncodedSegments:
+        """The output of `model`: `scores` of tokens, begins and ends, and means over the tokens of spans within sequences
+        (`starts`).
+        """
         by_kind = scores.reshape(len(scores), self.kinds, scores.shape[1] // self.kinds)
         tokens, begins, ends, of_means = np.ascontiguousarray(by_kind.transpose(1, 0, 2))
         listed = every_span(starts, model.attrs["longest"])
@@ -189,29 +209,42 @@ class SegmentEncoderNode(EncoderNode):
         )
 
     def join(self, d_output: EncodedSegments) -> Floats:
+        """The way back through `split`: derivatives by kind, from `d_output`."""
         spans = d_output.spans
         d_means = scatter_means(spans.spans, spans.listed)
         parts = [d_output.emissions.scores, spans.begins, spans.ends, d_means]
         return np.concatenate(parts, axis=1)
 
     def measure(self, model: Model, sizes: Sizes) -> None:
+        """Set the longest segment of `model` that has a mean, by the `sizes` of the corpus."""
         model.attrs["longest"] = min(_MOST_TOKENS, max(sizes.longest, model.attrs["longest"] or 1))
 
     def check(self, model: Model, n_states: int) -> None:
+        """Check the last layer of `model` for `n_states` states, and the longest segment with a mean. RAISES
+        (ValueError): CRF509.
+        """
         super().check(model, n_states)
         longest = model.attrs["longest"]
         check_equal("longest segment with a mean", type(longest) is int and 1 <= longest <= _MOST_TOKENS, True)
 
 
 def means(scores: Floats, listed: SpanList) -> Floats:
-    """Mean of the scores (float64[T, S]) of the tokens of each span, of which all up to some length are listed: float64[N, S]."""
+    """Mean of the scores of the tokens of each span: float64[N, S].
+
+    scores (float64[T, S]): Scores of tokens.
+    listed (SpanList): The spans, all up to some length.
+    """
     sums = np.vstack([np.zeros_like(scores[:1]), scores]).cumsum(axis=0) if len(scores) else scores
     begin = begins_of(listed)
     return (sums[begin + listed.lengths] - sums[begin]) / listed.lengths[:, np.newaxis]
 
 
 def scatter_means(d_spans: Floats, listed: SpanList) -> Floats:
-    """Derivatives by the scores of tokens (float64[T, S]), from derivatives by `means`."""
+    """Derivatives with respect to the scores of tokens: float64[T, S].
+
+    d_spans (float64[N, S]): Derivatives with respect to `means`.
+    listed (SpanList): The spans.
+    """
     shares = d_spans / listed.lengths[:, np.newaxis]
     changes = np.zeros((len(listed.starts), d_spans.shape[1]))
     begin = begins_of(listed)
@@ -223,8 +256,10 @@ def scatter_means(d_spans: Floats, listed: SpanList) -> Floats:
 
 
 def total_of_spans(parts: list[SpanScores], tokens: Floats) -> SpanScores:
-    """Sum of the scores of several layers for the same segments, each of which lists some spans. The scores of tokens
-    (float64[T, S]) determine the shape if there are no parts.
+    """Sum of the scores of several layers for the same segments.
+
+    parts (list[SpanScores]): The scores of each layer, which lists some spans.
+    tokens (float64[T, S]): Scores of tokens, whose shape is that of the sum if there are no parts.
     """
     if not parts:
         none = np.zeros_like(tokens)
@@ -242,7 +277,11 @@ def total_of_spans(parts: list[SpanScores], tokens: Floats) -> SpanScores:
 
 
 def part_of_spans(d_spans: SpanScores, listed: SpanList) -> SpanScores:
-    """Derivatives by the scores of one layer, which listed some of the spans, from derivatives by the sum."""
+    """Derivatives with respect to the scores of one layer.
+
+    d_spans (SpanScores): Derivatives with respect to the sum of several layers.
+    listed (SpanList): The spans that this layer listed.
+    """
     if listed is None or d_spans.listed is None or len(listed.lengths) == len(d_spans.listed.lengths):
         return d_spans
     begin = begins_of(listed)

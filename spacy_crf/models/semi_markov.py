@@ -40,6 +40,7 @@ class SegmentsNode(StructureNode):
     structure = SemiMarkovInference()
 
     def join(self, outputs: tuple, shared: SharedScores) -> SegmentScores:
+        """The potentials of segments, from the `outputs` of layers, whose scores are added, and the `shared` scores."""
         scores, of_tokens, starts = total(_each(outputs, Emissions))
         spans = total_of_spans(_each(outputs, SpanScores), scores)
         transitions, first, last, lengths = (shared[name] for name in self.traits.params)
@@ -49,6 +50,7 @@ class SegmentsNode(StructureNode):
         return SegmentScores(tokens, spans.begins, spans.ends, lengths, spans.spans, *ends)
 
     def part(self, d_scores: SegmentScores, outputs: tuple) -> tuple[tuple, SharedScores]:
+        """From `d_scores` to derivatives with respect to the `outputs` of layers and to the shared scores."""
         of_tokens = d_scores.transitions if per_position(d_scores) else None
         starts: Any = d_scores.starts  # derivatives always have them
         emissions = Emissions(d_scores.tokens, of_tokens, starts)
@@ -71,18 +73,23 @@ class SegmentsNode(StructureNode):
         return with_listed(scores, begin, begin + other.listed.lengths)[0]
 
     def shapes(self, model: Model, n_states: int) -> dict[str, tuple[int, ...]]:
+        """Shapes of the parameters of `model` for `n_states` states, with a row for each length of segments."""
         return {**super().shapes(model, n_states), "lengths": (self.longest(model), n_states)}
 
     def limits(self, model: Model) -> NDArray[np.int32]:
+        """The longest segments of `model`."""
         return model.attrs["longest"]
 
     def possible(self, model: Model) -> SharedScores:
+        """Masks of the parameters of `model`: a state has lengths up to its longest segment."""
         longest = model.attrs["longest"]
         lengths = np.arange(1, self.longest(model) + 1)[:, np.newaxis] <= longest
         return {**dict.fromkeys(StructureNode.traits.params, np.True_), "lengths": lengths}
 
     def weighed(self, model: Model) -> SharedScores:
-        """Possible scores that have a weight; lengths of segments other than ``O`` have one if a template reads lengths."""
+        """Masks of the parameters of `model` that have a weight; lengths of segments other than ``O`` have one if a
+        template reads lengths.
+        """
         lengths = self.possible(model)["lengths"].copy()
         if model.has_ref("segments"):
             lengths &= model.get_ref("segments").attrs["segment_features"].feature_set.has_length
@@ -90,10 +97,15 @@ class SegmentsNode(StructureNode):
         return {**super().weighed(model), "lengths": lengths}
 
     def longest(self, model: Model) -> int:
+        """Tokens of the longest segment of any state of `model`."""
         return int(model.attrs["longest"].max())
 
     def resize(self, model: Model, n_states: int) -> None:
-        """Add states; segments of new labels may be as long as the longest of other labels."""
+        """Add states; segments of new labels may be as long as the longest of other labels.
+
+        model (Model): The model.
+        n_states (int): The new number of states.
+        """
         longest = model.attrs["longest"]
         added = np.full(max(0, n_states - len(longest)), longest.max(), dtype=np.int32)
         if len(added):
@@ -101,6 +113,7 @@ class SegmentsNode(StructureNode):
         super().resize(model, n_states)
 
     def check(self, model: Model, n_states: int) -> None:
+        """Check the longest segments of `model` for `n_states` states. RAISES (ValueError): CRF509."""
         longest = model.attrs["longest"]
         check_array("longest", longest, (n_states,), np.int32)
         check_equal("longest", bool((longest >= 1).all() and (longest <= _MOST_TOKENS).all()), True)

@@ -197,7 +197,13 @@ def _spread(features: TokenFeatures, at: Ints, n: int) -> TokenFeatures:
 
 
 def find_slots(features: TokenFeatures, layout: SlotLayout, n_columns: int, start: int) -> SlotUses:
-    """Slots that the features of each token, or span, use. `start` is the number of the table's first slot among all slots."""
+    """Slots that the features of each token, or span, use.
+
+    features (TokenFeatures): Features of T tokens.
+    layout (SlotLayout): Slots of the table.
+    n_columns (int): Columns of the table.
+    start (int): The number of the table's first slot among all slots.
+    """
     n_tokens = len(features.starts) - 1
     # The features of each token, those whose row is whole first
     widths = np.diff(layout.starts)[features.rows]
@@ -221,7 +227,10 @@ def find_slots(features: TokenFeatures, layout: SlotLayout, n_columns: int, star
 
 
 def join_uses(parts: Sequence[SlotUses]) -> SlotUses:
-    """Uses of slots of several batches, one behind the other."""
+    """Uses of slots of several batches, one behind the other.
+
+    parts (Sequence[SlotUses]): The uses of each batch.
+    """
     slots, columns, values, bounds = zip(*parts)
     if any(map(len, values)):
         ones = [np.ones(len(of_part), dtype=np.float32) for of_part in slots]
@@ -230,7 +239,11 @@ def join_uses(parts: Sequence[SlotUses]) -> SlotUses:
 
 
 def uses_of_both(one: SlotUses, other: SlotUses) -> SlotUses:
-    """Uses of the slots of two tables by the same tokens; features of the second table have values."""
+    """Uses of the slots of two tables by the same tokens.
+
+    one (SlotUses): Uses of the first table.
+    other (SlotUses): Uses of the second table, whose features have values.
+    """
     values = one.values if len(one.values) else np.ones(len(one.slots), dtype=np.float32)
     # For each token, rows of both tables, then single slots of both
     sizes = np.column_stack([np.diff(one.bounds), np.diff(other.bounds)]).ravel()
@@ -249,13 +262,20 @@ def uses_of_both(one: SlotUses, other: SlotUses) -> SlotUses:
 
 
 def count_slots(uses: SlotUses, n_columns: int) -> Ints:
-    """Number of slots that the tokens before each token use: int64[T + 1]."""
+    """Number of slots that the tokens before each token use: int64[T + 1].
+
+    uses (SlotUses): Uses of T tokens.
+    n_columns (int): Slots of a whole row.
+    """
     sizes = np.diff(uses.bounds)
     sizes[0::2] *= n_columns
     return np.append(0, np.cumsum(sizes))[0::2]
 
 
 def join_starts(parts: Sequence[Ints]) -> Ints:
-    """Starts of several batches (int64[B + 1] each), joined as starts of one batch. RETURNS (int64[n + 1])"""
+    """Starts of several batches as starts of one batch: int64[n + 1].
+
+    parts (Sequence[int64[B + 1]]): The starts of each batch.
+    """
     lengths = [np.diff(part) for part in parts]
     return np.append(0, np.cumsum(np.concatenate(lengths))).astype(np.int64)

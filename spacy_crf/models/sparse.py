@@ -42,10 +42,15 @@ class ClusteredWords(NamedTuple):
 
     @classmethod
     def none(cls, n_tables: int) -> "ClusteredWords":
+        """No words, with a column for each of `n_tables` tables."""
         return cls(np.zeros(0, dtype=np.uint64), np.zeros((0, n_tables), dtype=np.bool_))
 
     def plus(self, words: NDArray[np.uint64], are_in_one: Bools) -> "ClusteredWords":
-        """These words, together with the words of another part of the corpus."""
+        """These words, together with the words of another part of the corpus.
+
+        words (uint64[N]): The other words.
+        are_in_one (bool[N, K]): Whether they are in a cluster of each table.
+        """
         every, first = np.unique(np.concatenate([self.words, words]), return_index=True)
         return ClusteredWords(every, np.concatenate([self.are_in_one, are_in_one])[first])
 
@@ -94,7 +99,10 @@ class SparseFeatures(ListedFeatures):
         raise NotImplementedError
 
     def find(self, columns: TokenColumns) -> dict[str, TokenFeatures]:
-        """Features of tokens by kind."""
+        """Features of tokens by kind.
+
+        columns (TokenColumns): Attributes of the tokens of a batch.
+        """
         found = {
             kind: templates.rows(columns, self.tables[self.kinds[kind].table].index)
             for kind, templates in self.compiled.templates.items()
@@ -104,15 +112,27 @@ class SparseFeatures(ListedFeatures):
         return found
 
     def find_spans(self, docs: list[Doc], columns: TokenColumns) -> tuple[dict[str, TokenFeatures], Optional[SpanList]]:
-        """Features of spans by kind, and the spans that have any; None where only tokens have features."""
+        """Features of spans by kind, and the spans that have any; None where only tokens have features.
+
+        docs (list[Doc]): The batch.
+        columns (TokenColumns): Attributes of its tokens.
+        """
         return {}, None
 
     def widths(self, n_states: int) -> dict[str, int]:
-        """Number of columns of each table."""
+        """Number of columns of each table.
+
+        n_states (int): S.
+        """
         return {}
 
     def output(self, scores: dict[str, Floats], starts: Ints, listed: Optional[SpanList]) -> Any:
-        """Output of the model from its scores."""
+        """Output of the model.
+
+        scores (dict[str, float64[...]]): The arrays of the output by name.
+        starts (int64[B + 1]): Where the sequences start.
+        listed (Optional[SpanList]): The spans with scores of their own.
+        """
         raise NotImplementedError
 
     def counters(self) -> dict[str, Counter]:
@@ -120,19 +140,35 @@ class SparseFeatures(ListedFeatures):
         raise NotImplementedError
 
     def count(self, batch: AnnotatedDocs, columns: TokenColumns, counters: dict[str, Counter], sizes: Sizes) -> None:
-        """Count the features of a batch."""
+        """Count the features of a batch.
+
+        batch (AnnotatedDocs): The batch.
+        columns (TokenColumns): Attributes of its tokens.
+        counters (dict[str, Counter]): The counter of each table.
+        sizes (Sizes): Sizes of the model.
+        """
         raise NotImplementedError
 
     def measured(self, sizes: Sizes) -> dict[str, Any]:
-        """Attributes that the counted corpus determines."""
+        """Attributes that the counted corpus determines.
+
+        sizes (Sizes): Sizes of the model.
+        """
         return {}
 
     def pack(self, tables: dict[str, Any]) -> dict[str, Any]:
-        """Data to save beside templates, gazetteers and clusters."""
+        """Data to save beside templates, gazetteers and clusters.
+
+        tables (dict): The data of each table.
+        """
         raise NotImplementedError
 
     def load(self, data: dict[str, Any]) -> dict[str, Any]:
-        """Take over saved data. RETURNS (dict): The data of each table."""
+        """Take over saved data.
+
+        data (dict): The data.
+        RETURNS (dict): The data of each table.
+        """
         raise NotImplementedError
 
     # ------------------------------------------------------------------------------------------ common to all
@@ -159,35 +195,55 @@ class SparseFeatures(ListedFeatures):
         return bool(reader.item_sources or reader.word_functions)
 
     def recompile(self) -> None:
+        """Forget the compiled templates and the scorer."""
         super().recompile()
         self._scorer = None
 
     def with_tables(self, tables: dict[str, Table], **changes: Any) -> "SparseFeatures":
-        """A copy with other tables."""
+        """A copy with other tables.
+
+        tables (dict[str, Table]): The tables by name.
+        changes: Other attributes of the copy.
+        """
         features = copy.copy(self)
         features.__dict__.update(changes, tables=tables)
         return features
 
     def columns_among(self, n_states: int) -> dict[str, Ints]:
-        """Numbers of the columns of each table in a table for another number of states."""
+        """Numbers of the columns of each table in a table for another number of states.
+
+        n_states (int): The other number of states.
+        """
         states = np.arange(self.n_states)
         pairs = (states[:, np.newaxis] * n_states + states).ravel()
         return {name: pairs if self.is_of_pairs(name) else states for name in self.tables}
 
     def is_of_pairs(self, name: str) -> bool:
-        """Whether a table has weights of pairs of states."""
+        """Whether a table has weights of pairs of states.
+
+        name (str): The name of the table.
+        """
         return name == "transitions"
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Shape of the scores of one token."""
+        """Shape of the scores of one token.
+
+        name (str): The name of the table.
+        """
         return (self.n_states,) * (2 if self.is_of_pairs(name) else 1)
 
     def slots(self, weights: dict[str, NDArray]) -> dict[str, Floats]:
-        """Weights by table in the layout of the kernels."""
+        """Weights by table in the layout of the kernels.
+
+        weights (dict[str, float[W]]): Weights by table.
+        """
         return {name: table.slots(weights[name]) for name, table in self.tables.items()}
 
     def look_up(self, docs: list[Doc]) -> FoundFeatures:
-        """Features of a batch of Docs."""
+        """Features of a batch of Docs.
+
+        docs (list[Doc]): The batch.
+        """
         columns = self.compiled.reader.read(docs)
         of_spans, listed = self.find_spans(docs, columns)
         if self.unit is None:
@@ -196,17 +252,27 @@ class SparseFeatures(ListedFeatures):
         return FoundFeatures(rows.texts, {kind: rows.gather(features) for kind, features in self.find(columns).items()})
 
     def of_unit(self, unit: str) -> "SparseFeatures":
-        """A copy for which another unit has scores."""
+        """A copy for which another unit has scores.
+
+        unit (str): The unit, one of `features.doc_batch.UNITS`.
+        """
         features = self.with_tables(self.tables, unit=unit)
         features._forget()
         return features
 
     def rows(self, columns: TokenColumns) -> UnitRows:
-        """The units that have scores if texts have a label."""
+        """The units that have scores if texts have a label.
+
+        columns (TokenColumns): Attributes of the tokens of a batch.
+        """
         return UnitRows.of(self.unit, columns.starts, columns.doc_starts)
 
     def score(self, found: FoundFeatures, slots: dict[str, Floats]) -> Any:
-        """Scores of a batch, with weights by slot."""
+        """Scores of a batch.
+
+        found (FoundFeatures): Its features.
+        slots (dict[str, float64[N]]): Weights by table in the layout of the kernels.
+        """
         scores: dict[str, Floats] = {}
         for kind, features in found.features.items():
             self.add_scores(kind, features, slots, scores)
@@ -215,7 +281,13 @@ class SparseFeatures(ListedFeatures):
     def add_scores(
         self, kind: str, features: TokenFeatures, slots: dict[str, Floats], scores: dict[str, Floats]
     ) -> None:
-        """Add the scores of the features of one kind to ``scores``."""
+        """Add the scores of the features of one kind.
+
+        kind (str): The kind.
+        features (TokenFeatures): The features.
+        slots (dict[str, float64[N]]): Weights by table in the layout of the kernels.
+        scores (dict[str, float64[...]]): The arrays of the output by name, which receive the sums.
+        """
         table, of = self.kinds[kind]
         if of not in scores:
             scores[of] = np.zeros((len(features.starts) - 1, *self.shape(table)))
@@ -225,13 +297,23 @@ class SparseFeatures(ListedFeatures):
     def scatter(
         self, found: FoundFeatures, d_scores: Any, gradients: dict[str, Floats], *, part: GradientPart = ALL
     ) -> None:
-        """Add the gradient of the weights by table, from the derivatives by the output."""
+        """Add the gradient of the weights by table.
+
+        found (FoundFeatures): The features of a batch.
+        d_scores (NamedTuple): Derivatives with respect to the output.
+        gradients (dict[str, float64[W]]): Receive the sums.
+        part (GradientPart): The rows that this thread adds up.
+        """
         for kind, features in found.features.items():
             table, of = self.kinds[kind]
             self.tables[table].scatter(features, getattr(d_scores, of), gradients[table], part=part)
 
     def check_indexes(self, model: Model) -> None:
-        """Check loaded indexes against the settings of the model. RAISES (ValueError): CRF509."""
+        """Check loaded indexes against the settings of the model.
+
+        model (Model): The model.
+        RAISES (ValueError): CRF509 for others.
+        """
         if VECTORS in self.tables:
             index = self.tables[VECTORS].index
             check_equal("the index of vectors", isinstance(index, VectorIndex), True)
@@ -240,7 +322,10 @@ class SparseFeatures(ListedFeatures):
             check_equal("numbers of vectors", index.width, vectors.width)
 
     def scorer(self, weights: dict[str, NDArray[np.float32]]) -> "Scorer":
-        """The scorer for weights by table, cached until ``forget_scores`` or until other arrays replace the weights."""
+        """The scorer for weights, cached until ``forget_scores`` or until other arrays replace the weights.
+
+        weights (dict[str, float32[W]]): Weights by table.
+        """
         scorer = self._scorer
         if scorer is None or any(scorer.weights[name] is not given for name, given in weights.items()):
             scorer = self._scorer = Scorer(self, weights)
@@ -276,6 +361,7 @@ class SparseFeatures(ListedFeatures):
     def from_dict(self, data: dict[str, Any]) -> "SparseFeatures":
         """A copy with saved data.
 
+        data (dict): What `to_dict` gave.
         RAISES (ValueError): CRF301 if the model was trained with other templates.
         """
         if data["templates"] != self.feature_set.as_text():
@@ -350,15 +436,28 @@ def make_layer(
     meaning: tuple[str, ...] = (),
     **attrs: Any,
 ) -> Model[list[Doc], Any]:
-    """Make a model whose output is sums of the weights of features, which are the attribute `attr`. Other attributes are
-    settings; for `meaning` see `Node`.
+    """Make a model whose output is sums of the weights of features.
+
+    name (str): Name of the model.
+    attr (str): The attribute that has the features.
+    features (SparseFeatures): The features.
+    output (type): The class of the output.
+    init (Callable): Initializes the model.
+    meaning (tuple[str, ...]): Attributes that determine the meaning of the weights, see `Traits`.
+    attrs: Further attributes, which are settings.
     """
     attrs = {attr: features, "node": SparseNode(attr, output, meaning), **attrs}
     return Model(name, forward, init=init, params=dict.fromkeys(features.tables), attrs=attrs, ops=NumpyOps())
 
 
 def counting_settings(owner: str, min_count: int, possible_states: bool) -> dict[str, Any]:
-    """Check the settings of layers whose features are counted. RAISES (ValueError): CRF020."""
+    """Check the settings of layers whose features are counted.
+
+    owner (str): The architecture, for messages.
+    min_count (int): How often a feature has to occur.
+    possible_states (bool): Whether each feature gets a weight for every state.
+    RAISES (ValueError): CRF020 for settings that do not fit.
+    """
     return {
         "min_count": checks.count(owner, "min_count", min_count, most=checks.ANY),
         "possible_states": checks.flag(owner, "possible_states", possible_states),
@@ -374,10 +473,15 @@ class SparseNode(Node):
         self.traits = Traits(learned=(attr,), meaning=meaning)
 
     def features(self, model: Model) -> SparseFeatures:
+        """The features of `model`."""
         return model.attrs[self.attr]
 
     def resize(self, model: Model, n_states: int) -> None:
-        """Add states. Features get weights for new states when training meets both, or at once if they have all weights."""
+        """Add states. Features get weights for new states when training meets both, or at once if they have all weights.
+
+        model (Model): The model of the layer.
+        n_states (int): The new number of states.
+        """
         old = self.features(model)
         if old.n_states == n_states:
             return
@@ -392,6 +496,7 @@ class SparseNode(Node):
         model.attrs[self.attr] = old.with_tables(tables, n_states=n_states)
 
     def forget(self, model: Model) -> None:
+        """Return `model` to its state before training; lists, templates and the first stage stay."""
         features = self.features(model)
         super().forget(model)
         tables = {name: getattr(features, name) for name in ("gazetteers", "clusters", "vectors")}
@@ -401,6 +506,7 @@ class SparseNode(Node):
         model.attrs[self.attr].max_words = features.max_words
 
     def check(self, model: Model, n_states: int) -> None:
+        """Check the loaded features and weights of `model` for `n_states` states. RAISES (ValueError): CRF509."""
         features = self.features(model)
         features.check_lists()
         features.check_indexes(model)
@@ -411,6 +517,13 @@ class SparseNode(Node):
 
 
 def forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Any, Callable]:
+    """Sums of the weights of the features of a batch.
+
+    model (Model): A model that `make_layer` made.
+    docs (list[Doc]): The batch.
+    is_train (bool): Whether backpropagation follows.
+    RETURNS (NamedTuple, Callable): The output, and the function that takes its derivatives.
+    """
     features: SparseFeatures = model.attrs[model.attrs["node"].attr]
     weights: dict[str, Any] = {name: model.get_param(name) for name in features.tables}
     if not is_train:
@@ -447,6 +560,7 @@ def _dropped(found: FoundFeatures, model: Model) -> FoundFeatures:
 def init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) -> None:
     """Count features and pairs in one pass over the corpus. Present features and weights stay.
 
+    model (Model): A model that `make_layer` made. X (Batches): The corpus; None to count nothing. Y (Sizes): Its sizes.
     RAISES (ValueError): CRF114 if no feature of a token occurs often enough.
     """
     if X is None or Y is None:
@@ -481,6 +595,7 @@ def init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) -
 def prune(model: Model) -> tuple[Model, int, int]:
     """A copy of a model of a structure without the zero weights of its sparse features.
 
+    model (Model): The model.
     RETURNS (Model, int, int): The copy, and the numbers of removed weights and features.
     """
     pruned = model.copy()

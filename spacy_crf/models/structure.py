@@ -18,7 +18,7 @@ from thinc.util import data_validation
 from ..arrays import each_chain, per_position, states_of
 from ..features.doc_batch import DocBatch
 from ..inference.structure import Structure
-from ..types import Bools, Floats, Ints
+from ..types import AnyClamp, Bools, Floats, Ints, PathScores, ScoreArrays
 from .emissions import pairs_allowed
 from .named_weights import Block
 from .node import (
@@ -26,12 +26,16 @@ from .node import (
     Batches,
     Node,
     Sizes,
+    TrainingStructure,
     Traits,
+    add_gradient,
     check_array,
     check_equal,
     check_weights,
     enlarged,
+    read_params,
     set_moved,
+    write_param,
 )
 
 SharedScores = dict[str, Any]  # for each parameter an array, or one value for all of it
@@ -63,16 +67,19 @@ class StructureModel(Model):
     members in a pool, and may grow; thinc's own dimensions cannot change once there are parameters.
     """
 
-    def initialize(self, X: Any = None, Y: Any = None) -> Any:
+    def initialize(self, X: Optional[Batches] = None, Y: Optional[Sizes] = None) -> Model:
+        """Initialize the model with a corpus `X` for the sizes `Y`, see `init`."""
         with data_validation(False):  # X is a corpus, Y are sizes, neither of which thinc can check
             return super().initialize(X, Y)
 
     def has_dim(self, name: str) -> Optional[bool]:
+        """Whether the dimension `name` is known; None if it is not yet."""
         if name != "nO":
             return super().has_dim(name)
         return True if self.attrs["node"].n_states(self) is not None else None
 
     def get_dim(self, name: str) -> int:
+        """The size of the dimension `name`."""
         if name != "nO" or not self.has_dim("nO"):
             return super().get_dim(name)
         return self.attrs["node"].n_states(self)
@@ -105,76 +112,103 @@ class StructureNode(Node):
 
     # ----------------------------------------------------------------------------------------------- for subclasses
 
-    def join(self, outputs: tuple, shared: SharedScores) -> Any:
-        """The potentials, from the outputs of the layers and the shared scores."""
+    def join(self, outputs: tuple, shared: SharedScores) -> ScoreArrays:
+        """The potentials of a batch.
+
+        outputs (tuple): The outputs of the layers.
+        shared (SharedScores): The scores that all tokens share.
+        RETURNS (ScoreArrays): The potentials, of the class `gives`.
+        """
         raise NotImplementedError
 
     def in_prediction(self, model: Model, scores: Any) -> Any:
-        """The potentials that prediction reads, from those of `join`, which training reads."""
+        """The potentials that prediction reads.
+
+        model (Model): The model.
+        scores (PathScores): The potentials of `join`, which training reads.
+        """
         return scores
 
-    def part(self, d_scores: Any, outputs: tuple) -> tuple[tuple, SharedScores]:
-        """The way back through `join`: from derivatives by the potentials to derivatives by the outputs of the layers, and by the
-        shared scores."""
+    def part(self, d_scores: PathScores, outputs: tuple) -> tuple[tuple, SharedScores]:
+        """The way back through `join`.
+
+        d_scores (PathScores): Derivatives with respect to the potentials.
+        outputs (tuple): The outputs of the layers.
+        RETURNS (tuple, SharedScores): Derivatives with respect to the outputs, and with respect to the shared scores.
+        """
         raise NotImplementedError
 
     def shapes(self, model: Model, n_states: int) -> dict[str, tuple[int, ...]]:
-        """Shapes of the parameters."""
+        """Shapes of the parameters of `model` for `n_states` states."""
         return {"transitions": (n_states, n_states), "first": (n_states,), "last": (n_states,)}
 
     def n_states(self, model: Model) -> Optional[int]:
+        """Number of states of `model`; None before it has parameters."""
         return len(model.get_param("first")) if model.has_param("first") else None
 
     def layer_batch(self, batch: AnnotatedDocs) -> AnnotatedDocs:
-        """The batch as the layers need it, by their columns (see `columns`)."""
+        """The `batch` as the layers need it, by their columns (see `columns`)."""
         return batch
 
-    def limits(self, model: Model) -> Any:
-        """The object that determines which scores are possible; a different object after a change."""
+    def limits(self, model: Model) -> object:
+        """Key of `latest_potentials`: what determines the possible scores of `model`, another object after a change."""
         return model.attrs["allowed"]
 
     def possible(self, model: Model) -> SharedScores:
-        """Masks of the parameters: which scores are not -inf."""
+        """Masks of the parameters of `model`: which scores are not -inf."""
         return model.attrs["allowed"]._asdict()
 
     def weighed(self, model: Model) -> SharedScores:
-        """Masks of the parameters: which scores have a weight."""
+        """Masks of the parameters of `model`: which scores have a weight."""
         observed = model.attrs["observed"].astype(bool)
         return {"transitions": observed[:-2], "first": observed[-2], "last": observed[-1]}
 
     def longest(self, model: Model) -> int:
-        """Tokens of the longest segment."""
+        """Tokens of the longest segment of `model`."""
         return 1
 
     def leaves_out(self, model: Model) -> bool:
-        """Whether sums run over a selection of the labellings, which changes with the weights."""
+        """Whether sums of `model` run over a selection of the labellings, which changes with the weights."""
         return False
 
-    def learn(self, model: Model, d_scores: Iterable[Any]) -> None:
-        """Learn from derivatives of batches the attributes that gradients do not change."""
+    def learn(self, model: Model, d_scores: Iterable[ScoreArrays]) -> None:
+        """Update attributes of the model that no gradient changes.
 
-    def alike(self, scores: Any, other: Any) -> Any:
-        """`scores` in the layout of other scores of the same texts, with all of their entries."""
+        model (Model): The model.
+        d_scores (Iterable[ScoreArrays]): The derivatives of each of some batches.
+        """
+
+    def alike(self, scores: PathScores, other: PathScores) -> PathScores:
+        """Scores with arrays of the same shapes as other scores, to add both.
+
+        scores (PathScores): Potentials of some texts.
+        other (PathScores): Other potentials of these texts, which may have more entries, such as listed spans.
+        RETURNS (PathScores): `scores` with all of these entries.
+        """
         return scores
 
     # ----------------------------------------------------------------------------------------------- explanations
 
     def explained(self, model: Model) -> "Explained":
-        """What joins the scores whose terms an explanation shows."""
+        """What joins the scores of `model` whose terms an explanation shows."""
         return Explained(self, exact_weights(model))
 
     def places_of(self, states: Ints) -> Ints:
-        """The places of states of a labelling in the parameters: int64[N]."""
+        """The places in the parameters of `states` of a labelling (int64[N]): int64[N]."""
         return states
 
     def weight_blocks(self, model: Model, name: str) -> Optional[list[Block]]:
-        """Weights of a parameter with names; None where the weights belong to states."""
+        """Weights of the parameter `name` of `model` with names; None where the weights belong to states."""
         return None
 
     # ------------------------------------------------------------------------------------------ common to all models
 
     def potentials(self, model: Model, weights: SharedScores) -> SharedScores:
-        """The shared scores in float64, -inf where they are impossible."""
+        """The shared scores in float64, -inf where they are impossible.
+
+        model (Model): The model, which knows what is possible.
+        weights (SharedScores): The weights of its parameters.
+        """
         possible = self.possible(model)
         return {
             name: np.where(possible[name], weights[name], -np.inf).astype(np.float64) for name in self.traits.params
@@ -183,6 +217,9 @@ class StructureNode(Node):
     def latest_potentials(self, model: Model, weights: SharedScores) -> SharedScores:
         """`potentials`, the same object as long as the weights are unchanged. Callers must not write to it. (Optimizers change
         weights in place, so their bytes are compared.)
+
+        model (Model): The model, which knows what is possible.
+        weights (SharedScores): The weights of its parameters.
         """
         latest = self._latest
         limits = self.limits(model)
@@ -191,43 +228,59 @@ class StructureNode(Node):
             latest = self._latest = (limits, asked, self.potentials(model, weights))
         return latest[2]
 
-    def shared_part(self, d_scores: Any) -> SharedScores:
-        """Derivatives by the shared scores, for scores that hold these by name."""
+    def shared_part(self, d_scores: PathScores) -> SharedScores:
+        """Derivatives with respect to the shared scores.
+
+        d_scores (PathScores): Derivatives with respect to potentials that hold the shared scores by name.
+        """
         found = {name: getattr(d_scores, name) for name in self.traits.params}
         if per_position(d_scores):
             found["transitions"] = d_scores.transitions.sum(axis=0)
         return found
 
-    def weighted_sum(self, outputs: Sequence[Any], shares: Floats) -> Any:
-        """Sum of scores of the same texts by shares (float64[M]); impossible scores stay impossible."""
-        total, *others = outputs
-        for other in others:
-            total = self.alike(total, other)
-        arrays: dict[str, Any] = dict.fromkeys(self.gives.AXES, 0.0)
-        for output, share in zip((self.alike(output, total) for output in outputs), shares):
-            for name in arrays:
-                array = getattr(output, name)
-                possible = array > -np.inf
-                arrays[name] = arrays[name] + np.multiply(
-                    array, share, out=np.full(array.shape, -np.inf), where=possible
-                )
-        return total._replace(**arrays)
+    def weighted_sum(self, outputs: Sequence[PathScores], shares: Floats) -> PathScores:
+        """Weighted sum of scores of the same texts; impossible scores stay impossible.
 
-    def dot(self, d_scores: Any, scores: Any) -> float:
-        """Derivative by a factor of the scores: the derivatives times the scores that are possible."""
+        outputs (Sequence[PathScores]): The potentials of M models.
+        shares (float64[M]): The weight of each.
+        """
+        total = outputs[0]
+        for other in outputs[1:]:
+            total = self.alike(total, other)
+        sums = {name: np.zeros(np.shape(getattr(total, name))) for name in self.gives.AXES}
+        for output, share in zip(outputs, shares):
+            scores = self.alike(output, total)
+            for name, of_name in sums.items():
+                array = getattr(scores, name)
+                # 0 · -inf would be NaN
+                of_name += np.multiply(array, share, out=np.full(array.shape, -np.inf), where=array > -np.inf)
+        return total._replace(**sums)
+
+    def dot(self, d_scores: PathScores, scores: PathScores) -> float:
+        """Derivative with respect to a factor of the scores: the sum over possible scores of derivative times score.
+
+        d_scores (PathScores): Derivatives with respect to the scores times the factor.
+        scores (PathScores): The scores.
+        """
         scores = self.alike(scores, d_scores)
-        pairs = ((getattr(d_scores, name), getattr(scores, name)) for name in self.gives.AXES)
-        return float(sum((d * np.where(array > -np.inf, array, 0.0)).sum() for d, array in pairs))
+        total = 0.0
+        for name in self.gives.AXES:
+            array = getattr(scores, name)
+            total += float((getattr(d_scores, name) * np.where(array > -np.inf, array, 0.0)).sum())
+        return total
 
     def resize(self, model: Model, n_states: int) -> None:
-        """Every possible transition with a new state gets a weight."""
+        """Add states to the model. Every possible transition with a new state gets a weight.
+
+        model (Model): The model.
+        n_states (int): The new number of states.
+        """
         for layer in model.layers:
             layer.attrs["node"].resize(layer, self.columns(n_states))
         before = model.get_dim("nO") if model.has_dim("nO") else 0
         for name, shape in self.shapes(model, n_states).items():
             if not before:
-                new: Any = np.zeros(shape, dtype=np.float32)
-                model.set_param(name, new)
+                write_param(model, name, np.zeros(shape))
             elif model.get_param(name).shape != shape:
                 set_moved(model, name, partial(enlarged, shape=shape))
         if "observed" not in self.traits.learned or before == model.get_dim("nO"):
@@ -243,6 +296,9 @@ class StructureNode(Node):
         """Find the parameters that get a weight, and set the first values of new weights that are not 0. By default, transitions
         of unambiguous annotation get a weight, or all that are possible.
 
+        model (Model): The model, with layers and parameters for all states.
+        corpus (Batches): The training data.
+        n_states (int): Number of states.
         is_new (bool): Whether all weights are new.
         """
         observed = model.attrs["observed"].astype(bool)
@@ -262,13 +318,16 @@ class StructureNode(Node):
         return np.vstack(steps)
 
     def expect(self, model: Model, n_states: int, saved: dict[str, bytes]) -> None:
+        """Prepare `model` for loading `n_states` states and the attributes `saved`, without what belongs to other weights."""
         model.attrs["beside"] = None  # of other weights
 
     def forget(self, model: Model) -> None:
+        """Return `model` to its state before training, of which it has met nothing."""
         super().forget(model)
         model.attrs["met"] = [0, 0]
 
     def check(self, model: Model, n_states: int) -> None:
+        """Check the loaded parameters and attributes of `model` for `n_states` states. RAISES (ValueError): CRF509."""
         check_weights(model, self.shapes(model, n_states))
         if "observed" in self.traits.learned:
             [size] = self.shapes(model, n_states)["first"]
@@ -281,8 +340,11 @@ class StructureNode(Node):
 
 
 def exact_weights(model: Model) -> SharedScores:
-    """The weights of the parameters of a model of a structure, in double precision."""
-    weights: dict[str, Any] = {name: model.get_param(name) for name in model.attrs["node"].traits.params}
+    """The weights of the parameters of a model of a structure, in double precision.
+
+    model (Model): The model.
+    """
+    weights = read_params(model, model.attrs["node"].traits.params)
     return {name: array.astype(np.float64) for name, array in weights.items()}
 
 
@@ -294,7 +356,14 @@ def build(
     kind: type[StructureModel] = StructureModel,
     **attrs: Any,
 ) -> StructureModel:
-    """A model of a structure, with layers under the names by which `model.get_ref` finds them, a class and attributes."""
+    """A model of a structure.
+
+    name (str): Name of the model.
+    node (StructureNode): Its node.
+    layers (dict[str, Model]): Its layers by the names under which `model.get_ref` finds them.
+    kind (type[StructureModel]): Its class.
+    attrs: Its attributes.
+    """
     params = dict.fromkeys(node.traits.params)
     parts = list(layers.values())
     refs: dict[str, Optional[Model]] = {**layers}
@@ -307,7 +376,10 @@ def build(
 
 
 def without_stage(model: StructureModel) -> StructureModel:
-    """An untrained model of a structure with the same settings, without templates that read the labels of a first stage."""
+    """An untrained model of a structure with the same settings, without templates that read the labels of a first stage.
+
+    model (StructureModel): The model.
+    """
     layers = {name: model.get_ref(name).copy() for name in model.ref_names}
     for layer in layers.values():
         layer.ops = NumpyOps()
@@ -321,19 +393,25 @@ def without_stage(model: StructureModel) -> StructureModel:
     return untrained
 
 
-def forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Any, Callable]:
+def forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[ScoreArrays, Callable]:
+    """Potentials of a batch: the outputs of the layers, joined with the scores that all tokens share.
+
+    model (Model): A model of a structure.
+    docs (list[Doc]): The batch.
+    is_train (bool): Whether backpropagation follows.
+    RETURNS (ScoreArrays, Callable): The potentials, and the function that takes their derivatives.
+    """
     node: StructureNode = model.attrs["node"]
     outputs, backprops = zip(*[layer(docs, is_train) for layer in model.layers])
-    weights: dict[str, Any] = {name: model.get_param(name) for name in node.traits.params}
+    weights = read_params(model, node.traits.params)
     shared = node.potentials(model, weights) if is_train else node.latest_potentials(model, weights)
 
-    def backprop(d_scores: Any) -> list[Doc]:
+    def backprop(d_scores: PathScores) -> list[Doc]:
         weighed = node.weighed(model)
         node.learn(model, [d_scores])
         d_outputs, d_shared = node.part(d_scores, outputs)
         for name, gradient in d_shared.items():
-            of_weights: Any = np.where(weighed[name], gradient, 0.0).astype(np.float32)
-            model.inc_grad(name, of_weights)
+            add_gradient(model, name, np.where(weighed[name], gradient, 0.0))
         d_docs = [backprop_layer(d) for backprop_layer, d in zip(backprops, d_outputs)]
         return d_docs[0]
 
@@ -344,7 +422,9 @@ def forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Any, Callabl
 def init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) -> None:
     """Initialize a model, or add what a corpus shows beyond the present features and states.
 
-    X (Batches), Y (Sizes): None to initialize the layers alone.
+    model (Model): A model of a structure.
+    X (Batches): The corpus; None to initialize the layers alone.
+    Y (Sizes): Its sizes.
     """
     node: StructureNode = model.attrs["node"]
     if X is None or Y is None:
@@ -375,7 +455,7 @@ def init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) -
     node.init_weights(model, X, sizes.n_states, is_new)
 
 
-def _mark(observed: Bools, clamp: Any, starts: Ints) -> None:
+def _mark(observed: Bools, clamp: AnyClamp, starts: Ints) -> None:
     """Mark in ``observed`` (bool[S + 2, S]) the transitions, firsts and lasts of tokens whose annotation leaves one state."""
     allowed = states_of(clamp)
     # [T] tokens with a transition; None for all

@@ -49,13 +49,19 @@ class Sight(NamedTuple):
 
     @classmethod
     def of(cls, offsets: Ints) -> "Sight":
-        """The run of tokens for templates at some offsets (int64[O])."""
+        """The run of tokens for templates at some offsets.
+
+        offsets (int64[O]): The offsets.
+        """
         if not len(offsets):
             return cls(0, 0)
         return cls(-int(offsets.max()), int(offsets.max() - offsets.min()) + 1)
 
     def place(self, offset: int) -> int:
-        """Place in the run of the token that reads at this offset."""
+        """Place in the run of the token that reads at an offset.
+
+        offset (int): The offset.
+        """
         return -int(offset) - self.first
 
 
@@ -74,7 +80,10 @@ ALL = GradientPart(0, 0)
 
 
 def parts_for(threads: int) -> list[GradientPart]:
-    """As many parts as threads, or up to twice as many."""
+    """As many parts of a gradient as threads, or up to twice as many.
+
+    threads (int): Number of threads.
+    """
     mask = (1 << (threads - 1).bit_length()) - 1
     return [GradientPart(number, mask) for number in range(mask + 1)]
 
@@ -143,23 +152,38 @@ class Table:
 
     @classmethod
     def empty(cls, n_columns: int = 1) -> "Table":
-        """A table without features."""
+        """A table without features.
+
+        n_columns (int): C.
+        """
         return cls(FeatureIndex.empty(), np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.int32), n_columns)
 
     @classmethod
     def full(cls, index: Index, n_columns: int, counts: Optional[Ints] = None, *, first: int = 0) -> "Table":
-        """A table with a weight for every pair, except pairs with columns before `first`."""
+        """A table with a weight for every pair, except pairs with the first columns.
+
+        index (Index): The F features.
+        n_columns (int): C.
+        counts (int64[F]): How often training met each feature; zeros if None.
+        first (int): The first column with weights.
+        """
         columns = np.arange(first, n_columns, dtype=np.int32)
         starts = np.arange(len(index) + 1, dtype=np.int64) * len(columns)
         return cls(index, starts, np.tile(columns, len(index)), n_columns, counts)
 
     def thinned(self, kept: Bools) -> "Table":
-        """A table with some of the weights (bool[W]), and all features."""
+        """A table with some of the weights, and all features.
+
+        kept (bool[W]): The weights that stay.
+        """
         starts = _starts(np.bincount(self.rows_of_pairs()[kept], minlength=len(self.index)))
         return Table(self.index, starts, self.pair_columns[kept], self.n_columns, self.counts)
 
     def pruned(self, kept: Bools) -> "Table":
-        """A table with some of the weights (bool[W]), and the features that keep any."""
+        """A table with some of the weights, and the features that keep any.
+
+        kept (bool[W]): The weights that stay.
+        """
         thinned = self.thinned(kept)
         widths = np.diff(thinned.pair_starts)
         index = self.index.keep(widths > 0)
@@ -169,8 +193,11 @@ class Table:
         return Table(index, _starts(widths[widths > 0]), thinned.pair_columns, self.n_columns, counts)
 
     def resized(self, n_columns: int, columns: Ints, added: Iterable[int] = ()) -> "Table":
-        """A table with more columns for the same features: the present ones have new numbers (int64[C]) in the same order, and
-        for added ones every feature gets a weight.
+        """A table with more columns for the same features.
+
+        n_columns (int): The new number of columns.
+        columns (int64[C]): New number of each present column, in the same order.
+        added (Iterable[int]): New columns for which every feature gets a weight.
         """
         added = np.asarray(list(added), dtype=np.int64)
         n_rows = len(self.index)
@@ -182,10 +209,15 @@ class Table:
 
     @property
     def n_weights(self) -> int:
+        """Number of weights: W."""
         return len(self.pair_columns)
 
     def places(self, before: "Table", columns: Optional[Ints] = None) -> Ints:
-        """Places here of the weights of an earlier table (int64[W before]), whose columns may have other numbers here."""
+        """Places here of the weights of an earlier table: int64[W before].
+
+        before (Table): The earlier table.
+        columns (int64[C before]): The number here of each of its columns; None for the same numbers.
+        """
         if not before.n_weights:  # nothing to look up
             return np.zeros(0, dtype=np.int64)
         row = self.index.rows_of(before.index)[before.rows_of_pairs()]
@@ -194,7 +226,10 @@ class Table:
         return np.searchsorted(here, row * self.n_columns + column)
 
     def dense(self, weights: NDArray) -> Floats:
-        """Weights (float[W]) of all pairs, 0 for pairs without a weight: float64[F, C]."""
+        """Weights of all pairs, 0 for pairs without a weight: float64[F, C].
+
+        weights (float[W]): The weights.
+        """
         dense = np.zeros((len(self.index), self.n_columns))
         dense[self.rows_of_pairs(), self.pair_columns] = weights
         return dense
@@ -215,7 +250,10 @@ class Table:
         return np.zeros(len(self._slots.columns))
 
     def slots(self, weights: NDArray) -> Floats:
-        """Weights (float[W]) in the layout of the kernels: float64[N], which may be the same array."""
+        """Weights in the layout of the kernels: float64[N], which may be the same array.
+
+        weights (float[W]): The weights.
+        """
         if self.slots_are_weights:
             return weights.astype(np.float64, copy=False)
         slots = self.zero_slots()
@@ -223,11 +261,19 @@ class Table:
         return slots
 
     def weights_of(self, slots: Floats) -> Floats:
-        """Entries of slots (float64[N]) that belong to weights: float64[W], which may be the same array."""
+        """Entries of slots that belong to weights: float64[W], which may be the same array.
+
+        slots (float64[N]): The slots.
+        """
         return slots[self._slots.of_pair]
 
     def add_scores(self, features: TokenFeatures, slots: Floats, scores: Floats) -> None:
-        """Add the weights of each token's features to ``scores`` (float64[T, C], or with C = S · S float64[T, S, S])."""
+        """Add the weights of each token's features: scores[t, c] += sum over features f of t of value[f] · weight[f, c].
+
+        features (TokenFeatures): Features of T tokens.
+        slots (float64[N]): Weights in the layout of the kernels.
+        scores (float64[T, C], or with C = S · S float64[T, S, S]): Receive the sums.
+        """
         values = _NO_VALUES if features.values is None else features.values
         columns = self._slots.starts, self._slots.columns
         add_scores(
@@ -242,17 +288,27 @@ class Table:
         )
 
     def add_uses(self, uses: KnownFeatures, slots: Floats, scores: Floats) -> None:
-        """`add_scores` for features that come as pairs with a token."""
+        """`add_scores` for features that come as pairs with a token.
+
+        uses (KnownFeatures): The pairs.
+        slots (float64[N]): Weights in the layout of the kernels.
+        scores (float64[T, C]): Receive the sums.
+        """
         scores = scores.reshape(len(scores), self.n_columns)
         add_rows(*uses, self._slots.starts, self._slots.columns, slots, scores)
 
     def first_slots(self, rows: TemplateRows) -> NDArray[np.integer]:
-        """First slot of each feature (int[M, N]), -1 for none, for ``add_references``."""
+        """First slot of each feature, for ``add_references``: int[M, N], -1 for features without weights.
+
+        rows (int32[M, N]): The features.
+        """
         return self._slots.first[rows]
 
     def slots_after(self, before: "Table") -> NDArray[np.integer]:
-        """First slot of each feature, indexed by its first slot in another table of the same features, with -1 behind all slots
-        of that table, so that -1 stays -1.
+        """First slot of each feature, indexed by its first slot in another table of the same features, with -1 behind all
+        slots of that table, so that -1 stays -1.
+
+        before (Table): The other table.
         """
         places = np.full(len(before._slots.columns) + 1, -1, dtype=self._slots.first.dtype)
         has_weights = before._slots.first >= 0
@@ -262,9 +318,13 @@ class Table:
     def add_references(
         self, first_slots: NDArray[np.integer], slots: Floats, scores: Floats, *, place: int = 0, threads: int = 1
     ) -> None:
-        """`add_scores` for features that come one per template (int[M, N]).
+        """`add_scores` for features that come one per template.
 
-        scores (float64[N, O, C] or float64[N, C]), place (int): The one of the O scores that receives the sums.
+        first_slots (int[M, N]): First slot of the feature of each of M templates at each of N tokens, -1 for none.
+        slots (float64[N']): Weights in the layout of the kernels.
+        scores (float64[N, O, C] or float64[N, C]): Receive the sums.
+        place (int): The one of the O scores that receives the sums.
+        threads (int): How many threads share the tokens.
         """
         scores = scores if scores.ndim == 3 else scores[:, np.newaxis]
 
@@ -283,16 +343,31 @@ class Table:
         place: int = 0,
         part: GradientPart = ALL,
     ) -> None:
-        """Add the gradient of the slots to ``d_slots``."""
+        """Add the gradient of the slots, the derivative of `add_references`.
+
+        first_slots (int[M, N]): First slot of the feature of each template at each token, -1 for none.
+        d_scores (float64[N, O, C] or float64[N, C]): Derivatives with respect to the scores.
+        d_slots (float64[N']): Receives the sums.
+        place (int): The one of the O scores.
+        part (GradientPart): The rows that this thread adds up.
+        """
         d_scores = d_scores if d_scores.ndim == 3 else d_scores[:, np.newaxis]
         scatter_references(first_slots, self._slots.columns, d_scores, place, *part, d_slots)
 
     def placed(self, features: TokenFeatures) -> TokenFeatures:
-        """Features as a corpus stores them: the first slot of each in place of its row, except for features with values."""
+        """Features as a corpus stores them: the first slot of each in place of its row, except for features with values.
+
+        features (TokenFeatures): The features.
+        """
         return features if features.values is not None else features._replace(rows=self.first_slots(features.rows))
 
     def expect_placed(self, what: str, features: TokenFeatures) -> None:
-        """Check features that a file holds, by which kernels index. RAISES (ValueError): Without a code."""
+        """Check features that a file holds, by which kernels index.
+
+        what (str): What they are, for messages.
+        features (TokenFeatures): The features.
+        RAISES (ValueError): Without a code.
+        """
         rows, values, starts = features
         if values is None:
             self.expect_slots(what, rows)
@@ -304,7 +379,12 @@ class Table:
         expect_starts(f"starts of {what}", starts, len(rows))
 
     def expect_slots(self, what: str, first_slots: NDArray) -> None:
-        """Check first slots that a file holds. RAISES (ValueError): Without a code."""
+        """Check first slots that a file holds.
+
+        what (str): What they are, for messages.
+        first_slots (int[...]): The slots.
+        RAISES (ValueError): Without a code.
+        """
         first = self._slots.first
         size = len(self._slots.columns)
         of_file(what, first_slots, first.dtype, (None,) * np.ndim(first_slots), copied=False)
@@ -315,8 +395,11 @@ class Table:
             raise ValueError(f"{what} are not those of features")
 
     def placed_after(self, features: TokenFeatures, places: NDArray[np.integer]) -> TokenFeatures:
-        """Features placed by another table of the same features, as placed by this one (see `slots_after`), without features
-        that have no weights.
+        """Features placed by another table of the same features, as placed by this one, without features that have no
+        weights.
+
+        features (TokenFeatures): The features, as the other table placed them.
+        places (int[N + 1]): What `slots_after` gave.
         """
         if features.values is not None:
             return some_of(features, self.pair_starts[features.rows + 1] > self.pair_starts[features.rows])
@@ -324,7 +407,12 @@ class Table:
         return some_of(features._replace(rows=rows), rows >= 0)
 
     def add_placed(self, features: TokenFeatures, slots: Floats, scores: Floats) -> None:
-        """`add_scores` for features that are `placed`."""
+        """`add_scores` for features that are `placed`.
+
+        features (TokenFeatures): Features of T tokens.
+        slots (float64[N]): Weights in the layout of the kernels.
+        scores (float64[T, C]): Receive the sums.
+        """
         if features.values is not None:
             self.add_scores(features, slots, scores)
         elif len(features.rows):
@@ -334,7 +422,14 @@ class Table:
     def scatter_placed(
         self, features: TokenFeatures, d_scores: Floats, d_slots: Floats, gradient: Floats, *, part: GradientPart = ALL
     ) -> None:
-        """Add the gradient of the slots to ``d_slots``, and for features with values that of the weights to ``gradient``."""
+        """Add the gradient of the slots, and for features with values that of the weights.
+
+        features (TokenFeatures): Features of T tokens, as `placed` gives them.
+        d_scores (float64[T, C]): Derivatives with respect to the scores.
+        d_slots (float64[N]): Receives the gradient of the slots.
+        gradient (float64[W]): Receives the gradient of the weights.
+        part (GradientPart): The rows that this thread adds up.
+        """
         if features.values is not None:
             self.scatter(features, d_scores, gradient, part=part)
         elif len(features.rows):
@@ -344,7 +439,15 @@ class Table:
     def scatter(
         self, features: TokenFeatures, d_scores: Floats, gradient: Optional[Floats] = None, *, part: GradientPart = ALL
     ) -> Floats:
-        """Add the gradient of the weights to ``gradient`` (float64[W]), or to zeros, and return it."""
+        """Add the gradient of the weights: gradient[f, c] += sum over tokens t with feature f of value[f] · d_scores[t,
+        c].
+
+        features (TokenFeatures): Features of T tokens.
+        d_scores (float64[T, C]): Derivatives with respect to the scores.
+        gradient (float64[W]): Receives the sums; zeros if None.
+        part (GradientPart): The rows that this thread adds up.
+        RETURNS (float64[W]): The gradient.
+        """
         gradient = np.zeros(self.n_weights) if gradient is None else gradient
         values = _NO_VALUES if features.values is None else features.values
         d_scores = d_scores.reshape(len(d_scores), self.n_columns)
@@ -371,7 +474,11 @@ class Table:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "Table":
-        """Load a saved table. RAISES (ValueError): CRF509 for parts that do not fit together."""
+        """Load a saved table.
+
+        data (dict): What `to_dict` gave.
+        RAISES (ValueError): CRF509 for parts that do not fit together.
+        """
         n_columns = data["n_columns"]
         widths = np.frombuffer(data["widths"], dtype="<u2" if n_columns < 1 << 16 else "<u4")
         columns = np.frombuffer(data["columns"], dtype=_column_type(n_columns)).astype(np.int32)
@@ -390,7 +497,11 @@ class Table:
 
 
 def some_of(features: TokenFeatures, chosen: Bools) -> TokenFeatures:
-    """Some of the features of tokens (bool[nnz])."""
+    """Some of the features of tokens.
+
+    features (TokenFeatures): The features.
+    chosen (bool[nnz]): Those that stay.
+    """
     [kept] = np.nonzero(chosen)
     return TokenFeatures(
         rows=features.rows[kept],
@@ -431,13 +542,23 @@ class PairCounter:
         return bool(self._seen.any())
 
     def add(self, features: TokenFeatures, columns: NDArray[np.int32], column_starts: Ints) -> None:
-        """Count features of tokens, with the columns of each token as compressed rows."""
+        """Count features of tokens.
+
+        features (TokenFeatures): Features of T tokens.
+        columns (int32[N]): Columns of the tokens, as compressed rows.
+        column_starts (int64[T + 1]): Where the columns of each token start.
+        """
         if len(self) > len(self._seen):
             self._seen = grown(self._seen, len(self._seen), 2 * len(self))
         mark_pairs(features.rows, features.starts, columns, column_starts, self._seen)
 
     def add_chosen(self, features: TokenFeatures, chosen: Ints, columns: Ints) -> None:
-        """`add` for the features of some tokens (int64[M]), each with one column (int64[M])."""
+        """`add` for the features of some tokens, each with one column.
+
+        features (TokenFeatures): Features of T tokens.
+        chosen (int64[M]): The tokens.
+        columns (int64[M]): The column of each.
+        """
         begin = features.starts[:-1][chosen]
         end = features.starts[1:][chosen]
         rows = features.rows[ranges(begin, end)]
@@ -455,7 +576,9 @@ class PairCounter:
         """A table of the features that occur often enough, and of the known features.
 
         min_count (int): 0 keeps all, even features without a column, which may have one in other parts of a corpus.
-        first (int): If given, each feature gets a weight for every column from this one on, not only for those it occurs with.
+        vocab (Vocab): Names the features.
+        first (int): If given, each feature gets a weight for every column from this one on, not only for those it occurs
+            with.
         """
         counts = self.builder.table.counts if self._counts is None else self._counts
         n_known = len(self._known.index)
@@ -472,7 +595,14 @@ class PairCounter:
 
 
 def move_weights(model: Model, name: str, before: Table, after: Table, columns: Optional[Ints] = None) -> None:
-    """Move the weights of a table to a larger one; weights of new pairs are zero."""
+    """Move the weights of a table to a larger one; weights of new pairs are zero.
+
+    model (Model): The model with the weights.
+    name (str): The name of the parameter.
+    before (Table): The table of its weights.
+    after (Table): The larger table.
+    columns (int64[C]): The number there of each column; None for the same numbers.
+    """
     if model.has_param(name):
         set_moved(model, name, partial(spread, places=after.places(before, columns), size=after.n_weights))
     else:

@@ -86,13 +86,19 @@ class TableScorer:
         return {part.attribute for template in templates for part in template.parts}
 
     def read_by(self, reader: ColumnReader) -> None:
-        """Read the columns of another reader, which keeps the attributes that are looked up."""
+        """Read the columns of another reader.
+
+        reader (ColumnReader): The reader, which keeps the attributes that are looked up.
+        """
         self._rest = CompiledTemplates([*self._rest.templates, *self._rest.item_templates], reader)
 
     def add(self, columns: TokenColumns, scores: Floats) -> float:
-        """Add the scores of each token to ``scores`` (float64[T, C]).
+        """Add the scores of each token.
 
-        RETURNS (float): Number of words of the columns' table whose other attributes are not needed any more; inf for all.
+        columns (TokenColumns): Attributes of T tokens.
+        scores (float64[T, C]): Receive the sums.
+        RETURNS (float): Number of words of the columns' table whose other attributes are not needed any more; inf for
+            all.
         """
         n_known = self._add_lexemes(columns, scores)
         rest = self._rest
@@ -156,5 +162,9 @@ def _is_of_word(template: Template) -> bool:
 
 
 def most_lexemes(wanted: int, scorers: Iterable[TableScorer]) -> int:
-    """Number of lexemes whose scores are cached: the wanted number, or fewer if memory is short."""
+    """Number of lexemes whose scores are cached: the wanted number, or fewer if memory is short.
+
+    wanted (int): The wanted number.
+    scorers (Iterable[TableScorer]): The scorers, which share the memory.
+    """
     return min(wanted, _LEXEME_SCORES_BYTES // max(1, sum(scorer.bytes_per_lexeme for scorer in scorers)))

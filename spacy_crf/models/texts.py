@@ -39,8 +39,12 @@ class Reasons(NamedTuple):
     further: Optional[Callable[[Ints], dict[str, Floats]]] = None
 
     def of_units(self, labels: Ints) -> dict[str, Floats]:
-        """What is known of each unit under its text's label (int64[D]). "evidence" is its contribution to the log-odds of the
-        label: float64[U]."""
+        """What is known of each unit under its text's label.
+
+        labels (int64[D]): The label of each text.
+        RETURNS (dict[str, float64[U]]): "evidence", the contribution of each unit to the log-odds of the label, and
+            further arrays.
+        """
         text_of = np.repeat(np.arange(len(labels)), np.diff(self.units.texts))
         label_of = labels[text_of]
         if self.are_odds:
@@ -68,8 +72,11 @@ class OfTexts(Node):
     several = False  # whether a text may have several labels
 
     def check_fit(self, model: Model, pipe: Any, optimizer: Optional[Optimizer]) -> None:
-        """RAISES (ValueError): CRF480 for a model of one label in a component of several labels, and the other way round; CRF482
-        for a loss with costs, if labels do not exclude each other."""
+        """Check the labels and the loss of the component `pipe` of `model`, with any `optimizer`.
+
+        RAISES (ValueError): CRF480 for a model of one label in a component of several labels, and the other way round;
+            CRF482 for a loss with costs, if labels do not exclude each other.
+        """
         super().check_fit(model, pipe, optimizer)
         asked = pipe.cfg["multilabel"]
         if self.several != asked:
@@ -91,25 +98,39 @@ class OfTexts(Node):
             )
 
     def possible(self, model: Model) -> SharedScores:
+        """Masks of the parameters of `model`: all scores are possible."""
         return dict.fromkeys(self.traits.params, np.True_)
 
     def reasons(self, model: Model, docs: DocBatch) -> Reasons:
-        """Scores from which explanations compute the evidence of units."""
+        """Scores from which explanations compute the evidence of units.
+
+        model (Model): The model.
+        docs (DocBatch): The texts.
+        """
         raise NotImplementedError
 
     def rows(self, docs: DocBatch) -> UnitRows:
-        """The units of Docs that have scores."""
+        """The units of Docs that have scores.
+
+        docs (DocBatch): The Docs.
+        """
         return UnitRows.of(self.traits.unit, docs.sequence_starts(), docs.bounds)
 
     def starts(self, docs: DocBatch) -> Ints:
+        """Bounds of the rows of scores of each text of `docs`."""
         return self.rows(docs).texts
 
     def layer_batch(self, batch: AnnotatedDocs) -> AnnotatedDocs:
+        """The `batch` of texts as a batch of their tokens."""
         return at_tokens(batch, batch.allowed)
 
 
 def at_tokens(batch: AnnotatedDocs, allowed: Bools) -> AnnotatedDocs:
-    """A batch of texts as a batch of their tokens, each of which allows the columns that its text allows (bool[D, C])."""
+    """A batch of texts as a batch of their tokens.
+
+    batch (AnnotatedDocs): The texts.
+    allowed (bool[D, C]): Columns that each text, and so each of its tokens, allows.
+    """
     docs = DocBatch.of(batch.docs)
     lengths = np.diff(docs.bounds)
     return batch._replace(
@@ -127,15 +148,22 @@ class TextNode(OfTexts, ChainNode):
     structure = TextSoftmax()
 
     def join(self, outputs: tuple[Emissions, ...], shared: SharedScores) -> TextScores:
+        """emissions[b, j] = sum over the tokens of text b of the `outputs`; first, of the `shared` scores, is the bias of
+        each label.
+        """
         return TextScores(*super().join(outputs, shared))
 
     def reasons(self, model: Model, docs: DocBatch) -> Reasons:
+        """Scores of the labels of `docs` by `model`, with and without each token."""
         scores = model.predict(docs)
         (units, of_units) = scores_of_tokens(model, docs)
         labels = scores.emissions + scores.first
         return Reasons(labels, units, np.repeat(labels, np.diff(docs.bounds), axis=0) - of_units)
 
     def init_weights(self, model: Model, corpus: Batches, n_states: int, is_new: bool) -> None:
+        """The biases of `model` get a weight, whatever the `corpus`, for `n_states` labels; `is_new` if all weights are
+        new.
+        """
         model.attrs["observed"] = self._possible_steps(model, n_states).astype(np.uint8)
 
     def _possible_steps(self, model: Model, n_states: int) -> Bools:
@@ -158,15 +186,20 @@ class LabelSetNode(TextNode):
         return at_tokens(batch, present & ~absent)
 
     def join(self, outputs: tuple[Emissions, ...], shared: SharedScores) -> Any:
+        """labels[b] = the score of each present label, from the `outputs` and the bias among the `shared` scores, then 0
+        for absent ones.
+        """
         [(scores, _, starts)] = outputs
         present = scores + shared["first"]
         return LabelSetScores(np.hstack([present, np.zeros(present.shape)]), starts)
 
     def part(self, d_scores: Any, outputs: tuple[Emissions, ...]) -> tuple[tuple, SharedScores]:
+        """From `d_scores` to derivatives with respect to the `outputs` of the layer and to the biases."""
         present, _ = np.hsplit(d_scores.labels, 2)
         return (Emissions(present, None, d_scores.starts),), {"first": present.sum(axis=0)}
 
     def reasons(self, model: Model, docs: DocBatch) -> Reasons:
+        """Log-odds of the labels of `docs` by `model`, with and without each token."""
         odds, _ = np.hsplit(model.predict(docs).labels, 2)
         units, of_units = scores_of_tokens(model, docs)
         return Reasons(
@@ -175,13 +208,21 @@ class LabelSetNode(TextNode):
 
 
 def allow_several(model: Any) -> None:
-    """Let texts have several labels by a MaxEntText, whose labels are then independent. Other models stay as they are."""
+    """Let texts have several labels by a MaxEntText, whose labels are then independent. Other models stay as they are.
+
+    model (object): The model.
+    """
     if isinstance(model, Model) and type(model.attrs.get("node")) is TextNode:
         model.attrs["node"] = LabelSetNode()
 
 
 def scores_of_tokens(model: Model, docs: DocBatch) -> tuple[UnitRows, Floats]:
-    """The tokens of texts, and the sum of the weights of each token's features: float64[U, Y]."""
+    """The sum of the weights of each token's features.
+
+    model (Model): A model of texts.
+    docs (DocBatch): The texts.
+    RETURNS (UnitRows, float64[U, Y]): The tokens, and the scores.
+    """
     emissions = model.get_ref("emissions")
     features = emissions.attrs["node"].features(emissions)
     weights = {name: emissions.get_param(name) for name in features.tables}
@@ -201,8 +242,11 @@ def MaxEntText(emissions: Model[list[Doc], Emissions]) -> Model[list[Doc], TextS
 
 
 def check_text_emissions(owner: str, emissions: Any, unit: str) -> None:
-    """Check emissions of the architecture `owner`, and use them for texts whose units have scores.
+    """Check emissions, and use them for texts whose units have scores.
 
+    owner (str): The architecture, for messages.
+    emissions (object): The emissions.
+    unit (str): The unit, one of `features.doc_batch.UNITS`.
     RAISES (ValueError): CRF020 for emissions without sparse features, or with weights of transitions.
     """
     check_emissions(owner, emissions)
@@ -228,8 +272,13 @@ class NaiveBayesNode(TextNode):
     def init_weights(self, model: Model, corpus: Batches, n_states: int, is_new: bool) -> None:
         """Set the weights to logarithms of probabilities.
 
-        p(label)           = (n(label) + alpha) / (n + alpha · Y)
-        p(feature | label) = (n(feature, label) + alpha) / (sum_f n(f, label) + alpha · F)
+        p(label) = (n(label) + alpha) / (n + alpha · Y), and p(feature | label) = (n(feature, label) + alpha) / (sum_f
+        n(f, label) + alpha · F).
+
+        model (Model): The model.
+        corpus (Batches): The texts that are counted.
+        n_states (int): Y.
+        is_new (bool): Whether all weights are new; others stay.
         """
         super().init_weights(model, corpus, n_states, is_new)
         if not is_new:

@@ -29,6 +29,7 @@ class TableBlock(NamedTuple):
 
     @property
     def table(self) -> Table:
+        """The table."""
         return self.features.tables[self.name]
 
     @property
@@ -38,22 +39,34 @@ class TableBlock(NamedTuple):
 
     @property
     def size(self) -> int:
+        """Number of weights."""
         return self.table.n_weights
 
     def read(self) -> NDArray[np.float32]:
+        """The weights: float32[N]."""
         weights: Any = self.model.get_param(self.name)
         return weights
 
     def laid_out(self, weights: NDArray) -> NDArray:
-        """Weights in the shape of the parameter, as a view."""
+        """Weights in the shape of the parameter, as a view.
+
+        weights (float[N]): The weights.
+        """
         return weights
 
     def places(self, before: "TableBlock") -> Ints:
-        """Places in this block of the weights of an earlier block, from before the model got more labels or features."""
+        """Places in this block of the weights of an earlier block, from before the model got more labels or features.
+
+        before (TableBlock): The earlier block.
+        """
         return self.table.places(before.table, before.features.columns_among(self.features.n_states)[self.name])
 
     def met(self, evidence: Evidence, key: str) -> Floats:
-        """How often training met the feature, token or sequence of each weight: float64[N]. New features come last."""
+        """How often training met the feature of each weight: float64[N]. New features come last.
+
+        evidence (Evidence): How often training met what.
+        key (str): Key of the table in the evidence.
+        """
         counts = np.zeros(len(self.table.index))
         known = evidence.counts[key]
         counts[: len(known)] = known
@@ -71,25 +84,31 @@ class ArrayBlock(NamedTuple):
 
     @property
     def fingerprint(self) -> list[NDArray]:
+        """Arrays that are equal for blocks whose weights have the same meaning."""
         return [self.mask]
 
     @property
     def size(self) -> int:
+        """Number of weights."""
         return int(self.mask.sum())
 
     def read(self) -> NDArray[np.float32]:
+        """The weights: float32[N]."""
         return self.model.ops.to_numpy(self.model.get_param(self.name)).reshape(self.mask.shape)[self.mask]
 
     def laid_out(self, weights: NDArray) -> NDArray:
+        """`weights` in the shape of the parameter, 0 for entries that have none."""
         whole = np.zeros(self.mask.shape, dtype=weights.dtype)
         whole[self.mask] = weights
         return whole.reshape(self.shape)
 
     def places(self, before: "ArrayBlock") -> Ints:
+        """Places in this block of the weights of the block `before` the model got more states."""
         number = np.cumsum(self.mask).reshape(self.mask.shape) - 1
         return number[tuple(map(slice, before.mask.shape))][before.mask]
 
     def met(self, evidence: Evidence, key: str) -> Floats:
+        """Number of tokens, or of sequences, in the `evidence` for each weight, whatever its `key`."""
         return np.full(self.size, float(evidence.sequences if self.of_sequences else evidence.tokens))
 
 
@@ -146,10 +165,12 @@ class Weights:
 
     @property
     def model(self) -> Model:
+        """The model."""
         return self._model
 
     @property
     def n_states(self) -> int:
+        """Number of states of the model."""
         return self._model.get_dim("nO")
 
     @property
@@ -162,7 +183,10 @@ class Weights:
         return Weights(self._model)
 
     def places(self, before: "Weights") -> Ints:
-        """Places of the weights of an earlier layout, from before the model got more labels or features: int64[n before]."""
+        """Places of the weights of an earlier layout: int64[n before].
+
+        before (Weights): The layout from before the model got more labels or features.
+        """
         blocks = zip(self._starts, self._blocks, before._blocks)
         return np.concatenate([start + block.places(earlier) for start, block, earlier in blocks])
 
@@ -172,7 +196,10 @@ class Weights:
         return Evidence.known(counts, self._model.attrs["met"])
 
     def evidence_of(self, docs: list[Doc]) -> Evidence:
-        """Evidence in texts."""
+        """Evidence in texts.
+
+        docs (list[Doc]): The texts.
+        """
         counts = {}
         docs = DocBatch.of(docs)
         sequences = self.node.starts(docs)
@@ -184,7 +211,10 @@ class Weights:
         return Evidence(counts, int(sequences[-1]), len(sequences) - 1)
 
     def met(self, evidence: Evidence) -> Floats:
-        """How often training met the feature, token or sequence of each weight: float64[n]."""
+        """How often training met the feature, token or sequence of each weight: float64[n].
+
+        evidence (Evidence): How often training met what.
+        """
         return np.concatenate([block.met(evidence, self._key(block.model, block.name)) for block in self._blocks])
 
     def weights(self) -> Floats:
@@ -192,12 +222,18 @@ class Weights:
         return np.concatenate([block.read() for block in self._blocks]).astype(np.float64)
 
     def parameters(self, weights: Floats) -> dict[tuple[int, str], Any]:
-        """Weights (in float32) by thinc's keys: the id of their model and their name."""
+        """Weights (in float32) by thinc's keys: the id of their model and their name.
+
+        weights (float64[n]): The weights.
+        """
         laid_out = self._laid_out(weights.astype(np.float32))
         return {(block.model.id, block.name): block.model.ops.asarray(array) for block, array in laid_out}
 
     def assign(self, weights: Floats) -> None:
-        """Write weights (float64[n]) to the model."""
+        """Write weights to the model.
+
+        weights (float64[n]): The weights.
+        """
         for block, array in self._laid_out(weights.astype(np.float32)):
             block.model.set_param(block.name, block.model.ops.asarray(array))
 
@@ -206,18 +242,30 @@ class Weights:
         return ((block, block.laid_out(part)) for block, part in zip(self._blocks, parts))
 
     def split(self, weights: Floats) -> tuple[dict[str, Floats], dict[str, Floats]]:
-        """Weights of the layers by key, and shared scores by parameter, 0 for scores without a weight."""
+        """Weights of the layers by key, and shared scores by parameter, 0 for scores without a weight.
+
+        weights (float64[n]): The weights.
+        """
         parts = [(self._key(block.model, block.name), array) for block, array in self._laid_out(weights)]
         return dict(parts[: len(self._of_layers)]), dict(parts[len(self._of_layers) :])
 
     def join(self, of_layers: dict[str, Floats], shared: dict[str, Floats], into: Optional[Floats] = None) -> Floats:
-        """A vector of weights (float64[n]) from the two parts that `split` returns; views of `into` need no copy."""
+        """A vector of weights from the two parts that `split` returns: float64[n].
+
+        of_layers (dict[str, float64[...]]): Weights of the layers by key.
+        shared (dict[str, float64[...]]): Shared scores by parameter.
+        into (float64[n]): Receives the weights; parts that are views of it need no copy.
+        """
         parts = [of_layers[self._key(block.model, block.name)] for block in self._of_layers]
         return np.concatenate([*parts, *(shared[block.name][block.mask] for block in self._shared)], out=into)
 
 
 def checksum(arrays: Iterable[Optional[NDArray]], check: int = 0) -> int:
-    """CRC32 of arrays, continuing from an earlier one."""
+    """CRC32 of arrays.
+
+    arrays (Iterable[Optional[NDArray]]): The arrays, of which None are skipped.
+    check (int): The checksum to continue from.
+    """
     for array in arrays:
         if array is not None:
             check = zlib.crc32(np.ascontiguousarray(array).data, check)

@@ -21,7 +21,12 @@ _WORDS = 4096  # words in one computation, in float64
 
 
 def seen_matrices(table: Table, weights: NDArray, sight: Sight) -> Floats:
-    """Weights (float[W]) of vectors as matrices side by side, one for each token that reads a word: float64[D, O, C]."""
+    """Weights of vectors as matrices side by side, one for each token that reads a word: float64[D, O, C].
+
+    table (Table): The table of the vectors.
+    weights (float[W]): Its weights.
+    sight (Sight): The tokens that read a word.
+    """
     index: VectorIndex = table.index
     seen = np.zeros((index.width, sight.width, table.n_columns))
     for offset, matrix in zip(index.offsets, np.split(table.dense(weights), len(index.offsets))):
@@ -30,7 +35,11 @@ def seen_matrices(table: Table, weights: NDArray, sight: Sight) -> Floats:
 
 
 def token_vectors(columns: TokenColumns, index: VectorIndex) -> TokenFeatures:
-    """Numbers of the vectors other than 0 as features of tokens."""
+    """Numbers of the vectors other than 0 as features of tokens.
+
+    columns (TokenColumns): Attributes of T tokens, with the vectors of their words.
+    index (VectorIndex): The features.
+    """
     width = index.width
     n_tokens = len(columns.positions)
     values = np.empty((n_tokens, len(index.offsets), width), dtype=np.float32)
@@ -55,13 +64,21 @@ class VectorCounter:
         self._counts = np.zeros(len(offsets), dtype=np.int64)
 
     def add(self, columns: TokenColumns) -> None:
-        """Count the words of a batch."""
+        """Count the words of a batch that have a vector.
+
+        columns (TokenColumns): Attributes of its tokens.
+        """
         has_vector: Any = columns.table.vectors.any(axis=1)
         for place, offset in enumerate(self._offsets):
             self._counts[place] += has_vector[columns.lexemes[columns.positions + offset]].sum()
 
     def freeze(self, min_count: int, vocab: Vocab, first: Optional[int] = None) -> Table:
-        """A table with a weight for each number and tag, or with the present weights."""
+        """A table with a weight for each number and tag, or with the present weights.
+
+        min_count (int): Ignored: vectors are few.
+        vocab (Vocab): Ignored, as features have no names.
+        first (int): Ignored: every tag has weights.
+        """
         known = self._known
         counts = np.repeat(self._counts, self._width)
         if not len(known.index):
@@ -79,7 +96,10 @@ class CorpusVectors:
         self._batches: list[tuple[LexemeTable, NDArray[np.int32], Ints]] = []
 
     def add(self, columns: TokenColumns) -> None:
-        """Add the next batch."""
+        """Add the next batch.
+
+        columns (TokenColumns): Attributes of its tokens.
+        """
         self._batches.append((columns.table, columns.lexemes, columns.starts))
 
     def finish(self) -> None:
@@ -102,7 +122,11 @@ class CorpusVectors:
         del self._batches
 
     def expect_whole(self, starts: list[Ints]) -> None:
-        """RAISES (ValueError): If numbers of words that a file holds are not of batches with these starts."""
+        """Check the numbers of words that a file holds.
+
+        starts (list[int64[B + 1]]): Where the sequences of each batch start.
+        RAISES (ValueError): If they belong to other batches.
+        """
         of_file("vectors", self.words, np.float32, (None, self._weights.index.width), copied=False)
         self.kinds = [(kinds, of_batch) for kinds, of_batch in self.kinds]
         for (kinds, of_batch), ours in zip(self.kinds, starts, strict=True):
@@ -116,7 +140,11 @@ class CorpusVectors:
         return np.zeros((len(self.words), self._sight.width, self._weights.n_columns))
 
     def score(self, weights: Floats, *, threads: int = 1) -> Floats:
-        """Scores of each word for each token that reads it: float64[U, O, C]."""
+        """Scores of each word for each token that reads it: float64[U, O, C].
+
+        weights (float64[W]): The weights.
+        threads (int): How many threads share the words.
+        """
         table = self.zeros()
         matrix = seen_matrices(self._weights, weights, self._sight).reshape(self.words.shape[1], -1)
 
@@ -128,7 +156,11 @@ class CorpusVectors:
         return table
 
     def gradient(self, d_table: Floats, *, threads: int = 1) -> Floats:
-        """Gradient of the weights: float64[W]."""
+        """Gradient of the weights: float64[W].
+
+        d_table (float64[U, O, C]): Derivatives with respect to the scores of words.
+        threads (int): How many threads share the words.
+        """
         n_dims = self.words.shape[1]
         n_columns = self._weights.n_columns
         flat = d_table.reshape(len(d_table), math.prod(d_table.shape[1:]))
@@ -142,14 +174,26 @@ class CorpusVectors:
         return dense[self._weights.rows_of_pairs(), self._weights.pair_columns]
 
     def add_scores(self, number: int, table: Floats, scores: Floats) -> None:
-        """Add the scores of the words around each token of a batch to ``scores`` (float64[T, C])."""
+        """Add the scores of the words around each token of a batch.
+
+        number (int): The number of the batch.
+        table (float64[U, O, C]): The scores of words.
+        scores (float64[T, C]): Receive the sums.
+        """
         add_kind_rows(*self.kinds[number], self._reach, self._sight.first, table, scores)
 
     def scatter(self, number: int, d_scores: Floats, d_table: Floats, *, part: GradientPart = ALL) -> None:
-        """Add the gradient of the words' scores to ``d_table``."""
+        """Add the gradient of the words' scores.
+
+        number (int): The number of the batch.
+        d_scores (float64[T, C]): Derivatives with respect to the scores of its tokens.
+        d_table (float64[U, O, C]): Receives the sums.
+        part (GradientPart): The rows that this thread adds up.
+        """
         scatter_kind_rows(*self.kinds[number], self._reach, self._sight.first, d_scores, *part, d_table)
 
     def fingerprint(self) -> Iterable[NDArray]:
+        """The arrays that distinguish these vectors from others."""
         yield self.words
         for kinds, _ in self.kinds:
             yield kinds
