@@ -55,6 +55,7 @@ class IndependentLabels(Structure):
 
     def expect(self, work: LabelSetWork, weights: Floats, out: LabelSetScores) -> Floats:
         """Log partitions of the texts of `work`; `out` receives weights[b] · P(label j is present or absent in text b)."""
+        # Labels are independent, so the sum over all sets of labels is a product over labels:
         # log_z[b] = sum_j log(exp(present[b, j]) + exp(absent[b, j]))
         present, absent = work.sides
         of_labels = np.logaddexp(present, absent)  # [B, L]

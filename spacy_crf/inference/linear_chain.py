@@ -99,6 +99,7 @@ class LinearChain(Structure[ChainScores]):
         places = begin[single, np.newaxis] * work.n_states + np.arange(work.n_states)
         sums = np.bincount(places.ravel(), derivative[single].ravel(), minlength=out.emissions.size)
         out.emissions[:] = sums.reshape(out.emissions.shape)
+        # `first` counts what begins a sequence, and `last` what ends one
         opening, closing = work.ends()
         out.first[:] = out.emissions[opening].sum(axis=0)
         out.last[:] = out.emissions[closing].sum(axis=0)

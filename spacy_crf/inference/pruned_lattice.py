@@ -282,6 +282,7 @@ class HigherOrderWork(Work[HigherOrderScores]):
         sums = chances.sum(axis=1)
         with np.errstate(divide="ignore"):
             log_z = np.bincount(sequence_of, np.log(sums) + largest, minlength=self.n_sequences).astype(np.float64)
+        # P(state j) = exp(emission j) / sum_i exp(emission i), 0 without any labelling
         possible = log_z[sequence_of] > -np.inf  # [M] whether the sequence of the token has a labelling
         factors = np.divide(possible, sums, out=np.zeros(len(sums)), where=sums > 0.0)
         chances *= factors[:, np.newaxis]

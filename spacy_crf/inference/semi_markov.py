@@ -335,6 +335,7 @@ def _sum_up(work: SegmentWork, out: SegmentScores) -> None:
     """Complete the derivatives that follow from those of `begins` and `ends`."""
     # d tokens[t, j] counts the segments that cover t: those that begin up to t less those that end before t
     kernels.cover(work.rows(out))
+    # `first` counts the segments that begin a sequence, and `last` those that end one
     opening, closing = work.ends()
     out.first[:] = out.begins[opening].sum(axis=0)
     out.last[:] = out.ends[closing].sum(axis=0)

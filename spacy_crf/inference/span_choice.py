@@ -41,6 +41,7 @@ def worth(candidates: Segments, gains: Floats, n_labels: int, starts: Ints, *, m
     size = 1 + n_labels
     # A candidate is a listed span, whose score makes up for the penalty of beginning where nothing is listed
     listed, _, number = add_spans(None, begin, end, n_tokens)
+    # State 0 is outside, whose tokens cost nothing
     begins = np.full((n_tokens, size), _UNLISTED)
     spans = np.zeros((len(listed.lengths), size))
     begins[:, 0] = 0.0

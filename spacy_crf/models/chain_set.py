@@ -11,14 +11,14 @@ from thinc.api import Model, NumpyOps
 
 from .. import arrays, checks
 from ..inference.chain_set import add_states, of_states
-from ..types import Ints
+from ..types import Ints, PathScores
 from .linear_chain import ChainNode
 from .node import no_backprop
 from .semi_markov import SegmentsNode
 from .structure import SharedScores, StructureModel, StructureNode
 
 
-def ChainSet(inner: Model[list[Doc], Any]) -> Model[list[Doc], Any]:
+def ChainSet(inner: Model) -> Model:
     """The chains of ``crf_spancat``, or of ``crf_tagger`` with several attributes, which read features once: the scores of all
     chains stand side by side.
 
@@ -57,28 +57,29 @@ class ChainOfSet(StructureNode):
         self.gives = of.gives
         self.structure = of.structure
         self.traits = of.traits
-        self.given: Optional[tuple[Doc, Any]] = None  # a Doc, and the scores of the set for it
+        self.given: Optional[tuple[Doc, PathScores]] = None  # a Doc, and the scores of the set for it
 
     def longest_of_states(self, model: Model) -> NDArray[np.int32]:
         """Tokens of the longest segment of each state of the chain; `model` is the model of the chain."""
         return self.of.longest_of_states(self.whole)[self.states]
 
-    def join(self, outputs: tuple, shared: SharedScores) -> Any:
+    def join(self, outputs: tuple, shared: SharedScores) -> PathScores:
         """The scores of the chain's states among those that `outputs` of layers and `shared` scores give all states."""
         return of_states(self.of.join(outputs, shared), self.states)
 
-    def _of_set(self, derivative: Any) -> Any:
-        """The derivative by the scores of the set, from that by the scores of the chain."""
+    def _of_set(self, derivative: PathScores) -> PathScores:
+        """The derivative with respect to the scores of the set, from that with respect to the scores of the chain."""
+        # The chain has some of the states, on each axis of states
         size = self.whole.get_dim("nO")
-        total = {}
+        zeros = {}
         for name, array in arrays.named(derivative).items():
             kinds = zip(arrays.axes(derivative, name), array.shape)
-            total[name] = np.zeros([size if kind.endswith("state") else n for kind, n in kinds])
-        total = derivative._replace(**total)
+            zeros[name] = np.zeros([size if kind.endswith("state") else n for kind, n in kinds])
+        total = derivative._replace(**zeros)
         add_states(total, derivative, self.states)
         return total
 
-    def part(self, d_scores: Any, outputs: tuple) -> tuple[tuple, SharedScores]:
+    def part(self, d_scores: PathScores, outputs: tuple) -> tuple[tuple, SharedScores]:
         """From `d_scores` of the chain to derivatives with respect to the `outputs` of layers, and to shared scores, of
         all states.
         """
@@ -117,6 +118,7 @@ class _ChainModel(StructureModel):
         super().__init__(
             "chain", _forward, layers=whole.layers, refs=refs, attrs={**whole.attrs, "node": node}, ops=NumpyOps()
         )
+        # Parameters, and the id by which thinc finds them, are those of the set
         self.id = whole.id
         self._params = whole._params
         self._has_params = whole._has_params
@@ -131,8 +133,12 @@ def chain_of(whole: Model, states: Ints) -> Model:
     return _ChainModel(whole, ChainOfSet(whole, states))
 
 
-def _forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Any, Callable]:
+def _forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[PathScores, Callable]:
     node: ChainOfSet = model.attrs["node"]
     given = node.given
-    scores = given[1] if given is not None and len(docs) == 1 and docs[0] is given[0] else node.whole.predict(docs)
+    # The component scores a Doc once for all chains of the set
+    if given is not None and len(docs) == 1 and docs[0] is given[0]:
+        scores = given[1]
+    else:
+        scores = node.whole.predict(docs)
     return of_states(scores, node.states), no_backprop

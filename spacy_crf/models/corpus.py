@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial, singledispatch
 from itertools import product
 from tempfile import TemporaryFile
-from typing import Any, NamedTuple, Optional
+from typing import IO, Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from thinc.api import Model
 from ..arrays import expect_below, expect_starts, of_file
 from ..features.doc_batch import DocBatch
 from ..inference.threads import run_chunks
-from ..types import Bools, Floats, Ints, Seed, SegmentClamp, SetClamp, SpanList, TokenFeatures
+from ..types import AnyClamp, Bools, Floats, Ints, Seed, SegmentClamp, SetClamp, SpanList, TokenFeatures
 from .fixed_tokens import FixedTokens, TokensPass
 from .neural import EncoderNode
 from .node import Node
@@ -30,7 +30,9 @@ _BLOCK = 1 << 13
 _SCORES = 1 << 18
 # Bound of the random numbers of marks; sums of 4 million of them are exact
 _MARKS = 1 << 31
-Collector = Callable[[int, Any, GradientPart], None]  # adds up derivatives by the scores of a batch with a number
+Collector = Callable[
+    [int, NamedTuple, GradientPart], None
+]  # adds up derivatives by the scores of a batch with a number
 
 
 def block_tokens(features: SparseFeatures) -> int:
@@ -51,12 +53,18 @@ class PackedClamp(NamedTuple):
     states_of: Sequence[Ints] = ()  # the states of each chain of a set; empty for a single chain
 
     @classmethod
-    def of(cls, clamp: Any) -> "PackedClamp":
-        """Pack a clamp (bool[T, S], SegmentClamp, or SetClamp of these)."""
-        clamps, states = clamp if isinstance(clamp, SetClamp) else ([clamp], ())
-        arrays = [array for each in clamps for array in (each if isinstance(each, SegmentClamp) else (each,))]
+    def of(cls, clamp: AnyClamp) -> "PackedClamp":
+        """Pack a clamp.
+
+        clamp (AnyClamp): The clamp of a chain, or of a set of chains.
+        """
+        chains = clamp.chains if isinstance(clamp, SetClamp) else (clamp,)
+        arrays: list[NDArray] = []
+        for chain in chains:
+            arrays += chain if isinstance(chain, SegmentClamp) else [chain]
         packed = [np.packbits(array) if array.dtype == np.bool_ else array for array in arrays]
-        return cls(packed, [list(array.shape) for array in arrays], states)
+        states_of = clamp.states_of if isinstance(clamp, SetClamp) else ()
+        return cls(packed, [list(array.shape) for array in arrays], states_of)
 
     def expect_whole(self, n_tokens: int) -> None:
         """Check the arrays that a file holds.
@@ -64,30 +72,26 @@ class PackedClamp(NamedTuple):
         n_tokens (int): T.
         RAISES (ValueError): If the arrays are no clamp of so many tokens.
         """
-        for states in [*self.states_of]:
+        for states in self.states_of:
             of_file("states of a chain", states, np.int64, (None,), copied=False)
         for octets, shape in zip(self.octets, self.shapes, strict=True):
             is_whole = all(type(size) is int and size >= 0 for size in shape) and shape[:1] == [n_tokens]
             if not is_whole:
                 raise ValueError(f"its annotation is of the shape {shape}, for {n_tokens} tokens")
-            packs = octets.dtype != np.float64
-            size = (math.prod(shape) + 7) // 8
-            of_file(
-                "its annotation",
-                octets,
-                np.uint8 if packs else np.float64,
-                (size,) if packs else (*shape,),
-                copied=False,
-            )
+            # Clamps of bools are packed, and clamps of numbers are not
+            if octets.dtype == np.float64:
+                of_file("its annotation", octets, np.float64, tuple(shape), copied=False)
+            else:
+                of_file("its annotation", octets, np.uint8, ((math.prod(shape) + 7) // 8,), copied=False)
 
     def unpacked(self) -> Any:
-        """The clamp."""
-        arrays = [
-            octets
-            if octets.dtype == np.float64
-            else np.unpackbits(octets, count=math.prod(shape)).view(np.bool_).reshape(shape)
-            for octets, shape in zip(self.octets, self.shapes)
-        ]
+        """The clamp, of the class that was packed."""
+        arrays = []
+        for octets, shape in zip(self.octets, self.shapes):
+            if octets.dtype == np.float64:
+                arrays.append(octets)
+            else:
+                arrays.append(np.unpackbits(octets, count=math.prod(shape)).view(np.bool_).reshape(shape))
         each = len(arrays) // max(1, len(self.states_of))  # arrays of a single chain
         parts = [arrays[n : n + each] for n in range(0, len(arrays), each)]
         clamps = tuple(SegmentClamp(*part) if each > 1 else part[0] for part in parts)
@@ -107,6 +111,7 @@ class SparseCorpus:
         self.found: list[FoundFeatures] = []  # features of each batch that are stored batch by batch
         tables = features.tables
         compiled = features.compiled.templates
+        # Stored by window: nothing of texts, the features of states of emissions, and all kinds of features of segments
         windows = () if features.unit is not None else ("states",) if "states" in compiled else tuple(compiled)
         self.tokens = {kind: FixedTokens(compiled[kind], tables[kind]) for kind in windows}
         has_vectors = VECTORS in tables and features.unit is None
@@ -158,11 +163,13 @@ class SparseCorpus:
     @property
     def least_value(self) -> float:
         """The least value of a feature; 0 if all values are positive."""
-        every = [of for found in self.found for of in found.features.items()]
-        values = [features.values for kind, features in every if kind != "repeats"]  # corrections of positive values
-        values += [block.items.values for tokens in self.tokens.values() for block in tokens.blocks]
-        values += [] if self.vectors is None else [self.vectors.words]
-        return min((float(each.min(initial=0.0)) for each in values if each is not None), default=0.0)
+        values = [] if self.vectors is None else [self.vectors.words]
+        for found in self.found:
+            # "repeats" are corrections of positive values
+            values += [features.values for kind, features in found.features.items() if kind != "repeats"]
+        for tokens in self.tokens.values():
+            values += [block.items.values for block in tokens.blocks]
+        return min([float(each.min(initial=0.0)) for each in values if each is not None], default=0.0)
 
     @property
     def is_of_single_states(self) -> bool:
@@ -170,13 +177,15 @@ class SparseCorpus:
         only_tokens = [*self.tokens] == ["states"] and self.vectors is None
         return only_tokens and not any(found.features for found in self.found)
 
-    def stored(self) -> list[Any]:
+    def stored(self) -> list:
         """The corpus as a file can hold it: lists, texts, numbers and arrays, for `with_stored`."""
-        found = [[starts, listed, {kind: [*some] for kind, some in by.items()}] for starts, by, listed in self.found]
+        found = []
+        for starts, by_kind, listed in self.found:
+            found.append([starts, listed, {kind: list(features) for kind, features in by_kind.items()}])
         vectors = None if self.vectors is None else [self.vectors.words, self.vectors.kinds]
         return [found, {kind: tokens.stored() for kind, tokens in self.tokens.items()}, vectors]
 
-    def with_stored(self, stored: list[Any]) -> "SparseCorpus":
+    def with_stored(self, stored: list) -> "SparseCorpus":
         """The corpus that a file holds, with the same features.
 
         stored (list): What `stored` returned.
@@ -186,18 +195,13 @@ class SparseCorpus:
         (of_batches, tokens, vectors) = stored
         corpus.found = []
         for starts, listed, by_kind in of_batches:
-            corpus.found.append(
-                FoundFeatures(
-                    starts=starts,
-                    features={kind: TokenFeatures(*some) for kind, some in by_kind.items()},
-                    listed=listed and SpanList(*listed),
-                )
-            )
+            features = {kind: TokenFeatures(*some) for kind, some in by_kind.items()}
+            corpus.found.append(FoundFeatures(starts, features, listed and SpanList(*listed)))
         if {*tokens} != {*self.tokens} or (vectors is None) != (self.vectors is None):
             raise ValueError(f"it has features of {sorted(tokens)}, and the model of {sorted(self.tokens)}")
         corpus.tokens = {kind: FixedTokens.from_stored(of, self._table(kind)) for kind, of in tokens.items()}
-        if vectors is not None:
-            own: Any = copy.copy(self.vectors)
+        if vectors is not None and self.vectors is not None:
+            own = copy.copy(self.vectors)
             own.words, own.kinds = vectors
             own.expect_whole([found.starts for found in corpus.found])
             corpus.vectors = own
@@ -235,8 +239,11 @@ class SparseCorpus:
     @property
     def has_values(self) -> bool:
         """Whether any feature has a value other than 1."""
-        items = [block.items for tokens in self.tokens.values() for block in tokens.blocks]
-        items += [features for found in self.found for features in found.features.values()]
+        items: list[TokenFeatures] = []
+        for tokens in self.tokens.values():
+            items += [block.items for block in tokens.blocks]
+        for found in self.found:
+            items += found.features.values()
         return any(features.values is not None for features in items)
 
     def at(
@@ -265,6 +272,7 @@ class SparseCorpus:
             scores = of_pass.score(number)
             for name, array in scores._asdict().items():
                 if isinstance(array, np.ndarray) and array.dtype == np.float64:
+                    # One number for all states of a token: features of the same tokens get equal sums for each state
                     numbers = generator.integers(_MARKS, size=len(array)).astype(np.float64)
                     drawn[name] = np.broadcast_to(numbers.reshape(-1, *[1] * (array.ndim - 1)), array.shape).copy()
             of_pass.collect([number], [scores._replace(**drawn)])
@@ -300,6 +308,7 @@ class SparsePass:
         self._threads = threads
         self._slots = self._features.slots(weights)
         self._gradients = {name: np.zeros(len(of_table)) for name, of_table in weights.items()}
+        # Where slots are weights, their derivatives go straight into the gradient
         self._d_slots = {
             name: into[name] if name in into and table.slots_are_weights else table.zero_slots()
             for name, table in corpus.features.tables.items()
@@ -312,7 +321,7 @@ class SparsePass:
             self._of_words = self._vectors.score(weights[VECTORS], threads=threads)
             self._d_words = self._vectors.zeros()
 
-    def score(self, number: int) -> Any:
+    def score(self, number: int) -> NamedTuple:
         """Scores of the layer for one batch, in one thread.
 
         number (int): The number of the batch.
@@ -327,12 +336,13 @@ class SparsePass:
             self._vectors.add_scores(number, self._of_words, scores[kinds[VECTORS].scores])
         for kind, features in found.features.items():
             table, of = kinds[kind]
+            # No token has such a score yet: texts, spans and pairs of states
             if of not in scores:
                 scores[of] = np.zeros((len(features.starts) - 1, *self._features.shape(table)))
             self._features.tables[table].add_placed(features, self._slots[table], scores[of])
         return self._features.output(scores, found.starts, found.listed)
 
-    def collect(self, numbers: Iterable[int], derivatives: Iterable[Any]) -> None:
+    def collect(self, numbers: Iterable[int], derivatives: Iterable[NamedTuple]) -> None:
         """Collect the derivatives with respect to the scores of some batches.
 
         numbers (Iterable[int]): The numbers of the batches.
@@ -359,7 +369,7 @@ class SparsePass:
         ]
         return [self._collect, *windows, *([] if self._vectors is None else [self._collect_vectors])]
 
-    def _collect(self, number: int, d_scores: Any, part: GradientPart) -> None:
+    def _collect(self, number: int, d_scores: NamedTuple, part: GradientPart) -> None:
         kinds = self._features.kinds
         tables = self._features.tables
         for kind, tokens in self._tokens.items():
@@ -371,16 +381,18 @@ class SparsePass:
             into = self._d_slots[table], self._gradients[table]
             tables[table].scatter_placed(features, getattr(d_scores, of), *into, part=part)
 
-    def _collect_windows(self, kind: str, table: int, number: int, d_scores: Any, part: GradientPart) -> None:
+    def _collect_windows(self, kind: str, table: int, number: int, d_scores: NamedTuple, part: GradientPart) -> None:
         given = getattr(d_scores, self._features.kinds[kind].scores)
         self._tokens[kind].scatter_windows(table, number, given, part=part)
 
-    def _collect_vectors(self, number: int, d_scores: Any, part: GradientPart) -> None:
-        words: Any = self._vectors
-        words.scatter(number, d_scores.scores, self._d_words, part=part)
+    def _collect_vectors(self, number: int, d_scores: NamedTuple, part: GradientPart) -> None:
+        given = getattr(d_scores, self._features.kinds[VECTORS].scores)
+        if self._vectors is not None:
+            self._vectors.scatter(number, given, self._d_words, part=part)
 
     def gradient(self) -> dict[str, Floats]:
         """Derivatives of the weights by table; call it once, at the end."""
+        # Derivatives of windows become derivatives of their features once, after all batches
         for kind, tokens in self._tokens.items():
             run_chunks(partial(tokens.finish, self._d_slots[kind]), parts_for(self._threads), self._threads)
         for name, d_slots in self._d_slots.items():
@@ -405,7 +417,7 @@ class DenseCorpus:
     def __init__(self, layer: Model):
         self.layer = layer
         self.starts: list[Ints] = []
-        self._file: Any = None  # opened by the first vectors
+        self._file: Optional[IO[bytes]] = None  # opened by the first vectors
 
     def add(self, docs: DocBatch) -> None:
         """Compute the vectors of the next batch.
@@ -428,6 +440,7 @@ class DenseCorpus:
 
     def finish(self) -> None:
         """Complete the corpus after the last batch: from here on it has `vectors`, float32[T, width] of each batch."""
+        # The operating system reads the vectors of a batch when a pass needs them
         ends = np.cumsum([starts[-1] for starts in self.starts])
         shape = int(ends[-1]), self.layer.get_ref("output").get_dim("nI")
         every = np.memmap(self._file, np.float32, "r", shape=shape) if ends[-1] else np.zeros(shape, np.float32)
@@ -445,11 +458,14 @@ class DenseCorpus:
         """The least number in a vector; 0 if all are positive."""
         return min(float(each.min(initial=0.0)) for each in self.vectors)
 
-    def at(self, weights: dict[str, Floats], *, threads: int = 1) -> "DensePass":
+    def at(
+        self, weights: dict[str, Floats], *, threads: int = 1, into: Optional[dict[str, Floats]] = None
+    ) -> "DensePass":
         """One pass over the corpus.
 
         weights (dict[str, float64[...]]): The parameters of the last layer by name.
         threads (int): Ignored: numpy uses its own.
+        into (dict[str, float64[...]]): Ignored.
         """
         return DensePass(self, weights)
 
@@ -463,14 +479,15 @@ class DensePass:
         self._role = corpus.layer.attrs["node"]
         self._gradients = {name: np.zeros(array.shape) for name, array in weights.items()}
 
-    def score(self, number: int) -> Any:
+    def score(self, number: int) -> NamedTuple:
         """Scores of the layer for the batch `number`: vectors · Wᵀ + b."""
         scores = self._corpus.vectors[number] @ self._weights["W"].T + self._weights["b"]
         return self._role.split(self._corpus.layer, scores, self._corpus.starts[number])
 
-    def collect(self, numbers: Iterable[int], derivatives: Iterable[Any]) -> None:
+    def collect(self, numbers: Iterable[int], derivatives: Iterable[NamedTuple]) -> None:
         """Add to dW and db the `derivatives` with respect to the scores of the batches with these `numbers`."""
         for number, derivative in zip(numbers, derivatives):
+            # scores = vectors · Wᵀ + b, so dW = d_scoresᵀ · vectors and db = sum over tokens of d_scores
             d_scores = self._role.join(derivative)
             self._gradients["W"] += d_scores.T @ self._corpus.vectors[number]
             self._gradients["b"] += d_scores.sum(axis=0)

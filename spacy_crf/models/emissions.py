@@ -5,7 +5,7 @@ emissions of a neural encoder are in ``neural.py``. All are thinc models whose o
 """
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple, Optional
+from typing import ClassVar, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,9 +18,9 @@ from ..errors import announcements
 from ..features.extractor import CompiledTemplates, FeatureSet, IndexBuilder
 from ..features.feature_index import CountingTable, HashedIndex
 from ..features.token_columns import ColumnReader, TokenColumns
-from ..types import Bools, Clamp, Floats, Ints, SpanList
+from ..types import Bools, Clamp, Floats, Ints, Settings, SpanList
 from . import sparse
-from .node import AnnotatedDocs, Batches, Sizes, check_equal, gives
+from .node import AnnotatedDocs, Batches, Sizes, check_equal, gives, write_param
 from .sparse import INNER, VECTORS, ClusteredWords, Counter, ScoreKind, SparseFeatures
 from .table import PairCounter, Table
 from .word_vectors import VectorCounter
@@ -100,8 +100,7 @@ class EmissionFeatures(SparseFeatures):
         before = self.states
         columns = states[self.states.pair_columns].astype(np.int32)
         table = Table(before.index, before.pair_starts, columns, n_states, before.counts)
-        found: Any = self.with_tables({**self.tables, "states": table}, n_states=n_states)
-        return found
+        return self.with_tables({**self.tables, "states": table}, n_states=n_states)
 
     def counters(self) -> dict[str, Counter]:
         """A counter of pairs for each table, and of vectors for the table of vectors."""
@@ -110,9 +109,7 @@ class EmissionFeatures(SparseFeatures):
             kind: PairCounter(IndexBuilder(some, self.tables[kind].index), self.tables[kind]) for kind, some in compiled
         }
         if VECTORS in self.tables:
-            offsets = self.feature_set.vector_offsets
-            vectors: Any = self.vectors
-            counters[VECTORS] = VectorCounter(self.tables[VECTORS], offsets, vectors.width)
+            counters[VECTORS] = VectorCounter(self.tables[VECTORS], self.feature_set.vector_offsets, self.vector_width)
         return counters
 
     def count(self, batch: AnnotatedDocs, columns: TokenColumns, counters: dict[str, Counter], sizes: Sizes) -> None:
@@ -124,25 +121,27 @@ class EmissionFeatures(SparseFeatures):
         if "transitions" in counters:
             of_pairs = counters["transitions"]
             found = of_pairs.builder.add(columns)
+            # Each chain of a set has pairs of its own states
             for clamp in each_chain(batch.allowed):
                 of_pairs.add(found, *pairs_of_tags(states_of(clamp), batch.starts, sizes.tag_of))
         if INNER in counters:
+            # Only states of inner levels have such weights
             none = np.zeros(allowed.shape[1], dtype=bool)
             some = tags_allowed(allowed & (none if sizes.inner is None else sizes.inner), batch.unset)
             counters[INNER].add(counters[INNER].builder.add(columns), *some)
         if VECTORS in counters:
             counters[VECTORS].add(columns)
 
-    def measured(self, sizes: Sizes) -> dict[str, Any]:
+    def measured(self, sizes: Sizes) -> Settings:
         """The scale of the vectors, and how many words have one.
 
         sizes (Sizes): Sizes of the model.
         """
-        if VECTORS not in self.tables:
+        if VECTORS not in self.tables or self.vectors is None:
             return {}
-        vectors: Any = self.vectors
         words = self.compiled.reader.table.words
-        return {"vectors": vectors.scaled(words), "have_vectors": (int(words.any(axis=1).sum()), len(words))}
+        n_known = int(words.any(axis=1).sum())
+        return {"vectors": self.vectors.scaled(words), "have_vectors": (n_known, len(words))}
 
     def check_indexes(self, model: Model) -> None:
         """Check the loaded indexes, and the number of hashed rows of `model`. RAISES (ValueError): CRF509."""
@@ -150,11 +149,11 @@ class EmissionFeatures(SparseFeatures):
         index = self.states.index
         check_equal("hashed rows", len(index) if isinstance(index, HashedIndex) else None, model.attrs.get("rows"))
 
-    def pack(self, tables: dict[str, Any]) -> dict[str, Any]:
+    def pack(self, tables: Settings) -> Settings:
         """Data to save: the number of tags, and `tables`."""
         return {"n_tags": self.n_states, **tables}
 
-    def load(self, data: dict[str, Any]) -> dict[str, Any]:
+    def load(self, data: Settings) -> Settings:
         """Take over saved `data`. RETURNS (dict): The data of each table."""
         self.n_states = data["n_tags"]
         return data
@@ -195,12 +194,12 @@ def HashedEmissions(features: FeatureSet, rows: int = 1 << 18) -> Model[list[Doc
     )
 
 
-def _check_features(owner: str, features: Any) -> None:
+def _check_features(owner: str, features: object) -> None:
     must = "a feature set of tokens, such as spacy_crf.ner_features.v1"
     checks.expect(isinstance(features, FeatureSet), owner, "features", features, must)
 
 
-def check_counted(owner: str, features: Any, unless: str = "") -> None:
+def check_counted(owner: str, features: FeatureSet, unless: str = "") -> None:
     """Check a setting whose features must be features of tokens that are counted.
 
     owner (str): The architecture, for the message.
@@ -224,6 +223,7 @@ def _hashed_init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] =
     is_new = len(features.states.index) != model.attrs["rows"]
     if is_new:
         features.tables["states"] = Table.full(HashedIndex(model.attrs["rows"]), n_tags)
+    # Hashes of features, before they are cut down to rows, tell how many share one
     met = CountingTable()
     vectors = features.counters().get(VECTORS)
     for batch in X():
@@ -237,8 +237,7 @@ def _hashed_init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] =
         features.tables[VECTORS] = vectors.freeze(0, Sizes(*Y).vocab)
     if is_new:
         for name, table in features.tables.items():
-            new: Any = np.zeros(table.n_weights, dtype=np.float32)
-            model.set_param(name, new)
+            write_param(model, name, np.zeros(table.n_weights))
     rows = features.states.index.rows(met.keys)
     known = rows >= 0
     counts = np.bincount(rows[known], weights=met.counts[known], minlength=model.attrs["rows"])
@@ -266,6 +265,7 @@ def tags_allowed(allowed: Clamp, unset: Bools) -> tuple[NDArray[np.int32], Ints]
     unset (bool[T]): The tokens without annotation.
     RETURNS (int32[N], int64[T + 1]): Compressed rows.
     """
+    # A token without annotation still says something where only one tag is possible
     counts = allowed.sum(axis=1)
     silent = unset & (counts > 1)
     _, tags = np.nonzero(allowed & ~silent[:, None])
@@ -280,9 +280,11 @@ def pairs_allowed(allowed: Clamp, starts: Ints, steps: Optional[Bools] = None) -
     steps (bool[T]): Tokens to consider; all if None.
     RETURNS (int32[N], int64[T + 1]): Compressed rows.
     """
+    # -1 for tokens with several tags, which are in no pair
     tags = np.where(allowed.sum(axis=1) == 1, allowed.argmax(axis=1), -1)
     known = np.zeros(len(tags), dtype=bool)
     known[1:] = (tags[1:] >= 0) & (tags[:-1] >= 0)
+    # The first token of a sequence has no tag before it
     known[starts[:-1][starts[:-1] < len(tags)]] = False
     if steps is not None:
         known &= steps
@@ -304,6 +306,7 @@ def pairs_of_tags(allowed: Clamp, starts: Ints, tag_of: Optional[Ints]) -> tuple
     size = len(tag_of)
     first = np.searchsorted(tag_of, tag_of)
     pairs, bounds = pairs_allowed(allowed & (first == np.arange(size)), starts)  # pairs of the first states
+    # Each pair of tags stands for counts[before] · counts[after] pairs of states, row by row
     counts = np.bincount(first, minlength=size)
     before = pairs // size
     after = pairs % size
@@ -314,7 +317,7 @@ def pairs_of_tags(allowed: Clamp, starts: Ints, tag_of: Optional[Ints]) -> tuple
     return every.astype(np.int32), np.append(0, np.cumsum(n))[bounds]
 
 
-def check_emissions(owner: str, emissions: Any) -> None:
+def check_emissions(owner: str, emissions: object) -> None:
     """Check a setting that must be emissions.
 
     owner (str): The architecture, for the message.

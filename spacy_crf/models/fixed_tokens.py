@@ -5,7 +5,7 @@ one pass over it.
 """
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,6 +77,7 @@ class FixedTokens:
                 for offset, of_offset in zip(kinds.offsets, kinds.rows)
             }
             self.windows.append(WindowTable(sight, first_slots, self._reach, kinds.rows[0].shape[1]))
+        # From here on blocks have first slots in place of rows of features
         first_slots = self.table.first_slots
         placed = self.table.placed
         self.blocks = [block._replace(rest=first_slots(block.rest), items=placed(block.items)) for block in blocks]
@@ -89,13 +90,11 @@ class FixedTokens:
         before = self.blocks
         self.blocks = []
         for block in before:
-            self.blocks.append(
-                _shorter(block._replace(rest=places[block.rest], items=table.placed_after(block.items, places)))
-            )
-        self.windows = [
-            windows._replace(first_slots={place: places[slots] for place, slots in windows.first_slots.items()})
-            for windows in self.windows
-        ]
+            moved = block._replace(rest=places[block.rest], items=table.placed_after(block.items, places))
+            self.blocks.append(_shorter(moved))
+        for number, windows in enumerate(self.windows):
+            first_slots = {place: places[slots] for place, slots in windows.first_slots.items()}
+            self.windows[number] = windows._replace(first_slots=first_slots)
 
     def listed(self, number: int, tokens: Ints) -> "PlacedFeatures":
         """The features of some tokens of a batch, one by one.
@@ -108,12 +107,14 @@ class FixedTokens:
         of_templates = [rest[:, tokens]]
         for windows, of_positions in zip(self.windows, kinds):
             for place, first_slots in windows.first_slots.items():
+                # The window that stands at the place from which the token reads
                 kind = of_positions[tokens - windows.sight.first - place + behind * windows.reach]
                 of_templates.append(np.where(kind >= 0, first_slots[:, kind], -1))
         slots = np.vstack(of_templates)
         template, at = np.nonzero(slots >= 0)
         begin = items.starts[tokens]
         end = items.starts[tokens + 1]
+        # Features of functions, which may have values, come one by one
         chosen = ranges(begin, end)
         values = None
         rows = items.rows[chosen]
@@ -128,13 +129,15 @@ class FixedTokens:
         for starts, kinds, rest, items in self.blocks:
             yield from (*kinds, starts, rest, items.rows)
 
-    def stored(self) -> list[Any]:
+    def stored(self) -> list:
         """The features as a file can hold them: lists, numbers and arrays."""
-        windows = [[list(sight), [*map(list, slots.items())], *rest] for sight, slots, *rest in self.windows]
+        windows = []
+        for sight, first_slots, reach, n_windows in self.windows:
+            windows.append([list(sight), [list(item) for item in first_slots.items()], reach, n_windows])
         return [windows, [[starts, kinds, rest, list(items)] for starts, kinds, rest, items in self.blocks]]
 
     @classmethod
-    def from_stored(cls, stored: list[Any], table: Table) -> "FixedTokens":
+    def from_stored(cls, stored: list, table: Table) -> "FixedTokens":
         """Features from the data that `stored` gives.
 
         stored (list): The data.
@@ -142,7 +145,7 @@ class FixedTokens:
         RAISES: An error of any class for other data.
         """
         tokens = cls.__new__(cls)
-        (windows, blocks) = stored
+        windows, blocks = stored
         tokens.table = table
         tokens.windows = [WindowTable(Sight(*sight), dict(slots), *rest) for sight, slots, *rest in windows]
         tokens.blocks = [
@@ -260,12 +263,14 @@ def items_side_by_side(block: CorpusTokens) -> CorpusTokens:
     block (CorpusTokens): The features of a batch.
     """
     rows, values, starts = block.items
+    # A feature with the value 0 is as good as none
     there = np.ones(len(rows), dtype=bool) if values is None else values != 0
     counts = np.diff(starts)
     width = int(counts.max(initial=0))
     n_tokens = len(counts)
     if (values is not None and (values[there] != 1).any()) or width * n_tokens > _PADDED * len(rows):
         return block
+    # Number of each item among the items of its token
     place = np.arange(len(rows)) - np.repeat(starts[:-1], counts)
     beside = np.full((width, n_tokens), -1, dtype=np.int32)
     beside[place[there], np.repeat(np.arange(n_tokens), counts)[there]] = rows[there]

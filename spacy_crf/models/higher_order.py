@@ -5,7 +5,7 @@ orders add up, so an n-gram without a weight still gets the scores of its shorte
 import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Optional, Union
+from typing import TYPE_CHECKING, NamedTuple, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,19 +14,95 @@ from thinc.api import Model, Optimizer
 
 from .. import checks
 from ..arrays import per_position, states_of
-from ..errors import Errors, cant_train
+from ..errors import Errors, cant_train, shown
 from ..inference.higher_order import HigherOrder as HigherOrderInference
 from ..inference.pruned_lattice import MOST, HigherOrderScores, Orders, indexed, key_of, tags_of_keys
+from ..kernels.label_parts import spread_parts, sum_parts
 from ..losses.clamped import CLAMPED_LOSSES, ClampedLoss
+from ..schemes import TransitionMask
+from ..types import Bools, Floats, Ints
 from .emissions import Emissions, check_emissions
-from .label_parts import NAMED, LabelParts, TagParts
 from .named_weights import Block, Feature
-from .node import AnnotatedDocs, Batches, check_array, check_equal, set_moved
+from .node import AnnotatedDocs, Batches, check_array, check_equal, read_params, set_moved
 from .structure import SharedScores, StructureNode, build
+
+if TYPE_CHECKING:
+    from ..optimizers.objective import Component
 
 _SLOWLY = 0.05  # weight of the latest batch in the running averages of thresholds
 _MOST_GRAMS = 1 << 24  # largest number of n-grams with a weight
 _MOST_TAGS = 1 << 15  # keys of four tags are numbers of 63 bits
+
+
+# Tags with a common part share the weights of that part, so rare tags profit from frequent ones
+LabelParts = Union[None, str, Callable[[str], list[str]]]
+NAMED: dict[str, Callable[[str], list[str]]] = {
+    "morph": lambda tag: tag.split("|"),  # the part of speech, and each Key=Value, of "Number=Sing|POS=NOUN"
+    "scheme": lambda tag: tag.split("-", 1),  # boundary and label, of "B-PER"
+}
+
+
+class TagParts(NamedTuple):
+    """Columns of scores: one for each of S tags, and one for each of their parts. The order is that of first occurrence, tag by
+    tag, so the columns of new tags come last."""
+
+    names: list[list[str]]  # [S] parts of each tag
+    tag_columns: Ints  # [S]
+    starts: Ints  # [S + 1] the parts of a tag are columns[starts[y]:starts[y + 1]]
+    columns: Ints  # [N]
+    n_columns: int
+
+    @classmethod
+    def of(cls, tags: Sequence[str], label_parts: Union[str, Callable[[str], list[str]]]) -> "TagParts":
+        """Make the columns of some tags.
+
+        tags (Sequence[str]): The tags.
+        label_parts (Union[str, Callable]): A name of `NAMED`, or a function from a tag to its parts.
+        RAISES (ValueError): CRF327 if a function returns anything but texts.
+        """
+        take_apart = NAMED[label_parts] if isinstance(label_parts, str) else label_parts
+        names = []
+        tag_columns = []
+        columns = []
+        starts = [0]
+        known = {}
+        for tag in tags:
+            found = take_apart(tag)
+            if not isinstance(found, (list, tuple)) or not all(isinstance(part, str) for part in found):
+                raise ValueError(Errors.CRF327.format(tag=tag, found=shown(found)))
+            names.append(list(dict.fromkeys(found)))
+            tag_columns.append(len(tag_columns) + len(known))
+            for part in names[-1]:
+                known.setdefault(part, len(tag_columns) + len(known))
+            columns += [known[part] for part in names[-1]]
+            starts.append(len(columns))
+        return cls(
+            names=names,
+            tag_columns=np.array(tag_columns, dtype=np.int64),
+            starts=np.array(starts, dtype=np.int64),
+            columns=np.array(columns, dtype=np.int64),
+            n_columns=len(tag_columns) + len(known),
+        )
+
+    def allowed(self, tags: Bools) -> Bools:
+        """Columns that the allowed tags (bool[T, S]) use: bool[T, C]."""
+        # [S, C] whether a tag uses a column
+        member = np.zeros((len(self.tag_columns), self.n_columns), dtype=np.float32)
+        member[np.arange(len(member)), self.tag_columns] = 1.0
+        member[np.repeat(np.arange(len(member)), np.diff(self.starts)), self.columns] = 1.0
+        return tags.astype(np.float32) @ member > 0.0
+
+    def sums(self, scores: Floats) -> Floats:
+        """Scores of tags (float64[T, S]), as sums of the scores of columns (float64[T, C])."""
+        out = np.empty((len(scores), len(self.tag_columns)))
+        sum_parts(scores, self.tag_columns, self.starts, self.columns, out)
+        return out
+
+    def spread(self, derivative: Floats) -> Floats:
+        """Turn a derivative with respect to tags (float64[T, S]) into one with respect to columns (float64[T, C])."""
+        out = np.zeros((len(derivative), self.n_columns))
+        spread_parts(derivative, self.tag_columns, self.starts, self.columns, out)
+        return out
 
 
 class HigherOrderNode(StructureNode):
@@ -43,7 +119,7 @@ class HigherOrderNode(StructureNode):
     )
     structure = HigherOrderInference()
 
-    def check_fit(self, model: Model, pipe: Any, optimizer: Optional[Optimizer]) -> None:
+    def check_fit(self, model: Model, pipe: "Component", optimizer: Optional[Optimizer]) -> None:
         """Check the loss of the component `pipe` of `model`, with any `optimizer`.
 
         RAISES (ValueError): CRF347 for a loss that is defined for chains of order 1 only.
@@ -64,6 +140,7 @@ class HigherOrderNode(StructureNode):
     def orders(self, model: Model) -> Orders:
         """N-grams and pruning of the model; the same object until they change."""
         attrs = model.attrs
+        # Training replaces these attributes as a whole
         made = self._made
         made_of = attrs["allowed"], attrs["keys"], attrs["thresholds"], attrs["keep"]
         if made is None or any(one is not other for one, other in zip(made[1], made_of)):
@@ -114,9 +191,7 @@ class HigherOrderNode(StructureNode):
         """The `batch` with the columns of the tags that it allows."""
         return batch if self._parts is None else batch._replace(allowed=self._parts.allowed(states_of(batch.allowed)))
 
-    def named_states(
-        self, model: Model, parameter: Optional[str], places: tuple[NDArray[np.int64], ...]
-    ) -> tuple[NDArray[np.int64], ...]:
+    def named_states(self, model: Model, parameter: Optional[str], places: tuple[Ints, ...]) -> tuple[Ints, ...]:
         """Numbers of the tags, or of their parts behind them, at `places` of a `parameter` of `model`, or of its layers."""
         if parameter is not None or self._parts is None:
             return places
@@ -133,7 +208,7 @@ class HigherOrderNode(StructureNode):
         if name != "grams":
             return None
         # One block for each length of n-grams. The state after the last tag stands for the start of a sequence
-        weights = model.get_param("grams")
+        weights = read_params(model, ["grams"])["grams"]
         tags = tags_of_keys(model.attrs["keys"], model.get_dim("nO"))
         blocks = []
         lengths = (tags >= 0).sum(axis=1)
@@ -220,6 +295,7 @@ class HigherOrderNode(StructureNode):
         else:
             found = [_seen_keys(order, states_of(batch.allowed), batch.starts) for batch in corpus()]
             keys = np.unique(np.concatenate([before, *found]))
+        # Weights of n-grams known before move to their place among all
         places = np.searchsorted(keys, before)
 
         def spread(values: NDArray) -> NDArray[np.float32]:
@@ -237,6 +313,7 @@ class HigherOrderNode(StructureNode):
         thresholds = model.attrs["thresholds"]
         check_array("keys", keys, (len(keys) if isinstance(keys, np.ndarray) else 0,), np.int64)
         check_equal("the order of keys", bool((np.diff(keys) > 0).all()), True)
+        # Keys of three to order + 1 digits behind the digit 1
         bounds = [(n_states + 1) ** (order + 2), (n_states + 1) ** 3]
         check_equal("keys", not len(keys) or bool(keys[-1] < bounds[0] and keys[0] >= bounds[1]), True)
         if thresholds is not None:
@@ -251,32 +328,36 @@ class HigherOrderNode(StructureNode):
 def _moved(old: float, new: float) -> float:
     if math.isnan(old) or math.isnan(new):
         return new if math.isnan(old) else old
+    # log average = (1 - s) · log old + s · log new
     return math.exp((1.0 - _SLOWLY) * math.log(old) + _SLOWLY * math.log(new))
 
 
-def _seen_keys(order: int, allowed: NDArray[np.bool_], starts: NDArray[np.int64]) -> NDArray[np.int64]:
+def _seen_keys(order: int, allowed: Bools, starts: Ints) -> Ints:
     """Keys of the n-grams of neighbouring tokens whose annotation allows a single state each: int64[G]."""
     size = allowed.shape[1]
     # Each sequence is preceded by the digit `size`, and that by -1 for nothing
     lengths = np.diff(starts)
+    # [T] place of each token once `order` digits stand before each sequence
     place = np.arange(len(allowed)) + order * (1 + np.repeat(np.arange(len(lengths)), lengths))
     tags = np.full(len(allowed) + order * len(lengths), -1, dtype=np.int64)
     tags[place] = np.where(allowed.sum(axis=1) == 1, allowed.argmax(axis=1), -1)
     tags[place[starts[:-1][lengths > 0]] - 1] = size
     found = [np.zeros(0, dtype=np.int64)]
     for m in range(2, order + 1):
+        # n-grams of m + 1 tags, of which the first is m tokens before the last
         columns = [tags[place - back] for back in range(m, -1, -1)]
         known = np.all([column >= 0 for column in columns], axis=0)
         found.append(np.unique(key_of(tuple(column[known] for column in columns), size)))
     return np.concatenate(found)
 
 
-def _possible_keys(order: int, allowed: Any, n_states: int) -> NDArray[np.int64]:
+def _possible_keys(order: int, allowed: TransitionMask, n_states: int) -> Ints:
     """Keys of all n-grams that the tag scheme allows: int64[G]. RAISES (ValueError): CRF321 if there are too many."""
     steps = np.vstack([allowed.transitions, allowed.first])  # tags that may follow each tag, and the start
     grams = np.argwhere(steps)
     found = [np.zeros(0, dtype=np.int64)]
     for m in range(2, order + 1):
+        # Counted before they are listed, as their number grows by a factor of the tags that may follow
         n_more = int(allowed.transitions.sum(axis=1)[grams[:, -1]].sum())
         if n_more > _MOST_GRAMS:
             raise ValueError(Errors.CRF321.format(n=n_more, m=m + 1, most=_MOST_GRAMS))
@@ -287,8 +368,9 @@ def _possible_keys(order: int, allowed: Any, n_states: int) -> NDArray[np.int64]
     return np.unique(np.concatenate(found))
 
 
-def _renumbered(keys: NDArray[np.int64], before: int, n_states: int) -> NDArray[np.int64]:
+def _renumbered(keys: Ints, before: int, n_states: int) -> Ints:
     """Recompute keys for another number of tags."""
+    # key = ((1 · base + tag) · base + tag) ..., with base = number of tags + 1
     found = np.ones(len(keys), dtype=np.int64)
     for tags in tags_of_keys(keys, before).T:
         moved = np.where(tags == before, n_states, tags)

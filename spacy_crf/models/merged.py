@@ -23,7 +23,7 @@ remaining states are in the order in which passes take them (see `inference.scal
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,7 +72,7 @@ class Ties(NamedTuple):
             first[begin : begin + _CHUNK] = numbers[first[begin : begin + _CHUNK]]
         place = np.flatnonzero(stands)
         copies = np.bincount(first, minlength=len(place))
-        return cls(*(array.astype(np.int32) for array in (first, place, copies)))
+        return cls(first.astype(np.int32), place.astype(np.int32), copies.astype(np.int32))
 
 
 class Variables:
@@ -102,6 +102,7 @@ class Variables:
 
     def weights(self) -> Floats:
         """Values of the variables in the model: float64[m]."""
+        # variable = √k · w for k equal weights w, here k · w / √k
         return np.bincount(self.ties.group, self._every.weights(), minlength=len(self._roots)) / self._roots
 
     def assign(self, weights: Floats) -> None:
@@ -124,7 +125,7 @@ class Variables:
         return gradient
 
 
-def keys_of(model: Model, marks: Sequence[Any]) -> tuple[NDArray[np.uint64], Bools]:
+def keys_of(model: Model, marks: Sequence[Floats]) -> tuple[NDArray[np.uint64], Bools]:
     """Keys for `Ties.of`.
 
     model (Model): The model.
@@ -143,7 +144,10 @@ def keys_of(model: Model, marks: Sequence[Any]) -> tuple[NDArray[np.uint64], Boo
             here = slice(start + begin, start + min(begin + _CHUNK, block.size))
             inside = slice(begin, here.stop - start)
             columns = block.table.pair_columns[inside] if is_table else np.zeros(here.stop - here.start)
-            parts = columns + np.float64(number << 32), *(of_seed[here] for of_seed in marks), weights[inside]
+            # Equal keys for equal columns of one table, equal sums of random numbers and equal weights
+            parts = [columns + np.float64(number << 32)]
+            parts += [of_seed[here] for of_seed in marks]
+            parts.append(weights[inside])
             rows = np.stack(parts, axis=1) + 0.0  # turns -0.0 into 0.0
             keys[here] = hash_rows(rows.view(np.uint64))
     return keys, single
@@ -158,9 +162,11 @@ class MergedStates:
 
     def __init__(self, possible: SharedScores, weighed: SharedScores, is_known: Bools):
         kinds = {name: possible[name].astype(np.int64) + (possible[name] & weighed[name]) for name in possible}
+        # Kind 0 are impossible scores, 1 possible ones without a weight, 2 those with a weight
         group = _split(kinds, np.where(is_known, np.arange(len(is_known)), len(is_known)))
         n_groups = int(group.max()) + 1
         allowed = possible["transitions"]
+        # [M, M] which groups may follow one another
         among = np.zeros((n_groups, n_groups), dtype=bool)
         among[tuple(group[ends] for ends in np.nonzero(allowed))] = True
         order = order_of(among)
@@ -171,7 +177,9 @@ class MergedStates:
         self._part_of = self.of[self._steps // len(group)] * n_groups + self.of[self._steps % len(group)]
         counts = np.bincount(self._part_of, minlength=n_groups**2).reshape(n_groups, n_groups)
         self._counts = np.maximum(counts, 1)
+        # r: states of B that may follow each state of A
         self._successors = np.maximum(counts / self._sizes[:, np.newaxis], 1.0)
+        # One of the equal transitions of each pair of groups
         first = np.zeros(n_groups**2, dtype=np.int64)  # 0 for transitions that are impossible
         first[self._part_of[::-1]] = self._steps[::-1]
         impossible = np.flatnonzero(~allowed)
@@ -194,6 +202,7 @@ class MergedStates:
 
         shared (SharedScores): Shared scores of the S states, which `holds`.
         """
+        # transitions'[A, B] = transitions[a, b] + log r, first'[A] = first[a] + log |A|, last'[A] = last[a]
         steps = shared["transitions"].ravel()[self._first].reshape(self._counts.shape)
         return {
             "transitions": steps + np.log(self._successors),
@@ -207,6 +216,7 @@ class MergedStates:
         derivatives (SharedScores): Derivatives with respect to those of the merged states.
         """
         size = len(self.of)
+        # The expectation of A → B is shared by its equal steps, and that of A by its states
         steps = np.zeros(size * size)
         steps[self._steps] = (derivatives["transitions"] / self._counts).ravel()[self._part_of]
         ends = {name: (derivatives[name] / self._sizes)[self.of] for name in ("first", "last")}
@@ -221,7 +231,9 @@ def _split(kinds: SharedScores, group: Ints) -> Ints:
     states are compared by the sums of those of the groups that they follow or precede, modulo 2**64. By chance the sums of two
     different states are equal once in 2**64.
     """
-    first, last, steps = (kinds[name] for name in ("first", "last", "transitions"))
+    first = kinds["first"]
+    last = kinds["last"]
+    steps = kinds["transitions"]
     random = np.random.default_rng(SEEDS[0])
     n_before = 0
     while True:

@@ -2,12 +2,12 @@
 
 import re
 from collections.abc import Callable
-from typing import Any, NamedTuple, Optional
+from typing import NamedTuple, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..features.feature_index import FeatureIndex, VectorIndex
+from ..features.feature_index import FeatureIndex, HashedIndex, VectorIndex
 
 _OFFSET = re.compile(r"\[(-?\d+)\]")
 
@@ -18,7 +18,7 @@ class Feature(NamedTuple):
     offset: Optional[int]
 
     @classmethod
-    def of(cls, index: Any, row: int) -> "Feature":
+    def of(cls, index: Union[FeatureIndex, HashedIndex, VectorIndex], row: int) -> "Feature":
         """The feature in a row of an index of any kind."""
         names, of_rows = templates_of(index, np.array([row]))
         template = names[int(of_rows[0])]
@@ -31,10 +31,12 @@ class Feature(NamedTuple):
         return cls(name, parameter, None)
 
 
-def templates_of(index: Any, rows: NDArray[np.integer]) -> tuple[list[str], NDArray[np.integer]]:
+def templates_of(
+    index: Union[FeatureIndex, HashedIndex, VectorIndex], rows: NDArray[np.integer]
+) -> tuple[list[str], NDArray[np.integer]]:
     """The templates of the features of an index.
 
-    index (Index): An index of any kind.
+    index (FeatureIndex, HashedIndex or VectorIndex): An index of any kind.
     rows (int[N]): Rows of the index.
     RETURNS (list[str], int64[N]): Names of templates, and the number of the template of each row.
     """
@@ -55,7 +57,7 @@ class Block(NamedTuple):
     """The weights of one table, or of a parameter that all tokens share."""
 
     name: str
-    weights: Any  # float32[W]
+    weights: NDArray[np.float32]  # [W]
     states: tuple[NDArray[np.int64], ...]  # one or two states of each weight: int64[W]
     rows: NDArray[np.int64]  # [W] row of each weight's feature
     feature: Callable[[int], Feature]

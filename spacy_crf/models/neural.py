@@ -6,7 +6,7 @@ one.
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from spacy.tokens import Doc
@@ -35,7 +35,7 @@ class EncoderNode(Node):
         self.learns = learns
         self.traits = self.traits._replace(is_linear=not learns)
 
-    def split(self, model: Model, scores: Floats, starts: Ints) -> Any:
+    def split(self, model: Model, scores: Floats, starts: Ints) -> NamedTuple:
         """The output of the layer.
 
         model (Model): The model of the layer.
@@ -44,7 +44,7 @@ class EncoderNode(Node):
         """
         return Emissions(scores, None, starts)
 
-    def join(self, d_output: Any) -> Floats:
+    def join(self, d_output: Emissions) -> Floats:
         """Derivatives with respect to the scores of the last layer: float64[T, kinds · S].
 
         d_output (Emissions): Derivatives with respect to the output.
@@ -63,21 +63,24 @@ class EncoderNode(Node):
         output = model.get_ref("output")
         size = self.kinds * n_states
         names = ("W", "b") if output.has_param("W") else ()
-        before = {
-            name: (output.get_param(name), output.get_grad(name) if output.has_grad(name) else None) for name in names
+        values = {name: self._resized(output, output.get_param(name), n_states) for name in names}
+        gradients = {
+            name: self._resized(output, output.get_grad(name), n_states) for name in names if output.has_grad(name)
         }
         for name in names:
             output.set_param(name, None)  # thinc changes no dimension of a layer that has parameters
         output.set_dim("nO", size, force=True)
-        for name, (values, gradient) in before.items():
-            output.set_param(name, self._resized(output, values, n_states))
-            if gradient is not None:
-                output.set_grad(name, self._resized(output, gradient, n_states))
+        for name in names:
+            output.set_param(name, values[name])
+        for name, gradient in gradients.items():
+            output.set_grad(name, gradient)
 
-    def _resized(self, node: Model, values: Any, n_states: int) -> Any:
-        by_kind = node.ops.to_numpy(values).reshape(self.kinds, len(values) // self.kinds, *values.shape[1:])
-        moved: Any = enlarged(by_kind, (self.kinds, n_states, *values.shape[1:]))
-        return node.ops.asarray(moved.reshape(self.kinds * n_states, *values.shape[1:]))
+    def _resized(self, layer: Model, values: Any, n_states: int) -> Any:
+        """A parameter of the last layer, or its gradient, on its device, for more states."""
+        # Rows are kinds of scores, and within each kind states
+        by_kind = layer.ops.to_numpy(values).reshape(self.kinds, len(values) // self.kinds, *values.shape[1:])
+        moved = enlarged(by_kind, (self.kinds, n_states, *values.shape[1:]))
+        return layer.ops.asarray(moved.reshape(self.kinds * n_states, *values.shape[1:]))
 
     def forget(self, model: Model) -> None:
         """Return `model` and its last layer to their state before training."""
@@ -99,7 +102,7 @@ class EncoderNode(Node):
         output = model.get_ref("output")
         size = self.kinds * n_states
         check_equal("nO", output.maybe_get_dim("nO"), size)
-        width: Any = output.maybe_get_dim("nI")  # None, which no array has, is told as a mistake
+        width = output.get_dim("nI") if output.has_dim("nI") else -1  # which no array has
         check_weights(output, {"W": (size, width), "b": (size,)})
 
 
@@ -112,9 +115,7 @@ def Tok2VecEmissions(tok2vec: Model[list[Doc], list[Floats2d]]) -> Model[list[Do
     return encoder_emissions("Tok2VecEmissions", tok2vec)
 
 
-def encoder_emissions(
-    owner: str, tok2vec: Any, hidden_width: int = 0, node: Optional[EncoderNode] = None
-) -> Model[list[Doc], Any]:
+def encoder_emissions(owner: str, tok2vec: object, hidden_width: int = 0, node: Optional[EncoderNode] = None) -> Model:
     """A layer that computes scores from the vectors of an encoder.
 
     owner (str): The architecture, for messages.
@@ -138,8 +139,9 @@ def encoder_emissions(
     )
 
 
-def _forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Any, Callable]:
+def _forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[NamedTuple, Callable]:
     node: EncoderNode = model.attrs["node"]
+    # Vectors of all Docs, end to end, go through the dense layers
     encoder, *dense = model.layers
     vectors, backprop_vectors = encoder(docs, is_train and node.learns)
     lengths = [len(vector) for vector in vectors]
@@ -149,14 +151,14 @@ def _forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Any, Callab
         flat, backprop_layer = layer(flat, is_train)
         backprops.append(backprop_layer)
     batch = DocBatch.of(docs)
+    # The one transfer from the device
     scores = np.ascontiguousarray(model.ops.to_numpy(flat), dtype=np.float64)
 
-    def backprop(d_output: Any) -> list[Doc]:
-        joined: Any = node.join(d_output).astype(np.float32)
-        d_flat: Any = model.ops.asarray2f(joined)
+    def backprop(d_output: Emissions) -> list[Doc]:
+        ops: Any = model.ops
+        d_flat = ops.asarray2f(node.join(d_output).astype(np.float32))
         for backprop_layer in reversed(backprops):
             d_flat = backprop_layer(d_flat)
-        ops: Any = model.ops
         return backprop_vectors(ops.unflatten(d_flat, lengths)) if node.learns else []
 
     return node.split(model, scores, batch.sequence_starts()), backprop

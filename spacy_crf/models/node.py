@@ -14,7 +14,7 @@ from ..features.doc_batch import TEXT, DocBatch
 from ..inference.structure import Structure
 from ..losses.clamped import LabelledLoss
 from ..schemes import NO_SEGMENTS, Segments
-from ..types import AnyClamp, Bools, Floats, Ints, ScoreArrays
+from ..types import Bools, Floats, Ints
 
 if TYPE_CHECKING:
     from ..constraints.training import RuledStructure
@@ -30,11 +30,11 @@ class AnnotatedDocs(NamedTuple):
     """A batch of training data, as models are initialized with it."""
 
     docs: list[Doc]
-    allowed: AnyClamp  # the labellings that the annotation allows
+    allowed: Any  # the labellings that the annotation allows: a clamp of the class that the structure takes
     starts: Ints  # [B + 1] of the sequences
     unset: Bools  # [T] tokens without annotation
     weights: Optional[Floats] = None  # [B] factor of each sequence
-    structure: Optional[TrainingStructure] = None  # replaces the model's own structure if rules apply in training
+    structure: Any = None  # a `TrainingStructure` that replaces the model's own structure if rules apply in training
     alternatives: Segments = NO_SEGMENTS  # segments that the annotation allows in addition
     # Segments that the structure excludes but no clamp can, for optimizers without a structure
     excluded: Segments = NO_SEGMENTS
@@ -341,6 +341,7 @@ def enlarged(values: NDArray, shape: tuple[int, ...]) -> NDArray[np.float32]:
     shape (tuple[int, ...]): The new shape.
     RETURNS (float32[shape]): The array.
     """
+    # The part that both shapes have
     moved = np.zeros(shape, dtype=np.float32)
     kept = tuple(slice(min(sizes)) for sizes in zip(values.shape, shape))
     moved[kept] = values[kept]
@@ -358,9 +359,9 @@ def check_weights(model: Model, shapes: dict[str, tuple[int, ...]]) -> None:
     RAISES (ValueError): CRF509 for another shape, and for weights that are not finite.
     """
     for name, shape in shapes.items():
-        weights: Any = model.ops.to_numpy(model.get_param(name)) if model.has_param(name) else None
+        weights = model.ops.to_numpy(model.get_param(name)) if model.has_param(name) else None
         check_array(f"{model.name}.{name}", weights, shape, np.float32)
-        if not np.isfinite(weights).all():
+        if weights is not None and not np.isfinite(weights).all():
             raise ValueError(Errors.CRF509.format(what=f"{model.name}.{name}", found="not finite", expected="numbers"))
 
 

@@ -11,15 +11,16 @@ from thinc.api import Model
 from ..features.doc_batch import DocBatch
 from ..inference.bridges import BridgedStructure
 from ..inference.chain_set import evaluate
-from ..inference.structure import Structure
+from ..inference.higher_order import HigherOrder
 from ..inference.threads import default_threads, run_chunks
 from ..losses.clamped import LabelledLoss, LogLikelihood, SoftmaxMargin
-from ..types import Bools, Floats, Ints, Seed
+from ..losses.soft import SoftLabelling
+from ..types import Bools, Floats, Ints, PathScores, Seed
 from .corpus import PackedClamp, SparseCorpus, corpus_by
 from .emissions import EmissionFeatures
 from .linear_chain import ChainNode
 from .merged import SEEDS, MergedStates, Ties, Variables, keys_of
-from .node import AnnotatedDocs
+from .node import AnnotatedDocs, TrainingStructure
 from .weights import Weights, checksum
 
 # Batches whose scores are in memory at the same time; their derivatives are summed when all are done
@@ -33,8 +34,8 @@ _SUMS = (LogLikelihood, SoftmaxMargin)
 class _BatchAnnotation(NamedTuple):
     clamp: PackedClamp
     weights: Optional[Floats]  # [B] of the sequences
-    structure: Any  # structure for the loss, None for the model's own
-    soft: Any  # soft labels, None without any
+    structure: Optional[TrainingStructure]  # structure for the loss, None for the model's own
+    soft: Optional[SoftLabelling]  # soft labels, None without any
 
 
 class CorpusObjective(Weights):
@@ -42,10 +43,10 @@ class CorpusObjective(Weights):
 
     def __init__(self, model: Model, loss: LabelledLoss, corpus: Iterable[AnnotatedDocs]):
         super().__init__(model)
-        self._loss: Any = loss
+        self._loss: Any = loss  # of any class: some have costs
         self._structure = self.node.in_training.with_threads(default_threads())
         self._annotation: list[_BatchAnnotation] = []
-        self._layers: list[Any] = [corpus_by(layer.attrs["node"], layer) for layer in model.layers]
+        self._layers: list = [corpus_by(layer.attrs["node"], layer) for layer in model.layers]
         for batch in corpus:
             annotation = _BatchAnnotation(PackedClamp.of(batch.allowed), batch.weights, batch.structure, batch.soft)
             self._annotation.append(annotation)
@@ -54,15 +55,14 @@ class CorpusObjective(Weights):
                 layer.add(docs)
         for layer in self._layers:
             layer.finish()
-        owners = [layer.get_ref("output") if layer.has_ref("output") else layer for layer in model.layers]
-        # For each layer, the keys of its weights by their names
-        self._names = [
-            {name: self._key(owner, name) for name in layer.names} for owner, layer in zip(owners, self._layers)
-        ]
-        self.signature: tuple[Any, ...] = self._sign()
+        self._names: list[dict[str, str]] = []  # for each layer, the keys of its weights by their names
+        for layer, read in zip(model.layers, self._layers):
+            owner = layer.get_ref("output") if layer.has_ref("output") else layer
+            self._names.append({name: self._key(owner, name) for name in read.names})
+        self.signature: tuple = self._sign()
         self.n_impossible = 0
         self._merged: Optional[tuple[MergedStates, EmissionFeatures]] = None  # with the features of all states
-        self._cached: list[Structure] = []  # for each batch, the structure with its pruned labellings
+        self._cached: list[HigherOrder] = []  # for each batch, the structure with its pruned labellings
 
     def renew(self) -> bool:
         """Prune labellings anew; until the next call the pruned labellings stay the same, so that the objective does not change.
@@ -71,8 +71,7 @@ class CorpusObjective(Weights):
         """
         if not self._cached and self.node.leaves_out(self._model):
             self._cached = [self._structure.with_cache() for _ in self._annotation]
-        structures: list[Any] = self._cached
-        for structure in structures:
+        for structure in self._cached:
             structure.kept.renew()
         return bool(self._cached)
 
@@ -82,11 +81,11 @@ class CorpusObjective(Weights):
         return len(self._annotation)
 
     @property
-    def parts(self) -> tuple[Model, LabelledLoss, list[Any]]:
+    def parts(self) -> tuple[Model, LabelledLoss, list]:
         """The model, its loss, and what each layer of the model read of the corpus."""
         return self._model, self._loss, self._layers
 
-    def annotation(self, number: int) -> tuple[Any, Any, Any]:
+    def annotation(self, number: int) -> tuple:
         """The annotation of a batch.
 
         number (int): The number of the batch.
@@ -96,7 +95,7 @@ class CorpusObjective(Weights):
         clamp, weights, structure, soft = self._annotation[number]
         return clamp.unpacked(), weights, structure or soft
 
-    def stored(self) -> Optional[list[Any]]:
+    def stored(self) -> Optional[list]:
         """The objective as a file can hold it: lists, texts, numbers and arrays. None with rules that hold in training, soft
         labels, vectors of encoders or merged states.
         """
@@ -106,7 +105,7 @@ class CorpusObjective(Weights):
         annotation = [[[*block.clamp], block.weights] for block in self._annotation]
         return [annotation, [layer.stored() for layer in self._layers]]
 
-    def with_stored(self, stored: list[Any]) -> "CorpusObjective":
+    def with_stored(self, stored: list) -> "CorpusObjective":
         """The objective for the corpus that a file holds.
 
         stored (list): What `stored` returned.
@@ -130,6 +129,7 @@ class CorpusObjective(Weights):
 
         seed (Seed): Seed of the random numbers.
         """
+        # Zeros for weights of encoders and of shared scores
         marks = {self._key(block.model, block.name): np.zeros(block.size) for block in self._of_layers}
         for layer, names in zip(self._layers, self._names):
             if isinstance(layer, SparseCorpus):
@@ -161,7 +161,8 @@ class CorpusObjective(Weights):
         layers = [layer.copied() if isinstance(layer, SparseCorpus) else layer for layer in self._layers]
         vars(objective).update(vars(self), _layers=layers)
         if objective._merged is not None:
-            (merged, features), objective._merged = objective._merged, None
+            merged, features = objective._merged
+            objective._merged = None
             objective._move_states(features, merged.of)
         if not stands.all():
             objective.keep(stands)
@@ -171,19 +172,22 @@ class CorpusObjective(Weights):
         """Shorten passes: states that training cannot distinguish are merged as long as their weights are equal. Values and
         gradients do not change.
         """
-        [layer, *others], node = self._layers, self.node
+        layer = self._layers[0]
+        node = self.node
+        # Merged states are equal for the loss, for the annotation and for rules
         plain = type(self._loss) in _SUMS and not self._loss.cost and not self._loss.label_weights
         of_clamps = all(_is_of_masks(block.structure) and block.soft is None for block in self._annotation)
         of_states = isinstance(layer, SparseCorpus) and layer.is_of_single_states
-        if others or not (plain and of_clamps and of_states and type(node) in _MERGED):
+        if len(self._layers) > 1 or not (plain and of_clamps and of_states and type(node) in _MERGED):
             return
-        features: Any = layer.features
+        features = layer.features
         is_known = np.bincount(features.states.pair_columns, minlength=self.n_states) > 0
         merged = MergedStates(node.possible(self._model), node.weighed(self._model), is_known)
         if np.array_equal(merged.of, np.arange(len(merged.of))):
             return
-        clamps = (block.clamp.unpacked() for block in self._annotation)
-        masks = (block.structure.bridges.at_blank for block in self._annotation if block.structure is not None)
+        clamps = [block.clamp.unpacked() for block in self._annotation]
+        bridged = [block.structure for block in self._annotation if isinstance(block.structure, BridgedStructure)]
+        masks = [structure.bridges.at_blank for structure in bridged]
         if all(np.array_equal(clamp, clamp[..., merged.stands][..., merged.of]) for clamp in chain(clamps, masks)):
             self._merged = merged, features
             self._move_states(features.with_states(merged.of, merged.n_states), merged.stands)
@@ -210,13 +214,14 @@ class CorpusObjective(Weights):
         """How often the data has the feature, token or sequence of each weight: float64[n]."""
         return self.met(self.evidence())
 
-    def _sign(self) -> tuple[Any, ...]:
+    def _sign(self) -> tuple:
         """Signature of the function: the data, the layout and the loss."""
         settings = repr(self._loss).encode("utf8") + self._structure.signature
         check = checksum([np.frombuffer(settings, dtype=np.uint8)])
         for block in self._annotation:
             ruled = None if block.structure is None else np.frombuffer(block.structure.signature, dtype=np.uint8)
-            soft = [] if block.soft is None else [column for part in block.soft[:3] for column in part]
+            soft = [] if block.soft is None else [*block.soft.pieces, *block.soft.steps, *block.soft.runs]
+            # None, for no rules or no factors, adds nothing
             check = checksum([ruled, *block.clamp.octets, block.weights, *soft], check)
         for layer in self._layers:
             check = checksum(layer.fingerprint(), check)
@@ -230,7 +235,14 @@ class CorpusObjective(Weights):
         """
         return self.ask(weights)
 
-    def ask(self, weights: Floats, *, loss: Any = None, factors: Any = None, into: Any = None) -> tuple[float, Floats]:
+    def ask(
+        self,
+        weights: Floats,
+        *,
+        loss: Optional[Callable] = None,
+        factors: Optional[list[Floats]] = None,
+        into: Optional[list] = None,
+    ) -> tuple[float, Floats]:
         """A loss of the corpus. Afterwards, `losses` has the losses of the sequences, batch by batch.
 
         weights (float64[n]): The weights.
@@ -247,7 +259,8 @@ class CorpusObjective(Weights):
         threads = self._structure.threads
         shared = node.potentials(self._model, own)
         if self._merged is not None and not self._merged[0].holds(shared):  # these weights are not equal any more
-            (merged, features), self._merged = self._merged, None
+            merged, features = self._merged
+            self._merged = None
             self._move_states(features, merged.of)
         merged = None if self._merged is None else self._merged[0]
         if merged is not None:
@@ -261,6 +274,7 @@ class CorpusObjective(Weights):
 
         def differentiate(number: int):
             annotation = self._annotation[number]
+            # Of one batch, in one thread: scores of layers, potentials, loss, and the way back to layers and shared scores
             outputs = tuple(of_layer.score(number) for of_layer in passes)
             scores = node.join(outputs, shared)
             structure = annotation.structure or structures[number]
@@ -275,6 +289,7 @@ class CorpusObjective(Weights):
             d_outputs, d_own = node.part(d_scores, outputs)
             return losses, impossible, d_own, d_outputs, d_scores
 
+        # Sums are added in the order of batches, whatever thread computed them
         for first in range(0, self.n_batches, _GROUP):
             numbers = range(first, min(first + _GROUP, self.n_batches))
             derivatives = []
@@ -293,18 +308,19 @@ class CorpusObjective(Weights):
         self.n_impossible = n_impossible
         if merged is not None:
             d_shared = merged.spread(d_shared)
-        both = zip(self._names, passes)
-        gradients = {names[name]: d for names, of_layer in both for name, d in of_layer.gradient().items()}
+        gradients = {}
+        for names, of_layer in zip(self._names, passes):
+            for name, of_parameter in of_layer.gradient().items():
+                gradients[names[name]] = of_parameter
         return value, self.join(gradients, d_shared, into=gradient)
 
-    def _passes(self, of_layers: dict[str, Floats], into: Optional[dict[str, Floats]] = None) -> list[Any]:
+    def _passes(self, of_layers: dict[str, Floats], into: Optional[dict[str, Floats]] = None) -> list:
         """A pass of each layer over the corpus, with weights by key. `into` has zeros for the derivatives, by key."""
         passes = []
         for layer, names in zip(self._layers, self._names):
-            more: Any = {"threads": self._structure.threads}
-            if into is not None and isinstance(layer, SparseCorpus):
-                more["into"] = {name: into[key] for name, key in names.items()}
-            passes.append(layer.at({name: of_layers[key] for name, key in names.items()}, **more))
+            own = {name: of_layers[key] for name, key in names.items()}
+            d_own = None if into is None else {name: into[key] for name, key in names.items()}
+            passes.append(layer.at(own, threads=self._structure.threads, into=d_own))
         return passes
 
     def weigh(self, weights: list[Floats], cause: str) -> None:
@@ -316,7 +332,7 @@ class CorpusObjective(Weights):
         self._annotation = [block._replace(weights=some) for block, some in zip(self._annotation, weights)]
         self.signature = (*self.signature, cause)
 
-    def scores(self, weights: Floats) -> Callable[[int], Any]:
+    def scores(self, weights: Floats) -> Callable[[int], PathScores]:
         """A function from the number of a batch to its scores, for models whose states are not merged.
 
         weights (float64[n]): The weights.
@@ -327,7 +343,7 @@ class CorpusObjective(Weights):
         return lambda number: self.node.join(tuple(of_layer.score(number) for of_layer in passes), shared)
 
 
-def _is_of_masks(structure: Any) -> bool:
+def _is_of_masks(structure: Optional[TrainingStructure]) -> bool:
     """Whether the structure of a batch is the model's own, or masks states of it at some tokens."""
     return structure is None or (isinstance(structure, BridgedStructure) and structure.masks_alone)
 
@@ -338,6 +354,7 @@ class TiedObjective(Variables, CorpusObjective):
     def __init__(self, model: Model, loss: LabelledLoss, corpus: Iterable[AnnotatedDocs]):
         CorpusObjective.__init__(self, model, loss, corpus)
         Variables.__init__(self, model, Ties.of(*keys_of(model, [self.marks(seed) for seed in SEEDS])))
+        # Weights that stand for others remain, with variables as their values
         stands = self.stands
         if not stands.all():
             self.keep(stands)
@@ -353,6 +370,6 @@ class TiedObjective(Variables, CorpusObjective):
         value, gradient = super().ask(self.spread(weights), **asked)
         return value, self.gathered(gradient)
 
-    def scores(self, weights: Floats) -> Callable[[int], Any]:
+    def scores(self, weights: Floats) -> Callable[[int], PathScores]:
         """A function from the number of a batch to its scores by variables, `weights` (float64[m])."""
         return super().scores(self.spread(weights))

@@ -202,6 +202,7 @@ class OnnxEncoder:
         windows = self._windows(opened, docs)
         batch = []
         pieces: list[Vectors] = [np.zeros((0, opened.width), np.float32)] * len(windows)
+        # Windows of about equal length together, so that little is padded
         by_length = sorted(range(len(windows)), key=lambda number: len(windows[number].ids))
         for place, number in enumerate(by_length, start=1):
             batch.append(number)
@@ -228,6 +229,7 @@ class OnnxEncoder:
             parts = [encoding, *encoding.overflowing]
             for part in parts:
                 [own] = np.nonzero(np.array(part.special_tokens_mask) == 0)
+                # Half of the overlap belongs to each of two windows; the text's ends belong to one
                 begin = 0 if part is parts[0] else half
                 end = len(own) - (0 if part is parts[-1] else self.settings["overlap"] - half)
                 own = own[begin:end]
@@ -287,6 +289,7 @@ def _pooled(pooling: str, doc: Doc, text: NDArray[np.int64], pieces: Vectors) ->
     if pooling in ("first", "last"):
         vectors[there] = pieces[first if pooling == "first" else behind - 1]
         return vectors
+    # Sums or maxima over ranges of pieces, which may overlap where a piece belongs to two tokens
     counts = behind - first
     reduce = np.add if pooling == "mean" else np.maximum
     vectors[there] = reduce.reduceat(pieces[ranges(first, behind)], np.cumsum(counts) - counts, axis=0)

@@ -9,7 +9,7 @@ it can, and held-out texts, on which no member is trained, determine the shares.
 
 import zlib
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
 from spacy.tokens import Doc
@@ -18,8 +18,18 @@ from thinc.api import Model, NumpyOps
 from ..features.doc_batch import DocBatch
 from ..inference.chain_set import evaluate
 from ..losses.clamped import LogLikelihood
-from ..types import Bools, Floats, Ints
-from .node import Batches, Node, Traits, check_weights, no_backprop
+from ..types import AnyClamp, Bools, Floats, Ints, PathScores
+from .node import (
+    Batches,
+    Node,
+    Sizes,
+    Traits,
+    add_gradient,
+    check_weights,
+    no_backprop,
+    read_params,
+    write_param,
+)
 from .structure import StructureModel, StructureNode
 
 _SHARED = ("allowed", "longest")  # attributes that the component sets, for all members
@@ -28,8 +38,8 @@ _SHARED = ("allowed", "longest")  # attributes that the component sets, for all 
 class Pooled(NamedTuple):
     """Output of a pool in training."""
 
-    members: tuple[Any, ...]  # scores of the members in training
-    pool: Any  # their weighted sum
+    members: tuple  # scores of the members in training
+    pool: PathScores  # their weighted sum
     held_out: Bools  # [B] sequences that determine the shares, and on which no member is trained
 
     @property
@@ -91,15 +101,14 @@ def make_pool(make_node: Callable[[], StructureNode], members: Sequence[Model], 
     attrs: Attributes of the pool.
     """
     node = make_node()
-    refs: dict[str, Optional[Model]] = {part: member.get_ref(part) for member in members for part in member.ref_names}
-    attrs = {
-        **attrs,
-        "node": PoolNode(node),
-        **{attr: members[0].attrs[attr] for attr in (*_SHARED, *node.traits.meaning) if attr in members[0].attrs},
-    }
-    params: dict[str, Any] = {"shares": None}
+    refs: dict[str, Optional[Model]] = {}
+    for member in members:
+        refs.update({part: member.get_ref(part) for part in member.ref_names})
+    # Settings of the members are settings of the pool too, which saving compares
+    of_members = {name: members[0].attrs.get(name) for name in (*_SHARED, *node.traits.meaning)}
+    attrs |= {"node": PoolNode(node)} | {name: of_members[name] for name in of_members if name in members[0].attrs}
     return StructureModel(
-        "pool", _forward, init=_init, layers=members, refs=refs, params=params, attrs=attrs, ops=NumpyOps()
+        "pool", _forward, init=_init, layers=members, refs=refs, params={"shares": None}, attrs=attrs, ops=NumpyOps()
     )
 
 
@@ -112,21 +121,23 @@ def share_attributes(model: Model) -> None:
         member.attrs.update({name: model.attrs[name] for name in _SHARED if name in model.attrs})
 
 
-def _forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Any, Callable]:
+def _forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Union[PathScores, Pooled], Callable]:
     node: PoolNode = model.attrs["node"]
     share_attributes(model)
+    # Members before `rest` are not trained now: they give scores as in prediction
     rest = node.n_frozen
     both = [member(docs, is_train and number >= rest) for number, member in enumerate(model.layers)]
     outputs, backprops = zip(*both)
-    shares: Any = model.get_param("shares")
-    total = node.of.weighted_sum(outputs, shares.astype(np.float64))
+    shares = read_params(model, ["shares"])["shares"].astype(np.float64)
+    # score(y) = sum_m shares[m] · score_m(y)
+    total = node.of.weighted_sum(outputs, shares)
     if not is_train:
         return total, no_backprop
 
     def backprop(d_scores: Pooled) -> list[Doc]:
         if d_scores.held_out.any():  # a gradient of zeros would let weight decay shrink the shares
-            d_shares: Any = np.array([node.of.dot(d_scores.pool, output) for output in outputs], dtype=np.float32)
-            model.inc_grad("shares", d_shares)
+            d_shares = [node.of.dot(d_scores.pool, output) for output in outputs]
+            add_gradient(model, "shares", np.array(d_shares))
         for backprop_member, d_member in zip(backprops[rest:], d_scores.members):
             backprop_member(d_member)
         return []
@@ -135,18 +146,23 @@ def _forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Any, Callab
     return Pooled(outputs[rest:], total, held_out_sequences(docs, total.starts, share)), backprop
 
 
-def _init(model: Model, X: Optional[Batches] = None, Y: Any = None) -> None:
+def _init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) -> None:
     share_attributes(model)
     for member in model.layers:
         member.initialize(X=X, Y=Y)
     if not model.has_param("shares"):
         n = len(model.layers)
-        shares: Any = np.full(n, 1.0 / n, dtype=np.float32)
-        model.set_param("shares", shares)
+        write_param(model, "shares", np.full(n, 1.0 / n))
 
 
 def pooled_loss(
-    loss: Callable, structure: Any, scores: Pooled, clamp: Any, *, weights: Optional[Floats] = None, **soft: Any
+    loss: Callable,
+    structure: Any,
+    scores: Pooled,
+    clamp: AnyClamp,
+    *,
+    weights: Optional[Floats] = None,
+    **soft: object,
 ) -> tuple[Floats, Pooled, Bools]:
     """The summed losses of the members; for held-out texts, the negative log probability that the pool gives them (see
     `ClampedLoss`), from which the shares are learned. Other losses may be smallest where all scores are 0, so they
@@ -163,6 +179,7 @@ def pooled_loss(
     of_pool = loss if soft else LogLikelihood()
     weights = np.ones(len(scores.held_out)) if weights is None else weights
     held_out = scores.held_out
+    # A text is held out from the members or from the pool: factors of 0 take it out of the other loss
     of_held_out = np.where(held_out, weights, 0.0)
     losses, d_pool, impossible = evaluate(of_pool, structure, scores.pool, clamp, weights=of_held_out, **soft)
     d_members = []
@@ -194,5 +211,6 @@ def held_out_sequences(docs: list[Doc], starts: Ints, share: float) -> Bools:
     starts (int64[B + 1]): Where the sequences start.
     share (float): The share of the texts.
     """
+    # A checksum of the text, not a random number, so that no copy of a held-out text trains a member
     chosen = np.array([zlib.crc32(doc.text.encode("utf8")) < share * (1 << 32) for doc in docs], dtype=bool)
     return chosen[np.searchsorted(DocBatch.of(docs).bounds, starts[:-1], side="right") - 1]

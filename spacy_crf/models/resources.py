@@ -6,7 +6,7 @@ import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional, TypeVar, Union
 
 from thinc.api import Model
 from thinc.model import deserialize_attr, serialize_attr
@@ -16,11 +16,18 @@ from ..features.document import Labeller
 from ..features.gazetteers import Gazetteer
 from ..features.token_columns import MOST_WORDS
 from ..features.word_vectors import WordVectors
+from ..types import Settings
 from ..whole_files import packed, unpacked
 from .node import check_equal
 
+if TYPE_CHECKING:
+    from ..features.extractor import FeatureSet
+    from ..features.segment_templates import SegmentFeatureSet
+
+AnyFeatureSet = Union["FeatureSet", "SegmentFeatureSet"]
+Listed = TypeVar("Listed", bound="ListedFeatures")
 # Lists found so far in the model that is being saved or loaded; None outside of `shared_lists`
-_met: ContextVar[Optional[list[Any]]] = ContextVar("met", default=None)
+_met: ContextVar[Optional[list]] = ContextVar("met", default=None)
 
 
 @contextmanager
@@ -33,7 +40,7 @@ def shared_lists() -> Iterator[None]:
         _met.reset(token)
 
 
-def write(each: Any) -> Any:
+def write(each: Any) -> Union[int, Settings]:
     """Data of a list for `read`.
 
     each (object): The list.
@@ -42,6 +49,7 @@ def write(each: Any) -> Any:
     met = _met.get()
     if met is None:
         return each.to_dict()
+    # By identity: equal lists of two nodes stay two lists
     number = next((n for n, other in enumerate(met) if other is each), None)
     if number is not None:
         return number
@@ -78,19 +86,24 @@ class ListedFeatures:
 
     def __init__(
         self,
-        feature_set: Any,
+        feature_set: AnyFeatureSet,
         gazetteers: Optional[dict[str, Gazetteer]] = None,
         clusters: Optional[dict[str, Clusters]] = None,
         vectors: Optional[WordVectors] = None,
     ):
-        self.feature_set = feature_set
+        self.feature_set: Any = feature_set  # of the class that the subclass takes
         self.gazetteers = gazetteers or {}
         self.clusters = clusters or {}
         self.vectors = vectors
 
+    @property
+    def vector_width(self) -> int:
+        """Numbers of a word vector, 0 without vectors."""
+        return 0 if self.vectors is None else self.vectors.width
+
     def recompile(self) -> None:
         """Forget the compiled templates."""
-        self._compiled: Any = None
+        self._compiled: Any = None  # of the class that `_compile` returns
 
     def set_lists(
         self,
@@ -113,7 +126,7 @@ class ListedFeatures:
         self.vectors = vectors if reads.vector_offsets else None
         self.recompile()
 
-    def set_stage(self, feature_set: Any, first_stage: Optional[Labeller]) -> None:
+    def set_stage(self, feature_set: AnyFeatureSet, first_stage: Optional[Labeller]) -> None:
         """Set templates, and the first stage whose labels some of them read.
 
         feature_set (FeatureSet): The templates.
@@ -127,16 +140,16 @@ class ListedFeatures:
         """Check that no list is missing. RAISES (ValueError): As `set_lists`."""
         self.feature_set.reader(self.gazetteers, self.clusters, self.vectors)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Settings:
         """Data to save, for msgpack."""
-        data: dict[str, Any] = {"gazetteers": {name: write(each) for name, each in self.gazetteers.items()}}
+        data: Settings = {"gazetteers": {name: write(each) for name, each in self.gazetteers.items()}}
         if self.clusters:
             data["cluster_tables"] = {name: write(table) for name, table in self.clusters.items()}
         if self.vectors is not None:
             data["word_vectors"] = write(self.vectors)
         return data
 
-    def from_dict(self, data: dict[str, Any]) -> "ListedFeatures":
+    def from_dict(self: Listed, data: Settings) -> Listed:
         """A copy with saved data."""
         features = copy.copy(self)
         features.gazetteers = {name: read(saved, Gazetteer) for name, saved in data["gazetteers"].items()}

@@ -6,7 +6,7 @@ its first token and its last, and the mean of all its tokens. The mean is a scor
 `_MOST_TOKENS` tokens are listed; longer ones have none.
 """
 
-from typing import Any, ClassVar, NamedTuple, Optional
+from typing import Any, ClassVar, NamedTuple, Optional, Union
 
 import numpy as np
 from spacy.tokens import Doc
@@ -24,7 +24,7 @@ from ..features.segments import CompiledSegments, SpanIndexBuilder
 from ..features.token_columns import TokenColumns
 from ..inference.semi_markov import add_spans, begins_of, every_span
 from ..schemes import Segments
-from ..types import Floats, Ints, SegmentClamp, SpanList, TokenFeatures
+from ..types import Floats, Ints, SegmentClamp, Settings, SpanList, TokenFeatures
 from . import sparse
 from .emissions import Emissions
 from .neural import EncoderNode
@@ -92,7 +92,7 @@ class SegmentFeatures(SparseFeatures):
 
     def counters(self) -> dict[str, Counter]:
         """A counter of pairs for each place."""
-        builders: dict[str, Any] = {
+        builders: dict[str, Union[IndexBuilder, SpanIndexBuilder]] = {
             kind: IndexBuilder(some, self.tables[kind].index) for kind, some in self.compiled.templates.items()
         }
         builders["spans"] = SpanIndexBuilder(self.compiled, self.tables["spans"].index)
@@ -102,9 +102,13 @@ class SegmentFeatures(SparseFeatures):
         """Count the features of the annotated segments of a `batch` with attributes `columns` in the `counters` of the
         places, for segments up to the longest of the `sizes`.
         """
+        # Alternatives have labels, of which states are one more
         others = batch.alternatives._replace(label=1 + batch.alternatives.label)
-        certain = [certain_segments(clamp, batch.starts) for clamp in each_chain(batch.allowed)]
-        begin, end, state = map(np.concatenate, zip(*certain, others))
+        parts = [certain_segments(clamp, batch.starts) for clamp in each_chain(batch.allowed)]
+        parts.append(others)
+        begin = np.concatenate([part.start for part in parts])
+        end = np.concatenate([part.end for part in parts])
+        state = np.concatenate([part.label for part in parts])
         length = end - begin
         of_tokens = {
             "begins": (begin, state),
@@ -113,21 +117,22 @@ class SegmentFeatures(SparseFeatures):
         }
         for place, chosen in of_tokens.items():
             counters[place].add_chosen(counters[place].builder.add(columns), *chosen)
+        # Longer segments are impossible, but their tokens count
         short = length <= sizes.longest
         spans = begin[short], length[short].astype(np.int32)
         found = counters["spans"].builder.add(batch.docs, columns, *spans)
         counters["spans"].add_chosen(found, np.arange(len(spans[0])), state[short])
 
-    def measured(self, sizes: Sizes) -> dict[str, Any]:
+    def measured(self, sizes: Sizes) -> Settings:
         """The longest segment, by the `sizes` of the corpus."""
         return {"longest": max(sizes.longest, self.longest)}
 
-    def pack(self, tables: dict[str, Any]) -> dict[str, Any]:
+    def pack(self, tables: Settings) -> Settings:
         """Data to save: patterns, the longest segment, and `tables`."""
         patterns = self.feature_set.patterns_as_text()
         return {"patterns": patterns, "n_states": self.n_states, "longest": self.longest, "rows": tables}
 
-    def load(self, data: dict[str, Any]) -> dict[str, Any]:
+    def load(self, data: Settings) -> Settings:
         """Take over saved `data`. RAISES (ValueError): CRF510 if the patterns are not those the model was trained with."""
         patterns = self.feature_set.patterns_as_text()
         saved = data["patterns"]
@@ -165,10 +170,12 @@ def certain_segments(clamp: SegmentClamp, starts: Ints) -> Segments:
     starts (int64[B + 1]): Where the sequences start.
     """
     n_tokens = len(clamp.states)
+    # [T] whether a segment surely begins
     opens = clamp.must_begin.copy()
     opens[starts[:-1][starts[:-1] < n_tokens]] = True
     single = clamp.states.sum(axis=1) == 1
     state = np.where(single, clamp.states.argmax(axis=1), 0)
+    # [T] whether the token surely continues the segment of the token before
     joined = ~clamp.may_begin & ~opens & single
     [begin] = np.nonzero(opens & (state > 0))
     # A segment ends before the first token that cannot continue it
@@ -200,6 +207,7 @@ class SegmentEncoderNode(EncoderNode):
         """The output of `model`: `scores` of tokens, begins and ends, and means over the tokens of spans within sequences
         (`starts`).
         """
+        # [T, kinds, S]
         by_kind = scores.reshape(len(scores), self.kinds, scores.shape[1] // self.kinds)
         tokens, begins, ends, of_means = np.ascontiguousarray(by_kind.transpose(1, 0, 2))
         listed = every_span(starts, model.attrs["longest"])
@@ -234,6 +242,7 @@ def means(scores: Floats, listed: SpanList) -> Floats:
     scores (float64[T, S]): Scores of tokens.
     listed (SpanList): The spans, all up to some length.
     """
+    # sums[t] = sum of scores before t, so a mean is a difference of two sums
     sums = np.vstack([np.zeros_like(scores[:1]), scores]).cumsum(axis=0) if len(scores) else scores
     begin = begins_of(listed)
     return (sums[begin + listed.lengths] - sums[begin]) / listed.lengths[:, np.newaxis]
@@ -245,6 +254,7 @@ def scatter_means(d_spans: Floats, listed: SpanList) -> Floats:
     d_spans (float64[N, S]): Derivatives with respect to `means`.
     listed (SpanList): The spans.
     """
+    # Each token of a span gets its share: add it at the first token, subtract it behind the last, and sum up
     shares = d_spans / listed.lengths[:, np.newaxis]
     changes = np.zeros((len(listed.starts), d_spans.shape[1]))
     begin = begins_of(listed)
@@ -271,8 +281,13 @@ def total_of_spans(parts: list[SpanScores], tokens: Floats) -> SpanScores:
         spans = np.zeros((len(listed.lengths), tokens.shape[1]))
         spans[own] += whole.spans
         spans[added] += part.spans
-        begins, ends, inside = (a + b for a, b in zip(whole[:3], part[:3]))
-        whole = SpanScores(begins, ends, inside, spans, listed)
+        whole = SpanScores(
+            begins=whole.begins + part.begins,
+            ends=whole.ends + part.ends,
+            tokens=whole.tokens + part.tokens,
+            spans=spans,
+            listed=listed,
+        )
     return whole
 
 

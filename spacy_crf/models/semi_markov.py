@@ -3,7 +3,7 @@
 The model's output is ``SegmentScores``. State 0 is ``O``, whose segments have one token; state 1 + l is label l.
 """
 
-from typing import Any, Optional, Union
+from typing import NamedTuple, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +16,9 @@ from ..arrays import per_position
 from ..checks import ByLabel
 from ..inference.semi_markov import SemiMarkov as SemiMarkovInference
 from ..inference.semi_markov import begins_of, with_listed
-from ..types import SegmentScores
+from ..types import SegmentScores, Settings
 from .emissions import Emissions, total
-from .joint import put_together, scored_tokens
+from .linear_chain import put_together, scored_tokens
 from .node import check_array, check_equal, gives
 from .segments import EncodedSegments, SegmentEncoderNode, SpanScores, part_of_spans, total_of_spans
 from .structure import SharedScores, StructureNode
@@ -43,20 +43,26 @@ class SegmentsNode(StructureNode):
         """The potentials of segments, from the `outputs` of layers, whose scores are added, and the `shared` scores."""
         scores, of_tokens, starts = total(_each(outputs, Emissions))
         spans = total_of_spans(_each(outputs, SpanScores), scores)
-        transitions, first, last, lengths = (shared[name] for name in self.traits.params)
-        transitions = transitions if of_tokens is None else of_tokens + transitions
-        tokens = scores + spans.tokens
-        ends = (transitions, first, last, spans.listed, starts)
-        return SegmentScores(tokens, spans.begins, spans.ends, lengths, spans.spans, *ends)
+        return SegmentScores(
+            tokens=scores + spans.tokens,
+            begins=spans.begins,
+            ends=spans.ends,
+            lengths=shared["lengths"],
+            spans=spans.spans,
+            transitions=shared["transitions"] if of_tokens is None else of_tokens + shared["transitions"],
+            first=shared["first"],
+            last=shared["last"],
+            listed=spans.listed,
+            starts=starts,
+        )
 
     def part(self, d_scores: SegmentScores, outputs: tuple) -> tuple[tuple, SharedScores]:
         """From `d_scores` to derivatives with respect to the `outputs` of layers and to the shared scores."""
         of_tokens = d_scores.transitions if per_position(d_scores) else None
-        starts: Any = d_scores.starts  # derivatives always have them
-        emissions = Emissions(d_scores.tokens, of_tokens, starts)
+        emissions = Emissions(d_scores.tokens, of_tokens, np.asarray(d_scores.starts))
         spans = SpanScores(d_scores.begins, d_scores.ends, d_scores.tokens, d_scores.spans, d_scores.listed)
 
-        def part(output: Any) -> Any:
+        def part(output: NamedTuple) -> NamedTuple:
             if isinstance(output, Emissions):
                 return emissions
             if isinstance(output, SpanScores):
@@ -82,6 +88,7 @@ class SegmentsNode(StructureNode):
 
     def possible(self, model: Model) -> SharedScores:
         """Masks of the parameters of `model`: a state has lengths up to its longest segment."""
+        # [K, S] which lengths each state may have
         longest = model.attrs["longest"]
         lengths = np.arange(1, self.longest(model) + 1)[:, np.newaxis] <= longest
         return {**dict.fromkeys(StructureNode.traits.params, np.True_), "lengths": lengths}
@@ -125,7 +132,9 @@ class SegmentsNode(StructureNode):
 
 def _each(outputs: tuple, kind: type) -> list:
     """Outputs of one kind, of all layers."""
-    parts = (part for output in outputs for part in (output if isinstance(output, EncodedSegments) else (output,)))
+    parts = []
+    for output in outputs:
+        parts += output if isinstance(output, EncodedSegments) else [output]
     return [part for part in parts if isinstance(part, kind)]
 
 
@@ -137,7 +146,7 @@ def SemiMarkov(
     dropout: float = 0.0,
     longest_segment: LongestSegment = None,
     possible_transitions: bool = False,
-    joint: Optional[dict[str, Any]] = None,
+    joint: Optional[Settings] = None,
 ) -> Model[list[Doc], SegmentScores]:
     """A first-order semi-Markov chain (Sarawagi & Cohen 2004) whose segment scores are the sum of the scores of its parts.
 
@@ -193,6 +202,7 @@ def longest_of(setting: LongestSegment, labels: list[str], lengths: dict[str, li
     quantile = setting if isinstance(setting, float) else 1.0
     given = setting if isinstance(setting, dict) else {}
     checks.labels("longest_segment", given, labels)
+    # A quantile of the lengths that occur, not between two of them
     measured = {
         label: int(np.ceil(np.quantile(found, quantile, method="inverted_cdf")))
         for label, found in lengths.items()

@@ -39,7 +39,7 @@ class _Batch(NamedTuple):
 
     starts: Ints  # [B + 1]
     weights: Floats  # [B]
-    clamp: Any
+    clamp: Any  # of the class that the structure takes
     uses: dict[str, SlotUses]  # by kind of features
     listed: Optional[SpanList]
     excluded: Optional[Bools]  # [N, S] listed spans that are known to be wrong with a state
@@ -64,7 +64,7 @@ class SequencesObjective(Weights):
         sizes = [len(layout.columns) for layout in self._layouts.values()]
         self._first_slot = dict(zip(self._layouts, np.append(0, np.cumsum(sizes)).tolist()))
         self._chain_start = sum(sizes)
-        self.corpus = self._lay_out([*map(self._look_up, corpus)])
+        self.corpus = self._lay_out([self._look_up(batch) for batch in corpus])
         check = checksum([np.frombuffer(repr(loss).encode("utf8"), dtype=np.uint8)])
         self.signature = (*self.layout, checksum(_arrays(self.corpus), check))
         self.n_sequences = len(self.corpus.starts) - 1
@@ -83,7 +83,8 @@ class SequencesObjective(Weights):
         for features in self.features:
             of_layer = features.look_up(docs)
             kinds = features.kinds
-            found.update((kind, (kinds[kind].table, some)) for kind, some in of_layer.features.items())
+            for kind, of_kind in of_layer.features.items():
+                found[kind] = kinds[kind].table, of_kind
             listed = of_layer.listed
         if listed is not None:
             # Excluded spans are listed too, though most of them have no feature
@@ -92,7 +93,8 @@ class SequencesObjective(Weights):
             excluded = np.zeros((len(listed.lengths), self.n_states), dtype=bool)
             excluded[numbers, 1 + wrong.label] = True
             for kind in _OF_SPANS:
-                found[kind] = found[kind][0], _spread(found[kind][1], own, len(excluded))
+                table, of_kind = found[kind]
+                found[kind] = table, _spread(of_kind, own, len(excluded))
         uses = {
             kind: find_slots(features, self._layouts[table], self._width(table), self._first_slot[table])
             for kind, (table, features) in found.items()
@@ -113,20 +115,25 @@ class SequencesObjective(Weights):
 
     def _lay_out(self, batches: list[_Batch]) -> ChainCorpus:
         starts = join_starts([batch.starts for batch in batches])
-        uses = {kind: join_uses([batch.uses[kind] for batch in batches]) for kind in batches[0].uses}
+        # All batches have the same kinds of features
+        uses = {}
+        for kind in batches[0].uses:
+            uses[kind] = join_uses([batch.uses[kind] for batch in batches])
         states = np.concatenate([states_of(batch.clamp) for batch in batches])
         single = states.sum(axis=1) == 1
         gold = np.where(single, states.argmax(axis=1), -1).astype(np.int32)
         of_spans = {kind: count_slots(uses[kind], self.n_states) for kind in _OF_SPANS if kind in uses}
         of_tokens = [kind for kind in uses if kind not in of_spans]
-        touched: Any = sum(count_slots(uses[kind], self._width(kind)) for kind in of_tokens)
+        touched = np.sum([count_slots(uses[kind], self._width(kind)) for kind in of_tokens], axis=0)  # [T + 1]
         segments = None
         certain = single
         if of_spans:
             segments, certain = self._segments(batches, uses, gold, starts)
-            at_spans: Any = sum(of_spans.values())
+            at_spans = np.sum([*of_spans.values()], axis=0)
             touched = touched + at_spans[segments.listed_starts]
+        # A sequence is known if no token of it is uncertain
         is_known = np.diff(np.append(0, np.cumsum(~certain))[starts]) == 0
+        # Behind the slots of tables come those of shared scores: a slot for each entry, also for entries without a weight
         possible = self.node.possible(self._model)
         forbidden = []
         places = [self._first_slot[name] + layout.of_pair for name, layout in self._layouts.items()]
@@ -159,9 +166,11 @@ class SequencesObjective(Weights):
         self, batches: list[_Batch], uses: dict[str, SlotUses], gold: NDArray[np.int32], starts: Ints
     ) -> tuple[SegmentUses, Bools]:
         """Segments of the corpus, and tokens whose annotation is certain (bool[T]): where a segment begins, and its state."""
-        clamp = SegmentClamp(*(np.concatenate(arrays) for arrays in zip(*(batch.clamp for batch in batches))))
-        of_spans: list[Any] = batches  # whose annotation has excluded and listed spans
-        excluded = np.concatenate([batch.excluded for batch in of_spans])
+        columns = zip(*[batch.clamp for batch in batches])
+        clamp = SegmentClamp(*map(np.concatenate, columns))
+        excluded = np.concatenate([batch.excluded for batch in batches if batch.excluded is not None])
+        listed = [batch.listed for batch in batches if batch.listed is not None]
+        # A segment begins where a sequence does
         begins = clamp.must_begin.copy()
         begins[starts[:-1][starts[:-1] < starts[1:]]] = True
         goes_on = ~clamp.may_begin & np.append(False, gold[1:] == gold[:-1])[: len(gold)]
@@ -172,8 +181,8 @@ class SequencesObjective(Weights):
             may_begin=clamp.may_begin,
             must_begin=clamp.must_begin,
             features=join_uses([uses[kind] for kind in _OF_SEGMENTS]),
-            listed_starts=join_starts([batch.listed.starts for batch in of_spans]),
-            listed_lengths=np.concatenate([batch.listed.lengths for batch in of_spans]),
+            listed_starts=join_starts([spans.starts for spans in listed]),
+            listed_lengths=np.concatenate([spans.lengths for spans in listed]),
             length_start=self._chain_start + sum(block.mask.size for block in self._shared[:-1]),
             excluded=excluded if excluded.any() else excluded[:0],
         )
@@ -214,6 +223,7 @@ def find_slots(features: TokenFeatures, layout: SlotLayout, n_columns: int, star
     after = np.append(0, np.cumsum(n_slots))
     first_slots = layout.starts[features.rows[order]]
     slots = np.arange(after[-1]) + np.repeat(first_slots - after[:-1], n_slots)
+    # bounds[2 t] is the first row of token t, and bounds[2 t + 1] its first single slot
     n_whole = np.append(0, np.cumsum(is_whole))[features.starts]
     bounds = np.empty(2 * n_tokens + 1, dtype=np.int64)
     bounds[0::2] = after[features.starts]
@@ -231,6 +241,7 @@ def join_uses(parts: Sequence[SlotUses]) -> SlotUses:
 
     parts (Sequence[SlotUses]): The uses of each batch.
     """
+    # A part may have left out values that are all 1
     slots, columns, values, bounds = zip(*parts)
     if any(map(len, values)):
         ones = [np.ones(len(of_part), dtype=np.float32) for of_part in slots]
@@ -255,6 +266,7 @@ def uses_of_both(one: SlotUses, other: SlotUses) -> SlotUses:
         values=np.empty(len(slots), np.float32),
         bounds=one.bounds + other.bounds,
     )
+    # bounds add up, as rows and single slots of both tables alternate in the same way
     for mask, part in ((~from_other, one._replace(values=values)), (from_other, other)):
         for target, source in zip(joined[:3], part[:3]):
             target[mask] = source
@@ -267,6 +279,7 @@ def count_slots(uses: SlotUses, n_columns: int) -> Ints:
     uses (SlotUses): Uses of T tokens.
     n_columns (int): Slots of a whole row.
     """
+    # Bounds alternate between rows, of which each has a slot for every column, and single slots
     sizes = np.diff(uses.bounds)
     sizes[0::2] *= n_columns
     return np.append(0, np.cumsum(sizes))[0::2]

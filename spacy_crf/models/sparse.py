@@ -3,7 +3,7 @@
 import copy
 import threading
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple, Optional
+from typing import Any, ClassVar, NamedTuple, Optional, TypeVar, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,14 +15,27 @@ from ..errors import Errors
 from ..features.doc_batch import UnitRows
 from ..features.feature_index import VectorIndex
 from ..features.token_columns import TokenColumns
-from ..types import Bools, Floats, Ints, SpanList, TokenFeatures
-from .node import AnnotatedDocs, Batches, Node, Sizes, Traits, check_equal, check_weights, no_backprop
-from .resources import ListedFeatures
-from .table import ALL, GradientPart, Table, move_weights, some_of
+from ..types import Bools, Floats, Ints, Settings, SpanList, TokenFeatures
+from .node import (
+    AnnotatedDocs,
+    Batches,
+    Node,
+    Sizes,
+    Traits,
+    add_gradient,
+    check_equal,
+    check_weights,
+    no_backprop,
+    read_params,
+    write_param,
+)
+from .resources import AnyFeatureSet, ListedFeatures
+from .table import ALL, GradientPart, PairCounter, Table, move_weights, some_of
 from .table_scorer import TableScorer, most_lexemes
-from .word_vectors import token_vectors
+from .word_vectors import VectorCounter, token_vectors
 
-Counter = Any  # a PairCounter, or a VectorCounter of the table of vectors
+Counter = Union[PairCounter, VectorCounter]  # of a table
+OfFeatures = TypeVar("OfFeatures", bound="SparseFeatures")
 VECTORS = "vectors"  # name of the table of weights of vectors
 INNER = "inner"  # name of the table of weights that only the states of inner levels of spans have
 
@@ -76,7 +89,7 @@ class SparseFeatures(ListedFeatures):
     clustered: Optional[ClusteredWords] = None  # set when the features are counted, if templates read clusters
     have_vectors = (0, 0)  # number of words of the corpus with a vector, and of all words
 
-    def __init__(self, feature_set: Any, *, n_states: int = 1, **lists: Any):
+    def __init__(self, feature_set: AnyFeatureSet, *, n_states: int = 1, **lists: Any):
         super().__init__(feature_set, **lists)
         self.n_states = n_states
         # Pairs with a weight, by the name of the parameter
@@ -89,7 +102,7 @@ class SparseFeatures(ListedFeatures):
 
     def _forget(self) -> None:
         self._compiled = None
-        self._scorer: Any = None  # what is kept for the weights of the latest prediction: here a `Scorer`
+        self._scorer: Optional[Scorer] = None  # for the weights of the latest prediction
         self._lock = threading.Lock()
 
     # ----------------------------------------------------------------------------------------------- for subclasses
@@ -126,7 +139,7 @@ class SparseFeatures(ListedFeatures):
         """
         return {}
 
-    def output(self, scores: dict[str, Floats], starts: Ints, listed: Optional[SpanList]) -> Any:
+    def output(self, scores: dict[str, Floats], starts: Ints, listed: Optional[SpanList]) -> NamedTuple:
         """Output of the model.
 
         scores (dict[str, float64[...]]): The arrays of the output by name.
@@ -149,21 +162,21 @@ class SparseFeatures(ListedFeatures):
         """
         raise NotImplementedError
 
-    def measured(self, sizes: Sizes) -> dict[str, Any]:
+    def measured(self, sizes: Sizes) -> Settings:
         """Attributes that the counted corpus determines.
 
         sizes (Sizes): Sizes of the model.
         """
         return {}
 
-    def pack(self, tables: dict[str, Any]) -> dict[str, Any]:
+    def pack(self, tables: Settings) -> Settings:
         """Data to save beside templates, gazetteers and clusters.
 
         tables (dict): The data of each table.
         """
         raise NotImplementedError
 
-    def load(self, data: dict[str, Any]) -> dict[str, Any]:
+    def load(self, data: Settings) -> Settings:
         """Take over saved data.
 
         data (dict): The data.
@@ -199,7 +212,7 @@ class SparseFeatures(ListedFeatures):
         super().recompile()
         self._scorer = None
 
-    def with_tables(self, tables: dict[str, Table], **changes: Any) -> "SparseFeatures":
+    def with_tables(self: OfFeatures, tables: dict[str, Table], **changes: object) -> OfFeatures:
         """A copy with other tables.
 
         tables (dict[str, Table]): The tables by name.
@@ -214,6 +227,7 @@ class SparseFeatures(ListedFeatures):
 
         n_states (int): The other number of states.
         """
+        # The pair of states i and j is column i · S + j
         states = np.arange(self.n_states)
         pairs = (states[:, np.newaxis] * n_states + states).ravel()
         return {name: pairs if self.is_of_pairs(name) else states for name in self.tables}
@@ -267,7 +281,7 @@ class SparseFeatures(ListedFeatures):
         """
         return UnitRows.of(self.unit, columns.starts, columns.doc_starts)
 
-    def score(self, found: FoundFeatures, slots: dict[str, Floats]) -> Any:
+    def score(self, found: FoundFeatures, slots: dict[str, Floats]) -> NamedTuple:
         """Scores of a batch.
 
         found (FoundFeatures): Its features.
@@ -295,7 +309,7 @@ class SparseFeatures(ListedFeatures):
             self.tables[table].add_scores(features, slots[table], scores[of])
 
     def scatter(
-        self, found: FoundFeatures, d_scores: Any, gradients: dict[str, Floats], *, part: GradientPart = ALL
+        self, found: FoundFeatures, d_scores: NamedTuple, gradients: dict[str, Floats], *, part: GradientPart = ALL
     ) -> None:
         """Add the gradient of the weights by table.
 
@@ -318,14 +332,14 @@ class SparseFeatures(ListedFeatures):
             index = self.tables[VECTORS].index
             check_equal("the index of vectors", isinstance(index, VectorIndex), True)
             check_equal("offsets of vectors", index.offsets, self.feature_set.vector_offsets)
-            vectors: Any = self.vectors
-            check_equal("numbers of vectors", index.width, vectors.width)
+            check_equal("numbers of vectors", index.width, self.vector_width)
 
     def scorer(self, weights: dict[str, NDArray[np.float32]]) -> "Scorer":
         """The scorer for weights, cached until ``forget_scores`` or until other arrays replace the weights.
 
         weights (dict[str, float32[W]]): Weights by table.
         """
+        # Other threads may replace the scorer: it is read once
         scorer = self._scorer
         if scorer is None or any(scorer.weights[name] is not given for name, given in weights.items()):
             scorer = self._scorer = Scorer(self, weights)
@@ -335,22 +349,22 @@ class SparseFeatures(ListedFeatures):
         """Forget the scorer, after weights were changed in place (as thinc's optimizers do)."""
         self._scorer = None
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> Settings:
         """State for copies and child processes, without caches and lock."""
         return {name: value for name, value in self.__dict__.items() if name not in ("_compiled", "_scorer", "_lock")}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: Settings) -> None:
         self.__dict__.update(state)
         self._forget()
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "SparseFeatures":
+    def __deepcopy__(self, memo: dict[int, object]) -> "SparseFeatures":
         """A copy with the same first stage, which is a component, too large to be copied whenever a model is saved."""
         copied = copy.copy(self)
         rest = {name: value for name, value in copied.__dict__.items() if name not in ("first_stage", "_lock")}
         copied.__dict__.update(copy.deepcopy(rest, memo))
         return copied
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Settings:
         """Data to save, for msgpack."""
         return {
             "templates": self.feature_set.as_text(),
@@ -358,7 +372,7 @@ class SparseFeatures(ListedFeatures):
             **self.pack({name: table.to_dict() for name, table in self.tables.items()}),
         }
 
-    def from_dict(self, data: dict[str, Any]) -> "SparseFeatures":
+    def from_dict(self, data: Settings) -> "SparseFeatures":
         """A copy with saved data.
 
         data (dict): What `to_dict` gave.
@@ -367,7 +381,7 @@ class SparseFeatures(ListedFeatures):
         if data["templates"] != self.feature_set.as_text():
             differing = set(map(str, data["templates"])) ^ set(map(str, self.feature_set.as_text()))
             raise ValueError(Errors.CRF301.format(templates=", ".join(sorted(differing))))
-        features: Any = super().from_dict(data)
+        features = super().from_dict(data)
         saved = features.load(data)
         features.tables = {name: Table.from_dict(saved[name]) for name in self.tables}
         return features
@@ -403,7 +417,7 @@ class Scorer:
                 scorer.read_by(self.reader)
         self.reader.max_words = most_lexemes(features.max_words, self._of_tokens.values())
 
-    def __call__(self, docs: list[Doc]) -> Any:
+    def __call__(self, docs: list[Doc]) -> NamedTuple:
         features = self._features
         columns = self.reader.read(docs)
         of_spans, listed = features.find_spans(docs, columns)
@@ -414,6 +428,7 @@ class Scorer:
             if name not in scores:
                 scores[name] = np.zeros((len(columns.positions), *shape))
             n_known = min(n_known, scorer.add(columns, scores[name]))
+        # Words whose scores are cached need no attributes any more
         columns.table.drop_rows(int(n_known))
         for kind, found in of_spans.items():
             features.add_scores(kind, found, self._slots, scores)
@@ -434,8 +449,8 @@ def make_layer(
     init: Callable,
     *,
     meaning: tuple[str, ...] = (),
-    **attrs: Any,
-) -> Model[list[Doc], Any]:
+    **attrs: object,
+) -> Model:
     """Make a model whose output is sums of the weights of features.
 
     name (str): Name of the model.
@@ -450,7 +465,7 @@ def make_layer(
     return Model(name, forward, init=init, params=dict.fromkeys(features.tables), attrs=attrs, ops=NumpyOps())
 
 
-def counting_settings(owner: str, min_count: int, possible_states: bool) -> dict[str, Any]:
+def counting_settings(owner: str, min_count: int, possible_states: bool) -> Settings:
     """Check the settings of layers whose features are counted.
 
     owner (str): The architecture, for messages.
@@ -516,7 +531,7 @@ class SparseNode(Node):
         check_weights(model, {name: (table.n_weights,) for name, table in features.tables.items()})
 
 
-def forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Any, Callable]:
+def forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[NamedTuple, Callable]:
     """Sums of the weights of the features of a batch.
 
     model (Model): A model that `make_layer` made.
@@ -525,19 +540,19 @@ def forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Any, Callabl
     RETURNS (NamedTuple, Callable): The output, and the function that takes its derivatives.
     """
     features: SparseFeatures = model.attrs[model.attrs["node"].attr]
-    weights: dict[str, Any] = {name: model.get_param(name) for name in features.tables}
+    weights = read_params(model, features.tables)
     if not is_train:
         return features.scorer(weights)(docs), no_backprop
+    # Training changes the weights in place, after which cached scores are wrong
     features.forget_scores()
     found = _dropped(features.look_up(docs), model)
 
-    def backprop(d_scores: Any) -> list[Doc]:
+    def backprop(d_scores: NamedTuple) -> list[Doc]:
         names = {features.kinds[kind].table for kind in found.features}
         gradients = {name: np.zeros(features.tables[name].n_weights) for name in features.tables if name in names}
         features.scatter(found, d_scores, gradients)
         for name, gradient in gradients.items():
-            of_weights: Any = gradient.astype(np.float32)
-            model.inc_grad(name, of_weights)
+            add_gradient(model, name, gradient)
         return []
 
     return features.score(found, features.slots(weights)), backprop
@@ -550,8 +565,7 @@ def _dropped(found: FoundFeatures, model: Model) -> FoundFeatures:
         return found
     features = {}
     for kind, (rows, values, starts) in found.features.items():
-        drawn: Any = model.ops.get_dropout_mask((len(rows),), rate)
-        mask = drawn.astype(np.float32)
+        mask = np.asarray(model.ops.get_dropout_mask((len(rows),), rate), dtype=np.float32)
         values = mask if values is None else values * mask
         features[kind] = some_of(TokenFeatures(rows, values, starts), mask != 0)
     return found._replace(features=features)
@@ -575,6 +589,7 @@ def init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) -
     counters = old.counters()
     for batch in X():
         old.count(batch, reader.read(batch.docs), counters, sizes)
+    # With all possible states each feature has a weight for every state from the first that features can have
     first = old.first_state if model.attrs["possible_states"] else None
     tables = {**old.tables}
     for name, counter in counters.items():
@@ -605,11 +620,11 @@ def prune(model: Model) -> tuple[Model, int, int]:
         if isinstance(node, SparseNode):
             before = node.features(layer)
             tables = {}
-            for name, table in before.tables.items():
-                weights: Any = layer.get_param(name)
+            for name, weights in read_params(layer, before.tables).items():
+                table = before.tables[name]
                 kept = weights != 0
                 tables[name] = table.pruned(kept)
-                layer.set_param(name, weights[kept])
+                write_param(layer, name, weights[kept])
                 n_weights += int((~kept).sum())
                 n_features += len(table.index) - len(tables[name].index)
             layer.attrs[node.attr] = before.with_tables(tables)

@@ -112,12 +112,12 @@ class StructureNode(Node):
 
     # ----------------------------------------------------------------------------------------------- for subclasses
 
-    def join(self, outputs: tuple, shared: SharedScores) -> ScoreArrays:
+    def join(self, outputs: tuple, shared: SharedScores) -> PathScores:
         """The potentials of a batch.
 
         outputs (tuple): The outputs of the layers.
         shared (SharedScores): The scores that all tokens share.
-        RETURNS (ScoreArrays): The potentials, of the class `gives`.
+        RETURNS (PathScores): The potentials, of the class `gives`.
         """
         raise NotImplementedError
 
@@ -233,6 +233,7 @@ class StructureNode(Node):
 
         d_scores (PathScores): Derivatives with respect to potentials that hold the shared scores by name.
         """
+        # Transitions of all tokens share a weight, so their derivatives add up
         found = {name: getattr(d_scores, name) for name in self.traits.params}
         if per_position(d_scores):
             found["transitions"] = d_scores.transitions.sum(axis=0)
@@ -285,6 +286,7 @@ class StructureNode(Node):
                 set_moved(model, name, partial(enlarged, shape=shape))
         if "observed" not in self.traits.learned or before == model.get_dim("nO"):
             return
+        # [S + 2, S] transitions, then firsts, then lasts
         observed = np.zeros((model.get_dim("nO") + 2, model.get_dim("nO")), bool)
         if before:
             observed = self._possible_steps(model, n_states)
@@ -407,6 +409,7 @@ def forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[ScoreArrays,
     shared = node.potentials(model, weights) if is_train else node.latest_potentials(model, weights)
 
     def backprop(d_scores: PathScores) -> list[Doc]:
+        # Entries of the parameters that have no weight get no gradient
         weighed = node.weighed(model)
         node.learn(model, [d_scores])
         d_outputs, d_shared = node.part(d_scores, outputs)

@@ -32,8 +32,8 @@ from ..kernels.sparse_rows import (
     scatter_listed,
     scatter_references,
 )
-from ..types import Bools, Floats, Ints, TemplateRows, TokenFeatures
-from .node import check_equal, set_moved
+from ..types import Bools, Floats, Ints, Settings, TemplateRows, TokenFeatures
+from .node import check_equal, set_moved, write_param
 
 if TYPE_CHECKING:
     from ..features.segments import SpanIndexBuilder
@@ -96,7 +96,7 @@ class SlotLayout(NamedTuple):
 
     starts: Ints  # [F + 1]
     columns: NDArray[np.int32]  # [N] column of each slot, encoded for the kernels
-    of_pair: Any  # int64[W] slot of each weight; a slice of all where slots and weights are the same
+    of_pair: Union[slice, Ints]  # [W] slot of each weight; a slice of all where slots and weights are the same
     first: NDArray[np.integer]  # [F + 1] first slot of each feature, -1 for features without weights
 
 
@@ -203,6 +203,7 @@ class Table:
         n_rows = len(self.index)
         row = np.concatenate([self.rows_of_pairs(), np.repeat(np.arange(n_rows), len(added))])
         column = np.concatenate([columns[self.pair_columns], np.tile(added, n_rows)])
+        # Columns of each feature rise; present ones do already
         order = np.lexsort((column, row)) if len(added) else slice(None)
         starts = _starts(np.bincount(row, minlength=n_rows))
         return Table(self.index, starts, column[order].astype(np.int32), n_columns, self.counts)
@@ -222,6 +223,7 @@ class Table:
             return np.zeros(0, dtype=np.int64)
         row = self.index.rows_of(before.index)[before.rows_of_pairs()]
         column = before.pair_columns if columns is None else columns[before.pair_columns]
+        # A pair is the number row · C + column, which rises with the weights
         here = self.rows_of_pairs() * self.n_columns + self.pair_columns
         return np.searchsorted(here, row * self.n_columns + column)
 
@@ -310,6 +312,7 @@ class Table:
 
         before (Table): The other table.
         """
+        # The last entry is found by -1
         places = np.full(len(before._slots.columns) + 1, -1, dtype=self._slots.first.dtype)
         has_weights = before._slots.first >= 0
         places[before._slots.first[has_weights]] = self._slots.first[has_weights]
@@ -389,6 +392,7 @@ class Table:
         size = len(self._slots.columns)
         of_file(what, first_slots, first.dtype, (None,) * np.ndim(first_slots), copied=False)
         expect_below(what, first_slots.ravel(), size, least=-1)
+        # Kernels read on to the end of a feature: a slot in its middle would lead them beyond
         begins = np.zeros(size + 1, dtype=bool)  # the last one stands for -1
         begins[first] = begins[-1] = True
         if not begins[first_slots].all():
@@ -461,7 +465,7 @@ class Table:
         """Arrays that are equal for tables whose weights have the same meaning."""
         return [self.index.keys, self.pair_starts, self.pair_columns]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Settings:
         """Data to save, for msgpack."""
         widths = np.diff(self.pair_starts)
         return {
@@ -473,7 +477,7 @@ class Table:
         }
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> "Table":
+    def from_dict(cls, data: Settings) -> "Table":
         """Load a saved table.
 
         data (dict): What `to_dict` gave.
@@ -567,6 +571,7 @@ class PairCounter:
             columns.astype(np.int32),
             np.arange(len(chosen) + 1),
         )
+        # The builder counts the features of all tokens; these are those of chosen ones
         counts = np.bincount(rows, minlength=len(self))
         if self._counts is not None:
             counts[: len(self._counts)] += self._counts
@@ -582,6 +587,7 @@ class PairCounter:
         """
         counts = self.builder.table.counts if self._counts is None else self._counts
         n_known = len(self._known.index)
+        # Features must be frequent, and have a column; known ones stay
         keep = (counts >= min_count) & (self._seen[: len(self)].any(axis=1) | (min_count == 0))
         keep[:n_known] = True
         met = counts[keep].astype(np.int64)
@@ -606,5 +612,4 @@ def move_weights(model: Model, name: str, before: Table, after: Table, columns: 
     if model.has_param(name):
         set_moved(model, name, partial(spread, places=after.places(before, columns), size=after.n_weights))
     else:
-        new: Any = np.zeros(after.n_weights, dtype=np.float32)
-        model.set_param(name, new)
+        write_param(model, name, np.zeros(after.n_weights))

@@ -54,6 +54,7 @@ class TableScorer:
         # Templates of a function of words alone: the offset, the source and the template's own hash of each
         of_items = [template for template in compiled.item_templates if by_lexeme and _is_of_word(template)]
         self._of_items: list[Any] = [(*template.parts[0][::-1], template_seed(template)) for template in of_items]
+        # Templates that read several tokens, and functions of tokens: looked up in each text
         rest = [t for t in [*compiled.only(~single).templates, *compiled.item_templates] if t not in of_items]
         self._rest = CompiledTemplates(rest, compiled.reader)
         offsets = compiled.part_offsets[compiled.part_starts[:-1]]
@@ -119,6 +120,7 @@ class TableScorer:
         if not self._sight.width:
             return math.inf
         table = columns.table
+        # A table of words grows: scores are computed for the words that are new
         with self._lock:
             known, filled = self._known.get(table) or (np.zeros((0, *self._shape), dtype=np.float32), 0)
             size = table.size
@@ -147,6 +149,7 @@ class TableScorer:
 
     def _scores_of_items(self, items: Items, seed: np.uint64) -> Floats:
         """Scores of words by their items: float64[N, C]. seed (uint64): The hash of the template."""
+        # The hash of a feature is that of its template mixed with that of its item
         hashes = np.full(len(items.hashes), seed)
         mix_all(hashes, items.hashes)
         rows = self._table.index.rows(hashes)

@@ -20,7 +20,7 @@ from ..inference.linear_chain import TextScores, TextSoftmax
 from ..types import Bools, Floats, Ints
 from .emissions import Emissions, check_emissions
 from .linear_chain import ChainNode
-from .node import AnnotatedDocs, Batches, Node, Traits
+from .node import AnnotatedDocs, Batches, Node, Traits, read_params, write_param
 from .sparse import SparseNode
 from .structure import SharedScores, build
 from .table import Table
@@ -59,6 +59,7 @@ class Reasons(NamedTuple):
 
 def _log_odds(scores: Floats, labels: Ints) -> Floats:
     """Log-odds of one label of each row: float64[N]."""
+    # log p(label) - log p(any other label) = score - logsum of the other scores
     rows = np.arange(len(scores))
     others = scores.copy()
     others[rows, labels] = -np.inf
@@ -156,7 +157,7 @@ class TextNode(OfTexts, ChainNode):
     def reasons(self, model: Model, docs: DocBatch) -> Reasons:
         """Scores of the labels of `docs` by `model`, with and without each token."""
         scores = model.predict(docs)
-        (units, of_units) = scores_of_tokens(model, docs)
+        units, of_units = scores_of_tokens(model, docs)
         labels = scores.emissions + scores.first
         return Reasons(labels, units, np.repeat(labels, np.diff(docs.bounds), axis=0) - of_units)
 
@@ -176,7 +177,7 @@ class LabelSetNode(TextNode):
     """Node of a log-linear model of texts with any number of labels: a logistic regression for each label."""
 
     gives: type = LabelSetScores
-    structure: Any = IndependentLabels()
+    structure = IndependentLabels()
     several = True
     traits = TextNode.traits._replace(is_online=False, no_shares_of_texts="its labels do not exclude each other")
 
@@ -185,15 +186,16 @@ class LabelSetNode(TextNode):
         present, absent = np.hsplit(batch.allowed, 2)
         return at_tokens(batch, present & ~absent)
 
-    def join(self, outputs: tuple[Emissions, ...], shared: SharedScores) -> Any:
+    def join(self, outputs: tuple[Emissions, ...], shared: SharedScores) -> LabelSetScores:
         """labels[b] = the score of each present label, from the `outputs` and the bias among the `shared` scores, then 0
         for absent ones.
         """
         [(scores, _, starts)] = outputs
+        # A logistic regression: the score of an absent label is 0
         present = scores + shared["first"]
         return LabelSetScores(np.hstack([present, np.zeros(present.shape)]), starts)
 
-    def part(self, d_scores: Any, outputs: tuple[Emissions, ...]) -> tuple[tuple, SharedScores]:
+    def part(self, d_scores: LabelSetScores, outputs: tuple[Emissions, ...]) -> tuple[tuple, SharedScores]:
         """From `d_scores` to derivatives with respect to the `outputs` of the layer and to the biases."""
         present, _ = np.hsplit(d_scores.labels, 2)
         return (Emissions(present, None, d_scores.starts),), {"first": present.sum(axis=0)}
@@ -207,7 +209,7 @@ class LabelSetNode(TextNode):
         )
 
 
-def allow_several(model: Any) -> None:
+def allow_several(model: object) -> None:
     """Let texts have several labels by a MaxEntText, whose labels are then independent. Other models stay as they are.
 
     model (object): The model.
@@ -225,7 +227,7 @@ def scores_of_tokens(model: Model, docs: DocBatch) -> tuple[UnitRows, Floats]:
     """
     emissions = model.get_ref("emissions")
     features = emissions.attrs["node"].features(emissions)
-    weights = {name: emissions.get_param(name) for name in features.tables}
+    weights = read_params(emissions, features.tables)
     of_tokens = features.of_unit(TOKEN)
     units = UnitRows.of(TOKEN, docs.sequence_starts(), docs.bounds)
     return units, of_tokens.score(of_tokens.look_up(docs), of_tokens.slots(weights)).scores
@@ -241,7 +243,7 @@ def MaxEntText(emissions: Model[list[Doc], Emissions]) -> Model[list[Doc], TextS
     return build("max_ent_text", TextNode(), {"emissions": emissions})
 
 
-def check_text_emissions(owner: str, emissions: Any, unit: str) -> None:
+def check_text_emissions(owner: str, emissions: Model, unit: str) -> None:
     """Check emissions, and use them for texts whose units have scores.
 
     owner (str): The architecture, for messages.
@@ -289,9 +291,9 @@ class NaiveBayesNode(TextNode):
         columns = table.pair_columns
         n_labels = np.bincount(columns, n_pairs, minlength=len(n_texts))
         of_pairs = np.log((n_pairs + alpha) / (n_labels + alpha * len(table.index))[columns])
-        emissions.set_param("states", of_pairs.astype(np.float32))
+        write_param(emissions, "states", of_pairs)
         prior = np.log((n_texts + alpha) / (n_texts.sum() + alpha * len(n_texts)))
-        model.set_param("first", prior.astype(np.float32))
+        write_param(model, "first", prior)
 
 
 def _counted(emissions: Model, corpus: Batches, n_labels: int) -> tuple[Table, NDArray, NDArray]:
@@ -303,9 +305,11 @@ def _counted(emissions: Model, corpus: Batches, n_labels: int) -> tuple[Table, N
     n_texts = np.zeros(n_labels)
     n_pairs = np.zeros(table.n_weights)
     for batch in corpus():
+        # [D, Y] the factor of each text at its label; texts that may have several labels count for none
         factors = np.ones(len(batch.docs)) if batch.weights is None else batch.weights
         share = factors[:, np.newaxis] * (batch.allowed & (batch.allowed.sum(axis=1) == 1)[:, np.newaxis])
         n_texts += share.sum(axis=0)
+        # Counts are the gradient of weights for the shares as derivatives
         found = features.look_up(DocBatch.of(batch.docs))
         features.scatter(found, Emissions(share, None, found.starts), {"states": n_pairs})
     return table, n_texts, n_pairs

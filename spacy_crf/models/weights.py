@@ -4,7 +4,7 @@ shared scores. Weights that training does not use are not part of the vector."""
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple, Optional
+from typing import NamedTuple, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from thinc.api import Model
 from ..features.doc_batch import DocBatch
 from ..types import Bools, Floats, Ints
 from .neural import EncoderNode
-from .node import Evidence
+from .node import Evidence, read_params
 from .sparse import SparseFeatures, SparseNode
 from .structure import StructureNode
 from .table import Table
@@ -44,8 +44,7 @@ class TableBlock(NamedTuple):
 
     def read(self) -> NDArray[np.float32]:
         """The weights: float32[N]."""
-        weights: Any = self.model.get_param(self.name)
-        return weights
+        return read_params(self.model, [self.name])[self.name]
 
     def laid_out(self, weights: NDArray) -> NDArray:
         """Weights in the shape of the parameter, as a view.
@@ -67,6 +66,7 @@ class TableBlock(NamedTuple):
         evidence (Evidence): How often training met what.
         key (str): Key of the table in the evidence.
         """
+        # The evidence may be older than the table
         counts = np.zeros(len(self.table.index))
         known = evidence.counts[key]
         counts[: len(known)] = known
@@ -104,6 +104,7 @@ class ArrayBlock(NamedTuple):
 
     def places(self, before: "ArrayBlock") -> Ints:
         """Places in this block of the weights of the block `before` the model got more states."""
+        # [shape] place in the block of each entry that has a weight
         number = np.cumsum(self.mask).reshape(self.mask.shape) - 1
         return number[tuple(map(slice, before.mask.shape))][before.mask]
 
@@ -133,16 +134,16 @@ class Weights:
         sparse = self._sparse = [layer for layer in model.layers if isinstance(layer.attrs["node"], SparseNode)]
         self.features: list[SparseFeatures] = [layer.attrs["node"].features(layer) for layer in sparse]
         dense = [layer for layer in model.layers if isinstance(layer.attrs["node"], EncoderNode)]
-        self._dense = [block for layer in dense for block in _blocks_on_encoder(layer)]
+        self._dense: list[ArrayBlock] = []
+        for layer in dense:
+            self._dense += _blocks_on_encoder(layer)
         self._shared = [
             ArrayBlock(model, name, mask, mask.shape, name in self.node.traits.of_sequences)
             for name, mask in self.node.weighed(model).items()
         ]
-        tables = [
-            TableBlock(layer, name, features)
-            for layer, features in zip(sparse, self.features)
-            for name in features.tables
-        ]
+        tables = []
+        for layer, features in zip(sparse, self.features):
+            tables += [TableBlock(layer, name, features) for name in features.tables]
         self._line_up(tables)
 
     def _line_up(self, tables: list[TableBlock]) -> None:
@@ -176,7 +177,10 @@ class Weights:
     @property
     def layout(self) -> tuple[int, ...]:
         """Number of weights and a checksum, equal for vectors with the same weights in the same order."""
-        return (int(self._starts[-1]), checksum(array for block in self._blocks for array in block.fingerprint))
+        check = 0
+        for block in self._blocks:
+            check = checksum(block.fingerprint, check)
+        return int(self._starts[-1]), check
 
     def frame(self) -> "Weights":
         """The layout without the corpus."""
@@ -221,7 +225,7 @@ class Weights:
         """The weights of the model: float64[n]."""
         return np.concatenate([block.read() for block in self._blocks]).astype(np.float64)
 
-    def parameters(self, weights: Floats) -> dict[tuple[int, str], Any]:
+    def parameters(self, weights: Floats) -> dict[tuple[int, str], NDArray]:
         """Weights (in float32) by thinc's keys: the id of their model and their name.
 
         weights (float64[n]): The weights.
@@ -237,7 +241,7 @@ class Weights:
         for block, array in self._laid_out(weights.astype(np.float32)):
             block.model.set_param(block.name, block.model.ops.asarray(array))
 
-    def _laid_out(self, weights: NDArray) -> Iterable[tuple[Any, NDArray]]:
+    def _laid_out(self, weights: NDArray) -> Iterable[tuple[Union[TableBlock, ArrayBlock], NDArray]]:
         parts = np.split(weights, self._starts[1:-1])
         return ((block, block.laid_out(part)) for block, part in zip(self._blocks, parts))
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable
-from typing import Any, Optional
+from typing import Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ def seen_matrices(table: Table, weights: NDArray, sight: Sight) -> Floats:
     sight (Sight): The tokens that read a word.
     """
     index: VectorIndex = table.index
+    # Offsets between those of templates have a matrix of zeros
     seen = np.zeros((index.width, sight.width, table.n_columns))
     for offset, matrix in zip(index.offsets, np.split(table.dense(weights), len(index.offsets))):
         seen[:, sight.place(offset)] = matrix
@@ -68,7 +69,7 @@ class VectorCounter:
 
         columns (TokenColumns): Attributes of its tokens.
         """
-        has_vector: Any = columns.table.vectors.any(axis=1)
+        has_vector = np.any(columns.table.vectors, axis=1)
         for place, offset in enumerate(self._offsets):
             self._counts[place] += has_vector[columns.lexemes[columns.positions + offset]].sum()
 
@@ -146,6 +147,7 @@ class CorpusVectors:
         threads (int): How many threads share the words.
         """
         table = self.zeros()
+        # [D, O · C]
         matrix = seen_matrices(self._weights, weights, self._sight).reshape(self.words.shape[1], -1)
 
         def score(begin: int) -> None:
@@ -163,6 +165,7 @@ class CorpusVectors:
         """
         n_dims = self.words.shape[1]
         n_columns = self._weights.n_columns
+        # d matrix = wordsᵀ · d_table
         flat = d_table.reshape(len(d_table), math.prod(d_table.shape[1:]))
 
         def gradient(begin: int) -> Floats:

@@ -12,8 +12,7 @@ from spacy_crf.inference.linear_chain import LinearChain
 from spacy_crf.inference.pruned_lattice import HigherOrderScores, Orders
 from spacy_crf.kernels import higher_order as kernels
 from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin
-from spacy_crf.models.higher_order import _renumbered, _seen_keys, key_of
-from spacy_crf.models.label_parts import TagParts
+from spacy_crf.models.higher_order import TagParts, _renumbered, _seen_keys, key_of
 from spacy_crf.optimizers.lbfgs import LBFGS
 from tests.structures import STRUCTURES, Enumerated, Problem, assert_derivative, assert_scores_close, random_problem
 from tests.util import NER_TEXTS, TAG_TEXTS, entities, ner_examples, plain, signatures, tag_examples
