@@ -27,10 +27,9 @@ from spacy_crf.features.feature_index import FeatureIndex
 from spacy_crf.features.token_columns import TokenColumns
 from spacy_crf.models.corpus import corpus_by
 from spacy_crf.models.emissions import CompiledFeatures, Emissions, check_counted
-from spacy_crf.models.named_weights import Block, Feature
 from spacy_crf.models.node import Batches, Node, Sizes, Traits, check_equal, no_backprop
 from spacy_crf.models.sparse import ClusteredWords, SparseFeatures
-from spacy_crf.models.structure import TokenTerms
+from spacy_crf.models.structure import Block, Feature, TokenTerms
 from spacy_crf.types import Floats, Ints, TemplateRows, TokenFeatures
 
 from .errors import Errors

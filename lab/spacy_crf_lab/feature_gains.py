@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spacy_crf.models.fixed_tokens import FixedTokens
+from spacy_crf.models.corpus import FixedTokens
 from spacy_crf.models.objective import CorpusObjective
 from spacy_crf.types import Bools, Floats, Ints
 

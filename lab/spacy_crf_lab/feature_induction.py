@@ -16,8 +16,7 @@ from spacy_crf.arrays import of_file
 from spacy_crf.errors import announcements, cant_train
 from spacy_crf.features.feature_index import FeatureIndex, FeatureNames
 from spacy_crf.losses.clamped import LogLikelihood
-from spacy_crf.models.corpus import SparseCorpus
-from spacy_crf.models.fixed_tokens import FixedTokens
+from spacy_crf.models.corpus import FixedTokens, SparseCorpus
 from spacy_crf.models.objective import CorpusObjective, TiedObjective
 from spacy_crf.models.weights import checksum
 from spacy_crf.optimizers.batch import ROUNDED, TINY, BatchOptimizer

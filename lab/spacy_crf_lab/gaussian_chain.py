@@ -29,9 +29,8 @@ from spacy_crf.inference.structure import Structure, Work
 from spacy_crf.losses.clamped import LogLikelihood
 from spacy_crf.models.corpus import corpus_by
 from spacy_crf.models.emissions import Emissions
-from spacy_crf.models.named_weights import Block, Feature
 from spacy_crf.models.node import AnnotatedDocs, Batches, Node, Traits, check_equal
-from spacy_crf.models.structure import SharedScores, StructureNode, build
+from spacy_crf.models.structure import Block, Feature, SharedScores, StructureNode, build
 from spacy_crf.models.texts import OfTexts, check_text_emissions
 from spacy_crf.pipeline.annotation.entities import GoldReport, Keys, Starts, Supervision
 from spacy_crf.pipeline.prediction import CRFPipe

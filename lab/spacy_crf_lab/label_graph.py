@@ -20,9 +20,8 @@ from spacy_crf.features.doc_batch import TEXT, DocBatch
 from spacy_crf.inference.structure import ScoresOrWork
 from spacy_crf.losses.clamped import LogLikelihood, SoftmaxMargin
 from spacy_crf.models.emissions import Emissions
-from spacy_crf.models.named_weights import Block, Feature
 from spacy_crf.models.node import Batches, check_array, check_equal, check_weights
-from spacy_crf.models.structure import SharedScores, build
+from spacy_crf.models.structure import Block, Feature, SharedScores, build
 from spacy_crf.models.texts import LabelSetNode, Reasons, check_text_emissions, scores_of_tokens
 from spacy_crf.pipeline.annotation.entities import Annotation
 from spacy_crf.pipeline.crf_textcat import TextDecoding

@@ -30,12 +30,11 @@ from spacy_crf.features.extractor import FeatureSet
 from spacy_crf.inference.threads import default_threads, run_chunks
 from spacy_crf.models.emissions import EmissionFeatures, Emissions, check_counted, check_emissions, total
 from spacy_crf.models.linear_chain import ChainNode
-from spacy_crf.models.named_weights import Block
 from spacy_crf.models.node import AnnotatedDocs, Batches, check_weights, set_moved
 from spacy_crf.models.objective import CorpusObjective
 from spacy_crf.models.pool import held_out_sequences
 from spacy_crf.models.sparse import SparseNode
-from spacy_crf.models.structure import Explained, SharedScores, build, exact_weights
+from spacy_crf.models.structure import Block, Explained, SharedScores, build, exact_weights
 from spacy_crf.optimizers.batch import BatchOptimizer
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.pipeline.prediction import CRFPipe

@@ -16,12 +16,11 @@ from ..features.doc_batch import TOKEN, DocBatch, UnitRows
 from ..features.extractor import IndexBuilder
 from ..features.feature_index import FeatureIndex, HashedIndex, VectorIndex
 from ..models.emissions import Emissions
-from ..models.named_weights import Feature, offset_of
 from ..models.neural import EncoderNode
 from ..models.node import Node
 from ..models.segments import EncodedSegments
 from ..models.sparse import FoundFeatures, SparseFeatures, SparseNode
-from ..models.structure import Explained, TokenTerms
+from ..models.structure import Explained, Feature, TokenTerms, offset_of
 from ..models.table import Table
 from ..types import Floats, PathScores, ScoreArrays, SpanList, TokenFeatures
 from .explanation import Row

@@ -10,11 +10,10 @@ from numpy.typing import NDArray
 from thinc.api import Model
 
 from .. import checks
-from ..models.named_weights import Block, Feature, templates_of
 from ..models.node import Node
 from ..models.pool import PoolNode, share_attributes
 from ..models.sparse import SparseNode
-from ..models.structure import StructureNode
+from ..models.structure import Block, Feature, StructureNode, templates_of
 from ..models.texts import OfTexts
 from ..types import Settings
 from .explanation import aligned, weights_table

@@ -8,7 +8,7 @@ from spacy.tokens import Doc, Span
 
 from .. import checks
 from ..features.doc_batch import DocBatch
-from ..models.named_weights import Block
+from ..models.structure import Block
 from .comparison import Comparison
 from .explanation import Explanation, Flip, Row
 from .weights import largest

@@ -22,9 +22,8 @@ from ..losses.clamped import CLAMPED_LOSSES, ClampedLoss
 from ..schemes import TransitionMask
 from ..types import Bools, Floats, Ints
 from .emissions import Emissions, check_emissions
-from .named_weights import Block, Feature
 from .node import AnnotatedDocs, Batches, check_array, check_equal, read_params, set_moved
-from .structure import SharedScores, StructureNode, build
+from .structure import Block, Feature, SharedScores, StructureNode, build
 
 if TYPE_CHECKING:
     from ..optimizers.objective import Component

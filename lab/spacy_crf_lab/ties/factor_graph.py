@@ -15,9 +15,17 @@ from spacy_crf.features.doc_batch import DocBatch
 from spacy_crf.inference.structure import Structure
 from spacy_crf.models.emissions import Emissions, check_emissions
 from spacy_crf.models.linear_chain import ChainNode
-from spacy_crf.models.named_weights import Block, Feature
 from spacy_crf.models.objective import CorpusObjective
-from spacy_crf.models.structure import Explained, SharedScores, StructureModel, TokenTerms, build, exact_weights
+from spacy_crf.models.structure import (
+    Block,
+    Explained,
+    Feature,
+    SharedScores,
+    StructureModel,
+    TokenTerms,
+    build,
+    exact_weights,
+)
 from spacy_crf.optimizers.batch import BatchRun, Position
 from spacy_crf.optimizers.lbfgs import LBFGS, CurvaturePairs
 from spacy_crf.optimizers.line_search import RayPoint
