@@ -37,8 +37,13 @@ def check_inner(owner: str, setting: str, model: Any) -> Model:
     RAISES (ValueError): CRF020 for another one than a LinearChain or SemiMarkov.
     """
     node = getattr(model, "attrs", {}).get("node")
-    usual = type(getattr(node, "of", node)) in (ChainNode, SegmentsNode)
-    checks.expect(usual, owner, setting, getattr(model, "name", model), "a LinearChain or a SemiMarkov")
+    checks.expect(
+        type(getattr(node, "of", node)) in (ChainNode, SegmentsNode),
+        owner,
+        setting,
+        getattr(model, "name", model),
+        "a LinearChain or a SemiMarkov",
+    )
     return model
 
 

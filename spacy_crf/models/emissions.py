@@ -186,8 +186,13 @@ def HashedEmissions(features: FeatureSet, rows: int = 1 << 18) -> Model[list[Doc
     rows = checks.count(owner, "rows", rows, most=1 << 26)
     checks.expect(not rows & (rows - 1), owner, "rows", rows, "a power of two")
     templates = [*map(str, features.transitions + features.inner)]
-    must = "without templates of transitions, and without outer: hashed features have weights for all states"
-    checks.expect(not templates, owner, "features", templates, must)
+    checks.expect(
+        not templates,
+        owner,
+        "features",
+        templates,
+        "without templates of transitions, and without outer: hashed features have weights for all states",
+    )
     stored = EmissionFeatures(features)
     return sparse.make_layer(
         "hashed_emissions", "features", stored, Emissions, _hashed_init, meaning=("rows",), rows=rows
@@ -195,8 +200,13 @@ def HashedEmissions(features: FeatureSet, rows: int = 1 << 18) -> Model[list[Doc
 
 
 def _check_features(owner: str, features: object) -> None:
-    must = "a feature set of tokens, such as spacy_crf.ner_features.v1"
-    checks.expect(isinstance(features, FeatureSet), owner, "features", features, must)
+    checks.expect(
+        isinstance(features, FeatureSet),
+        owner,
+        "features",
+        features,
+        "a feature set of tokens, such as spacy_crf.ner_features.v1",
+    )
 
 
 def check_counted(owner: str, features: FeatureSet, unless: str = "") -> None:
@@ -209,8 +219,7 @@ def check_counted(owner: str, features: FeatureSet, unless: str = "") -> None:
     """
     _check_features(owner, features)
     others = [*map(str, features.transitions + features.inner), *(f"vector[{n}]" for n in features.vector_offsets)]
-    must = f"without templates of transitions, vectors and outer{unless}"
-    checks.expect(not others, owner, "features", others, must)
+    checks.expect(not others, owner, "features", others, f"without templates of transitions, vectors and outer{unless}")
 
 
 def _hashed_init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) -> None:
@@ -324,5 +333,6 @@ def check_emissions(owner: str, emissions: object) -> None:
     emissions (object): The setting.
     RAISES (ValueError): CRF020 for a model whose output is not Emissions.
     """
-    must = "emissions, such as spacy_crf.SparseEmissions.v1"
-    checks.expect(gives(emissions) is Emissions, owner, "emissions", emissions, must)
+    checks.expect(
+        gives(emissions) is Emissions, owner, "emissions", emissions, "emissions, such as spacy_crf.SparseEmissions.v1"
+    )

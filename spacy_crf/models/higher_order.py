@@ -403,9 +403,13 @@ def HigherOrder(
     checks.count(owner, "order", order, least=0, most=MOST)
     if keep is not None:
         keep = checks.number(owner, "keep", keep, least=1.0)
-    is_usable = label_parts in (None, *NAMED) or callable(label_parts)
-    must = "null, 'morph', 'scheme', or a function from a tag to its parts"
-    checks.expect(is_usable, owner, "label_parts", label_parts, must)
+    checks.expect(
+        label_parts in (None, *NAMED) or callable(label_parts),
+        owner,
+        "label_parts",
+        label_parts,
+        "null, 'morph', 'scheme', or a function from a tag to its parts",
+    )
     if label_parts is not None and "features" in emissions.attrs:
         templates = [*map(str, emissions.attrs["features"].feature_set.transitions)]
         checks.expect(not templates, owner, "transitions of the features", templates, "empty beside label_parts")

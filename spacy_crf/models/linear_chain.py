@@ -158,13 +158,28 @@ def scored_tokens(
     both = len(layers) == 2
     if both:
         layers["emissions"].attrs.update(dropout=rate, lr_scale=joint.sparse_rate)
-    convex = joint.learns or not (hidden_width or rate)
-    checks.expect(convex, owner, "joint.mode", joint.mode, "'adam' where there is a hidden_width or dropout")
-    pools = both or joint.mode != "pool"
-    checks.expect(pools, owner, "joint.mode", joint.mode, "'adam' unless there are both emissions and tok2vec")
+    checks.expect(
+        joint.learns or not (hidden_width or rate),
+        owner,
+        "joint.mode",
+        joint.mode,
+        "'adam' where there is a hidden_width or dropout",
+    )
+    checks.expect(
+        both or joint.mode != "pool",
+        owner,
+        "joint.mode",
+        joint.mode,
+        "'adam' unless there are both emissions and tok2vec",
+    )
     checks.expect(both or not rate, owner, "dropout", dropout, "0 unless there are both emissions and tok2vec")
-    alone = tok2vec is not None or not hidden_width
-    checks.expect(alone, owner, "hidden_width", hidden_width, "0 without tok2vec: it is that of a layer on the encoder")
+    checks.expect(
+        tok2vec is not None or not hidden_width,
+        owner,
+        "hidden_width",
+        hidden_width,
+        "0 without tok2vec: it is that of a layer on the encoder",
+    )
     return layers, joint
 
 

@@ -124,8 +124,13 @@ def encoder_emissions(owner: str, tok2vec: object, hidden_width: int = 0, node: 
     node (EncoderNode): Turns the scores into the output; by default into emissions.
     """
     node = node or EncoderNode()
-    is_encoder = isinstance(tok2vec, Model) and tok2vec.has_dim("nO") is not False
-    checks.expect(is_encoder, owner, "tok2vec", tok2vec, "an encoder with the dimension nO")
+    checks.expect(
+        isinstance(tok2vec, Model) and tok2vec.has_dim("nO") is not False,
+        owner,
+        "tok2vec",
+        tok2vec,
+        "an encoder with the dimension nO",
+    )
     width = checks.count(owner, "hidden_width", hidden_width, least=0, most=1 << 16)
     hidden = [Maxout(width, nP=_PIECES, dropout=0.0)] if width else []
     output = Linear(init_W=zero_init)  # as spaCy's tagger

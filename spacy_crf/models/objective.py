@@ -69,7 +69,7 @@ class CorpusObjective(Weights):
 
         RETURNS (bool): Whether any labellings are pruned.
         """
-        if not self._cached and self.node.leaves_out(self._model):
+        if not self._cached and self.node.leaves_out(self.model):
             self._cached = [self._structure.with_cache() for _ in self._annotation]
         for structure in self._cached:
             structure.kept.renew()
@@ -83,7 +83,7 @@ class CorpusObjective(Weights):
     @property
     def parts(self) -> tuple[Model, LabelledLoss, list]:
         """The model, its loss, and what each layer of the model read of the corpus."""
-        return self._model, self._loss, self._layers
+        return self.model, self._loss, self._layers
 
     def annotation(self, number: int) -> tuple:
         """The annotation of a batch.
@@ -182,7 +182,7 @@ class CorpusObjective(Weights):
             return
         features = layer.features
         is_known = np.bincount(features.states.pair_columns, minlength=self.n_states) > 0
-        merged = MergedStates(node.possible(self._model), node.weighed(self._model), is_known)
+        merged = MergedStates(node.possible(self.model), node.weighed(self.model), is_known)
         if np.array_equal(merged.of, np.arange(len(merged.of))):
             return
         clamps = [block.clamp.unpacked() for block in self._annotation]
@@ -257,7 +257,7 @@ class CorpusObjective(Weights):
         of_layers, own = self.split(weights)
         node = self.node
         threads = self._structure.threads
-        shared = node.potentials(self._model, own)
+        shared = node.potentials(self.model, own)
         if self._merged is not None and not self._merged[0].holds(shared):  # these weights are not equal any more
             merged, features = self._merged
             self._merged = None
@@ -294,7 +294,7 @@ class CorpusObjective(Weights):
             numbers = range(first, min(first + _GROUP, self.n_batches))
             derivatives = []
             for losses, impossible, d_own, d_outputs, d_scores in run_chunks(differentiate, numbers, threads):
-                node.learn(self._model, [d_scores])
+                node.learn(self.model, [d_scores])
                 value += float(losses.sum())
                 n_impossible += int(impossible.sum())
                 for name, derivative in d_own.items():
@@ -339,7 +339,7 @@ class CorpusObjective(Weights):
         """
         of_layers, own = self.split(weights)
         passes = self._passes(of_layers)
-        shared = self.node.potentials(self._model, own)
+        shared = self.node.potentials(self.model, own)
         return lambda number: self.node.join(tuple(of_layer.score(number) for of_layer in passes), shared)
 
 

@@ -55,11 +55,21 @@ def OnnxTok2Vec(
     overlap (int): Number of pieces that two windows share. Each piece gets its vector from the window with more context for it.
     """
     checks.expect(checks.is_path(path), _OWNER, "path", path, "the path of an ONNX file")
-    possible = tokenizer is None or checks.is_path(tokenizer)
-    checks.expect(possible, _OWNER, "tokenizer", tokenizer, "the path of a tokenizer.json, or null")
+    checks.expect(
+        tokenizer is None or checks.is_path(tokenizer),
+        _OWNER,
+        "tokenizer",
+        tokenizer,
+        "the path of a tokenizer.json, or null",
+    )
     outputs = checks.listed(_OWNER, "layers", layers, "names or numbers of outputs")
-    known = (layers is None or outputs) and all(type(output) in (str, int) for output in outputs)
-    checks.expect(known, _OWNER, "layers", layers, "a list of names or numbers of outputs, or null")
+    checks.expect(
+        (layers is None or outputs) and all(type(output) in (str, int) for output in outputs),
+        _OWNER,
+        "layers",
+        layers,
+        "a list of names or numbers of outputs, or null",
+    )
     window = checks.count(_OWNER, "window", window, least=2)
     settings = {
         "layers": outputs or [0],
@@ -136,8 +146,13 @@ class OnnxEncoder:
             raise
         except Exception as error:  # the package has no others
             raise _unusable(self.tokenizer, f"tokenizers can't read it ({error})") from error
-        must = f"less than {room}: the window has {window} pieces with special ones"
-        checks.expect(overlap < room, _OWNER, "overlap", overlap, must)
+        checks.expect(
+            overlap < room,
+            _OWNER,
+            "overlap",
+            overlap,
+            f"less than {room}: the window has {window} pieces with special ones",
+        )
         options = runtime.SessionOptions()
         options.log_severity_level = 4
         options.intra_op_num_threads = default_threads()

@@ -156,8 +156,13 @@ def SparseSegments(
     """
     features = segment_features() if features is None else features
     owner = "SparseSegments"
-    must = "a feature set of segments, such as spacy_crf.segment_features.v1"
-    checks.expect(isinstance(features, SegmentFeatureSet), owner, "features", features, must)
+    checks.expect(
+        isinstance(features, SegmentFeatureSet),
+        owner,
+        "features",
+        features,
+        "a feature set of segments, such as spacy_crf.segment_features.v1",
+    )
     settings = sparse.counting_settings(owner, min_count, possible_states)
     stored = SegmentFeatures(features)
     return sparse.make_layer("sparse_segments", "segment_features", stored, SpanScores, sparse.init, **settings)

@@ -164,8 +164,13 @@ def SemiMarkov(
     owner = "SemiMarkov"
     layers, both = scored_tokens(owner, emissions, tok2vec, hidden_width, dropout, joint, SegmentEncoderNode)
     if segments is not None:
-        must = "a model of segments, such as spacy_crf.SparseSegments.v1; or nothing"
-        checks.expect(gives(segments) is SpanScores, owner, "segments", segments, must)
+        checks.expect(
+            gives(segments) is SpanScores,
+            owner,
+            "segments",
+            segments,
+            "a model of segments, such as spacy_crf.SparseSegments.v1; or nothing",
+        )
         layers["segments"] = segments
         if tok2vec is not None:
             segments.attrs["lr_scale"] = both.sparse_rate

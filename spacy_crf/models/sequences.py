@@ -134,7 +134,7 @@ class SequencesObjective(Weights):
         # A sequence is known if no token of it is uncertain
         is_known = np.diff(np.append(0, np.cumsum(~certain))[starts]) == 0
         # Behind the slots of tables come those of shared scores: a slot for each entry, also for entries without a weight
-        possible = self.node.possible(self._model)
+        possible = self.node.possible(self.model)
         forbidden = []
         places = [self._first_slot[name] + layout.of_pair for name, layout in self._layouts.items()]
         n_slots = self._chain_start

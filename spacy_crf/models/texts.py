@@ -253,8 +253,13 @@ def check_text_emissions(owner: str, emissions: Model, unit: str) -> None:
     """
     check_emissions(owner, emissions)
     node = emissions.attrs["node"]
-    must = "sums of weights of features, from spacy_crf.SparseEmissions.v1 or spacy_crf.HashedEmissions.v1"
-    checks.expect(isinstance(node, SparseNode), owner, "emissions", emissions.name, must)
+    checks.expect(
+        isinstance(node, SparseNode),
+        owner,
+        "emissions",
+        emissions.name,
+        "sums of weights of features, from spacy_crf.SparseEmissions.v1 or spacy_crf.HashedEmissions.v1",
+    )
     features = node.features(emissions)
     templates = [*map(str, features.feature_set.transitions)]
     checks.expect(not templates, owner, "transitions", templates, "empty: a text has no transitions between labels")
@@ -324,8 +329,13 @@ def NaiveBayes(emissions: Model[list[Doc], Emissions], alpha: float = 1.0) -> Mo
     """
     owner = "NaiveBayes"
     check_text_emissions(owner, emissions, TEXT)
-    must = "features that are counted: spacy_crf.SparseEmissions.v1"
-    checks.expect("possible_states" in emissions.attrs, owner, "emissions", emissions.name, must)
+    checks.expect(
+        "possible_states" in emissions.attrs,
+        owner,
+        "emissions",
+        emissions.name,
+        "features that are counted: spacy_crf.SparseEmissions.v1",
+    )
     emissions.attrs["possible_states"] = True
     alpha = checks.positive(owner, "alpha", alpha)
     return build("naive_bayes", NaiveBayesNode(), {"emissions": emissions}, alpha=alpha)

@@ -129,7 +129,7 @@ class Weights:
     """Layout in one vector of all weights of a model of a structure, on sparse features or a fixed encoder."""
 
     def __init__(self, model: Model):
-        self._model = model
+        self.model = model
         self.node: StructureNode = model.attrs["node"]
         sparse = self._sparse = [layer for layer in model.layers if isinstance(layer.attrs["node"], SparseNode)]
         self.features: list[SparseFeatures] = [layer.attrs["node"].features(layer) for layer in sparse]
@@ -165,14 +165,9 @@ class Weights:
         return self._keys.get((model.id, name), name)
 
     @property
-    def model(self) -> Model:
-        """The model."""
-        return self._model
-
-    @property
     def n_states(self) -> int:
         """Number of states of the model."""
-        return self._model.get_dim("nO")
+        return self.model.get_dim("nO")
 
     @property
     def layout(self) -> tuple[int, ...]:
@@ -184,7 +179,7 @@ class Weights:
 
     def frame(self) -> "Weights":
         """The layout without the corpus."""
-        return Weights(self._model)
+        return Weights(self.model)
 
     def places(self, before: "Weights") -> Ints:
         """Places of the weights of an earlier layout: int64[n before].
@@ -197,7 +192,7 @@ class Weights:
     def evidence(self) -> Evidence:
         """Evidence of the training so far."""
         counts = {self._key(block.model, block.name): block.table.counts for block in self._tables}
-        return Evidence.known(counts, self._model.attrs["met"])
+        return Evidence.known(counts, self.model.attrs["met"])
 
     def evidence_of(self, docs: list[Doc]) -> Evidence:
         """Evidence in texts.
