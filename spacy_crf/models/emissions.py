@@ -247,6 +247,7 @@ def _hashed_init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] =
     if is_new:
         for name, table in features.tables.items():
             write_param(model, name, np.zeros(table.n_weights))
+    # [N] row of each different feature of the corpus
     rows = features.states.index.rows(met.keys)
     known = rows >= 0
     counts = np.bincount(rows[known], weights=met.counts[known], minlength=model.attrs["rows"])

@@ -154,6 +154,7 @@ class OnnxEncoder:
             f"less than {room}: the window has {window} pieces with special ones",
         )
         options = runtime.SessionOptions()
+        # Failures are raised, and need no log
         options.log_severity_level = 4
         options.intra_op_num_threads = default_threads()
         try:
@@ -171,6 +172,7 @@ class OnnxEncoder:
                 there = f"has the {len(names)} outputs {known_names(names, layer)}"
                 raise _unusable(self.path, f"layers names the output {layer!r}, and the file {there}")
             outputs.append(layer if layer in names else names[layer])
+        # Files often leave the width open: a piece tells it
         opened = _Opened(os.getpid(), tokenizer, session, inputs, outputs, 0)
         ids = tokenizer.encode("a").ids or [0]
         none = np.zeros(0, dtype=np.int64)
@@ -291,6 +293,7 @@ def _pooled(pooling: str, doc: Doc, text: NDArray[np.int64], pieces: Vectors) ->
 
     text (int64[P, 2]): Characters of each piece. A piece belongs to each token whose characters it contains.
     """
+    # first and behind: the pieces that share characters with each token
     vectors = np.zeros((len(doc), pieces.shape[1]), dtype=np.float32)
     idx, length, is_space = doc.to_array([IDX, LENGTH, IS_SPACE]).astype(np.int64).T.reshape(3, len(doc))
     begins, ends = np.maximum.accumulate(text, axis=0).T

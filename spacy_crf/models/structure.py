@@ -28,7 +28,6 @@ from .node import (
     Batches,
     Node,
     Sizes,
-    TrainingStructure,
     Traits,
     add_gradient,
     check_array,
@@ -153,10 +152,14 @@ class StructureModel(Model):
         return self.attrs["node"].n_states(self)
 
     def finish_update(self, optimizer: Optimizer) -> None:
-        """Like thinc's, with a learning rate for each node."""
+        """Like thinc's, with a learning rate for each node.
+
+        optimizer (Optimizer): Takes the steps.
+        """
         for node in self.walk():
             for shim in node.shims:
                 shim.finish_update(optimizer)
+        # "lr_scale" balances parts of a model that learn together
         for node in self.walk():
             scale = node.attrs.get("lr_scale", 1.0)
             for name in node.grad_names:
@@ -289,6 +292,7 @@ class StructureNode(Node):
         model (Model): The model, which knows what is possible.
         weights (SharedScores): The weights of its parameters.
         """
+        # Other threads may replace it: it is read once
         latest = self._latest
         limits = self.limits(model)
         asked = tuple([array.tobytes() for array in weights.values()])
@@ -535,7 +539,9 @@ def _mark(observed: Bools, clamp: AnyClamp, starts: Ints) -> None:
     state = np.where(allowed.sum(axis=1) == 1, allowed.argmax(axis=1), -1)
     begin = starts[:-1][starts[:-1] < starts[1:]]
     end = starts[1:][starts[:-1] < starts[1:]]
+    # Rows S and S + 1 of `observed` are those of firsts and lasts
     for row, tokens in ((-2, begin), (-1, end - 1)):
         observed[row, state[tokens][state[tokens] >= 0]] = True
+    # A pair is the number i · S + j of a transition
     pairs, _ = pairs_allowed(allowed, starts, steps)
     observed[pairs // n_states, pairs % n_states] = True

@@ -184,6 +184,7 @@ class Table:
 
         kept (bool[W]): The weights that stay.
         """
+        # The index numbers its features anew, so counts and starts lose the rows of features without weights
         thinned = self.thinned(kept)
         widths = np.diff(thinned.pair_starts)
         index = self.index.keep(widths > 0)
@@ -221,6 +222,7 @@ class Table:
         """
         if not before.n_weights:  # nothing to look up
             return np.zeros(0, dtype=np.int64)
+        # Row and column here of each weight there
         row = self.index.rows_of(before.index)[before.rows_of_pairs()]
         column = before.pair_columns if columns is None else columns[before.pair_columns]
         # A pair is the number row · C + column, which rises with the weights
@@ -565,6 +567,7 @@ class PairCounter:
         """
         begin = features.starts[:-1][chosen]
         end = features.starts[1:][chosen]
+        # The features of the chosen tokens, one token after the other
         rows = features.rows[ranges(begin, end)]
         self.add(
             TokenFeatures(rows=rows, values=None, starts=np.append(0, np.cumsum(end - begin))),

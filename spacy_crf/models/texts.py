@@ -294,9 +294,12 @@ class NaiveBayesNode(TextNode):
         emissions = model.get_ref("emissions")
         table, n_texts, n_pairs = _counted(emissions, corpus, model.get_dim("nO"))
         columns = table.pair_columns
+        # [Y] sum_f n(f, label)
         n_labels = np.bincount(columns, n_pairs, minlength=len(n_texts))
+        # [W] log p(feature | label)
         of_pairs = np.log((n_pairs + alpha) / (n_labels + alpha * len(table.index))[columns])
         write_param(emissions, "states", of_pairs)
+        # [Y] log p(label)
         prior = np.log((n_texts + alpha) / (n_texts.sum() + alpha * len(n_texts)))
         write_param(model, "first", prior)
 
