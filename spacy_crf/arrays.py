@@ -31,7 +31,6 @@ from .types import ranges as ranges
 
 Arrays = TypeVar("Arrays", bound=ScoreArrays)
 Scores = TypeVar("Scores", bound=PathScores)
-SomeClamp = TypeVar("SomeClamp", Clamp, SegmentClamp, SetClamp)
 Result = TypeVar("Result")
 OF_SEQUENCES = ("token", "span")
 
@@ -142,7 +141,7 @@ def refuse(scores: ScoreArrays) -> NoReturn:
 
 def of_file(
     what: str,
-    array: object,
+    array: Any,
     dtype: DTypeLike,
     shape: tuple[Optional[int], ...],
     *,
@@ -157,7 +156,7 @@ def of_file(
     """
     found = f"{array.dtype} {array.shape}" if isinstance(array, np.ndarray) else type(array).__name__
     fits = isinstance(array, np.ndarray) and array.dtype == np.dtype(dtype) and array.ndim == len(shape)
-    if not fits or any(size not in (None, given) for size, given in zip(shape, np.shape(array))):
+    if not fits or any(size not in (None, given) for size, given in zip(shape, array.shape)):
         sizes = ", ".join("any" if size is None else str(size) for size in shape)
         raise ValueError(f"{what} is {found}, where {np.dtype(dtype)} ({sizes}) is needed")
     if finite and array.dtype.kind == "f" and not np.isfinite(array).all():
@@ -222,7 +221,7 @@ def cut_document(scores: Arrays, clamp: Optional[AnyClamp], tokens: slice) -> tu
     return cut(scores, tokens, starts), cut_clamp(clamp, tokens)
 
 
-def cut_clamp(clamp: Optional[SomeClamp], tokens: Tokens) -> Optional[SomeClamp]:
+def cut_clamp(clamp: Optional[AnyClamp], tokens: Tokens) -> Any:
     """The clamp of some tokens; None stays None."""
     if clamp is None:
         return None
@@ -236,7 +235,7 @@ def states_of(clamp: AnyClamp) -> Bools:
     return clamp.states if isinstance(clamp, (SegmentClamp, SetClamp)) else clamp
 
 
-def each_chain(clamp: AnyClamp) -> Iterator[Union[Clamp, SegmentClamp]]:
+def each_chain(clamp: AnyClamp) -> Iterator[Any]:
     """The clamp itself, or for a set of chains the clamp of each, over all states."""
     yield from clamp.each() if isinstance(clamp, SetClamp) else (clamp,)
 
@@ -321,7 +320,7 @@ def spread(rows: NDArray, places: Ints, size: int, fill: float = 0.0) -> NDArray
     return every
 
 
-def _rows(scores: ScoreArrays, tokens: Tokens) -> dict[str, Tokens]:
+def _rows(scores: ScoreArrays, tokens: Tokens) -> dict[str, Any]:
     """The rows of some tokens by the name of the axis."""
     listed = getattr(scores, "listed", None)
     return {"token": tokens, "span": slice(0, 0) if listed is None else listed.numbers(tokens)}

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Optional, TypeVar, Union, cast
+from typing import Any, Optional, TypeVar, Union, cast
 
 from .errors import Errors, known_names, shown
 from .types import Settings
@@ -31,7 +31,7 @@ def expect(is_possible: object, owner: str, name: str, value: object, must: str)
         raise ValueError(Errors.CRF020.format(owner=owner, name=name, value=shown(value), must=must))
 
 
-def number(owner: str, name: str, value: float, *, least: float = 0.0, most: float = MOST) -> float:
+def number(owner: str, name: str, value: Any, *, least: float = 0.0, most: float = MOST) -> float:
     """A number between bounds, bounds included."""
     must = f"a number from {least:g} to {most:g}" if most < MOST else f"a finite number, at least {least:g}"
     expect(_is_a(Real, value) and least <= value <= most, owner, name, value, must)
@@ -48,7 +48,7 @@ def positive(owner: str, name: str, value: float) -> float:
     return number(owner, name, value, least=LEAST)
 
 
-def count(owner: str, name: str, value: int, *, least: int = 1, most: int = MANY) -> int:
+def count(owner: str, name: str, value: Any, *, least: int = 1, most: int = MANY) -> int:
     """A whole number between bounds, bounds included."""
     is_whole = _is_a(Integral, value)
     is_usual = most in (MANY, ANY) and not (is_whole and value > most)
@@ -103,10 +103,10 @@ def listed(owner: str, name: str, value: Optional[Sequence[Value]], of: str) -> 
 def table(
     owner: str,
     name: str,
-    value: Optional[Mapping[str, Value]],
+    value: Any,
     of: str,
-    is_possible: Optional[Callable[[Value], bool]] = None,
-) -> dict[str, Value]:
+    is_possible: Optional[Callable] = None,
+) -> Settings:
     """A table by names; an empty one for None.
 
     of (str): Name of its values, for the message. is_possible (Callable): Whether a value is possible.
@@ -117,7 +117,7 @@ def table(
     return dict(value or {})
 
 
-def by_label(owner: str, name: str, value: Optional[ByLabel], of: str, *, text: bool = False) -> Settings:
+def by_label(owner: str, name: str, value: Any, of: str, *, text: bool = False) -> Settings:
     """The table by label that a config writes as a section or as a list of pairs; an empty one for None.
 
     of (str): Name of its values, for the message. text (bool): Whether the values are text.

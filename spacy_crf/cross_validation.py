@@ -195,7 +195,7 @@ def refit(
 
     def read(nlp: Language) -> list[Example]:
         paths = [path for path in (train, dev) if path is not None]
-        return [example for path in paths for example in Corpus(path)(nlp)]
+        return [example for path in paths for example in Corpus(Path(path))(nlp)]
 
     def save(nlp: Language) -> Language:
         if not fitted:

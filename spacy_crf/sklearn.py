@@ -72,6 +72,7 @@ class CRF(BaseEstimator):
     classes_: list[str] = field(init=False)  # the labels, in the order of their first occurrence
     objective_: float = field(init=False)
     n_iter_: int = field(init=False)
+    _model: "Model" = field(init=False)
 
     # -------------------------------------------------------------------------------------------------- learning
 
@@ -126,7 +127,7 @@ class CRF(BaseEstimator):
         """The trained model. RAISES (NotFittedError): CRF851 before training."""
         if "_model" not in self.__dict__:
             raise NotFittedError(Errors.CRF851)
-        return self.__dict__["_model"]
+        return self._model
 
     @property
     def attributes_(self) -> list[str]:
@@ -149,7 +150,7 @@ class CRF(BaseEstimator):
     @property
     def transition_features_(self) -> dict[tuple[str, str], float]:
         """The weights other than 0, by label and next label."""
-        weights = self._fitted.get_param("transitions")
+        weights = np.asarray(self._fitted.get_param("transitions"))
         classes = self.classes_
         return {(classes[i], classes[j]): float(weights[i, j]) for i, j in np.argwhere(weights)}
 

@@ -1,6 +1,6 @@
 """The work of `spacy_crf.sklearn.CRF`, on the feature table, objective and optimizers of the components."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from itertools import accumulate, chain, pairwise
 from typing import TYPE_CHECKING, Optional
@@ -182,7 +182,7 @@ class _ItemsOfDocs:
             docs.append(Doc(_VOCAB, words=["x"] * (end - begin), user_data={_ITEMS: own}))
         return docs
 
-    def __call__(self, doc: Doc, /) -> object:
+    def __call__(self, doc: Doc, /) -> Iterable[object]:
         raise NotImplementedError  # Docs are read by batch alone
 
     def read_items(self, docs: list[Doc], names: Optional[dict[int, str]]) -> Items:
@@ -233,4 +233,4 @@ def _drop_rare(model: Model, blocks: Callable[[], Iterator[AnnotatedDocs]], min_
     observed[:-2] &= (steps >= min_freq).astype(np.uint8)
     table = features.states.pruned(met >= min_freq)
     emissions.attrs["features"] = features.with_tables({**features.tables, "states": table})
-    emissions.set_param("states", np.zeros(table.n_weights, dtype=np.float32))
+    emissions.set_param("states", emissions.ops.alloc1f(table.n_weights))

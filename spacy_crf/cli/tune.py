@@ -250,7 +250,7 @@ class Tuner:
         found = []
         for scheme, name in product(list(dict.fromkeys(schemes)) or [None], names):
             of_optimizer = {setting: tried for setting, tried in values.items() if setting in known[name]}
-            grid: Values = of_optimizer or _optimizers()[name].tried()
+            grid = of_optimizer or _optimizers()[name].tried()
             for chosen in product(*grid.values()):
                 found.append(Candidate(scheme, name, tuple(zip(grid, chosen))))
         for candidate in found:  # before anything is trained

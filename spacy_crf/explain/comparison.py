@@ -10,7 +10,7 @@ behind the last token:
 
 from collections.abc import Sequence
 from functools import reduce
-from typing import TYPE_CHECKING, NamedTuple, Optional, Union, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +29,8 @@ from .explanation import Explanation, Flip, Row, RuleEffect, SpanOf
 from .reading import Reading
 
 if TYPE_CHECKING:
-    from ..constraints import Constraints
     from ..constraints.rule import Rule
+    from ..constraints.settings import Constraints
     from ..pipeline.decoding import Decoding
     from ..pipeline.prediction import CRFPipe
 
@@ -417,9 +417,7 @@ def effects(pipe: "CRFPipe", doc: Doc) -> "tuple[list[Span], list[tuple[Rule, li
     return before, changes
 
 
-def by_steps(
-    parts: Parts, docs: DocBatch, scores: PathScores, settled: Optional[Bools] = None
-) -> tuple[Parts, PathScores]:
+def by_steps(parts: Parts, docs: DocBatch, scores: Any, settled: Optional[Bools] = None) -> tuple[Parts, Any]:
     """`without_edges` for explanations, which keep the model's states: much larger scores of chains."""
     if parts.annotation.space_edges or not docs.is_space.any():
         return parts, scores

@@ -154,7 +154,7 @@ class _SpanReader:
 
     def span(self, span: Union[Span, str]) -> SpanOf:
         """Read a span and its label; a span without a label gets the most probable one."""
-        [(begin, end, label)] = labelling(self._pipe.name, self._doc, [span])
+        [(begin, end, label)] = labelling(self._pipe.name, self._doc, [cast(Span, span)])
         if label or not self._pipe.labels:
             return begin, end, label
         n = len(self._pipe.labels)

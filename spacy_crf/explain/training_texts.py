@@ -35,7 +35,7 @@ from ..models.node import AnnotatedDocs
 from ..models.objective import CorpusObjective
 from ..models.sparse import FoundFeatures, SparseFeatures, SparseNode
 from ..types import Floats, PathScores, ScoreArrays
-from .comparison import Comparison
+from .comparison import Comparison, LabelComparison
 from .contributions import difference, rows_between, uses_between_labels
 from .explanation import Explanation, Row, shorter
 
@@ -87,7 +87,7 @@ def texts(
     if not l2:
         raise refuse("only with l2 > 0 weights are sums over texts. Give the l2 and l1 of [training.optimizer]")
     left_out = LeftOut(pipe, examples, l2, l1) if n_effects else None
-    if comparison.is_of_texts:
+    if isinstance(comparison, LabelComparison):
         target = comparison.margin()
         of_scores = uses_between_labels(comparison, comparison.measure())
         weights = comparison.reading.rows(of_scores)

@@ -1,6 +1,7 @@
 """The influence of each word on a decision: the change of the log-odds without the word, and words that would reverse it."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from spacy.attrs import DEP, ENT_ID, ENT_IOB, ENT_KB_ID, ENT_TYPE, HEAD, LEMMA, MORPH, POS, SENT_START, TAG
@@ -60,7 +61,7 @@ def _odds_without(comparison: Comparison, token: int) -> float:
     return comparison.measure(comparison.cut(comparison.reading.erased(token, docs))).odds
 
 
-def changed(doc: Doc, words: dict[int, str]) -> Doc:
+def changed(doc: Any, words: dict[int, str]) -> Doc:
     """Copy a Doc with its annotation, spans and extensions, and replace some of its words, given by token."""
     texts = [words.get(token.i, token.text) for token in doc]
     other = Doc(doc.vocab, words=texts, spaces=[bool(token.whitespace_) for token in doc])
@@ -70,11 +71,12 @@ def changed(doc: Doc, words: dict[int, str]) -> Doc:
         other.spans[key] = [Span(other, span.start, span.end, label=span.label) for span in group]
     # Extensions of tokens and spans are kept by their first and last character
     begins = {token.idx: other[token.i].idx for token in doc}
+    user_data: Any = other.user_data
     ends = {token.idx + len(token): other[token.i].idx + len(other[token.i]) for token in doc}
     for key, value in doc.user_data.items():
         if isinstance(key, tuple) and len(key) == 4 and key[0] == "._.":
             key = (*key[:2], begins.get(key[2], key[2]), ends.get(key[3], key[3]))
-        other.user_data[key] = value
+        user_data[key] = value
     return other
 
 

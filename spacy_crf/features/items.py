@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Generic, NamedTuple, Optional, Protocol, SupportsFloat, TypeVar, Union, cast, runtime_checkable
+from typing import Any, Generic, NamedTuple, Optional, Protocol, SupportsFloat, TypeVar, cast, runtime_checkable
 
 import numpy as np
 import srsly
@@ -368,7 +368,7 @@ def _as_float(number: SupportsFloat) -> float:
     return math.copysign(math.inf, value) if abs(value) > _LARGEST else value
 
 
-def _not_held(given: Union[dict, Iterable[object]]) -> object:
+def _not_held(given: Any) -> object:
     """The first number in what `_read` reads that float32 can't hold, as it was given."""
     for value in given.values() if isinstance(given, dict) else given:
         found = _not_held(value) if isinstance(value, dict) else value

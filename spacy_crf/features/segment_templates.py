@@ -145,7 +145,7 @@ class SegmentFeatureSet(AttributesRead):
     def __init__(
         self,
         templates: list[str],
-        patterns: Optional[dict[str, list]] = None,  # one pattern, or several
+        patterns: Optional[Settings] = None,  # one pattern, or several
         functions: Optional[dict[str, SpanSource]] = None,
     ):
         given = checks.table(OWNER, "patterns", patterns, "Matcher patterns")
@@ -289,7 +289,7 @@ def segment_features(
     templates: Optional[list[str]] = None,
     extra: Optional[list[str]] = None,
     without: Optional[list[str]] = None,
-    patterns: Optional[dict[str, list]] = None,
+    patterns: Optional[Settings] = None,
     functions: Optional[Settings] = None,  # without their type: see presets.py
 ) -> SegmentFeatureSet:
     """Features of whole segments, for use beside ``spacy_crf.ner_features.v1`` (``spacy_crf.segment_features.v1``).

@@ -215,8 +215,8 @@ class _Exporter:
         features = layer.attrs[layer.attrs["node"].attr]
         chosen = features.feature_set
         if isinstance(chosen, SegmentFeatureSet):
-            places = {"begins": chosen.begins, "ends": chosen.ends, "tokens": chosen.tokens}
-            places["spans"] = chosen.spans + chosen.span_items
+            spans = chosen.spans + chosen.span_items
+            places = {"begins": chosen.begins, "ends": chosen.ends, "tokens": chosen.tokens, "spans": spans}
         else:
             places = {"states": chosen.counted, "transitions": chosen.transitions}
         tables = {}

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -159,9 +160,7 @@ class TableSum:
         # This hash table is the largest object while parts are joined
         self._rows.slots_per_key = 2
         self._most = 0  # upper bound of the counts
-        self._counts: NDArray[np.integer] = np.zeros(
-            0, dtype=np.uint32
-        )  # in a narrow type, since most features are dropped later
+        self._counts: Any = np.zeros(0, dtype=np.uint32)  # in a narrow type, since most features are dropped later
         # A bit for each column
         self._seen = np.zeros((0, (self._n_columns + 63) // 64), dtype=np.uint64)
         # For each part, which features no earlier part has

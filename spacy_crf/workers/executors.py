@@ -134,7 +134,7 @@ class _ProcessStaff:
         deaths = Counter()
         idle = list(range(self._workers))
         # Place and task of each process, by its connection
-        busy: dict[object, tuple[int, Task]] = {}
+        busy: dict[Connection, tuple[int, Task]] = {}
 
         def give() -> None:
             while left and idle:
@@ -149,7 +149,7 @@ class _ProcessStaff:
             while left or busy:
                 give()
                 done = []
-                for connection in wait(list(busy)):
+                for connection in cast(list[Connection], wait(list(busy))):
                     message = cast(Outcome, self.processes[busy[connection][0]].receive())
                     if message == _READY:
                         continue
@@ -304,7 +304,7 @@ class _RayStaff:
             self._replace(len(self._actors))
         # In a cluster with fewer cores, some workers never get ready: don't wait for them
         idle = sorted({*range(len(self._actors))} - {*self._beginning.values()})
-        running: dict[object, tuple[int, Task]] = {}
+        running: dict[object, tuple[int, Any]] = {}
 
         def give() -> None:
             while left and idle:
@@ -320,11 +320,11 @@ class _RayStaff:
                 raise ValueError(self._executor.refusal("no worker got ready in time"))
             [reference] = ready
             is_task = reference in running
+            task: Any = "its beginning"
             if is_task:
                 place, task = running.pop(reference)
             else:
                 place = self._beginning.pop(reference)
-                task = "its beginning"
             try:
                 answer = ray.get(reference)
             except ray.exceptions.RayActorError as error:
