@@ -18,7 +18,17 @@ from wasabi import msg
 from .. import checks, lite
 from ..blanks import is_blank, split_columns
 from ..errors import Errors, counted, known_names
-from ..migrate.functions import Columns, set_columns
+from ..migrate.functions import (
+    PAIRS,
+    SOURCE,
+    WORDS,
+    Columns,
+    find_function,
+    for_config,
+    register_features,
+    set_columns,
+    write_registration,
+)
 from ..schemes import SCHEMES
 from ..whole_files import write_whole
 from .formats.source import read_lines, unreadable
@@ -115,8 +125,6 @@ def import_cli(
     if features is not None and (native is None or native.replayed):
         paths[features] = names
     if paths:
-        from ..migrate.functions import write_registration
-
         makes = " and ".join(paths) + (" make" if len(paths) > 1 else " makes")
         registered = write_registration(output, paths)
         msg.info(f"{makes} its features: give --code {registered} to commands that load the pipeline")
@@ -172,7 +180,6 @@ def find_words(model: "ForeignModel", path: str, edges: str, features: Optional[
     features (str): Path of the function that makes the other features, if there is one.
     RAISES (ValueError): CRF897 if there is none, and features are left.
     """
-    from ..migrate.functions import find_function
     from ..migrate.native import native_of_words
 
     checks.expect(model.program == "crfsuite", "crf import", "--word-features", path, "for a model of crfsuite")
@@ -208,7 +215,6 @@ def make_pipeline(
     program (str): The program whose words the tokenizer finds; None for spaCy's tokens.
     RAISES (ValueError): CRF861 if the model has neither templates nor patterns, and `features` is None.
     """
-    from ..migrate.functions import SOURCE, WORDS
     from ..migrate.native import NOTHING
     from ..migrate.pipeline import build_pipeline
 
@@ -236,7 +242,6 @@ def make_pipeline(
 def _registered(path: Optional[str], columns: Sequence[str] = ()) -> dict[str, str]:
     """Register the function that a path names. RETURNS (dict[str, str]): Its block for a config.
     RAISES (ValueError): CRF861 without a path."""
-    from ..migrate.functions import find_function, register_features
 
     if path is None:
         raise ValueError(Errors.CRF861)
@@ -256,7 +261,6 @@ def _lines(templates: list[str], program: str) -> tuple[list[str], list[str]]:
 def _functions(program: str, lines: tuple[list[str], list[str]], columns: list[str]) -> Blocks:
     """Blocks of functions for a config: one for features of labels and, if there are lines for them, one for features of pairs of
     labels."""
-    from ..migrate.functions import PAIRS, SOURCE, for_config
 
     source, argument, _, _ = _SYNTAX[program]
     return {
@@ -277,7 +281,6 @@ def features_block(text: str, program: str, columns: list[str]) -> Config:
     RAISES (ValueError): CRF856 for a line that is not a template, CRF864 for too few columns.
     """
     from ..migrate.crfpp import read_templates
-    from ..migrate.functions import PAIRS, SOURCE
     from ..migrate.wapiti import read_patterns
 
     templates = {"crfpp": read_templates, "wapiti": read_patterns}[program](text)
@@ -297,7 +300,6 @@ def check_model(
     RAISES (ValueError): CRF781 if the program is not installed, CRF861 without the function.
     """
     from ..migrate.checking import RIVALS, compare, read_columns
-    from ..migrate.functions import SOURCE
 
     if model.program in _SYNTAX:
         blocks = _functions(model.program, _lines(model.templates, model.program), columns)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any, Union, cast
+from typing import Any, Union, cast
 
 import numpy as np
 from spacy.tokens import Doc, Span
@@ -11,7 +11,9 @@ from .. import checks
 from ..errors import Errors
 from ..features.doc_batch import DocBatch
 from ..pipeline.annotation.cats import Cats, SeveralCats
+from ..pipeline.crf_textcat import CRFTextClassifier
 from ..pipeline.pipe import LearningPipe, check_doc
+from ..pipeline.prediction import CRFPipe
 from ..pipeline.probabilities import labelling
 from ..schemes import Segments
 from ..types import AnyClamp
@@ -31,10 +33,6 @@ from .reading import Reading
 from .training_texts import texts
 from .words import words
 
-if TYPE_CHECKING:
-    from ..pipeline.crf_textcat import CRFTextClassifier
-    from ..pipeline.prediction import CRFPipe
-
 Against = Union[None, str, Span, Iterable[Span]]
 # Other packages add kinds by entry points of the group `spacy_crf_explanations`: functions of a `Comparison` and options
 KINDS: dict[str, Callable[..., Explanation]] = {
@@ -48,7 +46,7 @@ _OPTIONS = {"words": ("candidates", "near"), "texts": ("corpus", "l2", "l1", "ef
 
 
 def explain(
-    pipe: "Union[CRFPipe, CRFTextClassifier]",
+    pipe: Union[CRFPipe, CRFTextClassifier],
     doc: Doc,
     span: Union[Span, str, None] = None,
     against: Against = None,
@@ -92,7 +90,7 @@ def _cant(pipe: LearningPipe, what: str, reason: str) -> str:
 # ------------------------------------------------------------------------------------------------------------- spans
 
 
-def ask(pipe: "CRFPipe", doc: Doc, span: Union[Span, str, None], against: Against) -> Comparison:
+def ask(pipe: CRFPipe, doc: Doc, span: Union[Span, str, None], against: Against) -> Comparison:
     """Make a comparison from the arguments of `CRFPipe.explain`.
 
     RAISES (ValueError): CRF838 or CRF846 for spans that can't be explained.
@@ -145,7 +143,7 @@ def ask(pipe: "CRFPipe", doc: Doc, span: Union[Span, str, None], against: Agains
 class _SpanReader:
     """Reads the spans and labellings that users ask about."""
 
-    def __init__(self, pipe: "CRFPipe", doc: Doc, reading: Reading):
+    def __init__(self, pipe: CRFPipe, doc: Doc, reading: Reading):
         self._pipe = pipe
         self._doc = doc
         self._reading = reading
@@ -212,7 +210,7 @@ class _SpanReader:
 # --------------------------------------------------------------------------------------------------- labels of texts
 
 
-def ask_label(pipe: "CRFTextClassifier", doc: Doc, label: Any, against: Any) -> LabelComparison:
+def ask_label(pipe: CRFTextClassifier, doc: Doc, label: Any, against: Any) -> LabelComparison:
     """Make a comparison from the arguments of `CRFTextClassifier.explain`.
 
     RAISES (ValueError): CRF846 for an unknown label, CRF838 for a label that `against` does not exclude.

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial, singledispatch
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple, Optional, cast
+from typing import NamedTuple, Optional, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,12 +22,10 @@ from ..models.segments import EncodedSegments
 from ..models.sparse import FoundFeatures, SparseFeatures, SparseNode
 from ..models.structure import Explained, Feature, TokenTerms, offset_of
 from ..models.table import Table
+from ..pipeline.prediction import CRFPipe
 from ..types import Floats, PathScores, ScoreArrays, SpanList, TokenFeatures
 from .explanation import Row
 from .weights import members_of, names_of
-
-if TYPE_CHECKING:
-    from ..pipeline.prediction import CRFPipe
 
 ENCODER = "tok2vec"
 NOTHING = 1e-13  # smaller contributions, relative to the largest one, have no row
@@ -353,7 +351,7 @@ class Reading:
     docs (DocBatch): A single Doc.
     """
 
-    def __init__(self, pipe: "CRFPipe", docs: DocBatch):
+    def __init__(self, pipe: CRFPipe, docs: DocBatch):
         self.docs = docs
         self._tags = names_of(pipe)
         self._model = pipe.model

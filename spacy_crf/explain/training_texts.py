@@ -21,7 +21,7 @@ of gradients. With l1, weights that are 0 stay 0, and weights that would change 
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Optional, Union
+from typing import Optional, Union
 
 import numpy as np
 from spacy.training import Example, validate_examples
@@ -34,13 +34,11 @@ from ..inference.chain_set import evaluate
 from ..models.node import AnnotatedDocs
 from ..models.objective import CorpusObjective
 from ..models.sparse import FoundFeatures, SparseFeatures, SparseNode
+from ..pipeline.prediction import CRFPipe
 from ..types import Floats, PathScores, ScoreArrays
 from .comparison import Comparison, LabelComparison
 from .contributions import difference, rows_between, uses_between_labels
 from .explanation import Explanation, Row, shorter
-
-if TYPE_CHECKING:
-    from ..pipeline.prediction import CRFPipe
 
 _MOST_LEFT = 0.01  # largest difference of an optimum, relative to the contrast
 _PRECISION = 0.05  # error of a solution relative to the right side: the Newton step itself is less exact
@@ -143,7 +141,7 @@ class LeftOut:
     RAISES (ValueError): CRF834 if the objective has no second derivatives, or several optima.
     """
 
-    def __init__(self, pipe: "CRFPipe", examples: list[Example], l2: float, l1: float):
+    def __init__(self, pipe: CRFPipe, examples: list[Example], l2: float, l1: float):
         reason: Optional[str] = None
         self._pipe = pipe
         pipe = pipe.learner
@@ -250,14 +248,14 @@ class Direction:
     shared (Dict[str, Floats]): Changes of the weights that all tokens share.
     """
 
-    def __init__(self, pipe: "CRFPipe", of_layers: dict[str, Floats], shared: dict[str, Floats]):
+    def __init__(self, pipe: CRFPipe, of_layers: dict[str, Floats], shared: dict[str, Floats]):
         self._pipe = pipe
         self._node = pipe.model.attrs["node"]
         self.of_layers = of_layers
         self.shared = shared
 
     @classmethod
-    def of_scores(cls, pipe: "CRFPipe", docs: DocBatch, derivative: ScoreArrays) -> "Direction":
+    def of_scores(cls, pipe: CRFPipe, docs: DocBatch, derivative: ScoreArrays) -> "Direction":
         """Compute the uses of each weight in a sum of scores of texts, from the uses of each score."""
         model = pipe.model
         of_layers = {}

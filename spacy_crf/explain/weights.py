@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Callable, Iterator
 from functools import partial, singledispatch
-from typing import TYPE_CHECKING, NamedTuple, Optional, SupportsIndex, Union
+from typing import NamedTuple, Optional, SupportsIndex, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,12 +15,10 @@ from ..models.pool import PoolNode, share_attributes
 from ..models.sparse import SparseNode
 from ..models.structure import Block, Feature, StructureNode, templates_of
 from ..models.texts import OfTexts
+from ..pipeline.decoding import Decoding
+from ..pipeline.prediction import CRFPipe
 from ..types import Settings
 from .explanation import aligned, weights_table
-
-if TYPE_CHECKING:
-    from ..pipeline.decoding import Decoding
-    from ..pipeline.prediction import CRFPipe
 
 FRONT = "^"  # in n-grams of tags: the start of a sequence
 _SHOWN = 20  # rows of a printed table
@@ -126,18 +124,18 @@ def _(node: PoolNode, model: Model) -> Iterator[Block]:
             yield block._replace(weights=share * block.weights)
 
 
-def blocks(pipe: "CRFPipe") -> Iterator[Block]:
+def blocks(pipe: CRFPipe) -> Iterator[Block]:
     """Yield all weights of a component that have names."""
     return blocks_of(pipe.model.attrs["node"], pipe.model)
 
 
-def weights(pipe: "CRFPipe", label: Optional[str] = None, top: Optional[int] = None) -> list[WeightRow]:
+def weights(pipe: CRFPipe, label: Optional[str] = None, top: Optional[int] = None) -> list[WeightRow]:
     """List the largest weights. See `CRFPipe.weights`."""
     return WeightRows(largest(pipe, label, top, lambda block: block.weights != 0.0))
 
 
 def largest(
-    pipe: "CRFPipe", label: Optional[str], top: Optional[int], chosen: Callable[[Block], NDArray[np.bool_]]
+    pipe: CRFPipe, label: Optional[str], top: Optional[int], chosen: Callable[[Block], NDArray[np.bool_]]
 ) -> list[WeightRow]:
     """List the largest weights of a label, of those in a block that `chosen` marks (bool[W])."""
     if top is not None:
@@ -170,12 +168,12 @@ def _row(block: Block, n: int, tags: list[str]) -> WeightRow:
     return WeightRow(*block.feature(row), tuple(tags[number] for number in numbers), float(block.weights[n]), count)
 
 
-def names_of(pipe: "CRFPipe") -> list[str]:
+def names_of(pipe: CRFPipe) -> list[str]:
     """Names of the states, of the start of a sequence, and of the parts of states that have weights of their own."""
     return [*state_names(pipe.decoding), FRONT, *pipe.model.attrs["node"].part_names]
 
 
-def state_names(decoding: "Decoding") -> list[str]:
+def state_names(decoding: Decoding) -> list[str]:
     """Names of the states: tags, or "TAG/1", "TAG/2" … for a tag with several states. Further names come last."""
     tags = decoding.annotation.tags()
     tag_of = decoding.tag_of
@@ -187,7 +185,7 @@ def state_names(decoding: "Decoding") -> list[str]:
     return [*names, *decoding.further_names]
 
 
-def _states_of(pipe: "CRFPipe", label: Optional[str]) -> NDArray[np.bool_]:
+def _states_of(pipe: CRFPipe, label: Optional[str]) -> NDArray[np.bool_]:
     """The states of a label, of a tag, or of one name of a state; all states for None.
 
     RAISES (ValueError): CRF846 for any other name.
@@ -205,7 +203,7 @@ def _states_of(pipe: "CRFPipe", label: Optional[str]) -> NDArray[np.bool_]:
     return pipe.decoding.tag_of == tags.index(label)
 
 
-def dump(pipe: "CRFPipe") -> str:
+def dump(pipe: CRFPipe) -> str:
     """Write all weights as text. See `CRFPipe.dump`."""
     rows = ((" → ".join(row.tags), row.feature.translate(_ESCAPES), f"{row.weight:.9g}") for row in weights(pipe))
     return "".join("\t".join(row) + "\n" for row in rows)
@@ -214,7 +212,7 @@ def dump(pipe: "CRFPipe") -> str:
 # ---------------------------------------------------------------------------------------------------------- overview
 
 
-def overview(pipe: "CRFPipe", label: Optional[str] = None, top: int = 20) -> Settings:
+def overview(pipe: CRFPipe, label: Optional[str] = None, top: int = 20) -> Settings:
     """Describe a trained component by plain values: labels, templates, largest weights, transitions, lists and rules.
 
     pipe (CRFPipe): The component.
@@ -251,7 +249,7 @@ def overview(pipe: "CRFPipe", label: Optional[str] = None, top: int = 20) -> Set
     return found
 
 
-def _with_features(pipe: "CRFPipe") -> list[str]:
+def _with_features(pipe: CRFPipe) -> list[str]:
     """The tags without a label, and the labels, or what has weights of features in place of these."""
     decoding = pipe.decoding
     labels_of_further = decoding.label_of_names[decoding.n_states :]
@@ -259,7 +257,7 @@ def _with_features(pipe: "CRFPipe") -> list[str]:
     return [*pipe.tags()[: decoding.tag_spans.offset], *(instead or pipe.labels)]
 
 
-def _sides(pipe: "CRFPipe", label: str, top: int) -> dict[str, list[dict[str, object]]]:
+def _sides(pipe: CRFPipe, label: str, top: int) -> dict[str, list[dict[str, object]]]:
     """List the largest weights of features for a label, and against it."""
 
     def largest_of(sign: float) -> list[dict[str, object]]:
@@ -271,7 +269,7 @@ def _sides(pipe: "CRFPipe", label: str, top: int) -> dict[str, list[dict[str, ob
     return {"for": largest_of(1.0), "against": largest_of(-1.0)}
 
 
-def _templates(pipe: "CRFPipe") -> list[Settings]:
+def _templates(pipe: CRFPipe) -> list[Settings]:
     """For each template, the numbers of its features and weights, and the sum of absolute weights; the largest sum first."""
     found = []
     for block in blocks(pipe):
@@ -288,7 +286,7 @@ def _templates(pipe: "CRFPipe") -> list[Settings]:
     return sorted(found, key=lambda row: -row["mass"])
 
 
-def _transitions(pipe: "CRFPipe") -> dict[str, object]:
+def _transitions(pipe: CRFPipe) -> dict[str, object]:
     """Weights of the transition from each tag (row) to each tag (column), and of the first and the last tag of a sequence; None
     for transitions that never occur."""
     members = members_of(pipe.model)

@@ -19,7 +19,7 @@ from ..errors import Errors
 from ..kernels.hashing import NO_FEATURE, hash_features, mix_all, read_columns
 from ..types import TemplateRows, TokenFeatures
 from .clusters import WIDTHS, Clusters, is_of_clusters, table_read
-from .document import OUTER, STAGE_ATTRIBUTES
+from .doc_batch import OUTER, STAGE_ATTRIBUTES
 from .feature_index import CountingTable, FeatureCounter, FeatureIndex, by_token
 from .gazetteers import Gazetteer
 from .items import Functions, Source, extension_items, is_item

@@ -24,46 +24,6 @@ def pairs(window: int) -> list[str]:
     return [f"lower[{n}]|lower[{n + 1}]" for n in range(-window, window)]
 
 
-def ner_templates(window: int, words_in_a_row: list[str]) -> list[str]:
-    """The preset for entities, which reads this many words before and behind the token."""
-    around = f"[-{window}..{window}]"
-    return [
-        "bias",
-        f"lower{around}",
-        f"shape{around}",
-        "orth[0]",
-        "folded[-1..1]",
-        *_AFFIXES,
-        *_NGRAMS,
-        *words_in_a_row,
-        "shape[-1]|shape[0]|shape[1]",
-        *(f"if:{flag}{around}" for flag in ("is_title", "is_upper", "is_digit", "has_hyphen")),
-    ]
-
-
-def tagger_templates(window: int, words_in_a_row: list[str]) -> list[str]:
-    """The preset for tags, which reads this many words before and behind the token."""
-    return [
-        "bias",
-        f"lower[-{window}..{window}]",
-        "shape[-1..1]",
-        "orth[0]",
-        "short_shape[0]",
-        "folded[0]",
-        *_AFFIXES,
-        "suffix5[0]",
-        *_NGRAMS,
-        "suffix2[-1]",
-        "suffix2[1]",
-        "suffix3[-1]",
-        "suffix3[1]",
-        "has_hyphen[0]",
-        "has_digit[0]",
-        *words_in_a_row,
-        "suffix3[-1]|suffix3[0]",
-    ]
-
-
 def features(
     templates: list[str],
     transitions: Optional[list[str]] = None,
@@ -102,7 +62,21 @@ def ner_features(
     owner = "spacy_crf.ner_features.v1"
     reach = checks.count(owner, "window", window, least=0, most=WIDEST_OFFSET)
     triples = [f"lower[{n - 1}]|lower[{n}]|lower[{n + 1}]" for n in range(1 - reach, reach)]
-    templates = changed(owner, ner_templates(reach, [*pairs(reach), *triples]), extra, without)
+    around = f"[-{reach}..{reach}]"
+    templates = [
+        "bias",
+        f"lower{around}",
+        f"shape{around}",
+        "orth[0]",
+        "folded[-1..1]",
+        *_AFFIXES,
+        *_NGRAMS,
+        *pairs(reach),
+        *triples,
+        "shape[-1]|shape[0]|shape[1]",
+        *(f"if:{flag}{around}" for flag in ("is_title", "is_upper", "is_digit", "has_hyphen")),
+    ]
+    templates = changed(owner, templates, extra, without)
     return FeatureSet(templates, transitions, padding, functions)
 
 
@@ -118,8 +92,28 @@ def tagger_features(
     (``spacy_crf.tagger_features.v1``). The parameters are those of `spacy_crf.ner_features.v1`."""
     owner = "spacy_crf.tagger_features.v1"
     reach = checks.count(owner, "window", window, least=0, most=WIDEST_OFFSET)
-    words_in_a_row = [*pairs(reach), "lower[-1]|lower[1]", "lower[-1]|lower[0]|lower[1]"]
-    templates = changed(owner, tagger_templates(reach, words_in_a_row), extra, without)
+    templates = [
+        "bias",
+        f"lower[-{reach}..{reach}]",
+        "shape[-1..1]",
+        "orth[0]",
+        "short_shape[0]",
+        "folded[0]",
+        *_AFFIXES,
+        "suffix5[0]",
+        *_NGRAMS,
+        "suffix2[-1]",
+        "suffix2[1]",
+        "suffix3[-1]",
+        "suffix3[1]",
+        "has_hyphen[0]",
+        "has_digit[0]",
+        *pairs(reach),
+        "lower[-1]|lower[1]",
+        "lower[-1]|lower[0]|lower[1]",
+        "suffix3[-1]|suffix3[0]",
+    ]
+    templates = changed(owner, templates, extra, without)
     return FeatureSet(templates, transitions, padding, functions)
 
 

@@ -29,7 +29,7 @@ from .. import checks
 from ..errors import Errors, known_names, shown
 from ..types import Settings
 from .clusters import Clusters
-from .document import OUTER, STAGE_ATTRIBUTES
+from .doc_batch import OUTER, STAGE_ATTRIBUTES
 from .extractor import FUNCTIONS, OF_TOKENS, AttributesRead, FeatureSet, check_attribute
 from .gazetteers import SPELLINGS, Gazetteer
 from .items import Functions, is_item

@@ -18,12 +18,12 @@ from spacy.vocab import Vocab
 from ..errors import known_names
 from ..kernels.hashing import place
 from .clusters import Clusters
-from .doc_batch import DocBatch
-from .document import (
+from .doc_batch import (
     DOCUMENT_ATTRIBUTES,
     OUTER,
     READS,
     STAGE_ATTRIBUTES,
+    DocBatch,
     Labeller,
     read_document,
     read_outer,

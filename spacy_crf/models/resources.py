@@ -12,7 +12,7 @@ from thinc.api import Model
 from thinc.model import deserialize_attr, serialize_attr
 
 from ..features.clusters import Clusters
-from ..features.document import Labeller
+from ..features.doc_batch import Labeller
 from ..features.gazetteers import Gazetteer
 from ..features.token_columns import MOST_WORDS
 from ..features.word_vectors import WordVectors

@@ -11,8 +11,7 @@ from spacy.training import Example
 
 from .. import checks
 from ..errors import announcements
-from ..features.doc_batch import DocBatch
-from ..features.document import Labelling
+from ..features.doc_batch import DocBatch, Labelling
 from ..inference.chain_set import split
 from ..inference.span_choice import LEAST, places_of, prices_of
 from ..inference.structure import LikelySpans

@@ -21,8 +21,7 @@ from spacy.vocab import Vocab
 
 from .. import checks
 from ..errors import Errors
-from ..features.doc_batch import DocBatch
-from ..features.document import MAJORITIES, Labelling
+from ..features.doc_batch import MAJORITIES, DocBatch, Labelling
 from ..models.node import forget, gives
 from ..models.structure import without_stage
 from ..schemes import Segments

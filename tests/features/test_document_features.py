@@ -7,7 +7,7 @@ import pytest
 import spacy
 from spacy.tokens import Doc
 
-from spacy_crf.features.document import DOCUMENT_ATTRIBUTES
+from spacy_crf.features.doc_batch import DOCUMENT_ATTRIBUTES
 from spacy_crf.features.extractor import FeatureSet
 from spacy_crf.features.segment_templates import SegmentFeatureSet
 from tests.features.test_features import freeze

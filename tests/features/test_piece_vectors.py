@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import spacy
 
-from spacy_crf.features.piece_vectors import read_piece_vectors
-from spacy_crf.features.word_vectors import WordVectors, read_vectors
+from spacy_crf.features.word_vectors import WordVectors, read_piece_vectors, read_vectors
 from tests.features.test_vectors import blank, marginals, pipe_of, train
 
 PIECES = [

@@ -16,8 +16,7 @@ from spacy.tokens import Doc
 from spacy.training import Example
 from thinc.api import Adam
 
-from spacy_crf.features.doc_batch import DocBatch
-from spacy_crf.features.document import STAGE_ATTRIBUTES, Labelling, read_stage
+from spacy_crf.features.doc_batch import STAGE_ATTRIBUTES, DocBatch, Labelling, read_stage
 from spacy_crf.features.extractor import FeatureSet
 from spacy_crf.kernels import document as stage_kernels
 from spacy_crf.optimizers.lbfgs import LBFGS

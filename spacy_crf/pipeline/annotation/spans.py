@@ -13,8 +13,7 @@ from spacy.vocab import Vocab
 
 from ... import checks
 from ...errors import Errors
-from ...features.doc_batch import DocBatch
-from ...features.document import Labelling
+from ...features.doc_batch import DocBatch, Labelling
 from ...schemes import BEGIN, INSIDE, MISSING, OUTSIDE, Scheme, Segments, TransitionMask
 from ..supervision import without_blanks
 from .entities import Annotation, Entities, GoldReport, PresetAnnotation, Starts, Supervision, same_words
