@@ -4,6 +4,7 @@ and True for 1."""
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import chain
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Optional, TypeVar, Union, cast
@@ -129,7 +130,7 @@ def by_label(owner: str, name: str, value: Any, of: str, *, text: bool = False) 
         is_table = len(found) == len(value) and not any(isinstance(given, Mapping) for given in found.values())
         must = f"a list of pairs of a label and one of {of}, in which each label is once and tables are lists of pairs"
         expect(is_table, owner, name, value, must)
-        is_kept = not any(isinstance(part, str) and "$" in part for pair in value for part in pair)
+        is_kept = not any(isinstance(part, str) and "$" in part for part in chain.from_iterable(value))
     else:
         found = table(owner, name, value, of)
         for label, given in found.items():

@@ -160,7 +160,7 @@ class FeatureSet(AttributesRead):
 
     def attributes(self) -> list[str]:
         """The attributes that the templates read, each once."""
-        parts = [part for template in self.templates + self.transitions for part in template.parts]
+        parts = list(chain.from_iterable(template.parts for template in self.templates + self.transitions))
         return list(dict.fromkeys([part.attribute for part in parts]))
 
     def reader(

@@ -117,7 +117,7 @@ class CompiledSegments:
         self._matchers: dict[tuple[str, Vocab], Matcher] = {}
         # By gazetteer and hash of the span
         self._similar: dict[tuple[str, int], list[tuple[int, float, float]]] = {}
-        parts = [part for t in feature_set.spans + feature_set.span_items for part in t.parts]
+        parts = list(chain.from_iterable(t.parts for t in feature_set.spans + feature_set.span_items))
         whole = {WHOLE[part.kind] for part in parts if part.kind in WHOLE} | {*self._phrase_column.values()}
         self._columns = sorted({"lower", *whole, *(part.name for part in parts if part.kind in TOKEN_PARTS)})
         self._whole_columns = np.array(sorted(map(self._columns.index, whole)), dtype=np.int64)

@@ -103,6 +103,16 @@ def native_of(model: ForeignModel, of_labels: Sequence[str], of_pairs: Sequence[
     )
 
 
+def _uses(
+    template: str, pattern: Pattern, names: list[tuple[int, str]], literals: list[str], outside: Callable[[int], str]
+) -> Iterator[Use]:
+    """Yield each way in which a pattern with these literals makes one of the names, each with its row."""
+    for row, name in names:
+        for texts in ways_to_make(name, literals):
+            for way in _values(pattern, texts, outside):
+                yield Use(template, way, row)
+
+
 def _native_lines(
     lines: Sequence[str],
     compile_line: Callable[[str], Pattern],
@@ -124,8 +134,7 @@ def _native_lines(
             parts = tuple(TemplatePart(_attribute(place, columns, changes), place.offset) for place in pattern.places)
             template = str(Template(parts or (TemplatePart("bias", 0),)))
             own = [(row, name) for row, name in used if name.startswith(head)]
-            made = ((row, texts) for row, name in own for texts in ways_to_make(name, [head, *literals]))
-            ways = (Use(template, way, row) for row, texts in made for way in _values(pattern, texts, outside))
+            ways = _uses(template, pattern, own, [head, *literals], outside)
             # A name with many ways to make it would become as many native features
             most = _MOST_WAYS * max(100, len(own))
             found = list(islice(ways, most + 1))
@@ -265,7 +274,7 @@ def _ways(offset: int, name: str, heads: set[str], edges: Sequence[str]) -> Iter
 def _heads(function: WordSource, names: list[str]) -> set[str]:
     """How the names begin that a function makes, up to a colon or an equals sign. The model has no list of words: the texts in
     its names are tried in their place."""
-    texts = (text for name in names for _, text in _readings(name))
+    texts = (text for _, text in chain.from_iterable(map(_readings, names)))
     words = dict.fromkeys(
         [*_SAMPLES, *(part for text in texts for part in (text, *re.split("[:=]", text)[1:]) if part)]
     )

@@ -3,6 +3,7 @@
 import math
 import threading
 from collections.abc import Iterable
+from itertools import chain
 from typing import Any, Optional
 from weakref import WeakKeyDictionary
 
@@ -84,7 +85,7 @@ class TableScorer:
     def attributes(self) -> set[str]:
         """Attributes that are looked up for each token."""
         templates = [*self._rest.templates, *self._rest.item_templates]
-        return {part.attribute for template in templates for part in template.parts}
+        return {part.attribute for part in chain.from_iterable(template.parts for template in templates)}
 
     def read_by(self, reader: ColumnReader) -> None:
         """Read the columns of another reader.

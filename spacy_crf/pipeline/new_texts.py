@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
@@ -54,8 +54,8 @@ def complete(nlp: Language, pipe: Any, examples: Iterable[Example], labels: Coll
         if sure and "spans_key" in pipe.cfg:
             doc.spans[pipe.cfg["spans_key"]] = [*annotated, *sure]
         elif likely and "spans_key" not in pipe.cfg:
-            known = {token.i for span in sure for token in span}
-            tokens = {token.i for span, _ in likely for token in span}
+            known = {token.i for token in chain.from_iterable(sure)}
+            tokens = {token.i for token in chain.from_iterable(span for span, _ in likely)}
             doc.set_ents(sure, missing=[doc[i : i + 1] for i in sorted(tokens - known)], default="unmodified")
 
 

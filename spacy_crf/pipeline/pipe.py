@@ -9,6 +9,7 @@ import reprlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from types import GeneratorType
 from typing import Any, Optional, TypeVar, Union
@@ -273,7 +274,9 @@ class LearningPipe(Warner, TrainablePipe):
     @property
     def token_attributes(self) -> list[str]:
         """Token attributes that the templates read, and others that the model needs."""
-        of_templates = [name for features in self.feature_stores for name in features.feature_set.token_attributes]
+        of_templates = list(
+            chain.from_iterable(features.feature_set.token_attributes for features in self.feature_stores)
+        )
         return list(dict.fromkeys([*of_templates, *self.model.attrs["node"].traits.token_attributes]))
 
     @property
@@ -331,7 +334,7 @@ class LearningPipe(Warner, TrainablePipe):
     def requires(self) -> list[str]:
         """Attributes of earlier components that the templates read, as `nlp.analyze_pipes` names them."""
         read = ["is_sent_start" if name == "sent_start" else name for name in self.token_attributes]
-        extensions = dict.fromkeys(name for f in self.feature_stores for name in f.feature_set.extensions)
+        extensions = dict.fromkeys(chain.from_iterable(f.feature_set.extensions for f in self.feature_stores))
         return [
             *(f"token.{name}" for name in read if name not in ("norm", "lang", "spacy")),
             *(f"token._.{name}" for name in extensions if not Token.get_extension(name)[2]),  # those without a getter

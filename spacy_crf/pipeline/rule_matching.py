@@ -4,6 +4,7 @@ import re
 import threading
 from collections.abc import Callable
 from inspect import signature
+from itertools import chain
 from typing import Any, Optional, Union
 
 import numpy as np
@@ -53,7 +54,7 @@ class RuleMatcher:
                 self._matchers[rule.place] = _phrase_matcher(vocab, rule)
             elif rule.reads_pattern:
                 matcher = _matcher(vocab, rule)
-                keys = [key for pattern in rule.pattern for token in pattern for key in token]
+                keys = list(chain.from_iterable(chain.from_iterable(rule.pattern)))
                 is_lexical = all(isinstance(key, str) and key.upper() in _LEXICAL for key in keys)
                 if is_lexical and all(len(pattern) == 1 for pattern in rule.pattern):
                     words[rule.place] = matcher
@@ -158,7 +159,7 @@ class _WordPatterns:
 def _matcher(vocab: Vocab, rule: Rule) -> Matcher:
     matcher = Matcher(vocab, validate=True)
     try:
-        for extension in {name for pattern in rule.pattern for token in pattern for name in token.get("_", ())}:
+        for extension in {name for token in chain.from_iterable(rule.pattern) for name in token.get("_", ())}:
             if not Token.has_extension(extension):
                 raise ValueError(f"there is no extension token._.{extension}")
         matcher.add("rule", rule.pattern)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import chain
 from operator import attrgetter
 from typing import Any, Union
 
@@ -120,7 +121,7 @@ def score_calibration(annotation: Annotation, examples: Iterable[Example]) -> di
 
     Spans whose gold annotation is missing do not count.
     """
-    decisions = [decision for example in examples for decision in annotation.decisions(example)]
+    decisions = list(chain.from_iterable(map(annotation.decisions, examples)))
     probabilities, right = zip(*decisions) if decisions else ((), ())
     measured = calibration(np.array(probabilities, dtype=np.float64), np.array(right, dtype=bool))
     return {f"{annotation.scores_prefix}_{name}": value for name, value in measured.items()}

@@ -121,7 +121,10 @@ def find_incorrect(clamp: SegmentClamp, texts: Texts, key: str) -> Segments:
 
 
 def join_segments(*parts: Segments) -> Segments:
-    return _columns({(b, e, 1 + label) for part in parts for b, e, label in zip(*(c.tolist() for c in part))})
+    found: set[_Segment] = set()
+    for part in parts:
+        found.update((b, e, 1 + label) for b, e, label in zip(*(column.tolist() for column in part)))
+    return _columns(found)
 
 
 def _named(texts: Texts, key: str) -> Iterator[_Segment]:

@@ -1,6 +1,7 @@
 """Components whose model gives ``SegmentScores``: state 0 is ``O``, state 1 + l is label l, and clamps are `SegmentClamp`. Tags
 are BIO."""
 
+from itertools import chain
 from typing import TYPE_CHECKING, Optional
 
 import numpy as np
@@ -112,7 +113,7 @@ class SegmentDecoding(Decoding):
 
     def _report_long(self, long: Segments, examples: list[Example], report: GoldReport) -> None:
         if len(long.start):
-            tokens = [token for example in examples for token in example.predicted]
+            tokens = list(chain.from_iterable(example.predicted for example in examples))
             for begin, end, state in zip(*long):
                 words = " ".join(token.text for token in tokens[begin : min(end, begin + 8)])
                 place = f"'{words}...' ({self.annotation.labels[state - 1]}, {end - begin} tokens)"

@@ -7,6 +7,7 @@ span ends where another begins, their labels and other ends are independent.
 """
 
 from collections.abc import Callable, Iterator
+from itertools import chain, product
 from typing import NamedTuple, Optional
 
 import numpy as np
@@ -56,7 +57,7 @@ def supervise(
 
     def add(tokens: list[int], problem: str) -> None:
         """Report a problem with some tokens."""
-        words = [token for example in examples for token in example.predicted] if tokens else []
+        words = list(chain.from_iterable(example.predicted for example in examples)) if tokens else []
         for at in tokens:
             report.add(problem, f"at '{words[at].text}' in '{words[at].doc.text[:40]}'")
 
@@ -239,7 +240,7 @@ def _runs(
     for b, e in zip(begin.tolist(), end.tolist()):
         left = alone if opens[b] else before_runs[b]
         right = alone if closes[e - 1] else after_runs[e]
-        rows += [(b, e, i, k, p * q) for i, p in left.items() for k, q in right.items()]
+        rows += [(b, e, i, k, p * q) for (i, p), (k, q) in product(left.items(), right.items())]
     *columns, weight = np.array(rows, dtype=np.float64).reshape(-1, 5).T
     begin, end, before, after = (column.astype(np.int64) for column in columns)
     return Runs(begin, end, before, after, weight)

@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
@@ -90,7 +91,7 @@ def measure(
                 prediction: Any = pipe.predict(batch, scores)  # with probabilities, see `confidence` above
                 if judge:
                     known = _judge(pipe, docs, references, prediction, known)
-                    for label, of_doc in (item for _, counts in known for item in counts.items()):
+                    for label, of_doc in chain.from_iterable(counts.items() for _, counts in known):
                         before.by_label.setdefault(label, Counter()).update(of_doc)
                 points[n] = before._replace(
                     found=before.found + len(prediction.probabilities),

@@ -7,6 +7,7 @@ Hashes give no text away, but whoever has a text can find out whether the compon
 import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import numpy as np
@@ -229,7 +230,7 @@ class Training:
             pipe.forget_scores()  # scores cached by an evaluation, which take memory
             from .prepared import step
 
-            examples = [eg for part in batch for eg in part.examples]
+            examples = list(chain.from_iterable(part.examples for part in batch))
             if self.has_read_corpus:
                 add_labels(pipe, examples)
             batch[-1].losses[pipe.name] = step(self, optimizer, examples)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from itertools import chain
 from typing import NamedTuple, Optional, TypeVar
 
 from spacy.language import Language
@@ -56,7 +57,7 @@ def set_lists(pipe: LearningPipe, words: Settings, nlp: Optional[Language], *, a
     stores = pipe.feature_stores
     own = f"[initialize.components.{pipe.name}]"
     known = {name: table for features in stores for name, table in features.clusters.items()}
-    wanted = dict.fromkeys(name for features in stores for name in features.feature_set.cluster_tables)
+    wanted = dict.fromkeys(chain.from_iterable(features.feature_set.cluster_tables for features in stores))
     clusters = {}
     for name in dict.fromkeys([*wanted, *words.clusters]):
         settings = f"{own[:-1]}.words.tables] {name}" if name else f"{own} clusters"
@@ -72,7 +73,7 @@ def set_lists(pipe: LearningPipe, words: Settings, nlp: Optional[Language], *, a
     vectors = _of_words(
         pipe, are_kept, "vectors", "vector[-1..1]", settings, words.vectors, known, are_read, read_vectors
     )
-    wanted = {name for features in stores for name in features.feature_set.gazetteers}
+    wanted = set(chain.from_iterable(features.feature_set.gazetteers for features in stores))
     unused = [name for name in words.gazetteers if name not in wanted]
     if unused:
         raise ValueError(

@@ -2,6 +2,7 @@
 components that label texts, right and wrong labels, and the words for them."""
 
 from collections.abc import Iterable, Sequence
+from itertools import product
 from typing import Any, NamedTuple, Optional, TypeGuard, cast
 
 from spacy.language import Language
@@ -136,7 +137,7 @@ def match(gold: Iterable[Mention], found: Iterable[Mention]) -> list[tuple[str, 
         ("right", missed.pop(place), spurious.pop(place)) for place in missed.keys() & spurious.keys()
     ]
     # Of the mentions that overlap, the most alike become pairs first
-    pairs = [(g, f) for g in missed.values() for f in spurious.values() if g.start < f.end and f.start < g.end]
+    pairs = [(g, f) for g, f in product(missed.values(), spurious.values()) if g.start < f.end and f.start < g.end]
     for g, f in sorted(pairs, key=lambda pair: _likeness(*pair), reverse=True):
         if g.place in missed and f.place in spurious:
             same_place, same_label, *_ = _likeness(g, f)

@@ -5,7 +5,7 @@ import logging
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, TypeVar, Union
 from weakref import ReferenceType, ref
 
@@ -389,7 +389,7 @@ class Entities(Annotation):
     def tag_labels(self) -> list[str]:
         """The label of each tag, "O" for none."""
         tags_of_label = (len(self.tags()) - 1) // max(1, len(self.labels))
-        return ["O", *(label for label in self.labels for _ in range(tags_of_label))]
+        return ["O", *(label for label, _ in product(self.labels, range(tags_of_label)))]
 
     def mask(self) -> TransitionMask:
         """The tag sequences that the scheme allows."""

@@ -3,6 +3,7 @@
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple, Optional, Union
 
 import numpy as np
@@ -109,7 +110,7 @@ class Spans(Entities):
 
     def no_labels(self, name: str, docs: Iterable[Doc]) -> str:
         """The message that reference `docs` have no spans for the component `name`, with the keys that they have."""
-        keys = sorted({key for doc in docs for key in doc.spans})
+        keys = sorted(set().union(*(doc.spans for doc in docs)))
         return Errors.CRF404.format(name=name, key=self.key, known=", ".join(map(repr, keys)) or "none")
 
     def is_gold(self, span: Span) -> bool:
@@ -185,7 +186,7 @@ class Spans(Entities):
                     lost = example.predicted.char_span(span.start_char, span.end_char, alignment_mode="expand")
                     if lost is not None:
                         iob[lost.start : lost.end] = MISSING
-            known = [span for _, aligned in found for span in aligned]
+            known = list(chain.from_iterable(aligned for _, aligned in found))
         kept = (without_blanks(span, self, self.key, report) for span in known)
         return [span for span in kept if span is not None]
 
@@ -258,7 +259,7 @@ def check_groups(owner: str, groups: Groups) -> Groups:
     must = '"label", "auto", or a list of lists of labels'
     are_lists = isinstance(groups, (list, tuple)) and all(isinstance(group, (list, tuple)) for group in groups)
     checks.expect(are_lists, owner, "groups", groups, must)
-    every = [label for group in groups for label in group]
+    every = list(chain.from_iterable(groups))
     checks.expect(all(isinstance(label, str) and label for label in every), owner, "groups", groups, must)
     twice = [label for label in dict.fromkeys(every) if every.count(label) > 1]
     checks.expect(not twice, owner, "groups", groups, f"without a label in two places, as {', '.join(twice)} is")

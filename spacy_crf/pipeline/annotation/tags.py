@@ -268,7 +268,7 @@ class TokenTags(Annotation):
         if self._ids and "morph" not in self.writes:
             return read_attributes(docs, self._ids)[:, 0]
         add = self.vocab.strings.add
-        texts = (self._get(token) for doc in docs for token in doc)
+        texts = map(self._get, chain.from_iterable(docs))
         return np.array([add(text) if text else 0 for text in texts], dtype=np.uint64)
 
     def _aligned_values(self, example: Example, report: GoldReport) -> NDArray[np.uint64]:
@@ -305,8 +305,8 @@ class TagSet(Annotation):
             TokenTags(attribute, prefix=f"{attribute}:", overwrite=overwrite, neg_prefix=neg_prefix)
             for attribute in attributes
         ]
-        self.writes = tuple(name for part in self.parts for name in part.writes)
-        self.assigns = [name for part in self.parts for name in part.assigns]
+        self.writes = tuple(chain.from_iterable(part.writes for part in self.parts))
+        self.assigns = list(chain.from_iterable(part.assigns for part in self.parts))
 
     def _tabulate(self) -> None:
         self.parts = [part.bind(self.name, self.vocab, self._labels_of(part)) for part in self.parts]
@@ -355,7 +355,7 @@ class TagSet(Annotation):
 
     def gold_labels(self, doc: Doc) -> Iterable[str]:
         """RETURNS (Set[str]): The labels of all attributes in a reference Doc."""
-        return {label for part in self.parts for label in part.gold_labels(doc)}
+        return set().union(*(part.gold_labels(doc) for part in self.parts))
 
     def is_gold(self, span: Span) -> bool:
         """Whether the gold annotation has the label of this span at one of its tokens."""
@@ -379,7 +379,7 @@ class TagSet(Annotation):
 
     def mentions_in(self, doc: Doc) -> list[Mention]:
         """A mention for each attribute of each token that has a label."""
-        return [mention for part in self.parts for mention in part.mentions_in(doc)]
+        return list(chain.from_iterable(part.mentions_in(doc) for part in self.parts))
 
     def mentions(self, example: Example) -> tuple[list[Mention], list[Mention]]:
         """A mention for each label. None has a probability: ``crf_prob`` is that of all labels of a token."""

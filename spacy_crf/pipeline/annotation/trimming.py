@@ -1,6 +1,7 @@
 """White space at the edges of gold spans is trimmed and counted, in training and where tools compare them with what is found."""
 
 from collections.abc import Iterable
+from itertools import chain
 from typing import Any, NamedTuple, Optional
 
 from spacy.tokens import Doc, Span
@@ -66,7 +67,7 @@ def tell_trimmed(pipe: Any, references: Iterable[Doc]) -> None:
     annotation = pipe.annotation
     if annotation.space_edges or Warnings.CRFW901 in pipe.warned:
         return
-    spans = [span for doc in references for span in annotation.gold_spans(doc)]
+    spans = list(chain.from_iterable(map(annotation.gold_spans, references)))
     changed = [span for span in spans if trimmed(span, space_edges=False) is not span]
     if changed:
         pipe.warn_once(Warnings.CRFW901, count=f"{len(changed):,}", total=f"{len(spans):,}", place=place_of(changed[0]))
