@@ -258,7 +258,7 @@ def _candidates(nlp: Language, name: str, l1: Sequence[float], l2: Sequence[floa
     own = LBFGS(**{key: value for key, value in _lbfgs(nlp, name).items() if key in ("l1", "l2")})
     pairs = sorted({*product(l1, l2), (own.l1, own.l2)}, key=lambda pair: (pair[0], -pair[1]))
     with_clusters = [False, True] if words and _can_cluster(nlp, name) else [False]
-    return [Candidate(clusters, *pair) for clusters in with_clusters for pair in pairs]
+    return [Candidate(clusters, *pair) for clusters, pair in product(with_clusters, pairs)]
 
 
 def _can_cluster(nlp: Language, name: str) -> bool:

@@ -10,6 +10,7 @@ behind the last token:
 
 from collections.abc import Sequence
 from functools import reduce
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union, cast
 
 import numpy as np
@@ -461,7 +462,10 @@ class ChainEvents:
         if place.label < 0:
             return self._clamps(place, [dict.fromkeys(place.tokens, self._of_label(place))])
         whole = self._upto(place, place.end)
-        return self._clamps(place, [ended for so_far in whole for ended in self._broken(place, place.end, so_far)])
+        ended: list[Allowed] = []
+        for so_far in whole:
+            ended += self._broken(place, place.end, so_far)
+        return self._clamps(place, ended)
 
     def lacking(self, place: SpanPlace) -> list[NDArray[np.bool_]]:
         """Clamps of the other labellings."""
@@ -477,9 +481,11 @@ class ChainEvents:
             events.append({place.begin - 1: before, place.begin: of_label & self._continues})
         # The span breaks off at a later token, or continues behind the last one
         for token in range(place.begin + 1, place.end):
-            events += [e for so_far in self._upto(place, token) for e in self._broken(place, token, so_far)]
+            for so_far in self._upto(place, token):
+                events += self._broken(place, token, so_far)
         if not place.closes:
-            events += [e for so_far in self._upto(place, place.end) for e in self._joined(so_far, place.end, of_label)]
+            for so_far in self._upto(place, place.end):
+                events += self._joined(so_far, place.end, of_label)
         return self._clamps(place, events)
 
     def _of_label(self, place: SpanPlace) -> NDArray[np.bool_]:
@@ -496,7 +502,7 @@ class ChainEvents:
             continued = of_label & self._continued
             starts = [{begin: of_label & ~goes_on}, {begin - 1: ~continued, begin: goes_on}]
         for at in range(begin + 1, token):
-            starts = [going for so_far in starts for going in self._joined(so_far, at, of_label)]
+            starts = list(chain.from_iterable(self._joined(so_far, at, of_label) for so_far in starts))
         return starts
 
     def _joined(self, so_far: Allowed, token: int, of_label: NDArray[np.bool_]) -> list[Allowed]:

@@ -644,11 +644,9 @@ class SparsePass:
 
     def _collectors(self) -> list[Collector]:
         """Functions that add up the derivatives of a batch, each of them in other arrays."""
-        windows = [
-            partial(self._collect_windows, kind, table)
-            for kind, tokens in self._tokens.items()
-            for table in range(tokens.n_tables)
-        ]
+        windows = []
+        for kind, tokens in self._tokens.items():
+            windows += [partial(self._collect_windows, kind, table) for table in range(tokens.n_tables)]
         return [self._collect, *windows, *([] if self._vectors is None else [self._collect_vectors])]
 
     def _collect(self, number: int, d_scores: NamedTuple, part: GradientPart) -> None:

@@ -5,6 +5,7 @@ orders add up, so an n-gram without a weight still gets the scores of its shorte
 import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, Optional, Union
 
 import numpy as np
@@ -179,7 +180,7 @@ class HigherOrderNode(StructureNode):
         """Set the tags, and derive their shared parts."""
         if self._label_parts is not None:
             self._parts = TagParts.of(tags, self._label_parts)
-            names = dict.fromkeys([name for of_tag in self._parts.names for name in of_tag])
+            names = dict.fromkeys(chain.from_iterable(self._parts.names))
             self.part_names = [f"part {name}" for name in names]  # in the order of their columns
 
     def columns(self, n_states: int) -> int:

@@ -6,6 +6,7 @@ its first token and its last, and the mean of all its tokens. The mean is a scor
 `_MOST_TOKENS` tokens are listed; longer ones have none.
 """
 
+from itertools import chain
 from typing import Any, ClassVar, NamedTuple, Optional, Union
 
 import numpy as np
@@ -57,8 +58,8 @@ class SegmentFeatures(SparseFeatures):
     @property
     def asks_functions(self) -> bool:
         """Whether features come from functions or extensions."""
-        of_spans = any(part.kind == "fn" for template in self.feature_set.templates for part in template.parts)
-        return of_spans or super().asks_functions
+        parts = chain.from_iterable(template.parts for template in self.feature_set.templates)
+        return any(part.kind == "fn" for part in parts) or super().asks_functions
 
     def _compile(self) -> CompiledSegments:
         return CompiledSegments(self.feature_set, self.gazetteers, self.clusters)
