@@ -7,8 +7,8 @@ from typing import Any, Optional
 
 from .errors import counted
 
-_SHORT = 2.0  # seconds: shorter work has no bar
-_EACH = 60.0  # seconds between two lines, where stderr is no terminal
+SHORT = 2.0  # seconds: shorter work has no bar
+LINE_EVERY = 60.0  # seconds between two lines, where stderr is no terminal
 
 
 class Bar:
@@ -26,7 +26,7 @@ class Bar:
         self.total = total
         self._unit = unit
         self._speaks = at_once
-        self._shown_at = time.monotonic() + (0.0 if at_once else _SHORT)
+        self._shown_at = time.monotonic() + (0.0 if at_once else SHORT)
         self._spoke_at = time.monotonic()
         self._is_terminal = sys.stderr is not None and sys.stderr.isatty()
         self._row: Optional[_Row] = None  # in the display
@@ -48,7 +48,7 @@ class Bar:
         """Show how many are done."""
         now = time.monotonic()
         if not self._is_terminal:
-            if self._speaks and now - self._spoke_at >= _EACH:
+            if self._speaks and now - self._spoke_at >= LINE_EVERY:
                 self._spoke_at = now
                 print(f"{self.what}: {self.share(done)} {note}".rstrip(), file=sys.stderr, flush=True)
             return

@@ -29,7 +29,7 @@ _PIECE = 1 << 15  # bytes to compress at once
 # Unpacked content may take so many times the bytes of its file. Empty blocks pad files that shrink to less than two such parts
 _MOST_TIMES = 50
 _EMPTY_BLOCK = b"\0\0\0\xff\xff"
-_ALWAYS_ROOM = 1 << 24  # bytes, also for the smallest file
+ALWAYS_ROOM = 1 << 24  # bytes, also for the smallest file
 _FED = 1 << 10  # bytes to decompress at once
 _FEW = 64  # items of a list that is packed item by item
 _LARGE = 1 << 15  # bytes of a part of its own
@@ -129,7 +129,7 @@ _room: ContextVar[Optional[list[int]]] = ContextVar("room", default=None)
 def unpacking(data: bytes) -> Iterator[None]:
     """Within this context, unpacked content shares the room of this data, or of the file that contains it: a small file can't
     fill the memory."""
-    most = max(_MOST_TIMES * len(data) if isinstance(data, (bytes, bytearray)) else 0, _ALWAYS_ROOM)
+    most = max(_MOST_TIMES * len(data) if isinstance(data, (bytes, bytearray)) else 0, ALWAYS_ROOM)
     token = _room.set(_room.get() or [most, most])
     try:
         yield

@@ -156,7 +156,7 @@ def test_only_files_of_texts_are_copied(tmp_path, monkeypatch):
         assert code == 1 and "CRF983" in output and not made.exists()
         (texts / name).unlink()
     with monkeypatch.context() as patched:
-        patched.setattr(projects, "_MOST_BYTES", 3)
+        patched.setattr(projects, "MOST_BYTES", 3)
         code, output = run("project", "addresses", "-o", made, "--assets", texts)
     assert code == 1 and "CRF983" in output and not made.exists()
     assert run("project", "addresses", "-o", made, "--assets", texts)[0] == 0

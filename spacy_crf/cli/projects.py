@@ -37,7 +37,7 @@ FOLDER = packaged("projects")
 _SPLITS = ("train", "dev", "test")
 # of the annotated texts that are copied into a project
 _MOST_FILES = 10_000
-_MOST_BYTES = 4_000_000_000
+MOST_BYTES = 4_000_000_000
 _WARM_UP = 20  # texts, so that the speed is not that of compiling kernels
 _OF_META = ("name", "version", "description", "author", "email", "url", "license", "sources")
 
@@ -101,9 +101,9 @@ def _texts(folder: Path) -> list[Path]:
             )
         files.append(path)
         size += path.stat().st_size
-        if len(files) > _MOST_FILES or size > _MOST_BYTES:
+        if len(files) > _MOST_FILES or size > MOST_BYTES:
             raise ValueError(
-                Errors.CRF983.format(path=path, reason=f"beyond {_MOST_FILES:,} files or {_MOST_BYTES / 1e9:g} GB")
+                Errors.CRF983.format(path=path, reason=f"beyond {_MOST_FILES:,} files or {MOST_BYTES / 1e9:g} GB")
             )
     return files
 

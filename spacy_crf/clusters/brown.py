@@ -114,7 +114,7 @@ class Brown:
         self.done = 0  # number of words that are in clusters
         size = n + 1
         n_words = len(text.words)
-        self._window = Window(
+        self.window = Window(
             np.zeros((size, size), dtype=np.int32),
             np.zeros((size, size), dtype=np.int32),
             np.zeros(size, dtype=np.int64),
@@ -125,7 +125,7 @@ class Brown:
             np.zeros(n_words, dtype=np.int32),
         )
         small = np.arange(_LOGS, dtype=np.float64)
-        self._logs = small * np.log(np.maximum(small, 1.0))
+        self.logs = small * np.log(np.maximum(small, 1.0))
 
     def run(self, on_step: Callable[["Brown"], None] = lambda brown: None) -> WordClusters:
         """Cluster the words that are in no cluster yet.
@@ -136,18 +136,18 @@ class Brown:
         n_words = len(self.text.words)
         while self.done < n_words:
             end = min(self.done + _STEP, n_words)
-            place_words(self.done, end, self.text.bigrams, self._window, self._logs)
+            place_words(self.done, end, self.text.bigrams, self.window, self.logs)
             self.done = end
             on_step(self)
-        slots = slots_of(self._window)
+        slots = slots_of(self.window)
         path_of = self._paths()
         words = ((word, path_of[slot]) for word, slot in zip(self.text.words, slots.tolist()))
         return WordClusters.of_words(words, self.text.digits)
 
     def _paths(self) -> dict[int, str]:
         """Compute the path of the class in each slot. The last merge decides the first bit."""
-        window = Window(*(array.copy() for array in self._window))
-        merges = join_classes(window, self._logs)
+        window = Window(*(array.copy() for array in self.window))
+        merges = join_classes(window, self.logs)
         paths = {int(window.is_used.argmax()): ""}
         for kept, merged in merges[::-1].tolist():
             path = paths[kept]
@@ -158,8 +158,8 @@ class Brown:
     def to_bytes(self, what: str) -> bytes:
         """Serialize the state. what (str): Description of the texts and settings, which `from_bytes` compares."""
         bigrams = self.text.bigrams
-        slots = slots_of(self._window)[: self.done]
-        saved = (bigrams.next_starts, bigrams.next_words, bigrams.next_counts, slots, self._window.losses)
+        slots = slots_of(self.window)[: self.done]
+        saved = (bigrams.next_starts, bigrams.next_words, bigrams.next_counts, slots, self.window.losses)
         arrays = {name: _packed(array, dtype) for (name, dtype), array in zip(_SAVED.items(), saved)}
         content = {"what": what, "n": self.n, "done": self.done, "arrays": arrays}
         content |= {"words": self.text.words, "digits": self.text.digits}
@@ -212,7 +212,7 @@ class Brown:
         # The arrays are whole: what follows from them is computed, not read
         left = np.repeat(np.arange(n_words), np.diff(starts))
         brown = cls(CountedText(words, _sorted_bigrams(left, right, counts, n_words), content["digits"]), n, source)
-        window = brown._window
+        window = brown.window
         window.is_used[slots] = True
         _expect(int(window.is_used.sum()) == min(done, n), "slots")
         rows, columns = np.tril_indices(size, -1)

@@ -32,16 +32,16 @@ from .lattice import ROWS, Lattice
 from .lattice_automata import LatticeAutomaton, stacked
 
 # The first restricted lattice
-_MARGIN = 6.0  # nodes whose max-marginal is at most so much (log-odds) below the best score
-_PER_ROW = 6  # nodes in each row that an automaton reads
-_ELSEWHERE = 32  # nodes in other rows, for each automaton that would read them
+MARGIN = 6.0  # nodes whose max-marginal is at most so much (log-odds) below the best score
+PER_ROW = 6  # nodes in each row that an automaton reads
+ELSEWHERE = 32  # nodes in other rows, for each automaton that would read them
 _WIDER = 4  # factor on these until some labelling is found
-_ALL_ARCS = 100_000  # lattices with at most so many arcs are taken whole
+ALL_ARCS = 100_000  # lattices with at most so many arcs are taken whole
 
 # When to give up
 _ARCS_PER_SECOND = 4e6  # arcs that a search can use
 _MOST_PREFIXES = 20_000_000  # automaton states of prefixes: 80 MB
-_MOST_IN_VAIN = 2  # extensions of the restricted lattice without a better labelling
+MOST_IN_VAIN = 2  # extensions of the restricted lattice without a better labelling
 _MOST_ROUNDS = 4  # of 2 and 3 while no labelling at all is known
 
 # How work is shared out: descent and branch and bound take turns, and each turn may take longer than the one before
@@ -76,8 +76,8 @@ class LatticeSearch:
         self._automata = automata
         self._score = -np.inf  # of the best labelling found: the lower bound
         self._path: Optional[NDArray[np.int32]] = None
-        self._margin = _MARGIN
-        self._per_row = _PER_ROW
+        self._margin = MARGIN
+        self._per_row = PER_ROW
         self._kept: Any = None  # bool[rows, S] nodes of the restricted lattice, None before the first
         self._duals: Optional[list[Floats]] = None  # of the previous restricted lattice, see `RestrictedLattice`
 
@@ -94,9 +94,9 @@ class LatticeSearch:
         if self._kept is None:
             self._kept = self._first_nodes(budget)
         in_vain = 0
-        while budget.left > 0.0 and in_vain < _MOST_IN_VAIN:
+        while budget.left > 0.0 and in_vain < MOST_IN_VAIN:
             kept, jumps, skipped = self._without_forced_nodes()
-            if _n_arcs(kept) > max(_ALL_ARCS, _ARCS_PER_SECOND * budget.left):
+            if _n_arcs(kept) > max(ALL_ARCS, _ARCS_PER_SECOND * budget.left):
                 break
             budget.spend(3 * _NODE * kept.size)
             arcs = lattice.arcs(kept, jumps)
@@ -126,7 +126,7 @@ class LatticeSearch:
         lattice = self._lattice
         max_marginals = lattice.max_marginals
         possible = max_marginals > -np.inf
-        if _n_arcs(possible) <= _ALL_ARCS:
+        if _n_arcs(possible) <= ALL_ARCS:
             budget.spend(_NODE * max_marginals.size)
             return possible
         kept = self._relevant(possible & (max_marginals >= lattice.best - self._margin)) | self._on_best
@@ -137,7 +137,7 @@ class LatticeSearch:
                 _add_best(added, max_marginals, rows, ~states, 1)
                 [read] = np.nonzero(states)
                 others = np.where(kept[:, read], -np.inf, max_marginals[:, read]).ravel()
-                n_others = min(_ELSEWHERE * self._per_row // _PER_ROW, len(others))
+                n_others = min(ELSEWHERE * self._per_row // PER_ROW, len(others))
                 best = np.argpartition(others, len(others) - n_others)[len(others) - n_others :]
                 added[best // len(read), read[best % len(read)]] = True
         rows = np.unique(np.concatenate(self._rows_read))
@@ -242,7 +242,7 @@ class LatticeSearch:
         least = self._score + _rounding(self._score)
         bounds = lattice.max_marginals
         missing = self._relevant(bounds > least) & ~self._kept
-        if _n_arcs(missing | self._kept) > _ALL_ARCS and 4.0 * lattice.seconds < budget.left:
+        if _n_arcs(missing | self._kept) > ALL_ARCS and 4.0 * lattice.seconds < budget.left:
             moves = sum(automaton.following.size for automaton in self._automata if automaton.has_duals)
             moves += len(self._automata) * len(lattice.possible_events)
             budget.spend(_SETUP + 3.0 * lattice.seconds + _BOUND * lattice.tokens * moves)
@@ -250,7 +250,7 @@ class LatticeSearch:
             if found is not None:
                 bounds, self._duals = found
                 missing &= bounds > least
-        most = max(int(self._kept.sum()) // 2, _ALL_ARCS // bounds.shape[1])
+        most = max(int(self._kept.sum()) // 2, ALL_ARCS // bounds.shape[1])
         if missing.sum() > most:
             missing &= bounds >= np.partition(bounds[missing], -most)[-most]
         return missing

@@ -23,8 +23,8 @@ from .settings import MOST_GRAPH_STATES, Constraints
 
 Text = tuple[int, ...]  # scope and words of a text
 
-_SHORT = 256  # tokens: rules are compiled for documents up to this length first, and again for longer ones
-_MOST_KEPT = 1_000  # cached results about sets of rules
+SHORT = 256  # tokens: rules are compiled for documents up to this length first, and again for longer ones
+MOST_KEPT = 1_000  # cached results about sets of rules
 
 
 class Cache(dict):
@@ -41,7 +41,7 @@ class Cache(dict):
             return self[key]
         except KeyError:
             made = make()
-        if len(self) >= _MOST_KEPT:
+        if len(self) >= MOST_KEPT:
             self.clear()
         self[key] = made
         return made
@@ -102,8 +102,8 @@ class RuleSet:
         self.allowed[size, size] = False
         self._masks_of = Cache()
         self.warned: set[str] = set()  # names of rules that probabilities leave out, of which users were warned
-        self._by_tokens = {_SHORT: self}
-        self._compile(_SHORT)
+        self._by_tokens = {SHORT: self}
+        self._compile(SHORT)
         self._check_consistency()
 
     def _compile(self, most: int) -> None:
@@ -133,7 +133,7 @@ class RuleSet:
         tokens (int): Tokens of the longest document.
         RETURNS (RuleSet): The rules for these documents.
         """
-        most = _SHORT
+        most = SHORT
         while most < tokens and any(rule.counts_to > most for rule in self.rules):
             most += most // 2
         if most not in self._by_tokens:

@@ -19,10 +19,10 @@ from .rule_set import RuleSet, Text, stacked
 
 Tags = NDArray[np.int32]
 
-_MOST_TOKENS = 1_000  # of a document for which a best-first search is tried
-_MOST_PREFIXES = 4_000  # the best-first search gives up after so many prefixes
+MOST_TOKENS = 1_000  # of a document for which a best-first search is tried
+MOST_PREFIXES = 4_000  # the best-first search gives up after so many prefixes
 _BEST_FIRST = 1e-3  # seconds that a best-first search takes on a usual machine
-_GRAPH_SHARE = 0.4  # the graph is preferred to the lattice if it takes at most this share of the remaining budget
+GRAPH_SHARE = 0.4  # the graph is preferred to the lattice if it takes at most this share of the remaining budget
 
 
 class GraphSolver:
@@ -82,13 +82,13 @@ class LatticeSolver(GraphSolver):
     ) -> tuple[Optional[Tags], bool]:
         """Search with `active` and `texts` as `GraphSolver.solve` does, by the first of three ways that `budget` has room for."""
         rules = self._rules
-        if not texts and self._n_tokens <= _MOST_TOKENS:
+        if not texts and self._n_tokens <= MOST_TOKENS:
             is_finished, path = self._best_first(active)
             budget.spend(self._recursion + _BEST_FIRST)
             if is_finished:
                 return None if path is None else path[self._joined.tokens], True
         in_graph = seconds_of_graph(rules.graph_size(active), self._n_tokens)
-        if not texts and in_graph <= _GRAPH_SHARE * budget.left and rules.graph(active) is not None:
+        if not texts and in_graph <= GRAPH_SHARE * budget.left and rules.graph(active) is not None:
             return super().solve(active, texts, budget)
         if self._recursion > budget.left:
             return None, False
@@ -117,7 +117,7 @@ class LatticeSolver(GraphSolver):
         tags = self._rules.tags
         stack = self._rules.cache.find(("stack", active), lambda: stacked(rest, tags.n_events))
         path = np.empty(len(self._log_potentials.opening), dtype=np.int32)
-        found = best_first(self._log_potentials, EventAutomata(tags.events, *stack), _MOST_PREFIXES, path)
+        found = best_first(self._log_potentials, EventAutomata(tags.events, *stack), MOST_PREFIXES, path)
         return found >= 0, path if found > 0 else None
 
     @cached_property

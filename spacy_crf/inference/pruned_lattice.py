@@ -119,7 +119,7 @@ _LIKELY = 1e-3  # the search for a threshold starts with larger probabilities
 # factor for a threshold that left no labelling, and the smallest threshold
 _LESS = 1e-2
 _LEAST = 1e-12
-_FEW = 32  # up to so many states, the first level keeps all: pairs are a better criterion than emissions
+ALL_STATES = 32  # up to so many states, the first level keeps all: pairs are a better criterion than emissions
 _MOST_ARCS = 1 << 28  # largest number of arcs of a chunk, which take some gigabytes
 _LIKELY_TOKENS = 4  # factor for the size of chunks if lattices are pruned
 _LIKELY_ARCS = 1 << 23  # number of arcs of a chunk if they are not
@@ -413,7 +413,7 @@ def _first_level(
     RETURNS (Level, float): The lattice, and the least probability of kept states by their emissions.
     """
     possible = work.emissions > -np.inf
-    if work.scores.orders.keep is None or possible.shape[1] <= _FEW:
+    if work.scores.orders.keep is None or possible.shape[1] <= ALL_STATES:
         return _level_of(work, possible), np.nan
     # Probability of each state by the emissions of its token alone, shared by states of one tag
     largest = work.emissions.max(axis=1, initial=-np.inf, keepdims=True)

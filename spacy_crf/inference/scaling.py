@@ -28,8 +28,8 @@ WORTH_IT = 2 / 3
 # Entries of a block that take as long as one arc if arcs mostly come in long runs, as in graphs.
 ARC_COST_IN_RUNS = 4
 # Scores in a part of a chunk: half a megabyte fits the caches, and calls of kernels take a negligible time.
-_CACHED = 1 << 16
-_LEAST = 128
+CACHED_SCORES = 1 << 16
+LEAST_TOKENS = 128
 
 
 class ChainWork(LogWork[ChainScores]):
@@ -462,7 +462,7 @@ def _forward_by_parts(work: ChainWork, log_z: Floats) -> Iterator[tuple[Chunk, F
     starts = work.starts
     layout = exponentials.layout
     width = len(exponentials.first)
-    parts = work.chunks(max(_LEAST, _CACHED // width))
+    parts = work.chunks(max(LEAST_TOKENS, CACHED_SCORES // width))
     room = aligned((2, max(tokens.stop - tokens.start for _, tokens in parts), width))
     for sequences, tokens in parts:
         scaled, alpha = room[:, : tokens.stop - tokens.start]

@@ -3,7 +3,7 @@
 Weights of features live in four places (see features/segment_templates.py): at the first and at the last token of a segment, at
 each of its tokens, and at the spans that are listed because they have a known feature. An encoder scores the tokens of a segment,
 its first token and its last, and the mean of all its tokens. The mean is a score of the whole segment, so all segments of up to
-`_MOST_TOKENS` tokens are listed; longer ones have none.
+`MOST_TOKENS` tokens are listed; longer ones have none.
 """
 
 from itertools import chain
@@ -194,7 +194,7 @@ def certain_segments(clamp: SegmentClamp, starts: Ints) -> Segments:
 # ---------------------------------------------------------------------------------------- scores of a neural encoder
 
 
-_MOST_TOKENS = 24  # in a list of all spans, which takes memory for each
+MOST_TOKENS = 24  # in a list of all spans, which takes memory for each
 
 
 class EncodedSegments(NamedTuple):
@@ -231,7 +231,7 @@ class SegmentEncoderNode(EncoderNode):
 
     def measure(self, model: Model, sizes: Sizes) -> None:
         """Set the longest segment of `model` that has a mean, by the `sizes` of the corpus."""
-        model.attrs["longest"] = min(_MOST_TOKENS, max(sizes.longest, model.attrs["longest"] or 1))
+        model.attrs["longest"] = min(MOST_TOKENS, max(sizes.longest, model.attrs["longest"] or 1))
 
     def check(self, model: Model, n_states: int) -> None:
         """Check the last layer of `model` for `n_states` states, and the longest segment with a mean. RAISES
@@ -239,7 +239,7 @@ class SegmentEncoderNode(EncoderNode):
         """
         super().check(model, n_states)
         longest = model.attrs["longest"]
-        check_equal("longest segment with a mean", type(longest) is int and 1 <= longest <= _MOST_TOKENS, True)
+        check_equal("longest segment with a mean", type(longest) is int and 1 <= longest <= MOST_TOKENS, True)
 
 
 def means(scores: Floats, listed: SpanList) -> Floats:

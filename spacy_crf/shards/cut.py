@@ -18,7 +18,7 @@ from . import mapped
 
 # largest size of a piece, except for its last text
 _TOKENS = 4096
-_DOCS = 64
+MOST_DOCS = 64
 
 
 class Pieces:
@@ -92,13 +92,13 @@ class Pieces:
 
 
 def _pieces(examples: Iterable[Example]) -> Iterator[list[Example]]:
-    """Cut texts into pieces of about _TOKENS tokens, and of at most _DOCS texts."""
+    """Cut texts into pieces of about _TOKENS tokens, and of at most MOST_DOCS texts."""
     piece = []
     size = 0
     for example in examples:
         piece.append(example)
         size += len(example.predicted)
-        if size >= _TOKENS or len(piece) == _DOCS:
+        if size >= _TOKENS or len(piece) == MOST_DOCS:
             yield piece
             piece = []
             size = 0

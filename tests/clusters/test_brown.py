@@ -102,16 +102,16 @@ def test_losses_are_those_of_the_definition(seed):
     text, pairs, n = text_of(lines), pairs_of(lines), 5
     brown = Brown(text, n, "the test")
     for done in range(1, len(text.words) + 1):
-        kernels.place_words(done - 1, done, text.bigrams, brown._window, brown._logs)
-        slots = kernels.slots_of(brown._window)[:done]
+        kernels.place_words(done - 1, done, text.bigrams, brown.window, brown.logs)
+        slots = kernels.slots_of(brown.window)[:done]
         of_slot = {slot: frozenset(np.array(text.words[:done])[slots == slot].tolist()) for slot in set(slots.tolist())}
         before = information(pairs, [*of_slot.values()])
         losses = {frozenset(way[1][-1]): before - way[0] for way in merged(pairs, [*of_slot.values()])}
         for one, other in itertools.combinations(of_slot, 2):
-            found = brown._window.losses[max(one, other), min(one, other)]
+            found = brown.window.losses[max(one, other), min(one, other)]
             assert found == pytest.approx(losses[of_slot[one] | of_slot[other]], abs=1e-8)
-        assert np.isinf(brown._window.losses[~brown._window.is_used]).all()
-        np.testing.assert_array_equal(brown._window.before, brown._window.after.T)
+        assert np.isinf(brown.window.losses[~brown.window.is_used]).all()
+        np.testing.assert_array_equal(brown.window.before, brown.window.after.T)
 
 
 def test_large_counts_go_beyond_the_table(monkeypatch):
@@ -120,7 +120,7 @@ def test_large_counts_go_beyond_the_table(monkeypatch):
     text = text_of(lines)
     expected = Brown(text, 3, "the test").run()
     brown = Brown(text, 3, "the test")
-    brown._logs = brown._logs[:2]
+    brown.logs = brown.logs[:2]
     found = brown.run()
     assert found.paths == expected.paths and (found.numbers == expected.numbers).all()
 

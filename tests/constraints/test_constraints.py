@@ -243,7 +243,7 @@ TOGETHER = [
 def test_rules_together(seed, way, monkeypatch):
     max_states = 1 if way == "lattice" else 200
     if way != "search":
-        monkeypatch.setattr(solver, "_MOST_PREFIXES", 1)
+        monkeypatch.setattr(solver, "MOST_PREFIXES", 1)
     scheme = SCHEMES[list(SCHEMES)[seed % 4]]
     rules = make_rules(TOGETHER, scheme, max_states=max_states)
     scores, _spans = scheme_scores(scheme, 2, [2, 3], seed=seed, spread=2.0)
@@ -345,7 +345,7 @@ def test_a_cache_may_be_emptied_between_two_looks(monkeypatch):
     key.looks = 0
     assert cache.find(key, lambda: "made again") == "made"
     small = Cache()
-    monkeypatch.setattr(rule_set, "_MOST_KEPT", 2)
+    monkeypatch.setattr(rule_set, "MOST_KEPT", 2)
     assert [small.find(n, lambda n=n: -n) for n in (1, 2, 3, 1)] == [-1, -2, -3, -1] and len(small) == 2
 
 

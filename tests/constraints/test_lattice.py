@@ -36,16 +36,16 @@ def few_nodes(monkeypatch):
 
 def _keep_few_nodes(monkeypatch):
     """Every lattice begins with few nodes, as that of a long document does, and nothing comes before it."""
-    monkeypatch.setattr(solver, "_GRAPH_SHARE", 0.0)
+    monkeypatch.setattr(solver, "GRAPH_SHARE", 0.0)
     for name, value in {
-        "_ALL_ARCS": 0,
-        "_MARGIN": 0.7,
-        "_PER_ROW": 2,
-        "_ELSEWHERE": 1,
-        "_MOST_IN_VAIN": 10**6,
+        "ALL_ARCS": 0,
+        "MARGIN": 0.7,
+        "PER_ROW": 2,
+        "ELSEWHERE": 1,
+        "MOST_IN_VAIN": 10**6,
     }.items():
         monkeypatch.setattr(lattice_search, name, value)
-    monkeypatch.setattr(solver, "_MOST_PREFIXES", 1)
+    monkeypatch.setattr(solver, "MOST_PREFIXES", 1)
 
 
 def make_lattice(rules, joined):
@@ -234,9 +234,9 @@ def test_a_span_may_grow_into_its_neighbour(few_nodes):
 @pytest.mark.parametrize("seed", range(12))
 def test_long_documents(seed, monkeypatch):
     """Stretches in which nothing happens are one step, and few nodes suffice: the same as under the product of all."""
-    monkeypatch.setattr(lattice_search, "_ALL_ARCS", 500)
-    monkeypatch.setattr(solver, "_MOST_TOKENS", 0)
-    monkeypatch.setattr(solver, "_GRAPH_SHARE", 0.0)
+    monkeypatch.setattr(lattice_search, "ALL_ARCS", 500)
+    monkeypatch.setattr(solver, "MOST_TOKENS", 0)
+    monkeypatch.setattr(solver, "GRAPH_SHARE", 0.0)
     n = 60 if config.DISABLE_JIT else 180
     rules, scores, _ = problem("chain", seed, lengths=[2 * n // 3, n // 3] if seed % 2 else [n], spread=2.5)
     scores.emissions[:, 0] += 5.0  # spans are few

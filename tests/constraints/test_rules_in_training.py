@@ -185,7 +185,7 @@ def test_rules_that_are_too_large_without_one_that_yields_are_refused():
 @pytest.mark.parametrize("kind", [("chain", "BIO"), SEGMENTS], ids=lambda kind: kind[0])
 def test_rules_count_as_far_as_texts_are_long(kind, monkeypatch):
     """Training knew them for texts of 256 tokens: of longer ones it said that they break what asks for more."""
-    monkeypatch.setattr(rule_set, "_SHORT", 2)
+    monkeypatch.setattr(rule_set, "SHORT", 2)
     pipe, every = component(kind), Annotation([(t, t + 1, "A") for t in range(3)], [])
     scores = random_scores(pipe, [3], np.random.default_rng(0))
     loss = loss_under(pipe, [{"rule": "exactly", "label": "A", "n": 3}], scores, every)

@@ -156,7 +156,7 @@ def together_broken(rules, lengths):
 def test_rules_together_and_a_clamp(seed, lengths, way, monkeypatch):
     rules = make_rules(TOGETHER, max_states=1 if way == "lattice" else 200)
     if way != "search":
-        monkeypatch.setattr(solver, "_MOST_PREFIXES", 1)
+        monkeypatch.setattr(solver, "MOST_PREFIXES", 1)
     scores = make_scores(lengths, seed, per_position=seed > 1)
     rng = np.random.default_rng(seed)
     clamp = SegmentClamp(rng.random((5, 3)) < 0.9, rng.random(5) < 0.9, rng.random(5) < 0.1) if seed % 2 else None
@@ -181,7 +181,7 @@ def test_each_of_29_labels_once(seed, way, monkeypatch):
     labels = [f"L{n}" for n in range(29)]
     rules = make_rules([{"rule": "at_most", "label": label, "n": 1} for label in labels], labels)
     if way == "lattice":
-        monkeypatch.setattr(solver, "_MOST_PREFIXES", 1)
+        monkeypatch.setattr(solver, "MOST_PREFIXES", 1)
     scores = random_scores([6, 5], 30, seed=seed, spread=1.5)
     scores.tokens[:, :6] += 4.0  # so that they are wanted more than once
     scores.lengths[1:, 0] = -np.inf

@@ -30,7 +30,7 @@ def gold(problem, rng):
 @pytest.fixture(autouse=True)
 def many_tags(monkeypatch):
     """A handful of tags stand for hundreds: their emissions leave some out."""
-    monkeypatch.setattr(order_lattice, "_FEW", 0)
+    monkeypatch.setattr(order_lattice, "ALL_STATES", 0)
 
 
 # Inference
@@ -77,7 +77,7 @@ def test_what_is_left_out_has_no_probability():
 
 def test_few_tags_are_left_out_in_pairs_alone(monkeypatch):
     """Order 1 is exact; of order 2 pairs are left out, by the sums of order 1."""
-    monkeypatch.setattr(order_lattice, "_FEW", 5)
+    monkeypatch.setattr(order_lattice, "ALL_STATES", 5)
     lengths = [6, 1, 0, 8]
     chain = random_problem(STRUCTURES["chain"], lengths, 5, seed=3).scores
     orders = Orders(1, np.empty(0, dtype=np.int64), 5, keep=1.0)

@@ -270,8 +270,8 @@ def test_parts_of_a_chunk_add_up(monkeypatch):
     scores.emissions[14] *= 1000.0
     weights = np.linspace(0.5, 2.0, len(lengths))
     log_z, expected = chain.expectations(scores, weights=weights)
-    monkeypatch.setattr(scaling, "_LEAST", 8)
-    monkeypatch.setattr(scaling, "_CACHED", 8)
+    monkeypatch.setattr(scaling, "LEAST_TOKENS", 8)
+    monkeypatch.setattr(scaling, "CACHED_SCORES", 8)
     in_parts, found = chain.expectations(scores, weights=weights)
     np.testing.assert_array_equal(in_parts, log_z)
     assert_scores_close(found, expected)
@@ -281,8 +281,8 @@ def test_marginals_of_some_tokens_are_the_same_bits(monkeypatch):
     """What belief propagation asks for: of the tied tokens alone, part by part."""
     scores = scheme_scores([5, 0, 9, 1, 7, 0, 3, 12, 2], 5, spread=2.0)
     expected, rows = chain.marginals(scores), np.array([0, 6, 13, 14, 20, 33, 38])
-    monkeypatch.setattr(scaling, "_LEAST", 8)
-    monkeypatch.setattr(scaling, "_CACHED", 8)
+    monkeypatch.setattr(scaling, "LEAST_TOKENS", 8)
+    monkeypatch.setattr(scaling, "CACHED_SCORES", 8)
     found, log_z = scaling.marginals(chain.prepare(scores), rows)
     np.testing.assert_array_equal(found, expected[rows])
     np.testing.assert_array_equal(log_z, chain.log_partition(scores))

@@ -116,7 +116,7 @@ def test_where_nobody_knows_how_many_are_left_a_terminal_counts_up(compile_, mon
 
 
 def test_without_a_terminal_lines_count_kernels(compile_, monkeypatch, capsys):
-    monkeypatch.setattr(progress, "_EACH", 0.0)
+    monkeypatch.setattr(progress, "LINE_EVERY", 0.0)
     for name in ("viterbi", "forward"):
         compile_(name)
     assert capsys.readouterr().err.splitlines() == ["compiling: 0 kernels viterbi", "compiling: 1 kernel forward"]

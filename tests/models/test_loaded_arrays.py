@@ -164,7 +164,7 @@ def test_a_crafted_file_of_a_shard_is_refused_or_can_be_used(factory, tmp_path, 
     monkeypatch.setattr(
         announcements, "setLevel", lambda level: None
     )  # workers say less, and this one is the test's process
-    monkeypatch.setattr(cut, "_DOCS", 1)
+    monkeypatch.setattr(cut, "MOST_DOCS", 1)
     monkeypatch.setenv("SPACY_CRF_THREADS", "1")
     trained(*make_shards(tmp_path, factory=factory), steps=1, factory=factory)
     work, path = made[-1](), tmp_path / "shard-00001"

@@ -132,7 +132,7 @@ def test_overfits_and_is_saved(name, tmp_path):
 
 
 def test_long_segments_have_no_mean():
-    from spacy_crf.models.segments import _MOST_TOKENS
+    from spacy_crf.models.segments import MOST_TOKENS
 
     texts = ["[" + "very " * 29 + "long](PER) , [short](ORG) .", "[Bob](PER)"]
     nlp = spacy.blank("en")
@@ -143,7 +143,7 @@ def test_long_segments_have_no_mean():
     for _ in range(40):
         nlp.update(examples, sgd=sgd)
     assert _says(nlp, examples) == [entities(example.reference) for example in examples]
-    assert pipe.model.predict([examples[0].reference]).listed.lengths.max() == _MOST_TOKENS
+    assert pipe.model.predict([examples[0].reference]).listed.lengths.max() == MOST_TOKENS
     assert not nlp("").ents
 
 

@@ -266,27 +266,23 @@ def test_frequencies_save_iterations(l1):
 @each_problem
 def test_lbfgs_needs_no_more_evaluations_than_scipy(function, start, l2):
     optimize = pytest.importorskip("scipy.optimize")
-    total = penalised(function, l2)
     options = {"maxcor": 6, "ftol": 1e-14, "gtol": 1e-9, "maxiter": 10000, "maxfun": 20000}
-    goal = optimize.minimize(total, start, jac=True, method="L-BFGS-B", options=options).fun
-    goal += 1e-7 * max(abs(goal), 1e-3)
 
-    def evaluations_until_goal(minimize):
-        values = []
-
+    def recording(values):
         def recorded(w):
             value, gradient = function(w)
             values.append(value + l2 * w @ w)
             return value, gradient
 
-        minimize(recorded)
-        return 1 + next(i for i, value in enumerate(values) if value <= goal)
+        return recorded
 
-    ours = evaluations_until_goal(lambda f: LBFGS(**{**EXACT, "l2": l2}).step(Function(f, start), key="crf"))
-    theirs = evaluations_until_goal(
-        lambda f: optimize.minimize(penalised(f, l2), start, jac=True, method="L-BFGS-B", options=options)
-    )
-    assert ours <= 1.1 * theirs + 1
+    ours, theirs = [], []
+    total = penalised(recording(theirs), l2)
+    goal = optimize.minimize(total, start, jac=True, method="L-BFGS-B", options=options).fun
+    goal += 1e-7 * max(abs(goal), 1e-3)
+    LBFGS(**{**EXACT, "l2": l2}).step(Function(recording(ours), start), key="crf")
+    until_goal = [1 + next(n for n, value in enumerate(values) if value <= goal) for values in (ours, theirs)]
+    assert until_goal[0] <= 1.1 * until_goal[1] + 1
 
 
 @each(OPTIMIZERS)

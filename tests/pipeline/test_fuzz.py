@@ -27,7 +27,7 @@ from spacy_crf.report.cases import judge
 from spacy_crf.report.page import render
 from tests.util import ner_examples, plain, tag_examples
 
-SEEDS = [1032, 314, 2182, 1757, 559, 32, 418, 1759, 2333, 324, 2739]  # which draw nearly every setting
+SEEDS = [1032, 314, 2182, 1757, 559, 32, 418, 1759, 2333]  # which draw nearly every setting
 SEEDS_OF_TEXTS = range(4)
 RUNS, CASES = 10, 8
 CONFIGS = [

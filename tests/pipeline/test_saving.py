@@ -259,7 +259,7 @@ HOSTILE = {
 def test_small_files_do_not_fill_the_memory(trained, content, monkeypatch):
     """A file of 4.5 MB once took 2.3 GB, and one of 300 kB 4.6 GB, before it was refused."""
     data, ner = crafted(saving.FORMAT, content), trained[0].get_pipe("crf_ner")
-    monkeypatch.setattr(whole_files, "_ALWAYS_ROOM", 1 << 20)
+    monkeypatch.setattr(whole_files, "ALWAYS_ROOM", 1 << 20)
     assert len(data) < 20_000
     tracemalloc.start()
     try:

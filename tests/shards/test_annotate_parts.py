@@ -400,7 +400,7 @@ def run(*args):
 
 
 def test_where_there_is_no_terminal_lines_tell_how_far_it_is(monkeypatch, capsys):
-    monkeypatch.setattr(progress, "_EACH", 0.0)
+    monkeypatch.setattr(progress, "LINE_EVERY", 0.0)
     with annotate._progress_bar() as told:
         told(100, 250, 1000)  # of an earlier run
         told(200, 500, 1000)

@@ -48,7 +48,7 @@ class Killing(Ray):
         return test_shards.killing(staff, lambda staff: ray.kill(staff._actors[0]))
 
 def trained(path, **settings):
-    cut._DOCS = 1
+    cut.MOST_DOCS = 1
     nlp, sgd = test_shards.make(path)
     nlp.config["initialize"]["components"]["crf_ner"]["shards"].update(settings)
     losses, weights = test_shards.trained(nlp, sgd)

@@ -85,7 +85,7 @@ class Here:
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
-    monkeypatch.setattr(cut, "_DOCS", 1)
+    monkeypatch.setattr(cut, "MOST_DOCS", 1)
     monkeypatch.setenv("SPACY_CRF_THREADS", "1")
 
 
@@ -125,7 +125,7 @@ def manifest_of(folder):
 
 def test_user_data_stays_with_its_text(tmp_path, monkeypatch):
     """And texts without any have none encoded, which took longer than all the rest."""
-    monkeypatch.setattr(cut, "_DOCS", 2)
+    monkeypatch.setattr(cut, "MOST_DOCS", 2)
     nlp = spacy.blank("en")
     corpus = ner_examples(nlp)
     assert len(corpus) > 2
