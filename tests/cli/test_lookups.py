@@ -11,7 +11,8 @@ from spacy.util import load_config, registry
 from spacy.vectors import Vectors
 from typer.testing import CliRunner
 
-from spacy_crf.cli import app, lookups
+from spacy_crf.cli import app
+from spacy_crf.cli import configs as command
 from spacy_crf.features import clusters as module
 from spacy_crf.features.clusters import WordClusters, write_clusters
 from tests import test_configs
@@ -140,7 +141,7 @@ def test_without_packages(tmp_path, monkeypatch):
     """Each is named with what it would gain, in one line and without a traceback."""
     monkeypatch.setattr(registry, "lookups", {})
     monkeypatch.setattr(lookups, "get_installed_models", list)
-    monkeypatch.setattr(lookups, "PACKAGES", [p._replace(name="no_such_package") for p in lookups.PACKAGES])
+    monkeypatch.setattr(command, "PACKAGES", [p._replace(name="no_such_package") for p in command.PACKAGES])
     code, said = run("lookups", "-o", tmp_path / "words")
     assert code == 1 and "CRF754" in said and "No clusters" in said and "pip install 'spacy-crf[clusters]'" in said
     assert "No 34,000 cities and all countries: pip install no_such_package" in said
