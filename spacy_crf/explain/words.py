@@ -63,7 +63,7 @@ def _odds_without(comparison: Comparison, token: int) -> float:
 
 def changed(doc: Any, words: dict[int, str]) -> Doc:
     """Copy a Doc with its annotation, spans and extensions, and replace some of its words, given by token."""
-    texts = [words[token.i] if token.i in words else token.text for token in doc]
+    texts: list[Any] = [words.get(token.i, token.text) for token in doc]
     other = Doc(doc.vocab, words=texts, spaces=[bool(token.whitespace_) for token in doc])
     kept = [*_KEPT, *([DEP, HEAD] if doc.has_annotation("DEP") else [SENT_START])]
     other.from_array(kept, doc.to_array(kept))
