@@ -221,9 +221,9 @@ def test_near_is_a_scan_of_the_list(seed, monkeypatch):
 
 def test_near_a_long_list_finds_no_more_than_a_scan():
     rng = np.random.default_rng(0)
-    words = ["".join(rng.choice(list("abcdefghij"), 6)) for _ in range(80)]
-    entries = [(tuple(map(str, rng.choice(words, rng.integers(1, 4)))), "") for _ in range(130)]
-    texts = list({" ".join(words)[:-1] for words, _ in entries[:25]})  # the last letter is missing
+    words = ["".join(rng.choice(list("abcdefghij"), 6)) for _ in range(150)]
+    entries = [(tuple(map(str, rng.choice(words, rng.integers(1, 4)))), "") for _ in range(250)]
+    texts = list({" ".join(words)[:-1] for words, _ in entries[:40]})  # the last letter is missing
     found, best = nearest(entries, texts, scan=False), scanned(entries, texts)
     assert all(value <= most for key in found for value, most in zip(found[key], best[key]))
     assert {key: alike for key, (_, alike) in found.items()} == {key: alike for key, (_, alike) in best.items()}
