@@ -1,13 +1,13 @@
 """What uses models of the plugin, with models of the lab: exports, clusters, tables by label."""
 
-from tests import test_lite
+from tests import components, test_lite
 from tests.features import test_clusters
 from tests.pipeline import test_tables_by_label
 
 from .util import for_rows
 
-KERNELS = {**test_lite.EMISSIONS, "@architectures": "spacy_crf_lab.KernelEmissions.v1"}
-LATENT = {"@architectures": "spacy_crf_lab.LatentChain.v1", "emissions": test_lite.EMISSIONS}
+KERNELS = {"@architectures": "spacy_crf_lab.KernelEmissions.v1", "features": components.FEATURES}
+LATENT = {"@architectures": "spacy_crf_lab.LatentChain.v1", "emissions": components.EMISSIONS}
 EMISSIONS = test_tables_by_label.EMISSIONS
 TEXTS = {"@architectures": "spacy_crf_lab.LabelGraph.v1", "cliques": {}, "emissions": EMISSIONS}
 
