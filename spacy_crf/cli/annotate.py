@@ -515,7 +515,8 @@ class Annotator:
     def records(
         self, items: Iterable[Item], format_: Optional[str] = None, *, with_places: bool = True
     ) -> Iterator[Record]:
-        """Annotate texts for a format, by default the format in the options. A span without a probability counts as certain.
+        """Annotate texts, and yield their records in a format, by default that of the options. A span without a probability is
+        certain.
 
         with_places (bool): Whether to write where each text comes from. Texts of archives keep only their fields, such as an id.
         """

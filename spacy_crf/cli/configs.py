@@ -48,7 +48,7 @@ class Words(NamedTuple):
         return cls(found, str(vectors) if vectors.is_dir() else None, lists if lists.is_dir() else None)
 
     def settings(self) -> tuple[list[str], dict[str, str]]:
-        """Templates that read all of it, and the settings of the block [initialize.components.NAME.words].
+        """The templates that read these word lists and vectors, and the settings of [initialize.components.NAME.words].
 
         RAISES (ValueError): CRF020 for two tables of a name, CRF701 for a folder without lists, or as `read_file`.
         """
@@ -59,7 +59,8 @@ class Words(NamedTuple):
         templates = []
         for given in self.clusters:
             name, _, source = given.rpartition("=")
-            name = name or {PACKAGE: "brown"}.get(source) or _name(Path(source))
+            if not name:
+                name = "brown" if source == PACKAGE else _name(Path(source))
             checks.expect(
                 name not in tables, "init-config", "--clusters", given, "one table of a name: NAME=SOURCE names it"
             )

@@ -177,13 +177,16 @@ class TextAutomaton:
 
     def add_to_events(self, of_events: Floats, duals: Floats) -> None:
         """Add the `duals` of kinds to the scores `of_events`, see `LatticeAutomaton`."""
-        near = np.flatnonzero(self._is_near[: len(of_events)])
-        begins = self._tags.begins(0) + self._labels
-        continues = np.arange(of_events.shape[1]) >= self._tags.inside(0)
-        added = np.where(continues, duals[near, _CONTINUES, np.newaxis], duals[near, _OTHER, np.newaxis])
-        starts = self._is_begin[near]
-        added[np.ix_(starts, begins)] = duals[near[starts], _BEGINS:]
-        of_events[near] += added
+        tokens = np.flatnonzero(self._is_near[: len(of_events)])  # [M] in a match or right behind it
+        is_continuation = np.arange(of_events.shape[1]) >= self._tags.inside(0)  # [E]
+        begin_events = self._tags.begins(0) + self._labels  # [L] a span of a label begins
+        added = np.where(
+            is_continuation, duals[tokens, _CONTINUES, np.newaxis], duals[tokens, _OTHER, np.newaxis]
+        )  # [M, E]
+        # Only where a match begins have the beginnings of spans kinds of their own
+        opens = self._is_begin[tokens]  # [M]
+        added[np.ix_(opens, begin_events)] = duals[tokens[opens], _BEGINS:]
+        of_events[tokens] += added
 
     def states_read(self) -> NDArray[np.bool_]:
         """No states, since the automaton reads places, see `rows_read`."""

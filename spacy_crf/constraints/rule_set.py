@@ -475,7 +475,9 @@ def segment_rules(
     """
     size = 1 + len(labels)
     mask = SEGMENTS.transition_mask(len(labels))
-    tags = SpanTags(labels, np.arange(size) - 1, np.zeros((size, size), bool))
+    label_of_state = np.arange(size) - 1  # state 0 is O
+    never_continues = np.zeros((size, size), bool)  # each state is a whole span
+    tags = SpanTags(labels, label_of_state, never_continues)
     return RuleSet(constraints, tags, mask, structure or SemiMarkov(), in_lattice=in_lattice, of_segments=True)
 
 

@@ -123,19 +123,20 @@ class AtEdges(_OnPattern):
         return "begins" if self.kind == "starts_with" else "ends"
 
     def violations(self, tags, found, opening, closing):
-        """emissions[t, j]: j always begins (ends) a span, or t is at an edge, and no match begins (ends) at t. steps: pairs of
-        tags between which a span begins (ends), at the tokens where no match does.
+        """emissions[t, j]: no match begins (ends) at t, and either j always begins (ends) a span, or t is the first (last) token
+        of a sequence. steps: pairs of tags between which a span begins (ends), at the tokens where no match does.
         """
         of_label = self._tags(tags)
         at_start = self.kind == "starts_with"
-        wrong = ~found.begins if at_start else ~found.ends  # [T] where no match begins (ends)
+        unmatched = ~found.begins if at_start else ~found.ends  # [T] where no match begins (ends)
         edges = opening if at_start else closing  # [T]
         always = ~tags.continues.any(axis=0 if at_start else 1)  # tags that always begin, or end, a span
-        others = of_label & ~always
-        pairs = (others[None, :] if at_start else others[:, None]) & ~tags.continues
-        second = wrong if at_start else np.append(False, wrong)[: len(wrong)]  # a span ends at the first tag of a pair
+        sometimes = of_label & ~always  # tags that begin, or end, a span only beside some tags
+        pairs = (sometimes[None, :] if at_start else sometimes[:, None]) & ~tags.continues
+        # Steps are placed at their second tag; a span ends at the first tag of a pair
+        second = unmatched if at_start else np.append(False, unmatched)[: len(unmatched)]
         return Violations(
-            emissions=wrong[:, None] & of_label & (always | edges[:, None]),
+            emissions=unmatched[:, None] & of_label & (always | edges[:, None]),
             steps=(second & ~opening, pairs) if pairs.any() else None,
         )
 

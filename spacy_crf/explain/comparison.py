@@ -326,17 +326,21 @@ class Ruled:
         """Find the best labelling that one of the clamps allows; None if there is none."""
         from ..constraints.decoding import Documents, KeptRules, decode
 
+        # Without a choice, all rules are kept
         kept = None if self._places == self._rules.places else KeptRules(self._places, {})
         found = []
         for clamp in clamps:
             clamp = clamp if self._clamp is None else clamp & self._clamp
-            if not (self._structure.viterbi(self._scores, clamp=clamp).scores > -np.inf).all():
+            is_possible = (self._structure.viterbi(self._scores, clamp=clamp).scores > -np.inf).all()
+            if not is_possible:
                 continue
             documents = Documents(self._scores, clamp, self._facts, self._docs.words)
             decoded = decode(self._rules, documents, self._docs.bounds, kept)
             score = float(self._structure.path_score(self._scores, decoded.tags).sum())
+            # Soft rules lower the score; hard ones that are broken would make it -inf, and are counted below
             score += sum(cost for cost in self.costs(decoded.tags).values() if cost > -np.inf)
-            found.append((decoded.relaxed.get(0, []), -score, decoded.tags))
+            broken = decoded.relaxed.get(0, [])  # of the only Doc
+            found.append((broken, -score, decoded.tags))
         return min(found, key=lambda best: (len(best[0]), best[1]), default=None)
 
     def costs(self, path: NDArray[np.int32]) -> dict[int, float]:

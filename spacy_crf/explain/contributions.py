@@ -219,7 +219,8 @@ def _feature_rows(reading: Reading, uses: tuple[PathScores, PathScores]) -> Iter
 
 
 def _sums(cells: NDArray[np.int64], numbers: Floats, shape: tuple[int, ...], mix: Optional[Floats]) -> Floats:
-    """Sums of numbers (float64[N]) in cells (int64[N]) of an array, for states if there is a mix."""
+    """The sums of the `numbers` (float64[N]) that lie in the same one of the `cells` (int64[N]) of an array of this shape. `mix`
+    (a matrix from columns to states) turns its columns into states."""
     found = np.bincount(cells, numbers, minlength=shape[0] * shape[1]).astype(np.float64, copy=False).reshape(shape)
     return found if mix is None else found @ mix
 

@@ -186,7 +186,7 @@ def state_names(decoding: Decoding) -> list[str]:
 
 
 def _states_of(pipe: CRFPipe, label: Optional[str]) -> NDArray[np.bool_]:
-    """The states of a label, of a tag, or of one name of a state; all states for None.
+    """The names of states, bool[N] over `state_names`, that belong to a label or a tag, or are this name; all for None.
 
     RAISES (ValueError): CRF846 for any other name.
     """

@@ -210,8 +210,9 @@ def check_attribute(attribute: str, template: NamedTuple, functions: Mapping) ->
         raise ValueError(Errors.CRF121.format(template=template, reason=reason))
     if kind in ("ext", "fn", "word", "text"):
         require_named(template, name, kind, sorted(Underscore.token_extensions if kind == "ext" else functions))
-    is_plain = kind in ("", "if", "doc", "stage") or (kind.startswith("cluster") and kind not in WIDTHS)
-    if is_plain and attribute not in PLAIN_ATTRIBUTES:
+    is_misspelt_cluster = kind.startswith("cluster") and kind not in WIDTHS  # such as cluster5
+    is_named_by_us = kind in ("", "if", "doc", "stage") or is_misspelt_cluster
+    if is_named_by_us and attribute not in PLAIN_ATTRIBUTES:
         raise ValueError(
             Errors.CRF106.format(
                 template=template,

@@ -130,6 +130,7 @@ class ItemHashes(ItemNames[int]):
         super().__init__(self._hash)
 
     def _hash(self, name: str) -> int:
+        """The hash of a name that is new: it is counted, and its text recorded if names are kept."""
         self.size += 1
         hashed = hash_item(self._source, name)
         if self._names is not None:

@@ -91,12 +91,11 @@ class HigherOrder(Structure[HigherOrderScores]):
         """Log partitions of the chunk `work`: log-sums over its lattice, or over single tokens where pruning lost the
         annotation.
         """
-        # alpha[n] = score[n] + logsum over arcs (m, n) of alpha[m] + weight[m, n], for the nodes n of the lattice
-        sums = work.sums
-        depth = work.lattice.depth
-        log_z = sums.log_z
-        if not depth.all():
-            log_z = np.where(depth == 0, work.alone[0], log_z)
+        # The sums have run alpha[n] = score[n] + logsum over arcs (m, n) of alpha[m] + weight[m, n], for the lattice's nodes n
+        log_z = work.sums.log_z
+        is_lost = work.lattice.depth == 0  # pruning lost the annotation: the tokens are independent
+        if is_lost.any():
+            log_z = np.where(is_lost, work.alone[0], log_z)
         return log_z
 
     def expect(self, work: HigherOrderWork, weights: Floats, out: HigherOrderScores) -> Floats:

@@ -147,12 +147,13 @@ def backward_pass(work: ChainWork, kept: tuple, weights: Floats, out: ChainScore
     weights (float64[B]): Factor of each sequence.
     out (ChainScores): Zeros, which become the derivative of sum_b weights[b] · log_z[b].
     """
-    if not work.n_tokens:  # whose transitions may be no matrices
+    if not work.n_tokens:  # a chunk without tokens may have no matrices of transitions
         return
     exponentials = work.steps.exponentials
     linear, log_z, logs = kept
     layout = exponentials.layout
     (scaled, alpha, linear_log_z) = linear
+    # Overwrites alpha by what the next kernel needs, and linear_log_z by NaN where the linear domain does not suffice
     out.first[:], out.last[:] = scaling.backward(work, linear, weights, out.emissions)
     d_block = np.zeros_like(exponentials.block)
     d_arcs = np.zeros_like(exponentials.arcs)

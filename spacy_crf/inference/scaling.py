@@ -77,7 +77,7 @@ class ChainWork(LogWork[ChainScores]):
 
     @cached_property
     def steps(self) -> "OrderedScores":
-        """The shared scores in the order of their layout."""
+        """Transitions, firsts and lasts, which all positions share, with the states reordered as by `TransitionLayout`."""
         shared = (self.transitions, self.scores.first, self.scores.last)
         expansion = self.expansion
         if self.per_position:

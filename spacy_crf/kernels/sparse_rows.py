@@ -193,7 +193,8 @@ def add_listed(first_slots, starts, slot_columns, slots, scores):
 
 @kernel
 def scatter_listed(first_slots, starts, slot_columns, d_scores, part, mask, d_slots):
-    """The gradient of ``add_listed`` for slots of one part, see ``scatter_references``."""
+    """The gradient of ``add_listed`` for the slots of one part, those whose number shifted by ``_SHARED`` is `part` under the
+    `mask`: several threads each write their own."""
     n_columns = d_scores.shape[1]
     for t in range(len(starts) - 1):
         for n in range(starts[t], starts[t + 1]):

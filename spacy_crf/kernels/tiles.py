@@ -153,10 +153,11 @@ def add_products_of_neighbours(left, first, right, matrix):
 
     left, right (float64[n, P]), matrix (float64[1, R, C]): R is a multiple of LANES, C of WHOLE.
     """
-    tokens, wide = left.shape
+    tokens, row = left.shape
+    second_row = row  # products of a row of `left` with the next row of `right`
     height, width = matrix.shape[1:]
     for i in range(0, height if tokens > 1 else 0, LANES):  # without tokens there may be no matrix
         columns = (first + i, first + i + 1, first + i + 2, first + i + 3)
         rows = i * width
         sums = (rows, rows + width, rows + 2 * width, rows + 3 * width)
-        add_up(width, tokens - 1, left, columns, wide, right, wide, wide, matrix, sums)
+        add_up(width, tokens - 1, left, columns, row, right, second_row, row, matrix, sums)

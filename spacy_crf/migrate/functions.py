@@ -8,7 +8,7 @@ function, and a file beside the model registers the function; users can read tha
 import importlib
 import re
 from collections.abc import Callable, Sequence
-from itertools import chain, pairwise
+from itertools import chain, pairwise, repeat
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple, Optional, Union
@@ -251,14 +251,16 @@ class PatternSource:
         return list(chain.from_iterable(map(self._rows, self._columns.read(doc))))
 
     def _rows(self, columns: list[list[str]]) -> list[list[str]]:
-        """Make the names at the tokens of one sequence. Each pattern makes all of its names at once, in a third of the time."""
+        """The names at each token of one sequence: [tokens][patterns]. Filling a pattern at all tokens at once takes a third of
+        the time of doing so token by token."""
         size = len(columns[0]) if columns else 0
         padded = [[*self._before, *column, *self._behind] for column in columns]
         names = []
         for form, places in self._patterns:
             filled = [self._fill(place, columns[place.column], padded[place.column]) for place in places]
-            names.append([*map(form.__mod__, zip(*filled))] if filled else [form % ()] * size)
-        return [*map(list, zip(*names))] if names else [[] for _ in range(size)]
+            by_token = zip(*filled) if filled else repeat((), size)
+            names.append([form % texts for texts in by_token])
+        return list(map(list, zip(*names))) if names else [[] for _ in range(size)]
 
     def _fill(self, place: PatternPlace, column: list[str], padded: list[str]) -> Sequence[str]:
         size = len(column)

@@ -455,7 +455,7 @@ class SparseCorpus:
 
     @property
     def is_of_single_states(self) -> bool:
-        """Whether each score is a sum of weights of a feature of the token and a state."""
+        """Whether each score only sums weights that belong to one feature of the token and one state."""
         only_tokens = [*self.tokens] == ["states"] and self.vectors is None
         return only_tokens and not any(found.features for found in self.found)
 

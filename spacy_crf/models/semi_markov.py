@@ -57,7 +57,7 @@ class SegmentsNode(StructureNode):
         )
 
     def part(self, d_scores: SegmentScores, outputs: tuple) -> tuple[tuple, SharedScores]:
-        """From `d_scores` to derivatives with respect to the `outputs` of layers and to the shared scores."""
+        """Split `d_scores` into the derivatives for the `outputs` of layers and those for the shared scores."""
         of_tokens = d_scores.transitions if per_position(d_scores) else None
         emissions = Emissions(d_scores.tokens, of_tokens, np.asarray(d_scores.starts))
         spans = SpanScores(d_scores.begins, d_scores.ends, d_scores.tokens, d_scores.spans, d_scores.listed)

@@ -413,7 +413,7 @@ class Table:
         return some_of(features._replace(rows=rows), rows >= 0)
 
     def add_placed(self, features: TokenFeatures, slots: Floats, scores: Floats) -> None:
-        """`add_scores` for features that are `placed`.
+        """`add_scores` for the result of `placed`: without values, its `rows` are the first slots of the features.
 
         features (TokenFeatures): Features of T tokens.
         slots (float64[N]): Weights in the layout of the kernels.

@@ -143,8 +143,9 @@ class CRFTextClassifier(LearningPipe):
         self.require_ready(docs)
         structure = self.decoding.structure
         scores = self.model.predict(docs)
+        # States: each label is present; then, with `multilabel`, each label is absent
         probabilities = structure.marginals(scores)[:, : len(self.labels)]
-        confidence = None
+        confidence = None  # the probability of all decisions about a text together
         if self.cfg["confidence"] and not self.cfg["multilabel"]:
             confidence = probabilities.max(axis=1, initial=0.0)
         elif self.cfg["confidence"]:

@@ -132,7 +132,7 @@ class Decoding:
         """The decoding of scores that `bridges` have widened; the decoding itself if no state has a copy."""
         if self.bridges.graph is None:
             return self
-        over = self._over_bridges
+        over = self._over_bridges  # cached, while these two change
         over.searched = self.searched
         over.decoder = self.decoder
         return over

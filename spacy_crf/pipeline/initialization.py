@@ -217,12 +217,18 @@ class Initialization:
     # ------------------------------------------------------------------------------------------- labels and lists
 
     def find_labels(self) -> None:
-        """RAISES (ValueError): CRF403 if there are no labels."""
+        """Load the model to continue from, if there is one, and add the labels: the given ones, or else those of the annotation.
+
+        RAISES (ValueError): CRF403 if there are no labels.
+        """
         pipe = self.pipe
         if self.saved is not None:
             pipe.from_disk(self.saved)
         self.had_labels = bool(pipe.labels) or self.labels is not None
-        for label in sorted(self.labels_cut or labels_of(pipe, self.read())) if self.labels is None else self.labels:
+        labels = self.labels
+        if labels is None:
+            labels = sorted(self.labels_cut or labels_of(pipe, self.read()))
+        for label in labels:
             pipe.add_label(label)
         if not pipe.labels:
             # The texts that `nlp.initialize` makes up if it gets none

@@ -476,8 +476,8 @@ class CRFPipe(LearningPipe):
         kind (str): "words": the loss of log-odds without each word, and other words that would change the decision. "leave_out":
             the same for each feature, one at a time. "contrast": the difference between the scores of the best labelling with
             the span and of the best one without it, the sum of weights. "log_odds": the log-odds of the span, split up among all
-            weights. "texts": the contrast, split up among the training texts; these shares add up, but are not the change without
-            a text. On request, `effect` estimates that change of the log-odds.
+            weights. "texts": the contrast, split up among the training texts. The shares add up to it, but a share does not tell
+            how the decision would change without the text; on request, `effect` estimates the change of the log-odds.
         **options: For "words": `candidates`, the number of words to try for each label (0: none), and `near`, the number of words
             on each side. For "texts": `corpus`, the training Examples, `l2` and `l1`, by default those of the component's own
             optimizer, and `effect`, the number of texts for which to estimate the change without them, True for all.

@@ -337,18 +337,19 @@ def tell_probabilities(pipes: Iterable["LearningPipe"]) -> None:
 
 def write_probabilities(docs: Iterable[Doc], prediction: Prediction, decoding: Decoding, present: Segments) -> None:
     """Set ``span._.crf_prob``, and other certainties, of the spans that were found; where spans are tokens, those of tokens.
-    Present spans keep the values of their label; without one they are certain."""
+    Spans of the preset annotation are certain, unless they have values for the same label already."""
+    certainties = prediction.certainties
+    if certainties is None:
+        return
     docs = list(docs)
     bounds = prediction.doc_starts
     annotation = decoding.annotation
     segments = decoding.segments(prediction.tags, prediction.starts)
-    certainties = prediction.certainties
-    if certainties is None:
-        return
     if len(present.start):
         certain = {name: np.full(len(present.start), CERTAINTIES[name]) for name in certainties}
         _write(docs, bounds, annotation, present, certain, are_present=True)
-        found = ~_covered(present.start, present.end, len(prediction.tags))[segments.start]
+        is_present = _covered(present.start, present.end, len(prediction.tags))  # [T]
+        found = ~is_present[segments.start]
         segments = Segments(*(column[found] for column in segments))
         certainties = {name: values[found] for name, values in certainties.items()}
     _write(docs, bounds, annotation, segments, certainties, are_present=False)

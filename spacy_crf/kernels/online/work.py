@@ -88,8 +88,9 @@ def make_room(corpus: ChainCorpus, *, maximum: bool) -> PassBuffers:
     """Work space for the longest sequence of a corpus. maximum (bool): See `PassBuffers`."""
     size = corpus.n_states
     longest = int(np.diff(corpus.starts).max(initial=1))
-    width = size if corpus.segments is not None else -(-size // LANES) * LANES
-    height = max(size + 2, width)
+    padded = -(-size // LANES) * LANES  # rounded up to whole vectors
+    width = padded if corpus.segments is None else size
+    height = max(size + 2, width)  # rows of transitions, then one of firsts and one of lasts
     uses = NO_USES if corpus.pairs is None else corpus.pairs
     shape = (0 if corpus.pairs is None else longest, size * size)
     pairs = PairBuffers(uses, np.zeros(shape), np.zeros(shape))
@@ -120,8 +121,15 @@ def make_room(corpus: ChainCorpus, *, maximum: bool) -> PassBuffers:
     if corpus.segments is None:
         of_tokens = (longest, width)
         of_pairs = (width, width)
-        shapes = (of_tokens, of_tokens, of_tokens, of_tokens, width, of_pairs, of_pairs)
-        chains = ChainBuffers(*map(np.zeros, shapes))
+        chains = ChainBuffers(
+            kept=np.zeros(of_tokens),
+            forward=np.zeros(of_tokens),
+            exp_nodes=np.zeros(of_tokens),
+            arriving=np.zeros(of_tokens),
+            beta=np.zeros(width),
+            transposed=np.zeros(of_pairs),
+            sums=np.zeros(of_pairs),
+        )
     else:
         segments = _make_segment_room(corpus.segments, corpus.starts, size)
     return PassBuffers(corpus._replace(pairs=None, segments=None), work, pairs, chains, segments, maximum)

@@ -37,15 +37,16 @@ class Cats(Annotation):
         for of_text, example in zip(allowed, examples):
             doc = example.reference
             named = self.label_of(doc)
-            wrong = [self.labels.index(label) for label in doc.cats if label in self.labels]
+            # Without a label of value 1, all values are 0
+            excluded = [self.labels.index(label) for label in doc.cats if label in self.labels]
             if named is not None and named in self.labels:
                 of_text[:] = False
                 of_text[self.labels.index(named)] = True
             elif named is not None:
                 report.add("texts have a label the component does not know", f"'{named}' of '{doc.text[:40]}'")
-            elif 0 < len(wrong) < len(self.labels):
-                of_text[wrong] = False
-            elif wrong:
+            elif 0 < len(excluded) < len(self.labels):
+                of_text[excluded] = False
+            elif excluded:
                 report.add("texts have 0 for every label, and count as not annotated", f"'{doc.text[:40]}'")
         return Supervision(allowed, np.all(allowed, axis=1))
 

@@ -152,9 +152,10 @@ class Spans(Entities):
         """The gold spans on the outermost level of each group, in the tokens of the predicted Docs."""
         shift = 0  # of the tokens of a Doc in the batch
         found = []
-        groups = [slots for slots in self.chains if slots and not slots[0].level]
+        groups = [slots for slots in self.chains if slots and slots[0].level == 0]
         for example in examples:
-            spans = self._aligned(example, GoldReport(), np.zeros(len(example.predicted)))
+            lost = np.zeros(len(example.predicted))  # where spans can't be aligned, which `gold` reports
+            spans = self._aligned(example, GoldReport(), lost)
             for slots in groups:
                 labels = [slot.label for slot in slots]
                 for span, level in on_levels(span for span in spans if span.label_ in labels):
