@@ -301,8 +301,11 @@ class PoolLBFGS(LearnsShares, LBFGS):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class PoolConjugateGradient(LearnsShares, ConjugateGradient):
-    """Conjugate gradients for opinion pools, whose experts they weigh as `spacy_crf_lab.PoolLBFGS.v1` does. The settings are
-    described at `spacy_crf_lab.ConjugateGradient.v1`.
+    """Conjugate gradients for opinion pools, whose experts they weigh as `spacy_crf_lab.PoolLBFGS.v1` does. The settings not
+    named here are described at `spacy_crf.LBFGS.v1`.
+
+    preconditioner (str): See `ConjugateGradient`.
+    mixed (bool): See `ConjugateGradient`.
     """
 
 
