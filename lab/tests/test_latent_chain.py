@@ -267,7 +267,7 @@ def test_labelling_differs_from_the_best_path():
     zeros = {name: np.zeros_like(getattr(scores, name)) for name in ("transitions", "first", "last")}
     scores = scores._replace(emissions=emissions[np.newaxis], **zeros)
     assert tagger.decoding.best_tags(scores, None).tolist() == [0]
-    [(_, best)] = LatentDistribution(*of_docs(tagger.decoding, scores, None)).n_best(1)
+    [(_, best)] = LatentDistribution(of_docs(tagger.decoding, scores, None)).n_best(1)
     assert best.tolist() == [1]
 
 

@@ -165,8 +165,7 @@ class FactorGraphNode(ChainNode):
         if pipe.labels:
             for structure in (self.structure, self._in_training):
                 structure.inference.check_labels(pipe.name, model.attrs["allowed"])
-        has_bounds = any(template.associative for template in _ties(model).attrs["templates"].values())
-        if isinstance(optimizer, CRFOptimizer) and not isinstance(optimizer, BoundedLBFGS) and has_bounds:
+        if isinstance(optimizer, CRFOptimizer) and not isinstance(optimizer, BoundedLBFGS) and _has_bounds(model):
             what = f"the associative ties of '{pipe.name}'"
             reason = "their weights must not be negative"
             raise cant_train(optimizer, what, reason, "spacy_crf_lab.BoundedLBFGS.v1 or Adam.v1")
@@ -197,12 +196,12 @@ class BoundedLBFGS(LBFGS):
 
     def bounded(self, objective: Any, weights: Floats) -> Optional[Bools]:
         """Which weights must not be negative: bool[n]; None if all may be, or if workers evaluate the objective."""
-        if not isinstance(objective, CorpusObjective) or not isinstance(objective.node, FactorGraphNode):
+        of_ties = isinstance(objective, CorpusObjective) and isinstance(objective.node, FactorGraphNode)
+        if not of_ties or not _has_bounds(objective.model):
             return None
         of_layers, shared = objective.split(np.zeros_like(weights))
         shared["tables"] += associative(objective.model)
-        bounded = objective.join(of_layers, shared) > 0.0
-        return bounded if bounded.any() else None
+        return objective.join(of_layers, shared) > 0.0
 
     def new_memory(self) -> "BoundedPairs":
         """An empty memory, see `BatchOptimizer.new_memory`."""
@@ -254,6 +253,11 @@ class BoundedPairs:
     def from_msg(self, msg: list[Any], n: int) -> None:
         """Take over saved pairs of n weights."""
         self._pairs.from_msg(msg, n)
+
+
+def _has_bounds(model: Model) -> bool:
+    """Whether some weights must not be negative."""
+    return any(template.associative for template in _ties(model).attrs["templates"].values())
 
 
 def _ties(model: Model) -> Model:
