@@ -37,11 +37,11 @@ SPARSE = {
 }
 
 
-def _chain(**settings):
+def chain_of(**settings):
     return {"model": {"@architectures": "spacy_crf.LinearChain.v1", "emissions": None, **settings}}
 
 
-def _segments(**settings):
+def segments_of(**settings):
     return {"model": {"@architectures": "spacy_crf.SemiMarkov.v1", "emissions": None, "segments": None, **settings}}
 
 
@@ -49,18 +49,18 @@ OF_SEGMENTS = {
     "@architectures": "spacy_crf.SparseSegments.v1",
     "features": {"@misc": "spacy_crf.segment_features.v1", "templates": ["seg.length", "seg.lower", "seg.first:shape"]},
 }
-HYBRID = _chain(emissions=SPARSE, tok2vec=ENCODER)
+HYBRID = chain_of(emissions=SPARSE, tok2vec=ENCODER)
 MODELS = {
-    "encoder": ("crf_ner", _chain(tok2vec=ENCODER)),
-    "hidden layer": ("crf_ner", _chain(tok2vec=ENCODER, hidden_width=8)),
+    "encoder": ("crf_ner", chain_of(tok2vec=ENCODER)),
+    "hidden layer": ("crf_ner", chain_of(tok2vec=ENCODER, hidden_width=8)),
     "sum": ("crf_ner", HYBRID),
-    "sum with dropout": ("crf_ner", _chain(emissions=SPARSE, tok2vec=ENCODER, dropout=0.3)),
-    "pool": ("crf_ner", _chain(emissions=SPARSE, tok2vec=ENCODER, joint={"mode": "pool"})),
-    "sparse": ("crf_ner", _chain(emissions=SPARSE)),
-    "segments of an encoder": ("semicrf_ner", _segments(tok2vec=ENCODER, hidden_width=8)),
-    "segments, encoder and features": ("semicrf_ner", _segments(tok2vec=ENCODER, segments=OF_SEGMENTS)),
-    "segments, sum": ("semicrf_ner", _segments(emissions=SPARSE, tok2vec=ENCODER, segments=OF_SEGMENTS, dropout=0.3)),
-    "segments, features of tokens": ("semicrf_ner", _segments(emissions=SPARSE)),
+    "sum with dropout": ("crf_ner", chain_of(emissions=SPARSE, tok2vec=ENCODER, dropout=0.3)),
+    "pool": ("crf_ner", chain_of(emissions=SPARSE, tok2vec=ENCODER, joint={"mode": "pool"})),
+    "sparse": ("crf_ner", chain_of(emissions=SPARSE)),
+    "segments of an encoder": ("semicrf_ner", segments_of(tok2vec=ENCODER, hidden_width=8)),
+    "segments, encoder and features": ("semicrf_ner", segments_of(tok2vec=ENCODER, segments=OF_SEGMENTS)),
+    "segments, sum": ("semicrf_ner", segments_of(emissions=SPARSE, tok2vec=ENCODER, segments=OF_SEGMENTS, dropout=0.3)),
+    "segments, features of tokens": ("semicrf_ner", segments_of(emissions=SPARSE)),
 }
 
 
@@ -70,7 +70,7 @@ def seed():
     fix_random_seed(0)
 
 
-def _trained(config, steps=40, factory="crf_ner"):
+def trained_pipeline(config, steps=40, factory="crf_ner"):
     nlp = spacy.blank("en")
     pipe = nlp.add_pipe(factory, config=config)
     examples = ner_examples(nlp)
@@ -87,11 +87,11 @@ def _listening(*others):
     nlp.add_pipe("tok2vec", config={"model": ENCODER})
     for name in others:
         nlp.add_pipe(name, config={"model": {"tok2vec": LISTENER}})
-    nlp.add_pipe("crf_ner", config=_chain(tok2vec=LISTENER))
+    nlp.add_pipe("crf_ner", config=chain_of(tok2vec=LISTENER))
     return nlp
 
 
-def _says(nlp, examples):
+def said_by(nlp, examples):
     return [entities(doc) for doc in nlp.pipe([plain(example.reference) for example in examples])]
 
 
@@ -124,11 +124,11 @@ def _run(*args):
 @pytest.mark.parametrize("name", MODELS)
 def test_overfits_and_is_saved(name, tmp_path):
     factory, config = MODELS[name]
-    nlp, _, examples = _trained(config, factory=factory)
+    nlp, _, examples = trained_pipeline(config, factory=factory)
     assert nlp.evaluate(examples)["ents_f"] == 1.0
     nlp.to_disk(tmp_path)
     again = load_model_from_config(nlp.config).from_bytes(nlp.to_bytes())
-    assert _says(spacy.load(tmp_path), examples) == _says(again, examples) == _says(nlp, examples)
+    assert said_by(spacy.load(tmp_path), examples) == said_by(again, examples) == said_by(nlp, examples)
 
 
 def test_long_segments_have_no_mean():
@@ -136,19 +136,19 @@ def test_long_segments_have_no_mean():
 
     texts = ["[" + "very " * 29 + "long](PER) , [short](ORG) .", "[Bob](PER)"]
     nlp = spacy.blank("en")
-    pipe = nlp.add_pipe("semicrf_ner", config=_segments(tok2vec=ENCODER))
+    pipe = nlp.add_pipe("semicrf_ner", config=segments_of(tok2vec=ENCODER))
     examples = ner_examples(nlp, texts)
     sgd = nlp.initialize(lambda: examples)
     sgd.learn_rate = 0.02
     for _ in range(40):
         nlp.update(examples, sgd=sgd)
-    assert _says(nlp, examples) == [entities(example.reference) for example in examples]
+    assert said_by(nlp, examples) == [entities(example.reference) for example in examples]
     assert pipe.model.predict([examples[0].reference]).listed.lengths.max() == MOST_TOKENS
     assert not nlp("").ents
 
 
 def test_scores_are_the_sum_of_the_parts():
-    _, pipe, examples = _trained(HYBRID, steps=3)
+    _, pipe, examples = trained_pipeline(HYBRID, steps=3)
     docs = [example.reference for example in examples]
     parts = [layer.predict(docs).scores for layer in pipe.model.layers]
     assert all(part.any() for part in parts)
@@ -166,8 +166,8 @@ _WEIGHTS = ["emissions.states", "encoder.W", "transitions"]
 def test_gradient_is_that_of_the_loss(factory, where):
     """Against finite differences."""
     parts = {"emissions": SPARSE, "tok2vec": ENCODER, "hidden_width": 8}
-    config = _chain(**parts) if factory == "crf_ner" else _segments(**parts, segments=OF_SEGMENTS)
-    _, pipe, examples = _trained(config, steps=3, factory=factory)
+    config = chain_of(**parts) if factory == "crf_ner" else segments_of(**parts, segments=OF_SEGMENTS)
+    _, pipe, examples = trained_pipeline(config, steps=3, factory=factory)
     model, docs = pipe.model, [example.predicted for example in examples]
     part, _, name = where.rpartition(".")
     node = model.get_ref(part) if part else model
@@ -189,8 +189,8 @@ def test_gradient_is_that_of_the_loss(factory, where):
 
 def test_segments_have_the_sum_of_all_scores():
     """By hand: a score of each token, of the ends and the mean, and what sparse features say."""
-    config = _segments(emissions=SPARSE, tok2vec=ENCODER, segments=OF_SEGMENTS)
-    _, pipe, examples = _trained(config, steps=3, factory="semicrf_ner")
+    config = segments_of(emissions=SPARSE, tok2vec=ENCODER, segments=OF_SEGMENTS)
+    _, pipe, examples = trained_pipeline(config, steps=3, factory="semicrf_ner")
     model, doc = pipe.model, examples[5].reference
     scores, sparse = model.predict([doc]), model.get_ref("segments").predict([doc])
     [vectors] = model.get_ref("tok2vec").predict([doc])
@@ -219,7 +219,7 @@ def _spans(listed):
 
 def test_dropout_of_features_leaves_the_expected_score():
     """And nothing out where the pipeline predicts."""
-    _, pipe, examples = _trained(_chain(emissions=SPARSE, tok2vec=ENCODER, dropout=0.5), steps=5)
+    _, pipe, examples = trained_pipeline(chain_of(emissions=SPARSE, tok2vec=ENCODER, dropout=0.5), steps=5)
     sparse, docs = pipe.model.get_ref("emissions"), [example.reference for example in examples]
     expected = sparse.predict(docs).scores
     drawn = np.array([sparse.begin_update(docs)[0].scores for _ in range(400)])
@@ -230,7 +230,7 @@ def test_dropout_of_features_leaves_the_expected_score():
 def test_parts_learn_at_their_own_rates():
     """A step of SGD is the rate times the gradient."""
     rates = {"chain_rate": 7.0, "sparse_rate": 3.0}
-    _, pipe, examples = _trained(_chain(emissions=SPARSE, tok2vec=ENCODER, joint=rates), steps=2)
+    _, pipe, examples = trained_pipeline(chain_of(emissions=SPARSE, tok2vec=ENCODER, joint=rates), steps=2)
     model, docs = pipe.model, [example.predicted for example in examples]
     nodes = {(model, "first"): 7.0, (model.get_ref("emissions"), "states"): 3.0}
     nodes[model.get_ref("encoder").get_ref("output"), "b"] = 1.0
@@ -244,13 +244,13 @@ def test_parts_learn_at_their_own_rates():
 
 
 def test_new_labels_and_features_keep_what_a_sum_has_learned():
-    nlp, pipe, examples = _trained(HYBRID)
+    nlp, pipe, examples = trained_pipeline(HYBRID)
     nlp.resume_training()
     tok2vec = pipe.model.get_ref("tok2vec")
     before = tok2vec.to_bytes()
     nlp.update(ner_examples(nlp, ["[Dee](NEW) sings ."]), sgd=registry.get("optimizers", "Adam.v1")(1e-9))
     assert "NEW" in pipe.labels and len(tok2vec.to_bytes()) == len(before)
-    assert _says(nlp, examples) == [entities(example.reference) for example in examples]
+    assert said_by(nlp, examples) == [entities(example.reference) for example in examples]
 
 
 def _frozen(**settings):
@@ -258,10 +258,10 @@ def _frozen(**settings):
 
 
 FROZEN = {
-    "encoder": ("crf_ner", _chain(**_frozen())),
-    "sum": ("crf_ner", _chain(**_frozen(emissions=SPARSE))),
-    "segments": ("semicrf_ner", _segments(**_frozen())),
-    "segments, sum": ("semicrf_ner", _segments(**_frozen(emissions=SPARSE, segments=OF_SEGMENTS))),
+    "encoder": ("crf_ner", chain_of(**_frozen())),
+    "sum": ("crf_ner", chain_of(**_frozen(emissions=SPARSE))),
+    "segments": ("semicrf_ner", segments_of(**_frozen())),
+    "segments, sum": ("semicrf_ner", segments_of(**_frozen(emissions=SPARSE, segments=OF_SEGMENTS))),
 }
 
 
@@ -280,7 +280,7 @@ def test_a_frozen_encoder_stays_and_the_rest_learns(name, optimizer, tmp_path):
     assert pipe.model.get_ref("tok2vec").to_bytes() == before
     nlp.to_disk(tmp_path)
     again = spacy.load(tmp_path)
-    assert _says(again, examples) == _says(nlp, examples)
+    assert said_by(again, examples) == said_by(nlp, examples)
     again.resume_training()
     again.update(ner_examples(again, ["[Dee](NEW) sings ."]), sgd=registry.get("optimizers", optimizer)())
     assert "NEW" in again.get_pipe(factory).labels
@@ -290,7 +290,7 @@ def test_a_frozen_encoder_stays_and_the_rest_learns(name, optimizer, tmp_path):
 def test_a_frozen_encoder_may_be_another_components():
     nlp = spacy.blank("en")
     nlp.add_pipe("tok2vec", config={"model": ENCODER})
-    nlp.add_pipe("crf_ner", config=_chain(tok2vec=LISTENER, joint={"mode": "frozen"}))
+    nlp.add_pipe("crf_ner", config=chain_of(tok2vec=LISTENER, joint={"mode": "frozen"}))
     examples, sgd = ner_examples(nlp), registry.get("optimizers", "spacy_crf.LBFGS.v1")()
     nlp.initialize(lambda: examples)
     with pytest.raises(ValueError, match=r"CRF962.*doc.tensor"):
@@ -304,7 +304,7 @@ def test_a_frozen_encoder_may_be_another_components():
 def test_the_objective_is_the_loss_and_its_gradient(name):
     """Of all weights, against finite differences and the loss that thinc's optimizers see."""
     factory, config = FROZEN[name]
-    _, pipe, examples = _trained(config, steps=3, factory=factory)
+    _, pipe, examples = trained_pipeline(config, steps=3, factory=factory)
     objective = pipe.training.objective(registry.get("optimizers", "spacy_crf.LBFGS.v1")(), examples)
     weights = objective.weights()
     value, gradient = objective.evaluate(weights)
@@ -327,7 +327,7 @@ def test_what_does_not_go_with_a_frozen_encoder():
         nlp.update(examples, sgd=registry.get("optimizers", "spacy_crf.SGD.v1")())
     nlp = spacy.blank("en")
     nlp.add_pipe("tok2vec", config={"model": ENCODER})
-    nlp.add_pipe("crf_ner", config=_chain(tok2vec=LISTENER, joint={"mode": "frozen"}))
+    nlp.add_pipe("crf_ner", config=chain_of(tok2vec=LISTENER, joint={"mode": "frozen"}))
     sgd = nlp.initialize(lambda: examples)
     with pytest.raises(ValueError, match=r"CRF964.*'tok2vec'.*annotating_components"):
         nlp.update(examples, sgd=sgd)
@@ -337,31 +337,31 @@ def test_what_does_not_go_with_a_frozen_encoder():
 def test_training_starts_from_what_a_saved_component_has_learned(name, tmp_path):
     """The encoder began anew."""
     factory, config = MODELS[name]
-    nlp, pipe, examples = _trained(config, factory=factory)
+    nlp, pipe, examples = trained_pipeline(config, factory=factory)
     nlp.to_disk(tmp_path)
     again = spacy.blank("en")
     other = again.add_pipe(factory, config=config)
     other.initialize(lambda: ner_examples(again, [*NER_TEXTS, "[Dee](NEW) sings ."]), nlp=again, start_from=tmp_path)
     assert set(other.labels) == {*pipe.labels, "NEW"}
-    assert _says(again, examples) == [entities(example.reference) for example in examples]
+    assert said_by(again, examples) == [entities(example.reference) for example in examples]
 
 
 @pytest.mark.parametrize("name", ["encoder", "hidden layer", "pool", "segments, sum"])
 def test_a_component_loads_one_with_other_labels(name):
     """The layer of the scores had a size that could not change."""
     factory, config = MODELS[name]
-    nlp, pipe, examples = _trained(config, factory=factory)
+    nlp, pipe, examples = trained_pipeline(config, factory=factory)
     fewer = spacy.blank("en")
     other = fewer.add_pipe(factory, config=config)
     sgd = fewer.initialize(lambda: ner_examples(fewer, ["[Dee](NEW) sings ."]))
-    few, many, says = other.to_bytes(), pipe.to_bytes(), _says(nlp, examples)
+    few, many, says = other.to_bytes(), pipe.to_bytes(), said_by(nlp, examples)
     other.from_bytes(many)
-    assert other.labels == pipe.labels and _says(fewer, examples) == says
+    assert other.labels == pipe.labels and said_by(fewer, examples) == says
     fewer.update(examples, sgd=sgd)
     pipe.from_bytes(few)
     assert pipe.labels == ("NEW",) and pipe.to_bytes() == few
     pipe.from_bytes(many)
-    assert _says(nlp, examples) == says
+    assert said_by(nlp, examples) == says
     pipe.from_bytes(spacy.blank("en").add_pipe(factory, config=config).to_bytes())
     assert not pipe.is_initialized and not pipe.labels
 
@@ -373,14 +373,14 @@ LOSSES = [f"spacy_crf.{name}.v1" for name in ("LogLikelihood", "Perceptron", "Ma
 @pytest.mark.parametrize("loss", LOSSES)
 def test_losses_of_a_sum(name, loss):
     factory, config = MODELS[name]
-    nlp, _, examples = _trained({**config, "loss": {"@losses": loss}}, steps=80, factory=factory)
+    nlp, _, examples = trained_pipeline({**config, "loss": {"@losses": loss}}, steps=80, factory=factory)
     assert nlp.evaluate(examples)["ents_f"] == 1.0
 
 
 @pytest.mark.parametrize("name", ["sum", "segments, sum", "pool"])
 def test_averages_are_of_all_parts(name):
     factory, config = MODELS[name]
-    nlp, pipe, examples = _trained(config, steps=1, factory=factory)
+    nlp, pipe, examples = trained_pipeline(config, steps=1, factory=factory)
     sgd = registry.get("optimizers", "Adam.v1")(0.02, use_averages=True)
     docs = [example.reference for example in examples]
     for _ in range(3):
@@ -445,7 +445,7 @@ def test_listeners_are_replaced(others, tmp_path):
     for _ in range(5):
         nlp.update(examples, sgd=sgd)
     nlp.to_disk(tmp_path / "listening")
-    before = _says(nlp, examples)
+    before = said_by(nlp, examples)
     nlp.replace_listeners("tok2vec", "crf_ner", ["model.tok2vec"])
     nlp.remove_pipe("tok2vec")
     for name in others:
@@ -461,7 +461,7 @@ def test_listeners_are_replaced(others, tmp_path):
     from_config = load_model_from_config(config, auto_fill=True)
     for each in (spacy.load(tmp_path / "alone"), sourced, from_config):
         np.testing.assert_array_equal(*(_emissions(pipeline, examples) for pipeline in (nlp, each)))
-    assert others or _says(nlp, examples) == before
+    assert others or said_by(nlp, examples) == before
     nlp.update(examples, sgd=nlp.resume_training())  # the encoder learns on
 
 
@@ -474,7 +474,7 @@ def test_segments_listen(tmp_path):
     nlp = spacy.blank("en")
     nlp.add_pipe("tok2vec", config={"model": ENCODER})
     nlp.add_pipe("ner", config={"model": {"tok2vec": LISTENER}})
-    nlp.add_pipe("semicrf_ner", config=_segments(emissions=SPARSE, tok2vec=LISTENER, segments=OF_SEGMENTS))
+    nlp.add_pipe("semicrf_ner", config=segments_of(emissions=SPARSE, tok2vec=LISTENER, segments=OF_SEGMENTS))
     examples = ner_examples(nlp)
     sgd = nlp.initialize(lambda: examples)
     sgd.learn_rate = 0.01
@@ -483,14 +483,14 @@ def test_segments_listen(tmp_path):
         nlp.update(examples, sgd=sgd)
     assert nlp.get_pipe("tok2vec").to_bytes() != before
     nlp.remove_pipe("ner")
-    says = _says(nlp, examples)
+    says = said_by(nlp, examples)
     assert says == [entities(example.reference) for example in examples]
     nlp.replace_listeners("tok2vec", "semicrf_ner", ["model.tok2vec"])
     nlp.remove_pipe("tok2vec")
     nlp.to_disk(tmp_path)
     sourced = spacy.blank("en")
     sourced.add_pipe("semicrf_ner", source=spacy.load(tmp_path))
-    assert _says(nlp, examples) == _says(sourced, examples) == says
+    assert said_by(nlp, examples) == said_by(sourced, examples) == says
 
 
 @pytest.fixture
@@ -532,7 +532,7 @@ def test_a_frozen_component_stays(corpus, trained):
 
 def test_without_an_upstream():
     nlp = spacy.blank("en")
-    nlp.add_pipe("crf_ner", config=_chain(tok2vec=LISTENER))
+    nlp.add_pipe("crf_ner", config=chain_of(tok2vec=LISTENER))
     nlp.add_pipe("tok2vec", config={"model": ENCODER})
     with pytest.raises(
         ValueError, match=r"CRF960.*\[components.crf_ner.model.tok2vec\].*'tok2vec'.*Before it are: none"
@@ -621,7 +621,7 @@ def _paths(corpus):
 )
 def test_settings_that_are_not_possible(settings, says):
     with pytest.raises(ValueError, match=f"CRF020: LinearChain.*{says}"):
-        spacy.blank("en").add_pipe("crf_ner", config=_chain(**settings))
+        spacy.blank("en").add_pipe("crf_ner", config=chain_of(**settings))
 
 
 # --------------------------------------------------------------------------------------------------- another device
@@ -756,7 +756,9 @@ DEVICE_ENCODER = {"@architectures": "test_neural.device_encoder.v1", "rows": 50,
 @pytest.mark.parametrize("hidden_width, mode", [(0, "adam"), (8, "adam"), (0, "pool")])
 def test_an_encoder_on_a_device_sends_its_scores_to_the_host_once(factory, hidden_width, mode, device):
     parts = {"emissions": SPARSE, "tok2vec": DEVICE_ENCODER, "hidden_width": hidden_width, "joint": {"mode": mode}}
-    nlp, pipe, examples = _trained(_chain(**parts) if factory == "crf_ner" else _segments(**parts), 40, factory)
+    nlp, pipe, examples = trained_pipeline(
+        chain_of(**parts) if factory == "crf_ner" else segments_of(**parts), 40, factory
+    )
     encoder = pipe.model.get_ref("encoder")
     assert isinstance(encoder.get_ref("output").get_param("W"), DeviceArray)
     assert all(isinstance(pipe.model.get_param(name), np.ndarray) for name in pipe.model.param_names)
@@ -769,10 +771,10 @@ def test_an_encoder_on_a_device_sends_its_scores_to_the_host_once(factory, hidde
     assert device.transfers == [("to the host", shape), ("to the device", shape)]
     pipe.finish_update(registry.get("optimizers", "Adam.v1")(0.001))
     device.transfers.clear()
-    assert _says(nlp, examples) == [entities(example.reference) for example in examples]
+    assert said_by(nlp, examples) == [entities(example.reference) for example in examples]
     assert device.transfers == [("to the host", shape)]
     pipe.add_label("NEW")
-    assert _says(nlp, examples) == [entities(example.reference) for example in examples]
+    assert said_by(nlp, examples) == [entities(example.reference) for example in examples]
 
 
 @pytest.mark.parametrize("name", ["crf_ner", "crf_tagger", "semicrf_ner"])
@@ -787,5 +789,5 @@ def test_sparse_models_stay_on_the_host(name, optimizer, device):
     again = spacy.blank("en")
     again.add_pipe(name).from_bytes(pipe.to_bytes())  # spaCy's vectors are on the device
     assert all(isinstance(node.ops, NumpyOps) for node in pipe.model.walk())
-    assert _says(again, examples) == _says(nlp, examples)
+    assert said_by(again, examples) == said_by(nlp, examples)
     assert device.transfers == []

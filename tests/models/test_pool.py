@@ -7,11 +7,20 @@ from spacy import registry
 from thinc.api import fix_random_seed
 
 from spacy_crf.models.pool import held_out_sequences
-from tests.models.test_neural import ENCODER, LISTENER, OF_SEGMENTS, SPARSE, _chain, _says, _segments, _trained
+from tests.models.test_neural import (
+    ENCODER,
+    LISTENER,
+    OF_SEGMENTS,
+    SPARSE,
+    chain_of,
+    said_by,
+    segments_of,
+    trained_pipeline,
+)
 from tests.util import entities, ner_examples
 
 POOL = {"emissions": SPARSE, "tok2vec": ENCODER, "joint": {"mode": "pool", "held_out": 0.5}}
-POOLS = {"crf_ner": _chain(**POOL), "semicrf_ner": _segments(**POOL, segments=OF_SEGMENTS)}
+POOLS = {"crf_ner": chain_of(**POOL), "semicrf_ner": segments_of(**POOL, segments=OF_SEGMENTS)}
 FACTORIES = pytest.mark.parametrize("factory", POOLS)
 
 
@@ -23,7 +32,7 @@ def seed():
 
 @FACTORIES
 def test_scores_are_the_weighted_sum(factory):
-    _, pipe, examples = _trained(POOLS[factory], steps=3, factory=factory)
+    _, pipe, examples = trained_pipeline(POOLS[factory], steps=3, factory=factory)
     model, docs = pipe.model, [example.reference for example in examples]
     shares = model.get_param("shares")
     shares[:] = [0.25, 2.0]
@@ -55,7 +64,7 @@ def _of_spans(scores):
 @FACTORIES
 def test_members_learn_as_though_alone(factory):
     """Their gradients are those of their own loss, on the texts that are not held out."""
-    _, pipe, examples = _trained(POOLS[factory], steps=3, factory=factory)
+    _, pipe, examples = trained_pipeline(POOLS[factory], steps=3, factory=factory)
     model = pipe.model
     scores, backprop = model.begin_update([example.predicted for example in examples])
     assert 0 < scores.held_out.sum() < len(examples)
@@ -77,7 +86,7 @@ def test_members_learn_as_though_alone(factory):
 @pytest.mark.parametrize("loss", ["LogLikelihood", "Perceptron"])
 def test_what_members_are_worth_tell_texts_that_are_held_out(factory, loss):
     """The gradient is that of their log probability, against finite differences, whatever members learn by."""
-    _, pipe, examples = _trained({**POOLS[factory], "loss": {"@losses": f"spacy_crf.{loss}.v1"}}, 3, factory)
+    _, pipe, examples = trained_pipeline({**POOLS[factory], "loss": {"@losses": f"spacy_crf.{loss}.v1"}}, 3, factory)
     model, docs = pipe.model, [example.predicted for example in examples]
     scores, backprop = model.begin_update(docs)
     backprop(pipe.get_loss(examples, scores)[1])
@@ -110,18 +119,18 @@ def test_the_same_texts_are_held_out_wherever_they_stand():
 
 @FACTORIES
 def test_who_goes_on_learns_from_all_texts_and_weighs_members_as_before(factory, tmp_path):
-    nlp, pipe, examples = _trained(POOLS[factory], factory=factory)
+    nlp, pipe, examples = trained_pipeline(POOLS[factory], factory=factory)
     nlp.to_disk(tmp_path)
     again = spacy.load(tmp_path)
     before = again.get_pipe(factory).model.get_param("shares").copy()
     assert before.tolist() == pipe.model.get_param("shares").tolist() and (before != 0.5).all()
-    assert _says(again, examples) == _says(nlp, examples)
+    assert said_by(again, examples) == said_by(nlp, examples)
     more = ner_examples(again, [f"[Dee {n}](NEW) sings ." for n in range(8)])
     sgd = again.resume_training()
     sgd.learn_rate = 0.02
     for _ in range(20):
         again.update([*ner_examples(again), *more], sgd=sgd)
-    assert _says(again, [*examples, *more]) == [entities(example.reference) for example in (*examples, *more)]
+    assert said_by(again, [*examples, *more]) == [entities(example.reference) for example in (*examples, *more)]
     assert again.get_pipe(factory).model.get_param("shares").tolist() == before.tolist()
 
 
@@ -153,7 +162,7 @@ def test_features_have_their_optimum_before_the_encoder_learns(factory, tmp_path
     assert (pipe.model.get_param("shares") != 0.5).all()
     nlp.to_disk(tmp_path)
     again = spacy.load(tmp_path)
-    assert _says(again, examples) == _says(nlp, examples)
+    assert said_by(again, examples) == said_by(nlp, examples)
     again.update(ner_examples(again, ["[Dee](NEW) sings ."]), sgd=again.resume_training())
     assert again.get_pipe(factory).model.layers[0].to_bytes() != before  # who goes on learns with all parts
 
@@ -167,7 +176,7 @@ def test_only_what_ends_finds_an_optimum():
 def test_members_of_a_pool_may_listen():
     nlp = spacy.blank("en")
     nlp.add_pipe("tok2vec", config={"model": ENCODER})
-    nlp.add_pipe("crf_ner", config=_chain(emissions=SPARSE, tok2vec=LISTENER, joint={"mode": "pool"}))
+    nlp.add_pipe("crf_ner", config=chain_of(emissions=SPARSE, tok2vec=LISTENER, joint={"mode": "pool"}))
     examples = ner_examples(nlp)
     sgd = nlp.initialize(lambda: examples)
     sgd.learn_rate = 0.01
@@ -214,4 +223,4 @@ def test_optimizers_that_ask_for_the_objective_do_not_fit():
 )
 def test_settings_of_a_pool_that_are_not_possible(settings, says):
     with pytest.raises(ValueError, match=f"CRF020: LinearChain.*{says}"):
-        spacy.blank("en").add_pipe("crf_ner", config=_chain(**settings))
+        spacy.blank("en").add_pipe("crf_ner", config=chain_of(**settings))
