@@ -43,6 +43,11 @@ class Segments(NamedTuple):
         return Segments(self.start[which], self.end[which], self.label[which])
 
     @classmethod
+    def join(cls, parts: Sequence["Segments"]) -> "Segments":
+        """The segments of several lists (at least one), one list behind the other."""
+        return cls(*(np.concatenate(columns) for columns in zip(*parts)))
+
+    @classmethod
     def of_rows(cls, rows: Iterable[tuple[int, int, int]]) -> "Segments":
         """Segments from the start, end and label of each."""
         table = np.array(list(rows), dtype=np.int64).reshape(-1, 3)

@@ -179,7 +179,7 @@ INNER = {
     "expected_spans",
     "feature_stores",
     "follow_settings",
-    "forget_scores",
+    "clear_scores",
     "get_loss",
     "learner",
     "make_annotation",

@@ -159,11 +159,11 @@ def check_leave_out(pipe, doc, span):
                 names = np.array([table.index.name(n) for n in range(len(table.index))])[table.rows_of_pairs()]
                 layer.set_param("states", np.where(names == row.feature, np.float32(0.0), weights))
                 changed.append((layer, weights))
-        pipe.forget_scores()
+        pipe.clear_scores()
         without = pipe.explain(doc, span, kind="leave_out").target
         assert row.contribution == pytest.approx(whole.target - without, abs=1e-6), row
         for layer, weights in changed:
             layer.set_param("states", weights)
-        pipe.forget_scores()
+        pipe.clear_scores()
         checked += 1
     assert checked > 2

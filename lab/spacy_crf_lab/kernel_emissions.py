@@ -325,7 +325,7 @@ def _forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Emissions, 
         bias: Any = output.get_param("b")
         return Emissions(kernel.scores(batch, weights) + bias, None, batch.sequence_starts()), no_backprop
     # Training changes the weights that the kept scorer was made from
-    kernel.forget_scores()
+    kernel.clear_scores()
     found, backprop_output = output(kernel.known.features(kernel.read(batch)), True)
 
     def backprop(d_emissions: Emissions) -> list[Doc]:

@@ -279,7 +279,7 @@ def _add_noise(layer: Model, states: NDArray[np.bool_], draw: Callable[[tuple[in
             chosen = states[table.pair_columns]
             weights[chosen] += draw((int(chosen.sum()),))
             layer.set_param(name, weights)
-    features.forget_scores()
+    features.clear_scores()
 
 
 def LatentChain(

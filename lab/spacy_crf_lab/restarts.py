@@ -50,7 +50,7 @@ class Seeded:
             found.append((value, seed, objective.weights()))
         best, seed, weights = min(found, key=lambda item: item[:2])
         objective.assign(weights)
-        pipe.forget_scores()
+        pipe.clear_scores()
         text = (
             "%s: begins with seed %d, whose objective after %d iterations is %.2f; that of the others is %.2f to %.2f"
         )

@@ -41,9 +41,9 @@ def test_a_linear_kernel_makes_it_the_perceptron(of_pipe, averages, most, monkey
             scores = [pipe.model.predict(docs)]
             if averages:
                 with nlp.use_params(optimizer.averages):
-                    pipe.forget_scores()
+                    pipe.clear_scores()
                     scores.append(pipe.model.predict(docs))
-                pipe.forget_scores()
+                pipe.clear_scores()
             steps.append((loss, scores))
         pairs.append(steps)
     assert pairs[0][0][0] > 0.0

@@ -274,7 +274,7 @@ def tied_tagger(rules=None, inference=TREE, **settings):
         for name in node.param_names:
             if node.has_param(name):
                 node.set_param(name, rng.normal(size=node.get_param(name).shape).astype("f"))
-    pipe.model.get_ref("emissions").attrs["features"].forget_scores()
+    pipe.model.get_ref("emissions").attrs["features"].clear_scores()
     return pipe, Doc(nlp.vocab, words=TIED_WORDS, sent_starts=TIED_STARTS)
 
 

@@ -104,7 +104,7 @@ def test_gains_are_those_of_the_formula(features, l1, l2, monkeypatch):
     weights = np.random.default_rng(0).normal(scale=0.5, size=len(objective.copies))
     everything = np.ones(len(weights), dtype=bool)
     Chosen(objective, known.whole, everything).assign(weights)
-    pipe.forget_scores()
+    pipe.clear_scores()
     uncertain = uncertain_tokens(known.whole, known.layer, weights)
     wanted = np.random.default_rng(1).random(len(known.weights)) < 0.7
     found, values = gains(known.tokens, uncertain, wanted, l1=l1, l2=l2)

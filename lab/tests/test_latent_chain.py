@@ -15,7 +15,7 @@ from spacy_crf.inference.linear_chain import LinearChain
 from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.pipeline.distribution import of_docs
-from spacy_crf.pipeline.supervision import leave_out
+from spacy_crf.pipeline.excluded import leave_out
 from spacy_crf.types import ChainScores, StateGraph
 from spacy_crf_lab import latent_chain
 from spacy_crf_lab.latent_chain import Labelling, LatentChain, LatentDistribution

@@ -373,7 +373,7 @@ def test_a_word_is_left_out_with_what_its_neighbours_read(cascade):
     table, weights = layer.attrs["features"].states, layer.get_param("states")
     reads = np.array([table.index.name(n).endswith("=dog") for n in range(len(table.index))])
     layer.set_param("states", np.where(reads[table.rows_of_pairs()], np.float32(0.0), weights))
-    pipe.forget_scores()
+    pipe.clear_scores()
     without = pipe.explain(doc, span, kind="log_odds").target
     [of_word] = [row.contribution for row in why.rows if row.token == 1]
     assert of_word == pytest.approx(why.target - without, abs=1e-9) and abs(of_word) > 0.1

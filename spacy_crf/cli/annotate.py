@@ -31,7 +31,7 @@ from wasabi import msg
 
 from .. import __version__
 from ..errors import Errors, counted, shown
-from ..pipeline.origins import set_origin
+from ..pipeline.corpora import set_origin
 from ..whole_files import named_in_errors, whole
 from ..workers.executors import Executor
 from ..workers.work_folder import Manifest, WorkFolder

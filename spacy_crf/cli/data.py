@@ -19,8 +19,7 @@ from wasabi import msg
 from .. import checks
 from ..errors import Errors, counted
 from ..explain.explanation import shorter
-from ..pipeline.corpora import doc_bin
-from ..pipeline.origins import in_words, named_origin, origin_of
+from ..pipeline.corpora import doc_bin, in_words, named_origin, origin_of
 from ..whole_files import write_whole
 from .formats import FORMATS, ReadSettings, Report, Source, brat, read
 from .formats.columns import SCHEMES, find_spelling

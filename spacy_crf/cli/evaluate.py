@@ -18,7 +18,7 @@ from wasabi import msg
 from .. import checks
 from ..errors import Errors, counted
 from ..explain.explanation import shorter
-from ..pipeline.origins import named_origin, origin_of
+from ..pipeline.corpora import named_origin, origin_of
 from ..whole_files import write_whole
 from .formats.source import Fields
 from .shared import (

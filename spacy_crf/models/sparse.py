@@ -335,7 +335,7 @@ class SparseFeatures(ListedFeatures):
             check_equal("numbers of vectors", index.width, self.vector_width)
 
     def scorer(self, weights: dict[str, NDArray[np.float32]]) -> "Scorer":
-        """The scorer for weights, cached until ``forget_scores`` or until other arrays replace the weights.
+        """The scorer for weights, cached until ``clear_scores`` or until other arrays replace the weights.
 
         weights (dict[str, float32[W]]): Weights by table.
         """
@@ -345,7 +345,7 @@ class SparseFeatures(ListedFeatures):
             scorer = self._scorer = Scorer(self, weights)
         return scorer
 
-    def forget_scores(self) -> None:
+    def clear_scores(self) -> None:
         """Forget the scorer, after weights were changed in place (as thinc's optimizers do)."""
         self._scorer = None
 
@@ -544,7 +544,7 @@ def forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[NamedTuple, 
     if not is_train:
         return features.scorer(weights)(docs), no_backprop
     # Training changes the weights in place, after which cached scores are wrong
-    features.forget_scores()
+    features.clear_scores()
     found = _dropped(features.look_up(docs), model)
 
     def backprop(d_scores: NamedTuple) -> list[Doc]:

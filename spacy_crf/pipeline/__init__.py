@@ -2,7 +2,7 @@
 extensions that another has written."""
 
 from functools import partial
-from typing import Any, NamedTuple, Optional, Union
+from typing import NamedTuple, Optional, Union
 
 from spacy.tokens import Doc, Span, Token
 
@@ -48,23 +48,28 @@ Found = Union[Span, Token, Doc]
 
 
 def place_of(found: Found) -> tuple[Optional[int], Optional[int]]:
-    """Where the extensions of a span, token or Doc are in ``doc.user_data``, in characters."""
+    """Where the extensions of a span, token or Doc (`found`) are in ``doc.user_data``, in characters."""
     if isinstance(found, Doc):
         return None, None
     return (found.idx, None) if isinstance(found, Token) else (found.start_char, found.end_char)
 
 
+def user_data_of(found: Found) -> dict:
+    """The user data in which a span, token or Doc (`found`) has its extensions; its keys are not only texts."""
+    return found.user_data if isinstance(found, Doc) else found.doc.user_data
+
+
 def certainty(name: str, found: Found) -> Optional[float]:
-    """The value of a span, token or Doc if a component has found it with the label that it has now. Values are kept with the user
-    data of the Doc, so they survive DocBin(store_user_data=True)."""
-    known: Any = found.user_data if isinstance(found, Doc) else found.doc.user_data  # its keys are not only str
+    """The value that a span, token or Doc (`found`) has in the extension `name`, if a component has found it with the label that
+    it has now. Values are kept with the user data of the Doc, so they survive DocBin(store_user_data=True)."""
+    known = user_data_of(found)
     place = place_of(found)
     value = known.get(("._.", name, *place))
     label = known.get(("._.", OF_LABEL, *place)) if value is not None else None
     return value if label is None or label == _label_now(found, label) else None
 
 
-def _label_now(found: Found, label: Any) -> Any:
+def _label_now(found: Found, label: Union[str, dict[str, object]]) -> Union[str, dict[str, object]]:
     """The label of a span; the attributes of a token, or the values in ``doc.cats``, that `label` names."""
     if isinstance(found, Span):
         return found.label_
@@ -76,11 +81,12 @@ def _label_now(found: Found, label: Any) -> Any:
 
 
 def set_certainty(name: str, found: Union[Span, Token], value: Optional[float]) -> None:
-    """Set the value of a span for its label; of a token, or of a span without a label as `Doc.from_json` makes it, for any
-    label."""
-    known: Any = found.doc.user_data
+    """Set the value of a span (`found`) in the extension `name` for its label; of a token, or of a span without a label as
+    `Doc.from_json` makes it, for any label."""
+    known = user_data_of(found)
     place = place_of(found)
     label = (found.label_ or None) if isinstance(found, Span) else None
+    # Values of an earlier label do not belong to this one
     if known.get(("._.", OF_LABEL, *place)) != label:
         for other in CERTAINTIES:
             known.pop(("._.", other, *place), None)
@@ -91,6 +97,7 @@ def set_certainty(name: str, found: Union[Span, Token], value: Optional[float]) 
 def add_certainty(name: str, certain: float, decoder: Optional[type] = None) -> None:
     """Register an extension of spans and tokens whose value belongs to a label that a component has found.
 
+    name (str): Name of the extension.
     certain (float): The value of annotation that is certain.
     decoder (Optional[type]): The kind of decoder whose distributions give spans this value.
     """
@@ -103,13 +110,13 @@ def add_certainty(name: str, certain: float, decoder: Optional[type] = None) -> 
 
 
 def certainties_of(decoder: object) -> list[str]:
-    """The extensions that spans have which a component with this decoder finds."""
+    """The extensions that spans have which a component with this `decoder` finds."""
     return ["crf_prob", *BY_DECODER.get(type(decoder), [])]
 
 
 def set_text_certainty(doc: Doc, value: Optional[float], cats: Optional[dict[str, float]] = None) -> None:
-    """Set ``doc._.crf_prob`` for these values of ``doc.cats``, None for any."""
-    known: Any = doc.user_data
+    """Set ``doc._.crf_prob`` (`value`) for these values of ``doc.cats``; None for any."""
+    known = user_data_of(doc)
     known["._.", OF_LABEL, None, None] = cats
     known["._.", "crf_prob", None, None] = value
 

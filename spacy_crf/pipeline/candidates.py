@@ -10,7 +10,6 @@ from spacy.tokens import Doc, Span, SpanGroup
 
 from .. import checks
 from ..errors import Errors, no_component
-from ..features.doc_batch import DocBatch
 from .annotation.entities import Keys
 from .pipe import batches
 from .prediction import CRFPipe, least_of_labels, read_min_prob, whole
@@ -23,7 +22,9 @@ Likely = list[tuple[Span, float]]
 class LaterPipe(Pipe):
     """Base of components without a model of their own, which read another component of the pipeline.
 
-    nlp (Language): The pipeline with the other component. component (str): Its name.
+    nlp (Language): The pipeline with the other component.
+    name (str): The component.
+    component (str): The other component.
     """
 
     def __init__(self, nlp: Language, name: str, component: str):
@@ -36,6 +37,7 @@ class LaterPipe(Pipe):
         return doc
 
     def pipe(self, stream: Iterable[Doc], *, batch_size: int = 128) -> Iterator[Doc]:
+        """Annotate a stream of Docs in batches of at most `batch_size` Docs."""
         handle_error = self.get_error_handler()
         for docs in batches(self.name, stream, batch_size):
             try:
@@ -74,6 +76,7 @@ class CRFCandidates(LaterPipe):
         parts = [_likely_spans(part, docs, of_label) for part in ([pipe] if several else pipe.chains)]
         for doc, *found in zip(docs, *parts):
             likely = [item for of_part in found for item in of_part if item[1] >= of_label[item[0].label_]]
+            # In the order of the text, whatever chain has found a span
             likely.sort(key=lambda item: (item[0].start, item[0].end))
             scores = np.array([p for _, p in likely], dtype=np.float32)
             doc.spans[self.spans_key] = SpanGroup(
@@ -97,21 +100,22 @@ def _likely_spans(pipe: CRFPipe, docs: list[Doc], of_label: dict[str, float]) ->
     # What approximate sums say of a text may depend on the other texts of a batch
     if not is_single or is_restricted or pipe.rules() is not None or "exact" not in pipe.decoding.structure.answers:
         return [pipe.span_probabilities(doc, least) for doc in docs]
-    batch = DocBatch(docs)  # at once, which is 30 times as fast for short texts
-    pipe.require_ready(batch)
+    batch = pipe.require_ready(docs)  # at once, which is 30 times as fast for short texts
+    # Present entities are ignored, as by `span_probabilities`
     question = whole(pipe.parts(), batch, pipe.model.predict(batch))
     segments, probabilities = ask(question).likely_spans(least)
     number = np.searchsorted(batch.bounds, segments.start, side="right") - 1
     found: list[Likely] = [[] for _ in docs]
     shift = batch.bounds[number]
     labels = pipe.labels
-    columns = (number, segments.start - shift, segments.end - shift, segments.label, probabilities)
-    for n, start, end, label, p in zip(*(column.tolist() for column in columns)):
+    rows = np.stack([number, segments.start - shift, segments.end - shift, segments.label], axis=1)
+    for (n, start, end, label), p in zip(rows.tolist(), probabilities.tolist()):
         found[n].append((Span(docs[n], start, end, label=labels[label]), p))
     return found
 
 
 def check_spans_key(name: str, key: str, pipe: CRFPipe) -> None:
-    """RAISES (ValueError): CRF427 for a key of doc.spans that a component reads or writes."""
+    """RAISES (ValueError): CRF427 in the name of a component for a key of doc.spans that another component (`pipe`) reads or
+    writes."""
     if key in (BLOCKED, FORCED, *Keys.of(pipe), pipe.cfg.get("spans_key")):
         raise ValueError(Errors.CRF427.format(name=name, key=key, component=pipe.name))

@@ -24,8 +24,6 @@ from spacy.training import Example
 from spacy.vocab import Vocab
 from srsly.msgpack import Packer
 
-from .origins import KEY, SOURCE
-
 # The texts read last for each pipeline, and the settings of the reader: training uses other reader objects than initialization
 _read_last: "WeakKeyDictionary[Language, tuple[tuple, list[Example]]]" = WeakKeyDictionary()
 
@@ -68,6 +66,7 @@ class Corpus(training.Corpus):
         yield from islice(docs, self.limit if self.limit >= 1 else None)
 
     def _read(self, nlp: Language) -> Iterator[Example]:
+        # A reader that read the same file for this pipeline, as at initialization, has left its texts
         settings, examples = _read_last.pop(nlp, (None, []))
         if settings != self._settings or self._augments:
             examples = []
@@ -104,6 +103,7 @@ class ClockMessage:
         self.goes_on: dict[str, bool] = {}
 
     def example(self, like: Example) -> Example:
+        """An Example that carries the tick, with the vocabulary of another Example."""
         vocab = like.reference.vocab
         return Example(Doc(vocab), Doc(vocab, user_data={self.KEY: self}))
 
@@ -120,6 +120,7 @@ def clock() -> Callable[[Iterable[Example]], Iterable[list[Example]]]:
 
     def tick(examples: Iterable[Example]) -> Iterable[list[Example]]:
         without_collection_at_exit()
+        # spaCy gives a list of all texts, except for streams
         if not isinstance(examples, list):
             first = list(islice(examples, 1))
             close = getattr(examples, "close", None)
@@ -132,6 +133,7 @@ def clock() -> Callable[[Iterable[Example]], Iterable[list[Example]]]:
             time_for_a_step = said.example(examples[0])
             with not_searched():
                 yield [*examples, time_for_a_step]
+                # Before any component has answered, nobody knows whether another step helps
                 while not said.goes_on or any(said.goes_on.values()):
                     yield [time_for_a_step]
 
@@ -167,19 +169,71 @@ def _leave() -> None:
     gc.freeze()
 
 
+# ------------------------------------------------------------------------------------------------ where texts come from
+#
+# The place in a file, and the id that the file gives the text. Both are ``doc._.crf_source``, a part of the user data of the Doc.
+
+SOURCE = "crf_source"
+KEY: Any = ("._.", SOURCE, None, None)  # of the extension in the user data, whose type spaCy declares as str
+
+
+def set_origin(doc: Doc, place: str, id_: object = None) -> None:
+    """Set where the text of a Doc comes from.
+
+    place (str): The place in a file.
+    id_ (object): Its id; anything but a whole number or a string is no id.
+    """
+    origin: dict[str, object] = {"place": _encodable(place)}
+    if type(id_) is int:
+        origin["id"] = id_ if abs(id_) < 2**63 else str(id_)
+    elif isinstance(id_, str) and id_:
+        origin["id"] = _encodable(id_)
+    doc.user_data[KEY] = origin
+
+
+def origin_of(doc: Doc) -> dict[str, object]:
+    """RETURNS (Dict[str, object]): The "place" of the text of a Doc, and its "id" if it has one; empty if neither is known."""
+    found = doc.user_data.get(KEY)
+    return {key: found[key] for key in ("place", "id") if key in found} if isinstance(found, dict) else {}
+
+
+def named_origin(doc: Doc) -> str:
+    """The place and the id of the text of a Doc in words; empty if neither is known."""
+    return in_words(origin_of(doc))
+
+
+def in_words(origin: dict[str, object]) -> str:
+    """The result of `origin_of` in words."""
+    found = [str(origin["place"])] if "place" in origin else []
+    if "id" in origin:
+        found.append(f"id {origin['id']}")
+    return ", ".join(found)
+
+
+def _encodable(text: str) -> str:
+    """Replace halves of characters, which JSON and names of files may have and which can't be saved."""
+    return text.encode("utf8", "replace").decode("utf8")
+
+
+# ---------------------------------------------------------------------------------------------------------- files of Docs
+
 _NIL = b"\xc0"  # None in MessagePack
 _ARRAY = b"\xdd"  # before the number of elements, in four bytes
 
 
 def docs_in(stored: DocBin, vocab: Vocab) -> Iterator[Doc]:
-    """The Docs of a DocBin, with the places that `doc_bin` has stored. Decodes the user data of all Docs at once: spaCy decodes
-    that of each Doc, which takes ten times as long as the rest of a sentence."""
+    """The Docs of a DocBin (`stored`), with the places that `doc_bin` has stored.
+
+    Decodes the user data of all Docs at once: spaCy decodes the user data of each Doc, which takes ten times as long as the rest
+    of a sentence.
+    """
     packed = [_NIL if data is None else data for data in stored.user_data]
     stored.user_data = []
-    user_data: Any = ()
+    user_data: Iterable[Optional[dict]] = ()
     if any(data != _NIL for data in packed):
         data = b"".join((_ARRAY, len(packed).to_bytes(4, "big"), *packed))
         user_data = srsly.msgpack_loads(data, use_list=False)
+    # Without user data or flags there is nothing to unpack for a Doc
     for doc, own, flags in zip_longest(stored.get_docs(vocab), user_data, stored.flags):
         doc.user_data.update(own or {})
         if SOURCE in flags:
@@ -188,8 +242,12 @@ def docs_in(stored: DocBin, vocab: Vocab) -> Iterator[Doc]:
 
 
 def doc_bin(docs: Iterable[Doc], **settings: Any) -> DocBin:
-    """A DocBin that stores user data only for Docs that have some, and encodes it with one packer. Where texts come from is in
-    its flags, which only `docs_in` reads: user data would take spaCy's readers ten times as long as the rest of a sentence."""
+    """A DocBin of some Docs that stores user data only for Docs that have some, and encodes it with one packer. `settings` are
+    those of a DocBin.
+
+    Where texts come from is in its flags, which only `docs_in` reads: user data would take spaCy's readers ten times as long as
+    the rest of a sentence.
+    """
     stored = DocBin(**settings)
     packer = Packer(use_bin_type=True)
     for doc in docs:
@@ -203,7 +261,12 @@ def doc_bin(docs: Iterable[Doc], **settings: Any) -> DocBin:
 
 
 def why_empty(name: str, nlp: Optional[Language], has_own: bool) -> str:
-    """Why a corpus has no texts; `has_own`: whether it is [initialize.components.NAME.corpus]."""
+    """Why a corpus has no texts.
+
+    name (str): The component.
+    nlp (Optional[Language]): Its pipeline, whose config names the corpus.
+    has_own (bool): Whether the corpus is [initialize.components.NAME.corpus].
+    """
     config = {} if nlp is None else nlp.config.interpolate()
     section = config.get("training", {}).get("train_corpus") or ""
     if has_own:

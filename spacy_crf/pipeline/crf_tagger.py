@@ -46,17 +46,22 @@ class CRFTagger(CRFPipe):
         )
 
     def annotation_of(self, attribute: Any, *, overwrite: bool, neg_prefix: str) -> Annotation:
-        """The annotation of an attribute. RAISES (ValueError): CRF020, or CRF406 for an attribute that tokens do not have."""
+        """The annotation of an attribute.
+
+        attribute (str): Its name.
+        overwrite (bool), neg_prefix (str): See `TokenTags`.
+        RAISES (ValueError): CRF020, or CRF406 for an attribute that tokens do not have.
+        """
         checks.text(self.owner, "attribute", attribute)
-        if attribute not in BUILT_IN and attribute not in Underscore.token_extensions:
-            raise ValueError(
-                Errors.CRF406.format(
-                    name=self.name, attribute=attribute, known=", ".join(sorted(Underscore.token_extensions)) or "none"
-                )
-            )
+        extensions = Underscore.token_extensions
+        if attribute not in BUILT_IN and attribute not in extensions:
+            known = ", ".join(sorted(extensions)) or "none"
+            raise ValueError(Errors.CRF406.format(name=self.name, attribute=attribute, known=known))
         return TokenTags(attribute, overwrite=overwrite, neg_prefix=neg_prefix)
 
     def score(self, examples: Iterable[Example], **kwargs) -> dict:
+        """Scores of the attribute for examples with predicted Docs; `kwargs` are settings of the scorer."""
+        # Other scorers do not know the argument
         if self.scorer is score_tags:
             kwargs["attribute"] = self.cfg["attribute"]
         return super().score(examples, **kwargs)

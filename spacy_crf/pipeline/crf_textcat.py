@@ -26,7 +26,7 @@ from . import set_text_certainty
 from .annotation.cats import Cats, SeveralCats
 from .annotation.entities import GoldReport, Keys, Supervision
 from .decoding import Decoding
-from .pipe import LearningPipe, batches, check_doc, only_docs
+from .pipe import LearningPipe, batches
 from .prediction import MinProb, least_of_labels, read_min_prob
 
 
@@ -34,15 +34,19 @@ class TextDecoding(Decoding):
     """Decoding of texts: states are the labels, and a clamp is bool[D, Y] for D texts."""
 
     def bounds(self, docs: list[Doc]) -> NDArray[np.int64]:
-        return self.starts(docs)  # a text is one sequence
+        """Bounds of the scores of each Doc (int64[D + 1]): a text is one sequence."""
+        return self.starts(docs)
 
     def supervise(
         self, gold: Supervision, examples: list[Example], starts: NDArray[np.int64], keys: Keys, report: GoldReport
     ) -> Supervision:
+        """RETURNS (Supervision): `gold`: texts have neither alternatives nor incorrect spans."""
         return gold
 
 
 class TextPrediction(NamedTuple):
+    """The labels of a batch of texts."""
+
     probabilities: Floats  # [D, Y] rows sum to 1, unless texts may have several labels
     evidence: Optional[list[dict[str, Any]]] = None  # evidence of each text if `explain` is set
     confidence: Optional[Floats] = None  # [D] probability of what was decided if `confidence` is set
@@ -130,6 +134,7 @@ class CRFTextClassifier(LearningPipe):
         )
 
     def assigns(self) -> list[str]:
+        """Attributes that the component writes, by its settings."""
         written = {"confidence": "doc._.crf_prob", "explain": "doc._.crf_evidence"}
         return [*super().assigns(), *(name for setting, name in written.items() if self.cfg[setting])]
 
@@ -138,9 +143,7 @@ class CRFTextClassifier(LearningPipe):
 
         RAISES (ValueError): If the component has no labels or is not initialized.
         """
-        if not isinstance(docs, DocBatch):
-            docs = DocBatch(only_docs(self.name, docs))
-        self.require_ready(docs)
+        docs = self.require_ready(docs)
         structure = self.decoding.structure
         scores = self.model.predict(docs)
         # States: each label is present; then, with `multilabel`, each label is absent
@@ -149,6 +152,7 @@ class CRFTextClassifier(LearningPipe):
         if self.cfg["confidence"] and not self.cfg["multilabel"]:
             confidence = probabilities.max(axis=1, initial=0.0)
         elif self.cfg["confidence"]:
+            # P(this set of labels) = Z(clamp of the set) / Z
             decided = probabilities >= self._thresholds()
             confidence = np.exp(
                 structure.log_partition(scores, clamp=np.concatenate([decided, ~decided], axis=1))
@@ -161,7 +165,7 @@ class CRFTextClassifier(LearningPipe):
         )
 
     def set_annotations(self, docs: Iterable[Doc], prediction: TextPrediction) -> None:
-        """Write the probabilities to ``doc.cats``; values of other labels stay."""
+        """Write the probabilities of a prediction to ``doc.cats`` of its Docs; values of other labels stay."""
         docs = list(docs)
         labels = self.labels
         for doc, row in zip(docs, prediction.probabilities.tolist()):
@@ -197,8 +201,7 @@ class CRFTextClassifier(LearningPipe):
         RETURNS (List[Tuple[Span, float]]): Parts in the order of the text; values below 0 speak against the label.
         RAISES (ValueError): CRF846 for a label that the component does not have.
         """
-        check_doc(self.name, doc)
-        docs = DocBatch([doc])
+        docs = self.require_ready([doc])
         node = self.model.attrs["node"]
         [row] = self.predict(docs).probabilities
         checks.labels(self.owner, [] if label is None else [label], self.labels)
@@ -209,7 +212,6 @@ class CRFTextClassifier(LearningPipe):
 
     def probabilities(self, doc: Doc) -> dict[str, float]:
         """RETURNS (Dict[str, float]): Probability of each label of one text, the most probable first. The Doc is not changed."""
-        check_doc(self.name, doc)
         [row] = self.predict([doc]).probabilities.tolist()
         return dict(sorted(zip(self.labels, row), key=lambda item: -item[1]))
 
@@ -236,9 +238,7 @@ class CRFTextClassifier(LearningPipe):
         probable; without `multilabel`, the most probable label. The Doc is not changed."""
         if not self.cfg["multilabel"]:
             return self.labels_of(doc)
-        check_doc(self.name, doc)
-        docs = DocBatch([doc])
-        self.require_ready(docs)
+        docs = self.require_ready([doc])
         [states] = self.decoding.structure.viterbi(self.model.predict(docs)).states
         return [label for label, state in zip(self.labels, states.tolist()) if state == 1]
 
@@ -254,12 +254,11 @@ class CRFTextClassifier(LearningPipe):
     def probabilities_and_annotation(self, examples: list[Example]) -> tuple[Floats, NDArray[np.bool_]]:
         """With `multilabel`: the probability of each label of texts (float64[D, Y]), and which labels their annotation says are
         present, and absent (bool[2, D, Y])."""
-        found = [
-            self.predict(docs).probabilities for docs in batches(self.name, (eg.predicted for eg in examples), 256)
-        ]
-        may_have, may_lack = np.split(
-            self.annotation.gold(examples, np.zeros(0, np.int64), GoldReport()).clamp, 2, axis=1
-        )
+        docs = [example.predicted for example in examples]
+        found = [self.predict(batch).probabilities for batch in batches(self.name, docs, 256)]
+        clamp = self.annotation.gold(examples, np.zeros(0, np.int64), GoldReport()).clamp
+        may_have, may_lack = np.split(clamp, 2, axis=1)  # [D, Y] each
+        # A label that a text may not lack is present
         return np.concatenate([np.zeros((0, len(self.labels))), *found]), np.stack([~may_lack, ~may_have])
 
     def score(self, examples: Iterable[Example], **settings: Any) -> dict[str, Any]:
@@ -276,6 +275,7 @@ class CRFTextClassifier(LearningPipe):
         least = np.clip(self._thresholds(), 1e-12, 1.0 - 1e-12)
         moved = dict(getattr(doc, attr))
         cats = dict(zip(self.labels, least.tolist()))
+        # With p = probability and t = threshold: p (1 - t) / (p (1 - t) + (1 - p) t), which is 0.5 where p = t
         for label, t in cats.items():
             if label in moved:
                 above = moved[label] * (1.0 - t)

@@ -184,6 +184,7 @@ class Decoding:
     def best_with_probabilities(self, scores: PathScores, clamp: Optional[AnyClamp]) -> tuple[States, Floats]:
         """RETURNS (int32[T], float64[N]): Tags of the most probable labelling under a clamp, and the probability of each of its
         spans."""
+        # Prepared once for both questions
         work = self.structure.prepare(scores, clamp)
         tags = self.best_tags(work, None)
         segments = self.segments(tags, scores.starts)
@@ -206,6 +207,7 @@ class Decoding:
         starts (int64[B + 1]): Where the sequences start.
         RETURNS (Clamp, int64[N, 3]): bool[T, S], or a `SegmentClamp`; and the steps.
         """
+        # States of one tag are allowed together
         of_tags, steps = self.annotation.encode_clamp(clamp, starts)
         return np.ascontiguousarray(of_tags[:, self.tag_of]), steps
 
@@ -247,6 +249,7 @@ class Decoding:
         expected (Scores): The expected use of each score, such as the probability of each state (float64[T, S]).
         RETURNS (Dict[str, Floats]): By names of arrays of scores; `Decoding.expected` adds up these values.
         """
+        # Rounding may leave probabilities slightly below 0 or above 1
         of_states = np.clip(expected[0], 0.0, 1.0)
         worth = of_states if self._are_tags else self.by_tag(of_states)[:, self.tag_of]
         return {expected._fields[0]: worth}
@@ -258,6 +261,7 @@ class Decoding:
     def expected(self, scores: Scores, worth: dict[str, Floats]) -> Scores:
         """Scores whose best labelling has the largest expected number of right tags: the result of `worth`, and 0 elsewhere. What
         `scores` forbid (-inf) stays forbidden."""
+        # Scores of 0 leave all allowed labellings equal, and -inf forbids as before
         found = {name: np.where(array > -np.inf, 0.0, -np.inf) for name, array in arrays.named(scores).items()}
         for name, array in worth.items():
             found[name] += array

@@ -1,6 +1,6 @@
 """The distribution over the labellings of Docs: marginals, spans, best and drawn labellings."""
 
-from typing import Any, NamedTuple, Optional
+from typing import NamedTuple, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from ..arrays import Joined, join_sequences, spread
 from ..inference.structure import SpanStates, Structure
 from ..schemes import Segments
-from ..types import Floats
+from ..types import AnyClamp, Clamp, Floats, Ints, PathScores, SegmentClamp
 from .decoding import Decoding, States
 
 
@@ -19,8 +19,8 @@ class Distribution(NamedTuple):
     structure: Structure
     joined: Joined
     size: int  # S of the model
-    starts: NDArray[np.int64]  # where the sequences start
-    kept: Optional[NDArray[np.int64]] = None  # tokens of a Doc that take part; others have no label. None for all
+    starts: Ints  # [B + 1] where the sequences start
+    kept: Optional[Ints] = None  # tokens of a Doc that take part; others have no label. None for all
 
     def marginals(self) -> Floats:
         """Probability of each tag at each token: float64[T, tags]."""
@@ -31,34 +31,36 @@ class Distribution(NamedTuple):
     def worth(self) -> dict[str, Floats]:
         """Expected number of right tags for each part of a labelling, see `Decoding.worth`."""
         _, expected = self.structure.expectations(self.joined.scores, clamp=self.joined.clamp)
-        return {
-            name: self._of_all(np.ascontiguousarray(array[self.joined.tokens, : self.size]), 0.0)
-            for name, array in self.decoding.worth(expected).items()
-        }
+        worth = {}
+        for name, array in self.decoding.worth(expected).items():
+            of_tokens = np.ascontiguousarray(array[self.joined.tokens, : self.size])  # without breaks, and their state
+            worth[name] = self._of_all(of_tokens, 0.0)
+        return worth
 
     def certainties(self, segments: Segments) -> dict[str, Floats]:
-        """Values of each of some spans, which are sorted by first token, by the extensions that hold them: float64[N] each."""
+        """The values of N `segments`, which are sorted by first token, by the extensions that hold them: float64[N] each."""
         return {"crf_prob": self.span_probabilities(segments)}
 
     def span_probabilities(self, segments: Segments) -> Floats:
-        """Probability of each of some spans, which are sorted by first token: float64[N]."""
+        """Probability of each of N `segments`, which are sorted by first token: float64[N]."""
         places = self.joined.tokens
         moved = Segments(places[segments.start], places[segments.end - 1] + 1, segments.label)
         return self.structure.span_probabilities(self.joined.scores, self._spans, moved, clamp=self.joined.clamp)
 
     def likely_spans(self, min_prob: float) -> tuple[Segments, Floats]:
-        """All spans with at least a certain probability."""
+        """RETURNS (Segments, float64[N]): All spans with a probability of at least `min_prob`, and their probabilities."""
         scores = self.joined.scores
         (begin, end, label), probabilities = self.structure.likely_spans(
             scores, self._spans, min_prob, clamp=self.joined.clamp
         )
-        token_at = np.full(len(scores[0]), -1)
+        token_at = np.full(len(scores[0]), -1)  # [T + breaks] the token of the Doc in each row, -1 for a break
         token_at[self.joined.tokens] = np.arange(len(self.joined.tokens)) if self.kept is None else self.kept
         real = token_at[begin] >= 0  # a break is no span
         return Segments(token_at[begin[real]], token_at[end[real] - 1] + 1, label[real]), probabilities[real]
 
     def n_best(self, n: int) -> list[tuple[float, States]]:
-        """Probability and tags of the best labellings of one Doc."""
+        """RETURNS (List[Tuple[float, int32[T]]]): Probability and tags of the `n` best labellings of one Doc."""
+        # Rules have a structure of their own; without them, the search that the decoder chose
         structure = self.decoding.searched if self.structure is self.decoding.structure else self.structure
         found = structure.n_best(self.joined.scores, n, clamp=self.joined.clamp)
         best: list[tuple[float, tuple]] = [(0.0, ())]
@@ -70,22 +72,24 @@ class Distribution(NamedTuple):
         return [(min(1.0, float(np.exp(score))), self.tags(np.concatenate([none, *parts]))) for score, parts in best]
 
     def log_probability(self, tags: States) -> float:
-        """Log probability of a labelling (int32[T]) of one Doc."""
+        """Log probability of the labelling of one Doc with these `tags`: int32[T]."""
         labelled = self.decoding.path(tags, self.starts)
         if self.kept is not None:
             if (np.delete(labelled, self.kept) >= 0).any():
                 return -np.inf
             labelled = labelled[self.kept]
         path = spread(labelled, self.joined.tokens, len(self.joined.scores[0]), self.size)
+        # The clamp of the labelling replaces the clamp of the question, and is cut by it below
         work = self.structure.prepare(self.joined.scores)
         only = self.decoding.only(self.structure, work, path)
         if self.joined.clamp is not None:
             only = only & self.joined.clamp
+        # Several paths of states may have these tags, so their probability is a difference of two log partitions
         score = self.structure.log_partition(work, clamp=only).sum()
         return min(0.0, float(score - self._log_partition().sum())) if score > -np.inf else -np.inf
 
     def sample(self, n: int, seed: int) -> States:
-        """Tags of labellings drawn from the distribution: int32[n, T]."""
+        """Tags of `n` labellings drawn from the distribution (int32[n, T]); the same `seed` gives the same labellings."""
         drawn = self.structure.sample(self.joined.scores, n, seed=seed, clamp=self.joined.clamp)
         return np.array([self.tags(path) for path in drawn], dtype=np.int32).reshape(n, int(self.starts[-1]))
 
@@ -109,8 +113,16 @@ class Distribution(NamedTuple):
         return rows if self.kept is None else spread(rows, self.kept, int(self.starts[-1]), fill)
 
 
-def of_doc(decoding: Decoding, scores: Any, clamp: Any, graph: Optional[Structure]) -> Distribution:
-    """The distribution for the scores of a Doc under the graph of some rules (None without rules)."""
+def of_doc(
+    decoding: Decoding, scores: PathScores, clamp: Optional[Union[Clamp, SegmentClamp]], graph: Optional[Structure]
+) -> Distribution:
+    """The distribution over the labellings of one Doc.
+
+    decoding (Decoding): Of the component.
+    scores (PathScores): Of the Doc, whose sequences are joined.
+    clamp (Optional[Union[Clamp, SegmentClamp]]): The labellings that are possible.
+    graph (Optional[Structure]): The structure over the graph of some rules; None without rules.
+    """
     if graph is None and not decoding.always_joins:
         return of_docs(decoding, scores, clamp)
     return Distribution(
@@ -122,8 +134,13 @@ def of_doc(decoding: Decoding, scores: Any, clamp: Any, graph: Optional[Structur
     )
 
 
-def of_docs(decoding: Decoding, scores: Any, clamp: Any) -> Distribution:
-    """The distribution for several Docs whose sequences no rule ties together: marginals and probabilities of spans."""
+def of_docs(decoding: Decoding, scores: PathScores, clamp: Optional[AnyClamp]) -> Distribution:
+    """The distribution for several Docs whose sequences no rule ties together, for marginals and probabilities of spans.
+
+    decoding (Decoding): Of the component.
+    scores (PathScores): Of the Docs.
+    clamp (Optional[AnyClamp]): The labellings that are possible.
+    """
     return Distribution(
         decoding=decoding,
         structure=decoding.structure,

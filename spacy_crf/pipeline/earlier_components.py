@@ -35,6 +35,7 @@ def annotator(nlp: Optional[Language], name: str, attributes: list[str]) -> Call
     read = [IDS[attribute.upper()] for attribute in attributes]
 
     def annotate(example: Example) -> Doc:
+        # Copies take time, and nothing would change
         if not components and not read:
             return example.predicted
         doc = example.predicted.copy()
@@ -43,9 +44,9 @@ def annotator(nlp: Optional[Language], name: str, attributes: list[str]) -> Call
         if read and same_words(doc, example.reference):
             values = read_attributes([doc], read)
             gold = read_attributes([example.reference], read)
-            filled: Any = np.where(_unset(doc, read, values), gold, values)
+            filled = np.where(_unset(doc, read, values), gold, values)  # uint64[T, C]
             if (filled != values).any():
-                doc.from_array(read, filled)
+                doc.from_array(read, filled)  # pyright: ignore[reportArgumentType]  takes uint64 too
         return doc
 
     return annotate
@@ -57,13 +58,14 @@ def _unset(doc: Doc, attributes: list[int], values: NDArray[np.uint64]) -> NDArr
     for column, attribute in enumerate(attributes):
         if attribute in _OF_ENTITIES:
             unset[:, column] &= doc.to_array(ENT_IOB) == 0
+        # The root of a tree is its own head, at a distance of 0
         elif attribute == HEAD:
             unset[:, column] &= not values[:, column].any()
     return unset
 
 
 def annotators_that_learn(nlp: Language, name: str) -> list[str]:
-    """Names of the annotating components before this one that are trained in the same run."""
+    """Names of the annotating components of a pipeline (`nlp`) before the component `name` that are trained in the same run."""
     return [other for other, _, is_ready in _annotating(nlp, name) if not is_ready]
 
 
@@ -89,14 +91,15 @@ class Listener(NamedTuple):
     where: str = "doc._.trf_data"
 
     def has_vectors(self, doc: Doc) -> bool:
-        """Whether a Doc has vectors, or needs none."""
+        """Whether a Doc has the vectors that the listener takes, or needs none."""
         if self.where == "doc.tensor":
             return doc.tensor.size > 0 or not len(doc)
         return not len(doc) or (Doc.has_extension("trf_data") and doc._.trf_data is not None)
 
 
 def require_upstream(name: str, model: Model, nlp: Language) -> None:
-    """RAISES (ValueError): CRF960 if no component can be the upstream of a listener."""
+    """RAISES (ValueError): CRF960 if no component of a pipeline (`nlp`) can be the upstream of a listener in the `model` of the
+    component `name`."""
     listening = [id(node) for _, other in nlp.components for node in getattr(other, "listeners", ())]
     for listener in _listeners(model):
         if id(listener.node) not in listening:
@@ -108,12 +111,20 @@ def require_upstream(name: str, model: Model, nlp: Language) -> None:
 
 
 def require_vectors(name: str, model: Model, docs: list[Doc], *, is_train: bool = False) -> None:
-    """RAISES (ValueError): CRF961, CRF962 if the upstream of the component gave no vectors."""
+    """Check that Docs have the vectors that listeners read.
+
+    name (str): The component.
+    model (Model): Its model, with the listeners.
+    docs (List[Doc]): The Docs.
+    is_train (bool): Whether the component learns from them.
+    RAISES (ValueError): CRF961 (in training) or CRF962 if the upstream of the component gave no vectors.
+    """
     for listener in _listeners(model):
         if is_train and listener.is_told:
             continue
-        has_vectors = listener.has_vectors if listener.asks_docs or not is_train else (lambda doc: False)
-        missing = next((doc for doc in docs if not has_vectors(doc)), None)
+        # In training, listeners that ask no Docs have vectors only if their upstream has sent them, see above
+        asks_docs = listener.asks_docs or not is_train
+        missing = next((doc for doc in docs if not (asks_docs and listener.has_vectors(doc))), None)
         if missing is not None:
             error = Errors.CRF961 if is_train else Errors.CRF962
             raise ValueError(
@@ -128,7 +139,8 @@ def require_vectors(name: str, model: Model, docs: list[Doc], *, is_train: bool 
 
 
 def require_rest(name: str, model: Model, docs: list[Doc]) -> None:
-    """RAISES (ValueError): CRF964 if the upstream of a component learns although it must not change; CRF962 without vectors."""
+    """RAISES (ValueError): CRF964 if the upstream of a listener in the `model` of the component `name` learns although it must
+    not change; CRF962 if `docs` have no vectors."""
     for listener in _listeners(model):
         if listener.is_told:
             raise ValueError(Errors.CRF964.format(name=name, upstream=listener.upstream))
@@ -136,7 +148,7 @@ def require_rest(name: str, model: Model, docs: list[Doc]) -> None:
 
 
 def add_vectors(model: Model, doc: Doc) -> None:
-    """Give a Doc a ``doc.tensor`` of zeros if its component listens to vectors there that the Doc does not have."""
+    """Give a Doc a ``doc.tensor`` of zeros if a `model` listens to vectors there that the Doc does not have."""
     for listener in _listeners(model):
         if listener.where == "doc.tensor" and not listener.has_vectors(doc):
             zeros: Any = listener.node.ops.alloc2f(len(doc), listener.node.get_dim("nO"))
@@ -151,8 +163,10 @@ _ADVICE = {
 
 
 def _listeners(model: Model) -> Iterator[Listener]:
+    """The listeners in a model."""
     node: Any  # listeners of other packages are no subclasses of a common one
     for node in model.walk():
+        # Batch ids and states are all that tells whether an upstream has sent vectors; no library has a method for it
         if isinstance(node, Tok2VecListener):
             yield Listener(node, node.upstream_name, node._batch_id is not None, where="doc.tensor")
         elif hasattr(node, "upstream_name"):  # spacy-transformers

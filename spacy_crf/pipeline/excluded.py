@@ -1,26 +1,35 @@
 """Labellings that training excludes although each of their states is allowed: those with wrong spans, forbidden steps between
 tags, white space at the edges of spans, or a broken rule of training."""
 
-from typing import Any, Optional
+from typing import Optional, TypeVar, Union
 
 import numpy as np
-from numpy.typing import NDArray
 from spacy.tokens import Doc
 
 from ..errors import Warnings
 from ..features.doc_batch import DocBatch
 from ..inference.bridges import BridgedStructure
+from ..inference.linear_chain import LinearChain
+from ..inference.structure import Structure
 from ..inference.threads import default_threads
 from ..schemes import NO_SEGMENTS, NO_STEPS
-from ..types import Bools, ChainScores
-from . import supervision
+from ..types import Bools, ChainScores, Clamp, Ints, PathScores
 from .annotation.entities import GoldReport, Keys, Supervision
 from .decoding import Decoding
 from .pipe import LearningPipe
 
+ScoresOfPaths = TypeVar("ScoresOfPaths", bound=PathScores)
 
-def without_unusable(pipe: LearningPipe, known: Supervision, starts: NDArray[np.int64], kind: str) -> Supervision:
-    """Drop supervision that the loss or the optimizer cannot use, and warn once about it."""
+
+def without_unusable(pipe: LearningPipe, known: Supervision, starts: Ints, kind: str) -> Supervision:
+    """Drop supervision that the loss or the optimizer cannot use, and warn once about it.
+
+    pipe (LearningPipe): The component.
+    known (Supervision): What the annotation of a batch says.
+    starts (int64[B + 1]): Where the sequences start.
+    kind (str): View of the optimizer, see `prepared.VIEWS`.
+    RETURNS (Supervision): What is left.
+    """
     loss = pipe.loss.of_annotation if known.soft is None else pipe.loss
     who = f"The loss {type(pipe.loss).__name__}"
     usable = loss.excludes(pipe.decoding.labelled or "")
@@ -34,18 +43,27 @@ def without_unusable(pipe: LearningPipe, known: Supervision, starts: NDArray[np.
         pipe.warn_once(Warnings.CRFW402, n=len(known.wrong.start), key=Keys.of(pipe).incorrect, who=who)
     if len(known.steps):
         pipe.warn_once(Warnings.CRFW421, n=len(known.steps), who=who)
-        supervision.leave_out(pipe.decoding, known.steps, known.clamp, starts)
+        leave_out(pipe.decoding, known.steps, known.clamp, starts)
     return known._replace(wrong=NO_SEGMENTS, steps=NO_STEPS)
 
 
-def structure_of(pipe: LearningPipe, docs: list[Doc], known: Supervision, starts: NDArray[np.int64]) -> Any:
-    """Structure with the rules, if they apply in training, without wrong spans, and without white space at the edges of
-    spans; None to use the model's own structure."""
+def structure_of(
+    pipe: LearningPipe, docs: list[Doc], known: Supervision, starts: Ints
+) -> Union[Structure, BridgedStructure, None]:
+    """The structure of a batch with the rules, if they apply in training, without wrong spans, and without white space at the
+    edges of spans.
+
+    pipe (LearningPipe): The component.
+    docs (List[Doc]): The texts, whose sequences start at `starts` (int64[B + 1]).
+    known (Supervision): What their annotation says.
+    RETURNS (Union[Structure, BridgedStructure, None]): None to use the model's own structure.
+    """
     node = pipe.model.attrs["node"]
     decoding = pipe.decoding
     blank = _blank(pipe, docs, known)
     if blank is None:
         return _ruled(pipe, decoding, docs, known, starts)
+    # The structure has states for blank tokens too, so what is known is widened to them
     bridges = decoding.bridges
     wide = known._replace(clamp=bridges.clamp(known.clamp))
     structure = _ruled(pipe, decoding.over_bridges(), docs, wide, starts)
@@ -67,13 +85,14 @@ def _blank(pipe: LearningPipe, docs: list[Doc], known: Supervision) -> Optional[
 
 
 def _ruled(
-    pipe: LearningPipe, decoding: Decoding, docs: list[Doc], known: Supervision, starts: NDArray[np.int64]
-) -> Any:
+    pipe: LearningPipe, decoding: Decoding, docs: list[Doc], known: Supervision, starts: Ints
+) -> Optional[Structure]:
     """Structure with the rules and without wrong spans over the states of a decoding; None if there are neither."""
     rules = pipe.rules() if pipe.rules_train else None
     if rules is None and not len(known.wrong.start) and not len(known.steps):
         return None
-    rules = rules if rules is None or decoding is pipe.decoding else rules.over(decoding)
+    if rules is not None and decoding is not pipe.decoding:
+        rules = rules.over(decoding)
     from ..constraints.rule import PatternMatches
     from ..constraints.settings import Constraints
     from ..constraints.training import Excluded, RuledChain, RuledSegments
@@ -84,6 +103,7 @@ def _ruled(
     else:
         rule_set = rules.all.upto(int(np.diff(bounds).max(initial=0)))
     facts = PatternMatches() if rules is None else rules.matcher(docs)
+    # Losses with costs charge wrong spans at least these
     costs = pipe.loss.least_costs(len(pipe.decoding.label_of_states))
     if decoding is not pipe.decoding:
         costs = costs[pipe.decoding.bridges.tag_of]
@@ -116,3 +136,68 @@ def _warn_of_broken(pipe: LearningPipe, broken: list, docs: list[Doc]) -> None:
                 problem = f"can't keep the rule '{rule.name}' together with {others}"
             report.add(f"gold annotations {problem}, and are trained without it", f"'{docs[d].text[:40]}'")
         report.log(pipe.name)
+
+
+# ------------------------------------------------------------------------------------------- steps between tags
+
+
+def without_steps(decoding: Decoding, scores: ScoresOfPaths, steps: Ints) -> ScoresOfPaths:
+    """Forbid certain steps in the scores of a chain.
+
+    decoding (Decoding): Of the component.
+    scores (PathScores): The scores.
+    steps (int64[N, 3]): Each a token, a label, and whether the step into the token continues a span, see `Scheme.encode_clamp`.
+    RETURNS (PathScores): With transitions for each token: float64[T, S, S].
+    """
+    label = decoding.label_of_states  # [S]
+    continues = np.asarray(decoding.spans.continues)  # [S, S], which only segments lack
+    transitions = np.array(np.broadcast_to(scores.transitions, (len(scores[0]), *continues.shape)))
+    for token, to_label, goes_on in steps.tolist():
+        transitions[token, (continues == goes_on) & (label == to_label)] = -np.inf
+    return scores._replace(transitions=transitions)
+
+
+def leave_out(decoding: Decoding, steps: Ints, clamp: Clamp, starts: Ints) -> None:
+    """Remove states from a clamp, in place, until no labelling takes any of the given steps. This also excludes some allowed
+    labellings; it serves losses and optimizers that cannot handle steps. At least one labelling remains if there was one.
+
+    decoding (Decoding): Of the component.
+    steps (int64[N, 3]): See `without_steps`.
+    clamp (bool[T, S]): The allowed states of sequences that start at `starts` (int64[B + 1]).
+    """
+    allowed = clamp.copy()
+    label = decoding.label_of_states  # [S]
+    continues = np.asarray(decoding.spans.continues)  # [S, S]
+    for token, to_label, goes_on in steps.tolist():
+        of_label = label == to_label
+        # A step that continues a span has its label before and here; a step that begins one has another tag before
+        if goes_on:
+            ways = [(token - 1, of_label), (token, of_label & continues[of_label].any(axis=0))]
+        else:
+            ways = [(token, of_label), (token - 1, ~of_label)]
+        # The first of the two tokens that can do without the states of the step loses them
+        for at, states in ways:
+            if (clamp[at] & ~states).any():
+                clamp[at] &= ~states
+                break
+    # The removed states may have left a sequence without labellings, or with some of the forbidden ones
+    of_step = np.searchsorted(starts, steps[:, 0], side="right") - 1
+    for b in np.unique(of_step).tolist():
+        tokens = slice(int(starts[b]), int(starts[b + 1]))
+        mask = decoding.mask()
+        # Scores of 0 count labellings: their log partition is the logarithm of the number of possible labellings
+        free = ChainScores(
+            emissions=np.zeros((tokens.stop - tokens.start, decoding.n_states)),
+            transitions=np.where(mask.transitions, 0.0, -np.inf),
+            first=np.where(mask.first, 0.0, -np.inf),
+            last=np.where(mask.last, 0.0, -np.inf),
+        )
+        without = without_steps(decoding, free, steps[of_step == b] - [tokens.start, 0, 0])
+        [left] = LinearChain().log_partition(without, clamp=clamp[tokens])
+        [possible] = LinearChain().log_partition(free, clamp=clamp[tokens])
+        if left > -np.inf and np.isclose(left, possible, rtol=0.0, atol=1e-9):
+            continue
+        # A state removed because of one step may be needed because of another
+        path, best = LinearChain().viterbi(without, clamp=allowed[tokens])
+        of_path = decoding.tags(path)[:, np.newaxis] == np.arange(len(decoding.annotation.tags()))
+        clamp[tokens] = of_path[:, decoding.tag_of] & (best[0] > -np.inf)

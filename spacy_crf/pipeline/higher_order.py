@@ -39,6 +39,7 @@ class HigherOrderDecoding(Decoding):
         none = np.zeros(0, dtype=np.int64)
         return found._replace(
             emissions=np.where(found.emissions > 0.0, found.emissions, -np.inf),
+            # No worth depends on other tags, so chains of order 1 without scores of transitions are enough
             grams=np.zeros(0),
             orders=Orders(1, none, scores.orders.size),
         )

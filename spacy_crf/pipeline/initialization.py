@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 from spacy.language import Language
 from spacy.tokens import Doc, Token
@@ -14,15 +14,22 @@ from spacy.util import check_lexeme_norms
 from thinc.api import Optimizer
 
 from .. import checks
+from ..arrays import states_of
 from ..errors import Errors, Warnings, announcements, counted
 from ..inference.linear_chain import LinearChain
 from ..kernels import announcing
 from ..models.node import AnnotatedDocs, forget
 from ..optimizers.objective import CRFOptimizer
 from .annotation.entities import GoldReport
+from .corpora import why_empty
+from .earlier_components import annotator, annotators_that_learn, require_upstream
 from .pipe import LearningPipe
-from .saving import FILE_NAME, forget_gradients, unchanged_by_errors
+from .prepared import PreparedCorpus, find_optimum, view_for
+from .saving import FILE_NAME, unchanged_by_errors, zero_gradients
 from .training import LearnedTexts, labels_of
+
+if TYPE_CHECKING:
+    from .word_lists import Settings as WordLists
 
 Read = Callable[[], Iterable[Example]]
 
@@ -35,7 +42,8 @@ _LONG_PASS = 10.0  # seconds
 
 
 def initialize(pipe: LearningPipe, read: Read, **settings: Any) -> None:
-    """Initialize a component. After an error it is unchanged. For the settings see `LearningPipe.initialize`."""
+    """Initialize the component `pipe` by the training data that `read` gives. After an error it is unchanged. For the settings
+    see `LearningPipe.initialize`."""
     with unchanged_by_errors(pipe), without_full_collections():
         Initialization(pipe, read, **settings).run()
 
@@ -64,10 +72,10 @@ class Initialization:
         *,
         nlp: Optional[Language],
         labels: Optional[Iterable[str]],
-        start_from: Any,
-        corpus: Any,
+        start_from: object,
+        corpus: Optional[Callable[..., Iterable[Example]]],
         shards: Any,
-        **lists: Any,
+        **lists: object,
     ):
         self.pipe = pipe
         self.read = read
@@ -75,8 +83,10 @@ class Initialization:
         self.labels = labels
         self.corpus = corpus
         self.shards = shards
-        self.words: Any = None  # settings of lists of words, None if there are none and no template reads any
-        if any(value is not None for value in lists.values()) or any(map(_reads_lists, pipe.feature_stores)):
+        self.words: Optional[WordLists] = None  # None if there are none and no template reads any
+        reads = [features.feature_set for features in pipe.feature_stores]
+        reads_lists = any(read.cluster_tables or read.vector_offsets or read.gazetteers for read in reads)
+        if reads_lists or any(value is not None for value in lists.values()):
             from .word_lists import read_settings
 
             self.words = read_settings(pipe, **lists)
@@ -92,11 +102,10 @@ class Initialization:
             'a block with @misc = "spacy_crf.shards.v1"',
         )
         if nlp is not None and pipe.has_encoder:
-            from .earlier_components import require_upstream
-
             require_upstream(pipe.name, pipe.model, nlp)
         self.saved = _saved(pipe, start_from)
         self.optimizer = pipe.training.first_optimizer(nlp)
+        # spaCy reads a stream, which has no end that it knows, with max_epochs = -1
         self.is_streamed = nlp is not None and (nlp.config.get("training") or {}).get("max_epochs") == -1
         wants_whole = isinstance(self.optimizer, CRFOptimizer) and self.optimizer.wants_whole_corpus
         self.wants_stream = self.is_streamed and wants_whole  # whether each step uses the whole stream
@@ -109,6 +118,7 @@ class Initialization:
         pipe = self.pipe
         is_new = self.saved is None
         is_sharded = self.shards is not None
+        # Whether the corpus is read once and kept in the form in which the optimizer needs it
         prepares = self.wants_stream and self.corpus is not None and pipe.is_linear and not pipe.has_encoder
         self.choose_corpus()
         if is_sharded:
@@ -124,8 +134,6 @@ class Initialization:
             pipe.training.corpus = self.work.corpus(pipe)
         elif prepares:  # the whole corpus, since every step uses all of it
             announcements.info("%s: reading the features of the corpus that every step is about", pipe.name)
-            from .prepared import PreparedCorpus, view_for
-
             pipe.training.corpus = PreparedCorpus(pipe, self.as_in_training(), view_for(self.optimizer))
 
     def prepare_model(self, is_new: bool) -> None:
@@ -153,7 +161,10 @@ class Initialization:
     # ------------------------------------------------------------------------------------------------- the corpus
 
     def choose_corpus(self) -> None:
-        """RAISES (ValueError): CRF478 for shards of a stream without its own corpus."""
+        """Read the component's own corpus, if it has one, and warn if a streamed corpus is not read as a whole.
+
+        RAISES (ValueError): CRF478 for shards of a stream without its own corpus.
+        """
         pipe = self.pipe
         pipe.expect_kernels(announcing.TRAINING if isinstance(self.optimizer, CRFOptimizer) else announcing.PREDICTION)
         if self.corpus is not None:
@@ -166,16 +177,12 @@ class Initialization:
                 pipe.warn(Warnings.CRFW404, optimizer=type(self.optimizer).__name__)
 
     def check_annotators(self, nlp: Language, optimizer: Optional[Optimizer]) -> None:
-        """RAISES (ValueError): CRF410 if annotating components are trained in the same run."""
-        from .earlier_components import annotators_that_learn
-
-        others = annotators_that_learn(nlp, self.pipe.name)
+        """RAISES (ValueError): CRF410 if annotating components of `nlp` are trained in the same run, since the corpus that the
+        `optimizer` uses is read before."""
+        others = ", ".join(map(repr, annotators_that_learn(nlp, self.pipe.name)))
         if others:
-            raise ValueError(
-                Errors.CRF410.format(
-                    name=self.pipe.name, optimizer=type(optimizer).__name__, others=", ".join(map(repr, others))
-                )
-            )
+            kind = type(optimizer).__name__
+            raise ValueError(Errors.CRF410.format(name=self.pipe.name, optimizer=kind, others=others))
 
     def check_corpus(self) -> None:
         """From now on, raise an error with the reason if the corpus has no texts."""
@@ -188,20 +195,13 @@ class Initialization:
             for example in get_examples():
                 yield example
             if example is None:
-                from .corpora import why_empty
-
-                raise ValueError(
-                    Errors.CRF712.format(
-                        name=self.pipe.name, reason=why_empty(self.pipe.name, self.nlp, self.corpus is not None)
-                    )
-                )
+                reason = why_empty(self.pipe.name, self.nlp, self.corpus is not None)
+                raise ValueError(Errors.CRF712.format(name=self.pipe.name, reason=reason))
 
         self.read = read
 
     def as_in_training(self) -> Iterator[Example]:
         """Examples whose predicted Docs are annotated as in `nlp.update`."""
-        from .earlier_components import annotator
-
         annotate = annotator(self.nlp, self.pipe.name, [])
         for example in self.read():
             doc = annotate(example)
@@ -217,9 +217,9 @@ class Initialization:
     # ------------------------------------------------------------------------------------------- labels and lists
 
     def find_labels(self) -> None:
-        """Load the model to continue from, if there is one, and add the labels: the given ones, or else those of the annotation.
+        """Add the labels: those of a saved component, then the given ones, or else those of the annotation.
 
-        RAISES (ValueError): CRF403 if there are no labels.
+        RAISES (ValueError): CRF403 or CRF404 if there are none.
         """
         pipe = self.pipe
         if self.saved is not None:
@@ -231,18 +231,20 @@ class Initialization:
         for label in labels:
             pipe.add_label(label)
         if not pipe.labels:
-            # The texts that `nlp.initialize` makes up if it gets none
-            are_made_up = [[token.text for token in eg.reference] for eg in self.read()] == [["x", "y", "z"]]
-            if not (pipe.annotation.may_have_no_labels and are_made_up):
-                raise ValueError(pipe.annotation.no_labels(pipe.name, (eg.reference for eg in self.read())))
+            references = [example.reference for example in self.read()]
+            # The text "x y z" that `nlp.initialize` makes up if it gets none
+            is_made_up = len(references) == 1 and [token.text for token in references[0]] == ["x", "y", "z"]
+            if not (pipe.annotation.may_have_no_labels and is_made_up):
+                raise ValueError(pipe.annotation.no_labels(pipe.name, references))
 
     # ---------------------------------------------------------------------------------------- features and weights
 
     def learn_first_stage(self) -> None:
-        """RAISES (ValueError): CRF815 if annotating components are trained in the same run; CRF811."""
-        pipe = self.pipe
-        from .earlier_components import annotators_that_learn
+        """Train the first stage of a second one, which reads its labels.
 
+        RAISES (ValueError): CRF815 if annotating components are trained in the same run; CRF811 without annotation.
+        """
+        pipe = self.pipe
         others = [] if self.nlp is None else annotators_that_learn(self.nlp, pipe.name)
         if others:
             raise ValueError(Errors.CRF815.format(name=pipe.name, others=", ".join(map(repr, others))))
@@ -276,15 +278,17 @@ class Initialization:
             announce(pipe)
 
     def find_optimum(self) -> None:
-        """See `pools.find_optimum`."""
-        from .pools import find_optimum
-
-        find_optimum(self.pipe, self.as_in_training)
+        """Train the sparse features of a pool, see `prepared.find_optimum`."""
+        find_optimum(self.pipe, self.as_in_training())
 
 
 def count(pipe: LearningPipe, get_examples: Read, nlp: Optional[Language], had_labels: bool) -> bool:
     """Count the features of a corpus.
 
+    pipe (LearningPipe): The component, with its labels.
+    get_examples (Callable[[], Iterable[Example]]): Reads the corpus, as often as the model needs.
+    nlp (Optional[Language]): The pipeline, whose earlier components annotate the texts; None if they did.
+    had_labels (bool): Whether the labels were known before, so that texts without annotation teach nothing new.
     RETURNS (bool): Whether any token is annotated, or nothing was read.
     RAISES (ValueError): CRF431 if no token is annotated and no labels were given.
     """
@@ -302,21 +306,27 @@ def count(pipe: LearningPipe, get_examples: Read, nlp: Optional[Language], had_l
     def annotated() -> Iterator[AnnotatedDocs]:
         nonlocal is_annotated, was_read, n_docs, n_tokens
         is_first = not was_read
+        # The model may read the corpus several times; what is reported is that of the first time
         was_read = True
         # Without labels there is nothing to count, but neural layers need a text for their initialization
         for examples in pipe.training.blocks(get_examples() if pipe.labels or pipe.has_encoder else ()):
             docs = [annotate(example) for example in examples]
             n_docs += len(docs)
             # What sentences have is read from the annotated Docs too
-            examples = [e if doc is e.predicted else Example(doc, e.reference) for doc, e in zip(docs, examples)]
+            examples = [
+                example if doc is example.predicted else Example(doc, example.reference)
+                for doc, example in zip(docs, examples)
+            ]
             for doc in docs if unread else ():
                 unread.difference_update(_found(doc, unread))
             if is_first and comparison is not None:
                 comparison.read(docs)
             batch = pipe.training.to_count(docs, examples, report)
             if pipe.labels:
-                leaves_out = not getattr(batch.allowed, "states", batch.allowed).all() or len(batch.excluded.start) > 0
+                # Annotation is what leaves some labelling out
+                leaves_out = not states_of(batch.allowed).all() or len(batch.excluded.start) > 0
                 is_annotated |= n_tags < 2 or leaves_out
+            # Once is enough, and before the first features are counted
             if is_first and not n_tokens:
                 _try_functions(pipe, docs)
             if is_first:
@@ -330,7 +340,8 @@ def count(pipe: LearningPipe, get_examples: Read, nlp: Optional[Language], had_l
 
     pipe.training.begin()
     pipe.model.initialize(X=annotated, Y=(pipe.vocab, pipe.decoding.n_states))
-    forget_gradients(pipe.model)
+    zero_gradients(pipe.model)
+    # Labels that training data has although the config leaves them out are not new labels later
     pipe.cfg["left_out"] = sorted(left_out.difference(pipe.labels))
     if unread and n_docs:
         pipe.warn(
@@ -357,7 +368,8 @@ def _try_functions(pipe: LearningPipe, docs: Iterable[Doc]) -> None:
 
 
 def warn_of_long_passes(pipe: LearningPipe, n_tokens: int) -> None:
-    """Warn that training takes long if a chain has too many tags for its texts: its time grows by the square of their number."""
+    """Warn (CRFW907) that training takes long if the chain of a component has too many tags for texts of `n_tokens` tokens: its
+    time grows by the square of the number of tags."""
     n_tags = len(pipe.tags())
     seconds = _PER_PAIR * n_tokens * n_tags**2
     if type(pipe.decoding.structure) is LinearChain and seconds > _LONG_PASS:
@@ -371,43 +383,39 @@ def warn_of_long_passes(pipe: LearningPipe, n_tokens: int) -> None:
 
 
 def earlier_annotation(pipe: LearningPipe, nlp: Optional[Language]) -> Callable[[Example], Doc]:
-    """A function that gives the predicted Docs of examples the annotation of earlier components that features read."""
+    """A function that gives the predicted Docs of examples the annotation of earlier components that features read.
+
+    pipe (LearningPipe): The component.
+    nlp (Optional[Language]): Its pipeline; None if earlier components have annotated the Docs.
+    """
     read = pipe.token_attributes
     if not read:
         return lambda example: example.predicted
-    from .earlier_components import annotator
-
     return annotator(nlp, pipe.name, [name for name in read if name not in pipe.annotation.writes])
 
 
-def _saved(pipe: LearningPipe, start_from: Any) -> Optional[Path]:
+def _saved(pipe: LearningPipe, start_from: object) -> Optional[Path]:
     """The folder of the saved component `start_from`, None for none. RAISES (ValueError): CRF670 if the path has none."""
     if start_from is None:
         return None
     checks.expect(isinstance(start_from, (str, Path)), pipe.owner, "start_from", start_from, "a path")
-    path = Path(start_from)
+    path = Path(str(start_from))
     for folder in (path / pipe.name, path):
         if (folder / FILE_NAME).is_file():
             return folder
-    raise ValueError(
-        Errors.CRF670.format(
-            name=pipe.name, path=path, why="has no component of this name" if path.is_dir() else "is no folder"
-        )
-    )
-
-
-def _reads_lists(features: Any) -> bool:
-    """Whether templates read clusters, vectors or gazetteers."""
-    read = features.feature_set
-    return bool(read.cluster_tables or read.vector_offsets or read.gazetteers)
+    why = "has no component of this name" if path.is_dir() else "is no folder"
+    raise ValueError(Errors.CRF670.format(name=pipe.name, path=path, why=why))
 
 
 def _unread(pipe: LearningPipe) -> set[str]:
     """Token attributes and extensions (as "ext:NAME") that a component's templates read and other components set."""
-    names = {name for features in pipe.feature_stores for name in features.feature_set.extensions}
-    # With a getter or a default, every Doc has a value
-    extensions = {f"ext:{name}" for name in names if not any(x is not None for x in Token.get_extension(name)[:3])}
-    return {name for name in pipe.token_attributes if name not in ("norm", "lang", "spacy")} | extensions
+    unread = {name for name in pipe.token_attributes if name not in ("norm", "lang", "spacy")}
+    for features in pipe.feature_stores:
+        for name in features.feature_set.extensions:
+            default, method, getter, _ = Token.get_extension(name)
+            if default is None and method is None and getter is None:  # otherwise every Doc has a value
+                unread.add(f"ext:{name}")
+    return unread
 
 
 def _found(doc: Doc, attributes: set[str]) -> set[str]:
@@ -426,13 +434,15 @@ class TokenComparison:
         self._example = ""
 
     def read(self, docs: Iterable[Doc]) -> None:
-        """Count the tokens of Docs, up to the first `MOST_TOKENS`."""
+        """Count the tokens of `docs`, up to the first `MOST_TOKENS`."""
         for doc in docs:
             if self._n_tokens >= MOST_TOKENS:
                 return
+            # Words of columns are joined by blanks, of which the last one is not of the text
             text = doc.text.rstrip(" ") if doc.has_unknown_spaces else doc.text
             if not text.strip() or len(text) > self._nlp.max_length:
                 continue
+            # In characters, since tokens differ
             places = {(token.idx, token.idx + len(token)) for token in self._nlp.make_doc(text)}
             words = [token for token in doc if not token.is_space]
             others = [token for token in words if (token.idx, token.idx + len(token)) not in places]
@@ -442,6 +452,7 @@ class TokenComparison:
                 self._example = f"'{others[0].text}' in '{text[:40]}'"
 
     def warn(self, pipe: LearningPipe) -> None:
-        """Warn if the tokenizer would not make more than a share `MOST_OTHER` of the tokens."""
+        """Warn (CRFW986) in the name of a component (`pipe`) if the tokenizer would not make more than a share `MOST_OTHER` of
+        the tokens."""
         if self._n_others > MOST_OTHER * self._n_tokens:
             pipe.warn(Warnings.CRFW986, share=self._n_others / self._n_tokens, n=self._n_tokens, example=self._example)

@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable, Iterator
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple, Optional, Union
+from typing import NamedTuple, Optional, Union
 
 from spacy.language import Language
 from spacy.tokens import Doc, Token
@@ -19,6 +19,8 @@ _SENT_START = {True: 1, False: -1, None: 0}
 
 
 class Word(NamedTuple):
+    """A token of a training text, with its annotation."""
+
     text: str
     space: bool  # whether a blank follows
     entity: str = ""  # a tag in IOB2; empty for missing annotation
@@ -61,7 +63,9 @@ def mentions(
             own = _read_mentions(Path(path), nlp)
             checks.labels(f"{_OWNER}, gazetteers", lists, own)
             read.append((own, {label: _read_gazetteer(Path(name), nlp) for label, name in lists.items()}))
-        (own, listed), words = read[0], _words(example.reference)
+        own, listed = read[0]
+        words = _words(example.reference)
+        # The same text draws the same mentions in each epoch and each process
         draws = random.Random(f"{seed} {example.reference.text}")
         if example.reference.spans or not any(word.entity[:1] == "B" for word in words):
             return  # other annotation would have to be moved as well
@@ -81,6 +85,7 @@ def _redrawn(words: list[Word], own: Pools, listed: Pools, share: float, draws: 
         if label and pool:
             first = mention[0]
             last = mention[-1]
+            # Tags and sentence starts of the other text do not belong here
             mention = [word._replace(entity=f"I-{label}", tag="", sent_start=-1) for word in draws.choice(pool)]
             mention[0] = mention[0]._replace(entity=f"B-{label}", sent_start=first.sent_start)
             mention[-1] = mention[-1]._replace(space=last.space)
@@ -92,6 +97,7 @@ def _parts(words: list[Word]) -> Iterator[tuple[str, list[Word]]]:
     """Mentions with their labels, and the words between them with none."""
     numbers = []
     number = 0
+    # A part ends where a tag does not continue the one before
     for word in words:
         number += word.entity[:1] != "I"
         numbers.append(number)
@@ -114,11 +120,11 @@ def _example(nlp: Language, like: Example, words: list[Word]) -> Example:
     """An Example with other words, tokenized like another Example."""
     texts, spaces, entities, tags, sent_starts = map(list, zip(*words))
     sent_starts = sent_starts if like.reference.has_annotation("SENT_START") else None
-    # None, which the stub of Doc does not take, where annotation is missing
-    ents: Any = [entity or None for entity in entities]
+    ents: list = [entity or None for entity in entities]  # None where annotation is missing
     gold = Doc(nlp.vocab, words=texts, spaces=spaces, ents=ents, tags=tags, sent_starts=sent_starts)
-    of_doc = like.reference.user_data.items()
-    gold.user_data.update({key: value for key, value in of_doc if isinstance(key, tuple) and key[2] is None})
+    for key, value in like.reference.user_data.items():
+        if isinstance(key, tuple) and key[2] is None:  # extensions of the Doc, not of its tokens, which are others now
+            gold.user_data[key] = value
     if same_words(like.predicted, like.reference):
         return Example(Doc(nlp.vocab, words=texts, spaces=spaces), gold)
     return Example(nlp.make_doc(gold.text), gold)
@@ -145,7 +151,10 @@ def _read_gazetteer(path: Path, nlp: Language) -> list[list[Word]]:
         lines = path.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeError) as error:
         raise ValueError(Errors.CRF701.format(place=f"{_OWNER}: {path}", reason=error)) from error
-    found = [[Word(t.text, bool(t.whitespace_)) for t in nlp.make_doc(line.strip())] for line in lines if line.strip()]
-    if not found:
+    docs = [nlp.make_doc(line.strip()) for line in lines if line.strip()]
+    if not docs:
         raise ValueError(Errors.CRF701.format(place=f"{_OWNER}: {path}", reason="it has no mentions"))
-    return found
+    mentions = []
+    for doc in docs:
+        mentions.append([Word(token.text, bool(token.whitespace_)) for token in doc])
+    return mentions

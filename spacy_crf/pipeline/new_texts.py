@@ -39,7 +39,8 @@ def complete(nlp: Language, pipe: Any, examples: Iterable[Example], labels: Coll
     of other likely spans as not annotated. The reference Docs are changed.
 
     nlp (Language): The pipeline of the component, whose earlier components annotate the texts.
-    pipe: A component that finds entities, or spans in ``doc.spans``.
+    pipe (CRFPipe): A component that finds entities, or spans in ``doc.spans``.
+    examples (Iterable[Example]): The new texts.
     labels (Collection[str]): The labels that annotators looked for.
     """
     for example in examples:
@@ -54,6 +55,7 @@ def complete(nlp: Language, pipe: Any, examples: Iterable[Example], labels: Coll
         if sure and "spans_key" in pipe.cfg:
             doc.spans[pipe.cfg["spans_key"]] = [*annotated, *sure]
         elif likely and "spans_key" not in pipe.cfg:
+            # Tokens of likely spans that are not sure are not annotated: neither a span nor outside
             known = {token.i for token in chain.from_iterable(sure)}
             tokens = {token.i for token in chain.from_iterable(span for span, _ in likely)}
             doc.set_ents(sure, missing=[doc[i : i + 1] for i in sorted(tokens - known)], default="unmodified")
@@ -61,7 +63,11 @@ def complete(nlp: Language, pipe: Any, examples: Iterable[Example], labels: Coll
 
 def contradicted(nlp: Language, pipe: Any, examples: Iterable[Example]) -> dict[str, list[Span]]:
     """By label, the spans of which a trained component is sure where new texts have none; without labels of which the texts
-    have at least as many."""
+    have at least as many.
+
+    nlp (Language), pipe (CRFPipe): See `complete`.
+    examples (Iterable[Example]): The new texts.
+    """
     found: dict[str, list[Span]] = {}
     counts: Counter[str] = Counter()
     for example in islice(examples, _MOST_TEXTS):
@@ -77,6 +83,7 @@ def _likely_spans(nlp: Language, pipe: "CRFPipe", reference: Doc, least: float) 
     """The spans that a component finds in the words of a reference Doc with at least this probability."""
     if not len(reference):
         return []
+    # Without the annotation of the reference, which a component would keep
     doc = Doc(nlp.vocab, words=[t.text for t in reference], spaces=[bool(t.whitespace_) for t in reference])
     for name, earlier in nlp.pipeline:
         if name == pipe.name:
@@ -105,22 +112,26 @@ class Continuation:
         self.evidence = evidence
         self.since: Optional[Evidence] = None  # evidence of the texts since then, each counted once
         self.met: set[int] = set()  # fingerprints of these texts
-        self._start: Any = None  # layout and values of the weights at the start
+        self._start: Any = None  # Tuple[Weights, Floats], the layout and the values of the weights at the start
 
     def begin(self, pipe: LearningPipe) -> None:
-        """Store the weights, before anything changes."""
+        """Store the weights of a component (`pipe`), before anything changes."""
         if self._start is None:
             frame = pipe.training.frame()
             self._start = frame, frame.weights()
 
     def count(self, pipe: LearningPipe, new: list[Example]) -> None:
-        """Count new texts."""
+        """Count new texts that a component (`pipe`) learns from."""
         if new:
             found = pipe.training.frame().evidence_of([example.predicted for example in new])
             self.since = found if self.since is None else self.since.plus(found)
 
     def anchor(self, pipe: LearningPipe, batch: Optional[Evidence] = None) -> "Anchor":
-        """The anchor for the next step. batch (Evidence): Evidence of the texts in the step, None for all texts since then."""
+        """The anchor for the next step of a component.
+
+        pipe (LearningPipe): The component.
+        batch (Optional[Evidence]): Evidence of the texts in the step, None for all texts since then.
+        """
         from ..optimizers.anchor import Anchor  # prediction does not need it
 
         self.begin(pipe)
@@ -130,10 +141,15 @@ class Continuation:
 def proximal_step_of(
     pipe: LearningPipe, optimizer: Any, before: "dict[tuple[int, str], FloatsXd]"
 ) -> Callable[[int], None]:
-    """A function that moves weights towards those of earlier training after a step; `before` are the weights before it."""
+    """A function that moves the weights of a component (`pipe`) towards those of earlier training after a step of an optimizer.
+
+    optimizer (Optimizer): Of thinc, or a function that is called like one.
+    before (Dict[Tuple[int, str], FloatsXd]): The weights before the step, by node and parameter.
+    RETURNS (Callable[[int], None]): Takes the number of sequences in the step.
+    """
     params = parameters(pipe.model)
     start = pipe.training.frame().weights()
-    gradients: list[Any] = [node.get_grad(name) for node, name in params if node.has_grad(name)]
+    gradients: list = [node.get_grad(name) for node, name in params if node.has_grad(name)]
     length = math.sqrt(sum(float((gradient**2).sum()) for gradient in gradients))
     averages = {}
     if optimizer.averages is not None:
@@ -141,6 +157,7 @@ def proximal_step_of(
         averages = {key: optimizer.averages.get(key, 0.0 * weights) + 0.0 for key, weights in before.items()}
 
     def step(n_sequences: int) -> None:
+        # The length of the step over the length of the gradient
         anchor = pipe.training.continuation.anchor(pipe)
         # A single rate, since optimizers with several do not expose them
         rate = float(np.linalg.norm(anchor.now - start)) / length if length else 0.0
@@ -158,7 +175,12 @@ def proximal_step_of(
 
 
 def unmet(pipe: LearningPipe, examples: Iterable[Example], met: set[int]) -> list[Example]:
-    """Examples whose text, with this annotation, is new. Their fingerprints are added to those of earlier texts (`met`)."""
+    """The examples whose text, with its annotation, is new to a component.
+
+    pipe (LearningPipe): The component.
+    examples (Iterable[Example]): The texts.
+    met (Set[int]): Fingerprints of earlier texts, to which those of the new texts are added.
+    """
     read = [IDS[name.upper()] for name in pipe.token_attributes]
     keys = Keys.of(pipe)
     new = []

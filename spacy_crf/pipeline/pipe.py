@@ -175,7 +175,7 @@ class LearningPipe(Warner, TrainablePipe):
     def add_label(self, label: str) -> int:
         """Add a label. A trained model keeps what it has learned; the weights of the new label are zero.
 
-        label (str): Any string but the empty one.
+        label (str): A string, not the empty one.
         RETURNS (int): 0 if the component had the label already, otherwise 1.
         """
         self.annotation.check_label(label)
@@ -201,11 +201,13 @@ class LearningPipe(Warner, TrainablePipe):
         decoding = node.decoding
         if decoding is None:
             module, name, _ = _DECODINGS.get(node.gives.__name__) or _DECODINGS[self.labelled]
+            # Imported only now, since most components need one of them
             decoding = getattr(import_module(f".{module}", __package__), name)
         self.decoding: Decoding = decoding(self.model, self.annotation)
         self.model.attrs["allowed"] = self.decoding.mask()
         self.model.attrs["tag_of"] = self.decoding.tag_of
         if hasattr(self.loss, "bind"):
+            # Losses may have costs by label
             self.loss = self.loss.bind(self.decoding.state_labels)
 
     def choose_settings(self, get_examples: Callable[[], Iterable[Example]]) -> None:
@@ -314,10 +316,10 @@ class LearningPipe(Warner, TrainablePipe):
         if self.reads_outer:
             raise ValueError(Errors.CRF812.format(name=self.name))
 
-    def forget_scores(self) -> None:
-        """Forget cached scores, after weights were changed in place."""
+    def clear_scores(self) -> None:
+        """Clear the caches of scores, after weights were changed in place."""
         for features in self.feature_stores:
-            features.forget_scores()
+            features.clear_scores()
 
     def expect_kernels(self, n_called: Mapping[str, int]) -> None:
         """Announce how many kernels the component will call, if its features are those of tokens.
@@ -458,6 +460,7 @@ class LearningPipe(Warner, TrainablePipe):
         losses (dict[str, float]): Record of the losses, by component, which is returned.
         """
         losses = {} if losses is None else losses
+        # spaCy logs the losses of all components, also of those that only count
         losses.setdefault(self.name, 0.0)
         examples = list(examples)
         validate_examples(examples, f"{type(self).__name__}.update")
@@ -518,6 +521,7 @@ class LearningPipe(Warner, TrainablePipe):
         """Scores of the component's scorer for examples with predicted Docs; `kwargs` are its settings."""
         examples = list(examples)
         validate_examples(examples, f"{type(self).__name__}.score")
+        # Training compares the time of an evaluation with that of a pass over the corpus
         self.evaluation = sum(_PER_DOC + _PER_TOKEN * len(example.predicted) for example in examples)
         return super().score(examples, **kwargs)
 
@@ -527,6 +531,7 @@ class LearningPipe(Warner, TrainablePipe):
         """State for copies and other processes, where caches are made anew."""
         state = {name: getattr(self, name) for name in ("vocab", "name", "model", "cfg", "scorer")}
         state = {**state, **self.__dict__, "_compiled": None}
+        # Generators cannot be copied, and thinc keeps old schedules as generators
         schedules = getattr(self.optimizer, "schedules", {}).values()
         if any(isinstance(schedule, GeneratorType) for schedule in schedules):
             state["optimizer"] = partial(_refuse_step, self.name)
@@ -592,6 +597,7 @@ class LearningPipe(Warner, TrainablePipe):
             if not is_written(saved[name], self.cfg[name]):
                 raise ValueError(Errors.CRF510.format(setting=name, saved=saved[name], ours=self.cfg[name]))
         known: Settings = {name: list(dict.fromkeys(saved.get(name, ()))) for name in ("labels", "left_out")}
+        # A damaged file may have anything as labels
         for label in (*known["labels"], *known["left_out"]):
             self.annotation.check_label(label)
         for name, value in self.cfg.items():

@@ -46,7 +46,7 @@ def predict(parts: Parts, docs: DocBatch, scores: PathScores) -> Prediction:
     settings = parts.settings
     preset = parts.annotation.preset(docs)
     if preset is not None:
-        from .lost_entities import warn_of_overlaps
+        from .preset_annotation import warn_of_overlaps
 
         warn_of_overlaps(parts, docs, scores, preset)
     question = question_about(parts, docs, scores, preset)
@@ -54,6 +54,7 @@ def predict(parts: Parts, docs: DocBatch, scores: PathScores) -> Prediction:
     rules = question.parts.rules
     certainties: dict[str, Floats] = {}  # float64[N] of the spans, if they are needed
     least = least_of_labels(parts.name, settings["min_prob"], parts.annotation.labels) if settings["min_prob"] else None
+    # Everything but one call of `viterbi` is in another module, which few components need
     if rules is not None or decoding.decoder is not None or settings["decode"] != "viterbi":
         from .probabilities import predict as predict_ruled
 
@@ -185,6 +186,7 @@ class CRFPipe(LearningPipe):
             "null, or a block that makes a decoder",
         )
         min_prob = read_min_prob(self.owner, min_prob)
+        # Spans of probability 0 cost nothing then, so that all tokens would be in one
         if decode == "spans" and min_prob == 0.0:
             self.warn(Warnings.CRFW422)
         for key in ("alternatives_spans_key", "incorrect_spans_key"):
@@ -303,9 +305,11 @@ class CRFPipe(LearningPipe):
         if self.constraints is None:
             self.constraints = Constraints([])
         self.constraints.add(rule)
+        # The warning is about the rules that there were
         self.warned.discard(Warnings.CRFW603)
         self._compiled = None
         try:
+            # Without labels, rules are checked when these are known
             if self.labels:
                 self.rules()
         except ValueError:
@@ -370,6 +374,7 @@ class CRFPipe(LearningPipe):
         checks.number(self.owner, "min_prob", min_prob, most=1.0)
         segments, probabilities = self.distribution(doc, keep_annotation=keep_annotation).likely_spans(min_prob)
         spans = self.spans_of(doc, segments)
+        # Equally probable spans stay in the order of the text
         order = np.argsort(-probabilities, kind="stable").tolist()
         return [(spans[n], float(probabilities[n])) for n in order]
 
@@ -499,6 +504,7 @@ class CRFPipe(LearningPipe):
 
             scores.update(score_calibration(self.annotation, examples))
         self.follow_settings()
+        # The exact search takes much longer than the decoder
         if self.decoding.special_search is not None and examples:
             is_proven = [self.proven(example.predicted) for example in examples]
             scores[f"{self.annotation.scores_prefix}_proven"] = sum(is_proven) / len(is_proven)

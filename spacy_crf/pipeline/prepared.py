@@ -1,15 +1,17 @@
 """Training by the objective: the corpus that `initialize` has read or the examples of a batch, kept from step to step."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Optional
 
 import numpy as np
 from spacy.training import Example
 
 from ..errors import Errors, Warnings, announcements, counted
+from ..features.doc_batch import DocBatch
 from ..features.token_columns import ANNOTATION
 from ..models.node import AnnotatedDocs, Evidence
 from ..models.objective import CorpusObjective, TiedObjective
+from ..models.pool import held_out_sequences
 from ..models.sequences import SequencesObjective
 from ..optimizers.objective import CRFOptimizer
 from . import supervision
@@ -24,7 +26,7 @@ VIEWS = {"objective": CorpusObjective, "sequences": SequencesObjective}
 
 
 def view_for(optimizer: CRFOptimizer) -> str:
-    """The view of a corpus for an optimizer that takes the objective."""
+    """The view of a corpus for an `optimizer` that takes the objective: a key of `VIEWS`."""
     return "sequences" if optimizer.wants_sequences else "objective"
 
 
@@ -32,6 +34,7 @@ def step(training: Any, optimizer: CRFOptimizer, examples: list[Example]) -> flo
     """Take a step of an optimizer that uses the objective. RETURNS (float): The value of the objective.
 
     training (Training): Of the component.
+    optimizer (CRFOptimizer): Takes the step.
     examples (list[Example]): Texts of the step; empty for the texts of the last step.
     RAISES (ValueError): CRF411 if labels, features or rules of the component have changed since.
     """
@@ -46,6 +49,7 @@ def step(training: Any, optimizer: CRFOptimizer, examples: list[Example]) -> flo
         training.add_new(examples)
         training.announce_continuation(len(examples))
         training.corpus = PreparedBatch(pipe, examples, kind)
+    # How many passes over the corpus take as long as one evaluation of the model
     per_token = _PASS_PER_TOKEN + _PASS_PER_TAG * pipe.decoding.n_states
     training.corpus.objective.passes_per_evaluation = pipe.evaluation / (per_token * max(1, training.corpus.n_tokens))
     is_worth_evaluating = False
@@ -71,6 +75,35 @@ def step(training: Any, optimizer: CRFOptimizer, examples: list[Example]) -> flo
         tick.goes_on[pipe.name] = optimizer.stop_reason(pipe.name) is None
     training.prunes = optimizer.leaves_zeros
     return value
+
+
+def find_optimum(pipe: LearningPipe, examples: Iterable[Example]) -> None:
+    """Train the sparse features of a pool, whose objective has an optimum, by the component's own optimizer. Afterwards this
+    member is fixed, and the encoder learns.
+
+    pipe (LearningPipe): The component, whose model is a pool.
+    examples (Iterable[Example]): The training data, annotated by earlier components. Held-out texts do not count.
+    """
+    pool = pipe.model
+    optimizer = pipe.optimizer
+    if pipe.training.new_features is not None or not isinstance(optimizer, CRFOptimizer):
+        return
+    announcements.info("%s: looking for the best weights of the features, before the encoder learns", pipe.name)
+
+    def training_batches() -> Iterator[AnnotatedDocs]:
+        for block in pipe.training.blocks(examples):
+            batch = pipe.training.data(block)
+            held_out = held_out_sequences(DocBatch.of(batch.docs), batch.starts, pool.attrs["held_out"])
+            weights = np.ones(len(held_out)) if batch.weights is None else batch.weights
+            yield batch._replace(weights=np.where(held_out, 0.0, weights))
+
+    objective = TiedObjective(pool.layers[0], pipe.loss, training_batches())
+    optimizer.forget(pipe.name)
+    while optimizer.stop_reason(pipe.name) is None:
+        optimizer.step(objective, key=pipe.name)
+    optimizer.forget(pipe.name)  # its state takes much memory
+    pipe.clear_scores()
+    pool.attrs["node"].n_frozen = 1
 
 
 class PreparedCorpus:
@@ -160,6 +193,7 @@ class PreparedBatch(PreparedCorpus):
 
     def holds(self, examples: list[Example]) -> bool:
         """Whether the examples are the examples of this batch, in any order."""
+        # spaCy shuffles the examples, so their order says nothing
         places = {self._place.get(id(example.reference), -1) for example in examples}
         if len(examples) != len(self._references) or places != set(range(len(self._references))):
             return False

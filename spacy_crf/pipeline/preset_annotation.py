@@ -6,7 +6,8 @@ other spans. Tokens that no label is left for take no part in the labelling.
 """
 
 from collections.abc import Callable
-from typing import Any, Optional
+from typing import Optional, Union
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,57 +16,80 @@ from spacy.tokens import Doc, Span
 from ..arrays import cut, states_of
 from ..errors import Warnings, counted
 from ..features.doc_batch import DocBatch, DocPart
-from ..schemes import BEGIN, INSIDE, MISSING, OUTSIDE
-from .annotation.entities import PresetAnnotation
+from ..schemes import BEGIN, INSIDE, MISSING, OUTSIDE, Segments
+from ..types import Bools, Clamp, Ints, PathScores, SegmentClamp
+from .annotation.entities import LATEST, Entities, PresetAnnotation, entities_of
 from .decoding import Decoding, Parts, Question, without_edges
-from .supervision import without_steps
+from .excluded import without_steps
 
 # keys of doc.spans
 BLOCKED = "crf_blocked"
 FORCED = "crf_forced"
 
+Excludes = Callable[[Parts, DocBatch, PathScores, Optional[Bools]], tuple[Parts, PathScores]]  # see `without_edges`
+
+_MOST_DOCS = 1000  # Docs to search for lost entities: that takes as long as predicting
+_N_SEARCHED: "WeakKeyDictionary[Entities, int]" = WeakKeyDictionary()  # number of Docs searched so far
+
 
 def restrict(
     parts: Parts,
     docs: DocBatch,
-    scores: Any,
+    scores: PathScores,
     preset: Optional[NDArray[np.uint64]],
-    exclude: Callable[..., tuple[Parts, Any]] = without_edges,
+    exclude: Excludes = without_edges,
 ) -> Optional[Question]:
-    """The part of Docs that prediction still has to label; None if the Docs have no annotation that prediction keeps. `preset` is
-    the result of `Annotation.preset`; `exclude` excludes white space at the edges of spans, see `without_edges`."""
-    restricted = [(doc, shift) for doc, shift in zip(docs, docs.bounds.tolist()) if _is_restricted(doc)]
-    if preset is None and not restricted:
+    """The part of Docs that prediction still has to label.
+
+    parts (Parts): Of the component.
+    docs (DocBatch): The Docs, with the scores of the model (PathScores).
+    preset (Optional[NDArray[np.uint64]]): Result of `Annotation.preset`.
+    exclude (Callable): Excludes white space at the edges of spans, see `without_edges`.
+    RETURNS (Optional[Question]): None if the Docs have no annotation that prediction keeps.
+    """
+    asking = [(doc, shift) for doc, shift in zip(docs, docs.bounds.tolist()) if _is_restricted(doc)]
+    if preset is None and not asking:
         return None
     settled = PresetAnnotation.nothing(int(docs.bounds[-1]), len(parts.annotation.labels))
     if preset is not None:
         parts.annotation.settle(settled, preset, scores.starts)
-    for doc, shift in restricted:
+    for doc, shift in asking:
         _add_spans(parts, settled, scores.starts, doc, shift)
     known = settled.iob != MISSING
 
-    def leave_settled(given: Any) -> tuple[Parts, Any, Any]:
-        over, wide = exclude(parts, docs, given, known)
-        return over, *_leave_settled(over.decoding, wide, settled)
+    over, wide = exclude(parts, docs, scores, known)
+    left, clamp = _leave_settled(over.decoding, wide, settled)
+    empty = ~np.any(states_of(clamp), axis=1)  # [T] tokens for which no label is left
 
-    over, left, clamp = leave_settled(scores)
-    empty = ~np.any(states_of(clamp), axis=1)
+    def restricted(given: PathScores) -> PathScores:
+        """The same part of other scores of the Docs."""
+        _, wide = exclude(parts, docs, given, known)
+        left, _ = _leave_settled(over.decoding, wide, settled)
+        return _leave_out(left, empty) if empty.any() else left
+
     if not empty.any():
-        return Question(over, docs, left, clamp, docs, lambda given: leave_settled(given)[1], left.starts, known)
+        return Question(over, docs, left, clamp, asked=docs, restricted=restricted, starts=left.starts, settled=known)
     _warn_of_unlabelled(over, docs, empty)
     kept = np.flatnonzero(~empty)
+    return Question(
+        parts=over,
+        docs=DocPart(docs, kept),
+        scores=_leave_out(left, empty),
+        clamp=clamp[kept],
+        asked=docs,
+        restricted=restricted,
+        starts=left.starts,
+        settled=known[kept],
+        kept=kept,
+    )
 
-    def leave_out(given: Any) -> Any:
-        return _leave_out(leave_settled(given)[1], kept, empty)
 
-    some = _leave_out(left, kept, empty)
-    return Question(over, DocPart(docs, kept), some, clamp[kept], docs, leave_out, left.starts, known[kept], kept)
-
-
-def _leave_settled(decoding: Decoding, scores: Any, settled: PresetAnnotation) -> tuple[Any, Any]:
+def _leave_settled(
+    decoding: Decoding, scores: PathScores, settled: PresetAnnotation
+) -> tuple[PathScores, Union[Clamp, SegmentClamp]]:
     """The scores and the clamp of the labellings that contain all settled spans."""
     clamp, steps = decoding.encode_clamp(decoding.annotation.clamp(settled, scores.starts), scores.starts)
-    label = decoding.label_of_states
+    label = decoding.label_of_states  # [S]
     states_of(clamp)[:, label >= 0] &= ~settled.blocked[:, label[label >= 0]]
     return (without_steps(decoding, scores, steps) if len(steps) else scores), clamp
 
@@ -74,7 +98,7 @@ def _is_restricted(doc: Doc) -> bool:
     return any(key in doc.spans and len(doc.spans[key]) for key in (BLOCKED, FORCED))
 
 
-def _add_spans(parts: Parts, settled: PresetAnnotation, starts: NDArray[np.int64], doc: Doc, shift: int) -> None:
+def _add_spans(parts: Parts, settled: PresetAnnotation, starts: Ints, doc: Doc, shift: int) -> None:
     """Add the spans in doc.spans that restrict a Doc: first the blocked spans, then the forced ones."""
 
     def warn(key: str, span: Span, problem: Optional[str]) -> None:
@@ -94,19 +118,21 @@ def _add_spans(parts: Parts, settled: PresetAnnotation, starts: NDArray[np.int64
 
 
 def _block(parts: Parts, settled: PresetAnnotation, span: Span, shift: int) -> Optional[str]:
-    """Add a span in which no label, or not its own label, may be found. RETURNS (str): Why it cannot apply everywhere."""
+    """Add a span in which no label, or not its own label, may be found. RETURNS (Optional[str]): Why it cannot apply everywhere,
+    None if it can."""
     if span.label and span.label_ not in parts.annotation.labels:
         return None  # the component never finds this label
     tokens = slice(shift + span.start, shift + span.end)
     labels = [parts.annotation.labels.index(span.label_)] if span.label else slice(None)
+    # Annotation that is present comes first, so its tokens are not blocked
     present = settled.present[tokens]
     settled.blocked[tokens, labels] |= (present == 0)[:, np.newaxis]
     contradicts = present == span.label if span.label else present != 0
     return f"{parts.annotation.found} is there already" if contradicts.any() else None
 
 
-def _force(parts: Parts, settled: PresetAnnotation, starts: NDArray[np.int64], span: Span, shift: int) -> Optional[str]:
-    """Add a span that must be found. RETURNS (str): Why that is impossible, or None."""
+def _force(parts: Parts, settled: PresetAnnotation, starts: Ints, span: Span, shift: int) -> Optional[str]:
+    """Add a span that must be found. RETURNS (Optional[str]): Why that is impossible, None if it is possible."""
     annotation = parts.annotation
     begin = shift + span.start
     end = shift + span.end
@@ -119,7 +145,9 @@ def _force(parts: Parts, settled: PresetAnnotation, starts: NDArray[np.int64], s
         return f"the longest segment of its label has {longest[1 + label]} tokens"
     if begin == end:
         return "it has no tokens"
+    # The codes of the span: each token a span of its own for taggers
     iob = np.where((np.arange(begin, end) == begin) | annotation.spans_are_tokens, BEGIN, INSIDE)
+    # Tokens that are settled as this span asks do not contradict it; of a longer or shorter entity all tokens do
     same = (settled.iob[tokens] == iob) & (settled.label[tokens] == label)
     if not annotation.spans_are_tokens:
         goes_on = end < len(settled.iob) and settled.iob[end] == INSIDE
@@ -141,7 +169,7 @@ def _force(parts: Parts, settled: PresetAnnotation, starts: NDArray[np.int64], s
     return problem
 
 
-def _warn_of_unlabelled(parts: Parts, docs: DocBatch, empty: NDArray[np.bool_]) -> None:
+def _warn_of_unlabelled(parts: Parts, docs: DocBatch, empty: Bools) -> None:
     """Warn once for each Doc with tokens for which no label is left."""
     at = np.flatnonzero(empty)
     of_doc = np.searchsorted(docs.bounds, at, side="right") - 1
@@ -157,7 +185,73 @@ def _warn_of_unlabelled(parts: Parts, docs: DocBatch, empty: NDArray[np.bool_]) 
         )
 
 
-def _leave_out(scores: Any, kept: NDArray[np.int64], empty: NDArray[np.bool_]) -> Any:
-    """Scores of the tokens that take part. A token that is left out splits its sequence."""
+def _leave_out(scores: PathScores, empty: Bools) -> PathScores:
+    """Scores of the tokens that take part, without empty ones (bool[T]). A token that is left out splits its sequence."""
+    kept = np.flatnonzero(~empty)
     starts = np.union1d(scores.starts, np.flatnonzero(empty))
     return cut(scores, kept, np.unique(np.searchsorted(kept, starts)))
+
+
+# --------------------------------------------------------------- entities that are lost to those of another component
+
+
+def warn_of_overlaps(parts: Parts, docs: DocBatch, scores: PathScores, preset: NDArray[np.uint64]) -> None:
+    """Warn once (CRFW423) if a component would find entities that overlap the entities of another component of this package.
+
+    parts (Parts): Of the component.
+    docs (DocBatch): The Docs, with the scores of the model (PathScores).
+    preset (uint64[T, 2]): Result of `Entities.preset`.
+    """
+    annotation = parts.annotation
+    if not isinstance(annotation, Entities) or Warnings.CRFW423 in parts.warned:
+        return
+    n_before = _N_SEARCHED.get(annotation, 0)
+    present = entities_of(preset)
+    if n_before >= _MOST_DOCS or not len(present.start):
+        return
+    # Components whose last batch began with the same Doc are in the same pipeline, before this one
+    labels_of = {name: labels for name, (first, labels) in LATEST.items() if name != parts.name and first() is docs[0]}
+    if not labels_of:
+        return
+    _N_SEARCHED[annotation] = n_before + len(docs)
+    # What the component would find if the Docs had no annotation
+    over, wide = without_edges(parts, docs, scores)
+    found = over.decoding.segments(over.decoding.best_tags(wide, None), wide.starts)
+    for begin, end, label in np.stack(found, axis=1).tolist():
+        for n in np.flatnonzero((present.start < end) & (present.end > begin)).tolist():
+            if _warn_of_overlap(parts, docs, (begin, end, parts.annotation.labels[label]), present, n, labels_of):
+                return
+
+
+def _warn_of_overlap(
+    parts: Parts,
+    docs: DocBatch,
+    found: tuple[int, int, str],
+    present: Segments,
+    n: int,
+    labels_of: dict[str, tuple[str, ...]],
+) -> bool:
+    """Warn if another component has set the present entity `n`, and a component found something else. Says whether it warned.
+
+    labels_of: The labels of the other components, by their names.
+    """
+    begin, end, label = found
+    start = int(present.start[n])
+    stop = int(present.end[n])
+    number = int(np.searchsorted(docs.bounds, start, side="right")) - 1
+    doc = docs[number]
+    shift = int(docs.bounds[number])
+    kept_label = doc.vocab.strings[int(present.label[n]) % (1 << 64)]  # a hash, as int64
+    other = next((name for name, labels in labels_of.items() if kept_label in labels), None)
+    if other is None or (start, stop, kept_label) == found:
+        return False
+    parts.warn_once(
+        Warnings.CRFW423,
+        span=doc[begin - shift : end - shift].text,
+        kept=doc[start - shift : stop - shift].text,
+        other=other,
+        label=label,
+        kept_label=kept_label,
+        text=doc.text[:40],
+    )
+    return True

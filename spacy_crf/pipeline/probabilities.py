@@ -7,14 +7,13 @@ from itertools import pairwise, repeat
 from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
-from numpy.typing import NDArray
 from spacy.tokens import Doc, Span
 
 from ..arrays import cut_document
 from ..errors import Errors, Warnings, shown
 from ..inference.structure import LikelySpans
 from ..schemes import NO_SEGMENTS, SEGMENTS, Segments
-from ..types import Floats
+from ..types import AnyClamp, Bools, Floats, Ints, PathScores, SegmentScores
 from . import CERTAINTIES, OF_LABEL, certainties_of
 from .annotation.entities import Annotation, Prediction
 from .decoding import Decoding, Question, States, logger
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def ask(question: Question) -> "Batch":
-    """The labellings of several Docs, as the decoding finds them, and their probabilities."""
+    """The labellings of the Docs of a question, as the decoding finds them, and their probabilities."""
     return (question.parts.decoding.batches or Batch)(question)
 
 
@@ -60,22 +59,27 @@ def predict(question: Question, least: Optional[Floats]) -> tuple[States, dict[s
 
 
 def distribution(question: Question) -> Distribution:
-    """The distribution over the labellings of a single Doc. It takes into account the scheme, the clamp, and those rules that the
-    Doc keeps and an automaton can represent."""
+    """The distribution over the labellings of the single Doc of a question. It takes into account the scheme, the clamp, and
+    those rules that the Doc keeps and an automaton can represent."""
     batch = ask(question)
     batch.most_probable()
     return batch.distribution(0)
 
 
 def proven(question: Question) -> bool:
-    """Whether the labelling found for a single Doc under some rules is proved to be the most probable one."""
+    """Whether the labelling found for the single Doc of a question, under its rules, is proved to be the most probable one."""
     if question.parts.rules is None:
         return finds_best(question.parts.decoding, question.scores, question.clamp)
     return ask(question).proven()
 
 
-def finds_best(decoding: Decoding, scores: Any, clamp: Any) -> bool:
-    """Whether the search finds the best labelling of each sequence, by comparison with the search of the structure."""
+def finds_best(decoding: Decoding, scores: PathScores, clamp: Optional[AnyClamp]) -> bool:
+    """Whether the search finds the best labelling of each sequence, by comparison with the search of the structure.
+
+    decoding (Decoding): Of the component.
+    scores (PathScores): The scores of the sequences.
+    clamp (Optional[AnyClamp]): The labellings that are possible.
+    """
     structure = decoding.structure
     if decoding.searched is structure:
         return "exact" in structure.answers
@@ -98,8 +102,9 @@ class Batch:
         self._clamp = question.clamp
         self._bounds = docs.bounds
         self._decoding: Decoding = parts.decoding
+        longest_doc = int(np.diff(docs.bounds).max(initial=0))
         # A `RuleSet` and `PatternMatches`, None without rules
-        self._rules: Any = None if rules is None else rules.all.upto(int(np.diff(docs.bounds).max(initial=0)))
+        self._rules: Any = None if rules is None else rules.all.upto(longest_doc)
         self._facts: Any = None if rules is None else rules.matcher(docs)
         self._relaxed: dict[int, list[Rule]] = {}
 
@@ -110,8 +115,11 @@ class Batch:
         found = self._decode(self.scores, None)
         self._relaxed = found.relaxed
         for d, rules in found.relaxed.items():
-            message = Warnings.CRFW605 if d in found.unfinished else Warnings.CRFW601
-            message = Warnings.CRFW920 if d in found.unsearchable else message
+            message = Warnings.CRFW601
+            if d in found.unsearchable:
+                message = Warnings.CRFW920
+            elif d in found.unfinished:
+                message = Warnings.CRFW605
             self._warn(message, d, rules=", ".join(rule.name for rule in rules))
         soft = ", ".join(rule.name for rule in self._rules.rules if not rule.hard)
         for d in found.unfinished:
@@ -121,30 +129,42 @@ class Batch:
                 self._warn(Warnings.CRFW602, d, used="the best that was found")
         return found.tags
 
-    def most_right(self, most_probable: Optional[States]) -> NDArray[np.int32]:
-        """The valid labelling with the most right tags in expectation; the most probable one if the time limit is reached."""
+    def most_right(self, most_probable: Optional[States]) -> States:
+        """Tags (int32[T]) of the valid labelling with the most right tags in expectation.
+
+        most_probable (Optional[States]): From `most_probable`: the result for Docs for which the time limit is reached.
+        """
+        # Docs without tokens have no distribution
         filled = np.flatnonzero(np.diff(self._bounds)).tolist()
         if not self._is_tied or not filled:
             worth = self.distribution().worth()
         else:
-            parts = [self.distribution(d).worth() for d in filled]
-            worth = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+            of_docs = [self.distribution(d).worth() for d in filled]
+            worth = {}
+            for name in of_docs[0]:
+                worth[name] = np.concatenate([of_doc[name] for of_doc in of_docs])
         expected = self._decoding.expected(self.scores, worth)
         if self._rules is None:
             return self._decoding.best_tags(expected, self._clamp)
         found = self._decode(expected, self._hard_ones())
         return self._or_instead(found.tags, found.unfinished, most_probable)
 
-    def best_spans(self, most_probable: Optional[States], least: Floats) -> tuple[NDArray[np.int32], Floats]:
-        """The most valuable set of spans that keeps the rules, see `inference.span_choice`, and their probabilities."""
+    def best_spans(self, most_probable: Optional[States], least: Floats) -> tuple[States, Floats]:
+        """The most valuable set of spans that keeps the rules, see `inference.span_choice`.
+
+        most_probable (Optional[States]): From `most_probable`, see `choose`.
+        least (float64[L]): The least probability of each label.
+        RETURNS (int32[T], float64[N]): The tags of the labelling, and the probability of each of its spans.
+        """
         from ..inference.span_choice import LEAST, places_of, prices_of
 
         prices = prices_of(least)
+        # Rules may ask for spans that are less probable than they cost
         candidates, probabilities = self.likely_spans(LEAST if self.rules_ask else float(prices.min(initial=1.0)))
         gains = probabilities - prices[candidates.label]
         if not self.rules_ask:
             enough = gains >= 0.0
-            candidates = Segments(*(column[enough] for column in candidates))
+            candidates = candidates.only(enough)
             probabilities = probabilities[enough]
             gains = gains[enough]
         chosen = self.choose(candidates, gains, most_probable)
@@ -154,13 +174,16 @@ class Batch:
 
     @cached_property
     def rules_ask(self) -> bool:
+        """Whether a rule asks for spans, which are then found though they are improbable."""
         return self._rules is not None and self._rules.asks
 
-    def choose(self, candidates: Segments, gains: Floats, most_probable: Any) -> Segments:
+    def choose(self, candidates: Segments, gains: Floats, most_probable: Optional[States]) -> Segments:
         """The set of candidates with the highest sum of gains, no two of which overlap, that keeps the hard rules.
 
-        most_probable (int32[T]): From `most_probable`. These spans are the result for Docs for which the time limit is reached,
-            or for which no set of candidates keeps the rules.
+        candidates (Segments): Sorted by first token.
+        gains (float64[N]): What each candidate adds to the value of a set.
+        most_probable (Optional[States]): From `most_probable`. These spans are the result for Docs for which the time limit is
+            reached, or for which no set of candidates keeps the rules.
         """
         from ..inference.semi_markov import SemiMarkov
         from ..inference.span_choice import places_of, worth
@@ -174,18 +197,17 @@ class Batch:
             return SEGMENTS.decode(SEGMENTS.states_to_tags(path), starts)
         path, unfinished = self._decode_spans(scores)
         chosen = SEGMENTS.decode(SEGMENTS.states_to_tags(path), starts)
+        # Spans that rules ask for and that are no candidates have no probability to speak of
         others = chosen.start[places_of(chosen, candidates) < 0]
         without = np.unique(np.searchsorted(self._bounds, others, side="right") - 1).tolist()
         if not unfinished and not without:
             return chosen
         tags = decoding.annotation.path(chosen, starts)
         tags = self._or_instead(tags, unfinished, most_probable)
-        for d in without:
-            tokens = slice(int(self._bounds[d]), int(self._bounds[d + 1]))
-            tags[tokens] = most_probable[tokens]
+        self._take_over(tags, without, most_probable)
         return decoding.segments(tags, starts)
 
-    def _decode_spans(self, scores: Any) -> tuple[NDArray[np.int32], list[int]]:
+    def _decode_spans(self, scores: SegmentScores) -> tuple[States, list[int]]:
         """The path of segments that keeps the rules, and the Docs for which the time limit was reached."""
         from ..constraints.decoding import Documents, decode
 
@@ -207,13 +229,19 @@ class Batch:
             places=self._kept(None, only_hard=True), instead={d: self._kept(d, only_hard=True) for d in self._relaxed}
         )
 
-    def _or_instead(self, tags: NDArray[np.int32], unfinished: list[int], most_probable: Any) -> NDArray[np.int32]:
+    def _or_instead(self, tags: States, unfinished: list[int], most_probable: Optional[States]) -> States:
         """The tags, with the most probable ones for Docs for which the time limit was reached."""
+        self._take_over(tags, unfinished, most_probable)
         for d in unfinished:
-            tokens = slice(int(self._bounds[d]), int(self._bounds[d + 1]))
-            tags[tokens] = most_probable[tokens]
             self._warn(Warnings.CRFW602, d, used="its most probable one")
         return tags
+
+    def _take_over(self, tags: States, docs: list[int], most_probable: Optional[States]) -> None:
+        """Replace the tags of some Docs by the most probable ones, in place."""
+        known = tags if most_probable is None else most_probable
+        for d in docs:
+            tokens = slice(self._bounds[d], self._bounds[d + 1])
+            tags[tokens] = known[tokens]
 
     def proven(self) -> bool:
         """For a single Doc: the most probable labelling under the masks is the most probable under all rules if it keeps them;
@@ -223,7 +251,7 @@ class Batch:
         return finds_best(self._decoding, scores, self._clamp) and not found.unfinished
 
     def certainties(self, segments: Segments) -> dict[str, Floats]:
-        """See `Distribution.certainties`: of the spans of all Docs."""
+        """The values of the spans of all Docs (`segments`), see `Distribution.certainties`."""
         if not self._is_tied:
             return self.distribution().certainties(segments)
         names = certainties_of(self._decoding.decoder)
@@ -239,11 +267,11 @@ class Batch:
         return values
 
     def span_probabilities(self, segments: Segments) -> Floats:
-        """Probability of each of some spans, which are sorted by first token: float64[N]."""
+        """Probability of each of N `segments`, which are sorted by first token: float64[N]."""
         return self.certainties(segments)["crf_prob"]
 
     def likely_spans(self, min_prob: float) -> LikelySpans:
-        """All spans with at least a certain probability, sorted by first token."""
+        """All spans with a probability of at least `min_prob`, sorted by first token."""
         if not self._is_tied:
             return LikelySpans(*self.distribution().likely_spans(min_prob))
         parts = [LikelySpans(NO_SEGMENTS, np.zeros(0))]
@@ -253,13 +281,14 @@ class Batch:
         return LikelySpans.join(parts)
 
     def distribution(self, d: Optional[int] = None) -> Distribution:
-        """The distribution over the labellings of one Doc; None for all Docs, if no rule ties their sequences together."""
+        """The distribution over the labellings of Doc `d`, or of all Docs (None) if no rule ties their sequences together."""
         decoder = self._decoding.decoder
         return self.by(self.scores, d) if decoder is None else decoder.distribution(self, d)
 
-    def by(self, scores: Any, d: Optional[int]) -> Distribution:
+    def by(self, scores: PathScores, d: Optional[int]) -> Distribution:
         """The exact distribution by some scores of the Docs, under the rules that each Doc keeps by the scores of the model.
 
+        scores (PathScores): Of all Docs.
         d (int): The Doc; None for all Docs, if no rule ties their sequences together.
         """
         if d is None:
@@ -275,6 +304,7 @@ class Batch:
             kept = self._kept(d)
             self._warn_of_ignored(rules)
             scores = rules.apply(scores, self._facts.at(tokens), kept)
+            # Rules without an automaton are in the scores or are ignored, see below
             automata = rules.fitting.intersection(rules.automata_of(kept))
             graph = rules.graph(automata) if automata else None
         return of_doc(self._decoding, scores, clamp, graph)
@@ -290,7 +320,8 @@ class Batch:
         lengths = np.unique(np.diff(self._bounds)).tolist()
         return any(self._rules.upto(tokens).fitting for tokens in lengths)
 
-    def _decode(self, scores: Any, kept: "Optional[KeptRules]") -> "Decoded":
+    def _decode(self, scores: PathScores, kept: "Optional[KeptRules]") -> "Decoded":
+        """The best labellings by some scores that keep the rules; `kept` names the rules if not all."""
         from ..constraints.decoding import Documents
 
         documents = Documents(
@@ -330,14 +361,20 @@ class Batch:
 
 
 def tell_probabilities(pipes: Iterable["LearningPipe"]) -> None:
-    """From now on, set ``crf_prob`` of what these components find."""
+    """From now on, set ``crf_prob`` of what the given components find."""
     for pipe in pipes:
         pipe.cfg["confidence"] = True
 
 
 def write_probabilities(docs: Iterable[Doc], prediction: Prediction, decoding: Decoding, present: Segments) -> None:
     """Set ``span._.crf_prob``, and other certainties, of the spans that were found; where spans are tokens, those of tokens.
-    Spans of the preset annotation are certain, unless they have values for the same label already."""
+    Present spans keep the values of their label; without one they are certain.
+
+    docs (Iterable[Doc]): The Docs of the prediction.
+    prediction (Prediction): With certainties; without any, nothing is set.
+    decoding (Decoding): Of the component.
+    present (Segments): The spans that Docs had before, see `Annotation.write`.
+    """
     certainties = prediction.certainties
     if certainties is None:
         return
@@ -350,14 +387,14 @@ def write_probabilities(docs: Iterable[Doc], prediction: Prediction, decoding: D
         _write(docs, bounds, annotation, present, certain, are_present=True)
         is_present = _covered(present.start, present.end, len(prediction.tags))  # [T]
         found = ~is_present[segments.start]
-        segments = Segments(*(column[found] for column in segments))
+        segments = segments.only(found)
         certainties = {name: values[found] for name, values in certainties.items()}
     _write(docs, bounds, annotation, segments, certainties, are_present=False)
 
 
 def _write(
     docs: list[Doc],
-    bounds: NDArray[np.int64],
+    bounds: Ints,
     annotation: Annotation,
     segments: Segments,
     certainties: dict[str, Floats],
@@ -365,7 +402,11 @@ def _write(
     are_present: bool,
 ) -> None:
     """Set values as span._.set does, or token._.set, but without Spans, which took longer than inference. Present segments, whose
-    labels are those in the Doc, keep the values that they have."""
+    labels are those in the Doc, keep the values that they have.
+
+    bounds (int64[D + 1]): Where the tokens of the Docs begin.
+    certainties (Dict[str, float64[N]]): Values of the segments, by extension.
+    """
     number = np.searchsorted(bounds, segments.start, side="right") - 1
     first = segments.start - bounds[number]
     last = segments.end - bounds[number] - 1
@@ -384,6 +425,7 @@ def _write(
             end = closing.idx + len(closing)
         if label is None:
             label = annotation.label_at(opening)
+        # The label under which the values were written is the present one
         keeps = are_present and known.get(("._.", OF_LABEL, begin, end), label) == label
         known["._.", OF_LABEL, begin, end] = label
         for name, value in zip(certainties, row):
@@ -391,9 +433,18 @@ def _write(
                 known["._.", name, begin, end] = value
 
 
-def likely(tags: States, probabilities: Floats, least: Floats, starts, decoding: Decoding, known):
-    """Tags of the spans that are at least as probable as their label requires, and which of the spans these are (bool[N]). Tokens
-    of other spans get the tag outside, or no tag. Spans of known tokens (bool[T], None for none) stay."""
+def likely(
+    tags: States, probabilities: Floats, least: Floats, starts: Ints, decoding: Decoding, known: Optional[Bools]
+) -> tuple[States, Bools]:
+    """Keep the spans that are at least as probable as their label requires. Tokens of other spans get the tag outside, or no tag.
+
+    tags (int32[T]): The labelling of sequences that start at `starts` (int64[B + 1]).
+    probabilities (float64[N]): Of its spans.
+    least (float64[L]): The least probability of each label.
+    decoding (Decoding): Of the component.
+    known (Optional[bool[T]]): Tokens whose spans stay, whatever their probability.
+    RETURNS (int32[T], bool[N]): The tags, and which spans were kept.
+    """
     begin, end, label = decoding.segments(tags, starts)
     unlikely = probabilities < least[label]
     if known is not None:
@@ -402,8 +453,9 @@ def likely(tags: States, probabilities: Floats, least: Floats, starts, decoding:
     return np.where(covered, decoding.outside, tags).astype(np.int32), ~unlikely
 
 
-def _covered(begin: NDArray[np.int64], end: NDArray[np.int64], n_tokens: int) -> NDArray[np.bool_]:
+def _covered(begin: Ints, end: Ints, n_tokens: int) -> Bools:
     """Which tokens the spans cover: bool[T]."""
+    # Spans may overlap, so that a token may open or close several
     edges = np.zeros(n_tokens + 1, dtype=np.int64)
     np.add.at(edges, begin, 1)
     np.add.at(edges, end, -1)
@@ -413,6 +465,8 @@ def _covered(begin: NDArray[np.int64], end: NDArray[np.int64], n_tokens: int) ->
 def labelling(name: str, doc: Doc, spans: Iterable[Span], *, overlap: bool = False) -> list[tuple[int, int, str]]:
     """First token, token behind the last, and label of each span of one labelling of a Doc, in order.
 
+    name (str): The component, for messages.
+    doc (Doc): The text.
     spans (Iterable[Span]): Spans of this Doc, or of another Doc with the same words.
     overlap (bool): Whether the spans may overlap.
     RAISES (ValueError): If spans overlap or do not belong to the Doc.
@@ -429,8 +483,9 @@ def labelling(name: str, doc: Doc, spans: Iterable[Span], *, overlap: bool = Fal
             )
         found.append((span.start, span.end, span.label_))
     found.sort()
-    for one, other in pairwise(found):
-        if other[0] < one[1] and not overlap:
-            one, other = (f"'{doc[b:e].text}' ({label}, tokens {b} to {e})" for b, e, label in (one, other))
+    for pair in pairwise(found):
+        (_, end_of_first, _), (begin_of_second, _, _) = pair
+        if begin_of_second < end_of_first and not overlap:
+            one, other = [f"'{doc[b:e].text}' ({label}, tokens {b} to {e})" for b, e, label in pair]
             raise ValueError(Errors.CRF409.format(name=name, one=one, other=other))
     return found

@@ -26,19 +26,17 @@ Bentkus, are valid too, but know only means: of 600 entities, they let recall co
 """
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
 import numpy as np
-from numpy.typing import NDArray
 from spacy.training import Example
 
 from .. import checks
 from ..errors import Errors
 from ..types import Bools, Floats, Ints
 from .annotation.entities import GoldReport
-
-if TYPE_CHECKING:
-    from .prediction import CRFPipe, MinProb
+from .crf_textcat import CRFTextClassifier
+from .prediction import CRFPipe, MinProb
 
 MOST_OF_TEXT = 4  # a text with more entities counts as if it had so many
 # Thresholds that are tried, twenty for each power of ten; less probable spans are never in the set
@@ -47,7 +45,7 @@ _STARTS = (0.95, 0.89, 0.79, 0.63, 0.5)  # of the tests of precision
 _LARGEST_BET = 0.9  # a single text never costs more than this share of the wealth
 
 
-class Judged(NamedTuple):
+class JudgedText(NamedTuple):
     """The spans that a component finds in one annotated text, and the annotated entities, with their probabilities."""
 
     gold: Floats  # [N] probability of each annotated entity; 0 for one that is never in the set
@@ -56,10 +54,11 @@ class Judged(NamedTuple):
     found_label: Ints  # [M]
     right: Bools  # [M] whether the span is annotated
 
-    def of_label(self, label: int) -> "Judged":
+    def of_label(self, label: int) -> "JudgedText":
+        """The spans and the entities of one label, by its number."""
         gold = self.gold_label == label
         found = self.found_label == label
-        return Judged(
+        return JudgedText(
             self.gold[gold], self.gold_label[gold], self.found[found], self.found_label[found], self.right[found]
         )
 
@@ -75,10 +74,11 @@ class Promise(NamedTuple):
     found: float  # spans in the set for each text
 
 
-def judge(pipe: "CRFPipe", examples: Iterable[Example]) -> list[Judged]:
+def judge(pipe: CRFPipe, examples: Iterable[Example]) -> list[JudgedText]:
     """Compare the spans of a component, with any probability, with the annotation of texts. Entities that are present already are
     ignored, as by `span_probabilities`; spans where annotation is missing are left out.
 
+    pipe (CRFPipe): The component, or a `CRFTextClassifier` with several labels for each text.
     examples (Iterable[Example]): Examples annotated by earlier components; they are not changed.
     """
     if pipe.labelled == "texts":
@@ -87,21 +87,19 @@ def judge(pipe: "CRFPipe", examples: Iterable[Example]) -> list[Judged]:
     number = {label: n for n, label in enumerate(pipe.labels)}
     for example in examples:
         doc = example.predicted
-        likely = {
-            (span.start_char, span.end_char, span.label_): (span, p)
-            for span, p in pipe.span_probabilities(doc, float(GRID[0]))
-        }
         gold = [mention.place for mention in pipe.annotation.mentions(example)[0]]
-        unset = pipe.annotation.gold([example], pipe.decoding.starts([doc]), GoldReport()).unset
         annotated = set(gold)
-        found = {
-            place: p
-            for place, (span, p) in likely.items()
-            if place in annotated or not unset[span.start : span.end].any()
-        }
+        unset = pipe.annotation.gold([example], pipe.decoding.starts([doc]), GoldReport()).unset  # [T]
+        likely: dict[tuple[int, int, str], float] = {}
+        found: dict[tuple[int, int, str], float] = {}  # those of which the annotation says whether they are right
+        for span, probability in pipe.span_probabilities(doc, float(GRID[0])):
+            place = (span.start_char, span.end_char, span.label_)
+            likely[place] = probability
+            if place in annotated or not unset[span.start : span.end].any():
+                found[place] = probability
         judged.append(
-            Judged(
-                gold=np.array([likely[place][1] if place in likely else 0.0 for place in gold], dtype=np.float64),
+            JudgedText(
+                gold=np.array([likely.get(place, 0.0) for place in gold], dtype=np.float64),
                 gold_label=np.array([number.get(label, -1) for *_, label in gold], dtype=np.int64),
                 found=np.array([*found.values()], dtype=np.float64),
                 found_label=np.array([number[label] for *_, label in found], dtype=np.int64),
@@ -111,13 +109,23 @@ def judge(pipe: "CRFPipe", examples: Iterable[Example]) -> list[Judged]:
     return judged
 
 
-def _judge_labels(pipe: Any, examples: list[Example]) -> list[Judged]:
+def _judge_labels(pipe: CRFTextClassifier, examples: list[Example]) -> list[JudgedText]:
     """`judge` for texts with several labels, in the place of spans."""
     judged = []
-    (probabilities, annotation) = pipe.probabilities_and_annotation(examples)
-    for row, present, absent in zip(probabilities, *annotation):
-        [gold], [found] = np.nonzero(present), np.nonzero((row >= GRID[0]) & (present | absent))
-        judged.append(Judged(np.where(row[gold] >= GRID[0], row[gold], 0.0), gold, row[found], found, present[found]))
+    probabilities, [are_present, are_absent] = pipe.probabilities_and_annotation(examples)
+    for row, present, absent in zip(probabilities, are_present, are_absent):  # [L] each
+        is_in_grid = row >= GRID[0]
+        gold = np.flatnonzero(present)
+        found = np.flatnonzero(is_in_grid & (present | absent))
+        judged.append(
+            JudgedText(
+                gold=np.where(is_in_grid, row, 0.0)[gold],
+                gold_label=gold,
+                found=row[found],
+                found_label=found,
+                right=present[found],
+            )
+        )
     return judged
 
 
@@ -130,7 +138,9 @@ def p_values(losses: Floats, weights: Floats, risk: float, alpha: float) -> Floa
     alpha (float): The level for which the bets are sized. The p-values are valid at any level.
     RETURNS (float64[G])
     """
-    excess = np.random.default_rng(0).permutation(weights * (losses - risk))  # texts in files are often sorted
+    # [N, G] v_i (l_i - r), in random order, since texts in files are often sorted
+    excess = np.random.default_rng(0).permutation(weights * (losses - risk))
+    # log K_n = sum_i log(1 - b_i v_i (l_i - r)), and the most it ever reached
     gain = np.zeros(excess.shape[1])
     goal = np.log(1.0 / alpha)
     most = np.zeros_like(gain)
@@ -144,14 +154,16 @@ def p_values(losses: Floats, weights: Floats, risk: float, alpha: float) -> Floa
     return np.exp(-most)
 
 
-def promise_recall(name: str, judged: Sequence[Judged], recall: float, alpha: float) -> float:
+def promise_recall(name: str, judged: Sequence[JudgedText], recall: float, alpha: float) -> float:
     """The largest threshold of `GRID` that promises this recall with probability 1 - alpha.
 
     name (str): What finds the entities, for messages.
+    judged (Sequence[JudgedText]): The annotated texts.
     RAISES (ValueError): CRF424 if the texts are too few, CRF425 if too many entities are never in the set.
     """
     texts = [text for text in judged if len(text.gold)]
     n = np.array([len(text.gold) for text in texts])
+    # [N, G] entities of each text that are less probable than each threshold
     missed = np.array([np.searchsorted(np.sort(text.gold), GRID) for text in texts]).reshape(-1, len(GRID))
     weights = _weights(n)[:, np.newaxis]
     _require_enough(name, "recall", recall, weights, n, "entities", alpha, alpha)
@@ -168,15 +180,18 @@ def promise_recall(name: str, judged: Sequence[Judged], recall: float, alpha: fl
                 reached=1.0 - missed[:, 0].sum() / n.sum(),
             )
         )
-    return float(GRID[np.argmin(kept) - 1 if not kept.all() else -1])
+    # The last threshold before the first one that fails
+    return float(GRID[-1] if kept.all() else GRID[np.argmin(kept) - 1])
 
 
-def promise_precision(name: str, judged: Sequence[Judged], precision: float, alpha: float) -> float:
+def promise_precision(name: str, judged: Sequence[JudgedText], precision: float, alpha: float) -> float:
     """The smallest threshold of `GRID` that promises this precision with probability 1 - alpha.
 
     name (str): What finds the entities, for messages.
+    judged (Sequence[JudgedText]): The annotated texts.
     RAISES (ValueError): CRF424 if the texts are too few, CRF426 if no threshold is precise enough.
     """
+    # [N, G] spans of each text that are at least as probable as each threshold, and how many of them are right
     found = np.array([len(text.found) - np.searchsorted(np.sort(text.found), GRID) for text in judged])
     right = np.array([text.right.sum() - np.searchsorted(np.sort(text.found[text.right]), GRID) for text in judged])
     weights = _weights(found)
@@ -188,8 +203,11 @@ def promise_precision(name: str, judged: Sequence[Judged], precision: float, alp
         name, "precision", precision, weights[:, fullest, np.newaxis], found[:, fullest], "spans", alpha, level
     )
     kept = p_values(losses, weights, 1.0 - precision, level) <= level
-    # Down from each start up to the first threshold that fails
-    ends = [start - np.argmin(np.append(kept[start::-1], False)) + 1 for start in starts if kept[start]]
+    # The last threshold on the way down from each start before one fails
+    ends = []
+    for start in starts[kept[starts]].tolist():
+        failing = np.flatnonzero(~kept[:start])
+        ends.append(failing[-1] + 1 if len(failing) else 0)
     if not ends:
         is_sure = right[:, starts[0]].sum() / max(1, found[:, starts[0]].sum())
         raise ValueError(
@@ -199,10 +217,20 @@ def promise_precision(name: str, judged: Sequence[Judged], precision: float, alp
 
 
 def promises(
-    pipe: "CRFPipe", judged: Sequence[Judged], goal: float, alpha: float, *, of: str = "recall", per_label: bool = False
+    pipe: CRFPipe,
+    judged: Sequence[JudgedText],
+    goal: float,
+    alpha: float,
+    *,
+    of: str = "recall",
+    per_label: bool = False,
 ) -> list[Promise]:
     """The thresholds of a component that keep a promise.
 
+    pipe (CRFPipe): The component.
+    judged (Sequence[JudgedText]): The annotated texts, from `judge`.
+    goal (float): What is promised.
+    alpha (float): The probability that the promise is broken.
     of (str): "recall" or "precision".
     per_label (bool): Whether to promise it for each label that is annotated. The promise is about all of them at once: each is
         tested at alpha divided by their number.
@@ -211,27 +239,34 @@ def promises(
     for what, value in ((of, goal), ("alpha", alpha)):
         checks.expect(0.0 < value < 1.0, "threshold", f"--{what}", value, "above 0 and below 1")
     find = {"recall": promise_recall, "precision": promise_precision}[of]
-    annotated = np.unique(np.concatenate([text.gold_label for text in judged])) if per_label else np.zeros(0, int)
-    of_labels = {pipe.labels[n]: [text.of_label(n) for text in judged] for n in annotated[annotated >= 0].tolist()}
     owner = f"Component '{pipe.name}'"
-    if not of_labels:
+    labels = np.unique(np.concatenate([text.gold_label for text in judged]))
+    labels = labels[labels >= 0].tolist() if per_label else []
+    if not labels:
         return [_described(None, judged, find(owner, judged, goal, alpha))]
-    return [
-        _described(label, texts, find(f"{owner}, {label}", texts, goal, alpha / len(of_labels)))
-        for label, texts in of_labels.items()
-    ]
+    found = []
+    for n in labels:
+        texts = [text.of_label(n) for text in judged]
+        min_prob = find(f"{owner}, {pipe.labels[n]}", texts, goal, alpha / len(labels))
+        found.append(_described(pipe.labels[n], texts, min_prob))
+    return found
 
 
-def min_prob_of(found: Sequence[Promise], of: str) -> "MinProb":
+def min_prob_of(found: Sequence[Promise], of: str) -> MinProb:
     """The setting `min_prob` of ``crf_candidates``. Labels that are not annotated, and so have no promise, get the most
-    careful of the thresholds: the lowest for recall, the highest for precision."""
+    careful of the thresholds: the lowest for recall, the highest for precision.
+
+    found (Sequence[Promise]): From `promises`.
+    of (str): "recall" or "precision".
+    """
     if found[0].label is None:
         return found[0].min_prob
-    table: dict[Any, float] = {promise.label: promise.min_prob for promise in found}
+    table = {promise.label: promise.min_prob for promise in found if promise.label is not None}
     return {**table, "*": (min if of == "recall" else max)(table.values())}
 
 
-def _weights(n: NDArray) -> Floats:
+def _weights(n: Ints) -> Floats:
+    """The weight v = min(n, MOST_OF_TEXT) / MOST_OF_TEXT of texts with n entities or spans each."""
     return np.minimum(n, MOST_OF_TEXT) / MOST_OF_TEXT
 
 
@@ -257,10 +292,11 @@ def _require_enough(
         )
 
 
-def _described(label: Optional[str], judged: Sequence[Judged], min_prob: float) -> Promise:
-    gold, found, right = (
-        np.concatenate([getattr(text, name) for text in judged]) for name in ("gold", "found", "right")
-    )
+def _described(label: Optional[str], judged: Sequence[JudgedText], min_prob: float) -> Promise:
+    """What a threshold means on the annotated texts."""
+    gold = np.concatenate([text.gold for text in judged])
+    found = np.concatenate([text.found for text in judged])
+    right = np.concatenate([text.right for text in judged])
     is_in = found >= min_prob
     return Promise(
         label=label,

@@ -5,10 +5,9 @@ import threading
 from collections.abc import Callable
 from inspect import signature
 from itertools import chain
-from typing import Any, Optional, Union
+from typing import Optional, Union
 
 import numpy as np
-from numpy.typing import NDArray
 from spacy.errors import MatchPatternError
 from spacy.matcher import Matcher, PhraseMatcher
 from spacy.tokens import Doc, Token
@@ -19,6 +18,7 @@ from ..constraints.rule import Match, PatternMatches, Rule, WordKinds
 from ..errors import Errors
 from ..features.doc_batch import DocBatch, DocPart
 from ..features.feature_index import HashTable
+from ..types import Bools, Ints
 
 _MOST_WORDS = 1 << 18  # words whose matches are cached, until the table starts anew
 
@@ -39,7 +39,7 @@ class RuleMatcher:
     RAISES (ValueError): If the Matcher refuses a pattern, or a function is not registered.
     """
 
-    def __init__(self, vocab: Vocab, rules: list[Rule], tag_of: NDArray[np.int64]):
+    def __init__(self, vocab: Vocab, rules: list[Rule], tag_of: Ints):
         self._vocab = vocab
         self._tag_of = tag_of
         self._n_tags = 1 + int(tag_of.max(initial=-1))
@@ -64,6 +64,7 @@ class RuleMatcher:
 
     def __call__(self, docs: list[Doc]) -> PatternMatches:
         docs = DocBatch.of(docs)
+        # Patterns may match tokens that do not take part
         if isinstance(docs, DocPart):
             return self(docs.whole).at(docs.kept)
         found = {place: self._find(place, docs) for place in self._matchers}
@@ -75,7 +76,8 @@ class RuleMatcher:
         return facts
 
     def _find(self, place: int, docs: DocBatch) -> Match:
-        match = Match(*np.zeros((3, int(docs.bounds[-1])), dtype=bool))
+        n_tokens = int(docs.bounds[-1])
+        match = Match(*np.zeros((3, n_tokens), dtype=bool))
         for doc, shift in zip(docs, docs.bounds.tolist()):
             try:
                 found = self._matchers[place](doc)
@@ -90,7 +92,7 @@ class RuleMatcher:
                     match.ends[shift + end - 1] = True
         return match
 
-    def _allowed(self, rule: Rule, function: Callable[[Doc], object], doc: Doc) -> NDArray[np.bool_]:
+    def _allowed(self, rule: Rule, function: Callable[[Doc], object], doc: Doc) -> Bools:
         """The tags that a function allows: bool[T, tags]. RAISES (ValueError): CRF908 if it fails, CRF612 if it returns anything
         else."""
         try:
@@ -119,10 +121,11 @@ class _WordPatterns:
         self._matchers = list(matchers.values())
         self._places = {place: column for column, place in enumerate(matchers)}
         self._lock = threading.Lock()
-        self._forget()
+        self._clear()
 
-    def _forget(self) -> None:
-        # Replaced as a whole: other threads may be reading
+    def _clear(self) -> None:
+        # The words, the kind of each word, and which patterns match words of each kind (bool[kinds, patterns]). Replaced as a
+        # whole, since other threads may be reading
         self._known = HashTable(), np.zeros(0, dtype=np.int32), np.zeros((0, len(self._matchers)), dtype=bool)
 
     def __call__(self, docs: DocBatch) -> Optional[WordKinds]:
@@ -133,14 +136,16 @@ class _WordPatterns:
         if rows.min(initial=0) < 0 or rows.max(initial=-1) >= len(kind_of):
             with self._lock:
                 if len(self._known[0]) > _MOST_WORDS:
-                    self._forget()
+                    self._clear()
                 table, kind_of, matched = self._known
                 new = np.unique(docs.words[table.rows(docs.words) < 0])
-                kinds = {kind: n for n, kind in enumerate(map(tuple, matched.tolist()))}
+                # Words that the same patterns match are of one kind
+                kinds = {tuple(kind): n for n, kind in enumerate(matched.tolist())}
                 of_new = [kinds.setdefault(tuple(kind), len(kinds)) for kind in self._ask(new.tolist(), docs)]
                 if len(kinds) > len(matched):
                     matched = np.array(list(kinds), dtype=bool)
                 kind_of = np.append(kind_of, np.array(of_new, dtype=np.int32))
+                # Other threads see either the old tables or the new ones
                 table.insert(new)
                 self._known = table, kind_of, matched
             rows = table.rows(docs.words)
@@ -148,20 +153,31 @@ class _WordPatterns:
 
     def _ask(self, words: list[int], docs: DocBatch) -> list[list[bool]]:
         """Which patterns match each word. One call for all words takes little longer than a call for one word."""
-        strings: list[Any] = [vocab.strings for vocab in dict.fromkeys(doc.vocab for doc in docs)]
-        doc = Doc(self._vocab, words=[next(known[word] for known in strings if word in known) for word in words])
+        vocabs = {doc.vocab for doc in docs}
+        doc = Doc(self._vocab, words=[_text_of(word, vocabs) for word in words])
         matched = np.zeros((len(words), len(self._matchers)), dtype=bool)
         for column, matcher in enumerate(self._matchers):
             matched[[begin for _, begin, _ in matcher(doc)], column] = True
         return matched.tolist()
 
 
+def _text_of(word: int, vocabs: set[Vocab]) -> str:
+    """The text of a hash that one of the vocabularies knows."""
+    return next(
+        str(vocab.strings[word])
+        for vocab in vocabs
+        if word in vocab.strings  # pyright: ignore[reportOperatorIssue]  hashes too
+    )
+
+
 def _matcher(vocab: Vocab, rule: Rule) -> Matcher:
+    """The matcher of a rule's patterns. RAISES (ValueError): CRF610 for patterns that spaCy refuses, or unknown extensions."""
     matcher = Matcher(vocab, validate=True)
     try:
-        for extension in {name for token in chain.from_iterable(rule.pattern) for name in token.get("_", ())}:
-            if not Token.has_extension(extension):
-                raise ValueError(f"there is no extension token._.{extension}")
+        for token in chain.from_iterable(rule.pattern):
+            for extension in token.get("_", ()):
+                if not Token.has_extension(extension):
+                    raise ValueError(f"there is no extension token._.{extension}")
         matcher.add("rule", rule.pattern)
     except (MatchPatternError, ValueError, KeyError, TypeError, AttributeError, re.error) as error:
         raise ValueError(Errors.CRF610.format(owner=f"Rule '{rule.name}'", reason=error)) from error
@@ -169,24 +185,25 @@ def _matcher(vocab: Vocab, rule: Rule) -> Matcher:
 
 
 def _phrase_matcher(vocab: Vocab, rule: Rule) -> PhraseMatcher:
+    """The matcher of a rule's phrases. RAISES (ValueError): CRF610 for phrases or an attribute that spaCy refuses."""
     from spacy.util import get_lang_class
 
     try:
         matcher = PhraseMatcher(vocab, attr=rule.attr)
-        make_doc = (
-            get_lang_class(vocab.lang)().make_doc if vocab.lang else (lambda text: Doc(vocab, words=text.split()))
-        )
-        phrases = [make_doc(text) for text in rule.phrases]
-        matcher.add(
-            "rule",
-            [Doc(vocab, words=[t.text for t in doc], spaces=[bool(t.whitespace_) for t in doc]) for doc in phrases],
-        )
+        tokenizer = get_lang_class(vocab.lang)().make_doc if vocab.lang else None
+        phrases = []
+        for text in rule.phrases:
+            doc = tokenizer(text) if tokenizer is not None else Doc(vocab, words=text.split())
+            spaces = [bool(token.whitespace_) for token in doc]
+            phrases.append(Doc(vocab, words=[token.text for token in doc], spaces=spaces))  # of this vocabulary
+        matcher.add("rule", phrases)
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(Errors.CRF610.format(owner=f"Rule '{rule.name}'", reason=error)) from error
     return matcher
 
 
 def _function(rule: Rule) -> Callable:
+    """The registered function of a rule. RAISES (ValueError): CRF611 for an unknown one, CRF907 if it does not take one Doc."""
     if rule.function not in registry.misc.get_all():
         raise ValueError(Errors.CRF611.format(name=rule.name, function=rule.function))
     function = registry.misc.get(rule.function)

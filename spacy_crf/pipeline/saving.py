@@ -34,6 +34,9 @@ _DECIDE = ("decode", "min_prob", "threshold", "max_positive")
 def unpack(data: bytes, source: str, component: str) -> tuple[Settings, Settings, Optional[bytes]]:
     """Unpack saved data, after checking all of it.
 
+    data (bytes): The file.
+    source (str): Where it comes from, for messages.
+    component (str): Name of the class that it must be of.
     RETURNS (tuple): The settings, the argument of `thinc.Model.from_dict`, and a packed first stage or None.
     RAISES (ValueError): CRF501 to CRF504, CRF508.
     """
@@ -52,12 +55,15 @@ def unpack(data: bytes, source: str, component: str) -> tuple[Settings, Settings
 
 def reason_of(error: Exception) -> str:
     """Text of an error without its full stop, for use within a message."""
-    return (str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}").rstrip(".")
+    text = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+    return text.rstrip(".")
 
 
 def load_model(model: Model, saved: Settings, n_states: int) -> None:
     """Load saved data into a model, and check the model. Callers restore the model after errors, see `unchanged_by_errors`.
 
+    saved (Settings): The argument of `thinc.Model.from_dict`.
+    n_states (int): Number of states of the component.
     RAISES (ValueError): CRF510 for a setting that contradicts the saved model; any error for data that no model has saved.
     """
     nodes = list(model.walk())
@@ -81,6 +87,7 @@ def load_model(model: Model, saved: Settings, n_states: int) -> None:
             for name in set(attrs) - set(ours_of.traits.learned):  # attributes that were not learned
                 del attrs[name]
             ours_of.expect(part, n_states_of[part.id], attrs)
+        # Layers may have further columns beside those of states
         of_layers = part.attrs["node"].columns(n_states_of[part.id]) if "node" in part.attrs else n_states_of[part.id]
         n_states_of.update({layer.id: of_layers for layer in part.layers})
         for attr, value in attrs.items():
@@ -94,13 +101,13 @@ def load_model(model: Model, saved: Settings, n_states: int) -> None:
 
 
 def made_training(pipe: LearningPipe) -> Any:
-    """The `Training` of a component that has learned or was asked how it learns; None before."""
+    """The `Training` of a component (`pipe`) that has learned or was asked how it learns; None before."""
     return pipe.__dict__.get("training")
 
 
 @contextmanager
 def unchanged_by_errors(pipe: LearningPipe) -> Iterator[None]:
-    """Restore a component after an error: its settings, model, pending gradients, and first stage."""
+    """Restore a component (`pipe`) after an error: its settings, model, pending gradients, and first stage."""
     cfg = {name: copy(value) for name, value in pipe.cfg.items()}
     attributes = [(owner.__dict__, dict(owner.__dict__)) for owner in (pipe, made_training(pipe)) if owner is not None]
     nodes = []
@@ -136,22 +143,22 @@ def parameters(model: Model) -> list[tuple[Model, str]]:
     return [(part, name) for part in model.walk() for name in part.param_names if part.has_param(name)]
 
 
-def forget_gradients(model: Model) -> None:
-    """Set pending gradients to 0."""
+def zero_gradients(model: Model) -> None:
+    """Set pending gradients of a model to 0."""
     for part in model.walk():
         for name in part.grad_names:
             part.set_grad(name, part.ops.alloc(part.get_param(name).shape))
 
 
 def to_bytes(pipe: LearningPipe) -> bytes:
-    """See `LearningPipe.to_bytes`."""
+    """The saved form of a component (`pipe`), see `LearningPipe.to_bytes`."""
     file = io.BytesIO()
     _save(pipe, file)
     return file.getvalue()
 
 
 def to_disk(pipe: LearningPipe, path: Path) -> None:
-    """See `LearningPipe.to_disk`."""
+    """Save a component (`pipe`) to the folder `path`, see `LearningPipe.to_disk`."""
     with whole(path / FILE_NAME) as file:
         _save(pipe, file)
     (path.parent / REPLACING).unlink(missing_ok=True)  # spaCy writes all files of the pipeline anew
@@ -169,17 +176,19 @@ def _save(pipe: LearningPipe, file: BinaryIO) -> None:
         text = "%s: %d weights that are zero and %d features without any other are left out of the saved model"
         announcements.info(text, pipe.name, n_weights, n_features)
     stage = {} if pipe.first_stage is None else {"first_stage": pipe.first_stage.component.to_bytes()}
+    # Lists that several nodes read are saved once
     with shared_lists():
         nodes = convert_recursive(is_xp_array, partial(model.ops.to_numpy, byte_order="<"), model.to_dict())
     learned = pipe.learned_texts if training is None else training.learned.packed()
     settings = {**pipe._settings(), _LEARNED: learned}
     head = {"component": type(pipe).__name__, "settings": settings, **stage, "model": b""}
+    # The model comes last, in place of the empty value, and is never in memory as a whole
     *parts, _ = packed(head)
     seal_into(file, FORMAT, chain(parts, packed_bytes([*packed(nodes)])))
 
 
 def from_disk(pipe: LearningPipe, path: Path) -> None:
-    """See `LearningPipe.from_disk`."""
+    """Load a component (`pipe`) from the folder `path`, see `LearningPipe.from_disk`."""
     file = path / FILE_NAME
     if (path.parent / REPLACING).exists():
         raise ValueError(Errors.CRF927.format(path=path.parent))
@@ -206,6 +215,7 @@ def _compare(pipe: LearningPipe, saved: Settings, folder: Path) -> None:
     for name in _DECIDE:
         given = of_config(read.get(name))
         kept = saved.get(name)
+        # spaCy fills in variables when it loads a pipeline, and the config has the last word
         is_variable = isinstance(given, str) and "${" in given
         if None not in (given, kept) and not is_variable and given != kept:
             other.append(f"{name} = {shown(given)} (saved: {shown(kept)})")
@@ -216,8 +226,10 @@ def _compare(pipe: LearningPipe, saved: Settings, folder: Path) -> None:
 def load(pipe: LearningPipe, data: bytes, source: str) -> Settings:
     """Load what `to_bytes` gave. After an error the component is unchanged.
 
+    pipe (LearningPipe): The component.
+    data (bytes): What `to_bytes` gave.
     source (str): Where the data comes from, for messages.
-    RETURNS (Dict[str, Any]): The settings with which the component was saved.
+    RETURNS (Settings): The settings with which the component was saved.
     RAISES (ValueError): If the data is damaged or does not fit.
     """
     with unpacking(data):
@@ -227,10 +239,10 @@ def load(pipe: LearningPipe, data: bytes, source: str) -> Settings:
                 pipe._take_settings(settings)
                 pipe._labels_changed()
                 load_model(pipe.model, model, pipe.decoding.n_states)
-                forget_gradients(pipe.model)  # they belong to the earlier weights
-                stages = [None if stage is None else "a block" for stage in (first, pipe.first_stage)]
-                if stages[0] != stages[1]:
-                    raise ValueError(Errors.CRF510.format(setting="second_stage", saved=stages[0], ours=stages[1]))
+                zero_gradients(pipe.model)  # they belong to the earlier weights
+                if (first is None) != (pipe.first_stage is None):
+                    saved, ours = [None, "a block"] if first is None else ["a block", None]
+                    raise ValueError(Errors.CRF510.format(setting="second_stage", saved=saved, ours=ours))
                 if first is not None:
                     pipe.first_stage.load(first)
                 pipe.expect_kernels(announcing.PREDICTION)

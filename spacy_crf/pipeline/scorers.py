@@ -4,14 +4,14 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import chain
 from operator import attrgetter
-from typing import Any, Union
+from typing import Union
 
 import numpy as np
-from numpy.typing import NDArray
 from spacy.scorer import Scorer
 from spacy.tokens import Token
 from spacy.training import Example
 
+from ..types import Bools, Floats
 from .annotation.entities import Annotation
 
 POS_AND_MORPH = "pos+morph"
@@ -22,12 +22,11 @@ def make_tagger_scorer() -> Callable:
     return score_tags
 
 
-def score_tags(
-    examples: Iterable[Example], *, attribute: Union[str, Sequence[str]] = "tag", **kwargs: Any
-) -> dict[str, Any]:
+def score_tags(examples: Iterable[Example], *, attribute: Union[str, Sequence[str]] = "tag", **kwargs: object) -> dict:
     """Share of tokens with the right value, under the attribute's own name (such as ``tag_acc``), and as ``crf_tag_acc`` for
     every attribute.
 
+    examples (Iterable[Example]): Examples with predicted Docs.
     attribute (Union[str, Sequence[str]]): ``tag``, ``pos``, ``morph``, ``pos+morph`` (both are also scored separately), or a
         Token extension. Of several attributes each is scored; ``crf_tag_acc`` is the mean of their accuracies.
     """
@@ -37,6 +36,7 @@ def score_tags(
         known = [part["crf_tag_acc"] for part in parts if part["crf_tag_acc"] is not None]
         single = {name: value for part in parts for name, value in part.items()}
         return {**single, "crf_tag_acc": sum(known) / len(known) if known else None}
+    # Scored by its two parts as well, under their own names
     if attribute == POS_AND_MORPH:
         examples = list(examples)
         parts = [score_tags(examples, attribute=part) for part in attribute.split("+")]
@@ -51,7 +51,7 @@ def score_tags(
 
 
 def attribute_getter(attribute: str) -> Callable[[Token], str]:
-    """A function that returns an attribute of a token as text; the empty string if it is not set."""
+    """A function that returns the `attribute` of a token as text; the empty string if it is not set."""
     if attribute == "morph":
         return _morph
     if attribute == POS_AND_MORPH:
@@ -74,7 +74,7 @@ def _pos_and_morph(token: Token) -> str:
 
 
 def pos_and_feats(label: str) -> tuple[str, str]:
-    """Split a label in the form of spaCy's morphologizer."""
+    """Split a label in the form of spaCy's morphologizer. RETURNS (Tuple[str, str]): The part of speech, and the features."""
     fields = label.split("|")
     pos = next((field[4:] for field in fields if field.startswith("POS=")), "")
     return pos, "|".join(field for field in fields if not field.startswith("POS="))
@@ -88,16 +88,18 @@ def _extension(name: str, token: Token) -> str:
 N_BINS = 10
 
 
-def calibration(probabilities: NDArray[np.float64], right: NDArray[np.bool_]) -> dict[str, Any]:
+def calibration(probabilities: Floats, right: Bools) -> dict:
     """Calibration of probabilities against the truth.
 
-    probabilities (float64[N]), right (bool[N])
-    RETURNS (Dict[str, Any]): "calibration", ten bins with their bounds, the number of spans, their mean probability and the share
+    probabilities (float64[N]): Of N spans or tokens.
+    right (bool[N]): Which of them are right.
+    RETURNS (Dict): "calibration", ten bins with their bounds, the number of spans, their mean probability and the share
         of right spans (None without spans); "calibration_error", the mean distance of the two, weighted by the number of spans
         (Naeini et al. 2015); "brier", the mean squared distance of probability and truth. Both are None without spans.
     """
     bins = []
     error = 0.0
+    # A probability of 1 is in the last bin
     number = np.minimum((probabilities * N_BINS).astype(np.int64), N_BINS - 1)
     for n in range(N_BINS):
         inside = number == n
@@ -116,8 +118,9 @@ def calibration(probabilities: NDArray[np.float64], right: NDArray[np.bool_]) ->
     }
 
 
-def score_calibration(annotation: Annotation, examples: Iterable[Example]) -> dict[str, Any]:
-    """Calibration of the spans found, by their ``crf_prob``, under the names ``ents_…`` (``tags_…`` for taggers).
+def score_calibration(annotation: Annotation, examples: Iterable[Example]) -> dict:
+    """Calibration of the spans that the predicted Docs of examples have by an annotation, by their ``crf_prob``, under the names
+    ``ents_…`` (``tags_…`` for taggers).
 
     Spans whose gold annotation is missing do not count.
     """

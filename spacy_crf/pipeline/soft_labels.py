@@ -7,11 +7,10 @@ span ends where another begins, their labels and other ends are independent.
 """
 
 from collections.abc import Callable, Iterator
-from itertools import chain, product
-from typing import NamedTuple, Optional
+from itertools import chain
+from typing import NamedTuple, Optional, Union
 
 import numpy as np
-from numpy.typing import NDArray
 from spacy.tokens import Span
 from spacy.training import Example
 
@@ -19,7 +18,7 @@ from .. import checks
 from ..arrays import ends, ranges, states_of
 from ..losses.soft import NO_STATE, Runs, SoftLabelling, SoftSegments, SoftTransitions
 from ..schemes import Segments
-from ..types import Floats
+from ..types import Bools, Floats, Ints
 from .annotation.entities import GoldReport, Supervision, same_words
 from .decoding import Parts
 from .supervision import EncodedSpans, soft_scores, without_blanks
@@ -32,25 +31,34 @@ _TOLERANCE = 1e-4
 class SoftSpans(NamedTuple):
     """Spans that exclude each other if they overlap."""
 
-    begin: NDArray[np.int64]  # [N]
-    end: NDArray[np.int64]  # [N]
-    label: NDArray[np.int64]  # [N] -1 for none
+    begin: Ints  # [N]
+    end: Ints  # [N]
+    label: Ints  # [N] -1 for none
     weight: Floats  # [N] their probabilities
 
-    def only(self, which: NDArray) -> "SoftSpans":
-        return SoftSpans._make(column[which] for column in self)
+    def only(self, which: Union[Bools, Ints]) -> "SoftSpans":
+        """Some of the spans; `which` is a mask (bool[N]) or their numbers (int64[M])."""
+        return SoftSpans(self.begin[which], self.end[which], self.label[which], self.weight[which])
 
     def covers(self, n_tokens: int) -> Floats:
-        """Probability that a span covers each token: float64[T]."""
-        steps = np.bincount(self.begin, self.weight, n_tokens + 1) - np.bincount(self.end, self.weight, n_tokens + 1)
-        return np.cumsum(steps, dtype=np.float64)[:n_tokens]
+        """Probability that a span covers each of `n_tokens` tokens: float64[T]."""
+        opened = np.bincount(self.begin, self.weight, n_tokens + 1)
+        closed = np.bincount(self.end, self.weight, n_tokens + 1)
+        return np.cumsum(opened - closed, dtype=np.float64)[:n_tokens]
 
 
 def supervise(
-    parts: Parts, key: str, known: Supervision, examples: list[Example], starts: NDArray[np.int64], report: GoldReport
+    parts: Parts, key: str, known: Supervision, examples: list[Example], starts: Ints, report: GoldReport
 ) -> Supervision:
     """Add the soft labels of a batch in ``doc.spans[key]``, if it has any. The clamp allows the labels with a positive
-    probability."""
+    probability.
+
+    parts (Parts): Of the component.
+    key (str): Key of the soft labels.
+    known (Supervision): By the annotation, whose clamp is changed in place.
+    examples (List[Example]): The batch, whose sequences start at `starts` (int64[B + 1]).
+    report (GoldReport): Gets the spans that cannot be used.
+    """
     if not any(key in example.reference.spans for example in examples):
         return known
     spans, is_soft = _read(parts, key, examples, starts, report)
@@ -66,19 +74,16 @@ def supervise(
     labelling, by_token = _label(spans, encoded, is_soft, starts, parts)
     states_of(known.clamp)[is_soft] = by_token[is_soft]
     label = np.repeat(spans.label, np.diff(encoded.starts))
-    named = Segments(labelling.pieces.begin, labelling.pieces.end, label)
-    both = zip(known.alternatives, (column[label >= 0] for column in named))
+    named = Segments(labelling.pieces.begin, labelling.pieces.end, label).only(label >= 0)
     return known._replace(
-        soft=labelling, unset=known.unset & ~is_soft, alternatives=Segments(*map(np.concatenate, both))
+        soft=labelling, unset=known.unset & ~is_soft, alternatives=Segments.join([known.alternatives, named])
     )
 
 
 # ------------------------------------------------------------------------------------------------------------- reading
 
 
-def _read(
-    parts: Parts, key: str, examples: list[Example], starts: NDArray[np.int64], report: GoldReport
-) -> tuple[SoftSpans, NDArray[np.bool_]]:
+def _read(parts: Parts, key: str, examples: list[Example], starts: Ints, report: GoldReport) -> tuple[SoftSpans, Bools]:
     """The spans, and the tokens that have soft labels, including tokens that the spans leave out (bool[T]).
 
     RAISES (ValueError): CRF825 to CRF846 for spans that cannot be soft labels of the component.
@@ -110,9 +115,9 @@ def _read(
                         report.add_span(span, key, "cross the start of a sentence, and their tokens count as missing")
                         is_soft[begin:end] = False
         shift += len(example.predicted)
-    *columns, weight = np.array(rows, dtype=np.float64).reshape(-1, 4).T
-    begin, end, label = (column.astype(np.int64) for column in columns)
-    return SoftSpans(begin, end, label, weight), is_soft
+    columns = np.ascontiguousarray(np.array(rows, dtype=np.float64).reshape(-1, 4).T)
+    begin, end, label = columns[:3].astype(np.int64)
+    return SoftSpans(begin, end, label, weight=columns[3]), is_soft
 
 
 def _aligned(example: Example, key: str) -> Iterator[tuple[Span, float, Optional[Span]]]:
@@ -133,8 +138,8 @@ def _touched(example: Example, span: Span) -> list[int]:
 
 
 def _fit(
-    parts: Parts, spans: SoftSpans, is_soft: NDArray[np.bool_], add: Callable[[list[int], str], None]
-) -> tuple[SoftSpans, NDArray[np.bool_]]:
+    parts: Parts, spans: SoftSpans, is_soft: Bools, add: Callable[[list[int], str], None]
+) -> tuple[SoftSpans, Bools]:
     """The possible spans, and single tokens outside of all spans, sorted by first token; and the tokens with soft labels.
 
     add (Callable): Reports a problem with some tokens.
@@ -146,6 +151,7 @@ def _fit(
         length = spans.end - spans.begin
         at = ranges(spans.begin, spans.end)
         spans = SoftSpans(at, at + 1, np.repeat(spans.label, length), np.repeat(spans.weight, length))
+    # [T + 1] number of tokens before each that have no soft labels
     n_open = np.append(0, np.cumsum(~is_soft))
     fits = n_open[spans.begin] == n_open[spans.end]
     if not tokens_alone:
@@ -154,37 +160,38 @@ def _fit(
     spans = spans.only(fits)
     covered = spans.covers(n_tokens)
     if tokens_alone:  # taggers label every token
-        is_soft = is_soft & (covered > _ROUNDING)
-        return spans._replace(weight=spans.weight / np.where(covered > _ROUNDING, covered, 1.0)[spans.begin]).only(
-            np.argsort(spans.begin, kind="stable")
-        ), is_soft
+        is_covered = covered > _ROUNDING
+        total = np.where(is_covered, covered, 1.0)[spans.begin]
+        spans = spans._replace(weight=spans.weight / total)
+        return spans.only(np.argsort(spans.begin, kind="stable")), is_soft & is_covered
     what = f"tokens have spans in doc.spans['{key}'] whose scores add up to more than 1, and were scaled down"
     add(np.flatnonzero(covered > 1.0 + _TOLERANCE).tolist(), what)
+    # A span can be no more probable than its tokens leave room for
     scale = np.array([covered[b:e].max() for b, e in zip(spans.begin.tolist(), spans.end.tolist())])
     spans = spans._replace(weight=spans.weight / np.maximum(1.0, scale))
     outside = np.where(is_soft, 1.0 - spans.covers(n_tokens), 0.0)
-    [at] = np.nonzero(outside > _ROUNDING)
+    at = np.flatnonzero(outside > _ROUNDING)
     none = SoftSpans(at, at + 1, np.full(len(at), -1), outside[at])
     every = SoftSpans._make(map(np.concatenate, zip(spans, none)))
     return every.only(np.argsort(every.begin, kind="stable")), is_soft
 
 
-# ------------------------------------------------------------------------------------------------------------- spelling
+# ------------------------------------------------------------------------------------------------------------- encoding
 
 
 def _label(
-    spans: SoftSpans, tags: EncodedSpans, is_soft: NDArray[np.bool_], starts: NDArray[np.int64], parts: Parts
-) -> tuple[SoftLabelling, NDArray[np.bool_]]:
+    spans: SoftSpans, tags: EncodedSpans, is_soft: Bools, starts: Ints, parts: Parts
+) -> tuple[SoftLabelling, Bools]:
     """The probabilities of states and transitions that spans imply, and the possible states at each token: bool[T, S]."""
     n_tokens = len(is_soft)
     n_pieces = np.diff(tags.starts)
     weight = np.repeat(spans.weight, n_pieces)
-    ends_at = np.cumsum(tags.lengths) - np.repeat(np.append(0, np.cumsum(spans.end - spans.begin))[:-1], n_pieces)
-    end = np.repeat(spans.begin, n_pieces) + ends_at
+    # The end of each piece: the begin of its span, and the lengths of the pieces of the span up to it
+    tokens_before = np.append(0, np.cumsum(spans.end - spans.begin))[:-1]  # of earlier spans
+    end = np.repeat(spans.begin - tokens_before, n_pieces) + np.cumsum(tags.lengths)
     pieces = SoftSegments(end - tags.lengths, end, tags.states, weight)
-    inner = np.ones(len(weight), dtype=bool)
-    inner[tags.starts[:-1]] = False
-    [inner] = np.nonzero(inner)
+    # Within a span, each piece follows the one before it
+    inner = np.delete(np.arange(len(weight)), tags.starts[:-1])
     inside = SoftTransitions(pieces.begin[inner], tags.states[inner - 1], tags.states[inner], weight[inner])
     meets = is_soft & ~ends(starts, n_tokens)[0]
     meets[1:] &= is_soft[:-1]
@@ -202,17 +209,20 @@ def _label(
     ), by_token
 
 
-def _pairs(spans: SoftSpans, meets: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64], Floats]:
+def _pairs(spans: SoftSpans, meets: Bools) -> tuple[Ints, Ints, Floats]:
     """Pairs of spans that may follow each other at some tokens, and their probabilities. (Spans are sorted by first token.)
 
     q(left, right) = q(left) · q(right) / q(some span begins here)
     """
     n_tokens = len(meets)
+    # Numbers of the spans in the order of their ends
     by_end = np.argsort(spans.end, kind="stable")
     n_left = np.bincount(spans.end, minlength=n_tokens + 1)[:n_tokens]
     n_right = np.bincount(spans.begin, minlength=n_tokens)
-    first_left, first_right = (np.cumsum(counts) - counts for counts in (n_left, n_right))
+    first_left = np.cumsum(n_left) - n_left
+    first_right = np.cumsum(n_right) - n_right
     n_pairs = np.where(meets, n_left * n_right, 0)
+    # The pairs of each token are numbered through: number = left * n_right + right
     token = np.repeat(np.arange(n_tokens), n_pairs)
     number = np.arange(len(token)) - np.repeat(np.cumsum(n_pairs) - n_pairs, n_pairs)
     left = by_end[first_left[token] + number // n_right[token]]
@@ -221,15 +231,13 @@ def _pairs(spans: SoftSpans, meets: NDArray[np.bool_]) -> tuple[NDArray[np.int64
     return left, right, spans.weight[left] * spans.weight[right] / begins[token]
 
 
-def _runs(
-    spans: SoftSpans, states: tuple[NDArray, NDArray], is_soft: NDArray[np.bool_], starts: NDArray[np.int64]
-) -> Runs:
+def _runs(spans: SoftSpans, states: tuple[Ints, Ints], is_soft: Bools, starts: Ints) -> Runs:
     """Runs of tokens without soft labels. states: The first and the last state of each span."""
     n_tokens = len(is_soft)
-    (opens, closes) = ends(starts, len(is_soft))
+    opens, closes = ends(starts, n_tokens)
     before = np.append(True, is_soft[:-1])[:n_tokens]
     after = np.append(is_soft[1:], True)[:n_tokens]
-    [begin] = np.nonzero(~is_soft & (opens | before))
+    begin = np.flatnonzero(~is_soft & (opens | before))
     end = np.flatnonzero(~is_soft & (closes | after)) + 1
     at_end = np.isin(spans.end, begin)
     at_begin = np.isin(spans.begin, end)
@@ -240,13 +248,14 @@ def _runs(
     for b, e in zip(begin.tolist(), end.tolist()):
         left = alone if opens[b] else before_runs[b]
         right = alone if closes[e - 1] else after_runs[e]
-        rows += [(b, e, i, k, p * q) for (i, p), (k, q) in product(left.items(), right.items())]
-    *columns, weight = np.array(rows, dtype=np.float64).reshape(-1, 5).T
-    begin, end, before, after = (column.astype(np.int64) for column in columns)
-    return Runs(begin, end, before, after, weight)
+        for before_run, p in left.items():
+            rows += [(b, e, before_run, behind_run, p * q) for behind_run, q in right.items()]
+    columns = np.ascontiguousarray(np.array(rows, dtype=np.float64).reshape(-1, 5).T)
+    begin, end, before, after = columns[:4].astype(np.int64)
+    return Runs(begin, end, before, after, columns[4])
 
 
-def _by_token(tokens: NDArray[np.int64], states: NDArray[np.int64], weights: Floats) -> dict[int, dict[int, float]]:
+def _by_token(tokens: Ints, states: Ints, weights: Floats) -> dict[int, dict[int, float]]:
     """Probability of each state at the ends of spans, by token."""
     found: dict[int, dict[int, float]] = {}
     for token, state, weight in zip(tokens.tolist(), states.tolist(), weights.tolist()):

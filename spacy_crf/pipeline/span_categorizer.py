@@ -17,12 +17,11 @@ from ..inference.span_choice import LEAST, places_of, prices_of
 from ..inference.structure import LikelySpans
 from ..models.node import AnnotatedDocs
 from ..schemes import NO_SEGMENTS, SEGMENTS, Segments, get_scheme
-from ..types import Bools, Floats, Ints, Settings
+from ..types import Floats, Ints, PathScores, Settings
 from .annotation.entities import KEYS, GoldReport
 from .annotation.spans import Groups, Slot, Spans, check_groups, groups_of, levels_of
 from .chain_set import Chain, ChainSetPipe, SetTraining
 from .decoding import Parts, without_edges
-from .pipe import only_docs
 from .prediction import CRFEntityRecognizer, MinProb, least_of_labels, question_about, read_min_prob
 from .probabilities import Batch
 
@@ -60,15 +59,14 @@ class SpanChain(Chain):
         """The set has connected them."""
 
     def parts(self) -> Parts:
+        """The parts by which the chain predicts, with the present thresholds of the set."""
         least = self.of.least()[self.numbers]
         self.cfg["min_prob"] = dict(zip(self.labels, least.tolist()))
         return super().parts()
 
-    def ask(self, docs: DocBatch, scores: Any) -> "SpanQuestions":
-        """What the chain says about a batch of Docs, under its rules and the spans that each Doc forces and blocks.
-
-        scores: Of the chain.
-        """
+    def ask(self, docs: DocBatch, scores: PathScores) -> "SpanQuestions":
+        """What the chain says about a batch of Docs, by its own `scores`, under its rules and the spans that each Doc forces and
+        blocks."""
         return SpanQuestions(self, Batch(question_about(self.parts(), docs, scores)))
 
 
@@ -92,11 +90,11 @@ class SpanQuestions:
         return self._batch.likely_spans(LEAST if self.rules_ask else on_level)
 
     def span_probabilities(self, spans: Segments) -> Floats:
-        """Probability of spans, which are sorted by first token: float64[N]."""
+        """Probability of N spans, which are sorted by first token: float64[N]."""
         return self._batch.span_probabilities(spans)
 
     def choose(self, spans: Segments, gains: Floats) -> Segments:
-        """See `Batch.choose`."""
+        """The best set of some spans by their `gains` (float64[N]), see `Batch.choose`."""
         return self._batch.choose(spans, gains, self._most_probable)
 
 
@@ -106,6 +104,8 @@ class SpanTraining(SetTraining):
     pipe: "CRFSpanCategorizer"
 
     def to_count(self, docs: list[Doc], examples: list[Example], report: GoldReport) -> AnnotatedDocs:
+        """The annotation in the form in which the model counts features, see `Training.to_count`; `report` gets texts without
+        any."""
         key = self.pipe.annotation.key
         for example in examples:
             if key not in example.reference.spans:
@@ -113,9 +113,11 @@ class SpanTraining(SetTraining):
         return super().to_count(docs, examples, report)._replace(docs=self._with_outer(docs, examples))
 
     def data(self, examples: list[Example], kind: str = "objective") -> AnnotatedDocs:
+        """The annotation in the form in which optimizers learn from examples, see `Training.data`."""
         return super().data(examples, kind)._replace(docs=self.docs_of(examples))
 
     def docs_of(self, examples: list[Example]) -> list[Doc]:
+        """The predicted Docs of examples, as the model reads them in training."""
         return self._with_outer(super().docs_of(examples), examples)
 
     def _with_outer(self, docs: list[Doc], examples: list[Example]) -> list[Doc]:
@@ -146,7 +148,7 @@ class OutermostSpans:
             parts, own = without_edges(chain.parts(), docs, own)
             spans = chain.decoding.segments(parts.decoding.best_tags(own, None), scores.starts)
             found.append(spans._replace(label=chain.slots[spans.label]))
-        return pipe.annotation.labelling(Segments(*map(np.concatenate, zip(*found))))
+        return pipe.annotation.labelling(Segments.join(found))
 
 
 def _best_spans(levels: Sequence[SpanQuestions], least: Floats) -> LikelySpans:
@@ -164,21 +166,23 @@ def _best_spans(levels: Sequence[SpanQuestions], least: Floats) -> LikelySpans:
         spans = _each_once([of_level.segments for of_level in likely])
         on_level = [level.span_probabilities(spans) for level in levels]
         probabilities = _on_any(on_level)
+    # A span is worth its probability, and costs the least one of its label
     gains = probabilities - prices[spans.label]
     enough = gains >= 0.0
-    if not any(level.has_rules for level in levels) and _stand_apart(_part(spans, enough), levels[0].may_touch):
-        return LikelySpans(_part(spans, enough), probabilities[enough])
+    # Without rules, spans that do not touch are the best set themselves
+    if not any(level.has_rules for level in levels) and _stand_apart(spans.only(enough), levels[0].may_touch):
+        return LikelySpans(spans.only(enough), probabilities[enough])
     prices_on_level = least_on_level(prices, len(levels))[spans.label]
     written = np.zeros(len(gains), dtype=bool)
     asked = []  # spans that are not likely, but that rules ask for
     for level, own in zip(levels, on_level):
         gains_on_level = np.where(enough, own - prices_on_level, gains)
         possible = (own > 0.0) & (level.rules_ask | enough)
-        chosen = level.choose(_part(spans, possible), gains_on_level[possible])
+        chosen = level.choose(spans.only(possible), gains_on_level[possible])
         place = places_of(chosen, spans)
         written[place[place >= 0]] = True
-        asked.append(_part(chosen, place < 0))
-    found = LikelySpans(_part(spans, written), probabilities[written])
+        asked.append(chosen.only(place < 0))
+    found = LikelySpans(spans.only(written), probabilities[written])
     if not any(len(part.start) for part in asked):
         return found
     unlikely = _each_once(asked)
@@ -187,24 +191,21 @@ def _best_spans(levels: Sequence[SpanQuestions], least: Floats) -> LikelySpans:
 
 
 def least_on_level(least: Any, n_levels: int) -> Any:
-    """The least probability on one of several levels: a span that is probable enough on any of them is so on one at least."""
+    """The least probability on one of `n_levels` levels: a span that has the probability `least` on any of them has this one on
+    one of them at least."""
+    # 1 - (1 - on_level) ** n_levels = least, as if the levels were independent
     return 1.0 - (1.0 - least) ** (1.0 / n_levels)
 
 
 def _each_once(parts: Sequence[Segments]) -> Segments:
     """The spans of several lists, each once, sorted by first token."""
     columns = np.concatenate([np.stack(part, axis=1) for part in parts])
-    return Segments(*np.ascontiguousarray(np.unique(columns, axis=0).T))
+    return Segments.of_rows(np.unique(columns, axis=0).tolist())
 
 
 def _on_any(on_level: Sequence[Floats]) -> Floats:
     """The probability that spans are there on any level, by that on each level: float64[N]."""
     return 1.0 - np.prod([1.0 - probabilities for probabilities in on_level], axis=0)
-
-
-def _part(spans: Segments, some: Bools) -> Segments:
-    """Some of the spans (bool[N])."""
-    return Segments(*(column[some] for column in spans))
 
 
 def _stand_apart(spans: Segments, may_touch: bool) -> bool:
@@ -250,6 +251,7 @@ class CRFSpanCategorizer(ChainSetPipe, CRFEntityRecognizer):
         threshold = read_min_prob(self.owner, threshold, "threshold")
         groups = check_groups(self.owner, groups)
         self._chooses_groups = groups == "auto"
+        # Chains of tags or of segments, as the model has it
         node = getattr(model, "attrs", {}).get("node")
         self.labelled = "segments" if node is not None and node.traits.labelled == "segments" else "tokens"
         checks.flag(self.owner, "nested", nested)
@@ -260,6 +262,7 @@ class CRFSpanCategorizer(ChainSetPipe, CRFEntityRecognizer):
             super()._connect_outer()
 
     def make_training(self) -> SpanTraining:
+        """RETURNS (SpanTraining): The initial state of the training of all chains."""
         return SpanTraining(self)
 
     def _connect_outer(self) -> None:
@@ -269,17 +272,21 @@ class CRFSpanCategorizer(ChainSetPipe, CRFEntityRecognizer):
 
     def _labels_changed(self) -> None:
         super()._labels_changed()
-        level = np.array([*(slot.level for slot in self.annotation.slots), 0])  # behind them that of no slot
+        # The level of each slot, and 0 behind them for label -1, which is that of no slot
+        level = np.array([*(slot.level for slot in self.annotation.slots), 0])
         self.model.attrs["inner"] = level[self.decoding.label_of_states] > 0
 
     def make_chains(self) -> list[SpanChain]:
+        """A chain for each group of labels, on each of its levels."""
         return [SpanChain(self, slots) for slots in self.annotation.chains]
 
     def make_annotation(self) -> Spans:
+        """The annotation by the present settings."""
         scheme = SEGMENTS if self.labelled == "segments" else get_scheme(self.cfg["scheme"])
         return Spans(scheme, self.cfg["spans_key"], self.cfg["groups"], self.cfg["levels"])
 
     def choose_settings(self, get_examples: Callable[[], Iterable[Example]]) -> None:
+        """Choose the scheme, the groups and the levels by the annotated spans, as far as the config leaves them open."""
         super().choose_settings(get_examples)
         if self._chooses_groups:
             docs = (example.reference for example in get_examples())
@@ -288,10 +295,11 @@ class CRFSpanCategorizer(ChainSetPipe, CRFEntityRecognizer):
         if self.cfg["nested"]:
             self.cfg["levels"] = levels_of((example.reference for example in get_examples()), self.annotation)
             self._labels_changed()
-        text = ", ".join("+".join(map(str, slots)) for slots in self.annotation.chains)
-        announcements.info("%s: chains of labels: %s", self.name, text)
+        chains = ["+".join(map(str, slots)) for slots in self.annotation.chains]
+        announcements.info("%s: chains of labels: %s", self.name, ", ".join(chains))
 
     def check_settings(self) -> None:
+        """Check the settings against the labels. RAISES (ValueError): If rules or thresholds do not fit them."""
         super().check_settings()
         self.least()
 
@@ -307,67 +315,78 @@ class CRFSpanCategorizer(ChainSetPipe, CRFEntityRecognizer):
 
     # ------------------------------------------------------------------------------------------------ prediction
 
-    def predict(self, docs: Iterable[Doc], scores: Any = None) -> FoundSpans:
+    def predict(self, docs: Iterable[Doc], scores: Optional[PathScores] = None) -> FoundSpans:
         """The spans that are probable enough. Where they overlap, they are those of the most valuable set of a chain, as by
-        decode = "spans" of the other components."""
-        docs = docs if isinstance(docs, DocBatch) else DocBatch(only_docs(self.name, docs))
-        self.require_ready(docs)
-        scores = self.model.predict(docs) if scores is None else scores
+        decode = "spans" of the other components.
+
+        docs (Iterable[Doc]): A batch of Docs, which are not changed.
+        scores (Optional[PathScores]): The model's scores of the Docs; None to compute them.
+        """
+        batch = self.require_ready(docs)
+        scores = self.model.predict(batch) if scores is None else scores
         least = self.least()
         levels_of_group: dict[tuple[int, ...], list[SpanQuestions]] = {}
         for chain, own in zip(self.chains, split(scores, [chain.states for chain in self.chains])):
-            levels_of_group.setdefault(tuple(chain.numbers.tolist()), []).append(chain.ask(docs, own))
+            levels_of_group.setdefault(tuple(chain.numbers.tolist()), []).append(chain.ask(batch, own))
         parts = []
         for numbers, levels in levels_of_group.items():
             number = np.array(numbers, dtype=np.int64)  # [L] of the labels of the group
             segments, probabilities = _best_spans(levels, least[number])
             parts.append(LikelySpans(segments._replace(label=number[segments.label]), probabilities))
         (begin, end, label), probabilities = LikelySpans.join(parts)
+        # By begin, then end, then label
         order = np.lexsort((label, end, begin))
         most = self.cfg["max_positive"]
         if most is not None and len(order):
+            # Rank the labels of each span by their probabilities
             ranked = np.lexsort((-probabilities, end, begin))
             new = np.append(True, (np.diff(begin[ranked]) != 0) | (np.diff(end[ranked]) != 0))
             rank = np.arange(len(ranked)) - np.flatnonzero(new)[np.cumsum(new) - 1]
             kept = np.zeros(len(ranked), dtype=bool)
             kept[ranked[rank < most]] = True
             order = order[kept[order]]
-        return FoundSpans(Segments(begin[order], end[order], label[order]), probabilities[order], docs.bounds)
+        return FoundSpans(Segments(begin[order], end[order], label[order]), probabilities[order], batch.bounds)
 
     by_probability: bool = True
 
     def deciding_by(self, least: MinProb) -> Settings:
+        """The settings by which the component finds spans of at least the probability `least`."""
         return {"threshold": least}
 
     def set_annotations(self, docs: Iterable[Doc], found: FoundSpans) -> None:
-        """Write the spans to ``doc.spans[spans_key]``, with their probabilities as ``attrs["scores"]``."""
+        """Write the spans that `predict` has found in Docs to ``doc.spans[spans_key]``, with their probabilities as
+        ``attrs["scores"]``."""
         docs = list(docs)
         key = self.cfg["spans_key"]
         for vocab in {doc.vocab for doc in docs}:
             self.annotation.introduce(vocab)
         hashes = [self.vocab.strings[label] for label in self.labels]
-        begin, end, label = found.segments
-        bounds = np.searchsorted(begin, found.doc_starts).tolist()
-        columns = begin.tolist(), end.tolist(), label.tolist()
+        rows = np.stack(found.segments, axis=1).tolist()
+        bounds = np.searchsorted(found.segments.start, found.doc_starts).tolist()
         for n, (doc, shift) in enumerate(zip(docs, found.doc_starts.tolist())):
-            some = slice(bounds[n], bounds[n + 1])
-            places = zip(*(column[some] for column in columns))
+            of_doc = slice(bounds[n], bounds[n + 1])
             doc.spans[key] = SpanGroup(
                 doc,
                 name=key,
-                spans=[Span(doc, b - shift, e - shift, label=hashes[number]) for b, e, number in places],
-                attrs={"scores": found.probabilities[some]},
+                spans=[Span(doc, b - shift, e - shift, label=hashes[label]) for b, e, label in rows[of_doc]],
+                attrs={"scores": found.probabilities[of_doc]},
             )
 
     def span_probabilities(
         self, doc: Doc, min_prob: float = 0.01, *, keep_annotation: bool = False
     ) -> list[tuple[Span, float]]:
+        """All spans with a probability of at least `min_prob`, on any of their levels, see `CRFPipe.span_probabilities`.
+
+        doc (Doc), keep_annotation (bool): See there.
+        RETURNS (List[Tuple[Span, float]]): Spans with labels, and their probabilities; the most probable first.
+        """
+        least = min(min_prob, _NEGLIGIBLE) if self.cfg["levels"] else min_prob
+        found = super().span_probabilities(doc, least, keep_annotation=keep_annotation)
+        # P(on any level) = 1 - prod(1 - P(on the level)), as if the levels were independent
         if not self.cfg["levels"]:
-            return super().span_probabilities(doc, min_prob, keep_annotation=keep_annotation)
-        absent: dict[tuple[int, int, str], float] = {}
-        for span, probability in super().span_probabilities(
-            doc, min(min_prob, _NEGLIGIBLE), keep_annotation=keep_annotation
-        ):
+            return found
+        absent: dict[tuple[int, int, str], float] = {}  # probability that a span is on no level
+        for span, probability in found:
             place = span.start, span.end, span.label_
             absent[place] = absent.get(place, 1.0) * (1.0 - probability)
         likely = {place: 1.0 - rest for place, rest in absent.items() if 1.0 - rest >= min_prob}
@@ -375,7 +394,7 @@ class CRFSpanCategorizer(ChainSetPipe, CRFEntityRecognizer):
         return [(Span(doc, begin, end, label=label), p) for (begin, end, label), p in in_order]
 
     def chain_for(self, doc: Doc, span: Span) -> SpanChain:
-        """The chain of the label, on the level where the span is most probable."""
+        """The chain of the label of a span, on the level where the span is most probable in the Doc."""
         outermost = self.chain(span.label_)
         place = (span.start, span.end, span.label_)
         if outermost.annotation.n_levels == 1:

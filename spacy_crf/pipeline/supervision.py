@@ -4,10 +4,9 @@ import math
 import zlib
 from collections.abc import Iterator
 from numbers import Real
-from typing import Any, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
 import numpy as np
-from numpy.typing import NDArray
 from spacy.attrs import ORTH
 from spacy.tokens import Doc, Span, SpanGroup
 from spacy.training import Example
@@ -15,9 +14,8 @@ from spacy.training import Example
 from .. import checks
 from ..errors import Errors
 from ..features.doc_batch import read_attributes
-from ..inference.linear_chain import LinearChain
 from ..schemes import Segments
-from ..types import ChainScores, Clamp, Floats
+from ..types import Floats, Ints
 from .annotation.entities import Annotation, GoldReport, Keys, Supervision, same_words
 from .annotation.trimming import DROPPED, TRIMMED, place_of, trimmed
 
@@ -27,16 +25,23 @@ WEIGHT = "crf_weight"  # name of the Doc extension
 class EncodedSpans(NamedTuple):
     """How spans are encoded: the states of the pieces that make up each span."""
 
-    states: NDArray[np.int64]  # [M]
-    lengths: NDArray[np.int64]  # [M] tokens of the pieces
-    starts: NDArray[np.int64]  # [N + 1] pieces of each span
+    states: Ints  # [M]
+    lengths: Ints  # [M] tokens of the pieces
+    starts: Ints  # [N + 1] pieces of each span
 
 
 def allow_alternatives(
     gold: Supervision, annotation: Annotation, examples: list[Example], key: str, report: GoldReport
 ) -> None:
     """Allow the tags of the spans in ``reference.spans[key]``: where annotation is missing, only these are allowed; elsewhere
-    they are allowed beside the annotation."""
+    they are allowed beside the annotation.
+
+    gold (Supervision): The annotation in tags, which is changed in place.
+    annotation (Annotation): Of the component.
+    examples (List[Example]): The texts.
+    key (str): Key of the spans.
+    report (GoldReport): Gets the spans that cannot be used.
+    """
     for begin, span in trimmed_spans(examples, key, annotation, report):
         tags = annotation.span_tags(span.label_, len(span))
         if tags is None:
@@ -44,6 +49,7 @@ def allow_alternatives(
                 report.add_span(span, key, "have a label the component does not know")
             continue
         tokens = np.arange(begin + span.start, begin + span.end)
+        # The first alternative of a token without annotation replaces "anything"
         fresh = tokens[gold.unset[tokens]]
         gold.clamp[fresh] = False
         gold.unset[fresh] = False
@@ -51,7 +57,8 @@ def allow_alternatives(
 
 
 def refuse_contradictions(examples: list[Example], key: str, annotation: Annotation) -> None:
-    """RAISES (ValueError): CRF441 for a span that is both annotated and in ``reference.spans[key]``, as in spaCy's `ner`."""
+    """RAISES (ValueError): CRF441 if the `annotation` of `examples` has a span that is in ``reference.spans[key]`` too, as in
+    spaCy's `ner`."""
     for example in examples:
         for span in example.reference.spans.get(key, ()):
             if annotation.is_gold(span):
@@ -68,12 +75,17 @@ def forbid_incorrect(
     examples: list[Example],
     key: str,
     report: GoldReport,
-    starts: NDArray[np.int64],
+    starts: Ints,
 ) -> Segments:
     """Forbid the spans in ``reference.spans[key]``, unless the annotation decides already: exactly these tokens with this label,
     as in spaCy's `ner`; the label "O" forbids that the tokens are outside. The function removes from the clamp the tags that
     alone determine such a span: single tokens with BILUO, tags of taggers, and "O".
 
+    gold (Supervision): The annotation in tags, whose clamp is changed in place.
+    annotation (Annotation): Of the component.
+    examples (List[Example]): The texts, whose sequences start at `starts` (int64[B + 1]).
+    key (str): Key of the spans.
+    report (GoldReport): Gets the spans that cannot be used.
     RETURNS (Segments): The other spans, which no clamp can exclude.
     """
     found = set()
@@ -86,6 +98,7 @@ def forbid_incorrect(
                 report.add_span(span, key, "have no label, and say nothing")
             continue
         tokens = np.arange(begin + span.start, begin + span.end)
+        # The annotation decides about tokens for which a single tag is left
         known = allowed[tokens].sum(axis=1) == 1
         if span.label_ not in annotation.labels or annotation.needs_no_neighbours(len(span)):
             is_annotated = (known & allowed[tokens, tags]).any()
@@ -94,59 +107,18 @@ def forbid_incorrect(
             continue  # no labelling has the span anyway
         else:
             after = int(tokens[-1]) + 1
+            # A longer annotated span is another one
             goes_on = after not in opening and allowed[after, annotation.continuing_tags(int(tags[-1]))].any()
             is_annotated = known.all() and not goes_on
             if not is_annotated:
                 found.add((int(tokens[0]), after, annotation.labels.index(span.label_)))
         if is_annotated:
             report.add_span(span, key, "are all that is left of their tokens, and stay")
-    columns = zip(*sorted(found)) if found else np.zeros((3, 0))
-    return Segments(*(np.array(column, dtype=np.int64) for column in columns))
-
-
-def without_steps(decoding: Any, scores: ChainScores, steps: NDArray[np.int64]) -> ChainScores:
-    """Scores of a chain that forbid certain steps (int64[N, 3]), see `Scheme.encode_clamp`."""
-    label = decoding.label_of_states
-    continues: Any = decoding.spans.continues  # for chains
-    shape = (len(scores.emissions), *continues.shape)
-    transitions = np.array(np.broadcast_to(scores.transitions, shape))
-    for token, to_label, goes_on in steps.tolist():
-        transitions[token, (continues == goes_on) & (label == to_label)] = -np.inf
-    return scores._replace(transitions=transitions)
-
-
-def leave_out(decoding: Any, steps: NDArray[np.int64], clamp: Clamp, starts: NDArray[np.int64]) -> None:
-    """Remove states from a clamp, in place, until no labelling takes any of the given steps. This also excludes some allowed
-    labellings; it serves losses and optimizers that cannot handle steps. At least one labelling remains if there was one."""
-    allowed = clamp.copy()
-    label = decoding.label_of_states
-    continues: Any = decoding.spans.continues  # for chains
-    for token, to_label, goes_on in steps.tolist():
-        of_label = label == to_label
-        # A step that continues a span has its label before and here; a step that begins one has another tag before
-        before, here = (of_label, of_label & continues[of_label].any(axis=0)) if goes_on else (~of_label, of_label)
-        ways = [(token - 1, before), (token, here)]
-        for at, states in ways if goes_on else ways[::-1]:
-            if (clamp[at] & ~states).any():
-                clamp[at] &= ~states
-                break
-    of_step = np.searchsorted(starts, steps[:, 0], side="right") - 1
-    for b in np.unique(of_step).tolist():
-        tokens = slice(int(starts[b]), int(starts[b + 1]))
-        of_states = np.zeros((tokens.stop - tokens.start, decoding.n_states))
-        free = ChainScores(of_states, *(np.where(may, 0.0, -np.inf) for may in decoding.mask()))
-        without = without_steps(decoding, free, steps[of_step == b] - [tokens.start, 0, 0])
-        left, possible = (LinearChain().log_partition(scores, clamp=clamp[tokens]) for scores in (without, free))
-        if left[0] > -np.inf and np.isclose(left[0], possible[0], rtol=0.0, atol=1e-9):
-            continue
-        # A state removed because of one step may be needed because of another
-        path, best = LinearChain().viterbi(without, clamp=allowed[tokens])
-        of_path = decoding.tags(path)[:, np.newaxis] == np.arange(len(decoding.annotation.tags()))
-        clamp[tokens] = of_path[:, decoding.tag_of] & (best[0] > -np.inf)
+    return Segments.of_rows(sorted(found))
 
 
 def soft_scores(group: SpanGroup, key: str) -> list[float]:
-    """The scores of a group of soft labels. RAISES (ValueError): CRF825 if they are not probabilities."""
+    """The scores of a group of soft labels, in ``doc.spans[key]``. RAISES (ValueError): CRF825 if they are not probabilities."""
     text = group.doc.text[:40]
     scores = group.attrs.get("scores")
     if scores is None or np.ndim(scores) != 1 or len(scores) != len(group):
@@ -163,7 +135,7 @@ def soft_scores(group: SpanGroup, key: str) -> list[float]:
 
 
 def likely_spans(doc: Doc, key: str) -> list[Span]:
-    """Soft labels with a probability above one half."""
+    """Soft labels in ``doc.spans[key]`` with a probability of at least one half."""
     if key not in doc.spans:
         return []
     group = doc.spans[key]
@@ -171,7 +143,8 @@ def likely_spans(doc: Doc, key: str) -> list[Span]:
 
 
 def aligned_spans(examples: list[Example], key: str) -> Iterator[tuple[int, Span]]:
-    """Spans as spans of the predicted Docs, each with the first token of its Doc in the batch."""
+    """The spans in ``reference.spans[key]`` of examples as spans of the predicted Docs, each behind the first token of its Doc in
+    the batch."""
     begin = 0
     for example in examples:
         predicted = example.predicted
@@ -187,7 +160,8 @@ def aligned_spans(examples: list[Example], key: str) -> Iterator[tuple[int, Span
 def trimmed_spans(
     examples: list[Example], key: str, annotation: Annotation, report: GoldReport
 ) -> Iterator[tuple[int, Span]]:
-    """`aligned_spans` without white space at their edges."""
+    """`aligned_spans` without white space at their edges, if the `annotation` forbids it there; `report` gets those that have
+    some."""
     for begin, span in aligned_spans(examples, key):
         kept = without_blanks(span, annotation, key, report)
         if kept is not None:
@@ -195,7 +169,8 @@ def trimmed_spans(
 
 
 def without_blanks(span: Span, annotation: Annotation, key: str, report: GoldReport) -> Optional[Span]:
-    """A gold span in ``doc.spans[key]``, trimmed if the annotation forbids white space at its edges; None if nothing is left."""
+    """A gold span in ``doc.spans[key]``, trimmed if the annotation forbids white space at its edges; None if nothing is left.
+    `report` gets a span that has some."""
     kept = trimmed(span, space_edges=annotation.space_edges)
     if kept is not span:
         report.add_span(span, key, DROPPED if kept is None else TRIMMED)
@@ -205,8 +180,8 @@ def without_blanks(span: Span, annotation: Annotation, key: str, report: GoldRep
 def possible_spans(
     examples: list[Example], key: str, annotation: Annotation, report: GoldReport
 ) -> Iterator[tuple[int, Span]]:
-    """`aligned_spans` but for those that no labelling has, as they have white space at their edges. These are not trimmed: that a
-    span is wrong does not mean that a shorter one is."""
+    """`aligned_spans` but for those that no labelling has, as they have white space at their edges, which the `annotation`
+    forbids: `report` gets these. They are not trimmed: that a span is wrong does not mean that a shorter one is."""
     for begin, span in aligned_spans(examples, key):
         if trimmed(span, space_edges=annotation.space_edges) is not span:
             report.add_span(span, key, "begin or end with white space, as no span does, and say nothing")
@@ -214,18 +189,21 @@ def possible_spans(
             yield begin, span
 
 
-def sequence_weights(examples: list[Example], starts: NDArray[np.int64], bounds: NDArray[np.int64]) -> Optional[Floats]:
+def sequence_weights(examples: list[Example], starts: Ints, bounds: Ints) -> Optional[Floats]:
     """``doc._.crf_weight`` of the reference Docs, for each sequence (float64[B]); None if all are 1. RAISES (ValueError): CRF020.
 
+    examples (List[Example]): The texts.
     starts (int64[B + 1]), bounds (int64[D + 1]): Where the rows of each sequence, and of each Doc, begin and end.
     """
     weights = _weights(examples)
     if all(weight == 1.0 for weight in weights):
         return None
+    of_docs = np.array(weights, dtype=np.float64)
     if np.array_equal(starts, bounds):  # those without tokens too
-        return np.array(weights, dtype=np.float64)
+        return of_docs
+    # Sequences without tokens at the end of the batch belong to the last Doc
     doc_of_sequence = np.searchsorted(bounds, starts[:-1], side="right") - 1
-    return np.array(weights, dtype=np.float64)[np.minimum(doc_of_sequence, len(weights) - 1)]
+    return of_docs[np.minimum(doc_of_sequence, len(weights) - 1)]
 
 
 def _weights(examples: list[Example]) -> list[float]:
@@ -243,13 +221,24 @@ def _weights(examples: list[Example]) -> list[float]:
 
 
 def fingerprint(annotation: Annotation, examples: list[Example], keys: Keys, attributes: list[int]) -> int:
-    """A number that changes with what training reads of examples (of predicted Docs, `attributes`), except from functions."""
-    check = annotation.fingerprint([example.reference for example in examples])
-    for docs, read in (("predicted", [ORTH, *attributes]), ("reference", [ORTH])):
-        check = zlib.crc32(read_attributes([getattr(example, docs) for example in examples], read).data, check)
+    """A checksum of what training reads of examples, except from functions.
+
+    annotation (Annotation): Reads labels of the reference Docs.
+    examples (List[Example]): The texts.
+    keys (Keys): Keys of ``reference.spans``.
+    attributes (List[int]): Attributes of the predicted Docs, beside their words.
+    """
+    predicted = [example.predicted for example in examples]
+    references = [example.reference for example in examples]
     lengths = [(len(example.predicted), len(example.reference)) for example in examples]
-    for numbers in (np.array(lengths, dtype=np.int64), np.array(_weights(examples), dtype=np.float64)):
-        check = zlib.crc32(numbers.data, check)
+    check = annotation.fingerprint(references)
+    for read in (
+        read_attributes(predicted, [ORTH, *attributes]),
+        read_attributes(references, [ORTH]),
+        np.array(lengths, dtype=np.int64),
+        np.array(_weights(examples), dtype=np.float64),
+    ):
+        check = zlib.crc32(read.data, check)
     for example in examples if any(keys) else ():
         groups = example.reference.spans
         spans = [(key, span.start, span.end, span.label) for key in filter(None, keys) for span in groups.get(key, ())]

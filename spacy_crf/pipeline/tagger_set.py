@@ -1,23 +1,21 @@
 """The component that gives every token a label of each of several attributes: a set of chains over the same tokens."""
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from spacy.tokens import Doc
 
 from .. import checks
 from ..errors import Errors
-from ..features.doc_batch import DocBatch
 from ..inference.chain_set import split
 from ..schemes import Segments
-from ..types import Floats
+from ..types import Floats, PathScores
 from .annotation.entities import Prediction
 from .annotation.tags import TagSet, TokenTags
 from .chain_set import Chain, ChainSetPipe
 from .crf_tagger import CRFTagger
 from .decoding import Parts
-from .pipe import only_docs
 from .prediction import OTHERS, least_of_labels, predict
 from .probabilities import write_probabilities
 
@@ -29,12 +27,14 @@ class FoundTags(NamedTuple):
 
     @property
     def probabilities(self) -> Floats:
+        """The probability of each label, chain by chain: float64[N]."""
         of_chains = [found.probabilities for found in self.chains if found.probabilities is not None]
         return np.concatenate(of_chains)
 
     def of_docs(self) -> list[bytes]:
         """A value for each Doc, equal in two predictions that find the same."""
-        return [b"".join(of_chains) for of_chains in zip(*(found.of_docs() for found in self.chains))]
+        of_chains = [found.of_docs() for found in self.chains]
+        return [*map(b"".join, zip(*of_chains))]
 
 
 class TagChain(Chain):
@@ -45,8 +45,10 @@ class TagChain(Chain):
         super().__init__(of, annotation, annotation.labels, places)
 
     def parts(self) -> Parts:
+        """The parts by which the chain predicts, with the present settings of the set."""
         self.cfg |= {name: self.of.cfg[name] for name in ("confidence", "decode", "min_prob")}
         self.decoder = self.of.decoder
+        # A table names labels of all chains
         least = self.cfg["min_prob"]
         if isinstance(least, dict):
             self.cfg["min_prob"] = {name: p for name, p in least.items() if name in (*self.labels, OTHERS)}
@@ -60,11 +62,18 @@ class CRFTaggerSet(ChainSetPipe, CRFTagger):
     annotation: TagSet
 
     def annotation_of(self, attribute: Any, *, overwrite: bool, neg_prefix: str) -> TagSet:
+        """The annotation of several attributes.
+
+        attribute (Sequence[str]): Their names.
+        overwrite (bool), neg_prefix (str): See `TokenTags`.
+        RAISES (ValueError): CRF020, or CRF406 for an attribute that tokens do not have.
+        """
         is_list = isinstance(attribute, (list, tuple)) and len(attribute) > 0
         checks.expect(is_list, self.owner, "attribute", attribute, "an attribute, or a list of attributes")
-        how = {"overwrite": overwrite, "neg_prefix": neg_prefix}
-        parts: list[Any] = [super(CRFTaggerSet, self).annotation_of(one, **how) for one in attribute]
-        written = [name for part in parts for name in part.writes or [part.attribute]]
+        written = []
+        for one in attribute:
+            part = super().annotation_of(one, overwrite=overwrite, neg_prefix=neg_prefix)
+            written += part.writes or [one]
         twice = ", ".join(sorted({name for name in written if written.count(name) > 1}))
         checks.expect(
             not twice, self.owner, "attribute", attribute, f"a list that has everything once, not {twice} twice"
@@ -76,42 +85,53 @@ class CRFTaggerSet(ChainSetPipe, CRFTagger):
             attribute,
             "a list of names without colons, which end them in labels",
         )
-        return TagSet(attribute, **how)
+        return TagSet(attribute, overwrite=overwrite, neg_prefix=neg_prefix)
 
     def check_settings(self) -> None:
+        """Check the settings against the labels. RAISES (ValueError): CRF407 for an attribute without labels, and as
+        `ChainSetPipe.check_settings`."""
         for part in self.annotation.parts:
             if not part.labels:
                 raise ValueError(Errors.CRF407.format(name=self.name, attribute=part.attribute))
         super().check_settings()
 
     def make_chains(self) -> list[TagChain]:
+        """A chain for each attribute."""
         return [TagChain(self, part) for part in self.annotation.parts]
 
     def chain(self, label: str) -> TagChain:
-        """The chain of an attribute, or of a label. RAISES (ValueError): CRF846 for unknown ones."""
+        """The chain of an attribute or of a label (`label`). RAISES (ValueError): CRF846 for unknown ones."""
         names = [part.attribute for part in self.annotation.parts]
         return self.chains[names.index(label)] if label in names else super().chain(label)
 
     # ------------------------------------------------------------------------------------------------ prediction
 
-    def predict(self, docs: Iterable[Doc], scores: Any = None) -> FoundTags:
-        """The labels of each attribute, see `CRFPipe.predict`."""
-        docs = docs if isinstance(docs, DocBatch) else DocBatch(only_docs(self.name, docs))
-        self.require_ready(docs)
+    def predict(self, docs: Iterable[Doc], scores: Optional[PathScores] = None) -> FoundTags:
+        """The labels of each attribute, see `CRFPipe.predict`.
+
+        docs (Iterable[Doc]): A batch of Docs, which are not changed.
+        scores (Optional[PathScores]): The model's scores of the Docs; None to compute them.
+        """
+        batch = self.require_ready(docs)
         least_of_labels(self.name, self.cfg["min_prob"], self.labels)
-        scores = self.model.predict(docs) if scores is None else scores
-        parts = zip(self.chains, split(scores, [chain.states for chain in self.chains]))
-        return FoundTags([predict(chain.parts(), docs, own) for chain, own in parts])
+        scores = self.model.predict(batch) if scores is None else scores
+        of_chains = split(scores, [chain.states for chain in self.chains])
+        return FoundTags([predict(chain.parts(), batch, own) for chain, own in zip(self.chains, of_chains)])
 
     def set_annotations(self, docs: Iterable[Doc], found: FoundTags) -> None:
         """Write the labels beside those that are present, which count as certain. ``token._.crf_prob`` is the probability that
-        all labels of a token are right: the product, since the chains are independent given the words."""
+        all labels of a token are right: the product, since the chains are independent given the words.
+
+        docs (Iterable[Doc]): The batch.
+        found (FoundTags): Its labels, from `predict`.
+        """
         docs = list(docs)
         for vocab in {doc.vocab for doc in docs}:
             self.annotation.introduce(vocab)
         n_tokens = int(found.chains[0].doc_starts[-1])
-        together = np.ones(n_tokens)
-        (has_new, is_present) = np.zeros((2, n_tokens), dtype=bool)
+        together = np.ones(n_tokens)  # [T] probability of all new labels
+        has_new = np.zeros(n_tokens, dtype=bool)
+        is_present = np.zeros_like(has_new)
         for chain, of_chain in zip(self.chains, found.chains):
             present = chain.annotation.write(docs, of_chain).start
             is_present[present] = True
@@ -122,5 +142,6 @@ class CRFTaggerSet(ChainSetPipe, CRFTagger):
                 has_new[tokens[new]] = True
         if self.cfg["confidence"]:
             tokens = np.flatnonzero(is_present & ~has_new)
+            # Tag 0 stands for any label: only the places of the tokens count
             whole = found.chains[0]._replace(tags=np.where(has_new, 0, -1), certainties={"crf_prob": together[has_new]})
             write_probabilities(docs, whole, self.decoding, Segments(tokens, tokens + 1, tokens))

@@ -3,9 +3,8 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
 from spacy.language import Language
 from spacy.tokens import Doc
@@ -13,28 +12,24 @@ from spacy.training import Example
 
 from .. import checks
 from ..errors import no_component
-from ..features.doc_batch import DocBatch
 from .annotation.entities import Prediction
 from .corpora import Corpus
+from .crf_textcat import CRFTextClassifier
 from .pipe import batches
-from .prediction import OTHERS, MinProb, least_of_labels
-
-if TYPE_CHECKING:
-    from .crf_textcat import CRFTextClassifier
-    from .prediction import CRFPipe
+from .prediction import OTHERS, CRFPipe, MinProb, least_of_labels
 
 THRESHOLDS = (0.01, 0.02, 0.03, 0.05, 0.07, *(n / 20 for n in range(2, 20)))
 ENOUGH_ENTITIES = 100
 _FLAT = 0.005  # Near its maximum F hardly changes with the threshold: up to this loss, other reasons choose
 _CHANCE = 0.001  # a threshold of one label must gain more F than this
 
-Judged = tuple[Optional[bytes], dict[str, Counter[str]]]  # the tags of a Doc, and their counts by label
+CountedDoc = tuple[Optional[bytes], dict[str, Counter[str]]]  # the tags of a Doc, and their counts by label
 
 
 class Point(NamedTuple):
     """The spans found with one threshold, and how many of them are right."""
 
-    min_prob: Any  # a number, or a table as in `MinProb`
+    min_prob: MinProb
     found: int  # number of spans
     expected_right: float  # sum of the spans' probabilities
     expected_gold: float  # sum of the probabilities of all spans
@@ -42,30 +37,35 @@ class Point(NamedTuple):
 
     @property
     def all(self) -> Counter[str]:
+        """The numbers of spans of all labels."""
         return sum(self.by_label.values(), Counter())
 
     def f(self, beta: float = 1.0) -> float:
-        """The F score in which recall counts beta times as much as precision."""
+        """The F score in which recall counts `beta` times as much as precision."""
         return _f(self.all, beta)
 
     def expected_f(self, beta: float = 1.0) -> float:
-        """The F score that the model expects."""
+        """The F score that the model expects, in which recall counts `beta` times as much as precision."""
         return _share((1 + beta**2) * self.expected_right, self.found + beta**2 * self.expected_gold)
 
     @property
     def precision(self) -> float:
+        """Share of the spans that are right, among those that the annotation judges."""
         return _share(self.all["right"], self.all["judged"])
 
     @property
     def recall(self) -> float:
+        """Share of the annotated spans that are found."""
         return _share(self.all["right"], self.all["gold"])
 
 
 def measure(
-    pipe: "CRFPipe", examples: Iterable[Example], min_probs: Sequence[MinProb] = THRESHOLDS, *, judge: bool = True
+    pipe: CRFPipe, examples: Iterable[Example], min_probs: Sequence[MinProb] = THRESHOLDS, *, judge: bool = True
 ) -> list[Point]:
     """Find spans in texts with each of several thresholds. The model scores each text once.
 
+    pipe (CRFPipe): The component, or a `CRFTextClassifier` with several labels for each text.
+    min_probs (Sequence[MinProb]): The thresholds.
     examples (Iterable[Example]): Examples annotated by earlier components; they are not changed.
     judge (bool): Whether to compare with the annotation of the texts, where they have any.
     RETURNS (List[Point]): One for each threshold.
@@ -75,27 +75,30 @@ def measure(
     examples = list(examples)
     done = 0
     points = [Point(min_prob, 0, 0.0, 0.0, {}) for min_prob in min_probs]
+    # Measuring changes settings of the component, which get back their values
     settings = dict(pipe.cfg)
     try:
         pipe.cfg["confidence"] = True
         for docs in batches(pipe.name, (example.predicted for example in examples), max(1, len(examples))):
             references = [example.reference for example in examples[done : done + len(docs)]]
             done += len(docs)
-            pipe.require_ready(docs)
-            batch = DocBatch.of(docs)
+            batch = pipe.require_ready(docs)
             scores = pipe.model.predict(batch)
-            known: list[Judged] = [(None, {})] * len(docs)
+            known: list[CountedDoc] = [(None, {})] * len(docs)
             likely = pipe.expected_spans(batch, scores)
             for n, before in enumerate(points):
                 pipe.cfg.update(pipe.deciding_by(before.min_prob))
-                prediction: Any = pipe.predict(batch, scores)  # with probabilities, see `confidence` above
+                prediction = pipe.predict(batch, scores)
+                probabilities = prediction.probabilities
+                assert probabilities is not None  # see `confidence` above
                 if judge:
                     known = _judge(pipe, docs, references, prediction, known)
-                    for label, of_doc in chain.from_iterable(counts.items() for _, counts in known):
-                        before.by_label.setdefault(label, Counter()).update(of_doc)
+                    for _, counts in known:
+                        for label, of_doc in counts.items():
+                            before.by_label.setdefault(label, Counter()).update(of_doc)
                 points[n] = before._replace(
-                    found=before.found + len(prediction.probabilities),
-                    expected_right=before.expected_right + float(prediction.probabilities.sum()),
+                    found=before.found + len(probabilities),
+                    expected_right=before.expected_right + float(probabilities.sum()),
                     expected_gold=before.expected_gold + likely,
                 )
     finally:
@@ -104,7 +107,7 @@ def measure(
 
 
 def _measure_labels(
-    pipe: "CRFTextClassifier", examples: list[Example], min_probs: Sequence[MinProb], *, judge: bool
+    pipe: CRFTextClassifier, examples: list[Example], min_probs: Sequence[MinProb], *, judge: bool
 ) -> list[Point]:
     """`measure` for texts with several labels. Labels whose annotation is missing are not judged."""
     found, [present, absent] = pipe.probabilities_and_annotation(examples)
@@ -113,16 +116,16 @@ def _measure_labels(
         least = least_of_labels(pipe.name, min_prob, pipe.labels, pipe.least_setting)
         chosen = found >= (0.0 if least is None else least)
         counts = {"judged": chosen & (present | absent), "right": chosen & present, "gold": present}
-        sums = {name: count.sum(axis=0).tolist() for name, count in counts.items()} if judge else {}
+        by_label: dict[str, Counter[str]] = {}
+        for n, label in enumerate(pipe.labels):
+            by_label[label] = Counter({name: int(count[:, n].sum()) for name, count in counts.items()} if judge else {})
         points.append(
             Point(
                 min_prob=min_prob,
                 found=int(chosen.sum()),
                 expected_right=float(found[chosen].sum()),
                 expected_gold=float(found.sum()),
-                by_label={
-                    label: Counter({name: sums[name][n] for name in sums}) for n, label in enumerate(pipe.labels)
-                },
+                by_label=by_label,
             )
         )
     return points
@@ -132,28 +135,44 @@ def best(points: list[Point], beta: float = 1.0, *, expected: bool = False) -> P
     """The threshold with the best F. Of thresholds that are hardly worse, the one nearest to half of that F, which is best for
     exact probabilities (Lipton, Elkan & Narayanaswamy 2014, "Optimal thresholding of classifiers to maximize F1 measure").
 
+    points (List[Point]): From `measure`, with thresholds that are numbers.
+    beta (float): Weight of recall relative to precision.
     expected (bool): Whether to use the model's expectations instead of annotation.
     """
     f = [point.expected_f(beta) if expected else point.f(beta) for point in points]
     good = [point for point, value in zip(points, f) if value >= max(f) - (0.0 if expected else _FLAT)]
-    return min(good, key=lambda point: abs(point.min_prob - max(f) / (1 + beta**2)))
+    best_for_exact = max(f) / (1 + beta**2)
+    return min(good, key=lambda point: abs(_number(point) - best_for_exact))
+
+
+def _number(point: Point) -> float:
+    """The threshold of a point, for all labels."""
+    assert not isinstance(point.min_prob, dict)
+    return point.min_prob
 
 
 def shrunk(points: list[Point], beta: float = 1.0) -> float:
     """The threshold with the best F, moved (on the log-odds scale) towards the threshold that the model expects to be best if
-    fewer than `ENOUGH_ENTITIES` are annotated, since the best F of few entities is chance."""
+    fewer than `ENOUGH_ENTITIES` are annotated, since the best F of few entities is chance.
+
+    points (List[Point]), beta (float): See `best`.
+    """
     weight = min(1.0, points[0].all["gold"] / ENOUGH_ENTITIES)
-    by_annotation, by_model = (
-        math.log(point.min_prob / (1 - point.min_prob))
-        for point in (best(points, beta), best(points, beta, expected=True))
-    )
-    return round(1 / (1 + math.exp(-weight * by_annotation - (1 - weight) * by_model)), 3)
+    by_annotation = _log_odds(_number(best(points, beta)))
+    by_model = _log_odds(_number(best(points, beta, expected=True)))
+    mean = weight * by_annotation + (1 - weight) * by_model
+    return round(1 / (1 + math.exp(-mean)), 3)
+
+
+def _log_odds(p: float) -> float:
+    return math.log(p / (1 - p))
 
 
 def best_of_labels(points: list[Point], beta: float = 1.0) -> dict[str, float]:
     """A threshold for each label. All labels start with that of `best`, and change one after the other as long as F gains more
     than chance. Overlaps between spans of different labels are ignored.
 
+    points (List[Point]), beta (float): See `best`.
     RETURNS (Dict[str, float]): Thresholds of the annotated labels, and one for the others.
     """
     start = best(points, beta)
@@ -162,6 +181,7 @@ def best_of_labels(points: list[Point], beta: float = 1.0) -> dict[str, float]:
     while is_better:
         is_better = False
         for label in chosen:
+            # Spans of the other labels are those of their present thresholds
             points_of = {**dict.fromkeys(start.by_label, start), **chosen}
             others = [point.by_label[other] for other, point in points_of.items() if other != label]
             f = [_f(sum(others, point.by_label.get(label, Counter())), beta) for point in points]
@@ -169,18 +189,18 @@ def best_of_labels(points: list[Point], beta: float = 1.0) -> dict[str, float]:
             if max(f) > f[points.index(chosen[label])] + _CHANCE:
                 chosen[label] = top
                 is_better = True
-    return {**{label: point.min_prob for label, point in chosen.items()}, OTHERS: start.min_prob}
+    return {**{label: _number(point) for label, point in chosen.items()}, OTHERS: _number(start)}
 
 
-def use(nlp: Language, pipe: "CRFPipe", min_prob: MinProb) -> None:
-    """Let a component decode spans with these thresholds, and write them to its config."""
+def use(nlp: Language, pipe: CRFPipe, min_prob: MinProb) -> None:
+    """Let a component (`pipe`) of a pipeline (`nlp`) decode spans with these thresholds, and write them to its config."""
     settings = pipe.deciding_by(min_prob)
     pipe.cfg.update(settings)
     nlp.get_pipe_config(pipe.name).update({name: checks.in_config(value) for name, value in settings.items()})
 
 
 def annotated_before(nlp: Language, name: str, examples: Iterable[Example]) -> list[Example]:
-    """Examples as input of a component: the components before it annotate the predicted Docs."""
+    """Examples as input of the component `name` of `nlp`: the components before it annotate the predicted Docs."""
     examples = list(examples)
     names = nlp.pipe_names
     docs: Iterable[Doc] = [example.predicted.copy() for example in examples]
@@ -208,15 +228,15 @@ def fit_min_prob(
     corpus = Corpus(path)
 
     def fit(nlp: Language) -> Language:
-        pipes: list[Any] = [
-            pipe for name, pipe in nlp.pipeline if getattr(pipe, "by_probability", False) and component in (None, name)
-        ]
+        asked = [pipe for name, pipe in nlp.pipeline if component in (None, name)]
+        pipes: list = [pipe for pipe in asked if getattr(pipe, "by_probability", False)]
         if not pipes:
             wanted = 'of spacy_crf with decode = "spans" or multilabel = true, as spacy_crf.fit_min_prob.v1 needs it'
             raise no_component(wanted, nlp.pipe_names, component)
         for pipe in pipes:
             examples = list(corpus(nlp))
-            examples = examples[:: max(1, -(-len(examples) // limit)) if limit else 1]
+            step = max(1, math.ceil(len(examples) / limit)) if limit else 1
+            examples = examples[::step]
             points = measure(pipe, annotated_before(nlp, pipe.name, examples))
             use(nlp, pipe, best_of_labels(points, beta) if per_label else shrunk(points, beta))
         return nlp
@@ -225,8 +245,8 @@ def fit_min_prob(
 
 
 def _judge(
-    pipe: "CRFPipe", docs: list[Doc], references: list[Doc], prediction: Prediction, known: list[Judged]
-) -> list[Judged]:
+    pipe: CRFPipe, docs: list[Doc], references: list[Doc], prediction: Prediction, known: list[CountedDoc]
+) -> list[CountedDoc]:
     """Compare a prediction with the annotation. Docs with the same tags as with the threshold before (`known`), which are most,
     keep their counts."""
     judged = list(known)
@@ -248,6 +268,7 @@ def _judge(
 
 
 def _f(counts: Counter[str], beta: float) -> float:
+    # F = (1 + beta^2) · right / (judged + beta^2 · gold)
     return _share((1 + beta**2) * counts["right"], counts["judged"] + beta**2 * counts["gold"])
 
 

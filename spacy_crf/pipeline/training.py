@@ -8,10 +8,9 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
-from numpy.typing import NDArray
 from spacy.language import Language
 from spacy.strings import hash_string  # pyright: ignore[reportAttributeAccessIssue]  not in its stub
 from spacy.tokens import Doc
@@ -22,22 +21,24 @@ from thinc.api import Model, Optimizer, set_dropout_rate
 from ..arrays import named
 from ..errors import Errors, Warnings, announcements, cant_train, counted
 from ..features.doc_batch import DocBatch
+from ..inference.bridges import BridgedStructure
 from ..inference.chain_set import evaluate
 from ..inference.structure import Structure
 from ..models.corpus import block_tokens
 from ..models.node import AnnotatedDocs
+from ..models.pool import Pooled, pooled_loss, train_all_members
 from ..models.weights import Weights
 from ..optimizers.objective import CRFOptimizer, Minibatch, Objective
 from ..progress import Bar
-from ..types import SOFT_LABELS, Floats
+from ..types import SOFT_LABELS, Floats, Ints, ScoreArrays
 from .annotation.entities import GoldReport, Keys, Supervision
+from .corpora import ClockMessage
+from .earlier_components import add_vectors, require_rest, require_vectors
+from .new_texts import Continuation, proximal_step_of, unmet
 from .pipe import LearningPipe
-from .saving import forget_gradients, parameters, unchanged_by_errors
-
-if TYPE_CHECKING:
-    from .corpora import ClockMessage
-    from .new_texts import Continuation
-    from .prepared import PreparedCorpus
+from .prepared import PreparedCorpus, step, view_for
+from .saving import parameters, unchanged_by_errors, zero_gradients
+from .supervision import refuse_contradictions, sequence_weights
 
 MOST_LEARNED = 1 << 17  # hashes of texts
 _NEW = 1 << 16  # hashes that wait to be sorted
@@ -48,6 +49,8 @@ _BLOCK_TOKENS = 1 << 16
 
 
 class TrainingBatch(NamedTuple):
+    """A batch that waits for its step."""
+
     examples: list[Example]  # empty if the clock only signals another step
     losses: dict[str, float]
     drop: float
@@ -89,8 +92,8 @@ class Training:
     # ------------------------------------------------------------------------------------------------------- optimizers
 
     def optimizer_for(self, given: Optional[Optimizer]) -> Optional[Optimizer]:
-        """The optimizer that the component uses when the pipeline passes the given one: its own optimizer if it has one, with two
-        exceptions. `Minibatch` gives way to an optimizer that uses the objective, and to any optimizer if the model has an
+        """The optimizer that the component uses when the pipeline passes the `given` one: its own optimizer if it has one, with
+        two exceptions. `Minibatch` gives way to an optimizer that uses the objective, and to any optimizer if the model has an
         encoder. A pool's own optimizer that uses the objective has finished by then, so the pool uses the given one."""
         own = self.pipe.optimizer
         if own is None or self.finds_optimum:
@@ -105,7 +108,7 @@ class Training:
         return self.pipe.is_pool and isinstance(self.pipe.optimizer, CRFOptimizer)
 
     def first_optimizer(self, nlp: Optional[Language]) -> Optional[Optimizer]:
-        """The optimizer of the first step, as far as the component and the config tell it.
+        """The optimizer of the first step, as far as the component and the config of its pipeline (`nlp`) tell it.
 
         RAISES (ValueError): As `check_optimizer` of the component, for the config's optimizer, before features are counted.
         """
@@ -136,30 +139,24 @@ class Training:
         self.optimizer = optimizer
 
     def add_new(self, examples: list[Example]) -> None:
-        """Add the new labels of a batch, and new features unless `initialize` counted all features."""
+        """Add the new labels of a batch of examples, and new features unless `initialize` counted all features."""
         if self.continuation is not None:
             self.continuation.begin(self.pipe)
         add_labels(self.pipe, examples)
         self.learned.add(examples)
         if self.new_features is not None and self.pipe.feature_stores:
-            from .new_texts import unmet  # for components that `initialize` gave no features, or that go on
-
             new = unmet(self.pipe, examples, self.new_features)
             if new:
                 self.count(lambda: new)
         if self.continuation is not None:
-            from .new_texts import unmet
-
             self.continuation.count(self.pipe, unmet(self.pipe, examples, self.continuation.met))
 
     def objective(self, optimizer: CRFOptimizer, examples: Iterable[Example]) -> Objective:
-        """The objective for an optimizer, from a corpus that is read block by block.
+        """The objective for an optimizer, from a corpus of examples that is read block by block.
 
         RAISES (ValueError): See `LearningPipe.check_optimizer`.
         """
         self.pipe.check_optimizer(optimizer)
-        from .prepared import PreparedCorpus, view_for
-
         return PreparedCorpus(self.pipe, examples, view_for(optimizer)).objective
 
     @property
@@ -182,6 +179,7 @@ class Training:
         elif not any(len(example.predicted) for example in examples):
             return
         optimizer = self.optimizer
+        # Between steps, the optimizer of the last step tells what batches are needed for
         if sgd is not None or optimizer is None:
             optimizer = self.optimizer_for(sgd)
         uses_objective = self.pipe.is_linear and isinstance(optimizer, CRFOptimizer)
@@ -195,7 +193,11 @@ class Training:
             self.pipe.finish_update(sgd)
 
     def has_counted(self, examples: list[Example], sgd: Optional[Optimizer]) -> None:
-        """Take the step of a model whose weights are counts of the initialization: tell the clock that no step helps."""
+        """Take the step of a model whose weights are counts of the initialization: tell the clock that no step helps.
+
+        examples (List[Example]): The batch, in which the clock may be.
+        sgd (Optional[Optimizer]): Takes the step at once, if given.
+        """
         tick = _tick_of(examples)
         if tick is not None:
             tick.goes_on[self.pipe.name] = False
@@ -203,7 +205,7 @@ class Training:
             self.pipe.finish_update(sgd)
 
     def finish(self, sgd: Optional[Optimizer]) -> None:
-        """Take a step."""
+        """Take a step with the batches since the last one; `sgd` is the optimizer of the pipeline, see `optimizer_for`."""
         pipe = self.pipe
         optimizer = self.optimizer_for(sgd)
         if optimizer is not self.optimizer:
@@ -224,12 +226,10 @@ class Training:
             self._n_gradients = 0
             self.announce_continuation(n_sequences)
             step_by_gradient(pipe, optimizer, n_sequences, self._last_docs)
-            pipe.forget_scores()
+            pipe.clear_scores()
         elif batch:
-            forget_gradients(pipe.model)  # only the first step shows that no optimizer needs gradients
-            pipe.forget_scores()  # scores cached by an evaluation, which take memory
-            from .prepared import step
-
+            zero_gradients(pipe.model)  # only the first step shows that no optimizer needs gradients
+            pipe.clear_scores()  # scores cached by an evaluation, which take memory
             examples = list(chain.from_iterable(part.examples for part in batch))
             if self.has_read_corpus:
                 add_labels(pipe, examples)
@@ -237,15 +237,14 @@ class Training:
             self._last_docs = [example.predicted for example in examples]
         if not self._has_predicted and any(map(len, self._last_docs)):
             self._has_predicted = True
+            # A copy, since spaCy scores the predicted Docs
             shortest = min(filter(len, self._last_docs), key=len).copy()
             if pipe.has_encoder:
-                from .earlier_components import add_vectors
-
                 add_vectors(pipe.model, shortest)
             # Kernels of prediction are compiled or loaded before an evaluation is timed, unless the Doc lacks earlier annotation
             with suppress(ValueError):
                 pipe.set_annotations([shortest], pipe.predict([shortest]))
-            pipe.forget_scores()  # they take memory, and an evaluation may not follow
+            pipe.clear_scores()  # they take memory, and an evaluation may not follow
         self._last_docs = []
 
     def _add_gradient(self, batch: TrainingBatch) -> None:
@@ -255,8 +254,6 @@ class Training:
         set_dropout_rate(pipe.model, batch.drop)
         docs = self.docs_of(batch.examples)
         if not pipe.is_linear:
-            from .earlier_components import require_vectors
-
             require_vectors(pipe.name, pipe.model, docs, is_train=True)
         scores, backprop = pipe.model.begin_update(docs)
         loss, d_scores = pipe.get_loss(batch.examples, scores) if _are_numbers(scores) else (math.nan, scores)
@@ -272,17 +269,15 @@ class Training:
         batch.losses[pipe.name] += loss
 
     def loss_of(self, examples: list[Example], scores: Any) -> tuple[float, Any]:
-        """Loss of a batch, and its derivative."""
+        """The loss of a batch, and its derivative with respect to the scores, see `LearningPipe.get_loss`."""
         pipe = self.pipe
         batch = self.data(examples)
         structure = batch.structure or pipe.model.attrs["node"].in_training
-        known = {"weights": batch.weights, **({} if batch.soft is None else {"soft": batch.soft})}
-        of_scores = evaluate
-        if hasattr(scores, "members"):
-            from ..models.pool import pooled_loss
-
-            of_scores = pooled_loss
-        losses, d_scores, impossible = of_scores(pipe.loss, structure, scores, batch.allowed, **known)
+        soft = {} if batch.soft is None else {"soft": batch.soft}  # losses of annotation alone take none
+        of_scores = pooled_loss if pipe.is_pool else evaluate
+        losses, d_scores, impossible = of_scores(
+            pipe.loss, structure, scores, batch.allowed, weights=batch.weights, **soft
+        )
         if impossible.any():
             pipe.warn_once(Warnings.CRFW403, n=int(impossible.sum()))
         return float(losses.sum()), d_scores
@@ -296,8 +291,6 @@ class Training:
     def _train_all(self, *, holds_out: bool) -> None:
         """Train all members from here on, if the model is a pool, and hold out some texts or none."""
         if self.pipe.is_pool or hasattr(self.pipe.model.attrs["node"], "holds_out"):
-            from ..models.pool import train_all_members
-
             train_all_members(self.pipe.model, holds_out=holds_out)
 
     def resume(self) -> None:
@@ -307,8 +300,6 @@ class Training:
 
     def continue_training(self) -> None:
         """From now on, treat the weights as the result of earlier training."""
-        from .new_texts import Continuation
-
         if not self.has_read_corpus:
             self.corpus = None
         self.new_features = set()
@@ -318,6 +309,7 @@ class Training:
         self.continuation = Continuation(self.frame().evidence()) if counts else None
 
     def announce_continuation(self, n_sequences: int) -> None:
+        """Log once that training continues, with `n_sequences` new sequences."""
         if self.continuation is not None:
             known = counted(self.continuation.evidence.sequences, "sequence")
             self._announce_once(_CONTINUES, known, counted(n_sequences, "new one"))
@@ -330,8 +322,10 @@ class Training:
     # ---------------------------------------------------------------------------------------------------- data
 
     def blocks(self, examples: Iterable[Example]) -> Iterator[list[Example]]:
-        """Batches of about as many tokens as fit into memory together; a terminal shows how many texts were read."""
+        """Cut examples into batches of about as many tokens as fit into memory together; a terminal shows how many texts were
+        read."""
         features = self.pipe.sparse_features
+        # Features of a block are in memory at once
         limit = block_tokens(features) if features is not None else _BLOCK_TOKENS
         block = []
         size = 0
@@ -371,7 +365,7 @@ class Training:
         return docs if stage is None else stage.to_learn(docs)
 
     def count(self, read: Callable[[], Iterable[Example]]) -> None:
-        """Add the features of texts, annotated as in training, to the model, and weights for them."""
+        """Add the features of texts that `read` gives, annotated as in training, to the model, and weights for them."""
 
         def corpus() -> Iterator[AnnotatedDocs]:
             for block in self.blocks(read()):
@@ -381,14 +375,19 @@ class Training:
         self.pipe.model.initialize(X=corpus, Y=(self.pipe.vocab, self.pipe.decoding.n_states))
 
     def measure(self, read: Callable[[], Iterable[Example]]) -> None:
-        """Tell the model the facts about the annotation that it needs before counting features: the lengths of segments."""
+        """Set what the model has to know of the annotation that `read` gives before it counts features: lengths of segments."""
         if self.pipe.decoding.labelled == "segments":
-            from .segment_supervision import measure
+            from .semi_markov import measure
 
             measure(self.pipe.model, self.pipe.annotation, read(), Keys.of(self.pipe))
 
     def to_count(self, docs: list[Doc], examples: list[Example], report: GoldReport) -> AnnotatedDocs:
-        """Texts annotated by earlier components, in the form in which the model counts their features."""
+        """Texts in the form in which the model counts their features.
+
+        docs (List[Doc]): The texts, annotated by earlier components.
+        examples (List[Example]): Their annotation.
+        report (GoldReport): Gets the annotation that cannot be used.
+        """
         docs = self._to_learn(docs)
         starts = self.pipe.decoding.starts(docs)
         known = self.supervise(examples, starts, report)
@@ -403,16 +402,18 @@ class Training:
         )
 
     def data(self, examples: list[Example], kind: str = "objective") -> AnnotatedDocs:
-        """Texts in the form in which optimizers learn from them; kind: see `PreparedCorpus`."""
+        """Texts in the form in which optimizers learn from them.
+
+        examples (List[Example]): The texts.
+        kind (str): View of the optimizer, see `PreparedCorpus`.
+        """
         docs = self.docs_of(examples)
         if self.pipe.has_encoder and self.pipe.is_linear:
-            from .earlier_components import require_rest
-
             require_rest(self.pipe.name, self.pipe.model, docs)
         starts = self.pipe.decoding.starts(docs)
         known = self.supervise(examples, starts, GoldReport())
         model = self.pipe.model
-        structure: Optional[Structure] = None  # in place of that of the model
+        structure: Union[Structure, BridgedStructure, None] = None  # in place of that of the model
         if len(known.wrong.start) or len(known.steps) or self.pipe.rules_train or DocBatch.of(docs).is_space.any():
             from . import excluded  # few texts need it
 
@@ -420,22 +421,22 @@ class Training:
             structure = excluded.structure_of(self.pipe, docs, known, starts) if kind == "objective" else None
         weights: Optional[Floats] = None
         if any(example.reference._.get("crf_weight") != 1.0 for example in examples):
-            from .supervision import sequence_weights
-
             weights = sequence_weights(examples, starts, self.pipe.decoding.bounds(docs))
         batch = AnnotatedDocs(
             docs, known.clamp, starts, known.unset, weights, structure, known.alternatives, known.wrong, known.soft
         )
         return model.attrs["node"].training_batch(model, batch, self.pipe.name)
 
-    def supervise(self, examples: list[Example], starts: NDArray[np.int64], report: GoldReport) -> Supervision:
-        """Supervision by the gold annotation, the alternatives, the incorrect spans and the soft labels."""
+    def supervise(self, examples: list[Example], starts: Ints, report: GoldReport) -> Supervision:
+        """Supervision by the gold annotation, the alternatives, the incorrect spans and the soft labels.
+
+        examples (List[Example]): The texts, whose sequences start at `starts` (int64[B + 1]).
+        report (GoldReport): Gets the annotation that cannot be used.
+        """
         parts = self.pipe.parts()
         keys = Keys.of(self.pipe)
         gold = parts.annotation.gold(examples, starts, report)
         if keys.incorrect:
-            from .supervision import refuse_contradictions
-
             refuse_contradictions(examples, keys.incorrect, parts.annotation)
         known = parts.decoding.supervise(gold, examples, starts, keys, report)
         if keys.soft is not None:
@@ -447,19 +448,15 @@ class Training:
         return known
 
 
-def _tick_of(examples: list[Example]) -> "Optional[ClockMessage]":
+def _tick_of(examples: list[Example]) -> Optional[ClockMessage]:
     """The tick of the clock that is among the examples, or None."""
     empty = [example for example in examples if not len(example.reference)]
-    if not empty:
-        return None
-    from .corpora import ClockMessage
-
     return next(filter(None, map(ClockMessage.of, empty)), None)
 
 
 def add_labels(pipe: LearningPipe, examples: Iterable[Example]) -> None:
-    """Add the labels of the annotation that the component does not have, except labels that it was told to leave out. After an
-    error no label is added.
+    """Add the labels in the annotation of examples that a component (`pipe`) does not have, except labels that it was told to
+    leave out. After an error no label is added.
 
     RAISES (ValueError): CRF412 if the component has read its whole corpus already; or as `add_label`.
     """
@@ -475,7 +472,7 @@ def add_labels(pipe: LearningPipe, examples: Iterable[Example]) -> None:
 
 
 def labels_of(pipe: LearningPipe, examples: Iterable[Example]) -> set[str]:
-    """Labels in the gold annotation, its alternatives and the soft labels."""
+    """Labels in the gold annotation of examples, its alternatives and the soft labels, for a component (`pipe`)."""
     labels = set()
     keys = Keys.of(pipe)
     for example in examples:
@@ -486,9 +483,9 @@ def labels_of(pipe: LearningPipe, examples: Iterable[Example]) -> set[str]:
     return labels - pipe.annotation.outside
 
 
-def _are_numbers(scores: Any) -> bool:
+def _are_numbers(scores: Union[ScoreArrays, Pooled]) -> bool:
     """Whether all scores are finite, or -inf for forbidden ones."""
-    if hasattr(scores, "members"):  # of a pool
+    if isinstance(scores, Pooled):
         return all(map(_are_numbers, scores.members))
     return all((array < np.inf).all() for array in named(scores).values())
 
@@ -496,18 +493,20 @@ def _are_numbers(scores: Any) -> bool:
 def step_by_gradient(pipe: LearningPipe, optimizer: Any, n_sequences: int, docs: list[Doc]) -> None:
     """Take a step by the pending gradient.
 
-    n_sequences (int), docs (list[Doc]): Number of sequences in the gradient, and its last texts for the message.
+    pipe (LearningPipe): The component.
+    optimizer (Optimizer): Takes the step: an optimizer of thinc, or a function that is called like one.
+    n_sequences (int): Number of sequences in the gradient.
+    docs (list[Doc]): Its last texts, for the message.
     RAISES (ValueError): CRF206 if weights would not be finite; the weights are then unchanged.
     """
     params = parameters(pipe.model)
+    # thinc changes weights in place
     before = {(node.id, name): node.get_param(name).copy() for node, name in params}
     if isinstance(optimizer, Optimizer):
-        _forget_other_shapes(optimizer, params)
+        _reset_other_shapes(optimizer, params)
     continuation = pipe.training.continuation
     proximal_step = None
     if continuation is not None and continuation.since is not None:
-        from .new_texts import proximal_step_of
-
         proximal_step = proximal_step_of(pipe, optimizer, before)
     pipe.model.finish_update(optimizer)
     if not all(node.ops.xp.isfinite(node.get_param(name)).all() for node, name in params):
@@ -524,7 +523,7 @@ def step_by_gradient(pipe: LearningPipe, optimizer: Any, n_sequences: int, docs:
         proximal_step(n_sequences)
 
 
-def _forget_other_shapes(optimizer: Optimizer, params: list[tuple[Model, str]]) -> None:
+def _reset_other_shapes(optimizer: Optimizer, params: list[tuple[Model, str]]) -> None:
     """Reset thinc's optimizers for parameters with a new layout, as spaCy's resizable layers do."""
     for node, name in params:
         key = (node.id, name)
@@ -547,6 +546,7 @@ class LearnedTexts:
         self._is_known = is_known
 
     def add(self, examples: Iterable[Example]) -> None:
+        """Add the texts of examples, unless earlier texts are not known."""
         if not self._is_known:
             return
         self._new.update(_hash(example) for example in examples if len(example.reference))
@@ -559,14 +559,15 @@ class LearnedTexts:
         self._new = set()
 
     def count(self, examples: Iterable[Example]) -> Optional[int]:
-        """How many of these texts the component has learned from; an estimate if it has learned from more than `MOST_LEARNED`
-        texts, and None if its texts are not known."""
+        """How many of the texts of examples the component has learned from; an estimate if it has learned from more than
+        `MOST_LEARNED` texts, and None if its texts are not known."""
         if not self._is_known:
             return None
         self._sort()
         hashes = np.array([_hash(example) for example in examples if len(example.reference)], dtype=np.uint64)
         if len(self._hashes) < MOST_LEARNED:
             return int(np.isin(hashes, self._hashes).sum())
+        # Hashes are evenly distributed, so those up to the largest one kept are a fair sample
         small = hashes[hashes <= self._hashes[-1]]
         return round(np.isin(small, self._hashes).sum() / max(1, len(small)) * len(hashes))
 
@@ -577,7 +578,7 @@ class LearnedTexts:
 
     @classmethod
     def unpacked(cls, saved: object) -> "LearnedTexts":
-        """Texts as `packed` gives them, or whatever else a file has in their place."""
+        """Texts from what `packed` gave, or from whatever else a file has in its place (`saved`)."""
         texts = cls(is_known=isinstance(saved, bytes) and len(saved) % 8 == 0)
         if texts._is_known and isinstance(saved, bytes):
             texts._hashes = np.unique(np.frombuffer(saved, dtype="<u8").astype(np.uint64))[:MOST_LEARNED]

@@ -56,7 +56,13 @@ class SecondStage(NamedTuple):
 
     @classmethod
     def read(cls, owner: str, given: object, features: tuple[str, ...]) -> "SecondStage":
-        """Settings from a config; by default all possible `features` are read. RAISES (ValueError): CRF020."""
+        """Settings from a config.
+
+        owner (str): The component, for messages.
+        given (object): The block of the config.
+        features (Tuple[str, ...]): The possible features, which are all read by default.
+        RAISES (ValueError): CRF020.
+        """
         given = checks.table(owner, "second_stage", given, "settings")
         for key in given:
             checks.one_of(owner, "second_stage: setting", key, cls._fields)
@@ -87,6 +93,8 @@ def first_stage(
 ) -> "FirstStage":
     """The first stage of a component.
 
+    make (Callable[..., LearningPipe]): Makes a component from a vocabulary and settings.
+    vocab (Vocab): The vocabulary.
     settings (dict): Settings of the component, except that the first stage predicts without rules and probabilities.
     second_stage: The block of the config.
     RAISES (ValueError): CRF020 for a model of another kind, CRF811 for a model with an encoder, CRF210 for a loss that L-BFGS
@@ -110,6 +118,7 @@ def first_stage(
         )
     own = {"name": f"{name}.first_stage", "model": without_stage(model), "optimizer": None, "scorer": None}
     component = make(vocab, **{**settings, **own})
+    # Labels of tokens have no entities around them
     known = MAJORITIES[:1] if component.annotation.spans_are_tokens else MAJORITIES
     stage = SecondStage.read(f"Component '{name}'", second_stage, known)
     component.check_optimizer(stage.optimizer())
@@ -137,7 +146,7 @@ class FirstStage:
 
     def to_learn(self, docs: list[Doc]) -> DocBatch:
         """Docs for training the second stage, with first labels by a model that was not trained on them: the model of their fold,
-        or, for texts that `learn` did not read, the first stage itself."""
+        or, for texts that `learn` did not read, the first stage itself. RETURNS (DocBatch): The same `docs`, labelled."""
         batch = DocBatch(docs)
         if not self._held_out:
             return batch
@@ -145,6 +154,7 @@ class FirstStage:
         others = DocBatch(doc for doc, spans in zip(batch, known) if spans is None)
         found = self(others)
         of_others = iter(_by_doc(found.spans, others.bounds))
+        # Held-out labels where there are some, in the order of the Docs
         spans = [next(of_others) if of_doc is None else of_doc for of_doc in known]
         moved = [of_doc + _shift(begin) for of_doc, begin in zip(spans, batch.bounds.tolist())]
         batch.labelling = found._replace(spans=_joined(moved))
@@ -153,21 +163,25 @@ class FirstStage:
     def learn(self, pipe: LearningPipe, read: Read) -> None:
         """Train the first stage, with labels and lists of the second one. Texts with the same words are in the same fold.
 
+        pipe (LearningPipe): The second stage.
+        read (Callable[[], Iterable[Example]]): Gives the training data.
         RAISES (ValueError): CRF811 if there are fewer than two different texts.
         """
         component = self.component
+        # Folds by the order of the texts, so that equal texts are in one fold and the folds are of one size
         places: dict[bytes, int] = {}  # of the texts, in order
         for example in read():
             [key] = _keys([example.predicted])
             places.setdefault(key, len(places))
         n_folds = min(self.settings.folds, len(places))
         if n_folds < 2:
-            reason = f"the first stage learns from some texts and labels others, and there {'is one' if n_folds else 'are none'} "
-            reason += "different. Give at least two Docs"
-            raise ValueError(Errors.CRF811.format(name=pipe.name, reason=reason))
+            found = "is one" if n_folds else "are none"
+            reason = f"the first stage learns from some texts and labels others, and there {found} different"
+            raise ValueError(Errors.CRF811.format(name=pipe.name, reason=f"{reason}. Give at least two Docs"))
         held_out: dict[bytes, DocSpans] = {}
         for label in pipe.labels:
             component.add_label(label)
+        # The first stage labels with what the second one knows
         component.choose_settings(read)
         component.check_settings()
         for features, others in zip(component.feature_stores, pipe.feature_stores):
@@ -195,13 +209,14 @@ class FirstStage:
         component.training.begin()
         component.training.count(read)
         optimizer = self.settings.optimizer()
+        # One step runs all iterations, since nothing is evaluated between them
         objective = component.training.objective(optimizer, read())
         optimizer.step(objective, key=f"{component.name}, {part}")
         component.training.prunes = self.settings.l1 > 0.0
-        component.forget_scores()
+        component.clear_scores()
 
     def load(self, data: bytes) -> None:
-        """Load saved data. RAISES (ValueError): If the data is damaged or does not fit."""
+        """Load saved `data`. RAISES (ValueError): If the data is damaged or does not fit."""
         self.component.from_bytes(data)
         self._held_out = {}
 

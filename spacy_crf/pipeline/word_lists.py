@@ -28,7 +28,12 @@ class Settings(NamedTuple):
 
 
 def read_settings(pipe: LearningPipe, gazetteers: object, clusters: object, vectors: object, words: object) -> Settings:
-    """Read the settings about words: single ones, or those in `words`. RAISES (ValueError): CRF020."""
+    """Read the settings about words of [initialize.components.NAME], single ones or one table `words`.
+
+    pipe (LearningPipe): The component.
+    gazetteers (object), clusters (object), vectors (object), words (object): See `LearningPipe.initialize`.
+    RAISES (ValueError): CRF020.
+    """
     owner = f"[initialize.components.{pipe.name}]"
     must = "a table with some of tables, vectors and gazetteers, and none of these beside it (its tables are clusters)"
     words = checks.table(owner, "words", words, must)
@@ -36,6 +41,7 @@ def read_settings(pipe: LearningPipe, gazetteers: object, clusters: object, vect
     keys = ("tables", "vectors", "gazetteers")
     named_once = all(words.get(key) is None or other is None for key, other in zip(keys, single))
     checks.expect(named_once and words.keys() <= {*keys}, owner, "words", words, must)
+    # `tables` are clusters by the names that templates use, or a single table without a name
     tables = words.get("tables")
     if not isinstance(tables, dict):  # one without a name
         tables = {"": clusters if tables is None else tables}
@@ -51,6 +57,9 @@ def read_settings(pipe: LearningPipe, gazetteers: object, clusters: object, vect
 def set_lists(pipe: LearningPipe, words: Settings, nlp: Optional[Language], *, are_kept: bool) -> None:
     """Give the templates of a component the lists that they read.
 
+    pipe (LearningPipe): The component.
+    words (Settings): The lists that the config names.
+    nlp (Optional[Language]): The pipeline, whose tokenizer splits the entries of gazetteers; None to split at blanks.
     are_kept (bool): Whether the weights are those of a saved component.
     RAISES (ValueError): CRF944 for lists that no template reads, CRF950 for lists other than those of kept weights.
     """
@@ -84,6 +93,7 @@ def set_lists(pipe: LearningPipe, words: Settings, nlp: Optional[Language], *, a
                 template=f"in:{unused[0]}[0]",
             )
         )
+    # Entries are compared with tokens, so they are split as texts are
     tokenizer = nlp.make_doc if nlp is not None else lambda text: Doc(pipe.vocab, words=text.split())
     known = {name: gazetteer for features in stores for name, gazetteer in features.gazetteers.items()}
     read = read_gazetteers(words.gazetteers, tokenizer, known, owner=pipe.owner)
@@ -109,21 +119,23 @@ def _of_words(
             raise ValueError(Errors.CRF944.format(name=name, what=what, template=template, setting=what))
         return None
     found = read(given, known, pipe.vocab, name=name)
+    # Weights of features of other words would be wrong
     if are_kept and known is not None and found != known:
         raise ValueError(Errors.CRF950.format(name=name, what=what, settings=settings))
     return found
 
 
 def announce(pipe: LearningPipe) -> None:
-    """Log how many words have clusters and vectors: words of another language have few.
+    """Log how many words have the clusters and vectors that a component (`pipe`) reads: words of another language have few.
 
     RAISES (ValueError): CRF947 for a table of clusters that knows fewer than `LEAST_KNOWN` of the words.
     """
     stores = pipe.feature_stores
     is_learned = pipe.training.new_features is None  # there was annotation
     announced: set[str] = set()
-    for features in (features for features in stores if features.clusters):
-        known = features.clustered
+    for features in stores:
+        known = features.clustered if features.clusters else None
+        # [words] whether each word is in a cluster, for each table
         for (name, table), found in zip(features.clusters.items(), () if known is None else known.are_in_one.T):
             if name not in announced:
                 announced.add(name)

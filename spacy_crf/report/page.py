@@ -17,7 +17,7 @@ from .. import __version__
 from ..errors import counted
 from ..explain.explanation import shorter
 from ..pipeline.annotation.trimming import Mention
-from ..pipeline.origins import in_words, named_origin
+from ..pipeline.corpora import in_words, named_origin
 from ..pipeline.scorers import calibration
 from . import charts
 from .cases import KINDS, MOST_TEXTS, Case, Judged, Reason, certainty, reasons, rule_effects

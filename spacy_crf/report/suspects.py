@@ -18,9 +18,9 @@ from ..features.doc_batch import DocBatch
 from ..optimizers.lbfgs import LBFGS
 from ..pipeline.annotation.entities import GoldReport
 from ..pipeline.annotation.trimming import Mention
+from ..pipeline.corpora import origin_of
 from ..pipeline.crf_textcat import CRFTextClassifier
 from ..pipeline.initialization import earlier_annotation
-from ..pipeline.origins import origin_of
 from ..pipeline.prediction import CRFPipe
 from ..types import Bools
 

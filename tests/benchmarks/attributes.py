@@ -39,7 +39,7 @@ def main(
         reading = time.process_time() - begin
         for (name, pipe), objective in zip(nlp.pipeline, objectives):
             LBFGS(l2=0.1, max_iterations=iterations, iterations_per_step=1_000_000).step(objective, key=name)
-            pipe.forget_scores()
+            pipe.clear_scores()
         scores = nlp.evaluate(test)
         accuracies.append([*(100 * scores[f"{attribute}_acc"] for attribute in names), reading])
         tasks.append([passing(objectives), predicting(nlp, test, new=True), predicting(nlp, test, new=False)])
@@ -77,7 +77,7 @@ def predicting(nlp: Language, examples: list[Example], *, new: bool) -> Callable
     def predict() -> None:
         for _, pipe in nlp.pipeline:
             if new:
-                pipe.forget_scores()
+                pipe.clear_scores()
         list(nlp.pipe(Doc(nlp.vocab, words=of_doc) for of_doc in words))
 
     return predict

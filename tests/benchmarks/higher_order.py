@@ -105,7 +105,7 @@ def ours(nlp, model, train, test, iterations: int, min_count: int) -> list[Any]:
     objective.renew()  # in the first step lattices are those of weights that are all 0: there are none
     objective.evaluate(weights)
     passes = [_seconds(lambda: objective.evaluate(weights)) for _ in range(3)]
-    pipe.forget_scores()
+    pipe.clear_scores()
     tokens_per_second, found = tag(nlp, test)
     n_tokens = sum(len(example.reference) for example in train)
     return [len(pipe.labels), n_tokens, float(np.median(passes)), trained, tokens_per_second, found]

@@ -14,7 +14,7 @@ import numpy as np
 import typer
 
 from spacy_crf.errors import Errors
-from spacy_crf.pipeline.promises import Judged, judge, promise_recall
+from spacy_crf.pipeline.promises import JudgedText, judge, promise_recall
 
 from .data import make_examples, read_sentences
 from .measure import show
@@ -66,7 +66,7 @@ def main(
     show("A recall that is promised", header, rows, note=note)
 
 
-def judged_texts(name: str) -> list[Judged]:
+def judged_texts(name: str) -> list[JudgedText]:
     start, nlp = time.perf_counter(), make_pipeline("crf_ner")
     train(nlp, make_examples(nlp.vocab, read_sentences(name, "train")), **SETTINGS)
     sentences = [sentence for part in ("dev", "test") for sentence in read_sentences(name, part)]
@@ -75,7 +75,7 @@ def judged_texts(name: str) -> list[Judged]:
     return judged
 
 
-def row(name: str, judged: list[Judged], n_entities: int, goal: float, alpha: float, times: int) -> list[object]:
+def row(name: str, judged: list[JudgedText], n_entities: int, goal: float, alpha: float, times: int) -> list[object]:
     n_gold = np.array([len(text.gold) for text in judged])
     n_texts = round(n_entities * len(judged) / n_gold.sum())
     generator, found = np.random.default_rng(0), []
@@ -95,7 +95,7 @@ def row(name: str, judged: list[Judged], n_entities: int, goal: float, alpha: fl
     return [*cells, 100 * recall, above, broken, most, met, 100 * rest, broken_rest, f"{min_prob:g}"]
 
 
-def deal(judged: list[Judged], dev: np.ndarray, rest: np.ndarray, goal: float, alpha: float) -> Optional[Dealt]:
+def deal(judged: list[JudgedText], dev: np.ndarray, rest: np.ndarray, goal: float, alpha: float) -> Optional[Dealt]:
     """RETURNS (Dealt): None if these texts can't promise the recall."""
     try:
         least = promise_recall("DEV", [judged[n] for n in dev], goal, alpha)
@@ -106,7 +106,7 @@ def deal(judged: list[Judged], dev: np.ndarray, rest: np.ndarray, goal: float, a
     return Dealt(recall_of(judged, least), recall_of([judged[n] for n in rest], least), least)
 
 
-def recall_of(judged: list[Judged], min_prob: float) -> float:
+def recall_of(judged: list[JudgedText], min_prob: float) -> float:
     return float((np.concatenate([text.gold for text in judged]) >= min_prob).mean())
 
 

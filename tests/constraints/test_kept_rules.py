@@ -350,7 +350,7 @@ def tagger_of(model):
     rng = np.random.default_rng(1)
     weights = Weights(tagger.model)
     weights.assign(rng.normal(size=len(weights.weights())))
-    tagger.forget_scores()
+    tagger.clear_scores()
     return nlp, tagger
 
 

@@ -68,7 +68,7 @@ def draw(pipe, scale, seed=0):
         for name in node.param_names:
             if node.has_param(name):
                 node.set_param(name, random.normal(0, scale, node.get_param(name).shape).astype(np.float32))
-    pipe.forget_scores()
+    pipe.clear_scores()
 
 
 def words_of(pipe):
@@ -661,7 +661,7 @@ def test_a_contrast_is_a_sum_over_texts(factory, l1):
 
     def gap(vector):
         weights.assign(vector)
-        pipe.forget_scores()
+        pipe.clear_scores()
         labellings = dict(map(reversed, enumerated(pipe, doc)))
         return labellings[frozenset(found_labelling)] - labellings[frozenset(of_weights.rival)]
 
@@ -797,7 +797,7 @@ def test_effects_of_texts_are_those_of_training_without_them(factory, l1, n):
         learn(pipe, examples[:number] + examples[number + 1 :], l1)
         anew.append([each.about(DocBatch([each.doc])).measure().odds for each in asked])
         Weights(pipe.model).assign(learned)
-        pipe.forget_scores()
+        pipe.clear_scores()
     anew = np.array(anew).T - np.array(before)[:, np.newaxis]
     for predicted, true in zip(effects, anew):
         assert np.corrcoef(predicted, true)[0, 1] > 0.95

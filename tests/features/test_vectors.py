@@ -241,7 +241,7 @@ def set_random(pipe, seed=0):
     for name in emissions.param_names:
         shape = emissions.get_param(name).shape
         emissions.set_param(name, random.normal(size=shape).astype(np.float32))
-    pipe.forget_scores()
+    pipe.clear_scores()
     return emissions
 
 
@@ -400,7 +400,7 @@ def test_a_table_of_words_that_is_begun_anew():
     nlp = train(blank(vectors=word_vectors()))
     pipe, examples = pipe_of(nlp), ner_examples(nlp)
     expected, found = marginals(nlp), objective_of(pipe, examples).evaluate(pipe.training.frame().weights())
-    pipe.forget_scores()
+    pipe.clear_scores()
     reader = pipe.sparse_features.compiled.reader
     objective = CorpusObjective(pipe.model, LogLikelihood(), _with_small_tables(pipe, reader, examples))
     value, gradient = objective.evaluate(objective.weights())

@@ -251,7 +251,7 @@ def make(name):
                 shape = node.get_param(param).shape
                 node.set_param(param, rng.normal(0.0, 1.2, shape).astype(node.get_param(param).dtype))
         if "features" in node.attrs:
-            node.attrs["features"].forget_scores()
+            node.attrs["features"].clear_scores()
     return nlp, pipe
 
 

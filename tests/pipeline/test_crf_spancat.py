@@ -20,7 +20,7 @@ from spacy_crf.models.chain_set import ChainSet
 from spacy_crf.models.objective import CorpusObjective
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.pipeline.annotation.spans import Spans, groups_of
-from spacy_crf.pipeline.saving import forget_gradients
+from spacy_crf.pipeline.saving import zero_gradients
 from spacy_crf.report.cases import Judged, rule_effects
 from spacy_crf.schemes import NO_SEGMENTS, get_scheme
 from tests import reference
@@ -400,7 +400,7 @@ def test_each_level_holds_its_best_set_of_the_spans_that_are_probable_on_any(thr
     for seed in range(6):
         weights = np.random.default_rng(seed).normal(size=emissions.get_param("states").shape)
         emissions.set_param("states", weights.astype(np.float32))
-        emissions.attrs["features"].forget_scores()
+        emissions.attrs["features"].clear_scores()
         doc = Doc(pipe.vocab, words=["Ann", "of", "Oslo"])
         probable = {places([span])[0]: p for span, p in pipe.span_probabilities(doc, threshold)}
         expected = {span: probable[span] for span in best_sets(pipe, doc, probable, threshold)}
@@ -665,7 +665,7 @@ def test_the_gradient_of_features_of_outer_spans(kind):
         direction = rng.normal(size=weights.shape)
         ahead, behind = (objective.evaluate(weights + step * direction)[0] for step in (1e-5, -1e-5))
         assert (ahead - behind) / 2e-5 == pytest.approx(gradient @ direction, rel=1e-5)
-    forget_gradients(pipe.model)
+    zero_gradients(pipe.model)
     scores, backprop = pipe.model.begin_update(pipe.training.docs_of(examples))
     loss, d_scores = pipe.get_loss(examples, scores)
     backprop(d_scores)

@@ -9,8 +9,7 @@ from spacy.tokens import Doc, DocBin
 from spacy.training import Corpus as SpacyCorpus
 
 from spacy_crf.cli.formats import ReadSettings, Report, Source, read
-from spacy_crf.pipeline.corpora import Corpus, doc_bin, docs_in
-from spacy_crf.pipeline.origins import named_origin, origin_of, set_origin
+from spacy_crf.pipeline.corpora import Corpus, doc_bin, docs_in, named_origin, origin_of, set_origin
 from tests.cli.test_formats import label_studio, lines, prodigy
 
 NLP = spacy.blank("en")

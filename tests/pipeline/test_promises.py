@@ -13,7 +13,7 @@ from spacy.training import Example
 from spacy_crf.pipeline.promises import (
     GRID,
     MOST_OF_TEXT,
-    Judged,
+    JudgedText,
     Promise,
     judge,
     min_prob_of,
@@ -79,7 +79,7 @@ def drawn(rng, n_texts, together):
         gold = np.full(n, rng.random()) if together else rng.random(n)
         found = np.sort(rng.random(6))
         none = np.zeros(n, dtype=np.int64), np.zeros(6, dtype=np.int64)
-        texts.append(Judged(gold, none[0], found, none[1], rng.random(6) < found))
+        texts.append(JudgedText(gold, none[0], found, none[1], rng.random(6) < found))
     return texts
 
 
@@ -104,7 +104,7 @@ def test_promised_precision_is_kept():
 
 
 def test_texts_that_prove_nothing_are_an_error():
-    sure = Judged(np.ones(2), np.zeros(2), np.ones(2), np.zeros(2), np.ones(2, dtype=bool))
+    sure = JudgedText(np.ones(2), np.zeros(2), np.ones(2), np.zeros(2), np.ones(2, dtype=bool))
     with pytest.raises(ValueError, match=r"CRF424: x: 60 entities in 30 texts are too few.* recall of 0\.98") as error:
         promise_recall("x", 30 * [sure], 0.98, 0.05)
     needed = int(str(error.value).split("about ")[1].split()[0])

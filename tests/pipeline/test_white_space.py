@@ -219,7 +219,7 @@ def pipeline(factory, scheme, groups=None):
     for node in pipe.model.walk():
         for name in filter(node.has_param, node.param_names):
             node.set_param(name, rng.normal(0.0, 2.0, node.get_param(name).shape).astype(np.float32))
-    pipe.forget_scores()
+    pipe.clear_scores()
     nlp.add_pipe("crf_candidates", first=True, config={"component": factory, "min_prob": 0.05})
     return nlp, pipe
 

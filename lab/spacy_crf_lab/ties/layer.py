@@ -37,7 +37,7 @@ class TieFeatures(ListedFeatures):
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_compiled": None}
 
-    def forget_scores(self) -> None:
+    def clear_scores(self) -> None:
         """Does nothing, since ties have no scores of their own."""
 
     @property

@@ -72,7 +72,7 @@ def ours(model: dict[str, Any], train: list, test: list, iterations: int, beam: 
     trained, weights = time.process_time() - begin if iterations else None, objective.weights()
     objective.evaluate(weights)
     seconds = float(np.median([_seconds(lambda: objective.evaluate(weights)) for _ in range(3)]))
-    pipe.forget_scores()
+    pipe.clear_scores()
     node, matrix = pipe.model.attrs["node"], pipe.model.attrs.get("matrix")
     speed, right = None, [None] * len(DECODE)
     for place, decode in enumerate(DECODE if matrix is not None else DECODE[:1]):

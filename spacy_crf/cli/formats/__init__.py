@@ -13,7 +13,7 @@ from spacy.tokens import Doc
 
 from ...blanks import split_columns
 from ...errors import Errors
-from ...pipeline.origins import origin_of, set_origin
+from ...pipeline.corpora import origin_of, set_origin
 from . import brat, columns, conllu, label_studio, spacy_files, table, texts
 from .annotation import check_doc
 from .columns import is_tag

@@ -9,7 +9,7 @@ from typing import NamedTuple, Optional
 from spacy.language import Language
 from spacy.tokens import Doc
 
-from ...pipeline.origins import set_origin
+from ...pipeline.corpora import set_origin
 from .annotation import make_doc, read_spans
 from .offsets import BOM, CRLF, UTF16, HabitSearch, index_of
 from .source import Fields, ReadSettings, Report, Source, unreadable

@@ -15,7 +15,7 @@ from spacy.tokens import Doc, Span
 
 from ...blanks import is_blank, split_columns, split_words
 from ...errors import Errors, shown
-from ...pipeline.origins import set_origin
+from ...pipeline.corpora import set_origin
 from .annotation import GivenSpan, annotated, holds_annotation, is_label, is_unicode, make_doc, named
 from .annotation import Span as Characters
 from .source import Fields, ReadSettings, Report, Source, unreadable

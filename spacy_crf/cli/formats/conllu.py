@@ -10,7 +10,7 @@ from spacy.tokens import Doc
 
 from ...blanks import is_blank
 from ...errors import Errors, counted, known_names
-from ...pipeline.origins import set_origin
+from ...pipeline.corpora import set_origin
 from ...types import Settings
 from .columns import Tagging, find_spelling, find_tagging, has_pair, in_bio, in_groups, is_tag
 from .source import ReadSettings, Report, Source, unreadable

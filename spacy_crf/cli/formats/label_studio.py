@@ -8,7 +8,7 @@ from spacy.language import Language
 from spacy.tokens import Doc
 
 from ...errors import Errors, shown
-from ...pipeline.origins import set_origin
+from ...pipeline.corpora import set_origin
 from .annotation import GivenSpan, Labels, TextLabels, holds_annotation, is_labels, make_doc, parse_labels, read_spans
 from .offsets import HabitSearch, index_of
 from .source import Fields, ReadSettings, Report, Source, unreadable

@@ -12,8 +12,7 @@ from spacy.tokens import Doc, DocBin
 from spacy.training.converters import json_to_docs
 
 from ...errors import Errors, shown
-from ...pipeline.corpora import docs_in
-from ...pipeline.origins import set_origin
+from ...pipeline.corpora import docs_in, set_origin
 from .annotation import annotated, check_length, holds_annotation, is_unicode, read_spans
 from .source import Fields, ReadSettings, Report, Source, unreadable
 

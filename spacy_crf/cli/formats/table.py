@@ -14,7 +14,7 @@ from spacy.tokens import Doc
 
 from ...blanks import is_blank, split_words
 from ...errors import Errors, known_names, shown
-from ...pipeline.origins import set_origin
+from ...pipeline.corpora import set_origin
 from .annotation import Labels, TextLabels, named, parse_labels, tokenized
 from .columns import Row, is_tag, read_sentences
 from .source import ReadSettings, Report, Source, unreadable

@@ -11,7 +11,7 @@ from spacy.tokens import Doc
 
 from ...blanks import split_words
 from ...errors import Errors, known_names, shown
-from ...pipeline.origins import set_origin
+from ...pipeline.corpora import set_origin
 from .annotation import (
     GivenSpan,
     Labels,

@@ -10,8 +10,7 @@ from spacy.tokens import Doc, Span, SpanGroup
 from spacy.vocab import Vocab
 
 from ...errors import Errors
-from ...pipeline.corpora import doc_bin
-from ...pipeline.origins import origin_of
+from ...pipeline.corpora import doc_bin, origin_of
 from .source import Fields
 
 

@@ -79,6 +79,7 @@ class Cats(Annotation):
         if label == against:
             raise ValueError(Errors.CRF838.format(name=self.name, what=label, reason="`against` asks for the same"))
         others = [other for other in self.labels if other != label] if against is None else [against]
+        # One row, since a clamp has a row for each text
         names = np.array([self.labels])  # [1, Y]
         return [names == label], [names == other for other in others]
 
@@ -104,8 +105,8 @@ class Cats(Annotation):
 
 
 class SeveralCats(Cats):
-    """Any number of labels per text: 1 marks labels of the text, 0 labels that it does not have. Others are not known. Clamps are
-    bool[D, 2 Y]: which labels may be present, then which may be absent."""
+    """Several labels per text, or none: 1 marks labels of the text, 0 labels that it does not have. Others are not known. Clamps
+    are bool[D, 2 Y]: which labels may be present, then which may be absent."""
 
     def gold(self, examples: list[Example], starts: Starts, report: GoldReport) -> Supervision:
         """Read the labels of the reference Docs, see `Annotation.gold`.
@@ -151,6 +152,7 @@ class SeveralCats(Cats):
             raise ValueError(Errors.CRF838.format(name=self.name, what=label, reason=reason))
         names = np.array([self.labels])  # [1, Y]
         any_label = np.ones_like(names, dtype=bool)
+        # Texts have the label where it may not be absent, and lack it where it may not be present
         having = np.hstack([any_label, names != label])
         lacking = np.hstack([names != label, any_label])
         return [having], [lacking]

@@ -211,6 +211,7 @@ class Annotation:
     def label_indices(self, hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
         """Positions of labels from their hashes: int64[N], -1 for 0 and for unknown hashes."""
         distinct, inverse = np.unique(hashes, return_inverse=True)
+        # Batches have few different labels, so each is looked up once
         known = np.array([self._index.get(int(value), -1) for value in distinct], dtype=np.int64)
         return known[inverse] if len(distinct) else np.zeros(0, dtype=np.int64)
 
@@ -526,6 +527,7 @@ class Entities(Annotation):
         """RETURNS (Tuple[List[Mention], List[Mention]]): The gold entities, and the entities found at tokens whose annotation is
         not missing."""
         found = list(example.predicted.ents)
+        # Aligning words takes long, and few texts need it
         if not same_words(example.predicted, example.reference) or MISSING in example.reference.to_array(ENT_IOB):
             missing = [tag in (None, "-") for tag in example.get_aligned_ner()]
             found = [ent for ent in found if not any(missing[ent.start : ent.end])]
@@ -543,6 +545,7 @@ class Entities(Annotation):
         label = self.label_indices(types)
         settled.taken[:] = _is_preset(iob)
         # Entities with other labels and blocked tokens (BEGIN without a type) stay as they are: this component finds none there.
+        # iob: [T] spaCy's codes, MISSING where this component decides
         iob = np.where(settled.taken, np.where(label >= 0, iob, OUTSIDE), MISSING)
         # An entity that crosses the start of a sentence ends there, and its rest is no entity
         opening = starts[:-1][starts[:-1] < len(iob)]
@@ -561,6 +564,7 @@ class Entities(Annotation):
         """Why an entity cannot be beside the settled ones, see `Annotation.conflict_with`; None if it can."""
         if ((starts > begin) & (starts < end)).any():
             return "it crosses the start of a sentence"
+        # IO has one tag for a label, so neighbours of one label are one entity
         if self.scheme.name == "IO":
             entity = _is_preset(settled.iob)
             beside = [token for token, edge in ((begin - 1, begin), (end, end)) if edge not in starts]
@@ -579,6 +583,7 @@ class Entities(Annotation):
             annotation[kept] = prediction.preset[kept]
             present = entities_of(prediction.preset)
         if docs:
+            # A weak reference: the component must not keep Docs alive
             LATEST[self.name] = ref(docs[0]), self.labels
         begin = 0
         for doc, end in zip(docs, prediction.doc_starts[1:].tolist()):
@@ -633,6 +638,7 @@ def _aligned_entities(example: Example, report: GoldReport) -> NDArray[np.uint64
         annotation[blocked, 0] = OUTSIDE
         return annotation
     annotation = np.zeros((len(predicted), 2), dtype=np.uint64)
+    # spaCy gives BILUO tags of the predicted tokens; None or "-" where the words do not align
     tags = example.get_aligned_ner()
     for i, tag in enumerate(tags):
         if tag is None or tag == "-":
@@ -642,6 +648,7 @@ def _aligned_entities(example: Example, report: GoldReport) -> NDArray[np.uint64
         annotation[i, 1] = predicted.vocab.strings.add(label) if label else 0
     found = sum(tag is not None and tag[0] in "BU" for tag in tags)
     lost = len(reference.ents) - found
+    # Which of the entities were lost takes an alignment of each, and is asked only if some were
     if lost > 0:
         aligned = {(ent.start_char, ent.end_char) for ent in example.get_aligned_spans_y2x(reference.ents)}
         for ent in reference.ents:

@@ -21,7 +21,6 @@ from .entities import Annotation, Entities, GoldReport, PresetAnnotation, Starts
 from .trimming import Mention, mentions_of
 
 Groups = Union[str, Sequence[Sequence[str]]]
-NO_SPANS: tuple[Span, ...] = ()
 
 
 class Slot(NamedTuple):
@@ -102,7 +101,7 @@ class Spans(Entities):
 
     def gold_spans(self, doc: Doc) -> Union[SpanGroup, tuple[Span, ...]]:
         """The spans of a reference Doc in ``doc.spans[key]``."""
-        return doc.spans.get(self.key, NO_SPANS)
+        return doc.spans.get(self.key, ())
 
     def gold_labels(self, doc: Doc) -> Iterable[str]:
         """RETURNS (Dict[str, None]): The labels of the spans of a Doc, without labels of other chains of the set."""
@@ -132,6 +131,7 @@ class Spans(Entities):
                 continue
             of_doc = iob[begin:end]
             known = []
+            # Starts of the sentences within the Doc, in its tokens
             opening = starts[(starts > begin) & (starts < end)] - begin
             for span in self._aligned(example, report, of_doc):
                 if ((opening > span.start) & (opening < span.end)).any():
@@ -180,6 +180,7 @@ class Spans(Entities):
             if span.label_ not in self.labels:
                 report.add_span(span, self.key, "have a label the component does not know, and count as outside")
         if not same_words(example.predicted, example.reference):
+            # One after the other, since a span may align where others do not
             found = [(span, example.get_aligned_spans_y2x([span], allow_overlap=True)) for span in known]
             for span, aligned in found:
                 if not aligned:
@@ -275,17 +276,20 @@ def groups_of(docs: Iterable[Doc], annotation: Spans) -> list[list[str]]:
     annotation (Spans): Their annotation.
     """
     labels = [slot.label for slot in annotation.slots]
+    # The labels whose spans overlap spans of each label
     overlaps: dict[str, set[str]] = {label: set() for label in labels}
     for doc in docs:
         open_spans: list[Span] = []
         spans = (span for span in annotation.gold_spans(doc) if span.label_ in overlaps)
         for span in sorted(spans, key=lambda span: (span.start, span.end)):
+            # Spans are sorted by their begin, so only those that have not ended can overlap this one
             open_spans = [one for one in open_spans if one.end > span.start]
             for one in open_spans:
                 overlaps[one.label_].add(span.label_)
                 overlaps[span.label_].add(one.label_)
             open_spans.append(span)
     groups: list[list[str]] = []
+    # The first group without an overlapping label takes a label
     for label in sorted(labels, key=lambda label: -len(overlaps[label] - {label})):
         for group in groups:
             if overlaps[label].isdisjoint(group):
@@ -305,6 +309,7 @@ def on_levels(spans: Iterable[Span]) -> list[tuple[Span, int]]:
         tokens = range(span.start, span.end)
         if place in placed:
             continue
+        # The first level where no longer span has one of the tokens
         level = next((n for n, used in enumerate(taken) if used.isdisjoint(tokens)), len(taken))
         if level == len(taken):
             taken.append(set())

@@ -220,6 +220,7 @@ class TokenTags(Annotation):
 
     def clamp(self, settled: PresetAnnotation, starts: Starts) -> Clamp:
         """The clamp (bool[T, L]) that allows the label of each settled token, and all labels elsewhere."""
+        # [T, 1] against [1, L]
         known = (settled.iob != MISSING)[:, np.newaxis]
         return ~known | (settled.label[:, np.newaxis] == np.arange(len(self.labels)))
 
@@ -234,6 +235,7 @@ class TokenTags(Annotation):
         width = self._written.shape[1]
         values = self._written[prediction.tags] if self.labels else np.zeros((0, width), dtype=np.uint64)
         values[prediction.tags < 0] = 0  # below min_prob
+        # Present values stay as they are: also those that this component could not have found
         preset = prediction.preset
         present = NO_SEGMENTS
         if preset is not None:
@@ -258,6 +260,7 @@ class TokenTags(Annotation):
 
     def _set_extension(self, doc: Doc, values: NDArray[np.uint64], kept: Optional[NDArray[np.uint64]]) -> None:
         """Write labels to an extension. Present values, which need not be text, stay; tokens without a label get no value."""
+        # Zero stands for no change
         changed = values if kept is None else np.where(kept != 0, 0, values)
         for token, value in zip(doc, changed.tolist()):
             if value or self.overwrite:
@@ -279,6 +282,7 @@ class TokenTags(Annotation):
             return values
         aligned = np.zeros(len(predicted), dtype=np.uint64)
         alignment = example.alignment.x2y
+        # A token that is a part of several gold tokens has their label if they agree
         for i in range(len(predicted)):
             of_token = {int(values[j]) for j in alignment[i]}
             if len(of_token) == 1:
@@ -396,5 +400,6 @@ class TagSet(Annotation):
             for mention in found:
                 rights.setdefault(mention.start, []).append(mention.place in places)
         probabilities = {token.idx: probability_of(token) for token in example.predicted}
+        # A token counts once all of its attributes are annotated
         complete = {start: right for start, right in rights.items() if len(right) == len(self.parts)}
         return [(p, all(complete[start])) for start, p in probabilities.items() if p is not None and start in complete]
