@@ -229,7 +229,7 @@ def docs_in(stored: DocBin, vocab: Vocab) -> Iterator[Doc]:
     """
     packed = [_NIL if data is None else data for data in stored.user_data]
     stored.user_data = []
-    user_data: Iterable[Optional[dict]] = ()
+    user_data: Any = ()  # of each Doc
     if any(data != _NIL for data in packed):
         data = b"".join((_ARRAY, len(packed).to_bytes(4, "big"), *packed))
         user_data = srsly.msgpack_loads(data, use_list=False)

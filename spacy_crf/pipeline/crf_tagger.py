@@ -1,7 +1,6 @@
 """The component that gives every token one label."""
 
 from collections.abc import Iterable
-from typing import Any
 
 from spacy.tokens.underscore import Underscore
 from spacy.training import Example
@@ -45,7 +44,7 @@ class CRFTagger(CRFPipe):
             **settings,
         )
 
-    def annotation_of(self, attribute: Any, *, overwrite: bool, neg_prefix: str) -> Annotation:
+    def annotation_of(self, attribute: str, *, overwrite: bool, neg_prefix: str) -> Annotation:
         """The annotation of an attribute.
 
         attribute (str): Its name.

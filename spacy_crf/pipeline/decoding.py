@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,7 @@ from ..inference.structure import ScoresOrWork, SpanStates, Structure, Work
 from ..losses.clamped import LabelledLoss
 from ..models.structure import StructureNode
 from ..schemes import NO_SEGMENTS, Segments, TransitionMask
-from ..types import AnyClamp, Bools, ChainScores, Clamp, Floats, Ints, PathScores, SegmentClamp, Settings
+from ..types import Bools, ChainClamp, ChainScores, Floats, Ints, PathScores, Settings
 from .annotation.entities import Annotation, GoldReport, Keys, Supervision
 
 if TYPE_CHECKING:
@@ -177,11 +177,11 @@ class Decoding:
 
     # -------------------------------------------------------------------------------------------------- prediction
 
-    def best_tags(self, scores: ScoresOrWork, clamp: Optional[AnyClamp]) -> States:
+    def best_tags(self, scores: ScoresOrWork, clamp: Optional[ChainClamp]) -> States:
         """Tags of the most probable labelling under a clamp: int32[T]."""
         return self.tags(self.searched.viterbi(scores, clamp=clamp).states)
 
-    def best_with_probabilities(self, scores: PathScores, clamp: Optional[AnyClamp]) -> tuple[States, Floats]:
+    def best_with_probabilities(self, scores: PathScores, clamp: Optional[ChainClamp]) -> tuple[States, Floats]:
         """RETURNS (int32[T], float64[N]): Tags of the most probable labelling under a clamp, and the probability of each of its
         spans."""
         # Prepared once for both questions
@@ -373,7 +373,7 @@ class Question(NamedTuple):
     parts: Parts  # that decode the scores
     docs: DocBatch
     scores: PathScores
-    clamp: Optional[Union[Clamp, SegmentClamp]]
+    clamp: Optional[ChainClamp]
     asked: DocBatch  # the Docs as a whole
     restricted: Callable[[PathScores], PathScores]  # the same part of other scores of the Docs
     starts: Ints  # [B + 1] where the sequences started before tokens were left out
@@ -400,7 +400,7 @@ def without_edges(
         return parts, scores
     blank = docs.is_space if settled is None else docs.is_space & ~settled
     decoding = parts.decoding.over_bridges()
-    scores = parts.decoding.bridges.widened(scores, blank)
+    scores = parts.decoding.bridges.widened(scores, blank)  # pyright: ignore[reportArgumentType]  of chains or segments
     if decoding is parts.decoding:
         return parts, scores
     rules = None if parts.rules is None else parts.rules.over(decoding)

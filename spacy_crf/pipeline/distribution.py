@@ -1,6 +1,6 @@
 """The distribution over the labellings of Docs: marginals, spans, best and drawn labellings."""
 
-from typing import NamedTuple, Optional, Union
+from typing import NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from ..arrays import Joined, join_sequences, spread
 from ..inference.structure import SpanStates, Structure
 from ..schemes import Segments
-from ..types import AnyClamp, Clamp, Floats, Ints, PathScores, SegmentClamp
+from ..types import ChainClamp, Floats, Ints, PathScores
 from .decoding import Decoding, States
 
 
@@ -114,13 +114,13 @@ class Distribution(NamedTuple):
 
 
 def of_doc(
-    decoding: Decoding, scores: PathScores, clamp: Optional[Union[Clamp, SegmentClamp]], graph: Optional[Structure]
+    decoding: Decoding, scores: PathScores, clamp: Optional[ChainClamp], graph: Optional[Structure]
 ) -> Distribution:
     """The distribution over the labellings of one Doc.
 
     decoding (Decoding): Of the component.
     scores (PathScores): Of the Doc, whose sequences are joined.
-    clamp (Optional[Union[Clamp, SegmentClamp]]): The labellings that are possible.
+    clamp (Optional[ChainClamp]): The labellings that are possible.
     graph (Optional[Structure]): The structure over the graph of some rules; None without rules.
     """
     if graph is None and not decoding.always_joins:
@@ -134,12 +134,12 @@ def of_doc(
     )
 
 
-def of_docs(decoding: Decoding, scores: PathScores, clamp: Optional[AnyClamp]) -> Distribution:
+def of_docs(decoding: Decoding, scores: PathScores, clamp: Optional[ChainClamp]) -> Distribution:
     """The distribution for several Docs whose sequences no rule ties together, for marginals and probabilities of spans.
 
     decoding (Decoding): Of the component.
     scores (PathScores): Of the Docs.
-    clamp (Optional[AnyClamp]): The labellings that are possible.
+    clamp (Optional[ChainClamp]): The labellings that are possible.
     """
     return Distribution(
         decoding=decoding,

@@ -1,7 +1,7 @@
 """Labellings that training excludes although each of their states is allowed: those with wrong spans, forbidden steps between
 tags, white space at the edges of spans, or a broken rule of training."""
 
-from typing import Optional, TypeVar, Union
+from typing import Optional, TypeVar
 
 import numpy as np
 from spacy.tokens import Doc
@@ -10,8 +10,8 @@ from ..errors import Warnings
 from ..features.doc_batch import DocBatch
 from ..inference.bridges import BridgedStructure
 from ..inference.linear_chain import LinearChain
-from ..inference.structure import Structure
 from ..inference.threads import default_threads
+from ..models.node import TrainingStructure
 from ..schemes import NO_SEGMENTS, NO_STEPS
 from ..types import Bools, ChainScores, Clamp, Ints, PathScores
 from .annotation.entities import GoldReport, Keys, Supervision
@@ -47,16 +47,14 @@ def without_unusable(pipe: LearningPipe, known: Supervision, starts: Ints, kind:
     return known._replace(wrong=NO_SEGMENTS, steps=NO_STEPS)
 
 
-def structure_of(
-    pipe: LearningPipe, docs: list[Doc], known: Supervision, starts: Ints
-) -> Union[Structure, BridgedStructure, None]:
+def structure_of(pipe: LearningPipe, docs: list[Doc], known: Supervision, starts: Ints) -> Optional[TrainingStructure]:
     """The structure of a batch with the rules, if they apply in training, without wrong spans, and without white space at the
     edges of spans.
 
     pipe (LearningPipe): The component.
     docs (List[Doc]): The texts, whose sequences start at `starts` (int64[B + 1]).
     known (Supervision): What their annotation says.
-    RETURNS (Union[Structure, BridgedStructure, None]): None to use the model's own structure.
+    RETURNS (Optional[TrainingStructure]): None to use the model's own structure.
     """
     node = pipe.model.attrs["node"]
     decoding = pipe.decoding
@@ -68,7 +66,7 @@ def structure_of(
     wide = known._replace(clamp=bridges.clamp(known.clamp))
     structure = _ruled(pipe, decoding.over_bridges(), docs, wide, starts)
     usual = node.in_training.with_threads(default_threads())
-    return BridgedStructure(structure or usual, bridges, blank)
+    return BridgedStructure(structure or usual, bridges, blank)  # pyright: ignore[reportArgumentType]  no bridges
 
 
 def _blank(pipe: LearningPipe, docs: list[Doc], known: Supervision) -> Optional[Bools]:
@@ -86,7 +84,7 @@ def _blank(pipe: LearningPipe, docs: list[Doc], known: Supervision) -> Optional[
 
 def _ruled(
     pipe: LearningPipe, decoding: Decoding, docs: list[Doc], known: Supervision, starts: Ints
-) -> Optional[Structure]:
+) -> Optional[TrainingStructure]:
     """Structure with the rules and without wrong spans over the states of a decoding; None if there are neither."""
     rules = pipe.rules() if pipe.rules_train else None
     if rules is None and not len(known.wrong.start) and not len(known.steps):

@@ -297,7 +297,7 @@ class CRFPipe(LearningPipe):
     def add_rule(self, rule: Settings) -> None:
         """Add a rule behind the present rules. It applies from now on, and is saved with the component.
 
-        rule (Dict[str, Any]): The rule, such as {"rule": "at_most", "label": "ZIP", "n": 1}.
+        rule (Dict): The rule, such as {"rule": "at_most", "label": "ZIP", "n": 1}.
         RAISES (ValueError): If the rule is not possible; the other rules are unchanged.
         """
         from ..constraints.settings import Constraints

@@ -6,7 +6,7 @@ other spans. Tokens that no label is left for take no part in the labelling.
 """
 
 from collections.abc import Callable
-from typing import Optional, Union
+from typing import Optional
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -17,7 +17,7 @@ from ..arrays import cut, states_of
 from ..errors import Warnings, counted
 from ..features.doc_batch import DocBatch, DocPart
 from ..schemes import BEGIN, INSIDE, MISSING, OUTSIDE, Segments
-from ..types import Bools, Clamp, Ints, PathScores, SegmentClamp
+from ..types import Bools, ChainClamp, Ints, PathScores
 from .annotation.entities import LATEST, Entities, PresetAnnotation, entities_of
 from .decoding import Decoding, Parts, Question, without_edges
 from .excluded import without_steps
@@ -84,9 +84,7 @@ def restrict(
     )
 
 
-def _leave_settled(
-    decoding: Decoding, scores: PathScores, settled: PresetAnnotation
-) -> tuple[PathScores, Union[Clamp, SegmentClamp]]:
+def _leave_settled(decoding: Decoding, scores: PathScores, settled: PresetAnnotation) -> tuple[PathScores, ChainClamp]:
     """The scores and the clamp of the labellings that contain all settled spans."""
     clamp, steps = decoding.encode_clamp(decoding.annotation.clamp(settled, scores.starts), scores.starts)
     label = decoding.label_of_states  # [S]

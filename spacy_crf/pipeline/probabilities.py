@@ -13,7 +13,7 @@ from ..arrays import cut_document
 from ..errors import Errors, Warnings, shown
 from ..inference.structure import LikelySpans
 from ..schemes import NO_SEGMENTS, SEGMENTS, Segments
-from ..types import AnyClamp, Bools, Floats, Ints, PathScores, SegmentScores
+from ..types import Bools, ChainClamp, Floats, Ints, PathScores
 from . import CERTAINTIES, OF_LABEL, certainties_of
 from .annotation.entities import Annotation, Prediction
 from .decoding import Decoding, Question, States, logger
@@ -73,12 +73,12 @@ def proven(question: Question) -> bool:
     return ask(question).proven()
 
 
-def finds_best(decoding: Decoding, scores: PathScores, clamp: Optional[AnyClamp]) -> bool:
+def finds_best(decoding: Decoding, scores: PathScores, clamp: Optional[ChainClamp]) -> bool:
     """Whether the search finds the best labelling of each sequence, by comparison with the search of the structure.
 
     decoding (Decoding): Of the component.
     scores (PathScores): The scores of the sequences.
-    clamp (Optional[AnyClamp]): The labellings that are possible.
+    clamp (Optional[ChainClamp]): The labellings that are possible.
     """
     structure = decoding.structure
     if decoding.searched is structure:
@@ -207,7 +207,7 @@ class Batch:
         self._take_over(tags, without, most_probable)
         return decoding.segments(tags, starts)
 
-    def _decode_spans(self, scores: SegmentScores) -> tuple[States, list[int]]:
+    def _decode_spans(self, scores: PathScores) -> tuple[States, list[int]]:
         """The path of segments that keeps the rules, and the Docs for which the time limit was reached."""
         from ..constraints.decoding import Documents, decode
 
@@ -307,7 +307,7 @@ class Batch:
             # Rules without an automaton are in the scores or are ignored, see below
             automata = rules.fitting.intersection(rules.automata_of(kept))
             graph = rules.graph(automata) if automata else None
-        return of_doc(self._decoding, scores, clamp, graph)
+        return of_doc(self._decoding, scores, clamp, graph)  # pyright: ignore[reportArgumentType]  of a chain
 
     @property
     def _is_tied(self) -> bool:

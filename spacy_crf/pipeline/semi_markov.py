@@ -3,7 +3,7 @@ are BIO."""
 
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import numpy as np
 from spacy.training import Example
@@ -160,11 +160,11 @@ class SemiCRFEntityRecognizer(CRFPipe):
 # New has PER among its alternatives, and the list excludes it again.
 
 
-def measure(model: Model, annotation: Annotation, examples: Iterable[Example], keys: Keys) -> None:
+def measure(model: Model, annotation: Any, examples: Iterable[Example], keys: Keys) -> None:
     """Set the longest segments of a model, before features are counted. A trained model keeps its lengths.
 
     model (Model): Of the component.
-    annotation (Annotation): Of the component.
+    annotation (Entities): Of the component.
     examples (Iterable[Example]): The training data.
     keys (Keys): Keys of ``doc.spans`` with further spans.
     """

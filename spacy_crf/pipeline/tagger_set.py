@@ -1,7 +1,7 @@
 """The component that gives every token a label of each of several attributes: a set of chains over the same tokens."""
 
-from collections.abc import Iterable
-from typing import Any, NamedTuple, Optional
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Optional
 
 import numpy as np
 from spacy.tokens import Doc
@@ -61,7 +61,7 @@ class CRFTaggerSet(ChainSetPipe, CRFTagger):
 
     annotation: TagSet
 
-    def annotation_of(self, attribute: Any, *, overwrite: bool, neg_prefix: str) -> TagSet:
+    def annotation_of(self, attribute: Sequence[str], *, overwrite: bool, neg_prefix: str) -> TagSet:
         """The annotation of several attributes.
 
         attribute (Sequence[str]): Their names.

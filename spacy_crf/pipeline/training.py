@@ -21,11 +21,9 @@ from thinc.api import Model, Optimizer, set_dropout_rate
 from ..arrays import named
 from ..errors import Errors, Warnings, announcements, cant_train, counted
 from ..features.doc_batch import DocBatch
-from ..inference.bridges import BridgedStructure
 from ..inference.chain_set import evaluate
-from ..inference.structure import Structure
 from ..models.corpus import block_tokens
-from ..models.node import AnnotatedDocs
+from ..models.node import AnnotatedDocs, TrainingStructure
 from ..models.pool import Pooled, pooled_loss, train_all_members
 from ..models.weights import Weights
 from ..optimizers.objective import CRFOptimizer, Minibatch, Objective
@@ -413,7 +411,7 @@ class Training:
         starts = self.pipe.decoding.starts(docs)
         known = self.supervise(examples, starts, GoldReport())
         model = self.pipe.model
-        structure: Union[Structure, BridgedStructure, None] = None  # in place of that of the model
+        structure: Optional[TrainingStructure] = None  # in place of that of the model
         if len(known.wrong.start) or len(known.steps) or self.pipe.rules_train or DocBatch.of(docs).is_space.any():
             from . import excluded  # few texts need it
 

@@ -33,7 +33,7 @@ from ...schemes import (
     SegmentScheme,
     TransitionMask,
 )
-from ...types import Bools, Clamp, Floats, Ints, SegmentClamp
+from ...types import Bools, ChainClamp, Clamp, Floats, Ints
 from .trimming import DROPPED, TRIMMED, Mention, mentions_of, place_of
 
 if TYPE_CHECKING:
@@ -296,7 +296,7 @@ class Annotation:
         """Write the present annotation, the result of `preset`, into `settled`, in place."""
         raise NotImplementedError
 
-    def clamp(self, settled: PresetAnnotation, starts: Starts) -> Union[Clamp, SegmentClamp]:
+    def clamp(self, settled: PresetAnnotation, starts: Starts) -> ChainClamp:
         """Clamp of the labellings that contain all settled spans, in the tags in which annotation is read."""
         raise NotImplementedError
 
@@ -554,7 +554,7 @@ class Entities(Annotation):
         settled.label[:] = np.maximum(label, 0)
         settled.present[settled.taken] = types[settled.taken]
 
-    def clamp(self, settled: PresetAnnotation, starts: Starts) -> Union[Clamp, SegmentClamp]:
+    def clamp(self, settled: PresetAnnotation, starts: Starts) -> ChainClamp:
         """The labellings that contain all settled entities; any labels are allowed at other tokens."""
         return self.scheme.clamp(settled.iob, settled.label, starts, len(self.labels))
 
