@@ -288,7 +288,7 @@ def _init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) 
         builder.add(columns)
     n_known = len(features.index)
     min_count = model.attrs["min_count"]
-    keep = builder.counts >= min_count
+    keep = builder.table.counts >= min_count
     # The trees ask for features by their row, so known features keep theirs
     keep[:n_known] = True
     if len(builder) and not keep.any():

@@ -23,7 +23,7 @@ from ..models.sparse import FoundFeatures, SparseFeatures, SparseNode
 from ..models.structure import Explained, Feature, TokenTerms, offset_of
 from ..models.table import Table
 from ..pipeline.prediction import CRFPipe
-from ..types import Floats, PathScores, ScoreArrays, SpanList, TokenFeatures
+from ..types import Floats, PathScores, SpanList, TokenFeatures
 from .explanation import Row
 from .weights import members_of, names_of
 
@@ -194,7 +194,7 @@ def _(node: SparseNode, layer: Model, docs: DocBatch) -> LayerTerms:
             value=value,
             weight=weight,
             feature=row,
-            name=partial(Feature.of, own.get(name, table.index)),
+            name=partial(Feature.of, own[name] if name in own else table.index),
             tokens=tokens,
             shape=(n_rows, *features.shape(name)),
         )
@@ -403,7 +403,7 @@ class Reading:
             outputs.append(tuple(of_layers))
         return self._join(outputs)
 
-    def parts(self, derivative: ScoreArrays) -> Iterator[tuple[Terms, Floats, Optional[Floats]]]:
+    def parts(self, derivative: PathScores) -> Iterator[tuple[Terms, Floats, Optional[Floats]]]:
         """Yield for each array of each layer its terms, ∂/∂array of the sum whose ∂/∂scores is given, and the factors of its
         columns in the scores of states: float64[C, S], see `Explained`; None where columns are states."""
         for share, layers, outputs, mixes in zip(self._shares, self._layers, self._outputs, self._mixes):
@@ -415,7 +415,7 @@ class Reading:
                     mix = mixes[number] if mixes else None
                     yield terms._replace(weight=share * terms.weight), getattr(own, terms.of), mix
 
-    def rows(self, derivative: ScoreArrays, steps: Optional[list[Step]] = None) -> list[Row]:
+    def rows(self, derivative: PathScores, steps: Optional[list[Step]] = None) -> list[Row]:
         """Compute the contribution of each weight to a sum of scores.
 
         derivative: Uses of each score in the sum.
@@ -452,7 +452,7 @@ class Reading:
         """The names of states of features (None), or of a parameter."""
         return tuple(self._tags[n] for n in self._node.named_states(self._model, parameter, states))
 
-    def _shared_rows(self, derivative: ScoreArrays, steps: Optional[list[Step]]) -> list[Row]:
+    def _shared_rows(self, derivative: PathScores, steps: Optional[list[Step]]) -> list[Row]:
         """Rows of weights that all tokens share: one for each step, or else one for each weight."""
         rows = []
         for token, before, after, use in steps or ():

@@ -94,7 +94,9 @@ def _(node: SparseNode, model: Model) -> Iterator[Block]:
         columns = table.pair_columns.astype(np.int64)
         states = divmod(columns, features.n_states) if features.is_of_pairs(name) else (columns,)
         own = table.counts, templates_of(table.index, rows)
-        yield Block(name, model.get_param(name), tuple(states), rows, partial(Feature.of, table.index), *own)
+        yield Block(
+            name, np.asarray(model.get_param(name)), tuple(states), rows, partial(Feature.of, table.index), *own
+        )
 
 
 @blocks_of.register

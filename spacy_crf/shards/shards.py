@@ -265,7 +265,9 @@ class ShardedTraining:
         check = checksum([np.array(self._each("prepare"), dtype=np.uint64)])
         paths = self._paths(MARKS)
         files = [*map(mapped.File, paths)]
-        ties = Ties.of(*keys_of(model, [_SumOfFiles(files, number) for number in range(len(SEEDS))]))
+        # They are read slice by slice, as arrays
+        marks = [cast(Floats, _SumOfFiles(files, number)) for number in range(len(SEEDS))]
+        ties = Ties.of(*keys_of(model, marks))
         for path in paths:
             path.unlink()
         variables = Variables(model, ties)

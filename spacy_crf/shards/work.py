@@ -6,7 +6,7 @@ import pickle
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Optional, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, cast
 
 import numpy as np
 from spacy.training import Example
@@ -119,13 +119,14 @@ class ShardWork:
 
     def begin(self, task: ShardTask, epoch: Epoch) -> dict[str, float]:
         """Prepare the first epoch on a shard that has sequences."""
-        return begin_part(epoch, cast(SequencesObjective, self._laid_out(task.begin, epoch)))
+        objective: Any = self._laid_out(task.begin, epoch)
+        return begin_part(epoch, objective)
 
     def walk(self, task: ShardTask, epoch: Epoch) -> list[tuple[tuple[int, int], LossTerms]]:
         """Run an epoch on each shard, and sum the weighted results as far as the tree allows."""
         tree = SumTree(self._n)
         for number in range(task.begin, task.end):
-            objective = self._laid_out(number, epoch)
+            objective: Any = self._laid_out(number, epoch)
             value = 0.0
             if objective is None:
                 found = mixture(epoch.optimizer, epoch.run, slice(None))

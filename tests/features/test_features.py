@@ -71,7 +71,7 @@ def freeze(feature_set, docs, gazetteers=None, min_count=1, clusters=None):
     builder = IndexBuilder(compiled, FeatureIndex.empty())
     for doc in docs:
         builder.add(reader.read([doc]))
-    index = builder.freeze(builder.counts >= min_count, docs[0].vocab)
+    index = builder.freeze(builder.table.counts >= min_count, docs[0].vocab)
     reader.keep_names(False)
     features = compiled.rows(reader.read(docs), index)
     names = [

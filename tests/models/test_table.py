@@ -68,7 +68,7 @@ class Corpus:
         builder = IndexBuilder(self.compiled, FeatureIndex.empty())
         for doc in self.docs:
             builder.add(reader.read([doc]))
-        index = builder.freeze(builder.counts >= 2, nlp.vocab)
+        index = builder.freeze(builder.table.counts >= 2, nlp.vocab)
         self.columns = reader.read(self.docs)
         self.rows, pairs = random_rows(rng, index, n_columns)
         self.weights = rng.normal(size=self.rows.n_weights)
