@@ -180,7 +180,9 @@ def _(node: SparseNode, layer: Model, docs: DocBatch) -> LayerTerms:
         tokens = _tokens_of(found.listed if of == "spans" else None, size)
         table = features.tables[name]
         weights = np.asarray(layer.get_param(name))
-        place, row, column, value, weight = _expand(table, weights, of_kind, own.get(name))
+        # The index that numbers the features, where it is not that of the table
+        named = own.get(name)
+        place, row, column, value, weight = _expand(table, weights, of_kind, named)
         rows = place
         n_rows = len(tokens[0])
         if units is not None:  # all tokens of a unit share a row
@@ -194,7 +196,7 @@ def _(node: SparseNode, layer: Model, docs: DocBatch) -> LayerTerms:
             value=value,
             weight=weight,
             feature=row,
-            name=partial(Feature.of, own[name] if name in own else table.index),
+            name=partial(Feature.of, table.index if named is None else named),
             tokens=tokens,
             shape=(n_rows, *features.shape(name)),
         )
