@@ -207,7 +207,9 @@ class BoostedCorpus:
         self.features.forest = self._forest = forest
         self.scores = scores
 
-    def at(self, weights: dict[str, Floats], *, threads: int = 1) -> "BoostedCorpus":
+    def at(
+        self, weights: dict[str, Floats], *, threads: int = 1, into: Optional[dict[str, Floats]] = None
+    ) -> "BoostedCorpus":
         """One pass over the corpus, with the scores of the present trees."""
         forest = self.features.forest
         # TreeBoost sets the scores with each tree; only a loaded forest is run

@@ -210,9 +210,11 @@ class KernelCorpus:
         """The least value of a whitened feature."""
         return self._computed().least_value
 
-    def at(self, weights: dict[str, Floats], *, threads: int = 1) -> DensePass:
+    def at(
+        self, weights: dict[str, Floats], *, threads: int = 1, into: Optional[dict[str, Floats]] = None
+    ) -> DensePass:
         """One pass over the corpus. RAISES (ValueError): CRF622 if the basis has changed since the corpus was read."""
-        return self._computed().at(weights, threads=threads)
+        return self._computed().at(weights, threads=threads, into=into)
 
     def _computed(self) -> DenseCorpus:
         if self.kernel.basis is not self._basis:

@@ -244,7 +244,9 @@ class TieCorpus:
         for ties in self._ties:
             yield from ties
 
-    def at(self, weights: dict[str, Floats], *, threads: int = 1) -> "TieCorpus":
+    def at(
+        self, weights: dict[str, Floats], *, threads: int = 1, into: Optional[dict[str, Floats]] = None
+    ) -> "TieCorpus":
         """The corpus itself: ties do not depend on weights."""
         return self
 
