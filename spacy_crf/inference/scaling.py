@@ -240,7 +240,7 @@ class Exponentials:
     end_shift: Floats  # [1] the sum of the maxima of first and last
     spread: Floats  # [1 or n] largest distance of two finite scores, of the transitions or of first or last
 
-    neighbours: Optional[tuple] = None  # result of `spans._neighbours`
+    neighbours: Optional[tuple] = None  # result of `linear_chain._neighbours`
 
     @cached_property
     def matrices(self) -> Floats:

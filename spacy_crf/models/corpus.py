@@ -30,7 +30,7 @@ from .node import Node
 from .sparse import VECTORS, FoundFeatures, SparseFeatures, SparseNode
 from .table import GradientPart, Sight, Table, parts_for
 from .weights import NAMES
-from .word_vectors import CorpusVectors
+from .word_scores import CorpusVectors
 
 # Tokens that one thread scores at a time (half as many took 10 to 15 % longer); fewer if transitions depend on the position, and
 # with many tags few enough that their scores stay in the cache (with 117 tags, 8 % of a pass)

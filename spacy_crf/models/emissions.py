@@ -23,7 +23,7 @@ from . import sparse
 from .node import AnnotatedDocs, Batches, Sizes, check_equal, gives, write_param
 from .sparse import INNER, VECTORS, ClusteredWords, Counter, ScoreKind, SparseFeatures
 from .table import PairCounter, Table
-from .word_vectors import VectorCounter
+from .word_scores import VectorCounter
 
 
 class Emissions(NamedTuple):

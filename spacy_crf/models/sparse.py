@@ -31,8 +31,7 @@ from .node import (
 )
 from .resources import AnyFeatureSet, ListedFeatures
 from .table import ALL, GradientPart, PairCounter, Table, move_weights, some_of
-from .table_scorer import TableScorer, most_lexemes
-from .word_vectors import VectorCounter, token_vectors
+from .word_scores import TableScorer, VectorCounter, most_lexemes, token_vectors
 
 Counter = Union[PairCounter, VectorCounter]  # of a table
 OfFeatures = TypeVar("OfFeatures", bound="SparseFeatures")

@@ -21,7 +21,7 @@ from ..arrays import Scores, spread
 from ..errors import Errors
 from ..features.doc_batch import DocBatch
 from ..inference.bridges import Bridges
-from ..inference.spans import segments_of
+from ..inference.linear_chain import segments_of
 from ..inference.structure import ScoresOrWork, SpanStates, Structure, Work
 from ..losses.clamped import LabelledLoss
 from ..models.structure import StructureNode

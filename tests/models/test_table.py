@@ -13,7 +13,7 @@ from spacy_crf.features.shared_windows import CorpusTokens
 from spacy_crf.kernels.sparse_rows import LARGE, add_kind_rows, scatter_kind_rows
 from spacy_crf.models.corpus import FixedTokens, TokensPass, items_side_by_side
 from spacy_crf.models.table import Table, parts_for
-from spacy_crf.models.table_scorer import TableScorer
+from spacy_crf.models.word_scores import TableScorer
 from spacy_crf.types import TokenFeatures
 
 TEMPLATES = [
