@@ -225,6 +225,6 @@ def MEMM(
     layers = {"emissions": emissions}
     if order == 1:
         return build("memm", MEMMNode(), layers, possible_transitions=possible)
-    grams = {"keep": None, "keys": None, "parts": None, "thresholds": None}
+    grams: dict[str, Any] = {"keep": None, "keys": None, "parts": None, "thresholds": None}
     weighed = {"possible_transitions": possible, "transitions_from": "possible" if possible else "seen"}
     return build("memm", PairsNode(), layers, order=order, **weighed, **grams)

@@ -254,8 +254,9 @@ class LearnsShares(BatchOptimizer):
         """Take a step of the experts, and one of their weights before the model is evaluated."""
         value = super().step(objective, key=key)
         node = getattr(objective, "node", None)
-        learns = isinstance(node, OpinionPoolNode) and node.learns_now and self.is_worth_evaluating(key)
-        if not learns or not self._learn_shares(objective, key) or self.stop_reason(key) is None:
+        if not isinstance(node, OpinionPoolNode) or not node.learns_now or not self.is_worth_evaluating(key):
+            return value
+        if not self._learn_shares(objective, key) or self.stop_reason(key) is None:
             return value
         announcements.info(
             "%s: the weights of the experts are %s; from here on the experts learn from the texts that were held out, too",
@@ -282,7 +283,7 @@ class LearnsShares(BatchOptimizer):
         # With the experts as they are, the loss is convex in their weights
         scores = objective.scores(objective.weights())
 
-        def read(number: int) -> tuple[ChainScores, HeldOut]:
+        def read(number: int) -> tuple[Any, HeldOut]:
             held_out = structures[number].held_out
             return cut(scores(number), held_out.tokens, held_out.starts), held_out
 

@@ -178,8 +178,8 @@ class TiedModel(StructureModel):
         """Take the step of the optimizer, and from negative weights of associative ties to 0."""
         super().finish_update(optimizer)
         tables: Any = self.get_param("tables")
-        is_below = associative(self) & (tables < 0.0)
-        self.set_param("tables", np.where(is_below, np.float32(0.0), tables))
+        bounded: Any = np.where(associative(self), np.maximum(tables, 0.0), tables)
+        self.set_param("tables", bounded)
 
 
 def associative(model: Model) -> Bools:
