@@ -57,7 +57,8 @@ def complete(nlp: Language, pipe: Any, examples: Iterable[Example], labels: Coll
         elif likely and "spans_key" not in pipe.cfg:
             # Tokens of likely spans that are not sure are not annotated: neither a span nor outside
             known = {token.i for token in chain.from_iterable(sure)}
-            tokens = {token.i for token in chain.from_iterable(span for span, _ in likely)}
+            spans, _ = zip(*likely)
+            tokens = {token.i for token in chain.from_iterable(spans)}
             doc.set_ents(sure, missing=[doc[i : i + 1] for i in sorted(tokens - known)], default="unmodified")
 
 
