@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial, singledispatch
 from itertools import product
 from tempfile import TemporaryFile
-from typing import IO, Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -697,7 +697,7 @@ class DenseCorpus:
     def __init__(self, layer: Model):
         self.layer = layer
         self.starts: list[Ints] = []
-        self._file: Optional[IO[bytes]] = None  # opened by the first vectors
+        self._file: Any = None  # opened by the first vectors
 
     def add(self, docs: DocBatch) -> None:
         """Compute the vectors of the next batch.

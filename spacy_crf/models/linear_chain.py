@@ -144,12 +144,13 @@ def scored_tokens(
     layers = {}
     if emissions is not None or tok2vec is None:
         must = "sparse emissions, such as spacy_crf.SparseEmissions.v1; or nothing, with an encoder as tok2vec"
-        fits = gives(emissions) is Emissions
-        is_sparse = fits and isinstance(emissions.attrs["node"], SparseNode)
+        given: Any = emissions
+        fits = gives(given) is Emissions
+        is_sparse = fits and isinstance(given.attrs["node"], SparseNode)
         # Others stand alone in a chain
-        is_alone = fits and emissions.attrs["node"].traits.is_linear and tok2vec is None and of is None
+        is_alone = fits and given.attrs["node"].traits.is_linear and tok2vec is None and of is None
         checks.expect(is_sparse or is_alone, owner, "emissions", emissions, must)
-        layers["emissions"] = emissions
+        layers["emissions"] = given
     if tok2vec is not None:
         from .neural import EncoderNode, encoder_emissions  # features alone need no encoder
 
@@ -195,7 +196,7 @@ def put_together(
     attrs: Attributes of the model.
     """
     if joint.mode != "pool":
-        rate = {"lr_scale": joint.chain_rate} if "encoder" in layers else {}
+        rate: Settings = {"lr_scale": joint.chain_rate} if "encoder" in layers else {}
         return build(name, make_node(), layers, **attrs, **rate)
     from .pool import make_pool  # few models are pools
 

@@ -79,7 +79,7 @@ class EncoderNode(Node):
         """A parameter of the last layer, or its gradient, on its device, for more states."""
         # Rows are kinds of scores, and within each kind states
         by_kind = layer.ops.to_numpy(values).reshape(self.kinds, len(values) // self.kinds, *values.shape[1:])
-        moved = enlarged(by_kind, (self.kinds, n_states, *values.shape[1:]))
+        moved: Any = enlarged(by_kind, (self.kinds, n_states, *values.shape[1:]))
         return layer.ops.asarray(moved.reshape(self.kinds * n_states, *values.shape[1:]))
 
     def forget(self, model: Model) -> None:
@@ -115,7 +115,7 @@ def Tok2VecEmissions(tok2vec: Model[list[Doc], list[Floats2d]]) -> Model[list[Do
     return encoder_emissions("Tok2VecEmissions", tok2vec)
 
 
-def encoder_emissions(owner: str, tok2vec: object, hidden_width: int = 0, node: Optional[EncoderNode] = None) -> Model:
+def encoder_emissions(owner: str, tok2vec: Any, hidden_width: int = 0, node: Optional[EncoderNode] = None) -> Model:
     """A layer that computes scores from the vectors of an encoder.
 
     owner (str): The architecture, for messages.

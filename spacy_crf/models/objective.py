@@ -11,7 +11,6 @@ from thinc.api import Model
 from ..features.doc_batch import DocBatch
 from ..inference.bridges import BridgedStructure
 from ..inference.chain_set import evaluate
-from ..inference.higher_order import HigherOrder
 from ..inference.threads import default_threads, run_chunks
 from ..losses.clamped import LabelledLoss, LogLikelihood, SoftmaxMargin
 from ..losses.soft import SoftLabelling
@@ -44,7 +43,7 @@ class CorpusObjective(Weights):
     def __init__(self, model: Model, loss: LabelledLoss, corpus: Iterable[AnnotatedDocs]):
         super().__init__(model)
         self._loss: Any = loss  # of any class: some have costs
-        self._structure = self.node.in_training.with_threads(default_threads())
+        self._structure: Any = self.node.in_training.with_threads(default_threads())
         self._annotation: list[_BatchAnnotation] = []
         self._layers: list = [corpus_by(layer.attrs["node"], layer) for layer in model.layers]
         for batch in corpus:
@@ -62,7 +61,7 @@ class CorpusObjective(Weights):
         self.signature: tuple = self._sign()
         self.n_impossible = 0
         self._merged: Optional[tuple[MergedStates, EmissionFeatures]] = None  # with the features of all states
-        self._cached: list[HigherOrder] = []  # for each batch, the structure with its pruned labellings
+        self._cached: list = []  # for each batch, the structure with its pruned labellings
 
     def renew(self) -> bool:
         """Prune labellings anew; until the next call the pruned labellings stay the same, so that the objective does not change.
@@ -180,12 +179,12 @@ class CorpusObjective(Weights):
         of_states = isinstance(layer, SparseCorpus) and layer.is_of_single_states
         if len(self._layers) > 1 or not (plain and of_clamps and of_states and type(node) in _MERGED):
             return
-        features = layer.features
+        features: Any = layer.features
         is_known = np.bincount(features.states.pair_columns, minlength=self.n_states) > 0
         merged = MergedStates(node.possible(self.model), node.weighed(self.model), is_known)
         if np.array_equal(merged.of, np.arange(len(merged.of))):
             return
-        clamps = [block.clamp.unpacked() for block in self._annotation]
+        clamps = (block.clamp.unpacked() for block in self._annotation)  # one at a time: together they take much memory
         bridged = [block.structure for block in self._annotation if isinstance(block.structure, BridgedStructure)]
         masks = [structure.bridges.at_blank for structure in bridged]
         if all(np.array_equal(clamp, clamp[..., merged.stands][..., merged.of]) for clamp in chain(clamps, masks)):
@@ -194,14 +193,13 @@ class CorpusObjective(Weights):
 
     def _move_states(self, features: EmissionFeatures, states: Ints) -> None:
         self._layers[0].move(features)
-        moved = []
+        moved = []  # a new list, as restricted objectives share the present one
         for block in self._annotation:
-            moved.append(
-                block._replace(
-                    clamp=PackedClamp.of(block.clamp.unpacked()[:, states]),
-                    structure=None if block.structure is None else block.structure.of_states(states),
-                )
-            )
+            structure = block.structure
+            if isinstance(structure, BridgedStructure):
+                structure = structure.of_states(states)
+            clamp = PackedClamp.of(block.clamp.unpacked()[:, states])
+            moved.append(block._replace(clamp=clamp, structure=structure))
         self._annotation = moved
 
     @property
@@ -239,7 +237,7 @@ class CorpusObjective(Weights):
         self,
         weights: Floats,
         *,
-        loss: Optional[Callable] = None,
+        loss: Any = None,
         factors: Optional[list[Floats]] = None,
         into: Optional[list] = None,
     ) -> tuple[float, Floats]:
@@ -277,7 +275,7 @@ class CorpusObjective(Weights):
             # Of one batch, in one thread: scores of layers, potentials, loss, and the way back to layers and shared scores
             outputs = tuple(of_layer.score(number) for of_layer in passes)
             scores = node.join(outputs, shared)
-            structure = annotation.structure or structures[number]
+            structure: Any = annotation.structure or structures[number]
             clamp = annotation.clamp.unpacked()
             soft = {} if annotation.soft is None else {"soft": annotation.soft}
             of_sequences = annotation.weights

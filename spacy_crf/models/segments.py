@@ -105,7 +105,11 @@ class SegmentFeatures(SparseFeatures):
         """
         # Alternatives have labels, of which states are one more
         others = batch.alternatives._replace(label=1 + batch.alternatives.label)
-        parts = [certain_segments(clamp, batch.starts) for clamp in each_chain(batch.allowed)]
+        parts = [
+            certain_segments(clamp, batch.starts)
+            for clamp in each_chain(batch.allowed)
+            if isinstance(clamp, SegmentClamp)
+        ]
         parts.append(others)
         begin = np.concatenate([part.start for part in parts])
         end = np.concatenate([part.end for part in parts])

@@ -3,7 +3,7 @@
 The model's output is ``SegmentScores``. State 0 is ``O``, whose segments have one token; state 1 + l is label l.
 """
 
-from typing import NamedTuple, Optional, Union
+from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,7 +62,7 @@ class SegmentsNode(StructureNode):
         emissions = Emissions(d_scores.tokens, of_tokens, np.asarray(d_scores.starts))
         spans = SpanScores(d_scores.begins, d_scores.ends, d_scores.tokens, d_scores.spans, d_scores.listed)
 
-        def part(output: NamedTuple) -> NamedTuple:
+        def part(output: NamedTuple) -> Any:
             if isinstance(output, Emissions):
                 return emissions
             if isinstance(output, SpanScores):

@@ -3,7 +3,7 @@
 import copy
 import threading
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple, Optional, TypeVar, Union
+from typing import Any, ClassVar, NamedTuple, Optional, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,10 +30,10 @@ from .node import (
     write_param,
 )
 from .resources import AnyFeatureSet, ListedFeatures
-from .table import ALL, GradientPart, PairCounter, Table, move_weights, some_of
-from .word_scores import TableScorer, VectorCounter, most_lexemes, token_vectors
+from .table import ALL, GradientPart, Table, move_weights, some_of
+from .word_scores import TableScorer, most_lexemes, token_vectors
 
-Counter = Union[PairCounter, VectorCounter]  # of a table
+Counter = Any  # a PairCounter, or a VectorCounter of the table of vectors
 OfFeatures = TypeVar("OfFeatures", bound="SparseFeatures")
 VECTORS = "vectors"  # name of the table of weights of vectors
 INNER = "inner"  # name of the table of weights that only the states of inner levels of spans have

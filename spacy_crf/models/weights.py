@@ -4,7 +4,7 @@ shared scores. Weights that training does not use are not part of the vector."""
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple, Optional, Union
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -220,7 +220,7 @@ class Weights:
         """The weights of the model: float64[n]."""
         return np.concatenate([block.read() for block in self._blocks]).astype(np.float64)
 
-    def parameters(self, weights: Floats) -> dict[tuple[int, str], NDArray]:
+    def parameters(self, weights: Floats) -> dict[tuple[int, str], Any]:
         """Weights (in float32) by thinc's keys: the id of their model and their name.
 
         weights (float64[n]): The weights.
@@ -236,7 +236,7 @@ class Weights:
         for block, array in self._laid_out(weights.astype(np.float32)):
             block.model.set_param(block.name, block.model.ops.asarray(array))
 
-    def _laid_out(self, weights: NDArray) -> Iterable[tuple[Union[TableBlock, ArrayBlock], NDArray]]:
+    def _laid_out(self, weights: NDArray) -> Iterable[tuple[Any, NDArray]]:
         parts = np.split(weights, self._starts[1:-1])
         return ((block, block.laid_out(part)) for block, part in zip(self._blocks, parts))
 
