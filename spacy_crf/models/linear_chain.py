@@ -119,8 +119,8 @@ class Joint(NamedTuple):
 
 def scored_tokens(
     owner: str,
-    emissions: Any,
-    tok2vec: Any,
+    emissions: Optional[Model],
+    tok2vec: Optional[Model],
     hidden_width: int,
     dropout: float,
     settings: Optional[Settings],

@@ -31,7 +31,7 @@ _POOLINGS = ("first", "last", "mean", "max")
 _MERGES = ("mean", "concat")
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
 _BATCH = 1 << 13  # largest number of pieces in a batch, padding included
-_OF_PARENTS: list[Any] = []  # opened by other processes; never deleted here, which would wait for their threads
+_OF_PARENTS: list = []  # opened by other processes; never deleted here, which would wait for their threads
 Vectors = NDArray[np.float32]
 
 
@@ -87,7 +87,7 @@ def _forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[list[Floats
     return [model.ops.asarray2f(vectors) for vectors in model.attrs["encoder"].vectors(docs)], no_backprop
 
 
-def _init(model: Model, X: Any = None, Y: Any = None) -> None:
+def _init(model: Model, X: object = None, Y: object = None) -> None:
     model.set_dim("nO", model.attrs["encoder"].open().width, force=True)
 
 

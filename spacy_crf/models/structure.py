@@ -192,7 +192,7 @@ class StructureNode(Node):
         """
         raise NotImplementedError
 
-    def in_prediction(self, model: Model, scores: Any) -> Any:
+    def in_prediction(self, model: Model, scores: PathScores) -> PathScores:
         """The potentials that prediction reads.
 
         model (Model): The model.

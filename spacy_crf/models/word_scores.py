@@ -7,7 +7,6 @@ A vector has a matrix of weights at each offset: score[j] = sum_d vector[d] · w
 import math
 import threading
 from collections.abc import Iterable
-from itertools import chain
 from typing import Any, Optional
 from weakref import WeakKeyDictionary
 
@@ -276,7 +275,10 @@ class TableScorer:
     def attributes(self) -> set[str]:
         """Attributes that are looked up for each token."""
         templates = [*self._rest.templates, *self._rest.item_templates]
-        return {part.attribute for part in chain.from_iterable(template.parts for template in templates)}
+        attributes: set[str] = set()
+        for template in templates:
+            attributes.update(part.attribute for part in template.parts)
+        return attributes
 
     def read_by(self, reader: ColumnReader) -> None:
         """Read the columns of another reader.
