@@ -10,7 +10,7 @@ conditional random fields", here with one tree for all labels.)
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any, Optional
+from typing import Any, Optional, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,7 +66,9 @@ class BoostedFeatures(SparseFeatures):
         latest: Any = self._scorer
         if latest is None or latest[0].forest is not self.forest:
             compiled = CompiledForest(self.forest)
-            latest = self._scorer = compiled, FeatureIndex(self.index.keys[compiled.rows])  # which needs no names
+            # An index without names, which nobody asks for
+            latest = cast(Any, (compiled, FeatureIndex(self.index.keys[compiled.rows])))
+            self._scorer = latest
         compiled, index = latest
         return compiled.leaves(*self.rows_of(docs, index))
 

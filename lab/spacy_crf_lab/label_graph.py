@@ -153,8 +153,8 @@ class LabelGraphNode(LabelSetNode):
         found["pairs"] = self._strength * found["pairs"]
         return {**found, "edges": model.attrs["edges"], "implies": model.attrs["implies"]}
 
-    def part(self, d_scores: LabelScores, outputs: tuple[Emissions, ...]) -> tuple[tuple, SharedScores]:
-        """Derivatives by the scores of labels and by the shared scores."""
+    def part(self, d_scores: Any, outputs: tuple[Emissions, ...]) -> tuple[tuple, SharedScores]:
+        """Derivatives by the scores of labels and by the shared scores. d_scores (LabelScores): By all potentials."""
         d_outputs, d_shared = super().part(d_scores, outputs)
         return d_outputs, {**d_shared, "pairs": self._strength * d_scores.pairs}
 

@@ -13,7 +13,6 @@ from thinc.api import Model
 from spacy_crf import checks
 from spacy_crf.features.doc_batch import DocBatch
 from spacy_crf.inference.structure import Structure
-from spacy_crf.models.emissions import Emissions
 from spacy_crf.models.node import check_array, check_equal
 from spacy_crf.models.sparse import SparseFeatures, SparseNode
 from spacy_crf.models.structure import SharedScores, StructureNode
@@ -164,7 +163,7 @@ def drawn_weights(model: Model, name: str, n: int) -> DrawnWeights:
     return found
 
 
-def _outputs_of(features: SparseFeatures, docs: DocBatch, drawn: dict[str, Slots], n_draws: int) -> list[Emissions]:
+def _outputs_of(features: SparseFeatures, docs: DocBatch, drawn: dict[str, Slots], n_draws: int) -> list[Any]:
     """Outputs of a layer by each draw."""
     found = features.look_up(docs)
     scores = {}

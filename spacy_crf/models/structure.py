@@ -91,7 +91,7 @@ class Block(NamedTuple):
     """The weights of one table, or of a parameter that all tokens share."""
 
     name: str
-    weights: NDArray[np.float32]  # [W]
+    weights: NDArray[np.floating]  # [W]
     states: tuple[NDArray[np.int64], ...]  # one or two states of each weight: int64[W]
     rows: NDArray[np.int64]  # [W] row of each weight's feature
     feature: Callable[[int], Feature]

@@ -204,8 +204,9 @@ class TiedBatch(Batch):
         if d is None:
             return self._of_chains.distribution()
         tokens = slice(int(self._bounds[d]), int(self._bounds[d + 1]))
+        clamp: Any = self._clamp  # of a chain, as ties have no segments
         if self._rules is None or self._is_exact:
-            found = self._under_rules(d, tokens, *cut_document(scores, self._clamp, tokens))
+            found = self._under_rules(d, tokens, *cut_document(scores, clamp, tokens))
             if found is not None:
                 return found
         return self._of_chains.distribution(d)

@@ -170,7 +170,7 @@ class SharedFeatures:
         return compiled
 
 
-def share(owner: str, emissions: Any, ties: dict[str, TieTemplate], given: object) -> list[str]:
+def share(owner: str, emissions: Any, ties: dict[str, TieTemplate], given: Any) -> list[str]:
     """Let emissions read the features of the tokens that are tied to a token.
 
     given (Union[bool, List[str]]): Whether features are shared, or the templates of the shared features.

@@ -160,7 +160,7 @@ class TieTemplate:
         return TiePart(text, None)
 
 
-def flags(owner: str, name: str, value: object) -> list[str]:
+def flags(owner: str, name: str, value: Any) -> list[str]:
     """Flags one of which tokens must have, none for any token."""
     given = [value] if isinstance(value, str) else checks.listed(owner, name, value, "texts")
     for each in given:
@@ -208,7 +208,7 @@ def _function(owner: str, name: str, value: Any) -> Functions:
     return Functions({name: value})
 
 
-def _attributes(owner: str, name: str, value: object) -> list[str]:
+def _attributes(owner: str, name: str, value: Any) -> list[str]:
     return list(
         dict.fromkeys(checks.text(owner, name, each) for each in checks.listed(owner, name, value, "attributes"))
     )
