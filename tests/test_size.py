@@ -15,12 +15,12 @@ from tests.reference_pages import tomllib
 from tests.test_package import MODULES, PACKAGE, ROOT
 
 # What is there may shrink; who lets it grow says why in the commit that raises a bound.
-MOST_STATEMENTS = 36_731
-MOST_STATEMENTS_OF_CORE = 25_779
-MOST_FILES = 258
-MOST_CLASSES = 528
+MOST_STATEMENTS = 36_826
+MOST_STATEMENTS_OF_CORE = 25_862
+MOST_FILES = 232
+MOST_CLASSES = 533
 MOST_ENTRY_POINTS = 48
-MOST_ANY = 1_211  # how often `Any` is written
+MOST_ANY = 495  # how often `Any` is written
 BESIDE_CORE = (
     "cli",
     "explain",
