@@ -49,7 +49,8 @@ class IndependentLabels(Structure):
     def conform(self, scores: LabelSetScores) -> LabelSetScores:
         """Check `scores`, which must be finite. RAISES (ValueError): CRF010 for others."""
         conforming = arrays.conform(scores)
-        if not np.isfinite(conforming.labels).all():
+        # Scores of subclasses have further arrays
+        if not all(np.isfinite(array).all() for array in arrays.named(conforming).values()):
             arrays.refuse(conforming)
         return conforming
 

@@ -175,14 +175,17 @@ class FixedTokens:
         """Replace the weights by those of another table of the same features, which may have fewer weights."""
         places = table.slots_after(self.table)
         self.table = table
-        before = self.blocks
-        self.blocks = []
-        for block in before:
+        # New lists: a copy of this object, whose weights stay, may share the present ones
+        blocks = []
+        for block in self.blocks:
             moved = block._replace(rest=places[block.rest], items=table.placed_after(block.items, places))
-            self.blocks.append(_shorter(moved))
-        for number, windows in enumerate(self.windows):
+            blocks.append(_shorter(moved))
+        self.blocks = blocks
+        all_windows = []
+        for windows in self.windows:
             first_slots = {place: places[slots] for place, slots in windows.first_slots.items()}
-            self.windows[number] = windows._replace(first_slots=first_slots)
+            all_windows.append(windows._replace(first_slots=first_slots))
+        self.windows = all_windows
 
     def listed(self, number: int, tokens: Ints) -> "PlacedFeatures":
         """The features of some tokens of a batch, one by one.

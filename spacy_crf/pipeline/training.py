@@ -272,7 +272,7 @@ class Training:
         batch = self.data(examples)
         structure = batch.structure or pipe.model.attrs["node"].in_training
         soft = {} if batch.soft is None else {"soft": batch.soft}  # losses of annotation alone take none
-        of_scores = pooled_loss if pipe.is_pool else evaluate
+        of_scores = pooled_loss if isinstance(scores, Pooled) else evaluate
         losses, d_scores, impossible = of_scores(
             pipe.loss, structure, scores, batch.allowed, weights=batch.weights, **soft
         )

@@ -664,7 +664,7 @@ def test_readers_of_lines_split_at_blanks_alone():
     files = [
         path for path in (folder / "cli" / "formats").glob("*.py") if path.stem not in ("annotation", "offsets")
     ]  # which compare
-    files += [folder / "cli" / "export.py", folder / "migrate" / "checking.py", folder / "features" / "clusters.py"]
+    files += [folder / "cli" / "migrate.py", folder / "migrate" / "checking.py", folder / "features" / "clusters.py"]
     files += [folder / "pipeline" / "mentions.py", folder / "report" / "suspects.py"]
     wrong = re.compile(r"\b(?!on_)\w+(\(.*\))?\.(split|splitlines|isspace)\(\)")
     assert not [(path.name, found[0]) for path in files for found in wrong.finditer(path.read_text(encoding="utf8"))]

@@ -58,7 +58,7 @@ class Problem:
         every = every_way(self.pipe, self.scores)
         self.ways = [way for way in every if fits(kind, way.spans, self.words)]
         self.n_excluded = len(every) - len(self.ways)
-        monkeypatch.setattr(self.pipe, "require_ready", lambda docs: None)
+        monkeypatch.setattr(self.pipe, "require_ready", DocBatch.of)
         monkeypatch.setattr(self.pipe.model, "predict", lambda docs: self.scores)
 
     def chances(self):
