@@ -47,7 +47,7 @@ def uncertain_tokens(objective: CorpusObjective, place: int, weights: Floats) ->
     for number, (error, use) in enumerate(zip(errors, uses)):
         error = getattr(error[place], name)
         use = getattr(use[place], name)
-        starts = layer.found[number].starts
+        starts = layer.batches[number].starts
         (_, of_sequences, _) = objective.annotation(number)
         factors = np.ones(starts[-1]) if of_sequences is None else np.repeat(of_sequences, np.diff(starts))
         tokens = np.flatnonzero(np.abs(error).max(axis=1, initial=0.0) > _CERTAIN * factors)
@@ -93,7 +93,7 @@ def _sums(
     told = table.slots(wanted) > 0.0, table.slots(values)
     into = [_NONE, *sums] if derivatives else [*sums, _NONE, _NONE]
     for number, some in enumerate(uncertain):
-        at, slots, of_features = tokens.listed(number, some.tokens)
+        at, slots, of_features = tokens.list_features(number, some.tokens)
         listed = at, slots, _ALL_ONE if of_features is None else of_features
         add_gains(*listed, table.encoded_columns, some.expected, some.observed, some.factors, *told, *into)
     return [*map(table.weights_of, sums)]

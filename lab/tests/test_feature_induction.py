@@ -327,8 +327,8 @@ def test_saved_models_read_the_templates_that_they_have(tmp_path):
     assert table.n_weights == np.count_nonzero(weights_of(pipe)) <= 30
     used = {name.partition("=")[0] for name in table.index.names()}
     assert {*table.index.templates} == used
-    scorer = loaded.get_pipe("crf_ner").model.layers[0].attrs["features"]._scorer._of_tokens["states"]
-    read = [*map(str, scorer._rest.templates), *map(str, scorer._of_lexemes.templates)]
+    scorer = loaded.get_pipe("crf_ner").model.layers[0].attrs["features"]._scorer._token_scorers["states"]
+    read = [*map(str, scorer._looked_up.templates), *map(str, scorer._of_lexemes.templates)]
     assert set(read) == used and len(used) < len(pipe.model.layers[0].attrs["features"].feature_set.templates)
     assert [entities(doc) for doc in nlp.pipe(map(plain, docs), n_process=2)] == before
 

@@ -32,13 +32,13 @@ from .table import GradientPart, Sight, Table, parts_for
 from .weights import NAMES
 from .word_scores import CorpusVectors
 
-# Tokens that one thread scores at a time (half as many took 10 to 15 % longer); fewer if transitions depend on the position, and
-# with many tags few enough that their scores stay in the cache (with 117 tags, 8 % of a pass)
+# Tokens that one thread scores at a time (half as many took 10 to 15 % longer)
 _BLOCK = 1 << 13
+# Scores of emissions that stay in the cache: with many tags, batches of so few tokens saved 8 % of a pass (117 tags)
 _SCORES = 1 << 18
 # Bound of the random numbers of marks; sums of 4 million of them are exact
 _MARKS = 1 << 31
-# Adds up derivatives with respect to the scores of the batch with a number
+# Called with the number of a batch and the derivatives with respect to its scores, it adds up derivatives of weights
 Collector = Callable[[int, NamedTuple, GradientPart], None]
 # Windows that occur fewer times than this times the number of tags have no table of their scores, since a row of the table is as
 # long as all their features together: as fast on CoNLL-2000 (22 tags) and german_ler (39), and saves memory with many tags.
@@ -51,20 +51,20 @@ _FAR = 1 << 20  # no template reads tokens so far away
 
 
 def block_tokens(features: SparseFeatures) -> int:
-    """Number of tokens for one batch of a corpus.
+    """How many tokens a batch of a corpus should have.
 
-    features (SparseFeatures): The features of the layer that scores it.
+    features (SparseFeatures): The features of the layer that scores the corpus.
     """
-    if features.feature_set.transitions:
+    if features.feature_set.transitions:  # S² scores of each token
         return max(256, (_BLOCK * 32) // features.n_states**2)
     return min(_BLOCK, max(256, _SCORES // features.n_states))
 
 
 class PackedClamp(NamedTuple):
-    """A clamp in an eighth of its memory. Clamps of numbers stay as they are."""
+    """A clamp whose bools are packed into an eighth of their memory. Clamps of float64 stay as they are."""
 
-    octets: list[NDArray]  # uint8[N / 8], or the numbers
-    shapes: list[list[int]]
+    octets: list[NDArray]  # uint8[N / 8] for each array of N bools, or the array of float64
+    shapes: list[list[int]]  # of the arrays
     states_of: Sequence[Ints] = ()  # the states of each chain of a set; empty for a single chain
 
     @classmethod
@@ -82,10 +82,10 @@ class PackedClamp(NamedTuple):
         return cls(packed, [list(array.shape) for array in arrays], states_of)
 
     def expect_whole(self, n_tokens: int) -> None:
-        """Check the arrays that a file holds.
+        """Check a clamp that a file holds.
 
         n_tokens (int): T.
-        RAISES (ValueError): If the arrays are no clamp of so many tokens.
+        RAISES (ValueError): If the arrays are not a clamp of T tokens.
         """
         for states in self.states_of:
             of_file("states of a chain", states, np.int64, (None,), copied=False)
@@ -93,23 +93,23 @@ class PackedClamp(NamedTuple):
             is_whole = all(type(size) is int and size >= 0 for size in shape) and shape[:1] == [n_tokens]
             if not is_whole:
                 raise ValueError(f"its annotation is of the shape {shape}, for {n_tokens} tokens")
-            # Clamps of bools are packed, and clamps of numbers are not
             if octets.dtype == np.float64:
                 of_file("its annotation", octets, np.float64, tuple(shape), copied=False)
             else:
                 of_file("its annotation", octets, np.uint8, ((math.prod(shape) + 7) // 8,), copied=False)
 
     def unpacked(self) -> Any:
-        """The clamp, of the class that was packed."""
+        """The clamp that `of` packed."""
         arrays = []
         for octets, shape in zip(self.octets, self.shapes):
             if octets.dtype == np.float64:
                 arrays.append(octets)
             else:
                 arrays.append(np.unpackbits(octets, count=math.prod(shape)).view(np.bool_).reshape(shape))
-        each = len(arrays) // max(1, len(self.states_of))  # arrays of a single chain
-        parts = [arrays[n : n + each] for n in range(0, len(arrays), each)]
-        clamps = tuple(SegmentClamp(*part) if each > 1 else part[0] for part in parts)
+        # A chain has one array, a chain of segments several, and the chains of a set stand one after the other
+        n_arrays = len(arrays) // max(1, len(self.states_of))
+        chains = [arrays[n : n + n_arrays] for n in range(0, len(arrays), n_arrays)]
+        clamps = tuple(SegmentClamp(*chain) if n_arrays > 1 else chain[0] for chain in chains)
         return SetClamp(clamps, tuple(self.states_of)) if self.states_of else clamps[0]
 
 
@@ -119,14 +119,16 @@ class PackedClamp(NamedTuple):
 class WindowTable(NamedTuple):
     """Features of the U different windows of one kind in a corpus, see `features.shared_windows`."""
 
-    sight: Sight  # tokens that see a window
-    first_slots: dict[int, NDArray[np.integer]]  # by place in the sight: [M, U] first slot of each feature, -1 for none
-    reach: int  # of the reader of the corpus
+    sight: Sight  # the tokens that read the features of a window
+    first_slots: dict[
+        int, NDArray[np.integer]
+    ]  # by the token's number in the sight: [M, U] of each feature, -1 for none
+    reach: int  # how far templates read to the left and right of a token
     n_windows: int  # U
 
 
-class PlacedFeatures(NamedTuple):
-    """Features of N tokens, one by one."""
+class FeatureUses(NamedTuple):
+    """Pairs of a token and one of its features, for N tokens."""
 
     tokens: Ints  # [K] from 0 to N - 1
     first_slots: NDArray[np.integer]  # [K] -1 for features without weights
@@ -134,14 +136,16 @@ class PlacedFeatures(NamedTuple):
 
 
 class FixedTokens:
-    """Features that templates find at the tokens of a corpus, batch by batch, stored once for all windows that look alike. The
-    table says which of their features have weights.
+    """Features that templates find at the tokens of a corpus, batch by batch, stored once for all windows that look alike.
+
+    compiled (CompiledTemplates): The templates.
+    table (Table): The weights of the features.
     """
 
     def __init__(self, compiled: CompiledTemplates, table: Table):
         self.table = table
         self.windows: list[WindowTable] = []
-        self.blocks: list[CorpusTokens] = []  # with first slots in place of feature rows
+        self.blocks: list[CorpusTokens] = []  # of each batch; `finish` puts first slots in place of rows of features
         self._builder = KindBuilder(compiled, table.index)
         self._reach = compiled.reader.reach
         self._has_items = bool(compiled.item_templates)
@@ -161,59 +165,63 @@ class FixedTokens:
         for kinds in shared:
             sight = Sight.of(kinds.offsets)
             first_slots = {
-                sight.place(offset): np.ascontiguousarray(self.table.first_slots(of_offset))
-                for offset, of_offset in zip(kinds.offsets, kinds.rows)
+                sight.viewer(offset): np.ascontiguousarray(self.table.first_slots(rows))
+                for offset, rows in zip(kinds.offsets, kinds.rows)
             }
             self.windows.append(WindowTable(sight, first_slots, self._reach, kinds.rows[0].shape[1]))
-        # From here on blocks have first slots in place of rows of features
-        first_slots = self.table.first_slots
-        placed = self.table.placed
-        self.blocks = [block._replace(rest=first_slots(block.rest), items=placed(block.items)) for block in blocks]
+        self.blocks = []
+        for block in blocks:
+            first_slots = self.table.first_slots(block.rest)
+            items = self.table.with_first_slots(block.items)
+            self.blocks.append(block._replace(rest=first_slots, items=items))
         del self._builder
 
     def move(self, table: Table) -> None:
-        """Replace the weights by those of another table of the same features, which may have fewer weights."""
-        places = table.slots_after(self.table)
+        """Replace the table by another table of the same features, which may have fewer weights."""
+        new_slots = table.moved_slots(self.table)
         self.table = table
         # New lists: a copy of this object, whose weights stay, may share the present ones
         blocks = []
         for block in self.blocks:
-            moved = block._replace(rest=places[block.rest], items=table.placed_after(block.items, places))
+            moved = block._replace(rest=new_slots[block.rest], items=table.with_moved_slots(block.items, new_slots))
             blocks.append(_shorter(moved))
         self.blocks = blocks
         all_windows = []
         for windows in self.windows:
-            first_slots = {place: places[slots] for place, slots in windows.first_slots.items()}
+            first_slots = {viewer: new_slots[slots] for viewer, slots in windows.first_slots.items()}
             all_windows.append(windows._replace(first_slots=first_slots))
         self.windows = all_windows
 
-    def listed(self, number: int, tokens: Ints) -> "PlacedFeatures":
-        """The features of some tokens of a batch, one by one.
+    def list_features(self, number: int, tokens: Ints) -> FeatureUses:
+        """List the features of some tokens of a batch.
 
         number (int): The number of the batch.
         tokens (int64[N]): The tokens.
         """
         starts, kinds, rest, items = self.blocks[number]
-        behind = 2 * np.searchsorted(starts, tokens, side="right") - 1  # positions around sequences, in units of reach
+        # Each sequence has `reach` further positions before and behind it: token t of sequence b is position
+        # t + (2 b + 1) · reach
+        n_reaches = 2 * np.searchsorted(starts, tokens, side="right") - 1  # [N] 2 b + 1
         of_templates = [rest[:, tokens]]
-        for windows, of_positions in zip(self.windows, kinds):
-            for place, first_slots in windows.first_slots.items():
-                # The window that stands at the place from which the token reads
-                kind = of_positions[tokens - windows.sight.first - place + behind * windows.reach]
+        for windows, kind_of_position in zip(self.windows, kinds):
+            positions = tokens + n_reaches * windows.reach
+            for viewer, first_slots in windows.first_slots.items():
+                # The token is at sight.first + viewer, relative to the window
+                kind = kind_of_position[positions - windows.sight.first - viewer]  # [N]
                 of_templates.append(np.where(kind >= 0, first_slots[:, kind], -1))
-        slots = np.vstack(of_templates)
-        template, at = np.nonzero(slots >= 0)
+        slots = np.vstack(of_templates)  # [M, N]
+        template, index = np.nonzero(slots >= 0)
         begin = items.starts[tokens]
         end = items.starts[tokens + 1]
-        # Features of functions, which may have values, come one by one
-        chosen = ranges(begin, end)
+        # The other features, which may have values
+        of_tokens = ranges(begin, end)
+        item_slots = items.rows[of_tokens]
         values = None
-        rows = items.rows[chosen]
-        if items.values is not None:
-            rows = self.table.first_slots(rows)
-            values = np.append(np.ones(len(at), dtype=np.float32), items.values[chosen])
-        at_items = np.repeat(np.arange(len(tokens)), end - begin)
-        return PlacedFeatures(np.append(at, at_items), np.append(slots[template, at], rows), values)
+        if items.values is not None:  # features with values are stored as rows
+            item_slots = self.table.first_slots(item_slots)
+            values = np.append(np.ones(len(index), dtype=np.float32), items.values[of_tokens])
+        item_index = np.repeat(np.arange(len(tokens)), end - begin)
+        return FeatureUses(np.append(index, item_index), np.append(slots[template, index], item_slots), values)
 
     def fingerprint(self) -> Iterable[NDArray]:
         """The arrays that distinguish these features from others."""
@@ -221,7 +229,7 @@ class FixedTokens:
             yield from (*kinds, starts, rest, items.rows)
 
     def stored(self) -> list:
-        """The features as a file can hold them: lists, numbers and arrays."""
+        """The features as lists, numbers and arrays, which a file can hold."""
         windows = []
         for sight, first_slots, reach, n_windows in self.windows:
             windows.append([list(sight), [list(item) for item in first_slots.items()], reach, n_windows])
@@ -229,11 +237,11 @@ class FixedTokens:
 
     @classmethod
     def from_stored(cls, stored: list, table: Table) -> "FixedTokens":
-        """Features from the data that `stored` gives.
+        """Load features from a file.
 
-        stored (list): The data.
-        table (Table): The table of the features.
-        RAISES: An error of any class for other data.
+        stored (list): The result of `stored`.
+        table (Table): The weights of the features.
+        RAISES: An error of any class if the data are damaged.
         """
         tokens = cls.__new__(cls)
         windows, blocks = stored
@@ -246,17 +254,19 @@ class FixedTokens:
         return tokens
 
     def _expect_whole(self) -> None:
-        """RAISES (ValueError): For arrays by which kernels can't index."""
+        """Check features that a file holds, since kernels trust them. RAISES (ValueError)."""
         for sight, first_slots, reach, n_windows in self.windows:
             numbers = [*sight, *first_slots, reach, n_windows]
-            if not all(type(number) is int for number in numbers) or min(sight.width, reach, n_windows) < 0:
+            are_counts = all(type(number) is int for number in numbers) and min(sight.width, reach, n_windows) >= 0
+            if not are_counts:
                 raise ValueError(f"windows are described by {numbers}")
-            ends = sight.first, sight.first + max(0, sight.width - 1)  # a window is within reach of those that see it
-            if reach > _FAR or max(map(abs, ends)) > reach:
-                raise ValueError(f"tokens from {ends[0]} to {ends[1]} see windows, beyond {reach}")
-            for place, slots in first_slots.items():
-                if not 0 <= place < sight.width or np.shape(slots)[1:] != (n_windows,):
-                    raise ValueError(f"windows at {place} have the shape {np.shape(slots)}")
+            last = sight.first + max(0, sight.width - 1)
+            # A token reads no window beyond its reach
+            if reach > _FAR or max(abs(sight.first), abs(last)) > reach:
+                raise ValueError(f"tokens from {sight.first} to {last} see windows, beyond {reach}")
+            for viewer, slots in first_slots.items():
+                if not 0 <= viewer < sight.width or np.shape(slots)[1:] != (n_windows,):
+                    raise ValueError(f"windows at {viewer} have the shape {np.shape(slots)}")
                 self.table.expect_slots("slots of windows", slots)
         for starts, kinds, rest, items in self.blocks:
             n_tokens = rest.shape[1]
@@ -264,19 +274,20 @@ class FixedTokens:
             expect_starts("starts of sequences", starts, n_tokens)
             if len(kinds) != len(self.windows) or len(items.starts) != n_tokens + 1:
                 raise ValueError(f"{len(kinds)} kinds and {len(items.starts) - 1} tokens with other features")
-            for windows, of_kind in zip(self.windows, kinds):
+            for windows, kind_of_position in zip(self.windows, kinds):
                 n_positions = n_tokens + 2 * windows.reach * (len(starts) - 1)
-                of_file("kinds of windows", of_kind, np.int32, (n_positions,), copied=False)
-                expect_below("kinds of windows", of_kind, windows.n_windows, least=-1)
+                of_file("kinds of windows", kind_of_position, np.int32, (n_positions,), copied=False)
+                expect_below("kinds of windows", kind_of_position, windows.n_windows, least=-1)
             self.table.expect_slots("slots of tokens", rest)
-            self.table.expect_placed("other features of tokens", items)
+            self.table.expect_with_slots("other features of tokens", items)
 
 
 class TokensPass:
-    """One pass over a corpus.
+    """One pass over the tokens of a corpus: scores of the tokens from weights, and the gradient of the weights.
 
     tokens (FixedTokens): The features of the corpus.
-    slots (float64[N]): Weights of the features, by slot.
+    slots (float64[N]): Weights of the features, see `Table.slots`.
+    threads (int): How many threads score the windows.
     """
 
     def __init__(self, tokens: FixedTokens, slots: Floats, *, threads: int = 1):
@@ -285,12 +296,12 @@ class TokensPass:
         self._table = tokens.table
         self._slots = slots
         shapes = [(windows.n_windows, windows.sight.width, self._table.n_columns) for windows in self._windows]
-        # Scores of each window for each token that sees it, and their derivatives: [U, O, C]
+        # Scores of each window for each token that reads it, and the derivatives with respect to them: [U, O, C]
         self._scores = [*map(np.zeros, shapes)]
         self._d_scores = [*map(np.zeros, shapes)]
         for windows, scores in zip(self._windows, self._scores):
-            for place, first_slots in windows.first_slots.items():
-                self._table.add_references(first_slots, slots, scores, place=place, threads=threads)
+            for viewer, first_slots in windows.first_slots.items():
+                self._table.add_references(first_slots, slots, scores, viewer=viewer, threads=threads)
 
     def add_scores(self, number: int, scores: Floats) -> None:
         """Add the scores of a batch.
@@ -299,10 +310,10 @@ class TokensPass:
         scores (float64[T, C]): Receives the sums.
         """
         starts, kinds, rest, items = self._blocks[number]
-        for windows, of_tokens, of_windows in zip(self._windows, kinds, self._scores):
-            add_kind_rows(of_tokens, starts, windows.reach, windows.sight.first, of_windows, scores)
+        for windows, kind_of_position, window_scores in zip(self._windows, kinds, self._scores):
+            add_kind_rows(kind_of_position, starts, windows.reach, windows.sight.first, window_scores, scores)
         self._table.add_references(rest, self._slots, scores)
-        self._table.add_placed(items, self._slots, scores)
+        self._table.add_scores_by_slot(items, self._slots, scores)
 
     @property
     def n_tables(self) -> int:
@@ -310,30 +321,31 @@ class TokensPass:
         return len(self._windows)
 
     def scatter_windows(self, table: int, number: int, d_scores: Floats, *, part: GradientPart) -> None:
-        """Collect the derivatives of a batch for one of the tables of windows.
+        """Add up derivatives with respect to the scores of one of the tables of windows.
 
         table (int): The number of the table.
         number (int): The number of the batch.
-        d_scores (float64[T, C]): Derivatives with respect to the scores of its tokens.
+        d_scores (float64[T, C]): Derivatives with respect to the scores of the tokens of the batch.
         part (GradientPart): The rows that this thread adds up.
         """
         block = self._blocks[number]
         windows = self._windows[table]
-        where = block.kinds[table], block.starts, windows.reach, windows.sight.first
-        scatter_kind_rows(*where, d_scores, *part, self._d_scores[table])
+        kind_of_position = block.kinds[table]
+        first = windows.sight.first
+        scatter_kind_rows(kind_of_position, block.starts, windows.reach, first, d_scores, *part, self._d_scores[table])
 
     def scatter(self, number: int, d_scores: Floats, d_slots: Floats, gradient: Floats, *, part: GradientPart) -> None:
         """Add the gradients of slots that no window uses, and of weights of features with values.
 
         number (int): The number of the batch.
-        d_scores (float64[T, C]): Derivatives with respect to the scores of its tokens.
+        d_scores (float64[T, C]): Derivatives with respect to the scores of the tokens of the batch.
         d_slots (float64[N]): Receives the gradients of slots.
         gradient (float64[W]): Receives the gradients of weights of features with values.
         part (GradientPart): The rows that this thread adds up.
         """
         block = self._blocks[number]
         self._table.scatter_references(block.rest, d_scores, d_slots, part=part)
-        self._table.scatter_placed(block.items, d_scores, d_slots, gradient, part=part)
+        self._table.scatter_by_slot(block.items, d_scores, d_slots, gradient, part=part)
 
     def finish(self, d_slots: Floats, part: GradientPart) -> None:
         """Add the gradients of the slots that windows use, after the last batch.
@@ -342,42 +354,45 @@ class TokensPass:
         part (GradientPart): The rows that this thread adds up.
         """
         for windows, d_scores in zip(self._windows, self._d_scores):
-            for place, first_slots in windows.first_slots.items():
-                self._table.scatter_references(first_slots, d_scores, d_slots, place=place, part=part)
+            for viewer, first_slots in windows.first_slots.items():
+                self._table.scatter_references(first_slots, d_scores, d_slots, viewer=viewer, part=part)
 
 
 def items_side_by_side(block: CorpusTokens) -> CorpusTokens:
-    """Move items without values (as most functions give them) into rows beside the templates: if a function gives items
-    in the same order at each token, reading them takes nearly half of the time (features of sklearn-crfsuite's
-    tutorial).
+    """Move items whose values are 1 or 0 into rows beside those of the templates: row n has item n of each token.
+
+    If a function gives items in the same order at each token, reading them takes nearly half of the time (features of
+    sklearn-crfsuite's tutorial).
 
     block (CorpusTokens): The features of a batch.
     """
     rows, values, starts = block.items
-    # A feature with the value 0 is as good as none
-    there = np.ones(len(rows), dtype=bool) if values is None else values != 0
-    counts = np.diff(starts)
+    is_used = np.ones(len(rows), dtype=bool) if values is None else values != 0  # 0 adds nothing to a score
+    has_values = values is not None and (values[is_used] != 1).any()
+    counts = np.diff(starts)  # [T] items of each token
     width = int(counts.max(initial=0))
     n_tokens = len(counts)
-    if (values is not None and (values[there] != 1).any()) or width * n_tokens > _PADDED * len(rows):
+    if has_values or width * n_tokens > _PADDED * len(rows):
         return block
-    # Number of each item among the items of its token
-    place = np.arange(len(rows)) - np.repeat(starts[:-1], counts)
+    item = np.arange(len(rows)) - np.repeat(starts[:-1], counts)  # number of each item among the items of its token
+    token = np.repeat(np.arange(n_tokens), counts)
     beside = np.full((width, n_tokens), -1, dtype=np.int32)
-    beside[place[there], np.repeat(np.arange(n_tokens), counts)[there]] = rows[there]
-    none = TokenFeatures(rows[:0], None, np.zeros(n_tokens + 1, dtype=np.int64))
-    return block._replace(rest=np.vstack([block.rest, beside]), items=none)
+    beside[item[is_used], token[is_used]] = rows[is_used]
+    no_items = TokenFeatures(rows[:0], None, np.zeros(n_tokens + 1, dtype=np.int64))
+    return block._replace(rest=np.vstack([block.rest, beside]), items=no_items)
 
 
 def _shorter(block: CorpusTokens) -> CorpusTokens:
-    """The block with templates that have few weights moved to the items, if that makes a pass shorter."""
-    rest = block.rest
-    items = block.items
-    if items.values is not None:
-        return block._replace(rest=rest[(rest >= 0).any(axis=1)])
-    few = (rest >= 0).mean(axis=1) < _SPARSE
-    tokens, template = np.nonzero(rest[few].T >= 0)
-    return block._replace(rest=rest[~few], items=with_features(items, tokens, rest[few][template, tokens]))
+    """Move features of templates that have weights at few tokens to the items, so that a pass skips the other tokens."""
+    first_slots = block.rest  # [M, T]
+    has_weights = first_slots >= 0
+    if block.items.values is not None:  # items are rows, not slots
+        return block._replace(rest=first_slots[has_weights.any(axis=1)])
+    is_sparse = has_weights.mean(axis=1) < _SPARSE  # [M]
+    moved = first_slots[is_sparse]
+    tokens, template = np.nonzero(moved.T >= 0)  # token after token
+    items = with_features(block.items, tokens, moved[template, tokens])
+    return block._replace(rest=first_slots[~is_sparse], items=items)
 
 
 # ------------------------------------------------------------------------------------------------- features of a layer
@@ -393,12 +408,16 @@ class SparseCorpus:
     def __init__(self, features: SparseFeatures):
         self.features = features
         self.names: Iterable[str] = features.tables  # of the weights of the layer
-        self.found: list[FoundFeatures] = []  # features of each batch that are stored batch by batch
+        self.batches: list[FoundFeatures] = []  # the features that are stored batch by batch
         tables = features.tables
         compiled = features.compiled.templates
-        # Stored by window: nothing of texts, the features of states of emissions, and all kinds of features of segments
-        windows = () if features.unit is not None else ("states",) if "states" in compiled else tuple(compiled)
-        self.tokens = {kind: FixedTokens(compiled[kind], tables[kind]) for kind in windows}
+        # Kinds of features that are stored by window: none of texts, "states" of emissions, all kinds of segments
+        kinds = tuple(compiled)
+        if features.unit is not None:
+            kinds = ()
+        elif "states" in compiled:
+            kinds = ("states",)
+        self.tokens = {kind: FixedTokens(compiled[kind], tables[kind]) for kind in kinds}
         has_vectors = VECTORS in tables and features.unit is None
         self.vectors = CorpusVectors(tables[VECTORS], features.compiled.reader.reach) if has_vectors else None
 
@@ -416,15 +435,18 @@ class SparseCorpus:
                 tokens.add(columns)
             if self.vectors is not None:
                 self.vectors.add(columns)
-            others, listed = features.find_spans(docs, columns)
+            others, spans = features.find_spans(docs, columns)
             for kind, templates in features.compiled.templates.items():
                 if kind not in self.tokens:
                     others[kind] = templates.rows(columns, self._table(kind).index)
-            found = FoundFeatures(columns.starts, others, listed)
-        placed = {kind: self._table(kind).placed(of_kind) for kind, of_kind in found.features.items()}
-        self.found.append(found._replace(features=placed))
+            found = FoundFeatures(columns.starts, others, spans)
+        by_slot = {}
+        for kind, token_features in found.features.items():
+            by_slot[kind] = self._table(kind).with_first_slots(token_features)
+        self.batches.append(found._replace(features=by_slot))
 
     def _table(self, kind: str) -> Table:
+        """The table with the weights of the features of a kind."""
         return self.features.tables[self.features.kinds[kind].table]
 
     def finish(self) -> None:
@@ -436,9 +458,9 @@ class SparseCorpus:
 
     def fingerprint(self) -> Iterable[Optional[NDArray]]:
         """The arrays that distinguish this corpus from others."""
-        for found in self.found:
-            yield from (found.starts, *(found.listed or ()))
-            for features in found.features.values():
+        for batch in self.batches:
+            yield from (batch.starts, *(batch.listed or ()))
+            for features in batch.features.values():
                 yield from features
         for tokens in self.tokens.values():
             yield from tokens.fingerprint()
@@ -448,54 +470,54 @@ class SparseCorpus:
     @property
     def least_value(self) -> float:
         """The least value of a feature; 0 if all values are positive."""
-        values = [] if self.vectors is None else [self.vectors.words]
-        for found in self.found:
+        arrays = [] if self.vectors is None else [self.vectors.words]
+        for batch in self.batches:
             # "repeats" are corrections of positive values
-            values += [features.values for kind, features in found.features.items() if kind != "repeats"]
+            arrays += [features.values for kind, features in batch.features.items() if kind != "repeats"]
         for tokens in self.tokens.values():
-            values += [block.items.values for block in tokens.blocks]
-        return min([float(each.min(initial=0.0)) for each in values if each is not None], default=0.0)
+            arrays += [block.items.values for block in tokens.blocks]
+        return min([float(values.min(initial=0.0)) for values in arrays if values is not None], default=0.0)
 
     @property
     def is_of_single_states(self) -> bool:
-        """Whether each score only sums weights that belong to one feature of the token and one state."""
-        only_tokens = [*self.tokens] == ["states"] and self.vectors is None
-        return only_tokens and not any(found.features for found in self.found)
+        """Whether all scores are emissions, sums of weights of a feature of the token and a state."""
+        has_only_tokens = [*self.tokens] == ["states"] and self.vectors is None
+        return has_only_tokens and not any(batch.features for batch in self.batches)
 
     def stored(self) -> list:
-        """The corpus as a file can hold it: lists, texts, numbers and arrays, for `with_stored`."""
-        found = []
-        for starts, by_kind, listed in self.found:
-            found.append([starts, listed, {kind: list(features) for kind, features in by_kind.items()}])
+        """The corpus as lists, texts, numbers and arrays, which a file can hold, for `with_stored`."""
+        batches = []
+        for starts, features_of_kinds, spans in self.batches:
+            features = {kind: list(token_features) for kind, token_features in features_of_kinds.items()}
+            batches.append([starts, spans, features])
         vectors = None if self.vectors is None else [self.vectors.words, self.vectors.kinds]
-        return [found, {kind: tokens.stored() for kind, tokens in self.tokens.items()}, vectors]
+        return [batches, {kind: tokens.stored() for kind, tokens in self.tokens.items()}, vectors]
 
     def with_stored(self, stored: list) -> "SparseCorpus":
-        """The corpus that a file holds, with the same features.
+        """A copy of this corpus with the batches that a file holds.
 
-        stored (list): What `stored` returned.
-        RAISES: An error of any class for another corpus.
+        stored (list): The result of `stored`.
+        RAISES: An error of any class if the file has features of another model, or is damaged.
         """
         corpus = copy.copy(self)
-        (of_batches, tokens, vectors) = stored
-        corpus.found = []
-        for starts, listed, by_kind in of_batches:
-            features = {kind: TokenFeatures(*some) for kind, some in by_kind.items()}
-            corpus.found.append(FoundFeatures(starts, features, listed and SpanList(*listed)))
+        batches, tokens, vectors = stored
+        corpus.batches = []
+        for starts, spans, features_of_kinds in batches:
+            features = {kind: TokenFeatures(*arrays) for kind, arrays in features_of_kinds.items()}
+            corpus.batches.append(FoundFeatures(starts, features, spans and SpanList(*spans)))
         if {*tokens} != {*self.tokens} or (vectors is None) != (self.vectors is None):
             raise ValueError(f"it has features of {sorted(tokens)}, and the model of {sorted(self.tokens)}")
-        corpus.tokens = {kind: FixedTokens.from_stored(of, self._table(kind)) for kind, of in tokens.items()}
+        corpus.tokens = {kind: FixedTokens.from_stored(data, self._table(kind)) for kind, data in tokens.items()}
         if vectors is not None and self.vectors is not None:
-            own = copy.copy(self.vectors)
-            own.words, own.kinds = vectors
-            own.expect_whole([found.starts for found in corpus.found])
-            corpus.vectors = own
+            corpus.vectors = copy.copy(self.vectors)
+            corpus.vectors.words, corpus.vectors.kinds = vectors
+            corpus.vectors.expect_whole([batch.starts for batch in corpus.batches])
         corpus._expect_whole()
         return corpus
 
     def _expect_whole(self) -> None:
-        """RAISES (ValueError): For arrays by which kernels can't index."""
-        for number, (starts, by_kind, listed) in enumerate(self.found):
+        """Check a corpus that a file holds, since kernels trust it. RAISES (ValueError)."""
+        for number, (starts, features_of_kinds, spans) in enumerate(self.batches):
             of_file("starts of sequences", starts, np.int64, (None,), copied=False)
             expect_starts("starts of sequences", starts, int(starts[-1]))
             n_tokens = int(starts[-1])
@@ -503,97 +525,108 @@ class SparseCorpus:
             for tokens in self.tokens.values():
                 if not np.array_equal(tokens.blocks[number].starts, starts):
                     raise ValueError("features of tokens are of other sequences")
-            if listed is not None:
-                n_spans = len(listed.lengths)
-                of_file("starts of spans", listed.starts, np.int64, (n_tokens + 1,), copied=False)
-                of_file("lengths of spans", listed.lengths, listed.lengths.dtype, (None,), copied=False)
-                expect_starts("starts of spans", listed.starts, n_spans)
-                expect_below("lengths of spans", listed.lengths, n_tokens + 1, least=1)
-            for kind, features in by_kind.items():
-                self._table(kind).expect_placed(f"features of {kind}", features)
+            if spans is not None:
+                n_spans = len(spans.lengths)
+                of_file("starts of spans", spans.starts, np.int64, (n_tokens + 1,), copied=False)
+                of_file("lengths of spans", spans.lengths, spans.lengths.dtype, (None,), copied=False)
+                expect_starts("starts of spans", spans.starts, n_spans)
+                expect_below("lengths of spans", spans.lengths, n_tokens + 1, least=1)
+            for kind, features in features_of_kinds.items():
+                self._table(kind).expect_with_slots(f"features of {kind}", features)
+                # Tokens, spans or texts have the features
                 if len(features.starts) - 1 not in (n_tokens, n_spans, len(starts) - 1):
                     raise ValueError(f"features of {kind} are of {len(features.starts) - 1} places")
 
     def copied(self) -> "SparseCorpus":
         """A copy whose weights can be thinned and moved without changing this corpus."""
         corpus = copy.copy(self)
-        corpus.found = [*self.found]
+        corpus.batches = [*self.batches]
         corpus.tokens = {kind: copy.copy(tokens) for kind, tokens in self.tokens.items()}
         return corpus
 
     @property
     def has_values(self) -> bool:
         """Whether any feature has a value other than 1."""
-        items: list[TokenFeatures] = []
+        with_values: list[TokenFeatures] = []  # features that may have values
         for tokens in self.tokens.values():
-            items += [block.items for block in tokens.blocks]
-        for found in self.found:
-            items += found.features.values()
-        return any(features.values is not None for features in items)
+            with_values += [block.items for block in tokens.blocks]
+        for batch in self.batches:
+            with_values += batch.features.values()
+        return any(features.values is not None for features in with_values)
 
     def at(
         self, weights: dict[str, Floats], *, threads: int = 1, into: Optional[dict[str, Floats]] = None
     ) -> "SparsePass":
-        """One pass over the corpus.
+        """Start a pass over the corpus.
 
-        weights (dict[str, float64[W]]): Weights by table.
-        threads (int): How many threads score a batch.
-        into (dict[str, float64[W]]): Zeros by table that may receive the derivatives.
+        weights (dict[str, float64[W]]): Weights, by the name of the table.
+        threads (int): How many threads work on the pass.
+        into (dict[str, float64[W]]): Zeros, by the name of the table; where possible, the pass adds its gradient to them.
         """
         return SparsePass(self, weights, threads, into or {})
 
     def marks(self, seed: Seed, *, threads: int = 1) -> dict[str, Floats]:
-        """Derivatives of the weights by table, for random numbers as derivatives of the scores, equal for all states.
-        Weights of a state that belong to the same tokens have equal marks: sums of whole numbers are exact.
+        """Marks of the weights, by the name of the table: float64[W], sums of a random number of each token that uses the weight.
+        Weights of a state that the same tokens use have equal marks, since sums of whole numbers are exact.
 
         seed (Seed): Seed of the random numbers.
         threads (int): How many threads sum up.
         """
+        # A mark is the derivative by the weight, if the random numbers are derivatives with respect to the scores
         generator = np.random.default_rng(seed)
         weights = {name: np.zeros(table.n_weights) for name, table in self.features.tables.items()}
-        of_pass = self.at(weights, threads=threads)
-        for number in range(len(self.found)):
-            drawn = {}
-            scores = of_pass.score(number)
+        corpus_pass = self.at(weights, threads=threads)
+        for number in range(len(self.batches)):
+            d_scores = {}
+            scores = corpus_pass.score(number)
             for name, array in scores._asdict().items():
                 if isinstance(array, np.ndarray) and array.dtype == np.float64:
-                    # One number for all states of a token: features of the same tokens get equal sums for each state
+                    # All states of a token share its number
                     numbers = generator.integers(_MARKS, size=len(array)).astype(np.float64)
-                    drawn[name] = np.broadcast_to(numbers.reshape(-1, *[1] * (array.ndim - 1)), array.shape).copy()
-            of_pass.collect([number], [scores._replace(**drawn)])
-        return of_pass.gradient()
+                    column = numbers.reshape(-1, *[1] * (array.ndim - 1))
+                    d_scores[name] = np.broadcast_to(column, array.shape).copy()
+            corpus_pass.collect([number], [scores._replace(**d_scores)])
+        return corpus_pass.gradient()
 
     def thin(self, kept: dict[str, Bools]) -> None:
-        """Keep the chosen weights of each table (bool[W], by the name of the table); weights that are not kept count as 0."""
-        tables = {name: self.features.tables[name].thinned(of_table) for name, of_table in kept.items()}
+        """Set weights to 0 and store them no more, where `kept` (bool[W], by the name of the table) is false."""
+        tables = {name: self.features.tables[name].thinned(is_kept) for name, is_kept in kept.items()}
         self.move(self.features.with_tables(tables))
 
     def move(self, features: SparseFeatures) -> None:
-        """Replace the weights by the weights of other tables with the same features."""
-        kinds = features.kinds.items()
-        before = self.features.tables
+        """Replace the tables by the tables of `features`, which have the same features."""
+        tables_before = self.features.tables
         self.features = features
-        places = {
-            kind: features.tables[table].slots_after(before[table]) for kind, (table, _) in kinds if table in before
-        }
-        for number, found in enumerate(self.found):
-            found_of = found.features.items()
-            placed = {kind: self._table(kind).placed_after(of_kind, places[kind]) for kind, of_kind in found_of}
-            self.found[number] = found._replace(features=placed)
+        new_slots = {}
+        for kind, use in features.kinds.items():
+            if use.table in tables_before:
+                new_slots[kind] = features.tables[use.table].moved_slots(tables_before[use.table])
+        for number, batch in enumerate(self.batches):
+            moved = {}
+            for kind, token_features in batch.features.items():
+                moved[kind] = self._table(kind).with_moved_slots(token_features, new_slots[kind])
+            self.batches[number] = batch._replace(features=moved)
         for kind, tokens in self.tokens.items():
             tokens.move(self._table(kind))
 
 
 class SparsePass:
-    """Scores batches one by one, collects the derivatives by their scores, and sums up the derivatives of the weights."""
+    """One pass over a `SparseCorpus`: scores its batches, and sums up the gradient of the weights from derivatives with respect
+    to the scores.
+
+    corpus (SparseCorpus): The corpus.
+    weights (dict[str, float64[W]]): Weights, by the name of the table.
+    threads (int): How many threads work on the pass.
+    into (dict[str, float64[W]]): Zeros, to which the pass may add the gradient.
+    """
 
     def __init__(self, corpus: SparseCorpus, weights: dict[str, Floats], threads: int, into: dict[str, Floats]):
         self._corpus = corpus
         self._features = corpus.features
         self._threads = threads
         self._slots = self._features.slots(weights)
-        self._gradients = {name: np.zeros(len(of_table)) for name, of_table in weights.items()}
-        # Where slots are weights, their derivatives go straight into the gradient
+        self._gradients = {name: np.zeros(len(array)) for name, array in weights.items()}
+        # Where slots are weights, their gradient needs no array of its own
         self._d_slots = {
             name: into[name] if name in into and table.slots_are_weights else table.zero_slots()
             for name, table in corpus.features.tables.items()
@@ -603,35 +636,35 @@ class SparsePass:
         }
         self._vectors = corpus.vectors
         if self._vectors is not None:
-            self._of_words = self._vectors.score(weights[VECTORS], threads=threads)
-            self._d_words = self._vectors.zeros()
+            self._word_scores = self._vectors.score(weights[VECTORS], threads=threads)
+            self._d_word_scores = self._vectors.zeros()
 
     def score(self, number: int) -> NamedTuple:
-        """Scores of the layer for one batch, in one thread.
+        """The output of the layer for one batch, computed by this thread.
 
         number (int): The number of the batch.
         """
-        found = self._corpus.found[number]
+        batch = self._corpus.batches[number]
         kinds = self._features.kinds
         scores = {}
         for kind, tokens in self._tokens.items():
-            into = scores[kinds[kind].scores] = np.zeros((int(found.starts[-1]), self._features.n_states))
-            tokens.add_scores(number, into)
+            token_scores = np.zeros((int(batch.starts[-1]), self._features.n_states))
+            tokens.add_scores(number, token_scores)
+            scores[kinds[kind].scores] = token_scores
         if self._vectors is not None:
-            self._vectors.add_scores(number, self._of_words, scores[kinds[VECTORS].scores])
-        for kind, features in found.features.items():
-            table, of = kinds[kind]
-            # No token has such a score yet: texts, spans and pairs of states
-            if of not in scores:
-                scores[of] = np.zeros((len(features.starts) - 1, *self._features.shape(table)))
-            self._features.tables[table].add_placed(features, self._slots[table], scores[of])
-        return self._features.output(scores, found.starts, found.listed)
+            self._vectors.add_scores(number, self._word_scores, scores[kinds[VECTORS].scores])
+        for kind, features in batch.features.items():
+            table, name = kinds[kind]
+            if name not in scores:  # scores of texts, spans or pairs of states
+                scores[name] = np.zeros((len(features.starts) - 1, *self._features.shape(table)))
+            self._features.tables[table].add_scores_by_slot(features, self._slots[table], scores[name])
+        return self._features.output(scores, batch.starts, batch.listed)
 
     def collect(self, numbers: Iterable[int], derivatives: Iterable[NamedTuple]) -> None:
-        """Collect the derivatives with respect to the scores of some batches.
+        """Add up the gradient for some batches.
 
         numbers (Iterable[int]): The numbers of the batches.
-        derivatives (Iterable): The derivatives of each.
+        derivatives (Iterable): For each batch, the derivatives with respect to its scores.
         """
         batches = [*zip(numbers, derivatives)]
         collectors = self._collectors()
@@ -646,53 +679,54 @@ class SparsePass:
         run_chunks(collect, [*product(collectors, parts)], self._threads)
 
     def _collectors(self) -> list[Collector]:
-        """Functions that add up the derivatives of a batch, each of them in other arrays."""
-        windows = []
+        """Functions that threads may call at the same time, since each adds to arrays of its own."""
+        collectors: list[Collector] = [self._collect_features]
         for kind, tokens in self._tokens.items():
-            windows += [partial(self._collect_windows, kind, table) for table in range(tokens.n_tables)]
-        return [self._collect, *windows, *([] if self._vectors is None else [self._collect_vectors])]
+            collectors += [partial(self._collect_windows, kind, table) for table in range(tokens.n_tables)]
+        if self._vectors is not None:
+            collectors.append(self._collect_vectors)
+        return collectors
 
-    def _collect(self, number: int, d_scores: NamedTuple, part: GradientPart) -> None:
+    def _collect_features(self, number: int, d_scores: NamedTuple, part: GradientPart) -> None:
         kinds = self._features.kinds
         tables = self._features.tables
         for kind, tokens in self._tokens.items():
-            given = getattr(d_scores, kinds[kind].scores)
-            into = (self._d_slots[kind], self._gradients[kind])
-            tokens.scatter(number, given, *into, part=part)
-        for kind, features in self._corpus.found[number].features.items():
-            table, of = kinds[kind]
-            into = self._d_slots[table], self._gradients[table]
-            tables[table].scatter_placed(features, getattr(d_scores, of), *into, part=part)
+            d_tokens = getattr(d_scores, kinds[kind].scores)
+            tokens.scatter(number, d_tokens, self._d_slots[kind], self._gradients[kind], part=part)
+        for kind, features in self._corpus.batches[number].features.items():
+            table, name = kinds[kind]
+            d_slots = self._d_slots[table]
+            tables[table].scatter_by_slot(features, getattr(d_scores, name), d_slots, self._gradients[table], part=part)
 
     def _collect_windows(self, kind: str, table: int, number: int, d_scores: NamedTuple, part: GradientPart) -> None:
-        given = getattr(d_scores, self._features.kinds[kind].scores)
-        self._tokens[kind].scatter_windows(table, number, given, part=part)
+        d_tokens = getattr(d_scores, self._features.kinds[kind].scores)
+        self._tokens[kind].scatter_windows(table, number, d_tokens, part=part)
 
     def _collect_vectors(self, number: int, d_scores: NamedTuple, part: GradientPart) -> None:
-        given = getattr(d_scores, self._features.kinds[VECTORS].scores)
+        d_tokens = getattr(d_scores, self._features.kinds[VECTORS].scores)
         if self._vectors is not None:
-            self._vectors.scatter(number, given, self._d_words, part=part)
+            self._vectors.scatter(number, d_tokens, self._d_word_scores, part=part)
 
     def gradient(self) -> dict[str, Floats]:
-        """Derivatives of the weights by table; call it once, at the end."""
-        # Derivatives of windows become derivatives of their features once, after all batches
+        """Complete and return the gradient of the weights, by the name of the table. Call this method once, at the end."""
+        # The derivatives of the scores of windows become a gradient of weights once, after all batches
         for kind, tokens in self._tokens.items():
             run_chunks(partial(tokens.finish, self._d_slots[kind]), parts_for(self._threads), self._threads)
         for name, d_slots in self._d_slots.items():
-            found = self._features.tables[name].weights_of(d_slots)
+            gradient = self._features.tables[name].weights_of(d_slots)
             if self._corpus.has_values:
-                found += self._gradients[name]
-            self._gradients[name] = found
+                gradient += self._gradients[name]
+            self._gradients[name] = gradient
         if self._vectors is not None:
-            self._gradients[VECTORS] += self._vectors.gradient(self._d_words, threads=self._threads)
+            self._gradients[VECTORS] += self._vectors.gradient(self._d_word_scores, threads=self._threads)
         return self._gradients
 
 
 class DenseCorpus:
-    """Vectors of the tokens of a corpus, batch by batch: the `SparseCorpus` of a layer on an encoder. They are in a temporary
-    file, since those of a large corpus need more than the memory.
+    """Vectors that an encoder gives the tokens of a corpus, batch by batch. A temporary file holds the vectors, since those of a
+    large corpus need more than the memory. Has the methods of `SparseCorpus`.
 
-    layer (Model): On the encoder.
+    layer (Model): The layer on the encoder, whose scores are W · vector + b.
     """
 
     names = NAMES
@@ -708,7 +742,8 @@ class DenseCorpus:
         docs (DocBatch): The batch.
         """
         ops = self.layer.ops
-        self.append(ops.to_numpy(ops.flatten(self.layer.get_ref("tok2vec").predict(docs))), docs.sequence_starts())
+        doc_vectors = self.layer.get_ref("tok2vec").predict(docs)
+        self.append(ops.to_numpy(ops.flatten(doc_vectors)), docs.sequence_starts())
 
     def append(self, vectors: NDArray[np.float32], starts: Ints) -> None:
         """Append the vectors of a batch to the file.
@@ -722,15 +757,15 @@ class DenseCorpus:
         self._file.write(np.ascontiguousarray(vectors).data)
 
     def finish(self) -> None:
-        """Complete the corpus after the last batch: from here on it has `vectors`, float32[T, width] of each batch."""
-        # The operating system reads the vectors of a batch when a pass needs them
+        """Complete the corpus after the last batch: set `vectors`, a list of float32[T, width]."""
         ends = np.cumsum([starts[-1] for starts in self.starts])
         shape = int(ends[-1]), self.layer.get_ref("output").get_dim("nI")
-        every = np.memmap(self._file, np.float32, "r", shape=shape) if ends[-1] else np.zeros(shape, np.float32)
+        # The operating system reads the vectors of a batch when a pass needs them; an empty file can't be mapped
+        vectors = np.memmap(self._file, np.float32, "r", shape=shape) if ends[-1] else np.zeros(shape, np.float32)
         if self._file is not None:
-            self._file.close()  # the file is gone with the last use of the vectors
+            self._file.close()  # the operating system deletes the file with the last use of the vectors
             self._file = None
-        self.vectors = np.split(every, ends[:-1])
+        self.vectors = np.split(vectors, ends[:-1])
 
     def fingerprint(self) -> Iterable[NDArray]:
         """The arrays that distinguish this corpus from others."""
@@ -739,14 +774,14 @@ class DenseCorpus:
     @property
     def least_value(self) -> float:
         """The least number in a vector; 0 if all are positive."""
-        return min(float(each.min(initial=0.0)) for each in self.vectors)
+        return min(float(vectors.min(initial=0.0)) for vectors in self.vectors)
 
     def at(
         self, weights: dict[str, Floats], *, threads: int = 1, into: Optional[dict[str, Floats]] = None
     ) -> "DensePass":
-        """One pass over the corpus.
+        """Start a pass over the corpus.
 
-        weights (dict[str, float64[...]]): The parameters of the last layer by name.
+        weights (dict[str, float64[...]]): W and b of the last layer.
         threads (int): Ignored: numpy uses its own.
         into (dict[str, float64[...]]): Ignored.
         """
@@ -759,30 +794,34 @@ class DensePass:
     def __init__(self, corpus: DenseCorpus, weights: dict[str, Floats]):
         self._corpus = corpus
         self._weights = weights
-        self._role = corpus.layer.attrs["node"]
+        self._node = corpus.layer.attrs["node"]
         self._gradients = {name: np.zeros(array.shape) for name, array in weights.items()}
 
     def score(self, number: int) -> NamedTuple:
         """Scores of the layer for the batch `number`: vectors · Wᵀ + b."""
         scores = self._corpus.vectors[number] @ self._weights["W"].T + self._weights["b"]
-        return self._role.split(self._corpus.layer, scores, self._corpus.starts[number])
+        return self._node.split(self._corpus.layer, scores, self._corpus.starts[number])
 
     def collect(self, numbers: Iterable[int], derivatives: Iterable[NamedTuple]) -> None:
         """Add to dW and db the `derivatives` with respect to the scores of the batches with these `numbers`."""
         for number, derivative in zip(numbers, derivatives):
             # scores = vectors · Wᵀ + b, so dW = d_scoresᵀ · vectors and db = sum over tokens of d_scores
-            d_scores = self._role.join(derivative)
+            d_scores = self._node.join(derivative)
             self._gradients["W"] += d_scores.T @ self._corpus.vectors[number]
             self._gradients["b"] += d_scores.sum(axis=0)
 
     def gradient(self) -> dict[str, Floats]:
-        """Derivatives of the parameters by name, as vectors."""
+        """The gradients of W and b, flattened."""
         return {name: array.ravel() for name, array in self._gradients.items()}
 
 
 @singledispatch
 def corpus_by(node: Node, layer: Model) -> Any:
-    """New storage for what a layer reads of a corpus, by the class of its node; for its methods see `SparseCorpus`."""
+    """New storage for what a layer reads of a corpus, chosen by the class of its node. It has the methods of `SparseCorpus`.
+
+    node (Node): The node of the layer.
+    layer (Model): The layer.
+    """
     raise NotImplementedError
 
 

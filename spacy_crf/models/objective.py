@@ -115,7 +115,7 @@ class CorpusObjective(Weights):
         objective._annotation = [_BatchAnnotation(PackedClamp(*clamp), some, None, None) for clamp, some in annotation]
         stored_layers = zip(self._layers, layers, strict=True)
         objective._layers = [layer.with_stored(of_layer) for layer, of_layer in stored_layers]
-        for block, *found in zip(objective._annotation, *(layer.found for layer in objective._layers), strict=True):
+        for block, *found in zip(objective._annotation, *(layer.batches for layer in objective._layers), strict=True):
             sizes = {(int(of.starts[-1]), len(of.starts) - 1) for of in found}
             block.clamp.expect_whole(min(sizes)[0])
             n_sequences = {len(found[0].starts) - 1 if block.weights is None else len(block.weights)}

@@ -136,7 +136,7 @@ class SequencesObjective(Weights):
         # Behind the slots of tables come those of shared scores: a slot for each entry, also for entries without a weight
         possible = self.node.possible(self.model)
         forbidden = []
-        places = [self._first_slot[name] + layout.of_pair for name, layout in self._layouts.items()]
+        places = [self._first_slot[name] + layout.slot_of_weight for name, layout in self._layouts.items()]
         n_slots = self._chain_start
         for block in self._shared:
             places.append(n_slots + np.flatnonzero(block.mask))

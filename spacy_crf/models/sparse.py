@@ -30,7 +30,7 @@ from .node import (
     write_param,
 )
 from .resources import AnyFeatureSet, ListedFeatures
-from .table import ALL, GradientPart, Table, move_weights, some_of
+from .table import ALL, GradientPart, Table, filter_features, move_weights
 from .word_scores import TableScorer, most_lexemes, token_vectors
 
 Counter = Any  # a PairCounter, or a VectorCounter of the table of vectors
@@ -40,53 +40,53 @@ INNER = "inner"  # name of the table of weights that only the states of inner le
 
 
 class ScoreKind(NamedTuple):
-    """Use of the features of one kind."""
+    """Which weights the features of one kind have, and which scores sum them."""
 
-    table: str  # table with the weights of the features
-    scores: str  # array of scores that receives their sums
+    table: str  # name of the table with the weights
+    scores: str  # name of the array of scores, a field of the output
 
 
 class ClusteredWords(NamedTuple):
-    """Different words of a corpus."""
+    """The different words of a corpus, and which of them have a cluster."""
 
-    words: NDArray[np.uint64]  # [N]
-    are_in_one: Bools  # [N, K] in a cluster of each of K tables
+    words: NDArray[np.uint64]  # [N] hashes
+    are_in_one: Bools  # [N, K] whether table k has a cluster for the word
 
     @classmethod
     def none(cls, n_tables: int) -> "ClusteredWords":
-        """No words, with a column for each of `n_tables` tables."""
+        """No words, for `n_tables` tables of clusters."""
         return cls(np.zeros(0, dtype=np.uint64), np.zeros((0, n_tables), dtype=np.bool_))
 
     def plus(self, words: NDArray[np.uint64], are_in_one: Bools) -> "ClusteredWords":
         """These words, together with the words of another part of the corpus.
 
-        words (uint64[N]): The other words.
-        are_in_one (bool[N, K]): Whether they are in a cluster of each table.
+        words (uint64[N]): The words of the other part.
+        are_in_one (bool[N, K]): Whether table k has a cluster for the word.
         """
-        every, first = np.unique(np.concatenate([self.words, words]), return_index=True)
-        return ClusteredWords(every, np.concatenate([self.are_in_one, are_in_one])[first])
+        different, first = np.unique(np.concatenate([self.words, words]), return_index=True)
+        return ClusteredWords(different, np.concatenate([self.are_in_one, are_in_one])[first])
 
 
 class FoundFeatures(NamedTuple):
-    """Features of a batch of Docs, looked up."""
+    """Features of a batch of Docs, as rows of tables."""
 
-    starts: Ints  # [B + 1] of the sequences
+    starts: Ints  # [B + 1] where the sequences start
     features: dict[str, TokenFeatures]  # by kind
-    listed: Optional[SpanList] = None  # spans with features of their own, if there are any
+    listed: Optional[SpanList] = None  # the spans that have features; None where only tokens have features
 
 
 class SparseFeatures(ListedFeatures):
     """Templates, the gazetteers, clusters and vectors that they read, and the pairs of feature and state that have a weight.
 
-    The model saves all of this except the templates (which are in the config) and the caches of prediction.
+    The model saves everything except the templates (which are in the config) and the caches of prediction.
     """
 
-    kinds: ClassVar[dict[str, ScoreKind]] = {}  # of features whose weights are in tables
-    first_state = 0  # first state with weights of features
-    has_spans = False  # whether spans have features, which need the attributes of all words
-    unit: Optional[str] = None  # unit with scores if texts have a label; None if tokens have labels
+    kinds: ClassVar[dict[str, ScoreKind]] = {}  # by the name of a kind of features
+    first_state = 0  # states below it have no weights of features
+    has_spans = False  # whether spans have features, for which prediction reads the attributes of all words
+    unit: Optional[str] = None  # the unit that has scores if texts have a label; None if tokens have labels
     clustered: Optional[ClusteredWords] = None  # set when the features are counted, if templates read clusters
-    have_vectors = (0, 0)  # number of words of the corpus with a vector, and of all words
+    have_vectors = (0, 0)  # how many words of the corpus have a vector, and how many words it has
 
     def __init__(self, feature_set: AnyFeatureSet, *, n_states: int = 1, **lists: Any):
         super().__init__(feature_set, **lists)
@@ -124,7 +124,7 @@ class SparseFeatures(ListedFeatures):
         return found
 
     def find_spans(self, docs: list[Doc], columns: TokenColumns) -> tuple[dict[str, TokenFeatures], Optional[SpanList]]:
-        """Features of spans by kind, and the spans that have any; None where only tokens have features.
+        """Features of spans by kind, and the spans that have features; None where only tokens have features.
 
         docs (list[Doc]): The batch.
         columns (TokenColumns): Attributes of its tokens.
@@ -132,23 +132,23 @@ class SparseFeatures(ListedFeatures):
         return {}, None
 
     def widths(self, n_states: int) -> dict[str, int]:
-        """Number of columns of each table.
+        """Number of columns of each table, by its name.
 
         n_states (int): S.
         """
         return {}
 
     def output(self, scores: dict[str, Floats], starts: Ints, listed: Optional[SpanList]) -> NamedTuple:
-        """Output of the model.
+        """Make the output of the model from arrays of scores.
 
-        scores (dict[str, float64[...]]): The arrays of the output by name.
+        scores (dict[str, float64[...]]): The arrays, by the name of the field of the output.
         starts (int64[B + 1]): Where the sequences start.
-        listed (Optional[SpanList]): The spans with scores of their own.
+        listed (Optional[SpanList]): The spans that have scores.
         """
         raise NotImplementedError
 
     def counters(self) -> dict[str, Counter]:
-        """A counter of features for each table."""
+        """New counters of features, by the name of the table."""
         raise NotImplementedError
 
     def count(self, batch: AnnotatedDocs, columns: TokenColumns, counters: dict[str, Counter], sizes: Sizes) -> None:
@@ -156,7 +156,7 @@ class SparseFeatures(ListedFeatures):
 
         batch (AnnotatedDocs): The batch.
         columns (TokenColumns): Attributes of its tokens.
-        counters (dict[str, Counter]): The counter of each table.
+        counters (dict[str, Counter]): The counters, by the name of the table.
         sizes (Sizes): Sizes of the model.
         """
         raise NotImplementedError
@@ -186,7 +186,7 @@ class SparseFeatures(ListedFeatures):
     # ------------------------------------------------------------------------------------------ common to all
 
     def compile(self) -> Any:
-        """Templates compiled for a new reader: an object with ``reader``, and ``templates`` (CompiledTemplates) by kind."""
+        """Compile the templates for a new reader. The result has a `reader`, and `templates` (dict[str, CompiledTemplates])."""
         compiled = self._compile()
         compiled.reader.first_stage = self.first_stage
         compiled.reader.max_words = self.max_words
@@ -194,7 +194,7 @@ class SparseFeatures(ListedFeatures):
 
     @property
     def compiled(self) -> Any:
-        """Result of `compile`, cached until `recompile`."""
+        """The result of `compile`, cached until `recompile`."""
         with self._lock:
             if self._compiled is None:
                 self._compiled = self.compile()
@@ -202,7 +202,7 @@ class SparseFeatures(ListedFeatures):
 
     @property
     def asks_functions(self) -> bool:
-        """Whether features come from functions or extensions."""
+        """Whether templates call functions or read extension attributes."""
         reader = self.compiled.reader
         return bool(reader.item_sources or reader.word_functions)
 
@@ -222,9 +222,9 @@ class SparseFeatures(ListedFeatures):
         return features
 
     def columns_among(self, n_states: int) -> dict[str, Ints]:
-        """Numbers of the columns of each table in a table for another number of states.
+        """The new number of each column, by the name of the table, if the number of states changes: int64[C].
 
-        n_states (int): The other number of states.
+        n_states (int): The new number of states.
         """
         # The pair of states i and j is column i · S + j
         states = np.arange(self.n_states)
@@ -239,33 +239,35 @@ class SparseFeatures(ListedFeatures):
         return name == "transitions"
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Shape of the scores of one token.
+        """Shape of the scores of one token: [S], or [S, S] for pairs of states.
 
         name (str): The name of the table.
         """
         return (self.n_states,) * (2 if self.is_of_pairs(name) else 1)
 
     def slots(self, weights: dict[str, NDArray]) -> dict[str, Floats]:
-        """Weights by table in the layout of the kernels.
+        """Weights in the layout of the kernels, by the name of the table: float64[N].
 
-        weights (dict[str, float[W]]): Weights by table.
+        weights (dict[str, float[W]]): Weights, by the name of the table.
         """
         return {name: table.slots(weights[name]) for name, table in self.tables.items()}
 
     def look_up(self, docs: list[Doc]) -> FoundFeatures:
-        """Features of a batch of Docs.
+        """Find the features of a batch of Docs.
 
         docs (list[Doc]): The batch.
         """
         columns = self.compiled.reader.read(docs)
-        of_spans, listed = self.find_spans(docs, columns)
-        if self.unit is None:
-            return FoundFeatures(columns.starts, {**self.find(columns), **of_spans}, listed)
-        rows = self.rows(columns)
-        return FoundFeatures(rows.texts, {kind: rows.gather(features) for kind, features in self.find(columns).items()})
+        features = self.find(columns)
+        if self.unit is not None:
+            rows = self.rows(columns)
+            unit_features = {kind: rows.gather(token_features) for kind, token_features in features.items()}
+            return FoundFeatures(rows.texts, unit_features)
+        span_features, spans = self.find_spans(docs, columns)
+        return FoundFeatures(columns.starts, {**features, **span_features}, spans)
 
     def of_unit(self, unit: str) -> "SparseFeatures":
-        """A copy for which another unit has scores.
+        """A copy that scores another unit of the texts.
 
         unit (str): The unit, one of `features.doc_batch.UNITS`.
         """
@@ -281,10 +283,10 @@ class SparseFeatures(ListedFeatures):
         return UnitRows.of(self.unit, columns.starts, columns.doc_starts)
 
     def score(self, found: FoundFeatures, slots: dict[str, Floats]) -> NamedTuple:
-        """Scores of a batch.
+        """The output of the model for a batch.
 
-        found (FoundFeatures): Its features.
-        slots (dict[str, float64[N]]): Weights by table in the layout of the kernels.
+        found (FoundFeatures): The features of the batch.
+        slots (dict[str, float64[N]]): Weights in the layout of the kernels, by the name of the table.
         """
         scores: dict[str, Floats] = {}
         for kind, features in found.features.items():
@@ -294,38 +296,39 @@ class SparseFeatures(ListedFeatures):
     def add_scores(
         self, kind: str, features: TokenFeatures, slots: dict[str, Floats], scores: dict[str, Floats]
     ) -> None:
-        """Add the scores of the features of one kind.
+        """Add the weights of the features of one kind to scores.
 
         kind (str): The kind.
         features (TokenFeatures): The features.
-        slots (dict[str, float64[N]]): Weights by table in the layout of the kernels.
-        scores (dict[str, float64[...]]): The arrays of the output by name, which receive the sums.
+        slots (dict[str, float64[N]]): Weights in the layout of the kernels, by the name of the table.
+        scores (dict[str, float64[...]]): Arrays of the output, by the name of the field. Receives a new array if it lacks the one
+            of this kind.
         """
-        table, of = self.kinds[kind]
-        if of not in scores:
-            scores[of] = np.zeros((len(features.starts) - 1, *self.shape(table)))
+        table, name = self.kinds[kind]
+        if name not in scores:
+            scores[name] = np.zeros((len(features.starts) - 1, *self.shape(table)))
         if len(features.rows):
-            self.tables[table].add_scores(features, slots[table], scores[of])
+            self.tables[table].add_scores(features, slots[table], scores[name])
 
     def scatter(
         self, found: FoundFeatures, d_scores: NamedTuple, gradients: dict[str, Floats], *, part: GradientPart = ALL
     ) -> None:
-        """Add the gradient of the weights by table.
+        """Add the gradient of the weights.
 
         found (FoundFeatures): The features of a batch.
         d_scores (NamedTuple): Derivatives with respect to the output.
-        gradients (dict[str, float64[W]]): Receive the sums.
+        gradients (dict[str, float64[W]]): Receive the sums, by the name of the table.
         part (GradientPart): The rows that this thread adds up.
         """
         for kind, features in found.features.items():
-            table, of = self.kinds[kind]
-            self.tables[table].scatter(features, getattr(d_scores, of), gradients[table], part=part)
+            table, name = self.kinds[kind]
+            self.tables[table].scatter(features, getattr(d_scores, name), gradients[table], part=part)
 
     def check_indexes(self, model: Model) -> None:
-        """Check loaded indexes against the settings of the model.
+        """Check whether loaded indexes of features fit the settings of the model.
 
         model (Model): The model.
-        RAISES (ValueError): CRF509 for others.
+        RAISES (ValueError): CRF509 if an index does not fit.
         """
         if VECTORS in self.tables:
             index = self.tables[VECTORS].index
@@ -336,11 +339,11 @@ class SparseFeatures(ListedFeatures):
     def scorer(self, weights: dict[str, NDArray[np.float32]]) -> "Scorer":
         """The scorer for weights, cached until ``clear_scores`` or until other arrays replace the weights.
 
-        weights (dict[str, float32[W]]): Weights by table.
+        weights (dict[str, float32[W]]): Weights, by the name of the table.
         """
-        # Other threads may replace the scorer: it is read once
+        # Other threads may replace `_scorer` at any time, so it is read once
         scorer = self._scorer
-        if scorer is None or any(scorer.weights[name] is not given for name, given in weights.items()):
+        if scorer is None or any(scorer.weights[name] is not array for name, array in weights.items()):
             scorer = self._scorer = Scorer(self, weights)
         return scorer
 
@@ -357,7 +360,7 @@ class SparseFeatures(ListedFeatures):
         self._forget()
 
     def __deepcopy__(self, memo: dict[int, object]) -> "SparseFeatures":
-        """A copy with the same first stage, which is a component, too large to be copied whenever a model is saved."""
+        """A deep copy, except that it shares the first stage: a component, too large to be copied whenever a model is saved."""
         copied = copy.copy(self)
         rest = {name: value for name, value in copied.__dict__.items() if name not in ("first_stage", "_lock")}
         copied.__dict__.update(copy.deepcopy(rest, memo))
@@ -374,7 +377,7 @@ class SparseFeatures(ListedFeatures):
     def from_dict(self, data: Settings) -> "SparseFeatures":
         """A copy with saved data.
 
-        data (dict): What `to_dict` gave.
+        data (dict): The result of `to_dict`.
         RAISES (ValueError): CRF301 if the model was trained with other templates.
         """
         if data["templates"] != self.feature_set.as_text():
@@ -387,52 +390,53 @@ class SparseFeatures(ListedFeatures):
 
 
 class Scorer:
-    """Scores Docs with fixed weights (float32[W] by table), in prediction."""
+    """Scores Docs in prediction, with caches for fixed weights (float32[W], by the name of the table)."""
 
     def __init__(self, features: SparseFeatures, weights: dict[str, NDArray[np.float32]]):
         self.weights = weights
         self._features = features
         compiled = features.compiled
-        of_vectors = {"states": (features.tables[VECTORS], weights[VECTORS])} if VECTORS in features.tables else {}
-        self._of_tokens = {
+        vectors = {}
+        if VECTORS in features.tables:  # vectors add to the scores of states
+            vectors["states"] = features.tables[VECTORS], weights[VECTORS]
+        self._token_scorers = {
             kind: TableScorer(
                 templates,
                 features.tables[kind],
                 weights[kind],
                 by_lexeme=not features.is_of_pairs(kind),
-                vectors=of_vectors.get(kind),
+                vectors=vectors.get(kind),
             )
             for kind, templates in compiled.templates.items()
         }
-        # Name and shape of the array that receives the scores of tokens
-        self._places = {kind: (features.kinds[kind].scores, features.shape(kind)) for kind in self._of_tokens}
-        self._slots = {kind: scorer.slots for kind, scorer in self._of_tokens.items()}
+        self._slots = {kind: scorer.slots for kind, scorer in self._token_scorers.items()}
         for name in features.tables.keys() - self._slots.keys():
             self._slots[name] = features.tables[name].slots(weights[name]).astype(np.float32)
         self.reader = compiled.reader
         if not features.has_spans:
-            self.reader = compiled.reader.keeping(set().union(*(each.attributes for each in self._of_tokens.values())))
-            for scorer in self._of_tokens.values():
+            attributes = set().union(*(scorer.attributes for scorer in self._token_scorers.values()))
+            self.reader = compiled.reader.keeping(attributes)
+            for scorer in self._token_scorers.values():
                 scorer.read_by(self.reader)
-        self.reader.max_words = most_lexemes(features.max_words, self._of_tokens.values())
+        self.reader.max_words = most_lexemes(features.max_words, self._token_scorers.values())
 
     def __call__(self, docs: list[Doc]) -> NamedTuple:
         features = self._features
         columns = self.reader.read(docs)
-        of_spans, listed = features.find_spans(docs, columns)
+        span_features, spans = features.find_spans(docs, columns)
         scores = {}
-        n_known = columns.table.size
-        for kind, scorer in self._of_tokens.items():
-            name, shape = self._places[kind]
+        n_cached = columns.table.size
+        for kind, scorer in self._token_scorers.items():
+            name = features.kinds[kind].scores
             if name not in scores:
-                scores[name] = np.zeros((len(columns.positions), *shape))
-            n_known = min(n_known, scorer.add(columns, scores[name]))
+                scores[name] = np.zeros((len(columns.positions), *features.shape(kind)))
+            n_cached = min(n_cached, scorer.add(columns, scores[name]))
         # Words whose scores are cached need no attributes any more
-        columns.table.drop_rows(int(n_known))
-        for kind, found in of_spans.items():
-            features.add_scores(kind, found, self._slots, scores)
+        columns.table.drop_rows(int(n_cached))
+        for kind, features_of_kind in span_features.items():
+            features.add_scores(kind, features_of_kind, self._slots, scores)
         if features.unit is None:
-            return features.output(scores, columns.starts, listed)
+            return features.output(scores, columns.starts, spans)
         rows = features.rows(columns)
         return features.output({name: rows.total(array) for name, array in scores.items()}, rows.texts, None)
 
@@ -453,12 +457,12 @@ def make_layer(
     """Make a model whose output is sums of the weights of features.
 
     name (str): Name of the model.
-    attr (str): The attribute that has the features.
+    attr (str): Name of the attribute of the model that holds the features.
     features (SparseFeatures): The features.
     output (type): The class of the output.
-    init (Callable): Initializes the model.
+    init (Callable): The function that initializes the model.
     meaning (tuple[str, ...]): Attributes that determine the meaning of the weights, see `Traits`.
-    attrs: Further attributes, which are settings.
+    attrs: Settings, which become further attributes of the model.
     """
     attrs = {attr: features, "node": SparseNode(attr, output, meaning), **attrs}
     return Model(name, forward, init=init, params=dict.fromkeys(features.tables), attrs=attrs, ops=NumpyOps())
@@ -467,7 +471,7 @@ def make_layer(
 def counting_settings(owner: str, min_count: int, possible_states: bool) -> Settings:
     """Check the settings of layers whose features are counted.
 
-    owner (str): The architecture, for messages.
+    owner (str): Name of the architecture, for messages.
     min_count (int): How often a feature has to occur.
     possible_states (bool): Whether each feature gets a weight for every state.
     RAISES (ValueError): CRF020 for settings that do not fit.
@@ -479,7 +483,7 @@ def counting_settings(owner: str, min_count: int, possible_states: bool) -> Sett
 
 
 class SparseNode(Node):
-    """Node of a model whose parameters are the weights of its features, which are the attribute `attr`."""
+    """Node of a model whose parameters are the weights of the features in its attribute `attr`."""
 
     def __init__(self, attr: str, gives: type, meaning: tuple[str, ...] = ()):
         self.attr = attr
@@ -491,7 +495,8 @@ class SparseNode(Node):
         return model.attrs[self.attr]
 
     def resize(self, model: Model, n_states: int) -> None:
-        """Add states. Features get weights for new states when training meets both, or at once if they have all weights.
+        """Add states. Where each feature has a weight for every state, it gets weights for the new states at once; elsewhere when
+        training meets the feature with the state.
 
         model (Model): The model of the layer.
         n_states (int): The new number of states.
@@ -501,9 +506,9 @@ class SparseNode(Node):
             return
         columns = old.columns_among(n_states)
         tables = {}
-        every = model.attrs.get("possible_states", True)  # True for hashed features
+        possible_states = model.attrs.get("possible_states", True)  # hashed features lack the setting
         for name, width in old.widths(n_states).items():
-            has_all = (every and name != INNER) or name == VECTORS
+            has_all = (possible_states and name != INNER) or name == VECTORS
             added = np.setdiff1d(np.arange(width), columns[name]) if has_all else ()
             tables[name] = old.tables[name].resized(width, columns[name], added)
             move_weights(model, name, old.tables[name], tables[name], columns[name])
@@ -511,13 +516,13 @@ class SparseNode(Node):
 
     def forget(self, model: Model) -> None:
         """Return `model` to its state before training; lists, templates and the first stage stay."""
-        features = self.features(model)
+        old = self.features(model)
         super().forget(model)
-        tables = {name: getattr(features, name) for name in ("gazetteers", "clusters", "vectors")}
-        model.attrs[self.attr] = type(features)(features.feature_set, **tables)
-        model.attrs[self.attr].set_stage(features.feature_set, features.first_stage)
-        model.attrs[self.attr].unit = features.unit
-        model.attrs[self.attr].max_words = features.max_words
+        features = type(old)(old.feature_set, gazetteers=old.gazetteers, clusters=old.clusters, vectors=old.vectors)
+        features.set_stage(old.feature_set, old.first_stage)
+        features.unit = old.unit
+        features.max_words = old.max_words
+        model.attrs[self.attr] = features
 
     def check(self, model: Model, n_states: int) -> None:
         """Check the loaded features and weights of `model` for `n_states` states. RAISES (ValueError): CRF509."""
@@ -547,8 +552,8 @@ def forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[NamedTuple, 
     found = _dropped(features.look_up(docs), model)
 
     def backprop(d_scores: NamedTuple) -> list[Doc]:
-        names = {features.kinds[kind].table for kind in found.features}
-        gradients = {name: np.zeros(features.tables[name].n_weights) for name in features.tables if name in names}
+        used = {features.kinds[kind].table for kind in found.features}
+        gradients = {name: np.zeros(table.n_weights) for name, table in features.tables.items() if name in used}
         features.scatter(found, d_scores, gradients)
         for name, gradient in gradients.items():
             add_gradient(model, name, gradient)
@@ -566,14 +571,16 @@ def _dropped(found: FoundFeatures, model: Model) -> FoundFeatures:
     for kind, (rows, values, starts) in found.features.items():
         mask = np.asarray(model.ops.get_dropout_mask((len(rows),), rate), dtype=np.float32)
         values = mask if values is None else values * mask
-        features[kind] = some_of(TokenFeatures(rows, values, starts), mask != 0)
+        features[kind] = filter_features(TokenFeatures(rows, values, starts), mask != 0)
     return found._replace(features=features)
 
 
 def init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) -> None:
-    """Count features and pairs in one pass over the corpus. Present features and weights stay.
+    """Count features and pairs of a feature and a state in one pass over the corpus. Present features and weights stay.
 
-    model (Model): A model that `make_layer` made. X (Batches): The corpus; None to count nothing. Y (Sizes): Its sizes.
+    model (Model): A model that `make_layer` made.
+    X (Batches): The corpus; None to count nothing.
+    Y (Sizes): Sizes of the corpus.
     RAISES (ValueError): CRF114 if no feature of a token occurs often enough.
     """
     if X is None or Y is None:
@@ -588,14 +595,15 @@ def init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) -
     counters = old.counters()
     for batch in X():
         old.count(batch, reader.read(batch.docs), counters, sizes)
-    # With all possible states each feature has a weight for every state from the first that features can have
+    # With possible_states each feature has a weight for every state from the first one on
     first = old.first_state if model.attrs["possible_states"] else None
     tables = {**old.tables}
     for name, counter in counters.items():
         tables[name] = counter.freeze(min_count, sizes.vocab, None if name == INNER else first)
-    met_any = len(tables["states"].index) or VECTORS in tables if "states" in counters else True
-    if not met_any and counters["states"].has_pairs:
-        raise ValueError(Errors.CRF114.format(min_count=min_count, seen=len(counters["states"])))
+    if "states" in counters and not len(tables["states"].index) and VECTORS not in tables:
+        counter = counters["states"]
+        if counter.has_pairs:  # otherwise no token is annotated, which is not the fault of min_count
+            raise ValueError(Errors.CRF114.format(min_count=min_count, seen=len(counter)))
     for name, table in tables.items():
         move_weights(model, name, old.tables[name], table)
     model.attrs[node.attr] = old.with_tables(
@@ -610,7 +618,7 @@ def prune(model: Model) -> tuple[Model, int, int]:
     """A copy of a model of a structure without the zero weights of its sparse features.
 
     model (Model): The model.
-    RETURNS (Model, int, int): The copy, and the numbers of removed weights and features.
+    RETURNS (Model, int, int): The copy, the number of removed weights, and the number of removed features.
     """
     pruned = model.copy()
     n_weights = n_features = 0

@@ -40,27 +40,27 @@ if TYPE_CHECKING:
 
 
 class Sight(NamedTuple):
-    """Run of tokens that read a position: the token at -o has the template with offset o. At offsets in between without a
-    template the scores are 0.
+    """The tokens that read a position: `width` neighbours, from the token at `first` on. A template with offset o lets the token
+    at -o read the position. At offsets in between without a template the scores are 0.
     """
 
-    first: int  # the first such token, relative to the position
-    width: int  # length of the run
+    first: int  # relative to the position
+    width: int
 
     @classmethod
     def of(cls, offsets: Ints) -> "Sight":
-        """The run of tokens for templates at some offsets.
+        """The tokens that read a position by templates with these offsets.
 
-        offsets (int64[O]): The offsets.
+        offsets (int64[O]): The offsets of the templates.
         """
         if not len(offsets):
             return cls(0, 0)
         return cls(-int(offsets.max()), int(offsets.max() - offsets.min()) + 1)
 
-    def place(self, offset: int) -> int:
-        """Place in the run of the token that reads at an offset.
+    def viewer(self, offset: int) -> int:
+        """The number, from 0 to width - 1, of the token that reads the position by a template.
 
-        offset (int): The offset.
+        offset (int): The offset of the template.
         """
         return -int(offset) - self.first
 
@@ -70,7 +70,7 @@ _CHUNK = 4096  # tokens
 
 
 class GradientPart(NamedTuple):
-    """Part of a gradient for one of several threads: the rows whose masked number is the number of the part."""
+    """The rows of a gradient that one of several threads adds up: those with row & mask == number."""
 
     number: int
     mask: int
@@ -80,10 +80,11 @@ ALL = GradientPart(0, 0)
 
 
 def parts_for(threads: int) -> list[GradientPart]:
-    """As many parts of a gradient as threads, or up to twice as many.
+    """Split a gradient into parts, for each thread one or two.
 
     threads (int): Number of threads.
     """
+    # Kernels select rows by a mask of bits, so the number of parts is a power of two
     mask = (1 << (threads - 1).bit_length()) - 1
     return [GradientPart(number, mask) for number in range(mask + 1)]
 
@@ -96,13 +97,16 @@ class SlotLayout(NamedTuple):
 
     starts: Ints  # [F + 1]
     columns: NDArray[np.int32]  # [N] column of each slot, encoded for the kernels
-    of_pair: Union[slice, Ints]  # [W] slot of each weight; a slice of all where slots and weights are the same
+    slot_of_weight: Union[slice, Ints]  # [W] slot of each weight; slice(None) where slots and weights are the same
     first: NDArray[np.integer]  # [F + 1] first slot of each feature, -1 for features without weights
 
 
 class Table:
-    """Pairs of feature and column that have a weight; computes scores from weights, and derivatives of weights from those of
-    scores.
+    """The pairs of a feature and a column that have a weight. Computes scores from weights, and the gradient of the weights from
+    derivatives with respect to the scores.
+
+    Kernels read the weights from N slots, see `kernels.sparse_rows`. A corpus stores the first slot of a feature in place of its
+    row (`with_first_slots`), which saves kernels a step.
 
     index (FeatureIndex, HashedIndex or VectorIndex): The F features.
     pair_starts (int64[F + 1]), pair_columns (int32[W]): Columns of each feature's weights, in rising order.
@@ -126,23 +130,25 @@ class Table:
 
     @cached_property
     def _slots(self) -> SlotLayout:
-        """Computed when scores are needed: counting features and joining counts does not need it."""
+        """The layout, computed on first use: whoever only counts features needs none."""
         # Rows with a third of all columns are faster to add as a whole
         threshold = max(1, self.n_columns // 3)
-        starts, columns, of_pair = lay_out_slots(self.pair_starts, self.pair_columns, self.n_columns, threshold)
-        # The last row is for row -1, no feature
-        in_order = len(columns) == len(of_pair) and bool((of_pair[1:] > of_pair[:-1]).all())
-        of_pair = slice(None) if in_order else of_pair
-        narrow = len(columns) <= np.iinfo(np.int32).max
-        first = np.append(np.where(np.diff(starts) > 0, starts[:-1], -1), -1)
-        return SlotLayout(starts, columns, of_pair, first.astype(np.int32 if narrow else np.int64))
+        starts, columns, slots = lay_out_slots(self.pair_starts, self.pair_columns, self.n_columns, threshold)
+        are_weights = len(columns) == len(slots) and bool((slots[1:] > slots[:-1]).all())
+        has_weights = np.diff(starts) > 0  # [F]
+        first = np.append(np.where(has_weights, starts[:-1], -1), -1)  # the last entry is for row -1, no feature
+        is_narrow = len(columns) <= np.iinfo(np.int32).max
+        first = first.astype(np.int32 if is_narrow else np.int64)
+        return SlotLayout(starts, columns, slice(None) if are_weights else slots, first)
 
     @property
     def layout(self) -> SlotLayout:
         """The layout of the slots with plain numbers of columns."""
+        # The encoding marks where a row ends: a last column c is -1 - c, and the first column of a row of all columns is C
         columns = np.where(self._slots.columns < 0, -1 - self._slots.columns, self._slots.columns)
         return self._slots._replace(
-            columns=columns % np.int32(self.n_columns), of_pair=np.arange(len(columns))[self._slots.of_pair]
+            columns=columns % np.int32(self.n_columns),
+            slot_of_weight=np.arange(len(columns))[self._slots.slot_of_weight],
         )
 
     @property
@@ -160,44 +166,40 @@ class Table:
 
     @classmethod
     def full(cls, index: Index, n_columns: int, counts: Optional[Ints] = None, *, first: int = 0) -> "Table":
-        """A table with a weight for every pair, except pairs with the first columns.
+        """A table where each feature has a weight for every column from `first` on.
 
         index (Index): The F features.
         n_columns (int): C.
         counts (int64[F]): How often training met each feature; zeros if None.
         first (int): The first column with weights.
         """
+        # All features have the columns first, ..., C - 1
         columns = np.arange(first, n_columns, dtype=np.int32)
         starts = np.arange(len(index) + 1, dtype=np.int64) * len(columns)
         return cls(index, starts, np.tile(columns, len(index)), n_columns, counts)
 
     def thinned(self, kept: Bools) -> "Table":
-        """A table with some of the weights, and all features.
-
-        kept (bool[W]): The weights that stay.
-        """
-        starts = _starts(np.bincount(self.rows_of_pairs()[kept], minlength=len(self.index)))
-        return Table(self.index, starts, self.pair_columns[kept], self.n_columns, self.counts)
+        """A table of all features, with the weights where `kept` (bool[W]) is true."""
+        widths = np.bincount(self.rows_of_pairs()[kept], minlength=len(self.index))  # [F]
+        return Table(self.index, _starts(widths), self.pair_columns[kept], self.n_columns, self.counts)
 
     def pruned(self, kept: Bools) -> "Table":
-        """A table with some of the weights, and the features that keep any.
-
-        kept (bool[W]): The weights that stay.
-        """
-        # The index numbers its features anew, so counts and starts lose the rows of features without weights
+        """A table of the features that keep a weight, with the weights where `kept` (bool[W]) is true."""
         thinned = self.thinned(kept)
-        widths = np.diff(thinned.pair_starts)
-        index = self.index.keep(widths > 0)
+        widths = np.diff(thinned.pair_starts)  # [F]
+        has_weights = widths > 0
+        index = self.index.keep(has_weights)
         if len(index) == len(self.index):  # the rows of hashed features never change
             return Table(index, thinned.pair_starts, thinned.pair_columns, self.n_columns, self.counts)
-        counts = self.counts[widths > 0]
-        return Table(index, _starts(widths[widths > 0]), thinned.pair_columns, self.n_columns, counts)
+        # The index numbers its features anew
+        starts = _starts(widths[has_weights])
+        return Table(index, starts, thinned.pair_columns, self.n_columns, self.counts[has_weights])
 
     def resized(self, n_columns: int, columns: Ints, added: Iterable[int] = ()) -> "Table":
         """A table with more columns for the same features.
 
         n_columns (int): The new number of columns.
-        columns (int64[C]): New number of each present column, in the same order.
+        columns (int64[C]): The new number of each present column; they rise.
         added (Iterable[int]): New columns for which every feature gets a weight.
         """
         added = np.asarray(list(added), dtype=np.int64)
@@ -214,20 +216,20 @@ class Table:
         """Number of weights: W."""
         return len(self.pair_columns)
 
-    def places(self, before: "Table", columns: Optional[Ints] = None) -> Ints:
-        """Places here of the weights of an earlier table: int64[W before].
+    def find_weights(self, before: "Table", columns: Optional[Ints] = None) -> Ints:
+        """Find the weights of an earlier table among the weights of this one: int64[W of the earlier table].
 
-        before (Table): The earlier table.
-        columns (int64[C before]): The number here of each of its columns; None for the same numbers.
+        before (Table): The earlier table, whose pairs this one has.
+        columns (int64[C of the earlier table]): The number in this table of each of its columns; None for equal numbers.
         """
-        if not before.n_weights:  # nothing to look up
+        if not before.n_weights:  # its index may be of another class
             return np.zeros(0, dtype=np.int64)
-        # Row and column here of each weight there
-        row = self.index.rows_of(before.index)[before.rows_of_pairs()]
-        column = before.pair_columns if columns is None else columns[before.pair_columns]
-        # A pair is the number row · C + column, which rises with the weights
-        here = self.rows_of_pairs() * self.n_columns + self.pair_columns
-        return np.searchsorted(here, row * self.n_columns + column)
+        # The pairs of the earlier table, as rows and columns of this one
+        rows = self.index.rows_of(before.index)[before.rows_of_pairs()]
+        pair_columns = before.pair_columns if columns is None else columns[before.pair_columns]
+        # row · C + column rises from weight to weight
+        keys = self.rows_of_pairs() * self.n_columns + self.pair_columns
+        return np.searchsorted(keys, rows * self.n_columns + pair_columns)
 
     def dense(self, weights: NDArray) -> Floats:
         """Weights of all pairs, 0 for pairs without a weight: float64[F, C].
@@ -246,8 +248,8 @@ class Table:
 
     @property
     def slots_are_weights(self) -> bool:
-        """Whether each weight has a slot of its own, in the same order."""
-        return isinstance(self._slots.of_pair, slice)
+        """Whether slot n holds weight n, for every n."""
+        return isinstance(self._slots.slot_of_weight, slice)
 
     def zero_slots(self) -> Floats:
         """A zero for each slot: float64[N]."""
@@ -261,15 +263,15 @@ class Table:
         if self.slots_are_weights:
             return weights.astype(np.float64, copy=False)
         slots = self.zero_slots()
-        slots[self._slots.of_pair] = weights
+        slots[self._slots.slot_of_weight] = weights
         return slots
 
     def weights_of(self, slots: Floats) -> Floats:
-        """Entries of slots that belong to weights: float64[W], which may be the same array.
+        """The weights, or their gradient, that slots hold: float64[W], which may be the same array.
 
-        slots (float64[N]): The slots.
+        slots (float64[N]): The inverse of `slots`.
         """
-        return slots[self._slots.of_pair]
+        return slots[self._slots.slot_of_weight]
 
     def add_scores(self, features: TokenFeatures, slots: Floats, scores: Floats) -> None:
         """Add the weights of each token's features: scores[t, c] += sum over features f of t of value[f] · weight[f, c].
@@ -279,20 +281,21 @@ class Table:
         scores (float64[T, C], or with C = S · S float64[T, S, S]): Receive the sums.
         """
         values = _NO_VALUES if features.values is None else features.values
-        columns = self._slots.starts, self._slots.columns
+        scores = scores.reshape(len(scores), self.n_columns)
         add_scores(
             features.rows,
             values,
             features.starts,
-            0,
+            0,  # all tokens, from the first
             len(scores),
-            *columns,
+            self._slots.starts,
+            self._slots.columns,
             slots,
-            scores.reshape(len(scores), self.n_columns),
+            scores,
         )
 
     def add_uses(self, uses: KnownFeatures, slots: Floats, scores: Floats) -> None:
-        """`add_scores` for features that come as pairs with a token.
+        """Add the weights of features to the scores of tokens, as `add_scores`, for pairs of a token and a feature.
 
         uses (KnownFeatures): The pairs.
         slots (float64[N]): Weights in the layout of the kernels.
@@ -302,40 +305,41 @@ class Table:
         add_rows(*uses, self._slots.starts, self._slots.columns, slots, scores)
 
     def first_slots(self, rows: TemplateRows) -> NDArray[np.integer]:
-        """First slot of each feature, for ``add_references``: int[M, N], -1 for features without weights.
+        """The first slot of each feature: int[M, N], -1 for features without weights.
 
-        rows (int32[M, N]): The features.
+        rows (int32[M, N]): The features; -1 for none.
         """
         return self._slots.first[rows]
 
-    def slots_after(self, before: "Table") -> NDArray[np.integer]:
-        """First slot of each feature, indexed by its first slot in another table of the same features, with -1 behind all
-        slots of that table, so that -1 stays -1.
+    def moved_slots(self, before: "Table") -> NDArray[np.integer]:
+        """The first slot of each feature in this table, at the index that is its first slot in another table: int[N + 1] for the
+        N slots of the other table. Where a feature has no weights in this table, and at index -1, it is -1.
 
-        before (Table): The other table.
+        before (Table): The other table, of the same features.
         """
-        # The last entry is found by -1
-        places = np.full(len(before._slots.columns) + 1, -1, dtype=self._slots.first.dtype)
-        has_weights = before._slots.first >= 0
-        places[before._slots.first[has_weights]] = self._slots.first[has_weights]
-        return places
+        first = self._slots.first
+        first_before = before._slots.first
+        moved = np.full(len(before._slots.columns) + 1, -1, dtype=first.dtype)
+        had_weights = first_before >= 0
+        moved[first_before[had_weights]] = first[had_weights]
+        return moved
 
     def add_references(
-        self, first_slots: NDArray[np.integer], slots: Floats, scores: Floats, *, place: int = 0, threads: int = 1
+        self, first_slots: NDArray[np.integer], slots: Floats, scores: Floats, *, viewer: int = 0, threads: int = 1
     ) -> None:
-        """`add_scores` for features that come one per template.
+        """Add the weights of each token's features to its scores, for features that come one per template.
 
         first_slots (int[M, N]): First slot of the feature of each of M templates at each of N tokens, -1 for none.
         slots (float64[N']): Weights in the layout of the kernels.
         scores (float64[N, O, C] or float64[N, C]): Receive the sums.
-        place (int): The one of the O scores that receives the sums.
+        viewer (int): Which of the O rows of scores of a token, one per token of a `Sight`, receives the sums.
         threads (int): How many threads share the tokens.
         """
         scores = scores if scores.ndim == 3 else scores[:, np.newaxis]
 
         def add(begin: int) -> None:
             end = min(begin + _CHUNK, len(scores))
-            add_references(first_slots, begin, end, self._slots.columns, slots, scores, place)
+            add_references(first_slots, begin, end, self._slots.columns, slots, scores, viewer)
 
         run_chunks(add, range(0, len(scores), _CHUNK), threads)
 
@@ -345,32 +349,34 @@ class Table:
         d_scores: Floats,
         d_slots: Floats,
         *,
-        place: int = 0,
+        viewer: int = 0,
         part: GradientPart = ALL,
     ) -> None:
-        """Add the gradient of the slots, the derivative of `add_references`.
+        """Add the gradient of the slots, the way back through `add_references`.
 
         first_slots (int[M, N]): First slot of the feature of each template at each token, -1 for none.
         d_scores (float64[N, O, C] or float64[N, C]): Derivatives with respect to the scores.
         d_slots (float64[N']): Receives the sums.
-        place (int): The one of the O scores.
+        viewer (int): Which of the O rows of derivatives of a token to read.
         part (GradientPart): The rows that this thread adds up.
         """
         d_scores = d_scores if d_scores.ndim == 3 else d_scores[:, np.newaxis]
-        scatter_references(first_slots, self._slots.columns, d_scores, place, *part, d_slots)
+        scatter_references(first_slots, self._slots.columns, d_scores, viewer, *part, d_slots)
 
-    def placed(self, features: TokenFeatures) -> TokenFeatures:
-        """Features as a corpus stores them: the first slot of each in place of its row, except for features with values.
+    def with_first_slots(self, features: TokenFeatures) -> TokenFeatures:
+        """Features as a corpus stores them: their `rows` are their first slots. Features with values stay as they are.
 
-        features (TokenFeatures): The features.
+        features (TokenFeatures): The features, by row.
         """
-        return features if features.values is not None else features._replace(rows=self.first_slots(features.rows))
+        if features.values is not None:
+            return features
+        return features._replace(rows=self.first_slots(features.rows))
 
-    def expect_placed(self, what: str, features: TokenFeatures) -> None:
-        """Check features that a file holds, by which kernels index.
+    def expect_with_slots(self, what: str, features: TokenFeatures) -> None:
+        """Check features that a file holds, since kernels trust them.
 
-        what (str): What they are, for messages.
-        features (TokenFeatures): The features.
+        what (str): What the features are, for messages.
+        features (TokenFeatures): The features, as `with_first_slots` returns them.
         RAISES (ValueError): Without a code.
         """
         rows, values, starts = features
@@ -384,36 +390,36 @@ class Table:
         expect_starts(f"starts of {what}", starts, len(rows))
 
     def expect_slots(self, what: str, first_slots: NDArray) -> None:
-        """Check first slots that a file holds.
+        """Check first slots that a file holds, since kernels trust them.
 
-        what (str): What they are, for messages.
+        what (str): What the slots are, for messages.
         first_slots (int[...]): The slots.
         RAISES (ValueError): Without a code.
         """
         first = self._slots.first
-        size = len(self._slots.columns)
+        n_slots = len(self._slots.columns)
         of_file(what, first_slots, first.dtype, (None,) * np.ndim(first_slots), copied=False)
-        expect_below(what, first_slots.ravel(), size, least=-1)
+        expect_below(what, first_slots.ravel(), n_slots, least=-1)
         # Kernels read on to the end of a feature: a slot in its middle would lead them beyond
-        begins = np.zeros(size + 1, dtype=bool)  # the last one stands for -1
-        begins[first] = begins[-1] = True
-        if not begins[first_slots].all():
+        is_first = np.zeros(n_slots + 1, dtype=bool)
+        is_first[first] = is_first[-1] = True  # -1, which is no feature, finds the last entry
+        if not is_first[first_slots].all():
             raise ValueError(f"{what} are not those of features")
 
-    def placed_after(self, features: TokenFeatures, places: NDArray[np.integer]) -> TokenFeatures:
-        """Features placed by another table of the same features, as placed by this one, without features that have no
-        weights.
+    def with_moved_slots(self, features: TokenFeatures, moved: NDArray[np.integer]) -> TokenFeatures:
+        """Replace the first slots of another table by those of this one, and leave out features without weights.
 
-        features (TokenFeatures): The features, as the other table placed them.
-        places (int[N + 1]): What `slots_after` gave.
+        features (TokenFeatures): Features, as `with_first_slots` of the other table returned them.
+        moved (int[N + 1]): The result of `moved_slots` for the other table.
         """
         if features.values is not None:
-            return some_of(features, self.pair_starts[features.rows + 1] > self.pair_starts[features.rows])
-        rows = places[features.rows]
-        return some_of(features._replace(rows=rows), rows >= 0)
+            has_weights = self.pair_starts[features.rows + 1] > self.pair_starts[features.rows]
+            return filter_features(features, has_weights)
+        first_slots = moved[features.rows]
+        return filter_features(features._replace(rows=first_slots), first_slots >= 0)
 
-    def add_placed(self, features: TokenFeatures, slots: Floats, scores: Floats) -> None:
-        """`add_scores` for the result of `placed`: without values, its `rows` are the first slots of the features.
+    def add_scores_by_slot(self, features: TokenFeatures, slots: Floats, scores: Floats) -> None:
+        """Add the weights of each token's features to its scores, as `add_scores`, for features `with_first_slots`.
 
         features (TokenFeatures): Features of T tokens.
         slots (float64[N]): Weights in the layout of the kernels.
@@ -425,12 +431,12 @@ class Table:
             scores = scores.reshape(len(scores), self.n_columns)
             add_listed(features.rows, features.starts, self._slots.columns, slots, scores)
 
-    def scatter_placed(
+    def scatter_by_slot(
         self, features: TokenFeatures, d_scores: Floats, d_slots: Floats, gradient: Floats, *, part: GradientPart = ALL
     ) -> None:
-        """Add the gradient of the slots, and for features with values that of the weights.
+        """Add to `d_slots` the gradient of the slots; for features with values, add to `gradient` that of the weights.
 
-        features (TokenFeatures): Features of T tokens, as `placed` gives them.
+        features (TokenFeatures): Features of T tokens, as `with_first_slots` returns them.
         d_scores (float64[T, C]): Derivatives with respect to the scores.
         d_slots (float64[N]): Receives the gradient of the slots.
         gradient (float64[W]): Receives the gradient of the weights.
@@ -450,15 +456,17 @@ class Table:
 
         features (TokenFeatures): Features of T tokens.
         d_scores (float64[T, C]): Derivatives with respect to the scores.
-        gradient (float64[W]): Receives the sums; zeros if None.
+        gradient (float64[W]): Receives the sums; a new array of zeros if None.
         part (GradientPart): The rows that this thread adds up.
         RETURNS (float64[W]): The gradient.
         """
         gradient = np.zeros(self.n_weights) if gradient is None else gradient
         values = _NO_VALUES if features.values is None else features.values
         d_scores = d_scores.reshape(len(d_scores), self.n_columns)
-        pairs = (self.pair_starts, self.pair_columns)
-        scatter_gradient(features.rows, values, features.starts, d_scores, *pairs, *part, gradient)
+        pair_starts = self.pair_starts
+        scatter_gradient(
+            features.rows, values, features.starts, d_scores, pair_starts, self.pair_columns, *part, gradient
+        )
         return gradient
 
     # --------------------------------------------------------------------------------------------------------- saving
@@ -482,8 +490,8 @@ class Table:
     def from_dict(cls, data: Settings) -> "Table":
         """Load a saved table.
 
-        data (dict): What `to_dict` gave.
-        RAISES (ValueError): CRF509 for parts that do not fit together.
+        data (dict): The result of `to_dict`.
+        RAISES (ValueError): CRF509 if arrays do not fit together.
         """
         n_columns = data["n_columns"]
         widths = np.frombuffer(data["widths"], dtype="<u2" if n_columns < 1 << 16 else "<u4")
@@ -492,23 +500,20 @@ class Table:
         index = index_from_dict(data["index"])
         check_equal("the number of features", len(widths), len(index))
         check_equal("the number of weights", len(columns), int(pair_starts[-1]))
-        # The columns of each feature rise, and are possible columns
-        rises = np.append(columns[1:] > columns[:-1], True)
-        rises[pair_starts[1:][widths > 0] - 1] = True
-        inside = 0 <= columns.min(initial=0) <= columns.max(initial=0) < n_columns
-        check_equal("the columns", bool(rises.all() and inside), True)
+        # The columns of each feature rise, and are below n_columns
+        rises = np.append(columns[1:] > columns[:-1], True)  # [W] whether the next column is larger
+        last_of_feature = pair_starts[1:][widths > 0] - 1
+        rises[last_of_feature] = True
+        are_inside = 0 <= columns.min(initial=0) <= columns.max(initial=0) < n_columns
+        check_equal("the columns", bool(rises.all() and are_inside), True)
         counts = unpack_numbers(data["counts"])
         check_equal("the number of counts", len(counts), len(index))
         return cls(index, pair_starts, columns, n_columns, counts.astype(np.int64))
 
 
-def some_of(features: TokenFeatures, chosen: Bools) -> TokenFeatures:
-    """Some of the features of tokens.
-
-    features (TokenFeatures): The features.
-    chosen (bool[nnz]): Those that stay.
-    """
-    [kept] = np.nonzero(chosen)
+def filter_features(features: TokenFeatures, is_kept: Bools) -> TokenFeatures:
+    """The features of tokens where `is_kept` (bool[nnz]) is true."""
+    [kept] = np.nonzero(is_kept)  # rising, so a token's features start behind the kept ones of the tokens before it
     return TokenFeatures(
         rows=features.rows[kept],
         values=None if features.values is None else features.values[kept],
@@ -517,27 +522,34 @@ def some_of(features: TokenFeatures, chosen: Bools) -> TokenFeatures:
 
 
 def _starts(widths: NDArray) -> Ints:
-    """Starts of rows with these widths."""
+    """Where rows with these `widths` (int[F]) start, when they stand one after the other: int64[F + 1]."""
     return np.append(0, np.cumsum(widths)).astype(np.int64)
 
 
 def _column_type(n_columns: int) -> str:
-    return "<u1" if n_columns <= 1 << 8 else "<u2" if n_columns <= 1 << 16 else "<i4"
+    """The smallest type that a file can store these columns in."""
+    if n_columns <= 1 << 16:
+        return "<u1" if n_columns <= 1 << 8 else "<u2"
+    return "<i4"
 
 
 class PairCounter:
     """Counts features, and marks the pairs of feature and column that occur.
 
-    builder (IndexBuilder or SpanIndexBuilder): Numbers and names the features. known (Table): The present pairs.
+    builder (IndexBuilder or SpanIndexBuilder): Numbers and names the features.
+    present (Table): The features and pairs that the model has already, which stay.
     """
 
-    def __init__(self, builder: Union[IndexBuilder, "SpanIndexBuilder"], known: Table):
+    def __init__(self, builder: Union[IndexBuilder, "SpanIndexBuilder"], present: Table):
         self.builder = builder
-        self._known = known
-        self._counts: Optional[Ints] = None  # counts of the features of chosen tokens
-        self._seen = np.zeros((max(1024, len(known.index)), (known.n_columns + 63) // 64), dtype=np.uint64)
-        every = np.arange(len(known.index) + 1)
-        mark_pairs(every[:-1].astype(np.int32), every, known.pair_columns, known.pair_starts, self._seen)
+        self._present = present
+        self._counts: Optional[Ints] = None  # how often `add_chosen` met each feature
+        # A row of bits for each feature: bit c is set if the feature occurs with column c
+        n_rows = len(present.index)
+        self._seen = np.zeros((max(1024, n_rows), (present.n_columns + 63) // 64), dtype=np.uint64)
+        # The present pairs, as if token n had the only feature n, and the columns of feature n
+        starts = np.arange(n_rows + 1)
+        mark_pairs(starts[:-1].astype(np.int32), starts, present.pair_columns, present.pair_starts, self._seen)
 
     def __len__(self) -> int:
         return len(self.builder)
@@ -559,11 +571,11 @@ class PairCounter:
         mark_pairs(features.rows, features.starts, columns, column_starts, self._seen)
 
     def add_chosen(self, features: TokenFeatures, chosen: Ints, columns: Ints) -> None:
-        """`add` for the features of some tokens, each with one column.
+        """Count the features of chosen tokens, each of which has one column.
 
         features (TokenFeatures): Features of T tokens.
-        chosen (int64[M]): The tokens.
-        columns (int64[M]): The column of each.
+        chosen (int64[M]): The numbers of the chosen tokens.
+        columns (int64[M]): The column of each chosen token.
         """
         begin = features.starts[:-1][chosen]
         end = features.starts[1:][chosen]
@@ -574,33 +586,35 @@ class PairCounter:
             columns.astype(np.int32),
             np.arange(len(chosen) + 1),
         )
-        # The builder counts the features of all tokens; these are those of chosen ones
+        # The builder has counted the features of all tokens; `freeze` reads counts of the chosen tokens in their place
         counts = np.bincount(rows, minlength=len(self))
         if self._counts is not None:
             counts[: len(self._counts)] += self._counts
         self._counts = counts
 
     def freeze(self, min_count: int, vocab: Vocab, first: Optional[int] = None) -> Table:
-        """A table of the features that occur often enough, and of the known features.
+        """A table of the features that occur often enough, and of the present features.
 
-        min_count (int): 0 keeps all, even features without a column, which may have one in other parts of a corpus.
+        min_count (int): How often a new feature must occur. 0 keeps all, even features without a column, which may have one in
+            other parts of a corpus.
         vocab (Vocab): Names the features.
         first (int): If given, each feature gets a weight for every column from this one on, not only for those it occurs
             with.
         """
         counts = self.builder.table.counts if self._counts is None else self._counts
-        n_known = len(self._known.index)
-        # Features must be frequent, and have a column; known ones stay
-        keep = (counts >= min_count) & (self._seen[: len(self)].any(axis=1) | (min_count == 0))
-        keep[:n_known] = True
-        met = counts[keep].astype(np.int64)
-        met[:n_known] += self._known.counts
-        index = self.builder.freeze(keep, vocab)
-        n_columns = self._known.n_columns
+        seen = self._seen[: len(self)]
+        n_present = len(self._present.index)
+        # Features must be frequent, and have a column; present ones stay
+        is_kept = (counts >= min_count) & (seen.any(axis=1) | (min_count == 0))
+        is_kept[:n_present] = True
+        counts = counts[is_kept].astype(np.int64)
+        counts[:n_present] += self._present.counts
+        index = self.builder.freeze(is_kept, vocab)
+        n_columns = self._present.n_columns
         if first is not None:
-            return Table.full(index, n_columns, met, first=first)
-        starts, columns = list_pairs(self._seen[: len(self)][keep], n_columns)
-        return Table(index, starts, columns, n_columns, met)
+            return Table.full(index, n_columns, counts, first=first)
+        starts, columns = list_pairs(seen[is_kept], n_columns)
+        return Table(index, starts, columns, n_columns, counts)
 
 
 def move_weights(model: Model, name: str, before: Table, after: Table, columns: Optional[Ints] = None) -> None:
@@ -608,11 +622,11 @@ def move_weights(model: Model, name: str, before: Table, after: Table, columns: 
 
     model (Model): The model with the weights.
     name (str): The name of the parameter.
-    before (Table): The table of its weights.
+    before (Table): The table of the present weights.
     after (Table): The larger table.
-    columns (int64[C]): The number there of each column; None for the same numbers.
+    columns (int64[C]): The number in the larger table of each present column; None for equal numbers.
     """
     if model.has_param(name):
-        set_moved(model, name, partial(spread, places=after.places(before, columns), size=after.n_weights))
+        set_moved(model, name, partial(spread, places=after.find_weights(before, columns), size=after.n_weights))
     else:
         write_param(model, name, np.zeros(after.n_weights))

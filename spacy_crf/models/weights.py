@@ -58,7 +58,7 @@ class TableBlock(NamedTuple):
 
         before (TableBlock): The earlier block.
         """
-        return self.table.places(before.table, before.features.columns_among(self.features.n_states)[self.name])
+        return self.table.find_weights(before.table, before.features.columns_among(self.features.n_states)[self.name])
 
     def met(self, evidence: Evidence, key: str) -> Floats:
         """How often training met the feature of each weight: float64[N]. New features come last.

@@ -218,8 +218,8 @@ def test_saved_models_do_not_read_templates_without_features(tmp_path):
     assert found == predictions(nlp, examples) and any(found)
     layer = loaded.get_pipe("crf_ner").model.layers[0].attrs["features"]
     used = {name.partition("=")[0] for name in layer.states.index.names()}
-    scorer = layer._scorer._of_tokens["states"]
-    assert {*map(str, [*scorer._rest.templates, *scorer._of_lexemes.templates])} == used < {*templates}
+    scorer = layer._scorer._token_scorers["states"]
+    assert {*map(str, [*scorer._looked_up.templates, *scorer._of_lexemes.templates])} == used < {*templates}
 
 
 def test_damaged_files(trained, tmp_path):
