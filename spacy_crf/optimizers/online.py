@@ -181,8 +181,6 @@ class OnlineOptimizer(CRFOptimizer):
                 self._runs[key] = backup
                 raise
             run.iteration += 1
-            if self.epochs_per_step > 1:
-                backup = self._snapshot(run)
         weights = self.present(run)[slots]
         chosen = weights
         if self.averages is not None:

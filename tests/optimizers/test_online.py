@@ -423,6 +423,35 @@ def test_sgd_says_that_no_learning_rate_is_small_enough(eta, component):
         nlp.update(examples, sgd=SGD(calibration_eta=eta))
 
 
+class FailsInTheSecondEpoch(AveragedPerceptron):
+    def epoch(self, pass_, run, objective, seed, key):
+        if run.iteration == 1:
+            raise ValueError("not finite")
+        return super().epoch(pass_, run, objective, seed, key)
+
+
+def test_a_step_that_fails_changes_nothing():
+    """A later step went on from the epochs that the model had not been given."""
+    nlp, pipe, examples = make_pipe(Perceptron())
+    optimizer = FailsInTheSecondEpoch(epochs_per_step=2)
+    with pytest.raises(ValueError, match="not finite"):
+        nlp.update(examples, sgd=optimizer)
+    assert optimizer.iterations_made("crf_ner") == 0
+    assert not objectives(pipe, examples)[0].weights().any()
+
+
+@pytest.mark.parametrize("first", [1e-5, 1e3])
+def test_trials_of_rates_go_on_until_they_find_the_best(first, caplog):
+    """However far from it they begin."""
+    rates = []
+    for eta in (0.1, first):
+        nlp, _, examples = make_pipe(LogLikelihood())
+        with caplog.at_level("INFO", logger="spacy.spacy_crf"):
+            nlp.update(examples, sgd=SGD(l2=0.1, calibration_eta=eta))
+        rates.append(float(caplog.records[-1].message.rpartition(" ")[2]))
+    assert 0.5 <= rates[1] / rates[0] <= 2.0
+
+
 @each_component
 def test_an_empty_batch_and_empty_documents_change_nothing(component):
     nlp, pipe, examples = make_pipe(Perceptron(), component)

@@ -353,7 +353,8 @@ def test_fifty_steps_of_one_iteration_are_one_step_of_fifty(make):
     settings = {"l2": 0.0, "tolerance": 0.0, "delta": 0.0}
     single, whole = (Function(rosenbrock, np.tile([-1.2, 1.0], 10)) for _ in range(2))
     optimizer = make(**settings, iterations_per_step=1)
-    for _ in range(50):
+    for done in range(50):
+        assert optimizer.iterations_made("crf") == done
         value = optimizer.step(single, key="crf")
     assert value == make(**settings, iterations_per_step=50).step(whole, key="crf")
     assert_array_equal(single.model, whole.model)

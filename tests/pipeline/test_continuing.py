@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import spacy_crf.cli  # noqa: F401
 from spacy_crf.models.node import Evidence
-from spacy_crf.optimizers.anchor import LATER, STRENGTH, Anchored
+from spacy_crf.optimizers.anchor import LATER, STRENGTH, Anchor, Anchored
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.pipeline.new_texts import complete
 from spacy_crf.pipeline.prepared import VIEWS
@@ -34,6 +34,13 @@ def continued(component="crf_ner", optimizer="spacy_crf.LBFGS.v1", steps=5, **co
 
 def vector(nlp, component="crf_ner"):
     return nlp.get_pipe(component).training.frame().weights()
+
+
+def set_evidence(pipe, count):
+    """As if the earlier data had `count` texts with each feature."""
+    continuation = pipe.training.continuation
+    counts = {name: np.full_like(before, count) for name, before in continuation.evidence.counts.items()}
+    continuation.evidence = Evidence(counts, count, count)
 
 
 def anchored(nlp, component, texts):
@@ -112,11 +119,8 @@ def test_what_was_met_without_end_stays(component, optimizer):
     nlp = continued(component, optimizer)
     pipe = nlp.get_pipe(component)
     before, frame = vector(nlp, component), pipe.training.frame()
-    counts = {
-        name: np.full_like(of_table, 10**12) for name, of_table in pipe.training.continuation.evidence.counts.items()
-    }
     sgd = nlp.resume_training(sgd=registry.get("optimizers", optimizer)(**settings))
-    pipe.training.continuation.evidence = Evidence(counts, 10**12, 10**12)
+    set_evidence(pipe, 10**12)
     texts = texts_of(nlp, component)[1:3]
     for example in texts:
         example.reference.set_ents([], default="outside")
@@ -170,6 +174,54 @@ def test_batches_lead_to_the_minimum_of_all(component, optimizer):
     before = objective.evaluate(np.zeros(len(anchor.begin)))[0]
     reached = objective.evaluate(vector(nlp, component) - anchor.begin)[0]
     assert best.fun <= reached + 1e-9 and reached - best.fun < near * (before - best.fun)
+
+
+def test_an_optimizer_whose_regularizer_shrank_the_weights_goes_on():
+    """SGD keeps the weights and a scale that l2 makes smaller; draws towards the first weights are of their product."""
+    nlp, examples, _ = make(optimizer="spacy_crf.SGD.v1", steps=1)
+    sgd = registry.get("optimizers", "spacy_crf.SGD.v1")(l2=50.0)
+    for _ in range(5):
+        nlp.update(examples, sgd=sgd)
+    before = vector(nlp)
+    nlp.resume_training(sgd=sgd)
+    set_evidence(nlp.get_pipe("crf_ner"), 10**12)
+    nlp.update(examples[:1], sgd=sgd)
+    assert np.abs(before).max() > 1e-3
+    assert_allclose(vector(nlp), before, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("optimizer", ["AveragedPerceptron", "BatchPerceptron"])
+def test_perceptrons_move_weights_by_their_scale(optimizer):
+    """Where moves cost nothing, weights that are 64 times as large get updates 64 times as large."""
+    moves = []
+    for scale in (1.0, 64.0):
+        nlp = continued("crf_ner", f"spacy_crf.{optimizer}.v1")
+        pipe = nlp.get_pipe("crf_ner")
+        for node in pipe.model.walk():
+            for name in node.param_names:
+                node.set_param(name, scale * node.get_param(name))
+        nlp.resume_training()
+        set_evidence(pipe, 0)
+        examples = texts_of(nlp, "crf_ner")
+        examples[0].reference.set_ents([], default="outside")
+        before, frame = vector(nlp), pipe.training.frame()
+        nlp.update(examples[:1], sgd=registry.get("optimizers", f"spacy_crf.{optimizer}.v1")())
+        moves.append(vector(nlp)[pipe.training.frame().places(frame)] - before)
+    assert moves[0].any()
+    assert_allclose(moves[1], 64.0 * moves[0], rtol=1e-6)
+
+
+def test_a_proximal_step_weighs_the_cost_against_the_move():
+    """It minimizes the cost of its share of the new sequences, and the squared distance from the weights over twice the rate."""
+    rng = np.random.default_rng(0)
+    first, weights = rng.normal(size=(2, 5))
+    hold, rates = rng.uniform(0.1, 2.0, size=(2, 5))
+    anchor = Anchor(first, hold, now=first, others=np.zeros(5), n_since=6, share=1.0)
+
+    def objective(after):
+        return np.sum(2 / 6 * hold * (after - first) ** 2 + (after - weights) ** 2 / (2.0 * rates))
+
+    assert_allclose(anchor.drawn(weights, rates, 2), minimize(objective, weights).x, atol=1e-5)
 
 
 @pytest.mark.parametrize("component", COMPONENTS)
