@@ -133,10 +133,10 @@ def _show_errors(judged: "Judged", chosen: "list[Case]", top: int) -> None:
     rows = []
     for case in chosen[:top]:
         text = judged.texts[case.doc]
-        shown = None if judged.of_texts else text
+        shown = None if judged.labels_texts else text
         mentions = _described(shown, case.gold), _described(shown, case.found)
         origin = named_origin(judged.examples[case.doc].reference)
-        around = " ".join(shorter(text, 4 * _AROUND).split()) if judged.of_texts else _around(text, *case.places)
+        around = " ".join(shorter(text, 4 * _AROUND).split()) if judged.labels_texts else _around(text, *case.extent)
         rows.append((KINDS[case.kind], *mentions, around, origin))
     if not chosen:
         msg.good("No mistakes of this kind" if judged.errors else "No mistakes")
@@ -200,7 +200,7 @@ def _page(
         training = [] if train is None else read_examples(train, nlp)
         judged, held_out = _judge(nlp, data, pipes)
         # The texts may be annotated for one of several components
-        with_labels = [of_pipe for of_pipe in judged if of_pipe.cases or not of_pipe.of_texts]
+        with_labels = [of_pipe for of_pipe in judged if of_pipe.cases or not of_pipe.labels_texts]
         # The texts may have no labels of their own
         judged = with_labels or judged
         progress(advance=1, description="training without each part" if folds else "writing")

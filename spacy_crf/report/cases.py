@@ -3,7 +3,7 @@ components that label texts, right and wrong labels, and the words for them."""
 
 from collections.abc import Iterable, Sequence
 from itertools import product
-from typing import Any, NamedTuple, Optional, TypeGuard, cast
+from typing import Any, NamedTuple, Optional, cast
 
 from spacy.language import Language
 from spacy.tokens import Doc, Span
@@ -16,7 +16,7 @@ from ..pipeline.annotation.trimming import Mention, tell_trimmed
 from ..pipeline.crf_textcat import CRFTextClassifier
 from ..pipeline.prediction import CRFPipe
 from ..pipeline.probabilities import tell_probabilities
-from .suspects import Suspect, is_of_texts
+from .suspects import Suspect, labels_texts
 
 # Kinds of cases, and their names in reports
 KINDS = {
@@ -39,10 +39,10 @@ class Case(NamedTuple):
     found: Optional[Mention]
 
     @property
-    def places(self) -> tuple[int, int]:
-        """First character of both mentions together, and the character behind their last."""
-        both = [mention for mention in (self.gold, self.found) if mention is not None]
-        return min(mention.start for mention in both), max(mention.end for mention in both)
+    def extent(self) -> tuple[int, int]:
+        """The first character of the annotated and the found mention together, and the character behind their last."""
+        mentions = [mention for mention in (self.gold, self.found) if mention is not None]
+        return min(mention.start for mention in mentions), max(mention.end for mention in mentions)
 
 
 class Judged(NamedTuple):
@@ -57,9 +57,9 @@ class Judged(NamedTuple):
     suspects: Optional[Sequence[Suspect]] = None  # suspects in the training texts; None if they were not searched
 
     @property
-    def of_texts(self) -> bool:
-        """Whether the component labels texts."""
-        return is_of_texts(self.pipe)
+    def labels_texts(self) -> bool:
+        """Whether the component labels whole texts."""
+        return labels_texts(self.pipe)
 
     @property
     def errors(self) -> list[Case]:
@@ -73,7 +73,7 @@ def judge(
 
     nlp (Language): The pipeline. This call switches on the probabilities of entities in its components.
     held_out (bool): Use the predictions in the examples, which come from models that have not seen the texts.
-    RETURNS (list[Judged]): One for each component.
+    RETURNS (list[Judged]): The comparison for each component.
     """
     examples = list(examples)
     for pipe in pipes:
@@ -95,64 +95,85 @@ def certainty(case: Case) -> float:
 
 
 def _cases(pipe: CRFPipe, examples: list[Example], held_out: bool) -> list[Case]:
+    """Compare the predictions of a component with the annotation, text by text.
+
+    held_out (bool): Whether other models predicted the texts: then the component has no probabilities for these predictions.
+    """
     cases = []
     for number, example in enumerate(examples):
-        if is_of_texts(pipe):
-            cases += [Case(number, *matched) for matched in matches(pipe, example)]
+        if labels_texts(pipe):
+            cases += match_labels(pipe, example, number)
             continue
-        of_text = [Case(number, *matched) for matched in match(*pipe.annotation.mentions(example))]
-        if not held_out and any(
-            (case.gold and case.kind != "right") or _lacks_probability(case.found) for case in of_text
-        ):
-            # Ignore the entities that the pipeline set
-            likely = pipe.span_probabilities(example.predicted, LEAST)
-            known = {(span.start_char, span.end_char, span.label_): probability for span, probability in likely}
-            of_text = [
-                case._replace(
-                    gold=case.gold and case.gold._replace(probability=known.get(case.gold.place, 0.0)),
-                    found=case.found._replace(probability=known.get(case.found.place))
-                    if _lacks_probability(case.found)
-                    else case.found,
-                )
-                for case in of_text
-            ]
-        cases.extend(of_text)
+        gold, found = pipe.annotation.mentions(example)
+        of_text = match(gold, found, number)
+        # The probabilities of all spans take longer than a prediction: compute them only where a case needs one
+        if not held_out and any(_lacks_probability(case) for case in of_text):
+            of_text = _with_probabilities(of_text, pipe, example.predicted)
+        cases += of_text
     return cases
 
 
-def _lacks_probability(found: Optional[Mention]) -> TypeGuard[Mention]:
-    """Whether a mention was found whose own probability the Doc does not have: that of one of several labels of a token."""
-    return found is not None and found.probability is None
+def _lacks_probability(case: Case) -> bool:
+    """Whether a mention was missed, or was found without a probability of its own, as the second label of a token is."""
+    if case.gold is not None and case.kind != "right":
+        return True
+    return case.found is not None and case.found.probability is None
 
 
-def match(gold: Iterable[Mention], found: Iterable[Mention]) -> list[tuple[str, Optional[Mention], Optional[Mention]]]:
+def _with_probabilities(cases: list[Case], pipe: CRFPipe, doc: Doc) -> list[Case]:
+    """Set the probabilities of the annotated mentions of a text, and of found mentions that have none."""
+    # These ignore the preset annotation, and so the entities that the pipeline has set in the Doc
+    likely = pipe.span_probabilities(doc, LEAST)
+    probabilities = {(span.start_char, span.end_char, span.label_): probability for span, probability in likely}
+    complete = []
+    for case in cases:
+        gold = case.gold
+        found = case.found
+        if gold is not None:
+            gold = gold._replace(probability=probabilities.get(gold.place, 0.0))
+        if found is not None and found.probability is None:
+            found = found._replace(probability=probabilities.get(found.place))
+        complete.append(case._replace(gold=gold, found=found))
+    return complete
+
+
+def match(gold: Iterable[Mention], found: Iterable[Mention], doc: int = 0) -> list[Case]:
     """Pair found mentions with annotated ones: by place and label, else by place, else by label, else by the number of shared
     characters. Each mention is used once.
 
-    RETURNS (list): Kind, annotated mention and found mention of each case, in the order of the text.
+    doc (int): Number of the text.
+    RETURNS (list[Case]): In the order of the text.
     """
     missed = {mention.place: mention for mention in gold}
     spurious = {mention.place: mention for mention in found}
-    matched: list[tuple[str, Any, Any]] = [
-        ("right", missed.pop(place), spurious.pop(place)) for place in missed.keys() & spurious.keys()
-    ]
+    cases = []
+    for place in missed.keys() & spurious.keys():
+        cases.append(Case(doc, "right", missed.pop(place), spurious.pop(place)))
     # Of the mentions that overlap, the most alike become pairs first
     pairs = [(g, f) for g, f in product(missed.values(), spurious.values()) if g.start < f.end and f.start < g.end]
-    for g, f in sorted(pairs, key=lambda pair: _likeness(*pair), reverse=True):
-        if g.place in missed and f.place in spurious:
-            same_place, same_label, *_ = _likeness(g, f)
-            kind = "label" if same_place else "boundary" if same_label else "both"
-            matched.append((kind, missed.pop(g.place), spurious.pop(f.place)))
-    matched += [("missed", g, None) for g in missed.values()]
-    matched += [("spurious", None, f) for f in spurious.values()]
-    matched.sort(key=lambda item: ((item[1] or item[2]).start, (item[2] or item[1]).start))
-    return matched
+    for annotated, predicted in sorted(pairs, key=lambda pair: _likeness(*pair), reverse=True):
+        if annotated.place not in missed or predicted.place not in spurious:
+            continue  # one of them has a partner already
+        same_place, same_label, _, _ = _likeness(annotated, predicted)
+        kind = "label" if same_place else "boundary" if same_label else "both"
+        cases.append(Case(doc, kind, missed.pop(annotated.place), spurious.pop(predicted.place)))
+    cases += [Case(doc, "missed", mention, None) for mention in missed.values()]
+    cases += [Case(doc, "spurious", None, mention) for mention in spurious.values()]
+    cases.sort(key=_starts)
+    return cases
 
 
 def _likeness(gold: Mention, found: Mention) -> tuple[bool, bool, int, int]:
+    """Sort key of pairs: the same place, the same label, the number of shared characters, and the earlier annotated mention."""
     same_place = (gold.start, gold.end) == (found.start, found.end)
     shared = min(gold.end, found.end) - max(gold.start, found.start)
     return same_place, gold.label == found.label, shared, -gold.start
+
+
+def _starts(case: Case) -> tuple[int, int]:
+    """Sort key of cases: the starts of the annotated and the found mention. The only mention of a case counts as both."""
+    mentions = [mention for mention in (case.gold, case.found) if mention is not None]
+    return mentions[0].start, mentions[-1].start
 
 
 # ------------------------------------------------------------------------------------------------------------- reasons
@@ -173,30 +194,38 @@ def reasons(judged: Judged, most: int = MOST_EXPLAINED) -> dict[int, list[Reason
     """
     if judged.held_out:
         return {}
-    most = most if judged.pipe.is_linear else min(most, MOST_ENCODED)
+    if not judged.pipe.is_linear:
+        most = min(most, MOST_ENCODED)
     # An explanation takes longer than a prediction, and sure mistakes say most about the annotation and the features
-    numbered = sorted(enumerate(judged.errors), key=lambda item: -certainty(item[1]))[:most]
-    every = {number: _reasons(judged, case) for number, case in numbered}
-    return {number: found for number, found in every.items() if found}
+    numbered = sorted(enumerate(judged.errors), key=lambda item: -certainty(item[1]))
+    explained = {}
+    for number, case in numbered[:most]:
+        words = _reasons(judged, case)
+        if words:
+            explained[number] = words
+    return explained
 
 
 def _reasons(judged: Judged, case: Case) -> list[Reason]:
+    """The words behind a mistake; none if the component can't explain it, as for a label that it does not have."""
+    pipe = judged.pipe
     doc = judged.examples[case.doc].predicted
-    if is_of_texts(judged.pipe):
-        labels = [mention.label for mention in (case.found, case.gold) if mention is not None]
-        return words_for(judged.pipe, doc, labels[0], TOP) if len(doc) and labels[0] in judged.pipe.labels else []
-    spans = [
-        doc.char_span(mention.start, mention.end, label=mention.label)
-        for mention in (case.found, case.gold)
-        if mention is not None and mention.label in judged.pipe.labels
-    ]
+    mentions = [mention for mention in (case.found, case.gold) if mention is not None]
+    if labels_texts(pipe):
+        label = mentions[0].label
+        return words_for(pipe, doc, label, TOP) if len(doc) and label in pipe.labels else []
+    spans = []
+    for mention in mentions:
+        if mention.label in pipe.labels:
+            spans.append(doc.char_span(mention.start, mention.end, label=mention.label))
     if not spans or None in spans:
         return []  # the annotation has another tokenization
     try:
-        explanation = judged.pipe.explain(doc, *spans, kind="words", candidates=0, near=NEAR)
+        # Explain the first span, against the second one if there are two
+        explanation = pipe.explain(doc, *spans, kind="words", candidates=0, near=NEAR)
     except NothingToCompare:  # such as an entity that crosses sentences
         return []
-    rows = explanation.table(TOP)[:TOP]
+    rows = explanation.table(TOP)[:TOP]  # without the row that sums up other words
     return [(word, float(contribution)) for contribution, word in rows]
 
 
@@ -216,68 +245,69 @@ def rule_effects(judged: Judged) -> list[dict[str, object]]:
 def _effects_in(pipe: CRFPipe, examples: list[Example]) -> list[dict[str, object]]:
     """The effects of the rules of a component with a single chain, which has rules."""
     rules: Any = pipe.rules()
-    found = {
-        rule.name: {
-            "rule": rule.name,
-            "weight": "hard" if rule.hard else f"{rule.weight:g}",
-            **dict.fromkeys(("changed", "mended", "broken"), 0),
-        }
-        for rule in rules.all.rules
-    }
+    rows = {}
+    for rule in rules.all.rules:
+        weight = "hard" if rule.hard else f"{rule.weight:g}"
+        rows[rule.name] = {"rule": rule.name, "weight": weight, "changed": 0, "mended": 0, "broken": 0}
     for example in examples:
         if not len(example.predicted):
             continue
-        gold = {mention.place for mention in pipe.annotation.mentions(example)[0]}
-        before, changes = effects(pipe, example.predicted)
-        right = _right(before, gold)
+        annotated, _ = pipe.annotation.mentions(example)
+        gold = {mention.place for mention in annotated}
+        without_rules, changes = effects(pipe, example.predicted)
+        right_before = _right(without_rules, gold)
         for rule, spans, _ in changes:
-            now = _right(spans, gold)
-            found[rule.name]["changed"] += 1
-            found[rule.name]["mended"] += len(now - right)
-            found[rule.name]["broken"] += len(right - now)
-            right = now
-    return list(found.values())
+            right = _right(spans, gold)
+            rows[rule.name]["changed"] += 1
+            rows[rule.name]["mended"] += len(right - right_before)
+            rows[rule.name]["broken"] += len(right_before - right)
+            right_before = right
+    return list(rows.values())
 
 
 def _right(spans: Sequence[Span], gold: set[tuple[int, int, str]]) -> set[tuple[int, int, str]]:
+    """The spans, by their characters and labels, that are annotated (`gold`)."""
     return {(span.start_char, span.end_char, span.label_) for span in spans} & gold
 
 
-# Kind, annotated label and found label
-Matched = tuple[str, Optional[Mention], Optional[Mention]]
+def match_labels(pipe: CRFTextClassifier, example: Example, doc: int) -> list[Case]:
+    """Compare the labels of a text with its annotation. Labels that the annotation does not mention are not judged.
 
-
-def matches(pipe: CRFTextClassifier, example: Example) -> list[Matched]:
-    """Compare the labels of a text with its annotation. Labels that the annotation does not mention are not judged."""
+    doc (int): Number of the text.
+    """
     reference = example.reference
-    found = _found(pipe, example.predicted)
-    known = example.predicted.cats
-    annotated = [label for label, value in reference.cats.items() if value == 1.0]
-    gold = {label: Mention(0, len(reference.text), label, known.get(label, 0.0)) for label in annotated}
+    found = _found_labels(pipe, example.predicted)
+    probabilities = example.predicted.cats
+    gold = {}
+    for label, value in reference.cats.items():
+        if value == 1.0:
+            gold[label] = Mention(0, len(reference.text), label, probabilities.get(label, 0.0))
     if pipe.cfg["multilabel"]:
-        of_text: list[Matched] = []
+        cases = []
         for label in reference.cats:
             if label in gold and label in found:
-                of_text.append(("right", gold[label], found[label]))
+                cases.append(Case(doc, "right", gold[label], found[label]))
             elif label in gold:
-                of_text.append(("missed", gold[label], None))
+                cases.append(Case(doc, "missed", gold[label], None))
             elif label in found:
-                of_text.append(("spurious", None, found[label]))
-        return of_text
+                cases.append(Case(doc, "spurious", None, found[label]))
+        return cases
     if cast(Cats, pipe.annotation).label_of(reference) is None or not found:
         return []
-    [(right, said)] = gold.items()
-    [(label, best)] = found.items()
-    return [("right" if label == right else "label", said, best)]
+    [annotated] = gold.values()
+    [predicted] = found.values()
+    kind = "right" if annotated.label == predicted.label else "label"
+    return [Case(doc, kind, annotated, predicted)]
 
 
-def _found(pipe: CRFTextClassifier, doc: Doc) -> dict[str, Mention]:
-    """The labels that a text has got, by the probabilities in ``doc.cats``."""
-    own = {label: doc.cats[label] for label in pipe.labels if label in doc.cats}
-    return {label: Mention(0, len(doc.text), label, own[label]) for label in pipe.decided(own)}
+def _found_labels(pipe: CRFTextClassifier, doc: Doc) -> dict[str, Mention]:
+    """The labels that the component decides for, by the probabilities in ``doc.cats``; each as a mention of the whole text."""
+    probabilities = {label: doc.cats[label] for label in pipe.labels if label in doc.cats}
+    size = len(doc.text)
+    return {label: Mention(0, size, label, probabilities[label]) for label in pipe.decided(probabilities)}
 
 
-def words_for(pipe: CRFTextClassifier, doc: Doc, label: str, most: int) -> list[tuple[str, float]]:
+def words_for(pipe: CRFTextClassifier, doc: Doc, label: str, most: int) -> list[Reason]:
     """The words (or sentences) of a text that speak most for a label, or against it, see `CRFTextClassifier.evidence`."""
     evidence = [(" ".join(span.text.split()), value) for span, value in pipe.evidence(doc, label)]
     evidence.sort(key=lambda item: -abs(item[1]))

@@ -38,8 +38,11 @@ class Chart(Markup):
 
 
 def shares(title: str, rows: Sequence[tuple[str, Share]]) -> Chart:
-    """Draw a bar from 0 to 1 for each row, with its interval. Positions are shares of the width, so a narrow screen shortens the
-    bars and keeps the size of the text."""
+    """Draw a bar for each share, with its interval. The axis goes from 0 to 100 %.
+
+    rows (Sequence[tuple[str, Share]]): Names and shares.
+    """
+    # Positions are percentages of the width, so a narrow screen shortens the bars and keeps the size of the text
     parts = []
     height = ROW * len(rows) + 22
     for n in range(5):
@@ -47,7 +50,7 @@ def shares(title: str, rows: Sequence[tuple[str, Share]]) -> Chart:
     for n in (0, 50, 100):
         parts.append(f'<text class="axis" x="{n}%" y="{height - 6}" text-anchor="middle">{n} %</text>')
     for n, (name, share) in enumerate(rows):
-        value, low, high = (f"{100 * part:.1f}" for part in (share.value, share.low, share.high))
+        value, low, high = (f"{100 * number:.1f}" for number in share)
         top = n * ROW + 4
         middle = n * ROW + ROW / 2
         parts += [
@@ -60,26 +63,34 @@ def shares(title: str, rows: Sequence[tuple[str, Share]]) -> Chart:
 
 
 def reliability(title: str, points: Iterable[tuple[float, float, int]]) -> Chart:
-    """Draw a reliability diagram. points (Iterable): Mean probability, share of right ones, and number (the point's area)."""
+    """Draw a reliability diagram.
+
+    points (Iterable[tuple[float, float, int]]): For each bin of predictions, their mean probability, the share of them that is
+        right, and their number.
+    """
     points = list(points)
-    most = max((n for *_, n in points), default=1)
-    # The area of a point, not its radius, is in proportion to its number
-    places = [
-        (MARGIN + SIZE * said, SIZE - SIZE * came_true, 2 + 8 * (n / most) ** 0.5) for said, came_true, n in points
-    ]
+    most = max((n for _, _, n in points), default=1)
+    circles = []
+    for probability, right, n in points:
+        # The area of a point, not its radius, is in proportion to its number
+        radius = 2 + 8 * (n / most) ** 0.5
+        circles.append((MARGIN + SIZE * probability, SIZE - SIZE * right, radius))
     diagonal = f'<path class="diagonal" d="M{MARGIN} {SIZE}L{MARGIN + SIZE} 0"/>'
-    return _lined(title, "probability", "right", [*square(), diagonal], places)
+    return dotted(title, "probability", "right", [*square(), diagonal, *_line(circles)], circles)
 
 
 def learning_curve(points: Sequence[tuple[float, float]]) -> Chart:
-    """Draw scores by number of training texts. The x axis begins at 0, the y axis at the lowest score."""
-    xs, ys = zip(*points)
-    least = min(ys)
-    most = max(ys)
-    span = most - least or 1.0
-    parts = square([f"{least + span * n / 4:.3g}" for n in range(5)], [f"{max(xs) * n / 4:,.0f}" for n in range(5)])
-    places = [(MARGIN + SIZE * x / max(xs), SIZE - SIZE * (y - least) / span, 4.0) for x, y in points]
-    return _lined("Score by training texts", "texts", "score", parts, places)
+    """Draw a learning curve. The x axis begins at 0, the y axis at the lowest score.
+
+    points (Sequence[tuple[float, float]]): Numbers of training texts, and the scores reached with them.
+    """
+    numbers, scores = zip(*points)
+    most = max(numbers)
+    least = min(scores)
+    span = max(scores) - least or 1.0
+    grid = square([f"{least + span * n / 4:.3g}" for n in range(5)], [f"{most * n / 4:,.0f}" for n in range(5)])
+    circles = [(MARGIN + SIZE * x / most, SIZE - SIZE * (y - least) / span, 4.0) for x, y in points]
+    return dotted("Score by training texts", "texts", "score", [*grid, *_line(circles)], circles)
 
 
 def confusion(labels: Sequence[str], counts: NDArray[np.int64]) -> Chart:
@@ -101,11 +112,11 @@ def confusion(labels: Sequence[str], counts: NDArray[np.int64]) -> Chart:
                 x = left + column * width
                 share = number / sum(row)
                 ink = "#fff" if share > 0.5 else "#000"
-                place = f'x="{x + width / 2}" y="{y + 16}"'
                 cell = f'x="{x}" y="{y}" width="{width}" height="{ROW}" fill="#06c" fill-opacity="{share:.2f}"'
-                parts.append(f'<rect {cell}/><text {place} text-anchor="middle" fill="{ink}">{number}</text>')
-    size = (left + width * (len(labels) + 1), ROW * (len(labels) + 2) + 4)
-    return svg("What was taken for what", f'width="{size[0]}" height="{size[1]}"', parts)
+                middle = f'x="{x + width / 2}" y="{y + 16}" text-anchor="middle"'
+                parts.append(f'<rect {cell}/><text {middle} fill="{ink}">{number}</text>')
+    size = f'width="{left + width * (len(labels) + 1)}" height="{ROW * (len(labels) + 2) + 4}"'
+    return svg("What was taken for what", size, parts)
 
 
 def alone(chart: Markup) -> bytes:
@@ -115,7 +126,10 @@ def alone(chart: Markup) -> bytes:
 
 
 def square(rows: Optional[list[str]] = None, columns: Optional[list[str]] = None) -> list[str]:
-    """Draw the grid and numbers of a chart of SIZE by SIZE. rows, columns (list[str]): Numbers; by default percentages."""
+    """Draw the grid of a chart of SIZE by SIZE.
+
+    rows, columns (list[str]): Five numbers beside the lines, from below and from the left; by default percentages.
+    """
     percent = [f"{25 * n} %" for n in range(5)]
     parts = []
     for n, (row, column) in enumerate(zip(rows or percent, columns or percent)):
@@ -129,35 +143,37 @@ def square(rows: Optional[list[str]] = None, columns: Optional[list[str]] = None
     return parts
 
 
-def _lined(
-    title: str,
-    x_name: str,
-    y_name: str,
-    parts: list[str],
-    places: list[tuple[float, float, float]],
-) -> Chart:
-    """Draw a chart with points that a line joins, see `dotted`."""
-    if places:
-        line = "L".join(f"{x:.1f} {y:.1f}" for x, y, _ in places)
-        parts.append(f'<path class="line" d="M{line}"/>')
-    return dotted(title, x_name, y_name, parts, places)
+def _line(circles: list[tuple[float, float, float]]) -> list[str]:
+    """Draw the line that joins the centres of circles; nothing without circles."""
+    points = "L".join(f"{x:.1f} {y:.1f}" for x, y, _ in circles)
+    return [f'<path class="line" d="M{points}"/>'] if circles else []
 
 
-def dotted(title: str, x_name: str, y_name: str, parts: list[str], places: list[tuple[float, float, float]]) -> Chart:
-    """Draw a chart with points. places (list): Coordinates and radius of each."""
-    parts += [f'<circle class="point" cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}"/>' for x, y, radius in places]
+def dotted(title: str, x_name: str, y_name: str, parts: list[str], circles: list[tuple[float, float, float]]) -> Chart:
+    """Draw a chart with points.
+
+    x_name, y_name (str): Names of the axes.
+    parts (list[str]): SVG elements behind the points, such as the grid of `square`.
+    circles (list[tuple[float, float, float]]): The points: x and y of the centre, and the radius.
+    """
+    points = [f'<circle class="point" cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}"/>' for x, y, radius in circles]
     width = SIZE + MARGIN + 20
     height = SIZE + 44 + TOP
     below = f'x="{MARGIN + SIZE / 2}" y="{SIZE + 34}"'
-    beside = f'x="12" y="{SIZE / 2}"'
-    parts.append(f'<text class="axis" {below} text-anchor="middle">{escape(x_name)}</text>')
-    turned = f'{beside} transform="rotate(-90 12 {SIZE / 2})"'
-    parts.append(f'<text class="axis" {turned} text-anchor="middle">{escape(y_name)}</text>')
-    return svg(title, f'viewBox="0 {-TOP} {width} {height}" width="{width}" height="{height}"', parts)
+    beside = f'x="12" y="{SIZE / 2}" transform="rotate(-90 12 {SIZE / 2})"'
+    names = [
+        f'<text class="axis" {below} text-anchor="middle">{escape(x_name)}</text>',
+        f'<text class="axis" {beside} text-anchor="middle">{escape(y_name)}</text>',
+    ]
+    size = f'viewBox="0 {-TOP} {width} {height}" width="{width}" height="{height}"'
+    return svg(title, size, [*parts, *points, *names])
 
 
 def svg(title: str, size: str, parts: Iterable[str]) -> Chart:
-    """Draw what has a title, and a size in attributes."""
+    """Make a chart of SVG elements.
+
+    size (str): The attributes of the size, such as `width` and `height`.
+    """
     inside = "".join(parts)
     title = escape(title)
     return Chart(f'<svg role="img" aria-label="{title}" {size}><title>{title}</title>{inside}</svg>')

@@ -56,34 +56,40 @@ def scores(judged: Judged) -> list[Score]:
     RETURNS (list[Score]): All labels together first.
     """
     labels = labels_of(judged.cases)
-    # Numbers of annotated, found and right mentions
-    counts = np.zeros((len(judged.examples), 3, len(labels) + 1))
+    n_texts = len(judged.examples)
+    # [texts, 3 (gold, found, right), 1 + L]: numbers of mentions, of all labels together and of each label
+    counts = np.zeros((n_texts, 3, 1 + len(labels)))
     for case in judged.cases:
-        for what, mention in enumerate((case.gold, case.found, case.gold if case.kind == "right" else None)):
+        right = case.gold if case.kind == "right" else None
+        for n, mention in enumerate((case.gold, case.found, right)):
             if mention is not None:
-                counts[case.doc, what, [0, 1 + labels.index(mention.label)]] += 1
-    texts = len(counts)
+                counts[case.doc, n, [0, 1 + labels.index(mention.label)]] += 1
     total = counts.sum(axis=0)
-    # A draw of n texts of n with replacement weighs the counts of each text: int[DRAWS, n]
-    drawn = np.random.default_rng(0).multinomial(texts, np.full(texts, 1 / texts), size=DRAWS) if texts else [[]]
-    resampled = (drawn @ counts.reshape(texts, -1)).reshape(-1, *total.shape)
+    # How often each draw of n texts with replacement takes each of the n texts: int[DRAWS, n]
+    drawn = [[]]
+    if n_texts:
+        drawn = np.random.default_rng(0).multinomial(n_texts, np.full(n_texts, 1 / n_texts), size=DRAWS)
+    resampled = (drawn @ counts.reshape(n_texts, -1)).reshape(-1, *total.shape)
     values = _precision_recall_f(total[np.newaxis])[0]
-    spread = _precision_recall_f(resampled)
-    low, high = np.quantile(spread, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
+    low, high = np.quantile(_precision_recall_f(resampled), [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
+    shares = np.stack([values, low, high], axis=2)  # [3 (precision, recall, F1), 1 + L, 3 (value, low, high)]
     rows = []
     for n, label in enumerate([ALL, *labels]):
-        shares = [Share(float(values[k, n]), float(low[k, n]), float(high[k, n])) for k in range(3)]
+        precision, recall, f = (Share(*numbers) for numbers in shares[:, n].tolist())
         n_gold, n_found, n_right = (int(number) for number in total[:, n])
-        rows.append(Score(label, n_gold, n_found, n_right, *shares))
+        rows.append(Score(label, n_gold, n_found, n_right, precision, recall, f))
     return rows
 
 
 def _precision_recall_f(counts: NDArray[np.float64]) -> NDArray[np.float64]:
-    """[N, 3 (gold, found, right), L] → [N, 3 (precision, recall, F1), L]; 0 of 0 is 0, as in spaCy."""
+    """From numbers of mentions [N, 3 (gold, found, right), L] to scores [N, 3 (precision, recall, F1), L]."""
     gold, found, right = np.moveaxis(counts, 1, 0)
     # precision = right / found, recall = right / gold, F1 = 2 right / (gold + found)
-    shares = [(right, found), (right, gold), (2 * right, found + gold)]
-    return np.stack([np.divide(a, b, out=np.zeros_like(a), where=b > 0) for a, b in shares], axis=1)
+    shares = np.zeros_like(counts)  # 0 / 0 is 0, as in spaCy
+    np.divide(right, found, out=shares[:, 0], where=found > 0)
+    np.divide(right, gold, out=shares[:, 1], where=gold > 0)
+    np.divide(2 * right, found + gold, out=shares[:, 2], where=found + gold > 0)
+    return shares
 
 
 def labels_of(cases: Iterable[Case]) -> list[str]:
@@ -95,82 +101,91 @@ def labels_of(cases: Iterable[Case]) -> list[str]:
 
 def confusion(cases: Iterable[Case], labels: Sequence[str]) -> NDArray[np.int64]:
     """Count annotated labels (rows) by found labels (columns). The last row counts spurious mentions, the last column missed
-    mentions; other labels count as these. A label counts as right even if the boundary is wrong.
+    mentions; a mention whose label is not in `labels` counts like no mention. A label counts as right even if the boundary is wrong.
 
     RETURNS (int64[L + 1, L + 1])
     """
-    number = {label: n for n, label in enumerate(labels)}
-    other = len(labels)
-    table = np.zeros((other + 1, other + 1), dtype=np.int64)
+    indices = {label: n for n, label in enumerate(labels)}
+    none = len(labels)
+    table = np.zeros((none + 1, none + 1), dtype=np.int64)
     for case in cases:
-        row = number.get(case.gold.label, other) if case.gold else other
-        column = number.get(case.found.label, other) if case.found else other
+        row = indices.get(case.gold.label, none) if case.gold else none
+        column = indices.get(case.found.label, none) if case.found else none
         table[row, column] += 1
     return table
 
 
 def by_length(judged: Judged) -> list[Group]:
-    """Groups of annotated mentions by number of tokens."""
-    lengths = TEXT_LENGTHS if judged.of_texts else LENGTHS
-    names = _names(lengths, "token", "tokens")
-    return _grouped(judged.cases, names, lambda n, gold: bisect.bisect_left(lengths, len(_span(judged, n, gold))))
+    """Group annotated mentions by number of tokens."""
+    lengths = TEXT_LENGTHS if judged.labels_texts else LENGTHS
+
+    def group(n: int, gold: Mention) -> int:
+        return bisect.bisect_left(lengths, len(_span(judged, n, gold)))
+
+    return _grouped(judged.cases, _names(lengths, "token", "tokens"), group)
 
 
 def by_frequency(judged: Judged) -> list[Group]:
-    """Groups of annotated mentions by the number of training mentions with the same words and label."""
-    known = Counter()
+    """Group annotated mentions by the number of training mentions with the same words, in any case, and the same label."""
+    frequencies = Counter()
     for example in judged.training:
         text = example.reference.text.lower()
-        known.update((text[m.start : m.end], m.label) for m in judged.pipe.annotation.mentions_in(example.reference))
+        for mention in judged.pipe.annotation.mentions_in(example.reference):
+            frequencies[text[mention.start : mention.end], mention.label] += 1
 
     def group(n: int, gold: Mention) -> int:
         words = judged.texts[n][gold.start : gold.end].lower()
-        return bisect.bisect_left(FREQUENCIES, known[words, gold.label])
+        return bisect.bisect_left(FREQUENCIES, frequencies[words, gold.label])
 
     return _grouped(judged.cases, _names(FREQUENCIES, "time in training", "times in training"), group)
 
 
 def by_words(judged: Judged) -> list[Group]:
-    """Two groups of annotated mentions: with and without words that are missing from the training texts."""
-    known = set()
+    """Group annotated mentions by whether they have words that are missing from the training texts."""
+    training_words = set()
     for example in judged.training:
-        known.update(token.lower for token in example.reference)
-    names = ["all words known", "with unknown words"]
+        training_words.update(token.lower for token in example.reference)
 
     def group(n: int, gold: Mention) -> int:
-        return any(token.lower not in known for token in _span(judged, n, gold))
+        return any(token.lower not in training_words for token in _span(judged, n, gold))
 
-    return _grouped(judged.cases, names, group)
+    return _grouped(judged.cases, ["all words known", "with unknown words"], group)
 
 
 def _span(judged: Judged, n: int, gold: Mention) -> Union[Doc, Span]:
-    """The tokens of an annotated mention of text n; the whole text if texts have labels."""
+    """The tokens of an annotated mention of text number n; the whole text if the component labels texts."""
     reference = judged.examples[n].reference
-    if judged.of_texts:
+    if judged.labels_texts:
         return reference
     span = reference.char_span(gold.start, gold.end, alignment_mode="expand")
     return reference[0:0] if span is None else span
 
 
-def _names(bounds: Sequence[int], one: str, many: str) -> list[str]:
-    """Names of groups of numbers: up to each bound, and above the last one."""
+def _names(bounds: Sequence[int], singular: str, plural: str) -> list[str]:
+    """Name groups of numbers: up to each bound, such as "2 to 3 tokens", and above the last one, "6 tokens or more"."""
     names = []
     least = 0 if bounds[0] == 0 else 1
     for most in bounds:
         numbers = f"{most}" if least == most else f"{least} to {most}"
-        names.append(f"{numbers} {one if most == 1 else many}")
+        names.append(f"{numbers} {singular if most == 1 else plural}")
         least = most + 1
-    return [*names, f"{least} {many} or more"]
+    return [*names, f"{least} {plural} or more"]
 
 
 def _grouped(cases: Iterable[Case], names: list[str], group: Callable[[int, Mention], int]) -> list[Group]:
-    """The groups that have mentions. group (Callable): Returns the number of the group of an annotated mention, from the number
-    of its text and the mention."""
-    found: list[list[bool]] = [[] for _ in names]
+    """Compute the share of right mentions in each group that has mentions.
+
+    names (list[str]): Names of all groups.
+    group (Callable): Takes the number of a text and an annotated mention, and returns the number of the mention's group.
+    """
+    sizes = Counter()
+    n_right = Counter()
     for case in cases:
         if case.gold:
-            found[group(case.doc, case.gold)].append(case.kind == "right")
-    return [Group(name, len(right), wilson(sum(right), len(right))) for name, right in zip(names, found) if right]
+            n = group(case.doc, case.gold)
+            sizes[n] += 1
+            n_right[n] += case.kind == "right"
+    return [Group(names[n], sizes[n], wilson(n_right[n], sizes[n])) for n in sorted(sizes)]
 
 
 def wilson(right: int, n: int) -> Share:

@@ -10,7 +10,7 @@ from ..errors import Errors, optional_package, shown
 from ..pipeline.annotation.entities import probability_of
 
 LIBRARIES = ("pandas", "polars")
-# With the types of columns, which are the same without rows
+# The columns and their types, which a table without rows has, too
 _COLUMNS = {
     "doc": "int64",
     "start": "int64",
@@ -43,6 +43,7 @@ def to_frame(docs: Iterable[Doc], *, spans_key: Optional[str] = None, library: s
     for n, doc in enumerate(docs):
         for span, prob in _spans_of(doc, spans_key):
             rows.append((n, span.start, span.end, span.start_char, span.end_char, span.text, span.label_, prob))
+    # Without rows, `zip` would give no columns
     columns = dict(zip(_COLUMNS, zip(*rows))) if rows else dict.fromkeys(_COLUMNS, ())
     if library == "polars":
         types = {"int64": frames.Int64, "float64": frames.Float64, "str": frames.String}
@@ -51,7 +52,10 @@ def to_frame(docs: Iterable[Doc], *, spans_key: Optional[str] = None, library: s
 
 
 def _spans_of(doc: Doc, key: Optional[str]) -> Iterator[tuple[Span, Optional[float]]]:
-    """Spans with their probabilities. RAISES (ValueError): CRF479 for anything but a Doc."""
+    """Yield the spans of a Doc with their probabilities: the entities (None), or the spans of a key of `doc.spans`.
+
+    RAISES (ValueError): CRF479 for anything but a Doc.
+    """
     if not isinstance(doc, Doc):
         raise ValueError(Errors.CRF479.format(name="to_frame", value=shown(doc)))
     if key is None:

@@ -71,35 +71,34 @@ def render(title: str, subjects: Sequence[Judged], *, curve: Sequence[tuple[floa
 
 
 def _section(judged: Judged) -> dict[str, object]:
-    """What the template shows of a component."""
+    """Compute the variables of the template's section about a component."""
     rows = scores(judged)
-    labels = labels_of(judged.cases)
+    labels = labels_of(judged.cases)[:MOST_LABELS]
     probabilities = []
     is_right = []
     for case in judged.cases:
         if case.found and case.found.probability is not None:
             probabilities.append(case.found.probability)
             is_right.append(case.kind == "right")
-    trusted = calibration(np.array(probabilities, dtype=np.float64), np.array(is_right, dtype=bool))
-    bins = [row for row in trusted["calibration"] if row["spans"]]
+    calibrated = calibration(np.array(probabilities, dtype=np.float64), np.array(is_right, dtype=bool))
+    bins = [row for row in calibrated["calibration"] if row["spans"]]
     points = [(row["probability"], row["right"], row["spans"]) for row in bins]
     errors = _errors(judged, reasons(judged))
-    shown = labels[:MOST_LABELS]
     kinds = Counter(case.kind for case in judged.cases)
     return {
         "name": judged.pipe.name,
         "scores": rows,
         "chart_of_scores": charts.shares("F1 by label", [(row.label, row.f) for row in rows[: MOST_LABELS + 1]]),
-        "kinds": [(name, kinds[kind]) for kind, name in KINDS.items() if kinds[kind] or not judged.of_texts],
-        "labels": shown,
-        "has_boundaries": not (judged.of_texts or judged.pipe.annotation.spans_are_tokens),
-        "confusion": _confusion(judged, shown),
+        "kinds": [(name, kinds[kind]) for kind, name in KINDS.items() if kinds[kind] or not judged.labels_texts],
+        "labels": labels,
+        "has_boundaries": not (judged.labels_texts or judged.pipe.annotation.spans_are_tokens),
+        "confusion": _confusion(judged, labels),
         "errors": _as_json(errors[:MOST_ERRORS]),
         "n_shown": MOST_ERRORS,
         "n_left_out": max(0, len(errors) - MOST_ERRORS),
         "bins": bins,
-        "calibration_error": trusted["calibration_error"],
-        "brier": trusted["brier"],
+        "calibration_error": calibrated["calibration_error"],
+        "brier": calibrated["brier"],
         "chart_of_calibration": charts.reliability("Share that is right by probability", points),
         "groups": _groups(judged),
         "suspects": _suspects(judged),
@@ -108,25 +107,33 @@ def _section(judged: Judged) -> dict[str, object]:
 
 
 def _groups(judged: Judged) -> list[tuple[str, Markup, list[Group]]]:
-    """The groups of annotated mentions with their charts; without the training texts, those by length alone."""
-    found = [] if judged.pipe.annotation.spans_are_tokens else [("length", by_length(judged))]
+    """Tables of groups of annotated mentions, each with a name and a chart. Without the training texts, only the groups by length
+    are known."""
+    tables = []
+    if not judged.pipe.annotation.spans_are_tokens:
+        tables.append(("length", by_length(judged)))
+    if judged.training and not judged.labels_texts:
+        tables.append(("frequency", by_frequency(judged)))
     if judged.training:
-        found += [] if judged.of_texts else [("frequency", by_frequency(judged))]
-        found.append(("words", by_words(judged)))
+        tables.append(("words", by_words(judged)))
     charted = []
-    for name, groups in found:
+    for name, groups in tables:
         shares = [(group.name, group.found) for group in groups]
         charted.append((name, charts.shares(f"Found, by {name}", shares), groups))
     return charted
 
 
 def _confusion(judged: Judged, labels: Sequence[str]) -> list[tuple[str, list[tuple[int, str]]]]:
-    """Rows of the table of confusions. Each number has the name of a shade, which shows its share of the row's mistakes."""
+    """Rows of the table of confusions: a name, and counts with the names of their shades. The shade of a mistake, "0" to "3", shows
+    its share of the row's mistakes."""
     rows = []
-    for n, (name, numbers) in enumerate(zip([*labels, "spurious"], confusion(judged.cases, labels).tolist())):
-        wrong = max(1, sum(numbers) - (numbers[n] if n < len(labels) else 0))
-        shades = ["right" if k == n else str(math.ceil(3 * number / wrong)) for k, number in enumerate(numbers)]
-        rows.append((name, list(zip(numbers, shades))))
+    for n, (name, counts) in enumerate(zip([*labels, "spurious"], confusion(judged.cases, labels).tolist())):
+        # In the last row, mentions of labels that the table leaves out are mistakes
+        n_right = counts[n] if n < len(labels) else 0
+        n_wrong = max(1, sum(counts) - n_right)
+        shades = [str(math.ceil(3 * count / n_wrong)) for count in counts]
+        shades[n] = "right"
+        rows.append((name, list(zip(counts, shades))))
     return rows
 
 
@@ -134,20 +141,25 @@ def _confusion(judged: Judged, labels: Sequence[str]) -> list[tuple[str, list[tu
 
 
 def _errors(judged: Judged, why: Mapping[int, list[Reason]]) -> list[dict[str, object]]:
-    """The mistakes as data for the browser, the most certain first."""
+    """The mistakes as data for the browser, the most certain first.
+
+    why (Mapping[int, list[Reason]]): Reasons by the number of the mistake.
+    """
     numbered = sorted(enumerate(judged.errors), key=lambda item: -certainty(item[1]))
-    return [
-        {
+    errors = []
+    for number, case in numbered:
+        error: dict[str, object] = {
             "at": number,
             "kind": KINDS[case.kind],
             "gold": case.gold and (case.gold.label, case.gold.probability),
             "found": case.found and (case.found.label, case.found.probability),
-            "parts": parts(judged.texts[case.doc], None if judged.of_texts else case),
+            "parts": parts(judged.texts[case.doc], None if judged.labels_texts else case),
             "origin": named_origin(judged.examples[case.doc].reference),
-            **({"why": why[number]} if number in why else {}),
         }
-        for number, case in numbered
-    ]
+        if number in why:
+            error["why"] = why[number]
+        errors.append(error)
+    return errors
 
 
 def parts(text: str, case: Optional[Case]) -> list[tuple[str, str]]:
@@ -155,7 +167,7 @@ def parts(text: str, case: Optional[Case]) -> list[tuple[str, str]]:
     Without a case, there is one piece: the beginning of the text."""
     if case is None:
         return [(shorter(text, MOST_OF_TEXT), "")]
-    first, last = case.places
+    first, last = case.extent
     begin = max(0, first - AROUND)
     end = min(len(text), last + AROUND)
     marks = [(name, mention) for name, mention in (("gold", case.gold), ("found", case.found)) if mention]
@@ -174,34 +186,33 @@ def parts(text: str, case: Optional[Case]) -> list[tuple[str, str]]:
 
 def _suspects(judged: Judged) -> list[tuple[str, str, list[dict[str, str]]]]:
     """Tables of suspects, each with a title and an explanation: of these texts, and of the training texts."""
-    of_data = ranked(judged_by(judged.pipe, judged.examples))
+
+    def rows(suspects: Sequence[Suspect]) -> list[dict[str, str]]:
+        return [_row(suspect, labels_texts=judged.labels_texts) for suspect in suspects[:MOST_SUSPECTS]]
+
     said = "Texts for which another labelling is more probable than the annotation, by the ratio of both probabilities."
-    found: list[tuple[str, str, Sequence[Suspect]]] = [(_SUSPECT, said, of_data)]
+    tables = [(_SUSPECT, said, rows(ranked(judged_by(judged.pipe, judged.examples))))]
     if judged.suspects is not None:
         said = "The same for training texts: a model that was trained without the text judges it (cross-validation)."
-        found.append((f"{_SUSPECT}, in the training texts", said, judged.suspects))
-    tables = []
-    for title, said, suspects in found:
-        rows = [_row(suspect, of_texts=judged.of_texts) for suspect in suspects[:MOST_SUSPECTS]]
-        tables.append((title, said, rows))
+        tables.append((f"{_SUSPECT}, in the training texts", said, rows(judged.suspects)))
     return tables
 
 
-def _row(suspect: Suspect, *, of_texts: bool) -> dict[str, str]:
-    """A row of a table of suspects."""
+def _row(suspect: Suspect, *, labels_texts: bool) -> dict[str, str]:
+    """A row of a table of suspects: labels of texts, or the mentions in which the annotation and the best labelling differ."""
 
     def listed(mentions: list[Mention]) -> str:
-        if of_texts:
+        if labels_texts:
             return ", ".join(m.label for m in mentions) or "nothing"
         return "; ".join(f"{suspect.text[m.start : m.end]} ({m.label})" for m in mentions) or "nothing"
 
     gold = suspect.gold
     best = suspect.best
-    if not of_texts:  # the entities that differ
-        places_of_gold = {mention.place for mention in gold}
-        places_of_best = {mention.place for mention in best}
-        gold = [mention for mention in gold if mention.place not in places_of_best]
-        best = [mention for mention in best if mention.place not in places_of_gold]
+    if not labels_texts:
+        gold_places = {mention.place for mention in gold}
+        best_places = {mention.place for mention in best}
+        gold = [mention for mention in gold if mention.place not in best_places]
+        best = [mention for mention in best if mention.place not in gold_places]
     ratio = f"a factor of {math.exp(suspect.log_ratio):,.3g}" if suspect.log_ratio < 50 else "more than e^50"
     return {
         "text": suspect.text,
@@ -216,7 +227,7 @@ def _row(suspect: Suspect, *, of_texts: bool) -> dict[str, str]:
 
 
 def source(name: str) -> str:
-    """The text of a file of this folder: the style, the script or the template of the page."""
+    """Read a file of this folder: the style, the script or the template of the page."""
     return resources.files("spacy_crf.report").joinpath(name).read_text(encoding="utf8")
 
 
