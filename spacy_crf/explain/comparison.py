@@ -10,7 +10,6 @@ behind the last token:
 
 from collections.abc import Sequence
 from functools import reduce
-from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union, cast
 
 import numpy as np
@@ -73,21 +72,26 @@ class Likelihoods(NamedTuple):
         return float(np.logaddexp.reduce(having) - np.logaddexp.reduce(lacking))
 
     def shares(self, *, of_having: float = 1.0, of_lacking: float = -1.0) -> Floats:
-        """The share of each clamp in its side, times the factor of that side: float64[N]."""
-        sides = (self.log_z[: self.n_having], of_having), (self.log_z[self.n_having :], of_lacking)
-        return np.concatenate([factor * np.exp(log_z - np.logaddexp.reduce(log_z)) for log_z, factor in sides])
+        """The share of each clamp in the probability of its side, times the factor of that side: float64[N]."""
+        having = self.log_z[: self.n_having]
+        lacking = self.log_z[self.n_having :]
+        shares_of_having = np.exp(having - np.logaddexp.reduce(having))
+        shares_of_lacking = np.exp(lacking - np.logaddexp.reduce(lacking))
+        return np.concatenate([of_having * shares_of_having, of_lacking * shares_of_lacking])
 
 
 class Comparison:
     """Compares two sides by the scores of a Doc, under the tag scheme, the preset annotation, and the rules that both can keep.
 
+    pipe (CRFPipe): The component whose decision is explained.
     reading (Reading): The Doc and its scores.
+    sides (Sides): The clamps of both sides.
     span (Tuple[int, int, str]): The explained span; None for the whole labelling.
     against (str): The second side in words; None for all other labellings.
     RAISES (NothingToCompare): CRF838 if one side has no labelling.
     """
 
-    is_of_texts = False  # whether it compares labels of a text
+    compares_labels = False  # whether the sides are labels of a text, not labellings of its tokens
 
     def __init__(
         self, pipe: "CRFPipe", reading: Reading, sides: Sides, span: Optional[SpanOf], against: Optional[str] = None
@@ -99,39 +103,40 @@ class Comparison:
         self.sides = sides
         self.span = span
         self.against = against
-        self._structure: Structure = pipe.decoding.explained
-        preset = reading.scores
-        clamp = None
-        if not self.is_of_texts:
-            preset, clamp = preset_labellings(pipe, docs, reading.scores)
+        restricted = reading.scores  # under the preset annotation, and the rules without automata
+        preset_clamp = None
+        if not self.compares_labels:
+            restricted, preset_clamp = preset_labellings(pipe, docs, reading.scores)
         self.ruled = None
-        # Whether rules connect sequences, which are joined then
-        self._joins = False
-        fixed = preset
+        graph = None  # the structure under rules with automata
         rules = pipe.rules()
         if rules is not None:
-            self.ruled = Ruled(pipe, rules, docs, preset, clamp)
+            self.ruled = Ruled(pipe, rules, docs, restricted, preset_clamp)
             self.ruled.leave_out(sides.having, "forbids the span")
             self.ruled.leave_out(sides.lacking, "asks for the span")
-            fixed = self.ruled.apply()
+            restricted = self.ruled.apply()
             graph = self.ruled.graph()
-            self._joins = graph is not None
-            self._structure = graph or self._structure
+        # Rules with automata may connect the sequences of the Doc, which are joined then
+        self._joins = graph is not None
+        self._structure: Structure = graph or pipe.decoding.explained
         # Compare the sequences of these tokens, or all sequences, since rules may connect them
         starts = np.asarray(reading.scores.starts)
         first = np.searchsorted(starts, sides.tokens.start, side="right") - 1
         last = np.searchsorted(starts, sides.tokens.stop, side="left")
         self.tokens = slice(int(starts[first]), int(starts[last])) if self.ruled is None else slice(0, int(starts[-1]))
         self.scores = self.cut(reading.scores)
-        self._fixed = None if fixed is reading.scores else _difference(self.cut(fixed), self.scores)
-        clamps = [*sides.having, *sides.lacking]
-        clamps = clamps if clamp is None else [one & clamp for one in clamps]
-        self._clamps = [arrays.cut_clamp(one, self.tokens) for one in clamps]
-        if self._joins:
-            self._clamps = [arrays.join_sequences(self.scores, one).clamp for one in self._clamps]
+        # `measure` adds this to the scores, which may be those of a changed text
+        self._restrictions = None
+        if restricted is not reading.scores:
+            self._restrictions = _difference(self.cut(restricted), self.scores)
+        self._clamps = []
+        for clamp in (*sides.having, *sides.lacking):
+            clamp = clamp if preset_clamp is None else clamp & preset_clamp
+            clamp = arrays.cut_clamp(clamp, self.tokens)
+            self._clamps.append(arrays.join_sequences(self.scores, clamp).clamp if self._joins else clamp)
 
-    def about(self, docs: DocBatch) -> "Comparison":
-        """Make the comparison of the same sides for a Doc that has other words in the same places."""
+    def repeat(self, docs: DocBatch) -> "Comparison":
+        """Compare the same sides for a Doc that has other words in the same places."""
         return type(self)(self.pipe, Reading(self.pipe, docs), self.sides, self.span, self.against)
 
     def cut(self, scores: PathScores) -> PathScores:
@@ -139,10 +144,14 @@ class Comparison:
         return arrays.cut_document(scores, None, self.tokens)[0]
 
     def measure(self, scores: Optional[PathScores] = None) -> Likelihoods:
-        """Compute the probabilities of both sides, by the given scores of the compared tokens or by those of the Doc."""
+        """Compute the probabilities of both sides.
+
+        scores (PathScores): Scores of the compared tokens, by default those of the Doc.
+        RAISES (NothingToCompare): CRF838 if one side has no possible labelling.
+        """
         scores = self.scores if scores is None else scores
-        if self._fixed is not None:
-            scores = arrays.added(scores, self._fixed)
+        if self._restrictions is not None:
+            scores = arrays.added(scores, self._restrictions)
         if self._joins:
             scores = arrays.join_sequences(scores).scores
         works = [self._structure.prepare(scores, clamp) for clamp in self._clamps]
@@ -154,7 +163,7 @@ class Comparison:
         return Likelihoods(works, log_z, n_having)
 
     def uses(self, measured: Likelihoods, shares: Floats) -> PathScores:
-        """Compute the expected uses of each score of the compared tokens; the shares (float64[N]) are factors of the clamps."""
+        """Compute the expected uses of each score of the compared tokens: a sum over clamps, times `shares` (float64[N])."""
         parts = []
         for work, share in zip(measured.works, shares):
             if share:
@@ -162,41 +171,46 @@ class Comparison:
         expected = reduce(arrays.added, parts)
         return arrays.split(arrays.join_sequences(self.scores), expected, self.scores) if self._joins else expected
 
-    def of_doc(self, uses: PathScores) -> PathScores:
-        """Extend the uses of the compared tokens' scores to uses of all scores of the Doc."""
+    def extend_to_doc(self, uses: PathScores) -> PathScores:
+        """Extend the uses of the compared tokens' scores to uses of all scores of the Doc; those of other tokens are 0."""
         scores = self.reading.scores
-        steps = uses.transitions
+        # The uses may have transitions by token where the scores have one matrix for all tokens
         if arrays.axes(uses, "transitions")[0] == "token":
-            scores = scores._replace(transitions=np.broadcast_to(0.0, (len(scores[0]), *steps.shape[1:])))
+            shape = (len(scores[0]), *uses.transitions.shape[1:])
+            scores = scores._replace(transitions=np.broadcast_to(0.0, shape))
         total = arrays.zeros(scores)
         arrays.add(total, uses, self.tokens)
         return total
 
     def best(self) -> tuple[NDArray[np.int32], NDArray[np.int32], float]:
-        """Find the best labelling of each side, for the compared tokens, and the difference of their scores."""
+        """Find the best labelling of each side, for the compared tokens, and the difference of their scores.
+
+        RAISES (NothingToCompare): CRF838 if one side has no possible labelling.
+        """
         if self.ruled is not None:
             ours = self.ruled.best(self.sides.having)
             theirs = self.ruled.best(self.sides.lacking)
             if ours is None or theirs is None:
                 raise nothing(self.pipe, has=ours is None)
             return ours[2], theirs[2], theirs[1] - ours[1]
-        found = [self._structure.viterbi(work) for work in self.measure().works]
-        scores = np.array([path.scores.sum() for path in found])
+        paths = [self._structure.viterbi(work) for work in self.measure().works]
+        scores = np.array([path.scores.sum() for path in paths])
         n_having = len(self.sides.having)
         ours = int(scores[:n_having].argmax())
         theirs = n_having + int(scores[n_having:].argmax())
-        return found[ours].states, found[theirs].states, float(scores[ours] - scores[theirs])
+        return paths[ours].states, paths[theirs].states, float(scores[ours] - scores[theirs])
 
     def margin(self) -> float:
         """The score of the best labelling of the first side minus that of the other side's best one."""
         return self.best()[2]
 
     def probability(self, odds: float) -> dict[str, float]:
-        """Log-odds, the probability, and its complement, computed without the cancellation of 1 - p near 1."""
-        if self.against is not None:
-            return {"log-odds": odds}
-        found = {"log-odds": odds, "probability": float(np.exp(-np.logaddexp(0.0, -odds)))}
-        return found | {"1 - probability": float(np.exp(-np.logaddexp(0.0, odds)))}
+        """The log-odds; against everything else also the probability and its complement, since 1 - p is inexact near 1."""
+        totals = {"log-odds": odds}
+        if self.against is None:
+            totals["probability"] = float(np.exp(-np.logaddexp(0.0, -odds)))
+            totals["1 - probability"] = float(np.exp(-np.logaddexp(0.0, odds)))
+        return totals
 
     def explanation(
         self,
@@ -231,15 +245,15 @@ class Comparison:
 
 
 class LabelComparison(Comparison):
-    """Compares the labels of a text; or, with several labels, a text with a label and one without it. Each has its own clamp."""
+    """Compares the labels of a text, each with its own clamp; if texts have several labels, a text with and without the label."""
 
-    is_of_texts = True
+    compares_labels = True
 
     def rival(self, measured: Likelihoods) -> int:
         """The number of the clamp of the most probable other label."""
         return 1 + int(measured.log_z[1:].argmax())
 
-    def of_doc(self, uses: PathScores) -> PathScores:
+    def extend_to_doc(self, uses: PathScores) -> PathScores:
         """The uses themselves, since the text is compared as a whole."""
         return uses
 
@@ -257,7 +271,7 @@ class LabelComparison(Comparison):
 
 def preset_labellings(pipe: "CRFPipe", docs: DocBatch, scores: PathScores) -> tuple[PathScores, Optional[AnyClamp]]:
     """The scores and the clamp of the labellings that keep the Doc's preset annotation and have no white space at the edges of
-    spans, as for all probabilities.
+    spans, as all probabilities of the component do. The clamp is None if there is no such annotation.
 
     RAISES (NothingToCompare): CRF838 if the annotation leaves tokens without any label.
     """
@@ -277,11 +291,12 @@ def preset_labellings(pipe: "CRFPipe", docs: DocBatch, scores: PathScores) -> tu
 
 def _difference(scores: PathScores, others: PathScores) -> PathScores:
     """scores - others, where -inf counts as 0 in `others`; -inf where the scores are -inf."""
-    found = {}
+    differences = {}
     for name, array in arrays.named(scores).items():
         other = getattr(others, name)
-        found[name] = np.where(array > -np.inf, array - np.where(other > -np.inf, other, 0.0), -np.inf)
-    return scores._replace(**found)
+        finite = np.where(other > -np.inf, other, 0.0)
+        differences[name] = np.where(array > -np.inf, array - finite, -np.inf)
+    return scores._replace(**differences)
 
 
 # ------------------------------------------------------------------------------------------------------------- rules
@@ -294,7 +309,9 @@ BestLabelling = tuple["list[Rule]", float, NDArray[np.int32]]
 class Ruled:
     """The rules that both sides can keep. Rules that one side can't keep are left out, and listed.
 
-    scores: Scores of a single Doc, under its preset annotation. clamp: Labellings still allowed, or None.
+    compiled (Rules): The rules of the component.
+    scores (PathScores): Scores of a single Doc, under its preset annotation.
+    clamp (AnyClamp): The labellings that the preset annotation allows; None for all.
     """
 
     def __init__(
@@ -318,7 +335,9 @@ class Ruled:
     def leave_out(self, clamps: list, effect: str) -> None:
         """Leave out the rules that every labelling under these clamps breaks, with their effect in words."""
         best = self.best(clamps)
-        for rule in best[0] if best else ():
+        if best is None:
+            return
+        for rule in best[0]:
             self._places -= {rule.place}
             self.left_out.append(RuleEffect(rule.name, rule.kind, None, effect))
 
@@ -328,7 +347,7 @@ class Ruled:
 
         # Without a choice, all rules are kept
         kept = None if self._places == self._rules.places else KeptRules(self._places, {})
-        found = []
+        labellings = []
         for clamp in clamps:
             clamp = clamp if self._clamp is None else clamp & self._clamp
             is_possible = (self._structure.viterbi(self._scores, clamp=clamp).scores > -np.inf).all()
@@ -340,8 +359,8 @@ class Ruled:
             # Soft rules lower the score; hard ones that are broken would make it -inf, and are counted below
             score += sum(cost for cost in self.costs(decoded.tags).values() if cost > -np.inf)
             broken = decoded.relaxed.get(0, [])  # of the only Doc
-            found.append((broken, -score, decoded.tags))
-        return min(found, key=lambda best: (len(best[0]), best[1]), default=None)
+            labellings.append((broken, -score, decoded.tags))
+        return min(labellings, key=lambda labelling: (len(labelling[0]), labelling[1]), default=None)
 
     def costs(self, path: NDArray[np.int32]) -> dict[int, float]:
         """The cost that each active rule subtracts from the score of a labelling, by the rule's place."""
@@ -355,7 +374,7 @@ class Ruled:
         return costs
 
     def rows(self, having: NDArray[np.int32], lacking: NDArray[np.int32]) -> list[Row]:
-        """The contributions of soft rules to the difference of the scores of two labellings."""
+        """The contributions of soft rules to the score of the labelling `having` minus that of `lacking`."""
         ours = self.costs(having)
         theirs = self.costs(lacking)
         rows = []
@@ -366,23 +385,23 @@ class Ruled:
         return rows
 
     def apply(self) -> PathScores:
-        """Apply the rules that need no automaton to the scores."""
+        """The scores under the rules that need no automaton."""
         return self._rules.apply(self._scores, self._facts, self._places)
 
     def graph(self) -> Optional[Structure]:
-        """The structure for inference under the other rules, as far as probabilities respect them; None without such rules."""
+        """The structure for inference under the rules with automata, as far as probabilities respect them; None without any."""
         automata = self._rules.fitting.intersection(self._rules.automata_of(self._places))
         return self._rules.graph(automata) if automata else None
 
     def effects(self) -> list[RuleEffect]:
         """The rules that change the best labelling."""
         _, changes = effects(self._pipe, self._docs[0])
-        found = []
+        rule_effects = []
         for rule, spans, price in changes:
             places = [(span.start, span.end, span.label_) for span in spans]
             weight = None if rule.hard else rule.weight
-            found.append(RuleEffect(rule.name, rule.kind, weight, "changes the labelling", price, places))
-        return found
+            rule_effects.append(RuleEffect(rule.name, rule.kind, weight, "changes the labelling", price, places))
+        return rule_effects
 
 
 def effects(pipe: "CRFPipe", doc: Doc) -> "tuple[list[Span], list[tuple[Rule, list[Span], float]]]":
@@ -393,37 +412,42 @@ def effects(pipe: "CRFPipe", doc: Doc) -> "tuple[list[Span], list[tuple[Rule, li
     """
     from ..constraints.decoding import Documents
 
-    # The caller has asked whether there are rules
+    # Callers have checked that there are rules
     compiled = cast(Rules, pipe.rules())
     constraints = cast("Constraints", pipe.constraints)
     docs = DocBatch([doc])
     _, scores = by_steps(pipe.parts(), docs, pipe.model.predict(docs))
     facts = compiled.matcher(docs)
-    every = compiled.all.rules
+    rules = compiled.all.rules
     structure = pipe.decoding.structure
 
-    def best(rules: "list[Rule]") -> tuple[list[Span], float]:
-        some = pipe.decoding.compile_rules(constraints.only(rules.__contains__))
-        found = pipe.decoding.decode(some, Documents(scores, None, facts, docs.words), docs.bounds)
-        path = pipe.decoding.path(found.tags, scores.starts)
+    def best(enforced: "list[Rule]") -> tuple[list[Span], float]:
+        """The spans of the best labelling under some rules, and its score by the model."""
+        some_rules = pipe.decoding.compile_rules(constraints.only(enforced.__contains__))
+        decoded = pipe.decoding.decode(some_rules, Documents(scores, None, facts, docs.words), docs.bounds)
+        path = pipe.decoding.path(decoded.tags, scores.starts)
         work = structure.prepare(scores)
         score = float(structure.log_partition(work, clamp=pipe.decoding.only(structure, work, path)).sum())
-        return pipe.spans_of(doc, pipe.decoding.segments(found.tags, scores.starts)), score
+        return pipe.spans_of(doc, pipe.decoding.segments(decoded.tags, scores.starts)), score
 
-    before, score = best([])
-    now = before
+    without_rules, score_before = best([])
+    spans_before = without_rules
     changes = []
-    for n, rule in enumerate(every, start=1):
-        spans, less = best(every[:n])
-        if spans != now:
-            changes.append((rule, spans, score - less))
-            now = spans
-            score = less
-    return before, changes
+    for n, rule in enumerate(rules, start=1):
+        spans, score = best(rules[:n])
+        if spans != spans_before:
+            changes.append((rule, spans, score_before - score))
+            spans_before = spans
+            score_before = score
+    return without_rules, changes
 
 
 def by_steps(parts: Parts, docs: DocBatch, scores: Any, settled: Optional[Bools] = None) -> tuple[Parts, Any]:
-    """`without_edges` for explanations, which keep the model's states: much larger scores of chains."""
+    """Exclude the labellings that have white space at an edge of a span, as `without_edges` does for prediction. Explanations
+    need the model's own states: this adds no states, and forbids transitions at single tokens, which takes much more memory.
+
+    settled (bool[T]): Tokens whose label is known, and stays.
+    """
     if parts.annotation.space_edges or not docs.is_space.any():
         return parts, scores
     blank = docs.is_space if settled is None else docs.is_space & ~settled
@@ -441,8 +465,8 @@ class SpanPlace:
         self.end = end
         self.label = label
         self.size = int(starts[-1])
-        self.opens = begin in starts
-        self.closes = end in starts
+        self.opens = begin in starts  # the span is at the start of a sequence
+        self.closes = end in starts  # the span is at the end of a sequence
         self.tokens = range(begin, end)
 
 
@@ -452,27 +476,28 @@ def events_of(decoding: "Decoding") -> "Union[ChainEvents, SegmentEvents]":
 
 
 class ChainEvents:
-    """Clamps of chains: bool[T, S]."""
+    """Clamps of chains: bool[T, S]. An event restricts the states of some tokens; each becomes a clamp."""
 
     def __init__(self, decoding: "Decoding"):
         self._label_of = decoding.label_of_states
         continues = np.asarray(decoding.spans.continues)  # [S, S]; segments have none
         self._mask: TransitionMask = decoding.mask()
-        self._continues = continues.any(axis=0)
-        self._continued = continues.any(axis=1)
+        self._continues = continues.any(
+            axis=0
+        )  # [S] states that can continue the span of the previous token, such as I-PER
+        self._continued = continues.any(axis=1)  # [S] states whose span the next token can continue, such as B-PER
 
     def having(self, place: SpanPlace) -> list[NDArray[np.bool_]]:
         """Clamps of the labellings with the span; for ``O``, of the labellings in which all its tokens are outside."""
         if place.label < 0:
             return self._clamps(place, [dict.fromkeys(place.tokens, self._of_label(place))])
-        whole = self._upto(place, place.end)
-        ended: list[Allowed] = []
-        for so_far in whole:
-            ended += self._broken(place, place.end, so_far)
-        return self._clamps(place, ended)
+        events: list[Allowed] = []
+        for so_far in self._upto(place, place.end):
+            events += self._broken(place, place.end, so_far)
+        return self._clamps(place, events)
 
     def lacking(self, place: SpanPlace) -> list[NDArray[np.bool_]]:
-        """Clamps of the other labellings."""
+        """Clamps of the labellings without the span; for ``O``, of those in which one of its tokens is inside a span."""
         of_label = self._of_label(place)
         if place.label < 0:
             # The first token that is not outside decides: O O ¬O
@@ -489,47 +514,50 @@ class ChainEvents:
                 events += self._broken(place, token, so_far)
         if not place.closes:
             for so_far in self._upto(place, place.end):
-                events += self._joined(so_far, place.end, of_label)
+                events.append(self._continued_at(place.end, so_far, of_label))
         return self._clamps(place, events)
 
     def _of_label(self, place: SpanPlace) -> NDArray[np.bool_]:
         return self._label_of == place.label
 
     def _upto(self, place: SpanPlace, token: int) -> list[Allowed]:
-        """Events in which the span begins at its first token and continues up to, not including, this token."""
+        """Events in which the span begins at its first token and continues up to, not including, the token."""
         of_label = self._of_label(place)
         begin = place.begin
-        starts: list[Allowed] = [{begin: of_label}]
+        events: list[Allowed] = [{begin: of_label}]
         # A continuing tag begins a span only behind a tag that can't be continued
         if not place.opens:
-            goes_on = of_label & self._continues
+            continuing = of_label & self._continues
             continued = of_label & self._continued
-            starts = [{begin: of_label & ~goes_on}, {begin - 1: ~continued, begin: goes_on}]
-        for at in range(begin + 1, token):
-            starts = list(chain.from_iterable(self._joined(so_far, at, of_label) for so_far in starts))
-        return starts
+            events = [{begin: of_label & ~continuing}, {begin - 1: ~continued, begin: continuing}]
+        for inside in range(begin + 1, token):
+            events = [self._continued_at(inside, so_far, of_label) for so_far in events]
+        return events
 
-    def _joined(self, so_far: Allowed, token: int, of_label: NDArray[np.bool_]) -> list[Allowed]:
-        """Events in which, in addition, the token continues the span of the previous token."""
+    def _continued_at(self, token: int, so_far: Allowed, of_label: NDArray[np.bool_]) -> Allowed:
+        """The event `so_far` in which, in addition, the token continues the span of the previous token."""
         before = so_far[token - 1] & self._continued
-        return [so_far | {token - 1: before, token: of_label & self._continues}]
+        return so_far | {token - 1: before, token: of_label & self._continues}
 
     def _broken(self, place: SpanPlace, token: int, so_far: Allowed) -> list[Allowed]:
-        """Events in which, in addition, the token does not continue the span of the previous token."""
+        """The event `so_far`, split into those in which, in addition, the token does not continue the span of the previous token:
+        the previous state can't be continued, or it can be but the token's state does not continue it."""
         if token == place.end and place.closes:
             return [so_far]
         before = so_far[token - 1]
-        goes_on = self._of_label(place) & self._continues
-        cut = so_far | {token - 1: before & ~self._continued}
-        return [cut, so_far | {token - 1: before & self._continued, token: ~goes_on}]
+        continuing = self._of_label(place) & self._continues
+        can_not = so_far | {token - 1: before & ~self._continued}
+        does_not = so_far | {token - 1: before & self._continued, token: ~continuing}
+        return [can_not, does_not]
 
     def _clamps(self, place: SpanPlace, events: list[Allowed]) -> list[NDArray[np.bool_]]:
         """Clamps of the events that are possible in the tag scheme."""
         clamps = []
         for event in events:
             steps = [(event[t], event[t + 1]) for t in event if t + 1 in event]
-            follows = all(self._mask.transitions[np.ix_(before, after)].any() for before, after in steps)
-            if not follows or not all(allowed.any() for allowed in event.values()):
+            has_steps = all(self._mask.transitions[np.ix_(before, after)].any() for before, after in steps)
+            has_states = all(allowed.any() for allowed in event.values())
+            if not has_steps or not has_states:
                 continue
             clamp = np.ones((place.size, len(self._label_of)), dtype=bool)
             for token, allowed in event.items():
@@ -548,45 +576,50 @@ class SegmentEvents:
     def having(self, place: SpanPlace) -> list[SegmentClamp]:
         """Clamps of the labellings with the span; for ``O``, of the labellings in which all its tokens are outside."""
         if place.label < 0:
-            return [self._upto(place, place.begin, set(), 0, place.end)]
+            outside = self._free(place)
+            outside.states[place.begin : place.end] = np.arange(self._n_states) == 0
+            return [outside]
         too_long = place.end - place.begin > self._longest[1 + place.label]
         return [] if too_long else [self._upto(place, place.end, {place.begin, place.end})]
 
     def lacking(self, place: SpanPlace) -> list[SegmentClamp]:
-        """Clamps of the other labellings."""
+        """Clamps of the labellings without the span; for ``O``, of those in which one of its tokens is inside a span."""
         if place.label < 0:
+            # The first token that is not outside decides: O O ¬O
             return [self._other(place, token, 0) for token in place.tokens]
-        # No such segment begins at the first token, one ends inside the span, or one goes on behind it
+        # A segment with another label begins at the first token, or no segment begins there
         clamps = [self._other(place, place.begin, 1 + place.label, begins=True)]
         if not place.opens:
             clamps.append(self._free(place))
             clamps[-1].may_begin[place.begin] = False
+        # A segment with the label begins there; it ends inside the span, or continues behind it
         clamps += [self._upto(place, token, {place.begin, token}) for token in range(place.begin + 1, place.end)]
         if not place.closes:
             clamps.append(self._upto(place, place.end + 1, {place.begin}))
         return clamps
 
     def _free(self, place: SpanPlace) -> SegmentClamp:
+        """A clamp that allows all labellings."""
         return SegmentClamp(
             states=np.ones((place.size, self._n_states), dtype=bool),
             may_begin=np.ones(place.size, dtype=bool),
             must_begin=np.zeros(place.size, dtype=bool),
         )
 
-    def _upto(
-        self, place: SpanPlace, end: int, begins: set[int], state: Optional[int] = None, upto: Optional[int] = None
-    ) -> SegmentClamp:
-        """Clamp with a segment from the first token up to, not including, `end`; or with tokens of a state."""
+    def _upto(self, place: SpanPlace, end: int, begins: set[int]) -> SegmentClamp:
+        """The clamp in which the first token up to, not including, `end` are in one segment of the label.
+
+        begins (set[int]): Tokens at which a segment begins.
+        """
         clamp = self._free(place)
-        upto = end if upto is None else upto
-        clamp.states[place.begin : upto] = np.arange(self._n_states) == (1 + place.label if state is None else state)
+        clamp.states[place.begin : end] = np.arange(self._n_states) == 1 + place.label
         clamp.may_begin[place.begin + 1 : end] = False
-        for token in begins - {place.size}:
+        for token in begins - {place.size}:  # no segment begins at the end of the Doc
             clamp.must_begin[token] = True
         return clamp
 
     def _other(self, place: SpanPlace, token: int, state: int, *, begins: bool = False) -> SegmentClamp:
-        """Clamp with another state at a token, after tokens with the given state."""
+        """The clamp in which a token has another state than the given one, which the span's tokens before it have."""
         clamp = self._free(place)
         clamp.states[place.begin : token] = np.arange(self._n_states) == state
         clamp.states[token, state] = False

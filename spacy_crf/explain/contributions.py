@@ -40,10 +40,10 @@ def contrast(comparison: Comparison) -> Explanation:
     ours, theirs, target = comparison.best()
 
     def spans(path: NDArray[np.int32]) -> list[SpanOf]:
-        found: Segments = pipe.decoding.segments(pipe.decoding.tags(path), comparison.scores.starts)
-        shift = comparison.tokens.start
-        columns = zip(*(column.tolist() for column in found))
-        return [(begin + shift, end + shift, pipe.labels[label]) for begin, end, label in columns]
+        segments: Segments = pipe.decoding.segments(pipe.decoding.tags(path), comparison.scores.starts)
+        shift = comparison.tokens.start  # paths begin at the first compared token
+        rows = zip(segments.start.tolist(), segments.end.tolist(), segments.label.tolist())
+        return [(begin + shift, end + shift, pipe.labels[label]) for begin, end, label in rows]
 
     totals = {"score": target, **comparison.probability(comparison.measure().odds)}
     return comparison.explanation(
@@ -60,18 +60,20 @@ def contrast(comparison: Comparison) -> Explanation:
 def rows_between(comparison: Comparison, ours: NDArray[np.int32], theirs: NDArray[np.int32]) -> list[Row]:
     """Compute the contribution of each weight to the difference between the scores of two labellings."""
     opening, _ = arrays.ends(comparison.scores.starts, len(ours))
-    of_ours = _transitions(ours, opening)
-    of_theirs = _transitions(theirs, opening)
+    our_transitions = _transitions(ours, opening)
+    their_transitions = _transitions(theirs, opening)
     # Transitions that both labellings use contribute nothing
     steps: list[Step] = []
-    for only, use in ((of_ours - of_theirs, 1.0), (of_theirs - of_ours, -1.0)):
-        steps += [(token + comparison.tokens.start, before, after, use) for token, before, after in sorted(only)]
-    rows = comparison.reading.rows(comparison.of_doc(difference(comparison, ours, theirs)), steps)
+    for token, before, after in sorted(our_transitions - their_transitions):
+        steps.append((token + comparison.tokens.start, before, after, 1.0))
+    for token, before, after in sorted(their_transitions - our_transitions):
+        steps.append((token + comparison.tokens.start, before, after, -1.0))
+    rows = comparison.reading.rows(comparison.extend_to_doc(difference(comparison, ours, theirs)), steps)
     return rows if comparison.ruled is None else rows + comparison.ruled.rows(ours, theirs)
 
 
 def difference(comparison: Comparison, ours: NDArray[np.int32], theirs: NDArray[np.int32]) -> PathScores:
-    """Uses of each score by one labelling, minus its uses by the other."""
+    """Uses of each score by our labelling, minus its uses by theirs. Both are states of the compared tokens (int32[T])."""
     structure = comparison.pipe.decoding.explained
     uses = structure.path_expectations(comparison.scores, ours)
     arrays.subtract(uses, structure.path_expectations(comparison.scores, theirs))
@@ -79,17 +81,21 @@ def difference(comparison: Comparison, ours: NDArray[np.int32], theirs: NDArray[
 
 
 def _transitions(path: NDArray[np.int32], opening: NDArray[np.bool_]) -> set[tuple[int, int, int]]:
-    """Token, previous state and state of each transition."""
-    begins = path != GOES_ON
-    state = path[np.maximum.accumulate(np.where(begins, np.arange(len(path)), 0))]
-    at = np.flatnonzero(begins & ~opening)
-    return set(zip(at.tolist(), state[at - 1].tolist(), state[at].tolist()))
+    """Token, previous state and state of each transition of a labelling.
+
+    path (int32[T]): The states, see `Path`. opening (bool[T]): First tokens of sequences, which have no transition.
+    """
+    begins = path != GOES_ON  # chains have a state at each token, segments only where one begins
+    begin_of_token = np.maximum.accumulate(np.where(begins, np.arange(len(path)), 0))
+    states = path[begin_of_token]
+    tokens = np.flatnonzero(begins & ~opening)
+    return set(zip(tokens.tolist(), states[tokens - 1].tolist(), states[tokens].tolist()))
 
 
 # ---------------------------------------------------------------------------------------------------------- log-odds
 
 _NODES, _FACTORS = np.polynomial.legendre.leggauss(16)
-# error of the integral relative to the log-odds, or to this where they are smaller
+# Largest error of the integral, relative to the log-odds, or to `_SMALLEST` if the log-odds are smaller
 _RELATIVE = 2e-7
 _SMALLEST = 1e-3
 _MOST_HALVINGS = 12
@@ -100,7 +106,7 @@ def log_odds(comparison: Comparison) -> Explanation:
     base = _scaled(comparison, 0.0).odds
     target = comparison.measure().odds
     uses = integrate(comparison, (0.0, 1.0), (base, target), _RELATIVE * max(abs(target), _SMALLEST))
-    rows = comparison.reading.rows(comparison.of_doc(uses))
+    rows = comparison.reading.rows(comparison.extend_to_doc(uses))
     totals = comparison.probability(target) | {"all labellings alike": base}
     return comparison.explanation("log_odds", target, base, rows, totals)
 
@@ -113,18 +119,24 @@ def integrate(
 
     odds (Tuple[float, float]): The log-odds at the ends of the interval.
     most_left (float): Largest error of the integral.
+    depth (int): How often the interval was halved.
     """
     # Gauss–Legendre quadrature: sum_n factor[n] · half · f(middle + half · node[n])
     middle = sum(interval) / 2
     half = (interval[1] - interval[0]) / 2
-    measured = (_scaled(comparison, middle + half * node) for node in _NODES)
-    parts = (comparison.uses(one, factor * half * one.shares()) for one, factor in zip(measured, _FACTORS))
-    found = reduce(arrays.added, parts)
-    if depth == _MOST_HALVINGS or abs(dot(comparison.scores, found) - (odds[1] - odds[0])) <= most_left:
-        return found
-    between = _scaled(comparison, middle).odds
-    first = integrate(comparison, (interval[0], middle), (odds[0], between), most_left / 2, depth + 1)
-    second = integrate(comparison, (middle, interval[1]), (between, odds[1]), most_left / 2, depth + 1)
+
+    def parts() -> Iterator[PathScores]:
+        for node, factor in zip(_NODES, _FACTORS):
+            likelihoods = _scaled(comparison, middle + half * node)
+            yield comparison.uses(likelihoods, factor * half * likelihoods.shares())
+
+    uses = reduce(arrays.added, parts())
+    error = dot(comparison.scores, uses) - (odds[1] - odds[0])
+    if depth == _MOST_HALVINGS or abs(error) <= most_left:
+        return uses
+    middle_odds = _scaled(comparison, middle).odds
+    first = integrate(comparison, (interval[0], middle), (odds[0], middle_odds), most_left / 2, depth + 1)
+    second = integrate(comparison, (middle, interval[1]), (middle_odds, odds[1]), most_left / 2, depth + 1)
     return arrays.added(first, second)
 
 
@@ -153,26 +165,27 @@ def leave_out(comparison: Comparison) -> Explanation:
     """Explain by leaving out: each row has the decrease of the log-odds without a feature at one token, without the transition to
     a token, or without the score of a first or last tag. Its weight is its mean weight with the span minus that without."""
     scores = comparison.scores
-    if not comparison.is_of_texts and scores.transitions.ndim == 2:
+    if not comparison.compares_labels and scores.transitions.ndim == 2:
+        # Each token gets its own transitions: the uses are wanted by token
         by_token = np.array(np.broadcast_to(scores.transitions, (len(scores[0]), *scores.transitions.shape)))
         scores = scores._replace(transitions=by_token)
     measured = comparison.measure(scores)
     with_span = comparison.uses(measured, measured.shares(of_lacking=0.0))
     without = comparison.uses(measured, measured.shares(of_having=0.0, of_lacking=1.0))
-    uses = comparison.of_doc(with_span), comparison.of_doc(without)
-    shared = _label_rows if comparison.is_of_texts else _shared_rows
+    uses = comparison.extend_to_doc(with_span), comparison.extend_to_doc(without)
+    shared = _label_rows if comparison.compares_labels else _shared_rows
     rows = [*_feature_rows(comparison.reading, uses), *shared(comparison, uses)]
     totals = comparison.probability(measured.odds)
     return comparison.explanation("leave_out", measured.odds, 0.0, rows, totals, additive=False)
 
 
-def _losses(weights: Floats, probabilities: tuple[Floats, Floats]) -> Floats:
+def _losses(weights: Floats, having: Floats, lacking: Floats) -> Floats:
     """Compute the decrease of the log-odds without each of G groups of weights: float64[G].
 
     weights (float64[G, cells]): Weight times value of each state, or of each pair of states.
-    probabilities (Tuple[float64[G, cells], float64[G, cells]]): Probabilities of the cells with the span, and without it.
+    having (float64[G, cells]): Probabilities of the cells with the span.
+    lacking (float64[G, cells]): Probabilities of the cells without the span.
     """
-    having, lacking = probabilities
     # log(Z'/Z) falls by log sum_y P(y | no span) exp(-v(y)) less than the same with the span
     return _log_ratio(lacking, weights) - _log_ratio(having, weights)
 
@@ -181,7 +194,7 @@ def _log_ratio(probabilities: Floats, weights: Floats) -> Floats:
     """log sum_y P(y) exp(-v(y)), where the rest of the probability up to 1 has no weights: float64[G]."""
     probabilities = np.maximum(probabilities, 0.0)
     rest = np.maximum(1.0 - probabilities.sum(axis=1), 0.0)
-    rest[rest < 1e-13] = 0.0  # rounding
+    rest[rest < 1e-13] = 0.0  # a sum that differs from 1 by rounding alone
     with np.errstate(divide="ignore"):
         logs = np.log(np.column_stack([probabilities, rest]))
     logs[:, :-1] -= weights
@@ -189,8 +202,11 @@ def _log_ratio(probabilities: Floats, weights: Floats) -> Floats:
 
 
 def _feature_rows(reading: Reading, uses: tuple[PathScores, PathScores]) -> Iterator[Row]:
-    """Make a row for each feature at each place."""
-    for (terms, having, mix), (_, lacking, _) in zip(reading.parts(uses[0]), reading.parts(uses[1])):
+    """Yield a row for each feature at each place.
+
+    uses (Tuple[PathScores, PathScores]): Expected uses of each score of the Doc with the span, and without it.
+    """
+    for (terms, having, to_states), (_, lacking, _) in zip(reading.parts(uses[0]), reading.parts(uses[1])):
         if not len(terms.place):
             continue
         # G groups: a feature at a place, with its weights for all columns
@@ -201,49 +217,69 @@ def _feature_rows(reading: Reading, uses: tuple[PathScores, PathScores]) -> Iter
         lacking = lacking.reshape(len(lacking), -1)[rows]
         cells = group * having.shape[1] + terms.column
         shape = having.shape
-        if mix is not None:  # columns do not exclude each other, but states do
+        if to_states is not None:  # columns do not exclude each other, but states do
             having = uses[0][0][rows]  # [G, S]
             lacking = uses[1][0][rows]
-        losses = _losses(_sums(cells, terms.value * terms.weight, shape, mix), (having, lacking))
-        more = having - lacking
-        [some] = np.nonzero(np.abs(losses) > NOTHING * np.abs(losses).max(initial=0.0))
-        average = (_sums(cells, terms.weight, shape, mix) * more).sum(axis=1)
+        losses = _losses(_sums(cells, terms.value * terms.weight, shape, to_states), having, lacking)
+        rise = having - lacking  # of the probabilities, by the span
+        mean_weights = (_sums(cells, terms.weight, shape, to_states) * rise).sum(axis=1)
         begin = terms.tokens[0][terms.place[first]]
         end = terms.tokens[1][terms.place[first]]
-        for n in some.tolist():
+        for n in _relevant(losses):
             feature = terms.name(int(terms.feature[first[n]]))
-            best = int(more[n].argmax())
-            tags = reading.tags_of(best, terms.shape) if mix is None else reading.names_of("first", (best,))
+            # Name the tag whose probability rises most with the span
+            cell = int(rise[n].argmax())
+            tags = reading.tags_of(cell, terms.shape) if to_states is None else reading.names_of("first", (cell,))
             value = float(terms.value[first[n]])
-            yield Row(*feature, int(begin[n]), int(end[n]), tags, value, float(average[n]), 1.0, float(losses[n]))
+            weight = float(mean_weights[n])
+            yield Row(*feature, int(begin[n]), int(end[n]), tags, value, weight, 1.0, float(losses[n]))
 
 
-def _sums(cells: NDArray[np.int64], numbers: Floats, shape: tuple[int, ...], mix: Optional[Floats]) -> Floats:
-    """The sums of the `numbers` (float64[N]) that lie in the same one of the `cells` (int64[N]) of an array of this shape. `mix`
-    (a matrix from columns to states) turns its columns into states."""
-    found = np.bincount(cells, numbers, minlength=shape[0] * shape[1]).astype(np.float64, copy=False).reshape(shape)
-    return found if mix is None else found @ mix
+def _relevant(losses: Floats) -> list[int]:
+    """The numbers of the losses that are not tiny beside the largest."""
+    sizes = np.abs(losses)
+    return np.flatnonzero(sizes > NOTHING * sizes.max(initial=0.0)).tolist()
+
+
+def _sums(cells: NDArray[np.int64], numbers: Floats, shape: tuple[int, ...], to_states: Optional[Floats]) -> Floats:
+    """Sum up numbers in the cells of an array.
+
+    cells (int64[N]): The cell of each number, as an index of the flat array.
+    numbers (float64[N]): The numbers.
+    shape (Tuple[int, int]): Shape of the array: groups and columns.
+    to_states (float64[C, S]): Factors that turn the array's columns into states; None if columns are states.
+    """
+    sums = np.bincount(cells, numbers, minlength=shape[0] * shape[1]).astype(np.float64, copy=False).reshape(shape)
+    return sums if to_states is None else sums @ to_states
 
 
 def _shared_rows(comparison: Comparison, uses: tuple[PathScores, PathScores]) -> Iterator[Row]:
-    """Make the rows of transitions, first and last tags, at each token that uses them."""
+    """Yield the rows of transitions, first and last tags, at each token that uses them.
+
+    uses (Tuple[PathScores, PathScores]): Expected uses of each score of the Doc with the span, and without it.
+    """
     opens, closes = arrays.ends(comparison.reading.scores.starts, len(uses[0][0]))
-    inside = np.zeros(len(opens), dtype=bool)
-    inside[comparison.tokens] = True
-    for name, tokens in (("transitions", inside & ~opens), ("first", inside & opens), ("last", inside & closes)):
-        at = np.flatnonzero(tokens)
-        if not len(at):
+    is_compared = np.zeros(len(opens), dtype=bool)
+    is_compared[comparison.tokens] = True
+    # Scores of segments have arrays of their own for first and last tags; else they have the probabilities of the tokens' tags
+    for name, array, is_used in (
+        ("transitions", "transitions", is_compared & ~opens),
+        ("first", "begins", is_compared & opens),
+        ("last", "ends", is_compared & closes),
+    ):
+        tokens = np.flatnonzero(is_used)
+        if not len(tokens):
             continue  # a text of one token has no transitions
-        # If first and last tags have no array of their own, they use the scores of single tokens
-        array = {"first": "begins", "last": "ends"}.get(name, name)
-        having, lacking = (getattr(side, array, side[0])[at] for side in uses)
-        probabilities = having.reshape(len(at), -1), lacking.reshape(len(at), -1)
-        flat = comparison.reading.of_states(name, having.shape[-1]).ravel()
-        losses = _losses(np.tile(flat, (len(at), 1)), probabilities)
-        average = (probabilities[0] - probabilities[1]) @ flat
-        for token, loss, weight in zip(at.tolist(), losses.tolist(), average.tolist()):
-            if abs(loss) > NOTHING * np.abs(losses).max():
-                yield Row(name.removesuffix("s"), name, None, token, token + 1, (), 1.0, weight, 1.0, loss)
+        having, lacking = (getattr(side, array, side[0])[tokens] for side in uses)
+        weights = comparison.reading.of_states(name, having.shape[-1]).ravel()
+        having = having.reshape(len(tokens), -1)  # [tokens, cells]
+        lacking = lacking.reshape(len(tokens), -1)
+        losses = _losses(np.tile(weights, (len(tokens), 1)), having, lacking)
+        mean_weights = (having - lacking) @ weights
+        for n in _relevant(losses):
+            token = int(tokens[n])
+            weight = float(mean_weights[n])
+            yield Row(name.removesuffix("s"), name, None, token, token + 1, (), 1.0, weight, 1.0, float(losses[n]))
 
 
 # --------------------------------------------------------------------------------------------------- labels of texts
@@ -275,11 +311,12 @@ def uses_between_labels(comparison: LabelComparison, measured: Likelihoods) -> P
 
 
 def _label_rows(comparison: Comparison, uses: tuple[PathScores, PathScores]) -> Iterator[Row]:
-    """Make the row of the scores that labels have in every text."""
+    """Yield the row of the scores that labels have in every text. uses: See `_feature_rows`."""
     name = "labels" if "labels" in comparison.reading.shared else "first"
     weights = comparison.reading.shared[name]
     # Probabilities of the labels of the text: float64[1, Y]
-    probabilities = uses[0][0], uses[1][0]
-    loss = float(_losses(weights[np.newaxis], probabilities)[0])
-    weight = float(((probabilities[0] - probabilities[1]) @ weights)[0])
+    having = uses[0][0]
+    lacking = uses[1][0]
+    loss = float(_losses(weights[np.newaxis], having, lacking)[0])
+    weight = float(((having - lacking) @ weights)[0])
     yield Row(name.removesuffix("s"), name, None, None, None, (), 1.0, weight, 1.0, loss)

@@ -69,7 +69,7 @@ def texts(
     traits = pipe.model.attrs["node"].traits
     if traits.no_shares_of_texts is not None:
         raise refuse(traits.no_shares_of_texts)
-    if comparison.is_of_texts and "path" not in pipe.decoding.structure.answers:
+    if comparison.compares_labels and "path" not in pipe.decoding.structure.answers:
         raise refuse("several paths spell a label, so that scores are not sums of weights")
     if not pipe.is_linear or not all(isinstance(layer.attrs["node"], SparseNode) for layer in pipe.model.layers):
         raise refuse("it has scores other than those of sparse features, whose weights are sums over texts")
@@ -91,7 +91,7 @@ def texts(
         weights = comparison.reading.rows(of_scores)
     else:
         ours, theirs, target = comparison.best()
-        of_scores = comparison.of_doc(difference(comparison, ours, theirs))
+        of_scores = comparison.extend_to_doc(difference(comparison, ours, theirs))
         weights = rows_between(comparison, ours, theirs)
     # D, the uses of each weight in the contrast, without weights that are 0
     uses = Direction.of_scores(pipe, DocBatch([comparison.doc]), of_scores).of_known()
@@ -124,7 +124,7 @@ def effects_of_texts(comparison: Comparison, left_out: "LeftOut", n: int) -> tup
     docs = comparison.reading.docs
     measured = comparison.measure()
     effects = {}
-    uses = comparison.of_doc(comparison.uses(measured, measured.shares()))
+    uses = comparison.extend_to_doc(comparison.uses(measured, measured.shares()))
     for number in left_out.influential(Direction.of_scores(comparison.pipe, docs, uses), n):
         moved = comparison.cut(left_out.change(number).scores(docs))
         effects[number] = comparison.measure(arrays.added(comparison.scores, moved)).odds - measured.odds

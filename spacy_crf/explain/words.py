@@ -34,7 +34,7 @@ def words(comparison: Comparison, candidates: int = 5, near: int = 50) -> Explan
     odds = comparison.measure().odds
     first = comparison.tokens.start
     last = comparison.tokens.stop
-    if comparison.is_of_texts:
+    if comparison.compares_labels:
         first = 0
         last = len(comparison.doc)
     elif comparison.span is not None:
@@ -94,7 +94,7 @@ def _flips(comparison: Comparison, places: list[int], n: int) -> list[Flip]:
         other = changed(doc, words)
         docs = DocBatch([other])
         comparison.pipe.require_ready(docs)
-        of_other = comparison.about(docs)
+        of_other = comparison.repeat(docs)
         odds = of_other.measure().odds
         if (of_other.margin() > 0) != decision:
             changes = [(token, doc[token].text, word) for token, word in words.items()]
@@ -118,7 +118,7 @@ def _flips(comparison: Comparison, places: list[int], n: int) -> list[Flip]:
 def _found(comparison: Comparison, doc: Doc) -> list[tuple[int, int, str]]:
     """The spans that the component predicts in a text; the label of the text as a span of all tokens."""
     pipe = comparison.pipe
-    if comparison.is_of_texts:
+    if comparison.compares_labels:
         return [(0, len(doc), label) for label in pipe.labels_of(doc)]
     best = pipe.n_best(doc, 1)
     return [(span.start, span.end, span.label_) for span in best[0][1]] if best else []

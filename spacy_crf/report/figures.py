@@ -101,7 +101,7 @@ def labels_of(cases: Iterable[Case]) -> list[str]:
 
 def confusion(cases: Iterable[Case], labels: Sequence[str]) -> NDArray[np.int64]:
     """Count annotated labels (rows) by found labels (columns). The last row counts spurious mentions, the last column missed
-    mentions; a mention whose label is not in `labels` counts like no mention. A label counts as right even if the boundary is wrong.
+    mentions. A mention whose label is not in `labels` counts like no mention; the boundaries of mentions do not matter.
 
     RETURNS (int64[L + 1, L + 1])
     """

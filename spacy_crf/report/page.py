@@ -124,7 +124,7 @@ def _groups(judged: Judged) -> list[tuple[str, Markup, list[Group]]]:
 
 
 def _confusion(judged: Judged, labels: Sequence[str]) -> list[tuple[str, list[tuple[int, str]]]]:
-    """Rows of the table of confusions: a name, and counts with the names of their shades. The shade of a mistake, "0" to "3", shows
+    """Rows of the table of confusions: a name, and counts with the names of their shades. The shade of a mistake, "0" to "3", is
     its share of the row's mistakes."""
     rows = []
     for n, (name, counts) in enumerate(zip([*labels, "spurious"], confusion(judged.cases, labels).tolist())):

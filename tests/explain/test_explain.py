@@ -795,7 +795,7 @@ def test_effects_of_texts_are_those_of_training_without_them(factory, l1, n):
     anew = []
     for number in range(n):
         learn(pipe, examples[:number] + examples[number + 1 :], l1)
-        anew.append([each.about(DocBatch([each.doc])).measure().odds for each in asked])
+        anew.append([each.repeat(DocBatch([each.doc])).measure().odds for each in asked])
         Weights(pipe.model).assign(learned)
         pipe.clear_scores()
     anew = np.array(anew).T - np.array(before)[:, np.newaxis]
