@@ -154,7 +154,7 @@ def _(node: BoostedNode, layer: Model, docs: DocBatch) -> LayerTerms:
     np.add.at(scores, where.ravel(), features.forest.values[leaves.ravel()].astype(np.float64))
     tokens, paths = np.divmod(taken, max(1, len(names)))
     terms = TokenTerms([names[path] for path in paths.tolist()], tokens, scores, _TEMPLATE)
-    return replace(read_terms(terms, layer.predict(docs)), summed=None)
+    return replace(read_terms(terms, layer.predict(docs)), make_output=None)
 
 
 @blocks_of.register

@@ -33,37 +33,37 @@ _SEGMENT = re.compile(r"seg\.([a-z]+)")
 
 # A transition: its target token, previous state, next state, and number of uses
 Step = tuple[int, int, int, float]
-# The first token of each place, and the token behind its last
+# The first token of each place, and the token behind the last one
 Ends = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 def read_by(template: str) -> tuple[list[int], list[int], bool]:
-    """The tokens that a template reads: offsets from the first token of a place, offsets from its last token, and whether it
-    reads all tokens in between."""
-    begin = []
-    end = []
+    """The tokens that a template reads: offsets from the first token of a place, offsets from its last token, and whether the
+    template reads all tokens in between."""
+    from_begin = []
+    from_end = []
     inside = False
     for part in template.split("|"):
         match = _SEGMENT.match(part)
         offset = offset_of(part)
         if match is None:
-            begin += [] if offset is None else [offset]
+            from_begin += [] if offset is None else [offset]
         elif match[1] in ("first", "before"):
-            begin.append((offset or 0) - (match[1] == "before"))
+            from_begin.append((offset or 0) - (match[1] == "before"))
         elif match[1] in ("last", "after"):
-            end.append((offset or 0) + (match[1] == "after"))
+            from_end.append((offset or 0) + (match[1] == "after"))
         else:
             inside |= match[1] != "length"
-    return begin, end, inside
+    return from_begin, from_end, inside
 
 
 class Terms(NamedTuple):
     """N weights whose sums are one output array of a layer. A feature occurs at a place (a token, or a listed span); its weight
     times its value is added to a column (a state, or a pair of states) of the row of that place."""
 
-    of: str  # name of the array
+    array: str  # name of the array
     place: NDArray[np.int64]  # [N]
-    row: NDArray[np.int64]  # [N] the place, or the row that several tokens share, such as a text
+    row: NDArray[np.int64]  # [N] the place; if tokens share a row of the array, as those of a text do, that row
     column: NDArray[np.int64]  # [N]
     value: Floats  # [N]
     weight: Floats  # [N]
@@ -86,45 +86,51 @@ class Terms(NamedTuple):
         return rest.reshape(self.shape)
 
     def uses(self, derivative: Floats) -> Floats:
-        """Uses of each weight (float64[N]), from the derivative with respect to the array."""
+        """Uses of each weight (float64[N]) in a sum of scores, from the derivative of that sum with respect to the array."""
         return derivative.reshape(self.shape[0], -1)[self.row, self.column]
 
     def readers(self) -> "Readers":
         """List the weights whose features read each token."""
-        begin = self.tokens[0][self.place]
-        end = self.tokens[1][self.place]
-        features, number = np.unique(self.feature, return_inverse=True)
-        of_template: dict[str, list[int]] = {}
-        for n, row in enumerate(features.tolist()):
-            of_template.setdefault(self.name(row).template, []).append(n)
+        features_of_templates: dict[str, list[int]] = {}
+        for feature in np.unique(self.feature).tolist():
+            features_of_templates.setdefault(self.name(feature).template, []).append(feature)
         tokens = [np.zeros(0, dtype=np.int64)]
         weights = [np.zeros(0, dtype=np.int64)]
-        for template, chosen in of_template.items():
-            some = np.flatnonzero(np.isin(number, chosen))
+        for template, features in features_of_templates.items():
+            of_template = np.flatnonzero(np.isin(self.feature, features))  # weights
+            begin = self.tokens[0][self.place[of_template]]
+            end = self.tokens[1][self.place[of_template]]
             from_begin, from_end, inside = read_by(template)
-            tokens += [begin[some] + offset for offset in from_begin]
-            tokens += [end[some] - 1 + offset for offset in from_end]
-            weights += [some] * (len(from_begin) + len(from_end))
+            tokens += [begin + offset for offset in from_begin]
+            tokens += [end - 1 + offset for offset in from_end]
+            weights += [of_template] * (len(from_begin) + len(from_end))
             if inside:
-                tokens.append(arrays.ranges(begin[some], end[some]))
-                weights.append(np.repeat(some, end[some] - begin[some]))
+                tokens.append(arrays.ranges(begin, end))
+                weights.append(np.repeat(of_template, end - begin))
         token = np.concatenate(tokens)
         weight = np.concatenate(weights)
         order = np.argsort(token, kind="stable")
         return Readers(token[order], weight[order])
 
-    def only(self, chosen: NDArray) -> "Terms":
-        """Some of the terms, by a mask or by their numbers."""
-        return self._replace(**{name: getattr(self, name)[chosen] for name in self._fields[1:7]})
+    def select(self, weights: NDArray) -> "Terms":
+        """The terms of some weights, given by a mask (bool[N]) or by their numbers."""
+        return self._replace(
+            place=self.place[weights],
+            row=self.row[weights],
+            column=self.column[weights],
+            value=self.value[weights],
+            weight=self.weight[weights],
+            feature=self.feature[weights],
+        )
 
 
 class Readers(NamedTuple):
-    """Which weights have features that read which token, sorted by token. A pair may be there twice."""
+    """R pairs of a token and a weight whose feature reads the token, sorted by token. A pair may occur twice."""
 
     token: NDArray[np.int64]  # [R]
     weight: NDArray[np.int64]  # [R] numbers of the terms
 
-    def of(self, token: int) -> NDArray[np.int64]:
+    def weights_of(self, token: int) -> NDArray[np.int64]:
         """The weights whose features read a token."""
         first, behind = np.searchsorted(self.token, [token, token + 1])
         return np.unique(self.weight[first:behind])
@@ -132,24 +138,31 @@ class Readers(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class LayerTerms:
-    """The output of a layer, and the terms of its arrays."""
+    """The output of a layer, and the terms of its arrays.
+
+    make_output (Callable): Makes an output from arrays, given by name; None if the layer computes scores that are no sums of
+        terms, as an encoder does.
+    """
 
     output: object
     terms: list[Terms]
-    summed: Optional[Callable[[dict[str, Floats]], object]]  # makes an output from other sums; None for an encoder
+    make_output: Optional[Callable[[dict[str, Floats]], object]]
 
     @cached_property
-    def _known(self) -> list[tuple[Readers, Floats]]:
-        """For the terms of each array, the readers of each token, and the array."""
+    def _readers_and_sums(self) -> list[tuple[Readers, Floats]]:
+        """For each of `terms`, the readers of each token, and the array. They are needed for each word that is erased."""
         return [(terms.readers(), terms.sum()) for terms in self.terms]
 
-    def erased(self, token: int, summed: Callable[[dict[str, Floats]], object]) -> object:
-        """The output without the features that read a token. summed (Callable): `summed`, where it is not None."""
+    def erased(self, token: int, make_output: Callable[[dict[str, Floats]], object]) -> object:
+        """The output without the features that read a token.
+
+        make_output (Callable): That of this layer, after the caller has checked that the layer has one.
+        """
         sums: dict[str, Floats] = {}
-        for terms, (readers, whole) in zip(self.terms, self._known):
-            gone = terms.only(readers.of(token))
-            sums[terms.of] = sums.get(terms.of, 0.0) + gone.subtracted(whole)
-        return summed(sums)
+        for terms, (readers, whole) in zip(self.terms, self._readers_and_sums):
+            erased = terms.select(readers.weights_of(token))
+            sums[terms.array] = sums.get(terms.array, 0.0) + erased.subtracted(whole)
+        return make_output(sums)
 
 
 @singledispatch
@@ -166,91 +179,105 @@ def _(node: SparseNode, layer: Model, docs: DocBatch) -> LayerTerms:
     """Terms of sparse features. Their sums are in double precision, while prediction sums in single precision."""
     features: SparseFeatures = node.features(layer)
     units = None if features.unit is None else UnitRows.of(features.unit, docs.sequence_starts(), docs.bounds)
-    # So each feature has a token
+    # Look up the features token by token, even if all tokens of a unit share a row: each feature has a token then
     features = features if units is None else features.of_unit(TOKEN)
     found = features.look_up(docs)
-    own = {}
+    # The indices that number the features, where these are not the indices of the tables
+    named_indices = {}
     if any(isinstance(table.index, HashedIndex) for table in features.tables.values()):
-        found, own = _named(features, docs, found)  # vectors are not hashed
+        found, named_indices = _named(features, docs, found)  # vectors are not hashed
     size = int(found.starts[-1])
-    terms = []
+    layer_terms = []
     sums = {}
     for kind, of_kind in found.features.items():
-        name, of = features.kinds[kind]
-        tokens = _tokens_of(found.listed if of == "spans" else None, size)
+        name, array = features.kinds[kind]
+        tokens = _tokens_of(found.listed if array == "spans" else None, size)
         table = features.tables[name]
         weights = np.asarray(layer.get_param(name))
-        # The index that numbers the features, where it is not that of the table
-        named = own.get(name)
-        place, row, column, value, weight = _expand(table, weights, of_kind, named)
-        rows = place
+        named_index = named_indices.get(name)
+        place, feature, column, value, weight = _expand(table, weights, of_kind, named_index)
+        row = place
         n_rows = len(tokens[0])
         if units is not None:  # all tokens of a unit share a row
             n_rows = len(units.tokens) - 1
-            rows = np.repeat(np.arange(n_rows), np.diff(units.tokens))[place]
-        one = Terms(
-            of=of,
+            row = np.repeat(np.arange(n_rows), np.diff(units.tokens))[place]
+        terms = Terms(
+            array=array,
             place=place,
-            row=rows,
+            row=row,
             column=column,
             value=value,
             weight=weight,
-            feature=row,
-            name=partial(Feature.of, table.index if named is None else named),
+            feature=feature,
+            name=partial(Feature.of, table.index if named_index is None else named_index),
             tokens=tokens,
             shape=(n_rows, *features.shape(name)),
         )
-        terms.append(_of_vectors(one, table.index) if isinstance(table.index, VectorIndex) else one)
-        sums[of] = sums.get(of, 0.0) + terms[-1].sum()
+        if isinstance(table.index, VectorIndex):
+            terms = _of_vectors(terms, table.index)
+        layer_terms.append(terms)
+        sums[array] = sums.get(array, 0.0) + terms.sum()
     starts = found.starts if units is None else units.texts
 
-    def output(sums: dict[str, Floats]) -> object:
+    def make_output(sums: dict[str, Floats]) -> object:
         return features.output(sums, starts, found.listed)
 
-    return LayerTerms(output(sums), terms, output)
+    return LayerTerms(make_output(sums), layer_terms, make_output)
 
 
 def _tokens_of(listed: Optional[SpanList], size: int) -> Ends:
-    """The tokens of each place: of the listed spans, or else of `size` single tokens."""
+    """The tokens of each place. The places are the listed spans, or (None) `size` single tokens."""
     if listed is None:
         return np.arange(size), np.arange(1, size + 1)
     begin = np.repeat(np.arange(size), np.diff(listed.starts))
     return begin, begin + listed.lengths
 
 
-def _expand(table: Table, weights: Floats, found: TokenFeatures, own: Optional[FeatureIndex]) -> tuple[NDArray, ...]:
-    """List place, feature, column, value and weight for all weights of the found features.
+def _expand(
+    table: Table, weights: Floats, found: TokenFeatures, named_index: Optional[FeatureIndex]
+) -> tuple[NDArray, ...]:
+    """List place, feature, column, value and weight for all weights of the found features: five arrays [N].
 
-    own (FeatureIndex): The index that numbers the features, if it is not the table's index.
+    weights (float32[W]): The weights of the table.
+    named_index (FeatureIndex): The index that numbers the features, if it is not the table's index.
     """
-    rows = found.rows.astype(np.int64)
-    weight_rows = rows if own is None else table.index.rows(own.keys).astype(np.int64)[rows]
-    begin = table.pair_starts[weight_rows]
-    end = table.pair_starts[weight_rows + 1]
+    # One entry for each feature at a place
+    feature = found.rows.astype(np.int64)
+    place = np.repeat(np.arange(len(found.starts) - 1), np.diff(found.starts))
+    value = np.ones(len(feature)) if found.values is None else found.values.astype(np.float64)
+    row = feature if named_index is None else table.index.rows(named_index.keys).astype(np.int64)[feature]
+    # One entry for each weight of these features
+    begin = table.pair_starts[row]
+    end = table.pair_starts[row + 1]
+    n_weights = end - begin
     pairs = arrays.ranges(begin, end)
-    counts = end - begin
-    place = np.repeat(np.repeat(np.arange(len(found.starts) - 1), np.diff(found.starts)), counts)
-    values = np.ones(len(rows)) if found.values is None else found.values.astype(np.float64)
-    columns = table.pair_columns[pairs].astype(np.int64)
-    return place, np.repeat(rows, counts), columns, np.repeat(values, counts), weights[pairs].astype(np.float64)
+    column = table.pair_columns[pairs].astype(np.int64)
+    weight = weights[pairs].astype(np.float64)
+    return np.repeat(place, n_weights), np.repeat(feature, n_weights), column, np.repeat(value, n_weights), weight
 
 
 def _of_vectors(terms: Terms, index: VectorIndex) -> Terms:
-    """Make terms with one feature for each vector; its weight is the product of the vector and the weights of its dimensions."""
+    """Make terms with one feature for each vector, from terms with a feature for each dimension of the vectors. The weight is the
+    product of the vector and the weights of its dimensions."""
     n_offsets = len(index.offsets)
     size = int(np.prod(terms.shape[1:]))
-    # One cell for each place, offset and column; the dimensions of a vector share it
+    # One cell for each place, offset and column; all dimensions of a vector are in one cell
     cells = (terms.place * n_offsets + terms.feature // index.width) * size + terms.column
-    used, first, where = np.unique(cells, return_index=True, return_inverse=True)
-    place = used // size
+    used, first, cell_of_term = np.unique(cells, return_index=True, return_inverse=True)
+    vectors = used // size
+
+    def name(number: int) -> Feature:
+        offset = index.offsets[number]
+        return Feature(f"vector[{offset}]", f"vector[{offset}]", offset)
+
     return terms._replace(
-        place=place // n_offsets,
+        place=vectors // n_offsets,
         row=terms.row[first],
         column=used % size,
         value=np.ones(len(used)),
-        weight=np.bincount(where, terms.value * terms.weight, minlength=len(used)),
-        feature=place % n_offsets,
-        name=lambda n: Feature(f"vector[{index.offsets[n]}]", f"vector[{index.offsets[n]}]", index.offsets[n]),
+        weight=np.bincount(cell_of_term, terms.value * terms.weight, minlength=len(used)),
+        feature=vectors % n_offsets,
+        name=name,
     )
 
 
@@ -261,17 +288,17 @@ def _named(
 
     RETURNS (Tuple[FoundFeatures, Dict[str, FeatureIndex]]): The features, numbered by an index of each table.
     """
-    # A reader of its own: it keeps names, and makes the tables of words anew
+    # Compiled anew: the reader of prediction does not keep names
     compiled = features.compile()
     compiled.reader.keep_names(True)
     columns = compiled.reader.read(docs)
-    own = {}
+    indices = {}
     named = {}
     for kind, templates in compiled.templates.items():
         builder = IndexBuilder(templates, FeatureIndex.empty())
         named[kind] = builder.add(columns)
-        own[features.kinds[kind].table] = builder.freeze(np.ones(len(builder), dtype=bool), docs[0].vocab)
-    return found._replace(features={**found.features, **named}), own
+        indices[features.kinds[kind].table] = builder.freeze(np.ones(len(builder), dtype=bool), docs[0].vocab)
+    return found._replace(features={**found.features, **named}), indices
 
 
 @read_layer.register
@@ -280,7 +307,10 @@ def _(node: EncoderNode, layer: Model, docs: DocBatch) -> LayerTerms:
 
 
 def read_whole(layer: Model, docs: DocBatch, source: str) -> LayerTerms:
-    """Read the output of a layer whose scores have no parts, such as an encoder's, with one term of this name for each number."""
+    """Read the output of a layer whose scores have no parts, such as an encoder's. Each score becomes a term.
+
+    source (str): Name of the feature and the template of all terms.
+    """
     output = layer.predict(docs)
     if isinstance(output, Emissions):
         return LayerTerms(output, [_whole("scores", output.scores, source)], None)
@@ -295,12 +325,16 @@ def read_whole(layer: Model, docs: DocBatch, source: str) -> LayerTerms:
     return LayerTerms(output, terms, None)
 
 
-def _whole(of: str, scores: Floats, source: str, tokens: Optional[Ends] = None) -> Terms:
-    """Terms whose weights are the scores themselves: float64[N, S]. tokens: Those of the N places, by default single ones."""
+def _whole(array: str, scores: Floats, source: str, tokens: Optional[Ends] = None) -> Terms:
+    """Terms whose weights are the scores themselves.
+
+    scores (float64[N, S]): The array.
+    tokens (Ends): The tokens of the N places, by default single tokens.
+    """
     place, column = np.indices(scores.shape)
     feature = Feature(source, source, None)
     return Terms(
-        of=of,
+        array=array,
         place=place.ravel(),
         row=place.ravel(),
         column=column.ravel(),
@@ -313,23 +347,33 @@ def _whole(of: str, scores: Floats, source: str, tokens: Optional[Ends] = None) 
     )
 
 
-def read_terms(given: TokenTerms, emissions: Emissions) -> LayerTerms:
-    """Present the scores that tokens receive from elsewhere as a layer of the model."""
-    names, tokens, scores, template = given
-    size = emissions.scores.shape
-    starts = emissions.starts
-    some, column = np.nonzero(scores)
-    values = (np.ones(len(some)), scores[some, column])
-    every = np.arange(size[0])
+def read_terms(token_terms: TokenTerms, emissions: Emissions) -> LayerTerms:
+    """Present terms that tokens get from elsewhere than a layer as if a layer computed them.
+
+    emissions (Emissions): The output of a layer, with the shape that the presented output gets.
+    """
+    number, column = np.nonzero(token_terms.scores)
+    tokens = token_terms.tokens[number]
 
     def name(row: int) -> Feature:
-        return Feature(names[row], template, 0)
+        return Feature(token_terms.names[row], token_terms.template, 0)
 
-    def output(sums: dict[str, Floats]) -> Emissions:
-        return Emissions(sums["scores"], None, starts)
+    def make_output(sums: dict[str, Floats]) -> Emissions:
+        return Emissions(sums["scores"], None, emissions.starts)
 
-    terms = Terms("scores", tokens[some], tokens[some], column, *values, some, name, (every, every + 1), size)
-    return LayerTerms(output({"scores": terms.sum()}), [terms], output)
+    terms = Terms(
+        array="scores",
+        place=tokens,
+        row=tokens,
+        column=column,
+        value=np.ones(len(number)),
+        weight=token_terms.scores[number, column],
+        feature=number,
+        name=name,
+        tokens=_tokens_of(None, len(emissions.scores)),
+        shape=emissions.scores.shape,
+    )
+    return LayerTerms(make_output({"scores": terms.sum()}), [terms], make_output)
 
 
 def _outputs_of(layers: list[LayerTerms]) -> tuple:
@@ -337,13 +381,17 @@ def _outputs_of(layers: list[LayerTerms]) -> tuple:
 
 
 def _read_layers(model: Model, explained: Explained, docs: DocBatch) -> list[LayerTerms]:
-    """Read all layers of a model as terms, and last the scores that tokens receive from elsewhere."""
-    read = [read_layer(layer.attrs["node"], layer, docs) for layer in model.layers]
-    found = [layer for layer in read if layer is not None]
-    given = None
+    """Read all layers of a model as terms, and last the terms that tokens get from elsewhere than a layer."""
+    layers = []
+    for layer in model.layers:
+        read = read_layer(layer.attrs["node"], layer, docs)
+        if read is not None:
+            layers.append(read)
     if explained.terms is not None:
-        given = explained.terms(model, _outputs_of(found), docs)
-    return found if given is None else [*found, read_terms(given, cast(Emissions, found[0].output))]
+        token_terms = explained.terms(model, _outputs_of(layers), docs)
+        if token_terms is not None:
+            layers.append(read_terms(token_terms, cast(Emissions, layers[0].output)))
+    return layers
 
 
 class Reading:
@@ -357,32 +405,35 @@ class Reading:
         self.docs = docs
         self._tags = names_of(pipe)
         self._model = pipe.model
-        models, shares = zip(*members_of(pipe.model))
-        self._models = models
-        self._shares = shares
-        explained: list[Explained] = [model.attrs["node"].explained(model) for model in models]
-        self._node = explained[0].node
-        self._weights = [each.weights for each in explained]
-        self._mixes = [each.mixes for each in explained]
-        self._layers = [_read_layers(model, each, docs) for model, each in zip(models, explained)]
-        params = self._node.traits.params
+        self._models = []
+        self._shares = []
+        self._explained: list[Explained] = []
+        self._layers: list[list[LayerTerms]] = []
+        for model, share in members_of(pipe.model):
+            explained = model.attrs["node"].explained(model)
+            self._models.append(model)
+            self._shares.append(share)
+            self._explained.append(explained)
+            self._layers.append(_read_layers(model, explained, docs))
+        self._node = self._explained[0].node
         # Weights that all tokens share, summed over the members of a pool: Σ share · weights
         self.shared: dict[str, Floats] = {}
-        for name in params:
-            of_members = [share * own[name] for share, own in zip(shares, self._weights)]
+        for name in self._node.traits.params:
+            of_members = [share * member.weights[name] for share, member in zip(self._shares, self._explained)]
             self.shared[name] = np.add.reduce(of_members)
         self._outputs = [_outputs_of(layers) for layers in self._layers]
         self.scores = self._join(self._outputs)
 
     def _join(self, outputs: list[tuple]) -> PathScores:
-        """Combine outputs of the layers of each member into scores."""
-        node = self._node
-        shared = [node.potentials(model, weights) for model, weights in zip(self._models, self._weights)]
-        found = [node.join(own, of_member) for own, of_member in zip(outputs, shared)]
-        return found[0] if len(found) == 1 else self._node.weighted_sum(found, np.array(self._shares))
+        """Combine the outputs of the layers of each member into scores."""
+        scores = []
+        for model, explained, of_layers in zip(self._models, self._explained, outputs):
+            shared = self._node.potentials(model, explained.weights)
+            scores.append(self._node.join(of_layers, shared))
+        return scores[0] if len(scores) == 1 else self._node.weighted_sum(scores, np.array(self._shares))
 
     def of_states(self, name: str, n_states: int) -> Floats:
-        """The weights of a parameter for the states of labellings: float64[S, ...]."""
+        """The weights of a parameter for the states of labellings: float64[S], or float64[S, S] for transitions."""
         weights = self.shared[name]
         places = self._node.places_of(np.arange(n_states))
         return weights[np.ix_(*[places] * weights.ndim)]
@@ -390,52 +441,61 @@ class Reading:
     @property
     def reads_docs(self) -> bool:
         """Whether `erased` needs a Doc: some scores are no sums of weights of features."""
-        return any(layer.summed is None for layer in chain.from_iterable(self._layers))
+        return any(layer.make_output is None for layer in chain.from_iterable(self._layers))
 
     def erased(self, token: int, docs: Optional[DocBatch]) -> PathScores:
         """Compute the scores without a word: without the features that read it.
 
-        docs (DocBatch): For layers whose scores are no such sums, the Doc with an unknown word in place of the word.
+        docs (DocBatch): For layers whose scores are no sums of weights of features, the Doc with an unknown word in place of the
+            word.
         """
         outputs = []
         for model, layers in zip(self._models, self._layers):
             of_layers = []
-            for read, layer in zip(layers, model.layers):
-                of_layers.append(layer.predict(docs) if read.summed is None else read.erased(token, read.summed))
+            for terms, layer in zip(layers, model.layers):
+                if terms.make_output is None:
+                    of_layers.append(layer.predict(docs))
+                else:
+                    of_layers.append(terms.erased(token, terms.make_output))
             outputs.append(tuple(of_layers))
         return self._join(outputs)
 
     def parts(self, derivative: PathScores) -> Iterator[tuple[Terms, Floats, Optional[Floats]]]:
-        """Yield for each array of each layer its terms, ∂/∂array of the sum whose ∂/∂scores is given, and the factors of its
-        columns in the scores of states: float64[C, S], see `Explained`; None where columns are states."""
-        for share, layers, outputs, mixes in zip(self._shares, self._layers, self._outputs, self._mixes):
-            for number, (layer, part) in enumerate(zip(layers, self._node.part(derivative, outputs)[0])):
+        """Yield the arrays of all layers: their terms, their uses, and the factors that turn their columns into states.
+
+        derivative (PathScores): The derivative of a sum of scores with respect to the scores, that is, their uses in the sum.
+        YIELDS (Terms, Floats, Optional[float64[C, S]]): The uses are the derivative of the sum with respect to the array. Factors
+            are None where columns are states.
+        """
+        for share, explained, layers, outputs in zip(self._shares, self._explained, self._layers, self._outputs):
+            of_layers, _ = self._node.part(derivative, outputs)
+            for number, (layer, of_layer) in enumerate(zip(layers, of_layers)):
+                to_states = explained.mixes[number] if explained.mixes else None
                 for terms in layer.terms:
-                    own = part
-                    if isinstance(part, EncodedSegments):
-                        own = part.emissions if terms.of == "scores" else part.spans
-                    mix = mixes[number] if mixes else None
-                    yield terms._replace(weight=share * terms.weight), getattr(own, terms.of), mix
+                    holder = of_layer
+                    if isinstance(of_layer, EncodedSegments):
+                        holder = of_layer.emissions if terms.array == "scores" else of_layer.spans
+                    yield terms._replace(weight=share * terms.weight), getattr(holder, terms.array), to_states
 
     def rows(self, derivative: PathScores, steps: Optional[list[Step]] = None) -> list[Row]:
         """Compute the contribution of each weight to a sum of scores.
 
-        derivative: Uses of each score in the sum.
-        steps (List[Step]): Transitions that get a row each.
+        derivative (PathScores): Uses of each score in the sum.
+        steps (List[Step]): Transitions that get a row each; None for a row for each weight of a transition.
         """
         rows: list[Row] = []
-        for terms, of_array, _ in self.parts(derivative):
-            uses = terms.uses(of_array)
+        for terms, uses_of_array, _ in self.parts(derivative):
+            uses = terms.uses(uses_of_array)
             sizes = np.abs(uses * terms.value * terms.weight)
-            # Far from a span there are many tiny ones
-            [some] = np.nonzero(sizes > NOTHING * sizes.max(initial=0.0))
-            rows += self._feature_rows(terms.only(some), uses[some])
+            # Far from a span there are many tiny contributions
+            relevant = np.flatnonzero(sizes > NOTHING * sizes.max(initial=0.0))
+            rows += self._feature_rows(terms.select(relevant), uses[relevant])
         return rows + self._shared_rows(derivative, steps)
 
     def _feature_rows(self, terms: Terms, uses: Floats) -> list[Row]:
         """A row for each term, with its uses: float64[N]."""
-        # Names are made once for each feature and column: most terms share them
-        features = {row: terms.name(row) for row in np.unique(terms.feature).tolist()}
+        # Names are made once for each feature and column, since many terms have the same
+        features = {feature: terms.name(feature) for feature in np.unique(terms.feature).tolist()}
         tags = {column: self.tags_of(column, terms.shape) for column in np.unique(terms.column).tolist()}
         begin = terms.tokens[0][terms.place]
         end = terms.tokens[1][terms.place]
@@ -463,13 +523,14 @@ class Reading:
             tags = (self._tags[before], self._tags[after])
             feature = Feature.shared("transitions")
             rows.append(Row(*feature, token, token + 1, tags, 1.0, weight, use, weight * use))
-        for name, of_name in self._node.part(derivative, self._outputs[0])[1].items():
+        _, uses_of_shared = self._node.part(derivative, self._outputs[0])
+        for name, uses in uses_of_shared.items():
             if name == "transitions" and steps is not None:
                 continue
             weights = self.shared[name]
-            for index in np.argwhere((of_name != 0.0) & (weights != 0.0)).tolist():
+            for index in np.argwhere((uses != 0.0) & (weights != 0.0)).tolist():
                 weight = float(weights[tuple(index)])
-                use = float(of_name[tuple(index)])
+                use = float(uses[tuple(index)])
                 tags = self.names_of(name, tuple(index[1:] if name == "lengths" else index))
                 feature = Feature.shared(name, index[0])
                 rows.append(Row(*feature, None, None, tags, 1.0, weight, use, weight * use))

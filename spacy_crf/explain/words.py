@@ -27,7 +27,7 @@ def words(comparison: Comparison, candidates: int = 5, near: int = 50) -> Explan
     with an unknown word for an encoder. Then other words replace the most influential words, one by one and together.
 
     candidates (int): Number of words to try for each label, those with the largest weights. With 0, no words are replaced.
-    near (int): Number of words on each side of a span that are left out one by one.
+    near (int): Number of words on each side of a span that are left out one by one. Of a text with labels, all are.
     """
     candidates = checks.count(comparison.pipe.owner, "candidates", candidates, least=0, most=1000)
     near = checks.count(comparison.pipe.owner, "near", near, least=0, most=checks.ANY)
@@ -47,13 +47,15 @@ def words(comparison: Comparison, candidates: int = 5, near: int = 50) -> Explan
         rows.append(Row(comparison.doc[token].text, "word", 0, token, token + 1, label, 1.0, loss, 1.0, loss))
     flips: list[Flip] = []
     if candidates:
-        places = [row.token for row in sorted(rows, key=lambda row: -abs(row.contribution))[:_MOST_PLACES]]
-        flips = sorted(_flips(comparison, places, candidates), key=lambda flip: (len(flip.words), flip.characters))
+        influential = sorted(rows, key=lambda row: -abs(row.contribution))
+        tokens = [row.token for row in influential[:_MOST_PLACES]]
+        flips = _flips(comparison, tokens, candidates)
+        flips.sort(key=lambda flip: (len(flip.words), flip.characters))
     return comparison.explanation("words", odds, 0.0, rows, comparison.probability(odds), flips=flips, additive=False)
 
 
 def _odds_without(comparison: Comparison, token: int) -> float:
-    """Compute the log-odds without a word."""
+    """Compute the log-odds without a word. An encoder reads the Doc again, with an unknown word."""
     docs = None
     if comparison.reading.reads_docs:
         docs = DocBatch([changed(comparison.doc, {token: UNKNOWN})])
@@ -62,16 +64,20 @@ def _odds_without(comparison: Comparison, token: int) -> float:
 
 
 def changed(doc: Any, words: dict[int, str]) -> Doc:
-    """Copy a Doc with its annotation, spans and extensions, and replace some of its words, given by token."""
+    """Copy a Doc with its annotation, spans and extensions, and replace some of its words.
+
+    words (Dict[int, str]): The new words by token.
+    """
     texts: list[Any] = [words.get(token.i, token.text) for token in doc]
     other = Doc(doc.vocab, words=texts, spaces=[bool(token.whitespace_) for token in doc])
-    kept = [*_KEPT, *([DEP, HEAD] if doc.has_annotation("DEP") else [SENT_START])]
-    other.from_array(kept, doc.to_array(kept))
+    # spaCy sets no sentence starts beside a parse, which has them already
+    attributes = [*_KEPT, *([DEP, HEAD] if doc.has_annotation("DEP") else [SENT_START])]
+    other.from_array(attributes, doc.to_array(attributes))
     for key, group in doc.spans.items():
         other.spans[key] = [Span(other, span.start, span.end, label=span.label) for span in group]
-    # Extensions of tokens and spans are kept by their first and last character
-    begins = {token.idx: other[token.i].idx for token in doc}
+    # Extensions are stored by ("._.", name, first character, character behind the last), which moves with other words
     user_data: Any = other.user_data
+    begins = {token.idx: other[token.i].idx for token in doc}
     ends = {token.idx + len(token): other[token.i].idx + len(other[token.i]) for token in doc}
     for key, value in doc.user_data.items():
         if isinstance(key, tuple) and len(key) == 4 and key[0] == "._.":
@@ -83,14 +89,18 @@ def changed(doc: Any, words: dict[int, str]) -> Doc:
 # -------------------------------------------------------------------------------------------- words that would flip it
 
 
-def _flips(comparison: Comparison, places: list[int], n: int) -> list[Flip]:
-    """Find changes of one word that reverse the decision; changes of several words if there are none."""
+def _flips(comparison: Comparison, tokens: list[int], candidates: int) -> list[Flip]:
+    """Find changes of one word that reverse the decision; changes of several words if there are none.
+
+    tokens (List[int]): The tokens whose words are replaced.
+    candidates (int): Number of words to try for each label.
+    """
     doc = comparison.doc
     flips = []
     decision = comparison.margin() > 0
 
-    def change(words: dict[int, str]) -> float:
-        """Try other words. RETURNS (float): The log-odds of the other decision."""
+    def try_words(words: dict[int, str]) -> float:
+        """Replace words, and add a flip if the decision changes. RETURNS (float): The log-odds of the other decision."""
         other = changed(doc, words)
         docs = DocBatch([other])
         comparison.pipe.require_ready(docs)
@@ -98,24 +108,25 @@ def _flips(comparison: Comparison, places: list[int], n: int) -> list[Flip]:
         odds = of_other.measure().odds
         if (of_other.margin() > 0) != decision:
             changes = [(token, doc[token].text, word) for token, word in words.items()]
-            flips.append(Flip(changes, odds, _found(comparison, other)))
+            flips.append(Flip(changes, odds, _predicted_spans(comparison, other)))
         return -odds if decision else odds
 
-    learned = _learned(comparison, n)
-    # For each place the word that comes nearest to the other decision
+    learned = _learned_words(comparison, candidates)
+    # For each token the word that comes nearest to the other decision
     best: dict[int, tuple[float, str]] = {}
-    for token in places:
-        for word in _others(doc[token].text, learned):
-            best[token] = max(best.get(token, (-np.inf, "")), (change({token: word}), word))
+    for token in tokens:
+        for word in _replacements(doc[token].text, learned):
+            odds = try_words({token: word})
+            best[token] = max(best.get(token, (-np.inf, "")), (odds, word))
     together: dict[int, str] = {}
     for token, (_, word) in sorted(best.items(), key=lambda item: -item[1][0])[:_MOST_CHANGES]:
         together[token] = word
         if len(together) > 1 and not flips:
-            change(dict(together))
+            try_words(dict(together))
     return flips
 
 
-def _found(comparison: Comparison, doc: Doc) -> list[tuple[int, int, str]]:
+def _predicted_spans(comparison: Comparison, doc: Doc) -> list[tuple[int, int, str]]:
     """The spans that the component predicts in a text; the label of the text as a span of all tokens."""
     pipe = comparison.pipe
     if comparison.compares_labels:
@@ -124,33 +135,34 @@ def _found(comparison: Comparison, doc: Doc) -> list[tuple[int, int, str]]:
     return [(span.start, span.end, span.label_) for span in best[0][1]] if best else []
 
 
-def _learned(comparison: Comparison, n: int) -> list[str]:
-    """List the words with the largest weights for each label."""
+def _learned_words(comparison: Comparison, n: int) -> list[str]:
+    """List the n words with the largest weights for each label, and for each tag without a label, such as O."""
     pipe = comparison.pipe
-    decoding = comparison.pipe.decoding
-    labels = [*decoding.annotation.tags()[: decoding.tag_spans.offset], *pipe.labels]
-    found = []
-    for label in labels if n else ():
-        for row in largest(pipe, label, n, _of_words):
-            _, _, text = row.feature.partition("=")
-            if not text.startswith("<"):
-                found.append(text)
-    return found
+    tags_without_label = pipe.decoding.annotation.tags()[: pipe.decoding.tag_spans.offset]
+    words = []
+    for label in (*tags_without_label, *pipe.labels):
+        for row in largest(pipe, label, n, _speak_for_words):
+            _, _, word = row.feature.partition("=")
+            if not word.startswith("<"):  # such as <BOS1>, a position outside the text
+                words.append(word)
+    return words
 
 
-def _of_words(block: Block) -> np.ndarray:
-    """Which weights of a block speak for the word that a token is: bool[W]."""
+def _speak_for_words(block: Block) -> np.ndarray:
+    """Which weights of a block are above 0 and belong to a word at the token itself: bool[W]."""
     if block.templates is None or len(block.states) > 1:
         return np.zeros(len(block.weights), dtype=bool)
-    names, of_weight = block.templates
-    is_word = np.array([name in _WORDS for name in names], dtype=bool)
-    return is_word[of_weight] & (block.weights > 0)
+    templates, template_of_weight = block.templates
+    is_word = np.array([template in _WORDS for template in templates], dtype=bool)
+    return is_word[template_of_weight] & (block.weights > 0)
 
 
-def _others(word: str, learned: list[str]) -> Iterator[str]:
+def _replacements(word: str, learned: list[str]) -> Iterator[str]:
     """Yield words that might replace a word: the word in another case, an unknown word, and learned words."""
     words = [word.lower(), word.title(), word.upper(), UNKNOWN, *(_in_case_of(word, text) for text in learned)]
-    yield from (other for other in dict.fromkeys(words) if other != word and other.strip())
+    for replacement in dict.fromkeys(words):
+        if replacement != word and replacement.strip():
+            yield replacement
 
 
 def _in_case_of(word: str, text: str) -> str:
