@@ -52,8 +52,9 @@ def render(
     options = options or {}
     colors = EntityRenderer(options).colors
     wanted = options.get("ents")
-    shown = {label.upper() for label in wanted} if wanted is not None else None
-    parsed = [_parsed(doc, options, colors, shown) for doc in ([docs] if isinstance(docs, Doc) else docs)]
+    labels = {label.upper() for label in wanted} if wanted is not None else None
+    parsed = [_parsed(doc, options, colors, labels) for doc in ([docs] if isinstance(docs, Doc) else docs)]
+    # `_parsed` leaves out other labels: displaCy would compare them after they are escaped
     settings = {key: value for key, value in options.items() if key != "ents"} | {"template": _MARK}
     html = displacy.render(parsed, style="ent", page=page, jupyter=jupyter, options=settings, manual=True)
     if page and html is not None:
@@ -64,14 +65,16 @@ def render(
     return html
 
 
-def _parsed(doc: Doc, options: Settings, colors: dict[str, str], wanted: Optional[set[str]]) -> Settings:
-    """Convert a Doc for displaCy's renderer, which escapes texts, but neither labels nor titles."""
+def _parsed(doc: Doc, options: Settings, colors: dict[str, str], labels: Optional[set[str]]) -> Settings:
+    """Convert a Doc for displaCy's renderer, which escapes texts, but neither labels nor titles.
+
+    labels (Set[str]): Labels to mark, in capitals; None for all.
+    """
     title = doc.user_data.get("title")
+    spans = [span for span in _spans(doc) if labels is None or span.label_.upper() in labels]
     return {
         "text": doc.text,
-        "ents": [
-            _mark(span, options, colors) for span in _spans(doc) if wanted is None or span.label_.upper() in wanted
-        ],
+        "ents": [_mark(span, options, colors) for span in spans],
         "title": escape(title) if isinstance(title, str) else None,
         "settings": {
             "lang": escape(doc.lang_),

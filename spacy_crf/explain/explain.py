@@ -55,14 +55,14 @@ def explain(
 ) -> Explanation:
     """Explain a decision. See `CRFPipe.explain`, and `CRFTextClassifier.explain`, where a label takes the place of the span."""
     check_doc(pipe.name, doc)
-    others = {}
+    entries = {}
     # Reading the entry points of all installed packages takes milliseconds
     if kind not in KINDS:
-        others = {entry.name: entry for entry in entry_points(group="spacy_crf_explanations")}
-    checks.one_of(pipe.owner, "kind", kind, {**others, **KINDS})
+        entries = {entry.name: entry for entry in entry_points(group="spacy_crf_explanations")}
+    checks.one_of(pipe.owner, "kind", kind, {**entries, **KINDS})
     pipe.require_ready([doc])
-    if kind in others:
-        make_explanation = others[kind].load()
+    if kind in entries:
+        make_explanation = entries[kind].load()
     else:
         make_explanation = KINDS[kind]
         for name in options:
@@ -79,8 +79,8 @@ def explain(
     if isinstance(pipe.annotation, Cats):
         if make_explanation is contrast:
             make_explanation = contrast_of_labels
-        return make_explanation(ask_label(pipe, doc, span, against), **options)
-    return make_explanation(ask(pipe, doc, span, against), **options)
+        return make_explanation(compare_labels(pipe, doc, span, against), **options)
+    return make_explanation(compare_spans(pipe, doc, span, against), **options)
 
 
 def _cant(pipe: LearningPipe, what: str, reason: str) -> str:
@@ -90,7 +90,7 @@ def _cant(pipe: LearningPipe, what: str, reason: str) -> str:
 # ------------------------------------------------------------------------------------------------------------- spans
 
 
-def ask(pipe: CRFPipe, doc: Doc, span: Union[Span, str, None], against: Against) -> Comparison:
+def compare_spans(pipe: CRFPipe, doc: Doc, span: Union[Span, str, None], against: Against) -> Comparison:
     """Make a comparison from the arguments of `CRFPipe.explain`.
 
     RAISES (ValueError): CRF838 or CRF846 for spans that can't be explained.
@@ -100,15 +100,16 @@ def ask(pipe: CRFPipe, doc: Doc, span: Union[Span, str, None], against: Against)
     if span is None:
         sides, in_words = reader.labellings(against)
         return Comparison(pipe, reading, sides, None, in_words)
-    wanted = reader.span(span)
-    place = reader.place(wanted)
+    explained = reader.span(span)
+    place = reader.place(explained)
     events = reader.events
+    # `other` is the place whose tokens the other side restricts
     if against is None:
         lacking = events.lacking(place)
         other = place
         in_words = None
     elif isinstance(against, (str, Span)):
-        begin, end, _ = wanted
+        begin, end, _ = explained
         if isinstance(against, Span):
             rival = reader.span(against)
             other = reader.place(rival)
@@ -118,15 +119,15 @@ def ask(pipe: CRFPipe, doc: Doc, span: Union[Span, str, None], against: Against)
         else:
             rival = (begin, end, against)
             other = reader.place(rival)
-        if rival == wanted:
-            raise ValueError(_cant(pipe, f"'{doc[wanted[0] : wanted[1]].text}'", "`against` asks for the same"))
+        if rival == explained:
+            raise ValueError(_cant(pipe, f"'{doc[begin:end].text}'", "`against` asks for the same"))
         lacking = events.having(other)
         in_words = f"'{doc[rival[0] : rival[1]].text}' as {rival[2]}"
     else:
-        clamp, spelled = reader.only(against)
+        clamp, labelling_in_words = reader.single_labelling(against)
         lacking = [clamp]
         other = SpanPlace(0, len(doc), -1, reader.starts)
-        in_words = f"the labelling {spelled}"
+        in_words = f"the labelling {labelling_in_words}"
     return Comparison(
         pipe,
         reading,
@@ -135,7 +136,7 @@ def ask(pipe: CRFPipe, doc: Doc, span: Union[Span, str, None], against: Against)
             lacking=lacking,
             tokens=slice(min(place.begin, other.begin), max(place.end, other.end)),
         ),
-        wanted,
+        explained,
         in_words,
     )
 
@@ -155,13 +156,13 @@ class _SpanReader:
         [(begin, end, label)] = labelling(self._pipe.name, self._doc, [cast(Span, span)])
         if label or not self._pipe.labels:
             return begin, end, label
+        self._check(begin, end)
+        # Only to refuse a Doc that has tokens without any label
+        preset_labellings(self._pipe, self._reading.docs, self._reading.scores)
         n = len(self._pipe.labels)
         segments = Segments(np.full(n, begin), np.full(n, end), np.arange(n))
-        self._check(begin, end)
-        # Refuse a Doc that has tokens without any label
-        preset_labellings(self._pipe, self._reading.docs, self._reading.scores)
-        found = self._pipe.distribution(self._doc).span_probabilities(segments)
-        return begin, end, self._pipe.labels[int(found.argmax())]
+        probabilities = self._pipe.distribution(self._doc).span_probabilities(segments)
+        return begin, end, self._pipe.labels[int(probabilities.argmax())]
 
     def place(self, span: SpanOf) -> SpanPlace:
         """The place of a span in the Doc. RAISES (ValueError): CRF838 or CRF846 for a span that no labelling has."""
@@ -171,6 +172,7 @@ class _SpanReader:
         return SpanPlace(begin, end, self._pipe.labels.index(label), self.starts)
 
     def _check(self, begin: int, end: int) -> None:
+        """RAISES (ValueError): CRF838 for tokens that can't be a span of the component."""
         what = f"'{self._doc[begin:end].text}'"
         if ((self.starts > begin) & (self.starts < end)).any():
             raise NothingToCompare(_cant(self._pipe, what, "it crosses the start of a sentence"))
@@ -179,7 +181,7 @@ class _SpanReader:
             raise ValueError(_cant(self._pipe, what, reason))
 
     def labellings(self, against: Against) -> tuple[Sides, str]:
-        """The sides for the best labelling against the second best or a given one, and the latter in words."""
+        """The sides for the best labelling and for `against`, by default the second best, and the second side in words."""
         if isinstance(against, (str, Span)):
             reason = f"without a span it compares the labelling with another one, a list of Spans, not with {against!r}"
             raise ValueError(_cant(self._pipe, "the labelling", reason))
@@ -187,22 +189,22 @@ class _SpanReader:
         if len(best) < 2:
             raise nothing(self._pipe, has=False)
         (_, ours), (_, theirs) = best
-        first, _ = self.only(ours)
-        second, in_words = self.only(theirs if against is None else against)
+        first, _ = self.single_labelling(ours)
+        second, in_words = self.single_labelling(theirs if against is None else against)
         return Sides([first], [second], slice(0, len(self._doc))), in_words
 
-    def only(self, spans: Iterable[Span]) -> tuple[AnyClamp, str]:
-        """The clamp that allows a single labelling, and the labelling in words."""
-        found = labelling(self._pipe.name, self._doc, spans)
+    def single_labelling(self, spans: Iterable[Span]) -> tuple[AnyClamp, str]:
+        """The clamp that allows only the labelling with these spans, and the labelling in words."""
+        checked = labelling(self._pipe.name, self._doc, spans)
         decoding = self._pipe.decoding
-        places = [self.place(span) for span in found]
+        places = [self.place(span) for span in checked]
         segments = Segments(
             start=np.array([place.begin for place in places], dtype=np.int64),
             end=np.array([place.end for place in places], dtype=np.int64),
             label=np.array([place.label for place in places], dtype=np.int64),
         )
         path = decoding.path(decoding.annotation.path(segments, self.starts), self.starts)
-        in_words = "; ".join(f"{self._doc[begin:end].text} ({label})" for begin, end, label in found) or "nothing"
+        in_words = "; ".join(f"{self._doc[begin:end].text} ({label})" for begin, end, label in checked) or "nothing"
         structure = decoding.explained
         return decoding.only(structure, structure.prepare(self._reading.scores), path), in_words
 
@@ -210,12 +212,13 @@ class _SpanReader:
 # --------------------------------------------------------------------------------------------------- labels of texts
 
 
-def ask_label(pipe: CRFTextClassifier, doc: Doc, label: Any, against: Any) -> LabelComparison:
+def compare_labels(pipe: CRFTextClassifier, doc: Doc, label: Any, against: Any) -> LabelComparison:
     """Make a comparison from the arguments of `CRFTextClassifier.explain`.
 
     RAISES (ValueError): CRF846 for an unknown label, CRF838 for a label that `against` does not exclude.
     """
-    label = next(iter(pipe.probabilities(doc))) if label is None else label
+    if label is None:
+        label = next(iter(pipe.probabilities(doc)))  # the most probable label is the first
     checks.labels(pipe.owner, [label, label if against is None else against], pipe.labels)
     having, lacking = cast(Cats, pipe.annotation).sides(label, against)
     reading = Reading(pipe, DocBatch([doc]))

@@ -12,7 +12,7 @@ from .. import checks
 if TYPE_CHECKING:
     from rich.console import Group
 
-SpanOf = tuple[int, int, str]  # first token, the one behind the last, label
+SpanOf = tuple[int, int, str]  # first token, the token behind the last one, label
 
 
 class Row(NamedTuple):
@@ -78,11 +78,11 @@ class Flip:
     @property
     def characters(self) -> int:
         """Number of characters that change."""
-        changed = 0
+        n_changed = 0
         for _, word, other in self.words:
-            kept = sum(a.lower() == b.lower() for a, b in zip(word, other))
-            changed += max(len(word), len(other)) - kept
-        return changed
+            n_same = sum(a.lower() == b.lower() for a, b in zip(word, other))
+            n_changed += max(len(word), len(other)) - n_same
+        return n_changed
 
 
 @dataclass
@@ -153,14 +153,14 @@ class Explanation:
         """All parts of the explanation except the rows, as lines of text."""
         lines = [", ".join(f"{name} {_number(value)}" for name, value in self.totals.items())]
         if self.kind == "texts":
-            known = any(row.effect is not None for row in self.rows)
-            lines.append(_SHARES + ("" if known else " (effect=True estimates that)"))
+            has_effects = any(row.effect is not None for row in self.rows)
+            lines.append(_SHARES if has_effects else f"{_SHARES} (effect=True estimates that)")
         if self.labelling or self.rival:
             lines += [f"best: {self._in_words(self.labelling)}", f"instead: {self._in_words(self.rival)}"]
         for rule in self.rules:
             price = "" if rule.price is None else f", which costs {_number(rule.price)}"
-            found = f": {self._in_words(rule.spans)}" if rule.effect.startswith("changes") else ""
-            lines.append(f"rule {rule.name} ({rule.rule}) {rule.effect}{price}{found}")
+            spans = f": {self._in_words(rule.spans)}" if rule.effect.startswith("changes") else ""
+            lines.append(f"rule {rule.name} ({rule.rule}) {rule.effect}{price}{spans}")
         for flip in self.flips[:_MOST_FLIPS]:
             words = ", ".join(f"{other} instead of {word}" for _, word, other in flip.words)
             lines.append(f"another decision with {words}: log-odds {_number(flip.log_odds)}")
@@ -177,24 +177,28 @@ class Explanation:
         """Table of the features with the largest contributions: contribution, feature, words, and weights by tag; for "words",
         contribution and word. The last row sums up all others."""
         top = checks.count("An explanation", "top", top, least=0, most=checks.ANY)
-        found: dict[tuple, list[Row]] = {}
+        # The rows of a feature at a place differ in their tags: they become one line
+        rows_of_lines: dict[tuple, list[Row]] = {}
         for row in self.rows:
-            found.setdefault((row.feature, row.token, row.end), []).append(row)
-        by_size = sorted(found.items(), key=lambda item: _size(item[1][0]._replace(contribution=_sum(item[1]))))
-        table: list[tuple[str, ...]] = [
-            (f"{_sum(rows):+.4f}", feature, self._words(token, end), ", ".join(map(_weights, rows[:_MOST_TAGS])))
-            for (feature, token, end), rows in by_size[:top]
-        ]
-        rest = list(chain.from_iterable(rows for _, rows in by_size[top:]))
-        if rest:
-            table.append((f"{_sum(rest):+.4f}" if self.additive else "", f"{len(by_size) - top} others", "", ""))
-        return [row[: len(self.heads)] for row in table]
+            rows_of_lines.setdefault((row.feature, row.token, row.end), []).append(row)
+        groups = sorted(rows_of_lines.values(), key=lambda rows: _size(rows[0]._replace(contribution=_sum(rows))))
+        table: list[tuple[str, ...]] = []
+        for rows in groups[:top]:
+            words = self._words(rows[0].token, rows[0].end)
+            table.append((f"{_sum(rows):+.4f}", rows[0].feature, words, ", ".join(map(_weights, rows[:_MOST_TAGS]))))
+        others = list(chain.from_iterable(groups[top:]))
+        if others:
+            table.append((f"{_sum(others):+.4f}" if self.additive else "", f"{len(groups) - top} others", "", ""))
+        return [line[: len(self.heads)] for line in table]
 
     def _words(self, token: Optional[int], end: Optional[int]) -> str:
-        return "" if token is None else " ".join(self.words[token : (token + 1 if end is None else end)])
+        """The words at the place of a row."""
+        if token is None:
+            return ""
+        return self.words[token] if end is None else " ".join(self.words[token:end])
 
     def _in_words(self, spans: list[SpanOf]) -> str:
-        return "; ".join(f"{self._text(b, e)} ({label})" for b, e, label in spans) or "nothing"
+        return "; ".join(f"{self._text(start, end)} ({label})" for start, end, label in spans) or "nothing"
 
     def _text(self, start: int, end: int) -> str:
         return shorter(" ".join(self.words[start:end]))
@@ -205,8 +209,11 @@ class Explanation:
         top (int): Number of listed features.
         RETURNS (str)
         """
+        lines = [self.title, *self.lines()]
         rows = self.table(top)
-        return "\n".join([self.title, *self.lines(), *([aligned(rows)] if rows else [])])
+        if rows:
+            lines.append(aligned(rows))
+        return "\n".join(lines)
 
     def to_dict(self) -> dict[str, object]:
         """The explanation as plain values, for JSON."""
@@ -258,7 +265,7 @@ def aligned(rows: list[tuple[str, ...]]) -> str:
 
 
 def shorter(text: str, most: int = 60) -> str:
-    """A text of at most so many characters; an ellipsis stands for the rest."""
+    """Shorten a text to `most` characters; the last one is an ellipsis then."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
@@ -273,11 +280,12 @@ def _sum(rows: list[Row]) -> float:
 
 
 def _size(row: Row) -> tuple[bool, float]:
-    """Sort key: rows with an effect first, then by size."""
+    """Sort key: rows with an effect first, by its size; then others by the size of their contributions."""
     return row.effect is None, -abs(row.contribution if row.effect is None else row.effect)
 
 
 def _weights(row: Row) -> str:
+    """The cell of a row in the column "weights": tags and weight, or the effect of a text."""
     if row.effect is not None:
         return f"without it log-odds {row.effect:+.4f}"
     return f"{'→'.join(row.tags)} {row.weight:+.3f}" if row.tags else ""
@@ -323,6 +331,7 @@ def page(explanations: Iterable[Explanation], top: int = 20) -> str:
 
 
 def _figure(explanation: Explanation, top: int) -> str:
+    """HTML of an explanation: its title, the coloured words, its lines, and tables."""
     lines = "".join(f"<p>{escape(line)}</p>" for line in explanation.lines())
     table = _table("Largest contributions", explanation.heads, explanation.table(top))
     if explanation.additive:
@@ -340,11 +349,12 @@ def _marked(explanation: Explanation) -> str:
     sums = {token: value for (token,), value in explanation.by("token").items() if token is not None}
     most = max(map(abs, sums.values()), default=0.0) or 1.0
     start, end, _ = explanation.span or (0, 0, "")
+    is_whole_text = end - start == len(explanation.words)  # as the span of a text's label
     words = []
     for n, word in enumerate(explanation.words):
         text = escape(word)
         value = sums.get(n, 0.0)
-        if start <= n < end and end - start < len(explanation.words):
+        if start <= n < end and not is_whole_text:
             text = f"<u>{text}</u>"
         if value:
             style = f'style="--much: {0.6 * abs(value) / most:.2f}"'

@@ -59,8 +59,8 @@ class WeightRows(list[WeightRow]):
     """A list of weights, the largest first, that prints as a table."""
 
     def __getitem__(self, index: Union[SupportsIndex, slice]) -> "Union[WeightRow, WeightRows]":
-        found = super().__getitem__(index)
-        return WeightRows(found) if isinstance(found, list) else found
+        item = super().__getitem__(index)
+        return WeightRows(item) if isinstance(item, list) else item  # a slice prints as a table, too
 
     def _cells(self) -> list[tuple[str, ...]]:
         """The cells of the printed rows; the last row counts the weights that are not shown."""
@@ -92,10 +92,14 @@ def _(node: SparseNode, model: Model) -> Iterator[Block]:
     for name, table in features.tables.items():
         rows = table.rows_of_pairs()
         columns = table.pair_columns.astype(np.int64)
-        states = divmod(columns, features.n_states) if features.is_of_pairs(name) else (columns,)
-        own = table.counts, templates_of(table.index, rows)
         yield Block(
-            name, np.asarray(model.get_param(name)), tuple(states), rows, partial(Feature.of, table.index), *own
+            name=name,
+            weights=np.asarray(model.get_param(name)),
+            states=tuple(divmod(columns, features.n_states)) if features.is_of_pairs(name) else (columns,),
+            rows=rows,
+            feature=partial(Feature.of, table.index),
+            counts=table.counts,
+            templates=templates_of(table.index, rows),
         )
 
 
@@ -105,15 +109,23 @@ def _(node: StructureNode, model: Model) -> Iterator[Block]:
         for block in blocks_of(layer.attrs["node"], layer):
             yield block._replace(states=node.named_states(model, None, block.states))
     for name, mask in node.weighed(model).items():
-        own = node.weight_blocks(model, name)
-        yield from [shared_block(model, name, mask)] if own is None else own
+        # Some nodes make blocks of a parameter themselves
+        blocks_of_parameter = node.weight_blocks(model, name)
+        yield from [shared_block(model, name, mask)] if blocks_of_parameter is None else blocks_of_parameter
 
 
 def shared_block(model: Model, name: str, mask: NDArray[np.bool_]) -> Block:
-    """The weights of a parameter that all tokens share."""
-    places = np.nonzero(mask)
-    rows, places = (places[0], places[1:]) if name == "lengths" else (np.zeros_like(places[0]), places)
-    states = model.attrs["node"].named_states(model, name, places)
+    """The weights of a parameter that all tokens share.
+
+    mask (NDArray[np.bool_]): The weights that exist, such as those of allowed transitions.
+    """
+    axes = np.nonzero(mask)
+    rows = np.zeros_like(axes[0])  # a single feature
+    states = axes
+    if name == "lengths":  # [length, state]: each length is a feature
+        rows = axes[0]
+        states = axes[1:]
+    states = model.attrs["node"].named_states(model, name, states)
     weights = np.asarray(model.get_param(name))[mask]
     return Block(name, weights, states, rows, partial(Feature.shared, name))
 
@@ -139,35 +151,40 @@ def weights(pipe: CRFPipe, label: Optional[str] = None, top: Optional[int] = Non
 def largest(
     pipe: CRFPipe, label: Optional[str], top: Optional[int], chosen: Callable[[Block], NDArray[np.bool_]]
 ) -> list[WeightRow]:
-    """List the largest weights of a label, of those in a block that `chosen` marks (bool[W])."""
+    """List the largest weights that speak about a label.
+
+    label (str): A label, a tag or a name of a state; None for all weights.
+    top (int): Number of weights; None for all.
+    chosen (Callable): Returns the weights of a block to choose from: bool[W].
+    RAISES (ValueError): CRF846 for an unknown label; if the component was not trained.
+    """
     if top is not None:
         top = checks.count(pipe.owner, "top", top, least=0, most=checks.ANY)
     pipe.require_ready([])
-    # [S + parts] the states of the label; parts of states belong to no label
-    wanted = _states_of(pipe, label)
     names = names_of(pipe)
-    wanted = np.append(wanted, np.full(len(names) - len(wanted), label is None))
-    found = []
+    is_wanted = np.full(len(names), label is None)  # parts of states belong to no label
+    states = _states_of(pipe, label)
+    is_wanted[: len(states)] = states
+    weights = []
     for block in blocks(pipe):
-        [some] = np.nonzero(block.about(wanted) & chosen(block))
-        if top is not None and len(some) > top:
+        indices = np.flatnonzero(block.about(is_wanted) & chosen(block))
+        if top is not None and len(indices) > top:
             # Blocks may have millions of weights, of which a few are named and sorted
-            some = some[np.argpartition(-np.abs(block.weights[some]), top)[:top]]
-        found += [(block, int(n)) for n in some]
-    found.sort(key=lambda item: -abs(float(item[0].weights[item[1]])))
+            indices = indices[np.argpartition(-np.abs(block.weights[indices]), top)[:top]]
+        weights += [(block, int(n)) for n in indices]
+    weights.sort(key=lambda weight: -abs(float(weight[0].weights[weight[1]])))
     labels = pipe.decoding.state_labels
-    return [_row(block, n, names if block.label_of is None else labels) for block, n in found[:top]]
+    return [_row(block, n, names if block.label_of is None else labels) for block, n in weights[:top]]
 
 
-def _row(block: Block, n: int, tags: list[str]) -> WeightRow:
-    """The weight number n of a block, with the names of its states."""
+def _row(block: Block, n: int, names: list[str]) -> WeightRow:
+    """The weight number n of a block. names (List[str]): Names of the states."""
     row = int(block.rows[n])
-    numbers = [int(states[n]) for states in block.states]
-    # The first state of each label stands for it
-    if block.label_of is not None:
-        numbers = [int((block.label_of == number).argmax()) for number in numbers]
+    states = [int(numbers[n]) for numbers in block.states]
+    if block.label_of is not None:  # the weight belongs to a label, whose first state has the label's name
+        states = [int((block.label_of == label).argmax()) for label in states]
     count = None if block.counts is None else int(block.counts[row]) or None
-    return WeightRow(*block.feature(row), tuple(tags[number] for number in numbers), float(block.weights[n]), count)
+    return WeightRow(*block.feature(row), tuple(names[state] for state in states), float(block.weights[n]), count)
 
 
 def names_of(pipe: CRFPipe) -> list[str]:
@@ -178,9 +195,9 @@ def names_of(pipe: CRFPipe) -> list[str]:
 def state_names(decoding: Decoding) -> list[str]:
     """Names of the states: tags, or "TAG/1", "TAG/2" … for a tag with several states. Further names come last."""
     tags = decoding.annotation.tags()
-    tag_of = decoding.tag_of
+    tag_of = decoding.tag_of  # [S], sorted
     has_several = np.bincount(tag_of)[tag_of] > 1
-    # Of the state among those of its tag
+    # The number of a state among the states of its tag, from 1
     number = 1 + np.arange(len(tag_of)) - np.searchsorted(tag_of, tag_of)
     columns = zip(tag_of.tolist(), number.tolist(), has_several.tolist())
     names = [f"{tags[tag]}/{n}" if several else tags[tag] for tag, n, several in columns]
@@ -188,8 +205,9 @@ def state_names(decoding: Decoding) -> list[str]:
 
 
 def _states_of(pipe: CRFPipe, label: Optional[str]) -> NDArray[np.bool_]:
-    """The names of states, bool[N] over `state_names`, that belong to a label or a tag, or are this name; all for None.
+    """Find the states of a label: bool[N] over the names of `state_names`.
 
+    label (str): A label, a tag, or one of the names; None for all states.
     RAISES (ValueError): CRF846 for any other name.
     """
     names = state_names(pipe.decoding)
@@ -227,10 +245,17 @@ def overview(pipe: CRFPipe, label: Optional[str] = None, top: int = 20) -> Setti
     stores = pipe.feature_stores
     rules: list[Settings] = []
     for chain in pipe.chains:
-        of_chain = chain.rules()
-        for rule, how, known in [] if of_chain is None else of_chain.all.enforcement():
-            rules.append({**rule.table, "name": rule.name, "enforced by": how, "in probabilities": known})
-    found = {
+        compiled = chain.rules()
+        if compiled is None:
+            continue
+        for rule, how, in_probabilities in compiled.all.enforcement():
+            rules.append({**rule.table, "name": rule.name, "enforced by": how, "in probabilities": in_probabilities})
+    gazetteers = {}
+    clusters = {}
+    for store in stores:
+        gazetteers.update({name: len(gazetteer.entries) for name, gazetteer in store.gazetteers.items()})
+        clusters.update({name or "words": len(table) for name, table in store.clusters.items()})
+    settings = {
         "component": pipe.name,
         "class": type(pipe).__name__,
         "model": pipe.model.name,
@@ -238,68 +263,73 @@ def overview(pipe: CRFPipe, label: Optional[str] = None, top: int = 20) -> Setti
         "tags": state_names(pipe.decoding),
         "weights": sum(len(block.weights) for block in blocks(pipe)),
         "templates": _templates(pipe),
-        "top": {name: _sides(pipe, name, top) for name in ([label] if label else _with_features(pipe))},
+        "top": {name: _for_and_against(pipe, name, top) for name in ([label] if label else _names_with_weights(pipe))},
         "transitions": _transitions(pipe),
-        "gazetteers": {name: len(one.entries) for store in stores for name, one in store.gazetteers.items()},
-        "clusters": {name or "words": len(one) for store in stores for name, one in store.clusters.items()},
+        "gazetteers": gazetteers,
+        "clusters": clusters,
         "rules": rules,
     }
     if pipe.decoding.longest is not None:
-        found["longest"] = dict(zip(pipe.tags(), pipe.decoding.longest.tolist()))
+        settings["longest"] = dict(zip(pipe.tags(), pipe.decoding.longest.tolist()))
     if pipe.has_encoder:
-        found["encoder"] = pipe.model.get_ref("tok2vec").name
-    return found
+        settings["encoder"] = pipe.model.get_ref("tok2vec").name
+    return settings
 
 
-def _with_features(pipe: CRFPipe) -> list[str]:
-    """The tags without a label, and the labels, or what has weights of features in place of these."""
+def _names_with_weights(pipe: CRFPipe) -> list[str]:
+    """The tags without a label, such as O, and the labels; or the further names of states that belong to no label, if features
+    have weights for these and not for labels."""
     decoding = pipe.decoding
     labels_of_further = decoding.label_of_names[decoding.n_states :]
-    instead = [name for name, label in zip(decoding.further_names, labels_of_further.tolist()) if label < 0]
-    return [*pipe.tags()[: decoding.tag_spans.offset], *(instead or pipe.labels)]
+    further = [name for name, label in zip(decoding.further_names, labels_of_further.tolist()) if label < 0]
+    return [*pipe.tags()[: decoding.tag_spans.offset], *(further or pipe.labels)]
 
 
-def _sides(pipe: CRFPipe, label: str, top: int) -> dict[str, list[dict[str, object]]]:
+def _for_and_against(pipe: CRFPipe, label: str, top: int) -> dict[str, list[dict[str, object]]]:
     """List the largest weights of features for a label, and against it."""
 
-    def largest_of(sign: float) -> list[dict[str, object]]:
-        def chosen(block: Block) -> NDArray[np.bool_]:
-            return (sign * block.weights > 0) & (block.templates is not None) & (len(block.states) == 1)
+    def of_single_states(block: Block) -> bool:
+        return block.templates is not None and len(block.states) == 1
 
-        return [row._asdict() for row in largest(pipe, label, top, chosen)]
-
-    return {"for": largest_of(1.0), "against": largest_of(-1.0)}
+    positive = largest(pipe, label, top, lambda block: (block.weights > 0) & of_single_states(block))
+    negative = largest(pipe, label, top, lambda block: (block.weights < 0) & of_single_states(block))
+    return {"for": [row._asdict() for row in positive], "against": [row._asdict() for row in negative]}
 
 
 def _templates(pipe: CRFPipe) -> list[Settings]:
     """For each template, the numbers of its features and weights, and the sum of absolute weights; the largest sum first."""
-    found = []
+    rows = []
     for block in blocks(pipe):
-        names, of_weight = block.templates or ([block.name], np.zeros(len(block.weights), dtype=np.int64))
+        names = [block.name]
+        template_of_weight = np.zeros(len(block.weights), dtype=np.int64)
+        if block.templates is not None:
+            names, template_of_weight = block.templates
         # A feature has a weight for each column: count its pair of template and row once
-        used = np.unique(np.stack([of_weight, block.rows]), axis=1)[0]
-        features = np.bincount(used, minlength=len(names)).tolist()
-        counts = np.bincount(of_weight, minlength=len(names)).tolist()
-        masses = np.bincount(of_weight, np.abs(block.weights), minlength=len(names)).tolist()
-        for name, n_features, n_weights, mass in zip(names, features, counts, masses):
+        template_of_feature, _ = np.unique(np.stack([template_of_weight, block.rows]), axis=1)
+        features = np.bincount(template_of_feature, minlength=len(names)).tolist()
+        weights = np.bincount(template_of_weight, minlength=len(names)).tolist()
+        masses = np.bincount(template_of_weight, np.abs(block.weights), minlength=len(names)).tolist()
+        for name, n_features, n_weights, mass in zip(names, features, weights, masses):
             if n_weights:
-                row = {"template": name, "features": n_features, "weights": n_weights, "mass": mass}
-                found.append({**row, "of": block.name})
-    return sorted(found, key=lambda row: -row["mass"])
+                rows.append(
+                    {"template": name, "features": n_features, "weights": n_weights, "mass": mass, "of": block.name}
+                )
+    return sorted(rows, key=lambda row: -row["mass"])
 
 
 def _transitions(pipe: CRFPipe) -> dict[str, object]:
     """Weights of the transition from each tag (row) to each tag (column), and of the first and the last tag of a sequence; None
     for transitions that never occur."""
     members = members_of(pipe.model)
-    if isinstance(members[0][0].attrs["node"], OfTexts):
-        return {}  # of texts, whose weights are among the others
-    explained = [model.attrs["node"].explained(model) for model, _ in members]
-    possible = explained[0].node.possible(members[0][0])
-    found = {}
+    first_member, _ = members[0]
+    if isinstance(first_member.attrs["node"], OfTexts):
+        return {}  # a text has one label, and no transitions
+    possible = first_member.attrs["node"].explained(first_member).node.possible(first_member)
+    tables = {}
     for name in ("transitions", "first", "last"):
-        of_members = [share * own.weights[name] for (_, share), own in zip(members, explained)]
-        listed = np.add.reduce(of_members).astype(object)
-        listed[~possible[name]] = None
-        found[name] = listed.tolist()
-    return found
+        # Of a pool, the sum of share · weights over its members
+        of_members = [share * member.attrs["node"].explained(member).weights[name] for member, share in members]
+        weights = np.add.reduce(of_members).astype(object)
+        weights[~possible[name]] = None
+        tables[name] = weights.tolist()
+    return tables

@@ -15,7 +15,7 @@ from thinc.api import Config
 from typer.testing import CliRunner
 
 import spacy_crf.cli  # noqa: F401
-from spacy_crf.explain.explain import ask, ask_label
+from spacy_crf.explain.explain import compare_labels, compare_spans
 from spacy_crf.explain.reading import Reading, read_by
 from spacy_crf.explain.training_texts import LeftOut, effects_of_texts
 from spacy_crf.explain.weights import overview
@@ -784,9 +784,9 @@ def test_effects_of_texts_are_those_of_training_without_them(factory, l1, n):
     docs = [Doc(nlp.vocab, words=words) for words in (["Eve", "saw", "Ford", "left"], ["Rome", "likes", "Ann"])]
     spans = [(0, "PER"), (0, "GPE"), (2, "GPE")]
     if is_textcat:
-        asked = [ask_label(pipe, doc, "firm", None) for doc in docs]
+        asked = [compare_labels(pipe, doc, "firm", None) for doc in docs]
     else:
-        asked = [ask(pipe, docs[0], Span(docs[0], at, at + 1, label=label), None) for at, label in spans]
+        asked = [compare_spans(pipe, docs[0], Span(docs[0], at, at + 1, label=label), None) for at, label in spans]
     left_out, effects, before = LeftOut(pipe, examples, 0.3, l1), [], []
     for each in asked:
         odds, of_texts = effects_of_texts(each, left_out, n)
