@@ -21,7 +21,7 @@ from spacy_crf.errors import cant_train
 from spacy_crf.losses.clamped import LabelledLoss, MaxMargin, Perceptron
 from spacy_crf.models.emissions import Emissions
 from spacy_crf.models.linear_chain import ChainNode
-from spacy_crf.models.node import unset
+from spacy_crf.models.node import remove_params
 from spacy_crf.models.objective import CorpusObjective
 from spacy_crf.models.structure import StructureNode
 from spacy_crf.models.weights import checksum
@@ -215,7 +215,7 @@ class DualPerceptron(CRFOptimizer):
         averages = {name: value - run.drifts[name] / (run.count + 1) for name, value in run.values.items()}
         output: Any = layer.layer.get_ref("output")
         places = {name: (model, name) for name in run.values} | {"counters": (output, "W")}
-        unset(output)  # thinc changes no dimension of a layer that has parameters
+        remove_params(output)  # thinc changes no dimension of a layer that has parameters
         output.set_dim("nI", int(used.sum()), force=True)
         output.set_param("b", np.zeros(len(averages["counters"][0]), dtype=np.float32))
         for name, (node, param) in places.items():

@@ -218,7 +218,7 @@ class FeatureInduction(CRFOptimizer):
         if place_of_states(objective) is None:
             reason = "it chooses among the features of a layer of SparseEmissions"
             raise cant_train(self, f"the model of '{key}'", reason, "spacy_crf.LBFGS.v1")
-        if objective.node.leaves_out(objective.parts[0]):
+        if objective.node.prunes_labellings(objective.parts[0]):
             reason = "the labellings that count change with the weights, and gains are compared from round to round"
             raise cant_train(
                 self, f"the pruned labellings of '{key}'", reason, "spacy_crf.LBFGS.v1, or set keep = null"

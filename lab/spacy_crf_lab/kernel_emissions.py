@@ -31,7 +31,7 @@ from spacy_crf.kernels.hashing import NO_FEATURE
 from spacy_crf.models.corpus import DenseCorpus, DensePass, corpus_by
 from spacy_crf.models.emissions import CompiledFeatures, Emissions, check_counted
 from spacy_crf.models.neural import EncoderNode
-from spacy_crf.models.node import Batches, Sizes, Traits, check_equal, no_backprop, unset
+from spacy_crf.models.node import Batches, Sizes, Traits, check_equal, no_backprop, remove_params
 from spacy_crf.models.sparse import ClusteredWords, SparseFeatures
 from spacy_crf.types import Floats, Ints
 
@@ -165,7 +165,7 @@ class KernelNode(EncoderNode):
     def expect(self, model: Model, n_states: int, saved: dict[str, bytes]) -> None:
         """Leave the width of the linear layer open: the saved basis determines it."""
         output: Any = model.get_ref("output")
-        unset(output)  # thinc changes no dimension of a layer that has parameters
+        remove_params(output)  # thinc changes no dimension of a layer that has parameters
         output.set_dim("nI", None, force=True)
         super().expect(model, n_states, saved)
 
@@ -377,6 +377,6 @@ def _init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) 
         "%s: %d of %d different tokens are the basis, with %d whitened features", OWNER, len(basis), n_all, basis.width
     )
     # A column for each eigenvalue of K(b, b) that is not 0
-    unset(output)
+    remove_params(output)
     output.set_dim("nI", basis.width, force=True)
     output.initialize()

@@ -122,7 +122,7 @@ class LabelGraphs(IndependentLabels):
         if work.clamp is not None:  # fully annotated texts have one labelling, which takes no sums
             known = (work.clamp[:, :n_labels] != work.clamp[:, n_labels:]).all(axis=1)
             log_z[known] = _add_labellings(work, known, work.clamp[known, :n_labels], weights, out)
-        own = np.ascontiguousarray(work.own[~known])
+        own = np.ascontiguousarray(work.clamped_labels[~known])
         of_rest = weights[~known]
         if self._tied is not None:
             # A label that is neither leaves other components of its text possible, which must not count
@@ -147,7 +147,7 @@ class LabelGraphs(IndependentLabels):
 
     def best(self, work: LabelSetWork) -> Path:
         """The best set of labels of each text: int32[B, L]."""
-        own = np.ascontiguousarray(work.own)
+        own = np.ascontiguousarray(work.clamped_labels)
         n_labels = work.scores.n_labels
         shape = (len(own), n_labels)
         if self._tied is not None:

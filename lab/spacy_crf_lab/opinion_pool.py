@@ -30,7 +30,7 @@ from spacy_crf.features.extractor import FeatureSet
 from spacy_crf.inference.threads import default_threads, run_chunks
 from spacy_crf.models.emissions import EmissionFeatures, Emissions, check_counted, check_emissions, total
 from spacy_crf.models.linear_chain import ChainNode
-from spacy_crf.models.node import AnnotatedDocs, Batches, check_weights, set_moved
+from spacy_crf.models.node import AnnotatedDocs, Batches, check_weights, rearrange_param
 from spacy_crf.models.objective import CorpusObjective
 from spacy_crf.models.pool import held_out_sequences
 from spacy_crf.models.sparse import SparseNode
@@ -162,7 +162,7 @@ class OpinionPoolNode(ChainNode):
         readers = np.array([reads[name] for name in names.templates]).reshape(-1, self.n)
         # [W] whether the expert of the weight's column reads the feature's template
         kept = readers[names.template_of[table.rows_of_pairs()], self.experts.expert_of[table.pair_columns]]
-        set_moved(layer, "states", lambda weights: weights[kept])
+        rearrange_param(layer, "states", lambda weights: weights[kept])
         layer.attrs[node.attr] = features.with_tables({**features.tables, "states": table.thinned(kept)})
 
     # ----------------------------------------------------------------------------------------------- training

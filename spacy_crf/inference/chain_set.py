@@ -21,22 +21,25 @@ from .structure import Structure
 
 
 class ChainSet:
-    """The structure of a set of chains, for losses; all other questions go to the single chains.
+    """The structure of a set of chains, with which `evaluate` computes losses. Whatever predicts asks the single chains.
 
     structures (Sequence[Structure]): The structure of each chain.
     states_of (Sequence[int64[S_c]]): The states of each chain, among the S states of the model.
-    of_loss (Sequence[int64[S_c]]): The numbers of these states among the states of the loss, if the loss numbers its states
-        otherwise than the model.
+    loss_states_of (Sequence[int64[S_c]]): The states of each chain, among the states of the loss; None if the loss has the states
+        of the model.
     """
 
     answers = frozenset(["exact"])
 
     def __init__(
-        self, structures: Sequence[Structure], states_of: Sequence[Ints], of_loss: Optional[Sequence[Ints]] = None
+        self,
+        structures: Sequence[Structure],
+        states_of: Sequence[Ints],
+        loss_states_of: Optional[Sequence[Ints]] = None,
     ):
         self.structures = tuple(structures)
         self.states_of = tuple(states_of)
-        self._of_loss = self.states_of if of_loss is None else of_loss
+        self._loss_states_of = self.states_of if loss_states_of is None else loss_states_of
         self._latest: Optional[tuple[Any, list]] = None  # the latest loss of the set, and the losses of its chains
 
     def losses(self, loss: Any) -> list[Callable]:
@@ -44,13 +47,15 @@ class ChainSet:
 
         loss (LabelledLoss): The loss of the set.
         """
-        if self._latest is None or self._latest[0] is not loss:
-            self._latest = loss, [loss.among(states) for states in self._of_loss]
-        return self._latest[1]
+        latest = self._latest
+        if latest is None or latest[0] is not loss:
+            latest = self._latest = (loss, [loss.among(states) for states in self._loss_states_of])
+        _, losses = latest
+        return losses
 
     @property
     def signature(self) -> bytes:
-        """Equal for sets that give the same answers."""
+        """Bytes that are equal for sets that give the same answers."""
         return b"|".join([structure.signature for structure in self.structures])
 
 
@@ -63,9 +68,9 @@ def evaluate(
     weights: Optional[Floats] = None,
     **options: object,
 ) -> tuple[Floats, Scores, Bools]:
-    """A loss and its derivative with respect to the scores. The loss of a set of chains is the sum of the losses of its chains.
+    """Evaluate a loss and its derivative with respect to the scores. The loss of a set of chains is the sum over its chains.
 
-    loss (Callable): The loss, see `losses.clamped.ClampedLoss`.
+    loss (Callable): The loss, such as a `losses.clamped.ClampedLoss`.
     structure (ChainSet or Structure): The set, or a single structure.
     scores (Scores): Potentials of B sequences, for all states of a set.
     clamp (AnyClamp): What the annotation allows; for a set a `SetClamp`.
@@ -78,14 +83,15 @@ def evaluate(
     d_scores = arrays.zeros(scores)
     losses = np.zeros(1)  # [B] after the first chain
     impossible = np.zeros(1, dtype=bool)
-    losses_of = structure.losses(loss)
-    scores_of = split(scores, structure.states_of)
+    chain_losses = structure.losses(loss)
+    chain_scores = split(scores, structure.states_of)
     for c, states in enumerate(structure.states_of):
-        of_chain = losses_of[c](structure.structures[c], scores_of[c], clamp.chains[c], weights=weights, **options)
-        chain_losses, d_chain, impossible_here = of_chain
+        values, d_chain, is_impossible = chain_losses[c](
+            structure.structures[c], chain_scores[c], clamp.chains[c], weights=weights, **options
+        )
         add_states(d_scores, d_chain, states)
-        losses = losses + chain_losses
-        impossible = impossible | impossible_here
+        losses = losses + values
+        impossible = impossible | is_impossible
     return losses, d_scores, impossible
 
 
@@ -96,7 +102,8 @@ def of_states(scores: Scores, states: Ints) -> Scores:
     states (int64[N]): The states.
     RETURNS (Scores): Potentials of N states.
     """
-    return split(scores, [states])[0]
+    [chain_scores] = split(scores, [states])
+    return chain_scores
 
 
 def split(scores: Scores, states_of: Sequence[Ints]) -> list[Scores]:
@@ -106,50 +113,50 @@ def split(scores: Scores, states_of: Sequence[Ints]) -> list[Scores]:
     states_of (Sequence[int64[S_c]]): The states of each chain.
     RETURNS (list[Scores]): Potentials of each chain.
     """
-    found: list[dict[str, Floats]] = [{} for _ in states_of]
-    every = np.concatenate(states_of)
+    fields: list[dict[str, Floats]] = [{} for _ in states_of]  # of each chain, by name
+    all_states = np.concatenate(states_of)
     sizes = np.array([len(states) for states in states_of])
-    runs = [_run(states) for states in states_of]
+    slices = [_as_slice(states) for states in states_of]
     for name, array in arrays.named(scores).items():
         if arrays.axes(scores, name)[-1] == "next state":
             parts = [np.ascontiguousarray(array[..., states[:, np.newaxis], states]) for states in states_of]
         elif array.ndim == 1:
             parts = [array[states] for states in states_of]
-        elif None not in runs:
-            parts = [np.ascontiguousarray(array[:, run]) for run in runs]
+        elif None not in slices:
+            parts = [np.ascontiguousarray(array[:, columns]) for columns in slices]
         else:
-            # One call copies the columns of all chains
-            room = np.empty(len(array) * len(every))
-            kernels.take(arrays.contiguous(array, np.float64), every, sizes, room)
-            cuts = np.split(room, len(array) * np.cumsum(sizes)[:-1])
-            parts = [cut.reshape(len(array), size) for cut, size in zip(cuts, sizes.tolist())]
-        for of_chain, part in zip(found, parts):
-            of_chain[name] = part
-    return [scores._replace(**of_chain) for of_chain in found]
+            # One call copies the columns of all chains, one chain behind the other
+            copied = np.empty(len(array) * len(all_states))
+            kernels.take(arrays.contiguous(array, np.float64), all_states, sizes, copied)
+            flat_parts = np.split(copied, len(array) * np.cumsum(sizes)[:-1])
+            parts = [part.reshape(len(array), size) for part, size in zip(flat_parts, sizes.tolist())]
+        for chain_fields, part in zip(fields, parts):
+            chain_fields[name] = part
+    return [scores._replace(**chain_fields) for chain_fields in fields]
 
 
 def add_states(total: Scores, part: Scores, states: Ints) -> None:
-    """Add the derivative with respect to the scores of some states to the derivative with respect to all scores.
+    """Add the derivative with respect to the scores of N states to the derivative with respect to the scores of all states.
 
-    total (Scores): The derivative for S states, which receives the sums.
-    part (Scores): The derivative for N of them.
-    states (int64[N]): These states.
+    total (Scores): The derivative for all S states, which receives the sums.
+    part (Scores): The derivative for the N states.
+    states (int64[N]): The N states.
     """
-    run = _run(states)
+    columns = _as_slice(states)
     for name, array in arrays.named(total).items():
-        of_part = getattr(part, name)
+        added = getattr(part, name)
         if arrays.axes(total, name)[-1] == "next state":
-            array[..., states[:, np.newaxis], states] += of_part
+            array[..., states[:, np.newaxis], states] += added
         elif array.ndim == 1:
-            array[states] += of_part
-        elif run is not None:
-            array[:, run] += of_part
+            array[states] += added
+        elif columns is not None:
+            array[:, columns] += added
         else:
-            kernels.add(np.ascontiguousarray(of_part), states, array)
+            kernels.add(np.ascontiguousarray(added), states, array)
 
 
-def _run(states: Ints) -> Optional[slice]:
-    """The states, which rise, as a slice, whose columns are copied in a third of the time; None if they are not side by side."""
+def _as_slice(states: Ints) -> Optional[slice]:
+    """Rising states as a slice, by which numpy copies columns in a third of the time; None if they are not neighbours."""
     if not len(states):
         return slice(0, 0)
     first = int(states[0])

@@ -28,12 +28,12 @@ from .structure import LikelySpans, ScoresOrWork, States, Structure, collect
 
 
 class HigherOrder(Structure[HigherOrderScores]):
-    """Implements `Structure` for `HigherOrderScores`, and for `ChainScores` as chains of order 1. Clamps are bool[T, S]. If
-    lattices are pruned, probabilities refer to the remaining labellings.
+    """Answers the questions of `Structure` for `HigherOrderScores`, and for `ChainScores` as chains of order 1. Clamps are
+    bool[T, S]. If lattices are pruned, sums run over the remaining labellings.
     """
 
     chunk_tokens = 512
-    kept: Optional[LatticeCache] = None  # lattices of one batch, see `with_cache`
+    cache: Optional[LatticeCache] = None  # lattices of one batch, see `with_cache`
     work = HigherOrderWork
 
     def conform(self, scores: Union[HigherOrderScores, ChainScores]) -> HigherOrderScores:
@@ -56,26 +56,27 @@ class HigherOrder(Structure[HigherOrderScores]):
         *,
         annotated: Optional[Clamp] = None,
     ) -> HigherOrderWork:
-        """Check scores once. Lattices that are pruned keep the labellings of the annotation.
+        """Check scores once, for several questions. If lattices are pruned, they keep the labellings of the annotation.
 
         scores (HigherOrderScores, ChainScores or Work): Potentials of B sequences.
         clamp (bool[T, S]): States still allowed, or None.
         annotated (bool[T, S]): States that the annotation allows, in training.
         """
         work: Any = super().prepare(scores, clamp)  # a HigherOrderWork
-        return work if annotated is None or work.scores.orders.keep is None else work.around(annotated, self.kept)
+        is_pruned = work.scores.orders.keep is not None
+        return work if annotated is None or not is_pruned else work.around(annotated, self.cache)
 
     def with_cache(self) -> "HigherOrder":
-        """RETURNS (HigherOrder): A copy that remembers the labellings of one batch, as ``kept``, until ``kept.renew()``."""
+        """A copy that evaluates one batch repeatedly, with the same lattices until ``cache.renew()``."""
         structure = copy(self)
-        structure.kept = LatticeCache()
+        structure.cache = LatticeCache()
         return structure
 
     def narrow(self, work: HigherOrderWork, expected: HigherOrderScores) -> HigherOrderScores:
-        """The derivative `expected` with respect to the scores that the caller of `work` gave, with the thresholds of
+        """The derivatives `expected` with respect to the scores that the caller passed, with the measured thresholds of
         pruning.
         """
-        return _noted(work, super().narrow(work, expected))
+        return _with_thresholds(work, super().narrow(work, expected))
 
     def viterbi_counts(
         self, scores: ScoresOrWork, *, clamp: Any = None, weights: Optional[Floats] = None
@@ -85,17 +86,18 @@ class HigherOrder(Structure[HigherOrderScores]):
         """
         work = self.prepare(scores, clamp)
         best, used = super().viterbi_counts(work, weights=weights)
-        return best, _noted(work, used)
+        return best, _with_thresholds(work, used)
 
     def forward(self, work: HigherOrderWork) -> Floats:
         """Log partitions of the chunk `work`: log-sums over its lattice, or over single tokens where pruning lost the
         annotation.
         """
-        # The sums have run alpha[n] = score[n] + logsum over arcs (m, n) of alpha[m] + weight[m, n], for the lattice's nodes n
+        # `sums` computes alpha[n] = score[n] + logsum over arcs (m, n) of alpha[m] + weight[m, n], for the lattice's nodes n
         log_z = work.sums.log_z
         is_lost = work.lattice.depth == 0  # pruning lost the annotation: the tokens are independent
         if is_lost.any():
-            log_z = np.where(is_lost, work.alone[0], log_z)
+            independent_log_z, _ = work.alone
+            log_z = np.where(is_lost, independent_log_z, log_z)
         return log_z
 
     def expect(self, work: HigherOrderWork, weights: Floats, out: HigherOrderScores) -> Floats:
@@ -106,7 +108,8 @@ class HigherOrder(Structure[HigherOrderScores]):
         if not depth.all():
             # Pruning lost the annotation at the first level: tokens are independent
             alone = work.are_alone
-            out.emissions[alone] += weights[work.sequence_of[alone], np.newaxis] * work.alone[1]
+            _, probabilities = work.alone
+            out.emissions[alone] += weights[work.sequence_of[alone], np.newaxis] * probabilities
         return self.forward(work)
 
     def best(self, work: HigherOrderWork) -> Path:
@@ -116,6 +119,7 @@ class HigherOrder(Structure[HigherOrderScores]):
         path = Path(np.empty(work.n_tokens, dtype=np.int32), np.empty(work.n_sequences))
         kernels.viterbi(sums.level, sums.scores, sums.weights, work.starts, *path)
         if not depth.all():
+            # Pruning lost the annotation: each token has its best state
             alone = work.are_alone
             best = work.emissions.max(axis=1, initial=-np.inf)
             path.states[alone] = np.where(best > -np.inf, work.emissions.argmax(axis=1), -1)[alone]
@@ -150,7 +154,7 @@ class HigherOrder(Structure[HigherOrderScores]):
         kernels.add_paths(states, weights, work.starts, work.grams, order, work.stride, depth, _flat(out))
 
     def _depths(self, work: HigherOrderWork) -> NDArray[np.int64]:
-        """The order used for each sequence: int64[B]."""
+        """The order up to which the lattice of each sequence was built: int64[B]."""
         whole = work.whole
         if whole.annotated is None:
             return np.full(work.n_sequences, work.scores.orders.levels)
@@ -169,38 +173,39 @@ class HigherOrder(Structure[HigherOrderScores]):
         """Spans of `work` of at least the probability `min_prob`; `spans` says how states encode them."""
         posterior = self._posterior(work, spans)
 
-        def search(*found: NDArray) -> int:
-            return kernels.likely_spans(*posterior, work.starts, float(min_prob), *found)
+        def search(*out: NDArray) -> int:
+            return kernels.likely_spans(*posterior, work.starts, float(min_prob), *out)
 
         segments, probabilities = collect(search, 4 * work.n_tokens)
         order = np.argsort(segments.start, kind="stable")
         return LikelySpans(Segments(*(column[order] for column in segments)), probabilities[order])
 
     def _posterior(self, work: HigherOrderWork, spans: SpanStates) -> tuple:
-        """Make the first arguments of the kernels that compute span probabilities."""
+        """The first arguments of the kernels that compute span probabilities."""
         level = work.sums.level
         chances = work.sums.chances()
         tag_of = work.tag_of
-        of_states = spans if tag_of is None else spans.over(tag_of)
+        state_spans = spans if tag_of is None else spans.over(tag_of)
+        # Probabilities that a span begins, or ends, at each node
         enters = np.zeros(len(level.symbol))  # [N]
         leaves = np.zeros(len(level.symbol))
-        kernels.span_ends(level, chances, of_states.continues, work.starts, enters, leaves)
-        return level, chances, (enters, leaves), of_states.continues, of_states.label_of
+        kernels.span_ends(level, chances, state_spans.continues, work.starts, enters, leaves)
+        return level, chances, (enters, leaves), state_spans.continues, state_spans.label_of
 
 
-def _noted(work: HigherOrderWork, found: HigherOrderScores) -> HigherOrderScores:
-    """Record the mean pruning thresholds of training in the expectations."""
-    if work.whole.annotated is None or isinstance(found, ChainScores):
-        return found
+def _with_thresholds(work: HigherOrderWork, derivatives: HigherOrderScores) -> HigherOrderScores:
+    """Derivatives that also report the thresholds of pruning in training, as the geometric mean over chunks."""
+    if work.whole.annotated is None or isinstance(derivatives, ChainScores):
+        return derivatives
     lattices = work.whole.lattices
     measured = np.full(work.scores.orders.levels, np.nan)
     for m in range(len(measured)):
         # In the order of the chunks, so that the mean has the same bits with any number of threads
-        of_chunks = [float(lattices[place].thresholds[m]) for place in sorted(lattices)]
-        of_chunks = [threshold for threshold in of_chunks if threshold > 0.0]
-        if of_chunks:
-            measured[m] = np.exp(np.log(of_chunks).mean())
-    return found._replace(orders=found.orders._replace(measured=measured))
+        thresholds = [float(lattices[first].thresholds[m]) for first in sorted(lattices)]
+        positive = [threshold for threshold in thresholds if threshold > 0.0]
+        if positive:
+            measured[m] = np.exp(np.log(positive).mean())
+    return derivatives._replace(orders=derivatives.orders._replace(measured=measured))
 
 
 def _flat(out: Union[HigherOrderScores, ChainScores]) -> tuple[Floats, ...]:

@@ -16,7 +16,9 @@ from .structure import States, Structure, Work
 class LabelSetScores(NamedTuple):
     """Potentials of B texts with any of L labels."""
 
-    labels: Floats  # [B, 2 L] of present labels, then of absent ones
+    labels: (
+        Floats  # [B, 2 L] scores of the L labels if they are present, then scores of the L labels if they are absent
+    )
     starts: Ints  # [B + 1]
 
     AXES = MappingProxyType({"labels": ("text", "state")})
@@ -26,21 +28,21 @@ class LabelSetWork(Work):
     """Checked scores, with a clamp: bool[B, 2 L]."""
 
     @property
-    def own(self) -> Floats:
-        """Scores of present and absent labels, -inf where the clamp forbids: float64[B, 2 L]."""
+    def clamped_labels(self) -> Floats:
+        """Scores of present, then of absent labels, -inf where the clamp forbids them: float64[B, 2 L]."""
         return self.scores.labels if self.clamp is None else np.where(self.clamp, self.scores.labels, -np.inf)
 
     @property
     def sides(self) -> tuple[Floats, Floats]:
-        """Scores of present labels and of absent ones: float64[B, L] each."""
-        present, absent = np.hsplit(self.own, 2)
+        """Scores of the labels if they are present, and if they are absent: float64[B, L] each, -inf where the clamp forbids."""
+        present, absent = np.hsplit(self.clamped_labels, 2)
         return present, absent
 
 
 class IndependentLabels(Structure):
-    """Implements the methods of `Structure` for texts with any number of labels. Clamps are bool[B, 2 L], and paths int32[B, L]:
-    1 for labels that are present, -1 without any labelling. Marginals have the probabilities of present labels, then those of
-    absent ones.
+    """Answers the questions of `Structure` for texts with any number of labels. Clamps are bool[B, 2 L], and paths int32[B,
+    L]: 1 for labels that are present, -1 where a text has no labelling. Marginals are float64[B, 2 L]: the probability that
+    each label is present, then the probability that it is absent.
     """
 
     answers = frozenset(["exact"])
@@ -59,14 +61,17 @@ class IndependentLabels(Structure):
         # Labels are independent, so the sum over all sets of labels is a product over labels:
         # log_z[b] = sum_j log(exp(present[b, j]) + exp(absent[b, j]))
         present, absent = work.sides
-        of_labels = np.logaddexp(present, absent)  # [B, L]
-        log_z = of_labels.sum(axis=1)
-        possible = log_z > -np.inf
-        factors = np.where(possible, weights, 0.0)[:, np.newaxis]
-        reached = np.where(possible[:, np.newaxis], of_labels, 0.0)
+        label_log_z = np.logaddexp(present, absent)  # [B, L]
+        log_z = label_log_z.sum(axis=1)
+        is_possible = log_z > -np.inf
+        factors = np.where(is_possible, weights, 0.0)[:, np.newaxis]
+        finite_log_z = np.where(is_possible[:, np.newaxis], label_log_z, 0.0)  # -inf - -inf would be NaN
         # d log_z[b] / d present[b, j] = exp(present[b, j] - log(exp(present[b, j]) + exp(absent[b, j])))
-        shares = [factors * np.exp(np.where(factors != 0.0, side - reached, -np.inf)) for side in (present, absent)]
-        out.labels[:] = np.hstack(shares)
+        derivatives = []
+        for side in (present, absent):
+            log_probability = np.where(factors != 0.0, side - finite_log_z, -np.inf)
+            derivatives.append(factors * np.exp(log_probability))
+        out.labels[:] = np.hstack(derivatives)
         return log_z
 
     def best(self, work: LabelSetWork) -> Path:

@@ -29,13 +29,14 @@ class LinearChain(Structure[ChainScores]):
         """Log partitions of the chunk `work`: alpha[t, j] = emissions[t, j] + logsum_i(alpha[t-1, i] + transitions[i,
         j]).
         """
-        return forward_pass(work)[0]
+        log_z, _ = forward_pass(work)
+        return log_z
 
     def expect(self, work: ChainWork, weights: Floats, out: ChainScores) -> Floats:
         """Both passes over `work`: `out` becomes the derivative of sum_b `weights`[b] · log_z[b]."""
         if work.per_position:
-            log_z, kept = forward_pass(work)
-            backward_pass(work, kept, weights, out)
+            log_z, passes = forward_pass(work)
+            backward_pass(work, passes, weights, out)
             return log_z
         # d log_z / d emissions[t, j]      = P(y_t = j)                = exp(alpha[t, j] + beta[t, j] - log_z)
         # d log_z / d transitions[i, j]    = sum_t P(y_(t-1) = i, y_t = j)
@@ -59,16 +60,19 @@ class LinearChain(Structure[ChainScores]):
         """Paths of `work`, drawn from the last token to the first by `uniforms` (float64[n, T]): int32[n, T]."""
         linear = scaling.forward(work)
         if work.per_position or np.isnan(linear.log_z).any():
-            return log_space.draw(work, np.stack((uniforms, uniforms), axis=-1))  # no lengths to draw
+            # The second number would draw the length of a segment, which is always 1
+            return log_space.draw(work, np.stack((uniforms, uniforms), axis=-1))
         # P(y_t = i | y_(t+1) = j) is proportional to exp(alpha[t, i] + transitions[i, j])
-        before, sources = work.predecessors
-        arcs = work.transitions[0][sources, np.repeat(np.arange(work.n_states), np.diff(before))]
-        arcs = np.exp(arcs - arcs.max(initial=-np.inf))
+        source_starts, sources = work.predecessors
+        targets = np.repeat(np.arange(work.n_states), np.diff(source_starts))
+        arc_scores = work.transitions[0][sources, targets]  # [A]
+        arcs = np.exp(arc_scores - arc_scores.max(initial=-np.inf))
         states = np.empty(uniforms.shape, dtype=np.int32)
         exponentials = work.steps.exponentials
         number = exponentials.layout.number
         rows = (linear.alpha, linear.log_z)
-        kernels.sample(rows, number, exponentials.last, (before, sources), arcs, work.starts, uniforms, states)
+        predecessors = (source_starts, sources)
+        kernels.sample(rows, number, exponentials.last, predecessors, arcs, work.starts, uniforms, states)
         return states
 
     def score_path(self, work: ChainWork, states: States) -> Floats:
@@ -88,20 +92,20 @@ class LinearChain(Structure[ChainScores]):
         kernels.path_expectations(states, weights, uses)
 
     def score_segments(self, work: ChainWork, begin: Ints, end: Ints) -> Floats:
-        """Emissions of `work` for segments of one token, from `begin` to `end` (int64[N] each), -inf for longer ones:
+        """Scores of segments from `begin` to `end` (int64[N] each): emissions of single tokens, -inf for longer segments:
         float64[N, S].
         """
         return np.where((end - begin == 1)[:, np.newaxis], work.emissions[begin], -np.inf)
 
     def segments_derivative(self, work: ChainWork, begin: Ints, end: Ints, derivative: Floats) -> ChainScores:
-        """Sums of the `derivative` (float64[N, S]) at the token of each segment from `begin` to `end` of `work`; longer
-        segments count for nothing.
+        """Add the `derivative` (float64[N, S]) with respect to scores of segments from `begin` to `end` (int64[N] each) to the
+        emissions of their tokens; segments of several tokens add nothing.
         """
         out = arrays.zeros(work.scores)
-        single = end - begin == 1
+        is_single = end - begin == 1
         # Segments may repeat: `bincount` adds up what an assignment by index would overwrite
-        places = begin[single, np.newaxis] * work.n_states + np.arange(work.n_states)
-        sums = np.bincount(places.ravel(), derivative[single].ravel(), minlength=out.emissions.size)
+        cells = begin[is_single, np.newaxis] * work.n_states + np.arange(work.n_states)  # t · S + j
+        sums = np.bincount(cells.ravel(), derivative[is_single].ravel(), minlength=out.emissions.size)
         out.emissions[:] = sums.reshape(out.emissions.shape)
         # `first` counts what begins a sequence, and `last` what ends one
         opening, closing = work.ends()
@@ -119,13 +123,16 @@ class LinearChain(Structure[ChainScores]):
 
 
 def _expanded(work: ChainWork, spans_of_states: SpanStates) -> SpanStates:
-    """How the states of the work encode spans."""
+    """How the states of the work encode spans: `spans_of_states`, expanded if states are those of a graph."""
     expansion = work.whole.expansion
     return spans_of_states if expansion is None else expansion.spans(spans_of_states)
 
 
-def _log_backward(work: ChainWork, b: int, done: tuple, log_z: Floats, weights: Floats, out: ChainScores) -> None:
-    log_space.backward(done, log_z, weights, out)
+def _log_backward(
+    work: ChainWork, b: int, log_pass: log_space.LogPass, log_z: Floats, weights: Floats, out: ChainScores
+) -> None:
+    """Add the derivatives of sequence b, from its forward pass in log space."""
+    log_space.backward(log_pass, log_z, weights, out)
     out.first[:] += out.emissions[work.starts[b]]
     out.last[:] += out.emissions[work.starts[b + 1] - 1]
 
@@ -134,29 +141,36 @@ def forward_pass(work: ChainWork) -> tuple[Floats, tuple]:
     """Forward pass over a chunk, in log space for sequences that do not fit the linear domain.
 
     work (ChainWork): Potentials of B sequences.
-    RETURNS (float64[B], tuple): Log partitions, and what `backward_pass` continues with: the pass in the linear domain,
-        log partitions, and the passes in log space by sequence.
+    RETURNS (float64[B], tuple): Log partitions, and the argument of `backward_pass`: the pass in the linear domain, log
+        partitions, and the passes in log space by sequence.
     """
     linear = scaling.forward(work)
     log_z = linear.log_z.copy()
-    logs = {b: log_space.forward(work, work.chunk(b, b + 1), log_z) for b in np.flatnonzero(np.isnan(log_z)).tolist()}
-    return log_z, (linear, log_z, logs)
+    log_passes = {}
+    for b in np.flatnonzero(np.isnan(log_z)).tolist():
+        log_passes[b] = log_space.forward(work, work.chunk(b, b + 1), log_z)
+    return log_z, (linear, log_z, log_passes)
 
 
-def backward_pass(work: ChainWork, kept: tuple, weights: Floats, out: ChainScores) -> None:
+def backward_pass(
+    work: ChainWork,
+    passes: tuple[ForwardPass, Floats, dict[int, log_space.LogPass]],
+    weights: Floats,
+    out: ChainScores,
+) -> None:
     """Backward pass over a chunk.
 
     work (ChainWork): Potentials of B sequences.
-    kept (tuple): What `forward_pass` returned.
+    passes (tuple): The second result of `forward_pass`.
     weights (float64[B]): Factor of each sequence.
     out (ChainScores): Zeros, which become the derivative of sum_b weights[b] · log_z[b].
     """
     if not work.n_tokens:  # a chunk without tokens may have no matrices of transitions
         return
     exponentials = work.steps.exponentials
-    linear, log_z, logs = kept
+    linear, log_z, log_passes = passes
     layout = exponentials.layout
-    (scaled, alpha, linear_log_z) = linear
+    scaled, alpha, linear_log_z = linear
     # Overwrites alpha by what the next kernel needs, and linear_log_z by NaN where the linear domain does not suffice
     out.first[:], out.last[:] = scaling.backward(work, linear, weights, out.emissions)
     d_block = np.zeros_like(exponentials.block)
@@ -168,9 +182,9 @@ def backward_pass(work: ChainWork, kept: tuple, weights: Floats, out: ChainScore
     d_arcs *= exponentials.arcs
     layout.restore(d_block, d_arcs, out.transitions.reshape(work.transitions.shape))
     for b in np.flatnonzero(np.isnan(linear_log_z)).tolist():
-        if b not in logs:  # only the backward pass refused the linear domain
-            logs[b] = log_space.forward(work, work.chunk(b, b + 1), log_z)
-        _log_backward(work, b, logs[b], log_z, weights, out)
+        if b not in log_passes:  # only the backward pass refused the linear domain
+            log_passes[b] = log_space.forward(work, work.chunk(b, b + 1), log_z)
+        _log_backward(work, b, log_passes[b], log_z, weights, out)
 
 
 class TextScores(ChainScores):
@@ -182,13 +196,16 @@ class TextScores(ChainScores):
 
 
 class TextSoftmax(LinearChain):
-    """Answers the questions of a chain without the passes of `scaling`, which refuse scores that lie as far apart as those of
-    naive Bayes, and without log space, which takes longer than all other work.
+    """Answers the questions of a chain for texts, whose chains have a single token, by a softmax over labels.
+
+    The passes of `scaling` would refuse scores that lie as far apart as those of naive Bayes, and log space would take longer
+    than all other work.
     """
 
     def forward(self, work: ChainWork) -> Floats:
         """Log partitions of the texts of `work`: log_z[b] = logsum_j(emissions[b, j] + first[j] + last[j])."""
-        return self._softmax(work)[0]
+        log_z, _ = self._softmax(work)
+        return log_z
 
     def expect(self, work: ChainWork, weights: Floats, out: ChainScores) -> Floats:
         """Derivatives for the texts of `work` in `out`: `weights`[b] · P(label j) at emissions[b, j], and their sums at
@@ -228,37 +245,40 @@ def _weigh(work: ChainWork, spans: SpanStates, segments: Segments) -> Floats:
     """Probability that exactly the tokens of each span of a chunk are one span of its label: float64[N]."""
     probabilities = np.zeros(len(segments.start))
     for posterior, tokens in _posteriors(work, spans):
-        _ask(posterior, tokens, spans, segments, probabilities)
-        del posterior  # before the next one is made
+        _weigh_spans_at(tokens, posterior, spans, segments, probabilities)
+        del posterior  # its memory is free before the next posterior takes as much
     return probabilities
 
 
 def _list_likely(work: ChainWork, spans: SpanStates, min_prob: float) -> LikelySpans:
-    """All spans of a chunk of at least some probability, by their first token."""
-    # Sequences in log space come last, so spans are sorted by their first token again
+    """All spans of a chunk whose probability is at least `min_prob`, by their first token."""
     parts = []
     for posterior, tokens in _posteriors(work, spans):
         search = partial(span_kernels.likely_spans, posterior, spans, float(min_prob))
         parts.append(collect(search, 4 * len(posterior.marginals)).moved(tokens.start))
-        del posterior, search  # before the next one is made
+        del posterior, search  # the memory is free before the next posterior takes as much
     segments, probabilities = LikelySpans.join(parts)
+    # Sequences in log space came last
     order = np.argsort(segments.start, kind="stable")
     return LikelySpans(Segments(*(column[order] for column in segments)), probabilities[order])
 
 
-def _ask(posterior: Posterior, tokens: slice, spans: SpanStates, segments: Segments, probabilities: Floats) -> None:
+def _weigh_spans_at(
+    tokens: slice, posterior: Posterior, spans: SpanStates, segments: Segments, probabilities: Floats
+) -> None:
     """Fill in the probabilities of the spans that begin at the tokens of a posterior."""
-    n = slice(*np.searchsorted(segments.start, [tokens.start, tokens.stop]))
-    shifts = (tokens.start, tokens.start, 0)
-    columns = [np.ascontiguousarray(column[n] - shift, np.int64) for column, shift in zip(segments, shifts)]
-    span_kernels.span_probabilities(posterior, spans, *columns, probabilities[n])
+    first, behind = np.searchsorted(segments.start, [tokens.start, tokens.stop])
+    begin = np.ascontiguousarray(segments.start[first:behind] - tokens.start, np.int64)
+    end = np.ascontiguousarray(segments.end[first:behind] - tokens.start, np.int64)
+    label = np.ascontiguousarray(segments.label[first:behind], np.int64)
+    span_kernels.span_probabilities(posterior, spans, begin, end, label, probabilities[first:behind])
 
 
 def _posteriors(work: ChainWork, spans: SpanStates) -> Iterator[tuple[Posterior, slice]]:
-    """The posterior of a chunk with its tokens, then the posterior of each sequence that needs log space. (The first posterior is
-    0 for those sequences, and left out if there are no others.)
+    """The posterior of a chunk and its tokens, then the posterior and the tokens of each sequence that needs log space. In the
+    first posterior such sequences are 0; it is left out if all sequences need log space.
     """
-    continues: Any = spans.continues  # of a chain's states there is always one
+    continues: Any = spans.continues  # never None for states of a chain
     # P(span of states y_b ... y_e) = P(y_b enters) · prod_t P(y_t | y_(t-1)) · P(y_e leaves), from alpha, beta and transitions
     before = scaling.forward(work)
     marginals = np.empty_like(work.emissions)
@@ -278,16 +298,18 @@ def _linear_posterior(work: ChainWork, before: ForwardPass, marginals: Floats, c
     opening = np.zeros(work.n_tokens, dtype=np.bool_)
     opening[work.ends()[0]] = True
     matrices = exponentials.matrices
-    kept = exponentials.neighbours
-    if kept is None or kept[0] is not continues:
-        kept = continues, _neighbours(matrices > 0.0, continues)
-        exponentials.neighbours = kept
+    # All chunks share the neighbours of states
+    cached = exponentials.neighbours
+    if cached is None or cached[0] is not continues:
+        cached = continues, _neighbours(matrices > 0.0, continues)
+        exponentials.neighbours = cached
+    _, neighbours = cached
     return Posterior(
         left=before.alpha,
         matrices=matrices,
         right=before.scaled.emissions,
         number=exponentials.layout.number,
-        neighbours=kept[1],
+        neighbours=neighbours,
         marginals=marginals,
         opening=opening,
         in_logs=False,

@@ -1,5 +1,6 @@
 """Recursions in log space for chains and segments: sums for sequences that do not fit the linear domain, n-best lists and
-samples. A structure's work gives its scores as segments (``log_potentials``) and the arrays that receive derivatives (``rows``).
+samples. The `Work` of a structure turns its scores into scores of segments (`log_potentials`), and its derivatives into arrays of
+segments (`rows`).
 """
 
 import numpy as np
@@ -11,37 +12,36 @@ from .structure import Chunk, States, Work
 
 
 class LogWork(Work[Scores]):
-    """Work whose scores the recursions in log space take as scores of segments."""
+    """Scores that can be read as scores of segments, as the recursions in log space do."""
 
     log_potentials: kernels.LogPotentials
 
     def rows(self, scores: Scores) -> kernels.SegmentArrays:
-        """Scores or derivatives as scores of segments: the arrays of the result share their memory.
+        """Scores or derivatives as those of segments, in the same memory: kernels write derivatives to it.
 
         scores (Scores): Potentials of these tokens, or derivatives with respect to them.
         """
         raise NotImplementedError
 
 
-LogPass = tuple[
-    Chunk, LogWork, Floats, Floats
-]  # sequences, their work, and prefixes before and behind segments: [T, S]
+# A forward pass: sequences, their scores, and the log-sums of prefixes before and behind segments (float64[T, S] each)
+LogPass = tuple[Chunk, LogWork, Floats, Floats]
 
 
 def forward(work: LogWork, chunk: Chunk, log_z: Floats) -> LogPass:
-    """Forward pass in log space over some sequences.
+    """Forward pass in log space over a chunk.
 
     work (LogWork): Potentials of all sequences.
-    chunk (Chunk): The sequences.
+    chunk (Chunk): The sequences of the chunk.
     log_z (float64[B]): Receives the log partitions of these sequences.
-    RETURNS (LogPass): What `backward` continues with.
+    RETURNS (LogPass): The pass, from which `backward` continues.
     """
     part = work.cut(chunk)
     return chunk, part, *prefixes(part, log_z[chunk.sequences])
 
 
 def prefixes(work: LogWork, log_z: Floats) -> tuple[Floats, Floats]:
-    """Forward pass over all of the work.
+    """Forward pass over all sequences of a work.
 
     work (LogWork): Potentials of B sequences.
     log_z (float64[B]): Receives the log partitions.
@@ -58,7 +58,7 @@ def prefixes(work: LogWork, log_z: Floats) -> tuple[Floats, Floats]:
 
 
 def suffixes(work: LogWork) -> tuple[Floats, Floats]:
-    """Backward pass over all of the work.
+    """Backward pass over all sequences of a work.
 
     work (LogWork): Potentials of B sequences.
     RETURNS (float64[T, S], float64[T, S]): Log-sums of the suffixes, ``leaving`` and ``out`` of `kernels.log_space`.
@@ -71,24 +71,23 @@ def suffixes(work: LogWork) -> tuple[Floats, Floats]:
     return leaving, out
 
 
-def backward(done: LogPass, log_z: Floats, weights: Floats, out: Scores) -> None:
+def backward(forward_pass: LogPass, log_z: Floats, weights: Floats, out: Scores) -> None:
     """Add the derivatives of the sequences of a forward pass, except derivatives of firsts, lasts and tokens of segments.
 
-    done (LogPass): The forward pass.
+    forward_pass (LogPass): The forward pass.
     log_z (float64[B]): Log partitions of all sequences.
     weights (float64[B]): Factors of all sequences.
     out (Scores): Receives the derivatives of sum_b weights[b] · log_z[b].
     """
-    chunk, work, entered, left = done
-    # Sums over all sequences go straight to `out`; rows by token are views of it
-    of_all = ("lengths",) if work.per_position else ("lengths", "transitions")
-    shared = {name: getattr(out, name) for name in of_all if hasattr(out, name)}
+    chunk, work, entered, left = forward_pass
+    # `part_of` has views of the arrays of tokens; the arrays that all sequences share receive sums too
+    shared_names = ("lengths",) if work.per_position else ("lengths", "transitions")
+    shared = {name: getattr(out, name) for name in shared_names if hasattr(out, name)}
     rows = work.rows(part_of(out, chunk.tokens)._replace(**shared))
-    of_chunk = weights[chunk.sequences]
-    leaving, behind = suffixes(work)
-    kernels.log_expectations(
-        work.log_potentials, of_chunk, entered, left, leaving, behind, log_z[chunk.sequences], rows
-    )
+    leaving, suffix = suffixes(work)
+    chunk_weights = weights[chunk.sequences]
+    chunk_log_z = log_z[chunk.sequences]
+    kernels.log_expectations(work.log_potentials, chunk_weights, entered, left, leaving, suffix, chunk_log_z, rows)
 
 
 def rank(work: LogWork, states: States, scores: Floats) -> int:

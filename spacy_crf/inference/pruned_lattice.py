@@ -24,7 +24,7 @@ MOST = 3  # the highest order
 
 
 class Orders(NamedTuple):
-    """N-grams that have a weight, and settings of pruning. They are constants: nothing has a derivative with respect to them.
+    """N-grams that have a weight, and settings of pruning: the part of the scores that has no derivatives.
 
     The key of an n-gram is a number in base ``size + 1``: first the digit 1, then its tags. The digit ``size`` stands for the
     start of a sequence.
@@ -54,15 +54,15 @@ class Orders(NamedTuple):
 
 
 def indexed(orders: Orders) -> Orders:
-    """Add the hash table of the keys to orders that have none.
+    """A copy of orders that has the hash table of the keys.
 
     orders (Orders): N-grams that have a weight.
-    RETURNS (Orders): The orders with the table.
     """
     return orders._replace(table=_table_of(orders))
 
 
 def _table_of(orders: Orders) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
+    """The hash table of the keys: hashes, and the n-gram of each hash, -1 for none. It is computed if the orders lack it."""
     if orders.table is not None:
         return orders.table
     size = 1 << max(4, (2 * len(orders.keys)).bit_length())
@@ -73,9 +73,9 @@ def _table_of(orders: Orders) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
 
 
 def key_of(tags: Sequence[Any], size: int) -> Any:
-    """Key of an n-gram of tags, or of several n-grams.
+    """The key of an n-gram of tags, or the keys of G n-grams.
 
-    tags (Sequence): The tags, each a number or int64[G]; the first may be ``size``, the start of a sequence.
+    tags (Sequence): The tags in their order, each a number, or int64[G]; the first may be ``size``, the start of a sequence.
     size (int): Number of tags.
     RETURNS (int or int64[G]): The key, or the keys.
     """
@@ -86,18 +86,18 @@ def key_of(tags: Sequence[Any], size: int) -> Any:
 
 
 def tags_of_keys(keys: Ints, size: int) -> Ints:
-    """Tags of the n-grams with some keys.
+    """The tags of n-grams, from their keys.
 
     keys (int64[G]): The keys.
     size (int): Number of tags.
     RETURNS (int64[G, MOST + 1]): The tags of each n-gram, padded in front with -1.
     """
-    left = keys.copy()
+    prefixes = keys.copy()
     tags = np.full((len(keys), MOST + 1), -1, dtype=np.int64)
-    for place in range(MOST, -1, -1):
-        has_more = left > 1
-        tags[has_more, place] = left[has_more] % (size + 1)
-        left[has_more] //= size + 1
+    for position in range(MOST, -1, -1):  # from the last tag to the first
+        has_tag = prefixes > 1  # 1 is the key of no tags
+        tags[has_tag, position] = prefixes[has_tag] % (size + 1)
+        prefixes[has_tag] //= size + 1
     return tags
 
 
@@ -115,68 +115,67 @@ class HigherOrderScores(NamedTuple):
     AXES = MappingProxyType({**ChainScores.AXES, "grams": ("gram",)})
 
 
-_LIKELY = 1e-3  # the search for a threshold starts with larger probabilities
-# factor for a threshold that left no labelling, and the smallest threshold
-_LESS = 1e-2
-_LEAST = 1e-12
+_LIKELY = 1e-3  # the search for a threshold tries the probabilities above it first
+_LESS = 1e-2  # factor for a threshold that left no labelling
+_LEAST = 1e-12  # the smallest threshold but 0
 ALL_STATES = 32  # up to so many states, the first level keeps all: pairs are a better criterion than emissions
-_MOST_ARCS = 1 << 28  # largest number of arcs of a chunk, which take some gigabytes
-_LIKELY_TOKENS = 4  # factor for the size of chunks if lattices are pruned
-_LIKELY_ARCS = 1 << 23  # number of arcs of a chunk if they are not
+_MOST_ARCS = 1 << 28  # most arcs that a chunk may have: they take some gigabytes
+_LIKELY_TOKENS = 4  # factor for the tokens of a chunk if lattices are pruned
+_LIKELY_ARCS = 1 << 23  # about the number of arcs of a chunk if lattices are not pruned
 
 
 class PrunedLattice(NamedTuple):
-    """Labellings of some sequences that survive pruning."""
+    """Lattices of B sequences: the labellings that survive pruning."""
 
-    level: kernels.Level
+    level: kernels.Level  # N nodes, and their arcs
     tokens: Ints  # [N] token of each node
-    depth: Ints  # [B] order of each sequence
+    depth: Ints  # [B] the order up to which the lattice of a sequence was built; 0 where pruning lost the annotation
     thresholds: Floats  # [order] least probability of kept nodes; NaN for levels without pruning
 
 
 class LatticeCache:
-    """Lattices of a batch that training evaluates repeatedly. A rebuilt lattice keeps its earlier nodes, so that training
-    converges; otherwise pruned labellings might come and go.
+    """Lattices of a batch that training evaluates repeatedly, by the first token of each chunk. A rebuilt lattice keeps its
+    earlier nodes; otherwise labellings might come and go, and training would not converge.
     """
 
     def __init__(self) -> None:
-        self.now: dict[int, PrunedLattice] = {}  # by the first token of each chunk
-        self.before: dict[int, PrunedLattice] = {}
+        self.current: dict[int, PrunedLattice] = {}
+        self.previous: dict[int, PrunedLattice] = {}
 
     def renew(self) -> None:
-        """Let the next evaluation rebuild the lattices and keep their present nodes."""
-        self.before = self.now or self.before
-        self.now = {}
+        """Let the next evaluation rebuild the lattices, with their present nodes among the nodes."""
+        self.previous = self.current or self.previous
+        self.current = {}
 
 
 class HigherOrderWork(Work[HigherOrderScores]):
     """Scores of higher-order chains, prepared for the kernels.
 
-    Each chunk builds its lattice once: from the labellings that the clamp allows or, if `around` names an annotation, from all
-    labellings, which include the annotated ones.
+    Each chunk builds its lattice once. In prediction it is a lattice of the labellings that the clamp allows; in training one of
+    all labellings, in which pruning keeps the annotated ones (`around`).
     """
 
-    annotated: Optional[Clamp] = None  # clamp of the annotation of the whole batch, if lattices are built around it
-    place: int = 0  # first token of the chunk in the whole batch
-    depths: Optional[Ints] = None  # [B] order of each sequence of the whole batch, once known
-    lattices: dict[int, PrunedLattice]  # around the annotation, by the first token of each chunk
-    kept: Optional[LatticeCache]  # which keeps them from step to step, if there is any
+    annotated: Optional[Clamp] = None  # of all sequences, in training: what the annotation allows
+    first_token: int = 0  # of the chunk, among the tokens of all sequences
+    depths: Optional[Ints] = None  # [B] of all sequences: depth of each lattice, once computed
+    lattices: dict[int, PrunedLattice]  # of all sequences, in training: by the first token of each chunk
+    cache: Optional[LatticeCache]  # keeps lattices from one evaluation of training to the next
 
-    def around(self, clamp: Clamp, kept: Optional[LatticeCache]) -> "HigherOrderWork":
-        """The same scores, with lattices that keep the labellings of an annotation.
+    def around(self, clamp: Clamp, cache: Optional[LatticeCache]) -> "HigherOrderWork":
+        """The same scores, for lattices in which pruning keeps the labellings of an annotation.
 
         clamp (bool[T, S]): What the annotation allows.
-        kept (Optional[LatticeCache]): Remembers the lattices from step to step.
+        cache (Optional[LatticeCache]): Keeps the lattices from one evaluation to the next; None to build them each time.
         """
         work = type(self)(self.scores, None, self.given)
         work.expansion = self.whole.expansion
         work.annotated = states_of(self.in_states(clamp))
         work.lattices = {}
-        work.kept = kept
+        work.cache = cache
         return work
 
     def most_tokens(self, tokens: int) -> int:
-        """Number of tokens in a chunk: more than `tokens` if lattices are pruned and small, fewer if they are whole and large.
+        """How many tokens a chunk may have: more than `tokens` if lattices are pruned, fewer if whole lattices would be large.
 
         tokens (int): The structure's default.
         """
@@ -186,13 +185,13 @@ class HigherOrderWork(Work[HigherOrderScores]):
         return max(1, min(tokens, _LIKELY_ARCS // self.n_states ** (orders.levels + 1)))
 
     def cut(self, chunk: Chunk) -> "HigherOrderWork":
-        """The work of one chunk, which knows its place in the batch.
+        """The scores and the clamp of one chunk.
 
         chunk (Chunk): The sequences and their tokens.
         """
         part = super().cut(chunk)
         if part is not self:
-            part.place = chunk.tokens.start
+            part.first_token = chunk.tokens.start
         return part
 
     @cached_property
@@ -210,12 +209,12 @@ class HigherOrderWork(Work[HigherOrderScores]):
 
     @property
     def stride(self) -> int:
-        """Distance between the transitions of neighbouring tokens in `table`: 0 if all tokens share one matrix."""
+        """How far the transitions of neighbouring tokens are apart in `table`; 0 if all tokens share one matrix."""
         return self.n_states**2 if self.per_position else 0
 
     @cached_property
     def table(self) -> Floats:
-        """Scores of arcs in one array, see `kernels.higher_order`."""
+        """All scores that arcs may have, in one array: transitions, 0, n-grams."""
         if self.whole is not self and not self.per_position:
             return self.whole.table
         return np.concatenate([self.transitions.ravel(), [0.0], self.scores.grams])
@@ -237,43 +236,47 @@ class HigherOrderWork(Work[HigherOrderScores]):
 
     @property
     def representatives(self) -> Union[slice, Ints]:
-        """One state of each tag."""
-        tag_of = self.tag_of
-        return slice(None) if tag_of is None else np.unique(tag_of, return_index=True)[1]
+        """The first state of each tag."""
+        if self.tag_of is None:
+            return slice(None)
+        _, first_states = np.unique(self.tag_of, return_index=True)
+        return first_states
 
     @property
     def lattice(self) -> PrunedLattice:
-        """The lattice around the annotation if the work has one, else the lattice of the clamp."""
+        """The lattice of this chunk: around the annotation in training, of the clamp in prediction."""
         whole = self.whole
-        place = self.place
+        first = self.first_token
         if whole.annotated is None:
-            return self._own_lattice
-        if place not in whole.lattices:
-            annotated = whole.annotated[place : place + self.n_tokens]
-            kept = whole.kept or LatticeCache()
-            if place in kept.now:
-                lattice = with_scores(self, kept.now[place])
+            return self._clamp_lattice
+        if first not in whole.lattices:
+            annotated = whole.annotated[first : first + self.n_tokens]
+            cache = whole.cache or LatticeCache()
+            if first in cache.current:
+                lattice = with_scores(self, cache.current[first])
             else:
-                lattice = make_lattice(self, annotated, kept.before.get(place))
-                kept.now[place] = lattice
-            whole.lattices[place] = lattice
-        return whole.lattices[place]
+                lattice = make_lattice(self, annotated, cache.previous.get(first))
+                cache.current[first] = lattice
+            whole.lattices[first] = lattice
+        return whole.lattices[first]
 
     @cached_property
-    def _own_lattice(self) -> PrunedLattice:
+    def _clamp_lattice(self) -> PrunedLattice:
         return make_lattice(self)
 
     @cached_property
     def sums(self) -> "Sums":
-        """Scores of the lattice, with its forward pass."""
-        return Sums(self, self.lattice.level, self.clamp if self.whole.annotated is not None else None)
+        """Sums over the lattice."""
+        # A lattice around the annotation is built without the clamp
+        clamp = self.clamp if self.whole.annotated is not None else None
+        return Sums(self, self.lattice.level, clamp)
 
     @cached_property
     def alone(self) -> tuple[Floats, Floats]:
-        """Sum over sequences without a lattice, whose tokens are independent.
+        """Sums over the sequences without a lattice, as if their tokens were independent.
 
         RETURNS (float64[B], float64[M, S]): Log partitions, 0 for sequences with a lattice; and the probability of each state at
-            the M tokens of sequences without one.
+            the M tokens of sequences without a lattice.
         """
         emissions = self.emissions[self.are_alone]
         sequence_of = self.sequence_of[self.are_alone]
@@ -295,14 +298,19 @@ class HigherOrderWork(Work[HigherOrderScores]):
 
 
 class Sums:
-    """Scores of a lattice, in which a clamp (bool[T, S]) may forbid states. Its forward pass is computed on demand."""
+    """Sums over a lattice, computed on demand: log partitions, and probabilities of nodes and arcs.
+
+    work (HigherOrderWork): Potentials of the chunk.
+    level (Level): The lattice.
+    clamp (bool[T, S]): States still allowed; None if the lattice has no others.
+    """
 
     def __init__(self, work: HigherOrderWork, level: kernels.Level, clamp: Optional[Clamp] = None):
         self.level = level
         self.starts = work.starts
         self._table = work.table
-        self.weights = self._table[level.used]
-        self.scores = level.scores
+        self.weights = self._table[level.used]  # [A] of arcs
+        self.scores = level.scores  # [N] of nodes
         if clamp is not None:
             allowed = clamp[tokens_of(level), level.symbol]
             self.scores = np.where(allowed, level.scores, -np.inf)
@@ -311,25 +319,25 @@ class Sums:
     def exponentials(self) -> Floats:
         """exp of the scores of arcs (float64[A]); NaN in place of infinity."""
         # Exponentials of the arcs or of the table, whichever is shorter
-        few = len(self.level.used) <= len(self._table)
+        of_arcs = len(self.level.used) <= len(self._table)
         with np.errstate(over="ignore"):
-            exponentials = np.exp(self.weights if few else self._table)
+            exponentials = np.exp(self.weights if of_arcs else self._table)
         # Infinity must not enter a sum: for NaN, kernels add logarithms instead
         exponentials[exponentials == np.inf] = np.nan
-        return exponentials if few else exponentials[self.level.used]
+        return exponentials if of_arcs else exponentials[self.level.used]
 
     @cached_property
     def _forward(self) -> tuple[kernels.LatticeForwardSums, Floats]:
         prefixes = kernels.LatticeForwardSums(*np.empty((3, len(self.level.symbol))))
         log_z = np.empty(len(self.starts) - 1)
-        of_arcs = self.weights, self.exponentials
-        kernels.forward(self.level, self.scores, *of_arcs, self.starts, prefixes, log_z)
+        kernels.forward(self.level, self.scores, self.weights, self.exponentials, self.starts, prefixes, log_z)
         return prefixes, log_z
 
     @property
     def log_z(self) -> Floats:
         """Log partitions of the sequences: float64[B]."""
-        return self._forward[1]
+        _, log_z = self._forward
+        return log_z
 
     def chances(self, factors: Optional[Floats] = None) -> kernels.Chances:
         """Probabilities of the nodes and arcs of the lattice, times a factor.
@@ -358,9 +366,9 @@ def make_lattice(
     """Build the lattices of a chunk, level by level.
 
     work (HigherOrderWork): Potentials of the chunk.
-    annotated (bool[T, S]): States of the annotation. A sequence whose next level would lose all annotated labellings
-        stays at the level before (early update).
-    before (PrunedLattice): Lattice whose nodes stay.
+    annotated (bool[T, S]): In training the states that the annotation allows. A sequence whose next level would lose all
+        annotated labellings stays at its level (early update).
+    before (PrunedLattice): In training an earlier lattice of the chunk, whose nodes stay; None if there is none.
     """
     levels = work.scores.orders.levels
     depth = np.full(work.n_sequences, levels)
@@ -370,38 +378,38 @@ def make_lattice(
     level, thresholds[0] = _first_level(work, annotated, before, depth)
     for m in range(1, levels):
         sums = Sums(work, level)
-        stays = depth < levels
-        chosen = sums.weights > -np.inf
+        is_finished = depth < levels  # [B] sequences that get no further level
+        is_kept = sums.weights > -np.inf  # [A]
         if work.scores.orders.keep is not None:
             chances = sums.chances().arcs
             thresholds[m] = _threshold(work, m, chances, annotated is not None)
-            chosen = chances > thresholds[m]
+            is_kept = chances > thresholds[m]
+            possible_nodes = level.scores > -np.inf
             if annotated is None:
                 # In prediction a sequence always keeps some labelling: all of its arcs, if the likely ones form no path
-                lost = _lost(level, level.scores > -np.inf, chosen, work.starts)
-                of_arcs = np.repeat(work.sequence_of, np.diff(level.arcs[level.starts]))
-                chosen |= lost[of_arcs] & (sums.weights > -np.inf)
+                is_lost = _lost(level, possible_nodes, is_kept, work.starts)
+                sequence_of_arc = np.repeat(work.sequence_of, np.diff(level.arcs[level.starts]))
+                is_kept |= is_lost[sequence_of_arc] & (sums.weights > -np.inf)
             else:
                 if before is not None:
-                    chosen |= _were_chosen(work, level, m, before)
-                allowed = annotated[tokens_of(level), level.symbol] & (level.scores > -np.inf)
-                lost = _lost(level, allowed, chosen, work.starts) & ~stays
-                depth[lost] = m
-                stays = stays | lost
-        level = kernels.next_level(level, m, sums.weights, chosen, stays, work.starts, work.grams)
+                    is_kept |= _were_kept(work, level, m, before)
+                annotated_nodes = annotated[tokens_of(level), level.symbol] & possible_nodes
+                is_lost = _lost(level, annotated_nodes, is_kept, work.starts) & ~is_finished
+                depth[is_lost] = m
+                is_finished = is_finished | is_lost
+        level = kernels.next_level(level, m, sums.weights, is_kept, is_finished, work.starts, work.grams)
     return PrunedLattice(level, tokens_of(level), depth, thresholds)
 
 
 def with_scores(work: HigherOrderWork, lattice: PrunedLattice) -> PrunedLattice:
-    """A lattice with other scores.
+    """A copy of a lattice with new scores of its nodes.
 
-    work (HigherOrderWork): The scores.
-    lattice (PrunedLattice): The nodes, of the same tokens.
+    work (HigherOrderWork): Potentials of the tokens of the lattice.
+    lattice (PrunedLattice): The lattice.
     """
     level = lattice.level
     scores = np.empty(len(lattice.tokens))
-    ends = work.scores.first, work.scores.last
-    kernels.score_nodes(level, work.emissions, *ends, work.starts, work.table, scores)
+    kernels.score_nodes(level, work.emissions, work.scores.first, work.scores.last, work.starts, work.table, scores)
     return lattice._replace(level=level._replace(scores=scores))
 
 
@@ -412,75 +420,84 @@ def _first_level(
 
     RETURNS (Level, float): The lattice, and the least probability of kept states by their emissions.
     """
-    possible = work.emissions > -np.inf
-    if work.scores.orders.keep is None or possible.shape[1] <= ALL_STATES:
-        return _level_of(work, possible), np.nan
-    # Probability of each state by the emissions of its token alone, shared by states of one tag
+    is_possible = work.emissions > -np.inf  # [T, S]
+    if work.scores.orders.keep is None or is_possible.shape[1] <= ALL_STATES:
+        return _level_of(work, is_possible), np.nan
+    # Probability of each state by the emissions of its token alone; states of one tag have the probability of the tag
     largest = work.emissions.max(axis=1, initial=-np.inf, keepdims=True)
     chances = np.exp(work.emissions - np.where(largest > -np.inf, largest, 0.0))
     chances /= np.maximum(chances[:, work.representatives].sum(axis=1, keepdims=True), 1.0)
     threshold = _threshold(work, 0, chances[:, work.representatives].ravel(), annotated is not None)
-    kept = chances > threshold
-    kept[np.arange(len(kept)), chances.argmax(axis=1)] = True
+    is_kept = chances > threshold
+    is_kept[np.arange(len(is_kept)), chances.argmax(axis=1)] = True  # a token keeps its likeliest state
     if before is not None:
-        kept[before.tokens, before.level.symbol] = True
-    kept &= possible
-    level = _level_of(work, kept)
-    of_token = work.sequence_of
-    if annotated is None and work.is_free:
-        return level, threshold
-    nodes = level.scores > -np.inf
+        is_kept[before.tokens, before.level.symbol] = True
+    is_kept &= is_possible
+    level = _level_of(work, is_kept)
     if annotated is not None:
-        nodes &= annotated[tokens_of(level), level.symbol]
-    lost = _lost(level, nodes, work.table[level.used] > -np.inf, work.starts)
-    if annotated is not None and lost.any():
-        depth[lost] = 0
-        level = _level_of(work, kept & ~lost[of_token, np.newaxis])
-    if annotated is not None:
+        annotated_nodes = annotated[tokens_of(level), level.symbol] & (level.scores > -np.inf)
+        is_lost = _lost(level, annotated_nodes, work.table[level.used] > -np.inf, work.starts)
+        if is_lost.any():
+            depth[is_lost] = 0
+            level = _level_of(work, is_kept & ~is_lost[work.sequence_of, np.newaxis])
         return level, threshold
-    limit = threshold
-    while lost.any() and limit >= 0.0:  # the scheme, or a rule, allows no path through the likely states
-        limit = limit * _LESS if limit > _LEAST else -1.0
-        kept |= possible & (chances > limit) & lost[of_token, np.newaxis]
-        level = _level_of(work, kept)
-        lost = _lost(level, level.scores > -np.inf, work.table[level.used] > -np.inf, work.starts)
+    if work.is_free:  # any states form a path
+        return level, threshold
+    is_lost = _lost(level, level.scores > -np.inf, work.table[level.used] > -np.inf, work.starts)
+    lower = threshold
+    while is_lost.any() and lower >= 0.0:  # the scheme, or a rule, allows no path through the likely states
+        lower = lower * _LESS if lower > _LEAST else -1.0
+        is_kept |= is_possible & (chances > lower) & is_lost[work.sequence_of, np.newaxis]
+        level = _level_of(work, is_kept)
+        is_lost = _lost(level, level.scores > -np.inf, work.table[level.used] > -np.inf, work.starts)
     return level, threshold
 
 
-def _were_chosen(work: HigherOrderWork, level: kernels.Level, m: int, before: PrunedLattice) -> NDArray[np.bool_]:
-    """Find the arcs that are nodes of another lattice, or ends of its nodes."""
+def _were_kept(work: HigherOrderWork, level: kernels.Level, m: int, before: PrunedLattice) -> NDArray[np.bool_]:
+    """Which arcs of level m an earlier lattice kept as nodes, or as the last m + 1 tags of its nodes: bool[A]."""
     base = work.grams.base
     digits = work.grams.digits
-    counts = np.diff(level.arcs)
-    into = np.repeat(np.arange(len(counts)), counts)
-    # An arc is the n-gram of its first node and the tag of its second; a node of `before` ends with such an n-gram
-    codes = level.code[arrays.ranges(level.source, level.source + counts)] * base + digits[level.symbol[into]]
-    whole = base ** (m + 1)  # the last m + 1 tags
-    known = (before.depth > m)[work.sequence_of][before.tokens]
-    ends = before.tokens[known] * (2 * whole) + whole + before.level.code[known] % whole
-    return np.isin(tokens_of(level)[into] * (2 * whole) + codes, ends)
+    n_arcs = np.diff(level.arcs)  # [N] arcs into each node
+    target = np.repeat(np.arange(len(n_arcs)), n_arcs)  # [A]
+    source = arrays.ranges(level.source, level.source + n_arcs)  # [A]
+    # An arc is the n-gram of its source, followed by the tag of its target
+    arc_codes = level.code[source] * base + digits[level.symbol[target]]
+    # Code of an n-gram of m + 1 tags: the digit 1, then the tags; a longer code ends with these tags
+    first_code = base ** (m + 1)
+    has_level = (before.depth > m)[work.sequence_of][before.tokens]  # [N of before]
+    node_codes = first_code + before.level.code[has_level] % first_code
+    # One number for each pair of a token and a code
+    n_codes = 2 * first_code
+    before_keys = before.tokens[has_level] * n_codes + node_codes
+    return np.isin(tokens_of(level)[target] * n_codes + arc_codes, before_keys)
 
 
 def _threshold(work: HigherOrderWork, m: int, chances: Floats, in_training: bool) -> float:
-    """The threshold that training found; during training, the threshold that leaves ``keep`` nodes per token on average."""
+    """The least probability of nodes of level m + 1. In prediction it is the one that training measured, if it did; otherwise the
+    one that leaves ``keep`` nodes per token of the chunk.
+
+    chances (float64[...]): Probabilities of the nodes.
+    """
     orders = work.scores.orders
     if orders.thresholds is not None and not in_training and orders.thresholds[m] > 0.0:
         return float(orders.thresholds[m])
-    # The n-th largest probability, first without the small ones, which are most
     n_kept = int(orders.keep * work.n_tokens)
+    # Most probabilities are small, and need not be sorted
     likely = chances[chances > _LIKELY]
     if len(likely) <= n_kept:
         likely = chances[chances > 0.0]
     if len(likely) <= n_kept:
         return 0.0
-    return float(np.partition(likely, len(likely) - n_kept - 1)[len(likely) - n_kept - 1])
+    largest_pruned = len(likely) - n_kept - 1  # its index in rising order
+    return float(np.partition(likely, largest_pruned)[largest_pruned])
 
 
 def _level_of(work: HigherOrderWork, kept: Clamp) -> kernels.Level:
+    """The lattice of single states, with a node for each of the `kept` states (bool[T, S]). RAISES (ValueError): CRF030."""
     scores = work.scores
     levels = scores.orders.levels
     ends = (scores.first, scores.last)
-    counts = kept.sum(axis=1)
+    counts = kept.sum(axis=1)  # [T]
     n_arcs = int((counts[1:] * counts[:-1]).sum())
     if n_arcs > _MOST_ARCS:
         raise ValueError(Errors.CRF030.format(tokens=work.n_tokens, arcs=n_arcs, states=int(counts.max())))
@@ -488,7 +505,7 @@ def _level_of(work: HigherOrderWork, kept: Clamp) -> kernels.Level:
 
 
 def _lost(level: kernels.Level, nodes: NDArray[np.bool_], open_arcs: NDArray[np.bool_], starts) -> NDArray[np.bool_]:
-    """Find the sequences in which no path remains."""
-    found = np.empty(len(starts) - 1, dtype=np.bool_)
-    kernels.reachable(level, nodes, open_arcs, starts, found)
-    return ~found
+    """In which sequences no path leads through these nodes (bool[N]) by these arcs (bool[A]): bool[B]."""
+    has_path = np.empty(len(starts) - 1, dtype=np.bool_)
+    kernels.reachable(level, nodes, open_arcs, starts, has_path)
+    return ~has_path

@@ -21,15 +21,14 @@ from ..types import Bools, ChainScores, Floats, Ints, StateGraph
 from .log_space import LogWork
 from .structure import Chunk
 
-# Entries of a block that take as long as one arc, and the share of a matrix's entries up to which a block with arcs is faster
-# than the whole matrix.
+# An arc takes as long as so many entries of a block; fewer if arcs mostly come in long runs, as in graphs
 ARC_COST = 8
-WORTH_IT = 2 / 3
-# Entries of a block that take as long as one arc if arcs mostly come in long runs, as in graphs.
 ARC_COST_IN_RUNS = 4
-# Scores in a part of a chunk: half a megabyte fits the caches, and calls of kernels take a negligible time.
+# A block with arcs is used if it takes less than this share of the time of the whole matrix
+WORTH_IT = 2 / 3
+# Scores in a part of a chunk: half a megabyte fits the caches, and calls of kernels take a negligible time
 CACHED_SCORES = 1 << 16
-LEAST_TOKENS = 128
+LEAST_TOKENS = 128  # of a part of a chunk
 
 
 class ChainWork(LogWork[ChainScores]):
@@ -43,24 +42,33 @@ class ChainWork(LogWork[ChainScores]):
 
     @property
     def potentials(self) -> kernels.ChainArrays:
-        """Scores of the chunk as the kernels take them."""
+        """The scores of the chunk as arguments of kernels."""
         scores = self.scores
         return kernels.ChainArrays(self.emissions, self.transitions, scores.first, scores.last, self.starts)
 
     @cached_property
     def log_potentials(self) -> LogPotentials:
-        """Scores of the chunk as segments of one token each."""
-        opening = np.ascontiguousarray(self.emissions, dtype=np.float64)
-        _, _, closing, *rows = self.rows(self.scores)
-        reach = np.zeros(opening.shape, dtype=np.int32)
-        return LogPotentials._make((opening, closing, *rows[:-1], reach, self.starts))
+        """The scores of the chunk for recursions in log space, as segments of one token each."""
+        rows = self.rows(self.scores)
+        return LogPotentials(
+            opening=np.ascontiguousarray(self.emissions, dtype=np.float64),
+            closing=rows.ends,
+            lengths=rows.lengths,
+            spans=rows.spans,
+            transitions=rows.transitions,
+            first=rows.first,
+            last=rows.last,
+            span_of=rows.span_of,
+            reach=np.zeros(self.emissions.shape, dtype=np.int32),
+            starts=self.starts,
+        )
 
     def rows(self, scores: ChainScores) -> SegmentArrays:
-        """Scores of chains as scores of segments of one token each, whose begins are the emissions.
+        """Scores of chains as scores of segments of one token each: emissions are the scores of beginning a segment.
 
-        scores (ChainScores): Potentials, or derivatives, of the chunk.
+        scores (ChainScores): Potentials of the chunk, or derivatives with respect to them.
         """
-        nothing = np.zeros((self.n_tokens + 1, self.n_states))
+        nothing = np.zeros((self.n_tokens + 1, self.n_states))  # segments have further scores, which are 0
         transitions = scores.transitions.reshape(self.transitions.shape)
         return SegmentArrays(
             tokens=nothing[1:],
@@ -77,7 +85,9 @@ class ChainWork(LogWork[ChainScores]):
 
     @cached_property
     def steps(self) -> "OrderedScores":
-        """Transitions, firsts and lasts, which all positions share, with the states reordered as by `TransitionLayout`."""
+        """Transitions, firsts and lasts, which tokens share, with the layout of their exponentials. Computed once for all
+        chunks.
+        """
         shared = (self.transitions, self.scores.first, self.scores.last)
         expansion = self.expansion
         if self.per_position:
@@ -85,7 +95,7 @@ class ChainWork(LogWork[ChainScores]):
         if self.whole is not self:
             return self.whole.steps
         if expansion is not None:
-            return expansion.keep(OrderedScores, lambda: OrderedScores.shared(*shared, expansion.graph))
+            return expansion.cached(OrderedScores, lambda: OrderedScores.shared(*shared, expansion.graph))
         return _shared.of(OrderedScores.shared, *shared)
 
 
@@ -93,7 +103,9 @@ class ChainWork(LogWork[ChainScores]):
 
 
 class TransitionLayout(kernels.BlockLayout):
-    """Places of the allowed transitions after the states are reordered: in a block of the matrix, and on a few arcs."""
+    """Which allowed transitions form a block of the matrix after the states are reordered, and which are arcs beside the
+    block.
+    """
 
     @property
     def states_of_block(self) -> tuple[Ints, Ints]:
@@ -102,9 +114,10 @@ class TransitionLayout(kernels.BlockLayout):
 
     @cached_property
     def runs(self) -> NDArray[np.uint64]:
-        """Runs of arcs, see `kernels.ScaledPotentials`: uint64[N, 4]."""
-        ends = np.stack((self.source, self.target), axis=1)
-        begin = np.flatnonzero(np.append(True, (np.diff(ends, axis=0) != 1).any(axis=1))[: len(ends)])
+        """Runs of arcs whose sources and targets rise by 1, see `kernels.ScaledPotentials`: uint64[N, 4]."""
+        ends = np.stack((self.source, self.target), axis=1)  # [A, 2]
+        begins_run = np.append(True, (np.diff(ends, axis=0) != 1).any(axis=1))[: len(ends)]
+        begin = np.flatnonzero(begins_run)
         lengths = np.diff(np.append(begin, len(ends)))
         return np.column_stack((ends[begin], begin, lengths)).astype(np.uint64)
 
@@ -123,7 +136,7 @@ class TransitionLayout(kernels.BlockLayout):
 
         block (float64[1 or n, R, C+]): Entries of the block.
         arcs (float64[A]): Entries of the arcs.
-        out (float64[1 or n, S, S]): Receives them.
+        out (float64[1 or n, S, S]): Receives the entries.
         RETURNS (float64[1 or n, S, S]): `out`.
         """
         size = len(self.order)
@@ -137,8 +150,8 @@ class TransitionLayout(kernels.BlockLayout):
 
 
 def _find_layout(transitions: Floats) -> TransitionLayout:
-    """Layout of these transitions. It depends on nothing but which transitions are allowed, so a batch and its chunks sum in the
-    same order.
+    """The layout of `transitions` (float64[1, S, S]). It only depends on which transitions are possible, so that a batch and its
+    chunks sum in the same order.
     """
     size = transitions.shape[1]
     if size <= kernels.LANES:
@@ -147,7 +160,7 @@ def _find_layout(transitions: Floats) -> TransitionLayout:
 
 
 def order_of(allowed: Bools) -> Ints:
-    """Order of the states in the layout of their transitions: int64[S].
+    """The order of the states in the layout of their transitions: int64[S].
 
     allowed (bool[S, S]): Transitions that are allowed.
     """
@@ -156,50 +169,56 @@ def order_of(allowed: Bools) -> Ints:
 
 @lru_cache(maxsize=64)
 def _whole(size: int) -> TransitionLayout:
-    nowhere = np.empty(0, dtype=np.int32)
-    return TransitionLayout(np.arange(size), np.arange(size), 0, nowhere, nowhere, (_padded(size), _padded(size)))
+    """The layout whose block is the whole matrix of `size` states."""
+    no_arcs = np.empty(0, dtype=np.int32)
+    return TransitionLayout(np.arange(size), np.arange(size), 0, no_arcs, no_arcs, (_padded(size), _padded(size)))
 
 
 @lru_cache(maxsize=64)
 def _find_block(size: int, mask: bytes) -> TransitionLayout:
-    """The cheapest block. Its sources are all states that may precede some state k. Its targets are the states that block and
-    arcs together reach more cheaply than arcs alone.
+    """Find the layout with the cheapest block. The sources of a block are all states that may precede some state k. Its targets
+    are the states that the block, with arcs beside it, reaches more cheaply than arcs alone.
 
     size (int): S.
-    mask (bytes): Bits of bool[S, S], the allowed transitions. (As a key the mask costs less than decoding a sentence.)
+    mask (bytes): Bits of bool[S, S], the allowed transitions. (As a key of the cache the mask costs less than decoding a
+        sentence.)
     """
     allowed = np.unpackbits(np.frombuffer(mask, dtype=np.uint8), count=size * size).astype(bool).reshape(size, size)
     # States with equal predecessors, such as all B-x and U-x, count as one kind: S kinds would take S³ operations
     packed = np.packbits(allowed.T, axis=1)
     _, first, kind, n_states = np.unique(packed, axis=0, return_index=True, return_inverse=True, return_counts=True)
-    of_kinds = allowed[:, first]  # [S, K] predecessors
-    n_sources = of_kinds.sum(axis=0)
-    elsewhere = of_kinds.T.astype(np.float64) @ ~of_kinds  # [target, k] predecessors of the target, but not of k
-    on_arcs = ARC_COST * n_sources[:, np.newaxis]
-    in_block = n_sources + ARC_COST * elsewhere
-    costs = n_states @ np.minimum(on_arcs, in_block)
+    predecessors = allowed[:, first]  # [S, K]
+    n_sources = predecessors.sum(axis=0)  # [K]
+    # [target, k] predecessors of the target that are none of k
+    not_in_block = predecessors.T.astype(np.float64) @ ~predecessors
+    cost_on_arcs = ARC_COST * n_sources[:, np.newaxis]
+    cost_in_block = n_sources + ARC_COST * not_in_block
+    costs = n_states @ np.minimum(cost_on_arcs, cost_in_block)  # [K]
     k = np.lexsort((first, costs))[0]
-    is_source = of_kinds[:, k]
-    is_target = (in_block[:, k] < on_arcs[:, 0])[kind.ravel()]
+    is_source = predecessors[:, k]
+    is_target = (cost_in_block[:, k] < cost_on_arcs[:, 0])[kind.ravel()]
 
-    # Arcs are added up by runs of such as rise side by side: so states with more arcs come first, and behind arcs the order is
-    # that of their first sources
-    outside = allowed & ~(is_source[:, np.newaxis] & is_target)
+    # Order of the states: targets that are no sources, targets that are sources, other sources, the others; so block rows and
+    # columns are neighbours. Within a group the order makes runs of arcs long: states with more arcs come first, and the targets
+    # of arcs follow the order of their first sources
+    is_arc = allowed & ~(is_source[:, np.newaxis] & is_target)
     groups = np.where(is_target, is_source, ~is_source), ~is_target
-    number = np.argsort(np.lexsort((-outside.sum(axis=0) - outside.sum(axis=1), *groups)))
-    leader = np.where(outside, number[:, np.newaxis], size).min(axis=0)
-    order = np.lexsort((number, np.minimum(leader, number), *groups))
+    n_arcs = is_arc.sum(axis=0) + is_arc.sum(axis=1)
+    rank = np.argsort(np.lexsort((-n_arcs, *groups)))  # [S] of each state, with more arcs first
+    first_source = np.where(is_arc, rank[:, np.newaxis], size).min(axis=0)
+    order = np.lexsort((rank, np.minimum(first_source, rank), *groups))
+    # Rows begin and end at multiples of whole vectors
     offset = int((is_target & ~is_source).sum()) // kernels.LANES * kernels.LANES
     end = int((is_target | is_source).sum()) if is_source.any() else offset
     shape = _padded(end) - offset, _padded(int(is_target.sum()))
-    rest = allowed[order[:, np.newaxis], order]
-    rest[offset : offset + shape[0], : shape[1]] = False
-    source, target = np.nonzero(rest)
-    # The first arc to each target, then the second …: two that follow one another change different states.
-    turn = (rest.cumsum(axis=0) - 1)[source, target]
-    places = np.lexsort((target, turn))
-    source = source[places].astype(np.int32)
-    target = target[places].astype(np.int32)
+    arcs = allowed[order[:, np.newaxis], order]
+    arcs[offset : offset + shape[0], : shape[1]] = False
+    source, target = np.nonzero(arcs)
+    # The first arc to each target, then the second ...: arcs that follow one another change different states
+    turn = (arcs.cumsum(axis=0) - 1)[source, target]
+    by_turn = np.lexsort((target, turn))
+    source = source[by_turn].astype(np.int32)
+    target = target[by_turn].astype(np.int32)
     whole = _whole(size)
     cost = shape[0] * shape[1] + ARC_COST * len(source)
     if shape == whole.shape or cost > WORTH_IT * whole.shape[0] * whole.shape[1]:
@@ -215,12 +234,12 @@ def _padded(size: int, width: int = kernels.LANES) -> int:
 def aligned(shape: tuple[int, ...]) -> Floats:
     """Uninitialised array whose first number begins a cache line: loading vectors that span two lines took twice as long.
 
-    shape (tuple[int, ...]): Its shape.
+    shape (tuple[int, ...]): Shape of the array.
     """
     size = math.prod(shape)
-    room = np.empty(size + WHOLE)
-    begin = -room.ctypes.data // room.itemsize % WHOLE
-    return room[begin : begin + size].reshape(shape)
+    buffer = np.empty(size + WHOLE)
+    begin = -buffer.ctypes.data // buffer.itemsize % WHOLE  # numbers before the next cache line
+    return buffer[begin : begin + size].reshape(shape)
 
 
 # --------------------------------------------------------------------------------- between scores and the linear domain
@@ -228,7 +247,7 @@ def aligned(shape: tuple[int, ...]) -> Floats:
 
 @dataclass(eq=False)
 class Exponentials:
-    """exp of the shared scores, minus the maximum of each array. Rows of P, C+ and R+ numbers are whole vectors."""
+    """exp(scores - maximum) for each array of scores that tokens share. P, C+ and R+ are sizes padded to whole vectors."""
 
     layout: TransitionLayout
     block: Floats  # [1 or n, R, C+] transitions
@@ -238,20 +257,20 @@ class Exponentials:
     last: Floats  # [P]
     shift: Floats  # [1 or n] the maxima of the transitions
     end_shift: Floats  # [1] the sum of the maxima of first and last
-    spread: Floats  # [1 or n] largest distance of two finite scores, of the transitions or of first or last
+    spread: Floats  # [1 or n] the largest distance of two finite scores of one array: transitions, first or last
 
-    neighbours: Optional[tuple] = None  # result of `linear_chain._neighbours`
+    neighbours: Optional[tuple] = None  # cached by `linear_chain`: an argument and the result of `_neighbours`
 
     @cached_property
     def matrices(self) -> Floats:
-        """Exponentials of the transitions in the order of the states: [1 or n, S, S]."""
+        """Exponentials of the transitions, with states in their own order: float64[1 or n, S, S]."""
         size = len(self.layout.order)
         return self.layout.restore(self.block, self.arcs, np.zeros((len(self.block), size, size)))
 
 
 @dataclass(eq=False)
 class OrderedScores:
-    """Scores that all tokens share, in the order of their layout; or scores of single positions, in the order of the states."""
+    """Transitions, firsts and lasts, and the layout in which kernels read them."""
 
     layout: TransitionLayout
     transitions: Floats  # [1 or n, S, S]
@@ -262,7 +281,7 @@ class OrderedScores:
     def shared(
         cls, transitions: Floats, first: Floats, last: Floats, graph: Optional[StateGraph] = None
     ) -> "OrderedScores":
-        """Shared scores, in the order of their layout.
+        """Find the layout of scores that all tokens share.
 
         transitions (float64[1, S, S]): Scores of transitions.
         first (float64[S]): Scores of first states.
@@ -272,10 +291,10 @@ class OrderedScores:
         size = transitions.shape[1]
         if graph is None or size <= WHOLE or ARC_COST_IN_RUNS * len(graph.source) >= size**2:
             return cls(_find_layout(transitions), transitions, first, last)
-        # No block. Arcs that rise side by side form runs, which are long: tags mostly leave an automaton in its state
+        # No block: arcs whose sources and targets rise by 1 form long runs, as tags mostly leave an automaton in its state
         states = np.arange(size)
-        places = np.lexsort((graph.source, graph.target - graph.source))
-        layout = TransitionLayout(states, states, 0, graph.source[places], graph.target[places], (0, 0))
+        by_step = np.lexsort((graph.source, graph.target - graph.source))
+        layout = TransitionLayout(states, states, 0, graph.source[by_step], graph.target[by_step], (0, 0))
         return cls(layout, transitions, first, last)
 
     @cached_property
@@ -303,26 +322,22 @@ _shared = LatestResults(32)
 
 
 def _exponentials(layout: TransitionLayout, transitions: Floats, first: Floats, last: Floats) -> Exponentials:
+    """Compute the exponentials of transitions (float64[1 or n, S, S]), first and last (float64[S] each) in a layout."""
     size = len(layout.order)
-    (height, width) = layout.shape
-    row = _padded(max(size, width, layout.offset + _padded(height, WHOLE)), WHOLE)
-    matrices = np.zeros((len(transitions), row, row))
-    ends = np.zeros((2, row))
+    height, width = layout.shape
+    padded_size = _padded(max(size, width, layout.offset + _padded(height, WHOLE)), WHOLE)  # P
+    matrices = np.zeros((len(transitions), padded_size, padded_size))
+    ends = np.zeros((2, padded_size))
     if not layout.is_whole:
         transitions = transitions[:, layout.order[:, np.newaxis], layout.order]
     shift, spread = exp_less(transitions, matrices[:, :size, :size])
     first_shift, first_spread = exp_less(first[layout.order], ends[0, :size])
     last_shift, last_spread = exp_less(last[layout.order], ends[1, :size])
     block = matrices[:, layout.offset : layout.offset + height, :width]
-    rows = []
-    for matrix in (block, block.transpose(0, 2, 1)):  # padded with 0 to rows of whole vectors
-        rows.append(aligned((*matrix.shape[:2], _padded(matrix.shape[2], WHOLE))))
-        rows[-1][:] = 0.0
-        rows[-1][:, :, : matrix.shape[2]] = matrix
     return Exponentials(
         layout=layout,
-        block=rows[0],
-        transposed=rows[1],
+        block=_with_padded_rows(block),
+        transposed=_with_padded_rows(block.transpose(0, 2, 1)),
         arcs=np.empty(0) if layout.is_whole else matrices[0, layout.source, layout.target],
         first=ends[0],
         last=ends[1],
@@ -332,12 +347,21 @@ def _exponentials(layout: TransitionLayout, transitions: Floats, first: Floats, 
     )
 
 
-def exp_less(scores: Floats, out: Floats) -> tuple[Floats, Floats]:
-    """exp of a vector or of each matrix, minus its maximum.
+def _with_padded_rows(matrices: Floats) -> Floats:
+    """Matrices (float64[1 or n, R, C]) padded with zeros to rows of whole vectors: float64[1 or n, R, C+]."""
+    n_matrices, height, width = matrices.shape
+    padded = aligned((n_matrices, height, _padded(width, WHOLE)))
+    padded[:] = 0.0
+    padded[:, :, :width] = matrices
+    return padded
 
-    scores (float64[..., S]): The scores.
-    out (float64[..., S]): Receives the exponentials.
-    RETURNS (float64[m], float64[m]): The maxima, and the distance of the smallest finite score from each maximum.
+
+def exp_less(scores: Floats, out: Floats) -> tuple[Floats, Floats]:
+    """Compute exp(scores - maximum) of a vector, or of each of n matrices.
+
+    scores (float64[S] or float64[n, S, S]): The scores.
+    out (float64, of the same shape): Receives the exponentials.
+    RETURNS (float64[1 or n], float64[1 or n]): The maxima, and their distances from the smallest finite scores.
     """
     axes = tuple(range(scores.ndim))[-2:]
     largest = scores.max(axis=axes, keepdims=True, initial=-np.inf)
@@ -357,10 +381,13 @@ class ForwardPass(NamedTuple):
 
 
 def _scale(exponentials: Exponentials, scores: Floats, starts: Ints, emissions: Floats) -> kernels.ScaledPotentials:
-    """Potentials of these scores (float64[n, S]); emissions (float64[n, P]) become a part of them."""
+    """Make arguments of the kernels of the linear domain from emissions in log space (`scores`, float64[n, S]). The array
+    `emissions` (float64[n, P]) receives their exponentials.
+    """
     shift, spread = np.empty((2, len(scores)))
     shift[:] = exponentials.shift
     spread[:] = exponentials.spread
+    # The first token of a sequence has no transition; it accounts for first and last
     shift[starts[:-1][starts[:-1] < starts[1:]]] = exponentials.end_shift
     layout = exponentials.layout
     kernels.scale(scores, layout.order[: 0 if layout.in_order else None], emissions, shift, spread)
@@ -387,14 +414,14 @@ def forward(work: ChainWork) -> ForwardPass:
     emissions, alpha = aligned((2, work.n_tokens, len(exponentials.first)))
     scaled = _scale(exponentials, work.emissions, work.starts, emissions)
     # alpha[t, j] = exp(emissions[t, j]) · sum_i alpha[t-1, i] · exp(transitions[t, i, j]), divided by its sum over j
-    found = ForwardPass(scaled, alpha, np.empty(work.n_sequences))
-    kernels.forward(scaled, exponentials.layout, found.alpha, found.log_z)
-    return found
+    log_z = np.empty(work.n_sequences)
+    kernels.forward(scaled, exponentials.layout, alpha, log_z)
+    return ForwardPass(scaled, alpha, log_z)
 
 
 def backward(work: ChainWork, before: ForwardPass, weights: Floats, d_emissions: Floats) -> Floats:
-    """Backward pass of a chunk: the derivative of sum_b weights[b] · log_z[b]. It overwrites alpha and emissions of the
-    forward pass, see `kernels.expectations`, and sets log_z to NaN for more sequences that need log space.
+    """Backward pass of a chunk, which differentiates sum_b weights[b] · log_z[b]. It overwrites alpha and emissions of the
+    forward pass, see `kernels.expectations`, and sets log_z to NaN where it finds that a sequence needs log space.
 
     work (ChainWork): Potentials of the chunk.
     before (ForwardPass): The forward pass.
@@ -411,7 +438,7 @@ def backward(work: ChainWork, before: ForwardPass, weights: Floats, d_emissions:
 
 
 def expect(work: ChainWork, weights: Floats, out: ChainScores) -> Floats:
-    """Both passes; all tokens share one matrix of transitions.
+    """Both passes, for all derivatives. All tokens share one matrix of transitions.
 
     work (ChainWork): Potentials of the chunk.
     weights (float64[B]): Factor of each sequence.
@@ -424,8 +451,8 @@ def expect(work: ChainWork, weights: Floats, out: ChainScores) -> Floats:
     ends = (out.first, out.last)
     d_block = np.zeros_like(exponentials.block)
     d_arcs = np.zeros_like(exponentials.arcs)
-    for (sequences, tokens), (scaled, alpha, of_part) in _forward_by_parts(work, log_z):
-        kernels.expectations(scaled, layout, weights[sequences], alpha, of_part, out.emissions[tokens], *ends)
+    for (sequences, tokens), (scaled, alpha, part_log_z) in _forward_by_parts(work, log_z):
+        kernels.expectations(scaled, layout, weights[sequences], alpha, part_log_z, out.emissions[tokens], *ends)
         kernels.transition_expectations(scaled, layout, alpha, d_block, d_arcs)
     d_block *= exponentials.block
     d_arcs *= exponentials.arcs
@@ -437,38 +464,41 @@ def marginals(work: ChainWork, rows: Ints) -> tuple[Floats, Floats]:
     """Both passes, for the marginals of selected tokens. All tokens share one matrix of transitions.
 
     work (ChainWork): Potentials of B sequences.
-    rows (int64[N]): The tokens, rising.
+    rows (int64[N]): The selected tokens, rising.
     RETURNS (float64[N, S], float64[B]): Probabilities of the states; and log partitions, NaN where a sequence needs log space.
     """
     layout = work.steps.exponentials.layout
     log_z = np.empty(work.n_sequences)
     ends = np.zeros((2, work.n_states))
-    found = np.empty((len(rows), work.n_states))
-    room = np.empty((0, work.n_states))
+    probabilities = np.empty((len(rows), work.n_states))
+    buffer = np.empty((0, work.n_states))  # all parts use the same memory
     weights = np.ones(work.n_sequences)
-    for (sequences, tokens), (scaled, alpha, of_part) in _forward_by_parts(work, log_z):
-        room = room if len(room) >= len(alpha) else np.empty((len(alpha), work.n_states))
-        kernels.expectations(scaled, layout, weights[sequences], alpha, of_part, room[: len(alpha)], *ends)
+    for (sequences, tokens), (scaled, alpha, part_log_z) in _forward_by_parts(work, log_z):
+        if len(buffer) < len(alpha):
+            buffer = np.empty((len(alpha), work.n_states))
+        kernels.expectations(scaled, layout, weights[sequences], alpha, part_log_z, buffer[: len(alpha)], *ends)
         first, behind = np.searchsorted(rows, (tokens.start, tokens.stop))
-        here = slice(first, behind)  # the selected tokens of this part
-        found[here] = room[rows[here] - tokens.start]
-    return np.maximum(found, 0.0, out=found), log_z
+        in_part = slice(first, behind)
+        probabilities[in_part] = buffer[rows[in_part] - tokens.start]
+    return np.maximum(probabilities, 0.0, out=probabilities), log_z
 
 
 def _forward_by_parts(work: ChainWork, log_z: Floats) -> Iterator[tuple[Chunk, ForwardPass]]:
-    """Forward passes part by part, each in the memory of the one before, so that its arrays stay in the cache."""
+    """Forward passes part by part. All parts use the same memory, which stays in the cache of the processor, so a result is valid
+    until the next one. Log partitions also go to `log_z` (float64[B]).
+    """
     exponentials = work.steps.exponentials
     scores = work.emissions
-    starts = work.starts
     layout = exponentials.layout
     width = len(exponentials.first)
     parts = work.chunks(max(LEAST_TOKENS, CACHED_SCORES // width))
-    room = aligned((2, max(tokens.stop - tokens.start for _, tokens in parts), width))
+    longest = max(tokens.stop - tokens.start for _, tokens in parts)
+    buffer = aligned((2, longest, width))
     for sequences, tokens in parts:
-        scaled, alpha = room[:, : tokens.stop - tokens.start]
-        starts_here = starts[sequences.start : sequences.stop + 1] - tokens.start
-        potentials = _scale(exponentials, scores[tokens], starts_here, scaled)
-        of_part = log_z[sequences]
+        emissions, alpha = buffer[:, : tokens.stop - tokens.start]
+        starts = work.starts[sequences.start : sequences.stop + 1] - tokens.start
+        scaled = _scale(exponentials, scores[tokens], starts, emissions)
+        part_log_z = log_z[sequences]
         # alpha[t, j] = exp(emissions[t, j]) · sum_i alpha[t-1, i] · exp(transitions[i, j]), divided by its sum over j
-        kernels.forward(potentials, layout, alpha, of_part)
-        yield Chunk(sequences, tokens), ForwardPass(potentials, alpha, of_part)
+        kernels.forward(scaled, layout, alpha, part_log_z)
+        yield Chunk(sequences, tokens), ForwardPass(scaled, alpha, part_log_z)

@@ -37,14 +37,14 @@ def add_spans(listed: Optional[SpanList], begin: Ints, end: Ints, n_tokens: int)
     """
     starts, lengths = listed or _no_spans(n_tokens)
     width = 1 + max(int(lengths.max(initial=0)), int((end - begin).max(initial=0)))
-    # One number for each span, in the order of the list: begin · width + length
-    before = np.repeat(np.arange(n_tokens), np.diff(starts)) * width + lengths
-    added = begin * width + (end - begin)
-    every = np.union1d(before, added).astype(np.int64)
-    counts = np.bincount(every // width, minlength=n_tokens)  # [T] spans that begin at each token
+    # A key for each span, in the order of the list: begin · width + length
+    old_keys = np.repeat(np.arange(n_tokens), np.diff(starts)) * width + lengths
+    added_keys = begin * width + (end - begin)
+    keys = np.union1d(old_keys, added_keys).astype(np.int64)
+    counts = np.bincount(keys // width, minlength=n_tokens)  # [T] spans that begin at each token
     starts = np.append(0, np.cumsum(counts)).astype(np.int64)
-    together = SpanList(starts, (every % width).astype(np.int32))
-    return together, np.searchsorted(every, before), np.searchsorted(every, added)
+    spans = SpanList(starts, (keys % width).astype(np.int32))
+    return spans, np.searchsorted(keys, old_keys), np.searchsorted(keys, added_keys)
 
 
 def _no_spans(n_tokens: int) -> SpanList:
@@ -58,9 +58,8 @@ def every_span(starts: Ints, longest: int) -> SpanList:
     longest (int): K.
     """
     end_of_sequence = np.repeat(starts[1:], np.diff(starts))  # [T]
-    counts = np.minimum(
-        longest, end_of_sequence - np.arange(len(end_of_sequence))
-    )  # [T] spans that begin at each token
+    n_left = end_of_sequence - np.arange(len(end_of_sequence))  # [T] tokens from here to the end of the sequence
+    counts = np.minimum(longest, n_left)  # [T] spans that begin at each token
     first = np.append(0, np.cumsum(counts)).astype(np.int64)
     lengths = 1 + np.arange(first[-1]) - np.repeat(first[:-1], counts)
     return SpanList(first, lengths.astype(np.int32))
@@ -72,22 +71,23 @@ def begins_of(listed: SpanList) -> Ints:
 
 
 def with_listed(scores: SegmentScores, begin: Ints, end: Ints) -> tuple[SegmentScores, Ints, Ints]:
-    """Potentials with more spans listed, each with a score of 0.
+    """Potentials that list further spans, with scores of 0.
 
     scores (SegmentScores): Potentials of B sequences.
     begin, end (int64[N]): The spans, each of 1 to K tokens within a sequence; some may be listed already.
-    RETURNS (SegmentScores, int64[M], int64[N]): The potentials, and the numbers as in `add_spans`.
+    RETURNS (SegmentScores, int64[M], int64[N]): The potentials; in their list, the numbers of the M spans listed before; the
+        numbers of the N spans.
     """
-    listed, own, numbers = add_spans(scores.listed, begin, end, len(scores.tokens))
+    listed, old_numbers, numbers = add_spans(scores.listed, begin, end, len(scores.tokens))
     spans = np.zeros((len(listed.lengths), np.shape(scores.tokens)[1]))
-    spans[own] = scores.spans
-    return scores._replace(spans=spans, listed=listed), own, numbers
+    spans[old_numbers] = scores.spans
+    return scores._replace(spans=spans, listed=listed), old_numbers, numbers
 
 
 class SegmentWork(log_space.LogWork[SegmentScores]):
     """Scores of chains of segments, prepared for the kernels."""
 
-    masked = False  # whether a score is forbidden at some token; valid once `log_potentials` is computed
+    masked = False  # whether a state is forbidden at some token; set when `log_potentials` is computed
 
     @cached_property
     def span_of(self) -> NDArray[np.int32]:
@@ -119,8 +119,8 @@ class SegmentWork(log_space.LogWork[SegmentScores]):
         scores = self.rows(self.scores)
         clamp = self.clamp
         tokens = self.scores.tokens
-        # A segment from b to e has the score opening[b, j] + closing[e - 1, j] + lengths[e - b - 1, j] + spans[n, j]: running
-        # sums of the scores of tokens are a part of opening and closing
+        # A segment from b to e has the score opening[b, j] + closing[e - 1, j] + lengths[e - b - 1, j] + spans[n, j]. Opening and
+        # closing contain running sums of the scores of tokens, whose difference is the sum over the segment
         opening = np.empty(tokens.shape)
         closing = np.empty(tokens.shape)
         reach = np.empty(tokens.shape, dtype=np.int32)
@@ -180,14 +180,15 @@ class SemiMarkov(Structure[SegmentScores]):
 
     def forward(self, work: SegmentWork) -> Floats:
         """Log partitions of the chunk `work`: the log-sum over the segmentations of each sequence."""
-        return self._forward(work)[0]
+        log_z, _, _ = self._forward(work)
+        return log_z
 
     def expect(self, work: SegmentWork, weights: Floats, out: SegmentScores) -> Floats:
         """Both passes over `work`: `out` becomes the derivative of sum_b `weights`[b] · log_z[b]."""
         # enter[t, j] = logsum_i(left[t-1, i] + transitions[i, j])
         # left[t, j]  = closing[t, j] + logsum_k(enter[t-k, j] + opening[t-k, j] + lengths[k, j] + spans[.., j])
         # log_z       = logsum_j(left[T-1, j] + last[j])
-        log_z, linear, logs = self._forward(work)
+        log_z, linear, log_passes = self._forward(work)
         rows = work.rows(out)
         if linear is not None:
             potentials, prefixes, linear_log_z = linear
@@ -195,26 +196,29 @@ class SemiMarkov(Structure[SegmentScores]):
             # The kernel leaves out the factor that all tokens share
             rows.transitions[:] *= work.exponentials.transitions
             for b in np.flatnonzero(np.isnan(linear_log_z)).tolist():
-                if b not in logs:  # only the backward pass refused the linear domain
-                    logs[b] = log_space.forward(work, work.chunk(b, b + 1), log_z)
-        for done in logs.values():
-            log_space.backward(done, log_z, weights, out)
+                if b not in log_passes:  # only the backward pass refused the linear domain
+                    log_passes[b] = log_space.forward(work, work.chunk(b, b + 1), log_z)
+        for log_pass in log_passes.values():
+            log_space.backward(log_pass, log_z, weights, out)
         _sum_up(work, out)
         return log_z
 
     def _forward(self, work: SegmentWork) -> tuple[Floats, "Optional[_LinearPass]", dict[int, log_space.LogPass]]:
-        """Log partitions (float64[B]), the pass in the linear domain (or None), and passes in log space by the number of their
-        first sequence."""
+        """Forward pass: log partitions (float64[B]), the pass in the linear domain (or None), and the passes in log space by the
+        number of their first sequence.
+        """
         linear = _linear_forward(work)
         if linear is None:
             log_z = np.empty(work.n_sequences)
-            done = log_space.forward(work, work.chunk(0, work.n_sequences), log_z)
-            return log_z, None, {0: done}
+            log_pass = log_space.forward(work, work.chunk(0, work.n_sequences), log_z)
+            return log_z, None, {0: log_pass}
         log_z = linear.log_z.copy()
-        log_z[work.starts[:-1] < work.starts[1:]] += work.exponentials.end_shift
-        chunks = [work.chunk(b, b + 1) for b in np.flatnonzero(np.isnan(log_z)).tolist()]
-        logs = {chunk.sequences.start: log_space.forward(work, chunk, log_z) for chunk in chunks}
-        return log_z, linear, logs
+        has_tokens = work.starts[:-1] < work.starts[1:]
+        log_z[has_tokens] += work.exponentials.end_shift
+        log_passes = {}
+        for b in np.flatnonzero(np.isnan(log_z)).tolist():
+            log_passes[b] = log_space.forward(work, work.chunk(b, b + 1), log_z)
+        return log_z, linear, log_passes
 
     def best(self, work: SegmentWork) -> Path:
         """Best segmentation of each sequence of `work`."""
@@ -231,10 +235,11 @@ class SemiMarkov(Structure[SegmentScores]):
         return log_space.draw(work, uniforms)
 
     def only(self, work: SegmentWork, states: States) -> SegmentClamp:
-        """The clamp that allows the segmentations `states` (int32[T]) of `work` alone."""
+        """The clamp that allows one segmentation of each sequence of `work`, `states` (int32[T])."""
         begins = states != GOES_ON
-        # [T] first token of the segment of each token
-        first = np.maximum.accumulate(np.where(begins, np.arange(len(states)), 0)) if len(states) else states
+        first = states  # [T] first token of the segment of each token; `accumulate` refuses an empty array
+        if len(states):
+            first = np.maximum.accumulate(np.where(begins, np.arange(len(states)), 0))
         allowed = states[first][:, np.newaxis] == np.arange(work.n_tags)  # [T, S]
         return SegmentClamp(states=allowed, may_begin=begins, must_begin=begins)
 
@@ -258,82 +263,84 @@ class SemiMarkov(Structure[SegmentScores]):
         """Scores by `work` of segments from `begin` to `end` (int64[N] each) for each state: float64[N, S]."""
         scores = work.scores
         log_potentials = work.log_potentials
-        length = end - begin
         last = end - 1
-        possible = length <= len(scores.lengths)
-        # score[n, j] = opening[begin, j] + closing[end - 1, j] + lengths[end - begin - 1, j] + spans[number, j]
-        found = log_potentials.opening[begin] + log_potentials.closing[last]  # [N, S]
-        place = np.where(possible, length, 1) - 1
-        found += scores.lengths[place]
-        number = np.where(possible, log_potentials.span_of[begin, place], -1)
+        is_possible = end - begin <= len(scores.lengths)
+        # segment_scores[n, j] = opening[begin, j] + closing[end - 1, j] + lengths[end - begin - 1, j] + spans[number, j]
+        segment_scores = log_potentials.opening[begin] + log_potentials.closing[last]  # [N, S]
+        row = np.where(is_possible, end - begin, 1) - 1  # of `lengths`
+        segment_scores += scores.lengths[row]
+        number = np.where(is_possible, log_potentials.span_of[begin, row], -1)
         is_listed = number >= 0
-        found[is_listed] += scores.spans[number[is_listed]]
+        segment_scores[is_listed] += scores.spans[number[is_listed]]
+        # No segment that ends here may begin before `reach`
         is_masked = log_potentials.reach[last] > begin[:, np.newaxis]
-        found[~possible[:, np.newaxis] | is_masked] = -np.inf
-        return found
+        segment_scores[~is_possible[:, np.newaxis] | is_masked] = -np.inf
+        return segment_scores
 
     def segments_derivative(self, work: SegmentWork, begin: Ints, end: Ints, derivative: Floats) -> SegmentScores:
-        """From the `derivative` with respect to scores of segments (float64[N, S]), from `begin` to `end` (int64[N]
-        each), to the derivative with respect to all scores of `work`.
+        """The derivative with respect to all scores of `work`, from the `derivative` (float64[N, S]) with respect to the
+        scores of segments from `begin` to `end` (int64[N] each).
         """
         out = arrays.zeros(work.scores)
-        possible = end - begin <= len(out.lengths)
-        kernels.add_segments(begin[possible], end[possible], derivative[possible], work.rows(out))
+        is_possible = end - begin <= len(out.lengths)
+        kernels.add_segments(begin[is_possible], end[is_possible], derivative[is_possible], work.rows(out))
         _sum_up(work, out)
         return out
 
     def weigh_spans(self, work: SegmentWork, spans: SpanStates, segments: Segments) -> Floats:
-        """Probabilities in `work` of the spans `segments`: expectations of listed spans, each of which `spans` gives
-        states.
-        """
-        [asked] = np.nonzero(segments.end - segments.start <= len(work.scores.lengths))  # longer ones are impossible
-        # A listed span has expectations of its own, one for each state
-        listing, _, numbers = with_listed(work.scores, segments.start[asked], segments.end[asked])
+        """Probabilities in `work` of the spans `segments`; `spans` says which tags their labels have: float64[N]."""
+        [possible] = np.nonzero(segments.end - segments.start <= len(work.scores.lengths))
+        # A listed span has a score, so its probability is the derivative with respect to this score
+        listing, _, numbers = with_listed(work.scores, segments.start[possible], segments.end[possible])
         _, expected = SemiMarkov().expectations(SegmentWork(listing, work.clamp, listing))
-        tag = spans.offset + segments.label[asked]
-        tag_of = work.tag_of
-        of_tags = expected.spans if tag_of is None else arrays.by_tag(expected.spans, tag_of, work.n_tags)
+        tag_probabilities = expected.spans  # [listed spans, tags]
+        if work.tag_of is not None:
+            tag_probabilities = arrays.by_tag(expected.spans, work.tag_of, work.n_tags)
+        tag = spans.offset + segments.label[possible]
         probabilities = np.zeros(len(segments.start))
-        probabilities[asked] = of_tags[numbers, tag]
+        probabilities[possible] = tag_probabilities[numbers, tag]
         return np.clip(probabilities, 0.0, 1.0)
 
     def list_spans(self, work: SegmentWork, spans: SpanStates, min_prob: float) -> LikelySpans:
         """Spans of `work` of at least the probability `min_prob`; `spans` says which states encode them."""
         tag_of = work.tag_of
-        # A probable span has a state with at least its share of the probability; the sum over its states comes later.
+        # Of the states of a span's tag, one has at least an equal share of the span's probability; `weigh_spans` sums them later
         most_states = 1 if tag_of is None else int(np.bincount(tag_of).max(initial=1))
-        # Lower by one part in a million, so that rounding does not miss a bound such as 1.0
+        # Lower by one part in a million, so that rounding loses no span with exactly the least probability
         min_log_prob = np.log(min_prob / most_states) - 1e-6 if min_prob > 0 else -np.inf
         log_z = np.empty(work.n_sequences)
         entered, _ = log_space.prefixes(work, log_z)
         leaving, _ = log_space.suffixes(work)
 
-        def search(*found: NDArray) -> int:
-            return kernels.list_probable(work.log_potentials, entered, leaving, log_z, min_log_prob, found)
+        def search(out: tuple[Ints, Ints, States, Floats]) -> int:
+            return kernels.list_probable(work.log_potentials, entered, leaving, log_z, min_log_prob, out)
 
-        count = search(*_room(0))
-        found = _room(count)
-        search(*found)
-        begin, length, state, log_prob = found
-        label = (state if tag_of is None else tag_of[state]).astype(np.int64) - spans.offset
-        real = label >= 0
-        segments = Segments(begin[real], (begin + length)[real], label[real])
+        # The kernel counts spans that arrays have no room for
+        n_spans = search(_span_columns(0))
+        columns = _span_columns(n_spans)
+        search(columns)
+        begin, length, state, log_prob = columns
+        tag = state if tag_of is None else tag_of[state]
+        label = tag.astype(np.int64) - spans.offset
+        has_label = label >= 0  # not O
+        segments = Segments(begin[has_label], (begin + length)[has_label], label[has_label])
         if tag_of is None:
-            return LikelySpans(segments, np.minimum(np.exp(log_prob[real]), 1.0))
+            return LikelySpans(segments, np.minimum(np.exp(log_prob[has_label]), 1.0))
+        # Several states may have listed the same span
         begin, end, label = np.unique(np.column_stack(segments), axis=0).T
         probabilities = self.weigh_spans(work, spans, Segments(begin, end, label))
-        kept = probabilities >= min_prob * (1 - 1e-6)
-        return LikelySpans(Segments(begin[kept], end[kept], label[kept]), probabilities[kept])
+        is_likely = probabilities >= min_prob * (1 - 1e-6)
+        return LikelySpans(Segments(begin[is_likely], end[is_likely], label[is_likely]), probabilities[is_likely])
 
 
-def _room(size: int) -> tuple[Ints, Ints, States, Floats]:
+def _span_columns(size: int) -> tuple[Ints, Ints, States, Floats]:
     """Arrays for the first tokens, lengths, states and log probabilities of `size` segments."""
     return np.empty(size, np.int64), np.empty(size, np.int64), np.empty(size, np.int32), np.empty(size)
 
 
 def _sum_up(work: SegmentWork, out: SegmentScores) -> None:
-    """Complete the derivatives that follow from those of `begins` and `ends`."""
-    # d tokens[t, j] counts the segments that cover t: those that begin up to t less those that end before t
+    """Compute the derivatives of tokens, first and last from the derivatives of `begins` and `ends`, in `out`."""
+    # d tokens[t, j] counts the segments that cover t: all that begin up to t, less all that end before t
     kernels.cover(work.rows(out))
     # `first` counts the segments that begin a sequence, and `last` those that end one
     opening, closing = work.ends()
@@ -354,7 +361,7 @@ class _Exponentials(NamedTuple):
     last: Floats  # [S] less the maximum
     shift: Floats  # [1 or n] the maxima of the transitions
     end_shift: float  # the sum of the maxima of first and last
-    unbroken: Bools  # [S]
+    unbroken: Bools  # [S] whether no length is forbidden between allowed lengths
     spread: float  # largest distance between finite scores of one array
     extra: float  # largest absolute score of a length
 
@@ -428,6 +435,6 @@ def _linear_forward(work: SegmentWork) -> Optional[_LinearPass]:
         left=np.empty(shape),
         left_scale=np.empty(work.n_tokens),
     )
-    done = _LinearPass(potentials, prefixes, np.empty(work.n_sequences))
-    kernels.forward(*done)
-    return done
+    log_z = np.empty(work.n_sequences)
+    kernels.forward(potentials, prefixes, log_z)
+    return _LinearPass(potentials, prefixes, log_z)

@@ -19,7 +19,7 @@ _UNLISTED = -1e6  # gain of spans that are not candidates: such a span is chosen
 
 
 def prices_of(least: Floats) -> Floats:
-    """Price of a span of each label: float64[L].
+    """The price of a span of each label: float64[L].
 
     least (float64[L]): The least probability at which a span of each label is taken.
     """
@@ -27,10 +27,10 @@ def prices_of(least: Floats) -> Floats:
 
 
 def worth(candidates: Segments, gains: Floats, n_labels: int, starts: Ints, *, may_touch: bool = True) -> SegmentScores:
-    """Scores of segments whose best labelling is the set of candidates with the highest sum of gains: state 0 is outside,
-    state 1 + l is label l.
+    """Scores of segments whose best labelling is the set of candidates with the highest sum of gains. State 0 is outside of
+    spans, state 1 + l is label l.
 
-    candidates (Segments): N spans, each once.
+    candidates (Segments): N different spans.
     gains (float64[N]): Gain of each span: its probability less the price of its label.
     n_labels (int): L.
     starts (int64[B + 1]): Where the sequences start.
@@ -39,15 +39,14 @@ def worth(candidates: Segments, gains: Floats, n_labels: int, starts: Ints, *, m
     begin, end, label = candidates
     n_tokens = int(starts[-1])
     size = 1 + n_labels
-    # A candidate is a listed span, whose score makes up for the penalty of beginning where nothing is listed
     listed, _, number = add_spans(None, begin, end, n_tokens)
-    # State 0 is outside, whose tokens cost nothing
+    # Any span begins with a penalty, for which the score of a candidate makes up
     begins = np.full((n_tokens, size), _UNLISTED)
-    spans = np.zeros((len(listed.lengths), size))
     begins[:, 0] = 0.0
+    spans = np.zeros((len(listed.lengths), size))
     spans[number, 1 + label] = gains + _ROUNDING - _UNLISTED
     lengths = np.zeros((max(1, int(listed.lengths.max(initial=1))), size))
-    lengths[1:, 0] = -np.inf  # outside are single tokens
+    lengths[1:, 0] = -np.inf  # segments outside of spans are single tokens
     transitions = np.zeros((size, size))
     if not may_touch:
         transitions[np.arange(1, size), np.arange(1, size)] = -np.inf
@@ -57,16 +56,16 @@ def worth(candidates: Segments, gains: Floats, n_labels: int, starts: Ints, *, m
 
 
 def places_of(chosen: Segments, candidates: Segments) -> Ints:
-    """Place of each chosen span among the candidates, -1 for spans that are no candidates: int64[N].
+    """The index of each chosen span among the candidates, -1 for spans that are no candidates: int64[N].
 
     chosen (Segments): N spans.
     candidates (Segments): The candidates.
     """
-    # Equal spans have equal numbers among all of both
+    # Equal spans get equal numbers
     columns = [np.concatenate(pair).astype(np.int64) for pair in zip(candidates, chosen)]
     _, number = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
     number = number.ravel()
-    known = len(candidates.start)
-    place = np.full(len(number), -1)
-    place[number[:known]] = np.arange(known)
-    return place[number[known:]]
+    n_candidates = len(candidates.start)
+    index_of_number = np.full(len(number), -1)
+    index_of_number[number[:n_candidates]] = np.arange(n_candidates)
+    return index_of_number[number[n_candidates:]]

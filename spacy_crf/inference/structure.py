@@ -48,13 +48,14 @@ class LikelySpans(NamedTuple):
     probabilities: Floats  # [N]
 
     def moved(self, tokens: int) -> "LikelySpans":
-        """The spans shifted by a number of tokens."""
+        """The spans, shifted to the right by a number of tokens."""
         start, end, label = self.segments
         return LikelySpans(Segments(start + tokens, end + tokens, label), self.probabilities)
 
     @classmethod
     def join(cls, parts: "Sequence[LikelySpans]") -> "LikelySpans":
-        """Spans of several lists in one list, in their order.
+        """Join several lists of spans, in their order.
+
         parts (Sequence[LikelySpans]): The lists.
         """
         columns = zip(*[part.segments for part in parts])
@@ -63,11 +64,12 @@ class LikelySpans(NamedTuple):
 
 
 def collect(search: Callable[..., int], size: int) -> LikelySpans:
-    """Spans that a kernel lists in arrays that grow to the size for which the kernel asks.
+    """Call a kernel that lists spans, again with larger arrays if the first ones are too small.
 
-    search (Callable): Fills begin, end, label (int64[N]) and probabilities (float64[N]); returns how many spans there are.
+    search (Callable): The kernel. It fills begin, end, label (int64[N]) and probabilities (float64[N]), and returns how many
+        spans there are; where the arrays are full, it goes on counting.
+    size (int): N for the first call.
     """
-    # The kernel goes on counting where the arrays are full
     while True:
         begin, end, label = np.empty((3, size), dtype=np.int64)
         probabilities = np.empty(size)
@@ -78,53 +80,60 @@ def collect(search: Callable[..., int], size: int) -> LikelySpans:
 
 
 class Chunk(NamedTuple):
-    """Some sequences of a batch, one behind the other."""
+    """Neighbouring sequences of a batch, and their tokens."""
 
     sequences: slice
     tokens: slice
 
 
 class Expansion:
-    """The arrays that all sequences share once tags are expanded to the states of a graph, by the name of the scores."""
+    """Scores that all sequences share, expanded from tags to the states of a graph.
+
+    graph (StateGraph): The graph.
+    arrays (dict[str, Floats]): The expanded arrays, by the name of the scores.
+    """
 
     def __init__(self, graph: StateGraph, arrays: dict[str, Floats]):
         self.graph = graph
         self.arrays = arrays
-        self._made: dict[object, Any] = {}
-        self._spans: Optional[tuple[SpanStates, SpanStates]] = None  # the latest spans, of tags and of states
+        self._cached: dict[object, Any] = {}
+        self._spans: Optional[tuple[SpanStates, SpanStates]] = (
+            None  # the arguments and the result of the latest `spans`
+        )
 
-    def keep(self, key: object, make: Callable[[], Result]) -> Result:
-        """The result of `make`, computed once for each key.
+    def cached(self, key: object, compute: Callable[[], Result]) -> Result:
+        """The result of `compute`, which is called once for each key.
 
-        key (object): Names the result.
-        make (Callable): Computes the result.
+        key (object): What names the result.
+        compute (Callable): The function that computes the result.
         """
-        if key not in self._made:
-            self._made[key] = make()
-        return self._made[key]
+        if key not in self._cached:
+            self._cached[key] = compute()
+        return self._cached[key]
 
-    def spans(self, of_tags: SpanStates) -> SpanStates:
+    def spans(self, tag_spans: SpanStates) -> SpanStates:
         """How the graph's states encode spans.
 
-        of_tags (SpanStates): How tags encode spans.
+        tag_spans (SpanStates): How tags encode spans.
         """
-        known = self._spans
-        if known is None or known[0].continues is not of_tags.continues:
-            known = of_tags, of_tags.over(self.graph.tag_of)
-            self._spans = known
-        return known[1]
+        # Other threads may replace `_spans` at any time, so it is read once
+        latest = self._spans
+        if latest is None or latest[0].continues is not tag_spans.continues:
+            latest = self._spans = (tag_spans, tag_spans.over(self.graph.tag_of))
+        _, state_spans = latest
+        return state_spans
 
 
 class Work(Generic[Scores]):
-    """Checked scores with a clamp. A chunk is a `Work` again. Arrays derived from the scores live as long as the `Work`.
+    """Checked scores with a clamp: of all sequences, or of a chunk. Caches arrays that are derived from the scores.
 
-    scores (Scores): As `arrays.conform` returns them.
+    scores (Scores): The scores, as `arrays.conform` returns them; over the states of a graph if the structure has one.
     clamp: What is still allowed, or None.
-    given: The scores as the caller gave them.
-    whole (Work): The work that this chunk is a part of; it holds what all chunks share.
+    given (Scores): The scores as the caller passed them.
+    whole (Work): For a chunk the work of all sequences, which holds what chunks share; None for the work of all sequences.
     """
 
-    expansion: Optional[Expansion] = None  # expansion of the whole work if states are those of a graph
+    expansion: Optional[Expansion] = None  # of the work of all sequences, if states are those of a graph
 
     def __init__(
         self,
@@ -154,9 +163,8 @@ class Work(Generic[Scores]):
 
     @property
     def whole(self: OfWork) -> OfWork:
-        """The work that this chunk is a part of, or itself. (As an attribute it would keep arrays alive until Python looks for
-        cycles.)
-        """
+        """The work of all sequences, which this work may be a chunk of."""
+        # A reference from an object to itself would keep its arrays alive until Python looks for cycles
         return self if self._whole is None else self._whole
 
     @property
@@ -167,7 +175,7 @@ class Work(Generic[Scores]):
 
     @property
     def n_tags(self) -> int:
-        """Number of tags. It differs from the number of states where states are those of a graph."""
+        """Number of tags; where states are those of a graph, `n_states` differs."""
         return np.shape(self.given[0])[1]
 
     def clamped(self: OfWork, clamp: ChainClamp) -> OfWork:
@@ -178,7 +186,7 @@ class Work(Generic[Scores]):
         return type(self)(self.scores, self.in_states(clamp), self.given, self.whole)
 
     def in_states(self, clamp: ChainClamp) -> ChainClamp:
-        """A clamp of tags, checked, as a clamp of states.
+        """Check a clamp of tags, and turn it into a clamp of states.
 
         clamp (ChainClamp): What is still allowed, by tag.
         """
@@ -186,63 +194,70 @@ class Work(Generic[Scores]):
         return clamp if self.tag_of is None else arrays.expand_clamp(clamp, self.tag_of)
 
     def most_tokens(self, tokens: int) -> int:
-        """Number of tokens in a chunk, if the structure's default is `tokens`."""
+        """How many tokens a chunk of these scores may have. `tokens` is the default of the structure."""
         return tokens
 
     def chunks(self, tokens: int) -> list[Chunk]:
-        """Chunks of whole sequences, of about `tokens` tokens each."""
+        """Divide the sequences into chunks of about `tokens` tokens each."""
         tokens = self.most_tokens(tokens)
         if self.n_tokens <= tokens:
             return [self.chunk(0, self.n_sequences)]
         # A sequence belongs to the block of `tokens` tokens in which it begins
         blocks = self.starts[:-1] // tokens
         cuts = [0, *(np.flatnonzero(np.diff(blocks)) + 1).tolist(), len(blocks)]
-        return [self.chunk(b, c) for b, c in itertools.pairwise(cuts)]
+        return [self.chunk(begin, end) for begin, end in itertools.pairwise(cuts)]
 
-    def chunk(self, b: int, c: int) -> Chunk:
-        """The chunk of the sequences b to c - 1."""
-        return Chunk(slice(b, c), slice(int(self.starts[b]), int(self.starts[c])))
+    def chunk(self, begin: int, end: int) -> Chunk:
+        """The chunk of the sequences begin to end - 1."""
+        return Chunk(slice(begin, end), slice(int(self.starts[begin]), int(self.starts[end])))
 
     def cut(self: OfWork, chunk: Chunk) -> OfWork:
-        """The work of one chunk."""
+        """The scores and the clamp of one chunk."""
         sequences, tokens = chunk
         if sequences.stop - sequences.start == self.n_sequences:
             return self
         return self._part(tokens, self.starts[sequences.start : sequences.stop + 1] - tokens.start)
 
     def only(self: OfWork, sequences: Bools) -> tuple[OfWork, Bools]:
-        """Work of some of the sequences (bool[B]). RETURNS (Work, bool[T]): The work, and which tokens belong to it."""
+        """The scores and the clamp of chosen sequences.
+
+        sequences (bool[B]): Which sequences are chosen.
+        RETURNS (Work, bool[T]): The scores, and which tokens they belong to.
+        """
         lengths = np.diff(self.starts)
-        tokens = np.repeat(sequences, lengths)
-        return self._part(np.flatnonzero(tokens), np.append(0, np.cumsum(lengths[sequences]))), tokens
+        is_chosen = np.repeat(sequences, lengths)
+        starts = np.append(0, np.cumsum(lengths[sequences]))
+        return self._part(np.flatnonzero(is_chosen), starts), is_chosen
 
     def _part(self: OfWork, tokens: arrays.Tokens, starts: Ints) -> OfWork:
+        """The scores and the clamp of `tokens` (a slice or int64[N]), in sequences that start at `starts`."""
         scores = arrays.cut(self.scores, tokens, starts)
         clamp = arrays.cut_clamp(self.clamp, tokens)
         return type(self)(scores, clamp, self.given, self.whole)
 
     @cached_property
     def predecessors(self) -> tuple[Ints, Ints]:
-        """States from which a transition may lead to each state, in rising order.
+        """The A possible transitions, by target: for each state the states before it, in rising order.
 
-        RETURNS (int64[S + 1], int64[A]): The predecessors of state j are the entries starts[j] to starts[j + 1] - 1 of the second
-            array.
+        RETURNS (int64[S + 1], int64[A]): `starts` and `sources`. Transitions lead to state j from
+            sources[starts[j] : starts[j + 1]].
         """
         if self.whole is not self:
             return self.whole.predecessors
         target, source = np.nonzero((self.transitions > -np.inf).any(axis=0).T)
-        # Contiguous: `nonzero` gives columns of one array, for which kernels would be compiled once more
-        return np.searchsorted(target, np.arange(self.n_states + 1)), np.ascontiguousarray(source)
+        starts = np.searchsorted(target, np.arange(self.n_states + 1))
+        # `nonzero` returns columns of one array, for which kernels would be compiled once more
+        return starts, np.ascontiguousarray(source)
 
     def ends(self) -> tuple[Ints, Ints]:
         """First and last token of each sequence that has tokens: int64[N] each."""
-        some = self.starts[:-1] < self.starts[1:]
-        return self.starts[:-1][some], self.starts[1:][some] - 1
+        has_tokens = self.starts[:-1] < self.starts[1:]
+        return self.starts[:-1][has_tokens], self.starts[1:][has_tokens] - 1
 
     def check_weights(self, weights: Optional[Floats]) -> Floats:
-        """Factors of the sequences, checked: float64[B].
+        """Check the factors of the sequences, and return them: float64[B].
 
-        weights (float64[B]): The factors, 1 by default.
+        weights (float64[B]): The factors; None for ones.
         """
         if weights is None:
             return np.ones(self.n_sequences)
@@ -250,9 +265,9 @@ class Work(Generic[Scores]):
         return arrays.contiguous(weights, np.float64)
 
     def check_states(self, states: States) -> States:
-        """One labelling for each sequence, checked: int32[T].
+        """Check one labelling for each sequence, and return the labellings: int32[T].
 
-        states (int32[T]): The labellings; -1 stands for none.
+        states (int32[T]): The labellings; -1 stands for no state.
         RAISES (ValueError): CRF011 or CRF013 for labellings that do not fit the scores.
         """
         arrays.check_shape("states", states, (self.n_tokens,), "one state per token")
@@ -267,7 +282,7 @@ ScoresOrWork = Union[Scores, Work[Scores]]
 
 
 class Structure(Generic[Scores]):
-    """A family of labellings with sums and maxima over it. Structures are stateless: the scores hold all data.
+    """A family of labellings, which answers questions about sums and maxima over the labellings. All data are in the scores.
 
     Every question takes the scores of a batch of B sequences, laid end to end, or the result of `prepare`. If no labelling
     remains, the log partition and the best score are -inf, expectations and marginals are 0, and paths hold -1. The empty
@@ -278,9 +293,9 @@ class Structure(Generic[Scores]):
     Arguments of the questions:
 
     scores (Scores or Work): Potentials of B sequences.
-    clamp: What is still allowed, or None. It excludes the labellings that use what it forbids.
+    clamp: What is still allowed; None allows everything. The questions are about labellings that the clamp allows.
     weights (float64[B]): Factor of each sequence, 1 by default.
-    states (int32[T]): One labelling for each sequence; -1 stands for none.
+    states (int32[T]): One labelling for each sequence; -1 stands for no state.
     spans (SpanStates): How states encode spans.
     """
 
@@ -288,8 +303,8 @@ class Structure(Generic[Scores]):
     # approximate. Without "path" a labelling may have several paths: its score is their log-sum, but `viterbi` and `n_best`
     # return single paths
     answers: frozenset[str] = frozenset(["exact", "path", "n_best", "sample", "span_probabilities", "likely_spans"])
-    # Approximate tokens in a chunk: enough for a kernel to take longer than its call; by default all tokens are one chunk. The
-    # number is fixed, so that sums over chunks have the same bits with any number of threads.
+    # About how many tokens a chunk has: so many that a kernel takes longer than its call. By default all tokens are one chunk.
+    # The number does not depend on the number of threads, so that sums over chunks have the same bits with any number.
     chunk_tokens: ClassVar[int] = 1 << 62
     uniforms: ClassVar[tuple[int, ...]] = ()  # shape of the random numbers that `draw` takes for one token
     work: ClassVar[type[Work]]
@@ -302,27 +317,30 @@ class Structure(Generic[Scores]):
 
     @property
     def signature(self) -> bytes:
-        """Equal for structures that give the same answers."""
+        """Bytes that are equal for structures that give the same answers."""
         settings = {name: getattr(value, "signature", value) for name, value in vars(self).items() if name != "threads"}
         return repr((type(self).__name__, settings)).encode("utf8")
 
     def with_threads(self: OfStructure, threads: int) -> OfStructure:
-        """RETURNS (Structure): A copy that uses this number of threads."""
+        """A copy that uses this number of threads."""
         structure = copy(self)
         structure.threads = threads
         return structure
 
     def over(self, graph: StateGraph) -> "Structure[Scores]":
-        """This structure over the states of a graph, for rules and for copies of tags: its labellings are the paths of the
-        graph. Questions and answers stay in tags: each state takes the scores of its tag, and results for states are added up by
-        tag. The score of a labelling is the log-sum over its paths; graphs of deterministic automata have at most one path for
-        each labelling. `viterbi`, `n_best` and `sample` find paths.
+        """A copy whose labellings are those that a graph accepts: the tags of its paths, for rules and for copies of tags.
+
+        Questions and answers stay in tags: each state of the graph takes the scores of its tag, and results for states are added
+        up by tag. The score of a labelling is the log-sum over its paths; graphs of deterministic automata have at most one path
+        for each labelling. `viterbi`, `n_best` and `sample` find paths.
+
+        graph (StateGraph): The graph.
         """
-        over = copy(self)
-        over.graph = graph if len(graph.tag_of) else _NO_STATES
-        over.answers = self.answers - {"path"}
-        over._expansions = arrays.LatestResults()
-        return over
+        structure = copy(self)
+        structure.graph = graph if len(graph.tag_of) else _NO_STATES
+        structure.answers = self.answers - {"path"}
+        structure._expansions = arrays.LatestResults()
+        return structure
 
     # ------------------------------------------------------------------------------------ methods that a structure adds
 
@@ -398,7 +416,7 @@ class Structure(Generic[Scores]):
         arrays.add(out, self.narrow(work, used), slice(0, work.n_tokens))
 
     def weigh_spans(self, work: Work[Scores], spans: SpanStates, segments: Segments) -> Floats:
-        """Probabilities of spans of a chunk, see `span_probabilities`: float64[N].
+        """Probabilities of spans of a chunk, for `span_probabilities`: float64[N].
 
         work (Work): Potentials of the chunk.
         spans (SpanStates): How states encode spans.
@@ -407,7 +425,7 @@ class Structure(Generic[Scores]):
         raise NotImplementedError
 
     def list_spans(self, work: Work[Scores], spans: SpanStates, min_prob: float) -> LikelySpans:
-        """Probable spans of a chunk, see `likely_spans`.
+        """The spans of a chunk that are at least as probable as `min_prob`, for `likely_spans`.
 
         work (Work): Potentials of the chunk.
         spans (SpanStates): How states encode spans.
@@ -416,7 +434,7 @@ class Structure(Generic[Scores]):
         raise NotImplementedError
 
     def score_segments(self, work: Work[Scores], begin: Ints, end: Ints) -> Floats:
-        """Scores of given segments without transitions, first and last: float64[N, S], -inf for segments longer than K.
+        """Scores of segments without transitions, first and last: float64[N, S], -inf for segments longer than K.
 
         work (Work): Potentials of the sequences.
         begin (int64[N]): First token of each segment.
@@ -425,27 +443,27 @@ class Structure(Generic[Scores]):
         raise NotImplementedError
 
     def segments_derivative(self, work: Work[Scores], begin: Ints, end: Ints, derivative: Floats) -> Scores:
-        """Derivative of `score_segments`, with respect to all scores. Transitions receive 0. A segment at an end of its
-        sequence uses `first` or `last`; segments longer than K count for nothing.
+        """The way back through `score_segments`, where a segment at an end of its sequence also uses `first` or `last`. Segments
+        longer than K add nothing.
 
         work (Work): Potentials of the sequences.
         begin (int64[N]): First token of each segment.
         end (int64[N]): The token behind each segment.
         derivative (float64[N, S]): The derivative with respect to the scores of segments.
-        RETURNS (Scores): The derivative with respect to all scores.
+        RETURNS (Scores): The derivative with respect to all scores; 0 for transitions.
         """
         raise NotImplementedError
 
     def only(self, work: Work[Scores], states: States) -> ChainClamp:
-        """The clamp that allows these paths alone.
+        """The clamp that allows one labelling for each sequence.
 
         work (Work): Potentials of B sequences.
-        states (int32[T]): One labelling for each sequence.
+        states (int32[T]): The labellings.
         """
         return states[:, np.newaxis] == np.arange(work.n_tags)
 
     def only_path(self, clamp: ChainClamp) -> Optional[States]:
-        """The only labelling that a clamp allows (int32[T]); None if it allows none or several.
+        """The labelling that a clamp allows (int32[T]); None if it allows none or several.
 
         clamp (ChainClamp): What is still allowed.
         """
@@ -480,7 +498,7 @@ class Structure(Generic[Scores]):
 
         scores (Scores or Work): Potentials of B sequences.
         clamp (ChainClamp): What is still allowed, or None.
-        annotated (ChainClamp): What the annotation allows, in training: a structure that prunes labellings keeps these.
+        annotated (ChainClamp): In training what the annotation allows; a structure that prunes labellings keeps these labellings.
         RAISES (ValueError): CRF010 to CRF016 for scores that are not usable.
         """
         if isinstance(scores, Work):
@@ -490,17 +508,17 @@ class Structure(Generic[Scores]):
             work = self.work(conforming, given=scores)
         else:
             expansion = self.expansion(conforming, self.graph)
-            others = [name for name in arrays.named(conforming) if name not in expansion.arrays]
-            of_tokens = arrays.expand(conforming, expansion.graph, others)
-            work = self.work(conforming._replace(**expansion.arrays, **of_tokens), given=scores)
+            token_names = [name for name in arrays.named(conforming) if name not in expansion.arrays]
+            token_arrays = arrays.expand(conforming, expansion.graph, token_names)
+            work = self.work(conforming._replace(**expansion.arrays, **token_arrays), given=scores)
             work.expansion = expansion
         return work if clamp is None else work.clamped(clamp)
 
     def expansion(self, scores: Scores, graph: StateGraph) -> Expansion:
-        """Scores of tags that all sequences share, expanded to the graph's states.
+        """Expand the scores of tags that all sequences share to the graph's states.
 
-        The expansion leaves out states whose tag is impossible everywhere: forbidden at each token, they would keep sums
-        out of the linear domain. If every state is impossible all of them stay, as kernels need a state.
+        States whose tag is impossible at every token are left out, since their scores of -inf would keep sums out of the linear
+        domain. If all states are impossible they stay, since kernels need a state.
 
         scores (Scores): Potentials by tag.
         graph (StateGraph): The graph.
@@ -508,15 +526,16 @@ class Structure(Generic[Scores]):
         shared = [name for name in arrays.named(scores) if arrays.is_shared(scores, name)]
 
         def expand(possible: Bools, *_: Floats) -> Expansion:
-            kept = possible[graph.tag_of]
-            part = arrays.part_of_graph(graph, kept) if kept.any() and not kept.all() else graph
+            is_kept = possible[graph.tag_of]
+            part = arrays.part_of_graph(graph, is_kept) if is_kept.any() and not is_kept.all() else graph
             return Expansion(part, arrays.expand(scores, part, shared))
 
-        possible = (scores[0] > -np.inf).any(axis=0)
+        possible = (scores[0] > -np.inf).any(axis=0)  # [S] tags that a token may have
+        # Computed again if `possible` or a shared score changed
         return self._expansions.of(expand, possible, *(getattr(scores, name) for name in shared))
 
     def conform(self, scores: Scores) -> Scores:
-        """The scores in the form that the kernels take.
+        """Check scores, and return them in the form that the kernels take.
 
         scores (Scores): Potentials of B sequences.
         RAISES (ValueError): CRF010 to CRF012 for scores that are not usable.
@@ -528,7 +547,7 @@ class Structure(Generic[Scores]):
         return conforming
 
     def narrow(self, work: Work[Scores], expected: Scores) -> Scores:
-        """Derivatives with respect to the scores that the caller gave.
+        """Turn derivatives with respect to scores of states into derivatives with respect to the scores that the caller passed.
 
         work (Work): The potentials.
         expected (Scores): Derivatives with respect to the scores of the work, whose states may be those of a graph.
@@ -545,7 +564,7 @@ class Structure(Generic[Scores]):
         RETURNS (float64[B]): Log partitions.
         """
         work = self.prepare(scores, clamp)
-        if work.n_tokens <= self.chunk_tokens:  # a short cut: for a short text, chunking would take as long as the sums
+        if work.n_tokens <= self.chunk_tokens:  # for a short text, chunking would take as long as the sums
             return self.forward(work)
         log_z = np.empty(work.n_sequences)
 
@@ -563,8 +582,8 @@ class Structure(Generic[Scores]):
         scores (Scores or Work): Potentials of B sequences.
         clamp (ChainClamp): What is still allowed, or None.
         weights (float64[B]): Factor of each sequence, 1 by default.
-        RETURNS (float64[B], Scores): Log partitions, and how often each score is expected to be used, times the weights.
-            A sequence without any labelling uses nothing.
+        RETURNS (float64[B], Scores): Log partitions, and the expected number of uses of each score, times the weights. A sequence
+            without any labelling uses nothing.
         """
         work = self.prepare(scores, clamp)
         weights = work.check_weights(weights)
@@ -575,13 +594,12 @@ class Structure(Generic[Scores]):
             return log_z, self.narrow(work, total)
 
         def expect_chunk(chunk: Chunk) -> Scores:
-            part = work.cut(chunk)
-            of_chunk = arrays.part_of(total, chunk.tokens)
-            log_z[chunk.sequences] = self.expect(part, weights[chunk.sequences], of_chunk)
-            return of_chunk
+            chunk_total = arrays.part_of(total, chunk.tokens)  # arrays of tokens are views of `total`
+            log_z[chunk.sequences] = self.expect(work.cut(chunk), weights[chunk.sequences], chunk_total)
+            return chunk_total
 
-        for of_chunk in self._in_chunks(work, expect_chunk):
-            arrays.add_shared(total, of_chunk)
+        for chunk_total in self._in_chunks(work, expect_chunk):
+            arrays.add_shared(total, chunk_total)
         return log_z, self.narrow(work, total)
 
     def marginals(self, scores: ScoresOrWork, *, clamp: Optional[ChainClamp] = None) -> Floats:
@@ -591,10 +609,12 @@ class Structure(Generic[Scores]):
         clamp (ChainClamp): What is still allowed, or None.
         RETURNS (float64[T, S]): Rows with sum 1; all 0 in a sequence without any labelling.
         """
-        return np.clip(self.expectations(scores, clamp=clamp)[1][0], 0.0, 1.0)
+        _, expected = self.expectations(scores, clamp=clamp)
+        emissions = expected[0]
+        return np.clip(emissions, 0.0, 1.0)
 
     def viterbi(self, scores: ScoresOrWork, *, clamp: Optional[ChainClamp] = None) -> Path:
-        """Best labelling of each sequence, see `best`.
+        """Best labelling of each sequence, with ties as in `best`.
 
         scores (Scores or Work): Potentials of B sequences.
         clamp (ChainClamp): What is still allowed, or None.
@@ -605,6 +625,7 @@ class Structure(Generic[Scores]):
         return Path(self.labels(work, path.states), path.scores)
 
     def _best(self, work: Work[Scores]) -> Path:
+        """Best paths of all sequences, chunk by chunk."""
         if work.n_tokens <= self.chunk_tokens or self.threads == 1:  # no sums over chunks: nothing to gain
             return self.best(work)
         path = Path(np.empty(work.n_tokens, dtype=np.int32), np.empty(work.n_sequences))
@@ -640,7 +661,9 @@ class Structure(Generic[Scores]):
         """
         work = self.prepare(scores)
         states = work.check_states(states)
-        return self.score_path(work, states) if work.tag_of is None else Structure.score_path(self, work, states)
+        if work.tag_of is None:
+            return self.score_path(work, states)
+        return Structure.score_path(self, work, states)  # sums over the paths of the labelling
 
     def path_expectations(
         self, scores: ScoresOrWork, states: States, *, weights: Optional[Floats] = None, out: Optional[Scores] = None
@@ -659,13 +682,13 @@ class Structure(Generic[Scores]):
         weights = work.check_weights(weights)
         if work.tag_of is None:
             self.add_path(work, states, weights, used)
-        else:  # the path of the labelling is unknown
-            Structure.add_path(self, work, states, weights, used)
+        else:
+            Structure.add_path(self, work, states, weights, used)  # sums over the paths of the labelling
         return used
 
     def differentiate_path(self, work: Work[Scores], states: States, weights: Floats) -> tuple[Floats, Floats, Scores]:
-        """Derivative of sum_b weights[b] · (log_z[b] - score of the labelling of sequence b). Impossible labellings have
-        none.
+        """Differentiate sum_b weights[b] · (log_z[b] - score of the labelling of sequence b). Sequences with an impossible
+        labelling add nothing.
 
         work (Work): Potentials of B sequences.
         states (int32[T]): One labelling for each sequence.
@@ -673,10 +696,11 @@ class Structure(Generic[Scores]):
         RETURNS (float64[B], float64[B], Scores): Log partitions, scores of the labellings, and the derivative.
         """
         # d (log_z - score(y)) = expectations - uses of y
-        reached = self.path_score(work, states)
-        weights = np.where(reached > -np.inf, weights, 0.0)
+        path_scores = self.path_score(work, states)
+        weights = np.where(path_scores > -np.inf, weights, 0.0)
         log_z, derivative = self.expectations(work, weights=weights)
-        return log_z, reached, self.path_expectations(work, states, weights=-weights, out=derivative)
+        self.path_expectations(work, states, weights=-weights, out=derivative)
+        return log_z, path_scores, derivative
 
     def log_probability(self, scores: ScoresOrWork, states: States) -> Floats:
         """Normalised score of one labelling for each sequence.
@@ -687,8 +711,9 @@ class Structure(Generic[Scores]):
         """
         work = self.prepare(scores)
         log_probability = self.path_score(work, states)
-        possible = log_probability > -np.inf
-        np.subtract(log_probability, self.log_partition(work), out=log_probability, where=possible)
+        is_possible = log_probability > -np.inf
+        # Impossible labellings stay at -inf; -inf - -inf would be NaN
+        np.subtract(log_probability, self.log_partition(work), out=log_probability, where=is_possible)
         return np.minimum(log_probability, 0.0, out=log_probability)
 
     def n_best(
@@ -709,8 +734,8 @@ class Structure(Generic[Scores]):
             states = np.empty((n, sequence.n_tokens), dtype=np.int32)
             scores = np.zeros(n)
             # The empty sequence has one labelling, of score 0
-            found = self.rank(sequence, states, scores) if sequence.n_tokens else 1
-            return [(score, self.labels(work, path)) for score, path in zip(scores[:found].tolist(), states)]
+            n_paths = self.rank(sequence, states, scores) if sequence.n_tokens else 1
+            return [(score, self.labels(work, path)) for score, path in zip(scores[:n_paths].tolist(), states)]
 
         return run_chunks(search, range(work.n_sequences), self.threads)
 
@@ -724,7 +749,7 @@ class Structure(Generic[Scores]):
         RETURNS (int32[n, T]): The labellings.
         """
         work = self.prepare(scores, clamp)
-        # All numbers are drawn here, whatever the chunks and threads
+        # Drawn before the batch is divided into chunks, so that these do not matter
         uniforms = np.random.default_rng(seed).random((n, work.n_tokens, *self.uniforms))
         states = np.empty((n, work.n_tokens), dtype=np.int32)
 
@@ -751,21 +776,20 @@ class Structure(Generic[Scores]):
         probabilities = np.zeros(len(begin))
         if not len(begin):
             return probabilities
-        asked = np.zeros(work.n_sequences, dtype=bool)
-        asked[np.searchsorted(work.starts, begin, side="right") - 1] = True
-        if not asked.all():  # most sentences of a novel have no span
-            # Spans move with their tokens, of which those without spans are left out
-            work, tokens = work.only(asked)
-            place = np.append(0, np.cumsum(tokens))
-            begin = place[begin]
-            end = place[end]
+        has_span = np.zeros(work.n_sequences, dtype=bool)
+        has_span[np.searchsorted(work.starts, begin, side="right") - 1] = True
+        if not has_span.all():  # most sentences of a novel have no span, and are left out
+            work, is_chosen = work.only(has_span)
+            new_index = np.append(0, np.cumsum(is_chosen))  # [T + 1] of each token
+            begin = new_index[begin]
+            end = new_index[end]
 
         def weigh(chunk: Chunk) -> None:
-            shift = chunk.tokens.start
-            first, behind = np.searchsorted(begin, [shift, chunk.tokens.stop])
-            some = slice(first, behind)  # the spans of this chunk
-            of_chunk = Segments(begin[some] - shift, end[some] - shift, label[some])
-            probabilities[some] = self.weigh_spans(work.cut(chunk), spans, of_chunk)
+            offset = chunk.tokens.start
+            first, behind = np.searchsorted(begin, [offset, chunk.tokens.stop])
+            in_chunk = slice(first, behind)
+            chunk_segments = Segments(begin[in_chunk] - offset, end[in_chunk] - offset, label[in_chunk])
+            probabilities[in_chunk] = self.weigh_spans(work.cut(chunk), spans, chunk_segments)
 
         self._in_chunks(work, weigh)
         return probabilities
@@ -773,7 +797,7 @@ class Structure(Generic[Scores]):
     def likely_spans(
         self, scores: ScoresOrWork, spans: SpanStates, min_prob: float, *, clamp: Optional[ChainClamp] = None
     ) -> LikelySpans:
-        """All spans of at least some probability, by their first token.
+        """All spans whose probability is at least `min_prob`, by their first token.
 
         scores (Scores or Work): Potentials of B sequences.
         spans (SpanStates): How states encode spans.
@@ -790,4 +814,5 @@ class Structure(Generic[Scores]):
         return LikelySpans.join(self._in_chunks(work, search))
 
     def _in_chunks(self, work: Work[Scores], function: Callable[[Chunk], Result]) -> list[Result]:
+        """Call a function for each chunk in several threads. RETURNS (list[Result]): The results, in the order of the chunks."""
         return run_chunks(function, work.chunks(self.chunk_tokens), self.threads)

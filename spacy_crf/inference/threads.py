@@ -10,14 +10,14 @@ from typing import TypeVar
 Chunk = TypeVar("Chunk")
 Result = TypeVar("Result")
 
-_here = threading.local()
+_thread = threading.local()  # has `in_pool` in the threads of a pool
 
 
 def default_threads() -> int:
-    """Number of threads where the user gave none: SPACY_CRF_THREADS, or the cores that this process may use."""
-    given = os.environ.get("SPACY_CRF_THREADS")
-    if given:
-        return max(1, int(given))
+    """How many threads to use by default: SPACY_CRF_THREADS if it is set, or the cores that this process may use."""
+    setting = os.environ.get("SPACY_CRF_THREADS")
+    if setting:
+        return max(1, int(setting))
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -26,15 +26,15 @@ def default_threads() -> int:
 def run_chunks(function: Callable[[Chunk], Result], chunks: Sequence[Chunk], threads: int = 1) -> list[Result]:
     """Call a function on each chunk.
 
-    Adding up the results in their order gives the same bits for any number of threads, as long as the chunks are the
-    same. Called from one of its own threads, `run_chunks` runs the chunks there, one by one: nesting can't deadlock.
+    Sums of the results in their order have the same bits for any number of threads, as long as the chunks are the same. A call
+    from a thread of a pool runs its chunks in that thread, one by one, since nested pools could deadlock.
 
     function (Callable): The function of a chunk.
     chunks (Sequence): The chunks.
-    threads (int): How many of them may run at a time.
+    threads (int): How many chunks may run at a time.
     RETURNS (list): The results in the order of the chunks.
     """
-    if threads <= 1 or len(chunks) <= 1 or getattr(_here, "in_pool", False):
+    if threads <= 1 or len(chunks) <= 1 or getattr(_thread, "in_pool", False):
         return [function(chunk) for chunk in chunks]
     return list(_pool(threads).map(function, chunks))
 
@@ -45,13 +45,14 @@ def _pool(threads: int) -> ThreadPoolExecutor:
 
 
 def _enter_pool() -> None:
-    _here.in_pool = True
+    """Mark this thread as one of a pool."""
+    _thread.in_pool = True
 
 
 def _forget_pools() -> None:
     """Discard the thread pools after a fork: threads do not survive it, even in a fork from one of our own threads."""
     _pool.cache_clear()
-    _here.in_pool = False
+    _thread.in_pool = False
 
 
 if hasattr(os, "register_at_fork"):

@@ -23,7 +23,7 @@ from ..losses.clamped import CLAMPED_LOSSES, ClampedLoss
 from ..schemes import TransitionMask
 from ..types import Bools, Floats, Ints
 from .emissions import Emissions, check_emissions
-from .node import AnnotatedDocs, Batches, check_array, check_equal, read_params, set_moved
+from .node import AnnotatedDocs, Batches, check_array, check_equal, read_params, rearrange_param
 from .structure import Block, Feature, SharedScores, StructureNode, build
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ class HigherOrderNode(StructureNode):
         """The shared scores of `model` by `weights`, with its n-grams."""
         return {**super().potentials(model, weights), "orders": self.orders(model)}
 
-    def limits(self, model: Model) -> Orders:
+    def potentials_key(self, model: Model) -> Orders:
         """The n-grams of `model`, which a change replaces."""
         return self.orders(model)
 
@@ -244,7 +244,7 @@ class HigherOrderNode(StructureNode):
 
     # ------------------------------------------------------------------------------------------------ training
 
-    def leaves_out(self, model: Model) -> bool:
+    def prunes_labellings(self, model: Model) -> bool:
         """Whether `model` prunes lattices."""
         return model.attrs["keep"] is not None
 
@@ -303,7 +303,7 @@ class HigherOrderNode(StructureNode):
             moved[places] = values
             return moved
 
-        set_moved(model, "grams", spread)
+        rearrange_param(model, "grams", spread)
         model.attrs["keys"] = keys
 
     def check(self, model: Model, n_states: int) -> None:

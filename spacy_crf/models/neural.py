@@ -17,7 +17,7 @@ from .. import checks
 from ..features.doc_batch import DocBatch
 from ..types import Floats, Ints
 from .emissions import Emissions
-from .node import Batches, Node, Sizes, check_equal, check_weights, enlarged, unset
+from .node import Batches, Node, Sizes, check_equal, check_weights, enlarged, remove_params
 
 _PIECES = 3  # pieces of the maxout layer, as in spaCy's encoders
 
@@ -85,7 +85,7 @@ class EncoderNode(Node):
     def forget(self, model: Model) -> None:
         """Return `model` and its last layer to their state before training."""
         super().forget(model)
-        unset(model.get_ref("output"))
+        remove_params(model.get_ref("output"))
 
     def expect(self, model: Model, n_states: int, saved: dict[str, bytes]) -> None:
         """Give the last layer the size of the saved one.

@@ -1,4 +1,4 @@
-"""Base of the nodes of models: methods of thinc models that components, optimizers and saving need beside the output."""
+"""Base of the nodes of models: what components, optimizers and saving need of a thinc model beside its output."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from ..losses.soft import SoftLabelling
     from ..optimizers.objective import Component
 
-TrainingStructure = Union[Structure, "RuledStructure", "BridgedStructure"]  # what losses ask
-Weights32 = NDArray[np.float32]  # of a parameter, as thinc keeps it
+TrainingStructure = Union[Structure, "RuledStructure", "BridgedStructure"]  # what losses sum with
+Weights32 = NDArray[np.float32]  # a parameter, as thinc keeps it
 
 
 class AnnotatedDocs(NamedTuple):
@@ -31,60 +31,60 @@ class AnnotatedDocs(NamedTuple):
 
     docs: list[Doc]
     allowed: Any  # the labellings that the annotation allows: a clamp of the class that the structure takes
-    starts: Ints  # [B + 1] of the sequences
+    starts: Ints  # [B + 1] where the sequences start
     unset: Bools  # [T] tokens without annotation
     weights: Optional[Floats] = None  # [B] factor of each sequence
-    structure: Any = None  # a `TrainingStructure` that replaces the model's own structure if rules apply in training
+    structure: Any = (
+        None  # the `TrainingStructure` of this batch if rules apply in training; None for that of the model
+    )
     alternatives: Segments = NO_SEGMENTS  # segments that the annotation allows in addition
-    # Segments that the structure excludes but no clamp can, for optimizers without a structure
+    # Segments that the structure excludes and no clamp can, for optimizers that ask no structure
     excluded: Segments = NO_SEGMENTS
-    soft: "Optional[SoftLabelling]" = None  # soft labels
+    soft: "Optional[SoftLabelling]" = None
 
 
-Batches = Callable[[], Iterable[AnnotatedDocs]]  # the batches, read as often as needed
+Batches = Callable[[], Iterable[AnnotatedDocs]]  # each call reads the corpus once
 
 
 class Evidence(NamedTuple):
     """How often training met the feature, token or sequence of each weight."""
 
-    counts: dict[str, Ints]  # [F] counts of the features, by table
+    counts: dict[str, Ints]  # by the name of a table: [F] how often training met each feature
     tokens: int
     sequences: int
 
     @classmethod
-    def known(cls, counts: dict[str, Ints], met: list[int]) -> "Evidence":
-        """Evidence of a model.
+    def of_model(cls, counts: dict[str, Ints], met: list[int]) -> "Evidence":
+        """The evidence of a model.
 
-        counts (dict[str, int64[F]]): How often training met each feature, by table.
-        met (list[int]): Numbers of tokens and sequences; zeros if an earlier version, which did not count, saved the
-            model.
+        counts (dict[str, int64[F]]): How often training met each feature, by the name of the table.
+        met (list[int]): Numbers of tokens and sequences; zeros if the model does not know them.
         """
-        tokens = max([met[0], *(int(of_table.max(initial=0)) for name, of_table in counts.items() if name == "states")])
-        return cls(counts, tokens, met[1] or tokens // 15)
+        tokens, sequences = met
+        if "states" in counts:  # at least as many tokens as the most frequent feature
+            tokens = max(tokens, int(counts["states"].max(initial=0)))
+        return cls(counts, tokens, sequences or tokens // 15)  # a sentence has about 15 tokens
 
     def plus(self, other: "Evidence") -> "Evidence":
         """The sum of this evidence and later evidence.
 
-        other (Evidence): The later evidence, whose tables may have more features.
+        other (Evidence): The later evidence, whose tables may have further features behind those of this one.
         """
-        return Evidence(
-            counts={
-                name: later + np.pad(self.counts[name], (0, len(later) - len(self.counts[name])))
-                for name, later in other.counts.items()
-            },
-            tokens=self.tokens + other.tokens,
-            sequences=self.sequences + other.sequences,
-        )
+        counts = {}
+        for name, later in other.counts.items():
+            earlier = self.counts[name]
+            counts[name] = later + np.pad(earlier, (0, len(later) - len(earlier)))
+        return Evidence(counts, self.tokens + other.tokens, self.sequences + other.sequences)
 
 
 class Sizes(NamedTuple):
-    """Sizes for which nodes are initialized."""
+    """What nodes must know of a corpus and of the states to be initialized."""
 
     vocab: Vocab
     n_states: int
     longest: int = 1  # tokens of the longest segment
-    tag_of: Optional[Ints] = None  # [S] the tag of each state, in order; None where each state is a tag
-    inner: Optional[Bools] = None  # [S] states of inner levels of spans that nest; None without any
+    tag_of: Optional[Ints] = None  # [S] the tag of each state, rising; None where each state is a tag
+    inner: Optional[Bools] = None  # [S] which states belong to inner levels of nested spans; None if spans do not nest
 
 
 class Traits(NamedTuple):
@@ -98,9 +98,8 @@ class Traits(NamedTuple):
     is_linear: bool = True  # whether the output is a linear function of the weights, which may be part of an objective
     is_online: bool = True  # whether optimizers can learn from one sequence after the other
     names_states: bool = True  # whether annotation names the state of each token, so that an objective has one minimum
-    counts: Optional[str] = (
-        None  # tokens from which `initialize` counts all weights: "annotated" or "all"; None for none
-    )
+    # From which tokens `initialize` counts features: "annotated" or "all"; None if it counts no features
+    counts: Optional[str] = None
     no_shares_of_texts: Optional[str] = None  # why decisions cannot be split up among the training texts
     unexplained: Optional[str] = None  # why weights do not explain a labelling; None if they do
     unit: str = TEXT  # unit of texts that has scores, one of `features.doc_batch.UNITS`
@@ -110,7 +109,7 @@ class Traits(NamedTuple):
 
 
 class Node:
-    """Base of the objects in ``attrs["node"]`` of the models of this package."""
+    """Base of the objects in ``attrs["node"]`` of models, which know what their model's parameters mean."""
 
     traits: Traits = Traits()
 
@@ -130,13 +129,12 @@ class Node:
         raise NotImplementedError
 
     def named_states(self, model: Model, parameter: Optional[str], places: tuple[Ints, ...]) -> tuple[Ints, ...]:
-        """Numbers of the states that weights belong to, in the order of the component's names of states.
+        """The states that weights belong to, as numbers in the component's list of names of states.
 
         model (Model): The model of the node.
         parameter (Optional[str]): The parameter with the weights; None for weights of layers.
-        places (tuple[int64[N], ...]): Places of the weights in the parameter, by axis; without one, their states in the
-            layers.
-        RETURNS (tuple[int64[N], ...]): The numbers.
+        places (tuple[int64[N], ...]): For each axis of the parameter, the indices of the weights; for layers, their columns.
+        RETURNS (tuple[int64[N], ...]): For each axis, the numbers of the states.
         """
         return places
 
@@ -149,14 +147,14 @@ class Node:
         return np.arange(len(labels))
 
     def longest_of_states(self, model: Model) -> NDArray[np.int32]:
-        """Tokens of the longest segment of each state: int32[S].
+        """How many tokens a segment of each state may have: int32[S].
 
         model (Model): A model of segments.
         """
         return model.attrs["longest"]
 
     def training_batch(self, model: Model, batch: AnnotatedDocs, name: str) -> AnnotatedDocs:
-        """The batch as losses read it. Its structure, if it has one, has the rules of the batch, or excludes spans.
+        """The batch as losses read it: with the structure of the batch if rules apply in training or annotation excludes spans.
 
         model (Model): The model of the node.
         batch (AnnotatedDocs): The batch.
@@ -165,10 +163,10 @@ class Node:
         return batch
 
     def begin(self, model: Model, initialization: Any, is_new: bool) -> None:
-        """Choose the weights that training begins with, once features are counted.
+        """Set the weights that training begins with, once features are counted.
 
         model (Model): The model of the node.
-        initialization (Initialization): See `pipeline.initialization`.
+        initialization (Initialization): The steps of `pipeline.initialization`, with the corpus.
         is_new (bool): Whether all weights are new.
         """
 
@@ -177,9 +175,9 @@ class Node:
 
         model (Model): The model of the node.
         pipe (Component): The component, with its loss, and with its labels once they are known.
-        optimizer (Optional[Optimizer]): None before the optimizer is known.
-        RAISES (ValueError): If they do not fit; CRF347 for a loss that needs the state of each token if annotation names
-            none.
+        optimizer (Optional[Optimizer]): The optimizer; None before it is known.
+        RAISES (ValueError): If they do not fit, such as CRF347 for a loss that needs the state of each token where annotation
+            only names tags.
         """
         if not self.traits.names_states:
             check_knows_states(pipe.name, pipe.loss)
@@ -192,25 +190,25 @@ class Node:
         return None
 
     def columns(self, n_states: int) -> int:
-        """Number of states for which the layers have scores.
+        """How many columns of scores the layers have.
 
         n_states (int): Number of states of the model.
         """
         return n_states
 
     def starts(self, docs: DocBatch) -> Ints:
-        """Bounds of the rows of scores of each sequence: int64[B + 1].
+        """Where the rows of scores of each sequence start: int64[B + 1].
 
         docs (DocBatch): The batch.
         """
         return docs.sequence_starts()
 
     def expect(self, model: Model, n_states: int, saved: dict[str, bytes]) -> None:
-        """Prepare for loading a model; `columns` may depend on its attributes.
+        """Prepare for loading a saved model.
 
         model (Model): The model of the node.
         n_states (int): Number of states of the saved model.
-        saved (dict[str, bytes]): Its attributes.
+        saved (dict[str, bytes]): Attributes of the saved model, on which `columns` may depend.
         """
 
     def forget(self, model: Model) -> None:
@@ -218,7 +216,7 @@ class Node:
 
         model (Model): The model of the node.
         """
-        unset(model)
+        remove_params(model)
         for name in self.traits.learned:
             model.attrs[name] = None
 
@@ -226,8 +224,8 @@ class Node:
         """Check loaded parameters and attributes, which kernels trust.
 
         model (Model): The model of the node.
-        n_states (int): Number of states that it must have.
-        RAISES (ValueError): CRF509 for others.
+        n_states (int): Number of states that the model must have.
+        RAISES (ValueError): CRF509 if a parameter or an attribute does not fit.
         """
         raise NotImplementedError
 
@@ -236,29 +234,30 @@ def check_knows_states(name: str, loss: LabelledLoss) -> None:
     """Refuse a loss that needs the state of each token, which annotation does not name.
 
     name (str): The name of the component.
-    loss (LabelledLoss): Its loss.
+    loss (LabelledLoss): The loss of the component.
     RAISES (ValueError): CRF347.
     """
     if loss.names_states:
-        losses: Any = registry.losses  # a catalogue, which its annotation does not say
-        known = losses.get_all()
-        fitting = [key for key, each in sorted(known.items()) if key.startswith("spacy_crf.") and not each.names_states]
+        losses: Any = registry.losses  # thinc's annotation hides that this is a catalogue
+        fitting = []  # names of our losses that need no states
+        for registered, factory in sorted(losses.get_all().items()):
+            if registered.startswith("spacy_crf.") and not factory.names_states:
+                fitting.append(registered)
         reason = "it asks for the state of each token, and annotation only names tags"
         raise cant_train(loss, f"several states of one tag in '{name}'", reason, ", ".join(fitting))
 
 
 def gives(model: object) -> Optional[type]:
-    """Type of a model's output.
+    """The type of a model's output; None for models of other packages.
 
     model (object): A model, or what a config has in its place.
-    RETURNS (Optional[type]): None for models of other packages.
     """
     node = model.attrs.get("node") if isinstance(model, Model) else None
     return None if node is None else node.gives
 
 
 def no_backprop(d_output: object) -> list[Doc]:
-    """Backpropagation for predictions, which have none.
+    """Do nothing: the backpropagation that layers return when they predict.
 
     d_output (object): Ignored.
     """
@@ -270,16 +269,16 @@ def forget(model: Model) -> None:
 
     model (Model): The model with all of its layers.
     """
-    for part in model.walk():
-        if "node" in part.attrs:
-            part.attrs["node"].forget(part)
+    for layer in model.walk():
+        if "node" in layer.attrs:
+            layer.attrs["node"].forget(layer)
 
 
 # ------------------------------------------------------------------------------------------ layout of parameters
 
 
 def read_params(model: Model, names: Iterable[str]) -> dict[str, Weights32]:
-    """Parameters of a model by name.
+    """The parameters of a model, by name.
 
     model (Model): A model on the host.
     names (Iterable[str]): The names.
@@ -300,20 +299,20 @@ def write_param(model: Model, name: str, values: NDArray) -> None:
 
 
 def add_gradient(model: Model, name: str, gradient: NDArray) -> None:
-    """Add to the gradient of a parameter.
+    """Add a gradient to that of a parameter.
 
     model (Model): A model on the host.
     name (str): The name of the parameter.
-    gradient (float[...]): What to add, in the shape of the parameter.
+    gradient (float[...]): The gradient, in the shape of the parameter.
     """
     d_weights: Any = gradient.astype(np.float32)
     model.inc_grad(name, d_weights)
 
 
-def unset(model: Model) -> None:
-    """Remove the parameters of a node; a gradient that waits for its step becomes empty.
+def remove_params(model: Model) -> None:
+    """Remove the parameters of a model without those of its layers; a gradient that waits for an update becomes empty.
 
-    model (Model): The model with the node.
+    model (Model): The model.
     """
     for name in model.param_names:
         model.set_param(name, None)
@@ -321,12 +320,12 @@ def unset(model: Model) -> None:
             model.set_grad(name, model.ops.alloc((0,) * model.get_grad(name).ndim))
 
 
-def set_moved(model: Model, name: str, move: Callable[[NDArray], NDArray]) -> None:
-    """Move a parameter, and a gradient that waits for its step, to another layout.
+def rearrange_param(model: Model, name: str, move: Callable[[NDArray], NDArray]) -> None:
+    """Change the layout of a parameter, and of its gradient if that waits for an update.
 
     model (Model): The model with the parameter.
     name (str): The name of the parameter.
-    move (Callable): Returns the values of an array in the new layout.
+    move (Callable): Takes an array in the old layout, and returns it in the new one.
     """
     arrays: Any = model
     if model.has_grad(name):
@@ -335,17 +334,16 @@ def set_moved(model: Model, name: str, move: Callable[[NDArray], NDArray]) -> No
 
 
 def enlarged(values: NDArray, shape: tuple[int, ...]) -> NDArray[np.float32]:
-    """Values in the first corner of an array of zeros, cut off where the new shape is smaller.
+    """Copy values to an array of another shape: values beyond the shape are lost, entries beyond the values are 0.
 
     values (float[...]): The values.
     shape (tuple[int, ...]): The new shape.
     RETURNS (float32[shape]): The array.
     """
-    # The part that both shapes have
-    moved = np.zeros(shape, dtype=np.float32)
-    kept = tuple(slice(min(sizes)) for sizes in zip(values.shape, shape))
-    moved[kept] = values[kept]
-    return moved
+    result = np.zeros(shape, dtype=np.float32)
+    common = tuple(slice(min(sizes)) for sizes in zip(values.shape, shape))  # the entries that both shapes have
+    result[common] = values[common]
+    return result
 
 
 # ---------------------------------------------------------------------------------------------------- loaded models
@@ -368,11 +366,11 @@ def check_weights(model: Model, shapes: dict[str, tuple[int, ...]]) -> None:
 def check_array(what: str, array: object, shape: tuple[int, ...], dtype: type) -> None:
     """Check a loaded array.
 
-    what (str): What it holds, for the message.
+    what (str): What the array holds, for the message.
     array (object): The array, or what was loaded in its place.
-    shape (tuple[int, ...]): The shape that it must have.
-    dtype (type): The type that its entries must have.
-    RAISES (ValueError): CRF509 for another array.
+    shape (tuple[int, ...]): The expected shape.
+    dtype (type): The expected type of the entries.
+    RAISES (ValueError): CRF509 if the array has another type or shape.
     """
     found = f"{array.dtype} {array.shape}" if isinstance(array, np.ndarray) else type(array).__name__
     check_equal(what, found, f"{np.dtype(dtype)} {shape}")
@@ -381,10 +379,10 @@ def check_array(what: str, array: object, shape: tuple[int, ...], dtype: type) -
 def check_equal(what: str, found: object, expected: object) -> None:
     """Check a loaded value.
 
-    what (str): What it is, for the message.
-    found (object): The value.
+    what (str): What the value is, for the message.
+    found (object): The loaded value.
     expected (object): The value that it must equal, of the same type.
-    RAISES (ValueError): CRF509 for another value.
+    RAISES (ValueError): CRF509 if type or value differ.
     """
     if type(found) is not type(expected) or found != expected:
         raise ValueError(Errors.CRF509.format(what=what, found=found, expected=expected))

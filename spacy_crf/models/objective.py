@@ -68,10 +68,10 @@ class CorpusObjective(Weights):
 
         RETURNS (bool): Whether any labellings are pruned.
         """
-        if not self._cached and self.node.leaves_out(self.model):
+        if not self._cached and self.node.prunes_labellings(self.model):
             self._cached = [self._structure.with_cache() for _ in self._annotation]
         for structure in self._cached:
-            structure.kept.renew()
+            structure.cache.renew()
         return bool(self._cached)
 
     @property

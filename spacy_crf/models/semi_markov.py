@@ -71,7 +71,7 @@ class SegmentsNode(StructureNode):
 
         return tuple(map(part, outputs)), self.shared_part(d_scores)
 
-    def alike(self, scores: SegmentScores, other: SegmentScores) -> SegmentScores:
+    def with_entries_of(self, scores: SegmentScores, other: SegmentScores) -> SegmentScores:
         """The scores with all spans that `other` lists."""
         if other.listed is None:
             return scores
@@ -82,7 +82,7 @@ class SegmentsNode(StructureNode):
         """Shapes of the parameters of `model` for `n_states` states, with a row for each length of segments."""
         return {**super().shapes(model, n_states), "lengths": (self.longest(model), n_states)}
 
-    def limits(self, model: Model) -> NDArray[np.int32]:
+    def potentials_key(self, model: Model) -> NDArray[np.int32]:
         """The longest segments of `model`."""
         return model.attrs["longest"]
 

@@ -1,8 +1,9 @@
 """Base of the models of a structure, which join the outputs of their layers with the scores that all tokens share.
 
 These shared scores are the parameters of such a model. Its attributes are "allowed", the transitions, firsts and lasts that the
-tag scheme allows (`TransitionMask`, set by the component), "observed", which of them have a weight (uint8[S + 2, S]), "met", how
-many tokens and sequences training met, and "beside", what optimizers keep with the weights, by name, or None.
+tag scheme allows (`TransitionMask`, set by the component), "observed", the rows of transitions, firsts and lasts that tell which
+of these scores have a weight (uint8[S + 2, S]), "met", how many tokens and sequences training met, and "beside", what optimizers
+keep with the weights, by name, or None.
 """
 
 import copy
@@ -35,11 +36,11 @@ from .node import (
     check_weights,
     enlarged,
     read_params,
-    set_moved,
+    rearrange_param,
     write_param,
 )
 
-SharedScores = dict[str, Any]  # for each parameter an array, or one value for all of it
+SharedScores = dict[str, Any]  # by parameter: an array, or a number that stands for an array of equal numbers
 _OFFSET = re.compile(r"\[(-?\d+)\]")
 
 
@@ -47,20 +48,22 @@ _OFFSET = re.compile(r"\[(-?\d+)\]")
 
 
 class Feature(NamedTuple):
+    """The name of a feature, for explanations."""
+
     name: str
     template: str
-    offset: Optional[int]
+    offset: Optional[int]  # of the token that the template reads; None if it reads several, or none
 
     @classmethod
     def of(cls, index: Union[FeatureIndex, HashedIndex, VectorIndex], row: int) -> "Feature":
-        """The feature in a row of an index of any kind."""
-        names, of_rows = templates_of(index, np.array([row]))
-        template = names[int(of_rows[0])]
+        """The feature in a row of an index."""
+        names, [number] = templates_of(index, np.array([row]))
+        template = names[int(number)]
         return cls(index.name(row), template, offset_of(template))
 
     @classmethod
     def shared(cls, parameter: str, row: int = 0) -> "Feature":
-        """Name of a parameter that all tokens share: "transition", "first", "last", or "length=N" for its row N - 1."""
+        """The feature that stands for a parameter of all tokens: "transition", "first", "last", or "length=N" for row N - 1."""
         name = f"length={row + 1}" if parameter == "lengths" else parameter.removesuffix("s")
         return cls(name, parameter, None)
 
@@ -70,9 +73,9 @@ def templates_of(
 ) -> tuple[list[str], NDArray[np.integer]]:
     """The templates of the features of an index.
 
-    index (FeatureIndex, HashedIndex or VectorIndex): An index of any kind.
+    index (FeatureIndex, HashedIndex or VectorIndex): The index.
     rows (int[N]): Rows of the index.
-    RETURNS (list[str], int64[N]): Names of templates, and the number of the template of each row.
+    RETURNS (list[str], int64[N]): Names of all templates, and which of these templates each row belongs to.
     """
     if isinstance(index, FeatureIndex):
         return index.feature_names.templates, index.feature_names.template_of[rows].astype(np.int64)
@@ -94,49 +97,49 @@ class Block(NamedTuple):
     weights: NDArray[np.floating]  # [W]
     states: tuple[NDArray[np.int64], ...]  # one or two states of each weight: int64[W]
     rows: NDArray[np.int64]  # [W] row of each weight's feature
-    feature: Callable[[int], Feature]
-    counts: Optional[NDArray[np.int64]] = None  # [F]
-    # Names, and the number of each weight's template (int64[W])
+    feature: Callable[[int], Feature]  # the feature of a row
+    counts: Optional[NDArray[np.int64]] = None  # [F] how often training met each feature
+    # Names of templates, and which of these templates each weight belongs to (int64[W])
     templates: Optional[tuple[list[str], NDArray[np.integer]]] = None
     # [S] the label of each state, where weights are for labels, not for states
     label_of: Optional[NDArray[np.int64]] = None
 
     def about(self, wanted: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Which weights belong to wanted states (bool[S]) or their labels: bool[W]."""
-        if self.label_of is not None:
+        """Which weights belong to wanted states (bool[S]) or to the labels of these states: bool[W]."""
+        if self.label_of is not None:  # `states` holds labels
             wanted = np.bincount(self.label_of, wanted[: len(self.label_of)]) > 0
         return np.logical_or.reduce([wanted[states] for states in self.states])
 
 
 class TokenTerms(NamedTuple):
-    """Terms of the scores of single tokens of a Doc, other than features, for explanations."""
+    """N terms that scores of tokens of a Doc have beside the weights of features, for explanations."""
 
     names: list[str]  # N
-    tokens: Ints  # [N]
-    scores: Floats  # [N, S] added to the scores of the token
-    template: str  # that the explanation names
+    tokens: Ints  # [N] the token of each term
+    scores: Floats  # [N, S] what the term adds to the scores of the token
+    template: str  # what explanations name in place of a template
 
 
 class Explained(NamedTuple):
-    """Joins the scores whose terms an explanation shows."""
+    """How explanations compute the scores whose terms they show."""
 
-    node: "StructureNode"
+    node: "StructureNode"  # joins the outputs of the layers with the shared scores
     weights: SharedScores  # of the parameters of the node
-    # [C, S] of each layer, the factors of its columns in the scores of states; () for states
+    # For each layer float64[C, S]: scores of states = scores of the layer's C columns · mix; () where columns are states
     mixes: Sequence[Floats] = ()
-    # Makes the terms of token scores other than those of layers with weights, from the model, the outputs of the layers with
-    # weights in double precision, and a single Doc; None without any
+    # Makes the terms of token scores beside the weights of features, from the model, the outputs of the layers in double
+    # precision, and a batch of one Doc; None if there are no such terms
     terms: Optional[Callable[[Model, tuple, DocBatch], Optional[TokenTerms]]] = None
 
 
 class StructureModel(Model):
-    """A model from Docs to scores. Its dimension ``nO``, the number of states, is the one that its node knows, or that of its
-    members in a pool, and may grow; thinc's own dimensions cannot change once there are parameters.
+    """A model from Docs to scores. Its dimension ``nO`` is the number of states, for which it asks its node, since it may grow;
+    thinc's own dimensions cannot change once there are parameters.
     """
 
     def initialize(self, X: Optional[Batches] = None, Y: Optional[Sizes] = None) -> Model:
-        """Initialize the model with a corpus `X` for the sizes `Y`, see `init`."""
-        with data_validation(False):  # X is a corpus, Y are sizes, neither of which thinc can check
+        """Initialize the model with a corpus `X` for the sizes `Y`; the function `init` does the work."""
+        with data_validation(False):  # thinc checks arrays, not corpora and sizes
             return super().initialize(X, Y)
 
     def has_dim(self, name: str) -> Optional[bool]:
@@ -152,9 +155,9 @@ class StructureModel(Model):
         return self.attrs["node"].n_states(self)
 
     def finish_update(self, optimizer: Optimizer) -> None:
-        """Like thinc's, with a learning rate for each node.
+        """Update the parameters from their gradients, as thinc does; a node's "lr_scale" multiplies the learning rate.
 
-        optimizer (Optimizer): Takes the steps.
+        optimizer (Optimizer): The optimizer of thinc or of spaCy.
         """
         for node in self.walk():
             for shim in node.shims:
@@ -163,8 +166,8 @@ class StructureModel(Model):
         for node in self.walk():
             scale = node.attrs.get("lr_scale", 1.0)
             for name in node.grad_names:
-                after, _ = optimizer((node.id, name), node.get_param(name), node.get_grad(name), lr_scale=scale)
-                node.set_param(name, after)
+                updated, _ = optimizer((node.id, name), node.get_param(name), node.get_grad(name), lr_scale=scale)
+                node.set_param(name, updated)
 
 
 class StructureNode(Node):
@@ -174,7 +177,7 @@ class StructureNode(Node):
     structure: Structure  # structure for the scores
 
     def __init__(self) -> None:
-        self._latest: Optional[tuple] = None  # see `latest_potentials`; threads may be reading it
+        self._latest: Optional[tuple] = None  # what `latest_potentials` caches: key, bytes of the weights, potentials
 
     @property
     def in_training(self) -> Structure:
@@ -218,11 +221,11 @@ class StructureNode(Node):
         return len(model.get_param("first")) if model.has_param("first") else None
 
     def layer_batch(self, batch: AnnotatedDocs) -> AnnotatedDocs:
-        """The `batch` as the layers need it, by their columns (see `columns`)."""
+        """The `batch` as the layers read it: where they score other columns than states, with a clamp of these columns."""
         return batch
 
-    def limits(self, model: Model) -> object:
-        """Key of `latest_potentials`: what determines the possible scores of `model`, another object after a change."""
+    def potentials_key(self, model: Model) -> object:
+        """An object that is replaced whenever the possible scores of `model` change, so that `latest_potentials` notices."""
         return model.attrs["allowed"]
 
     def possible(self, model: Model) -> SharedScores:
@@ -235,37 +238,37 @@ class StructureNode(Node):
         return {"transitions": observed[:-2], "first": observed[-2], "last": observed[-1]}
 
     def longest(self, model: Model) -> int:
-        """Tokens of the longest segment of `model`."""
+        """How many tokens the longest segment of `model` may have."""
         return 1
 
-    def leaves_out(self, model: Model) -> bool:
-        """Whether sums of `model` run over a selection of the labellings, which changes with the weights."""
+    def prunes_labellings(self, model: Model) -> bool:
+        """Whether `model` only sums over the likely labellings, which change with the weights."""
         return False
 
     def learn(self, model: Model, d_scores: Iterable[ScoreArrays]) -> None:
-        """Update attributes of the model that no gradient changes.
+        """Update attributes of the model that are no parameters, such as moving averages.
 
         model (Model): The model.
-        d_scores (Iterable[ScoreArrays]): The derivatives of each of some batches.
+        d_scores (Iterable[ScoreArrays]): For each batch, the derivatives with respect to its potentials.
         """
 
-    def alike(self, scores: PathScores, other: PathScores) -> PathScores:
-        """Scores with arrays of the same shapes as other scores, to add both.
+    def with_entries_of(self, scores: PathScores, other: PathScores) -> PathScores:
+        """Give scores the entries that other scores of the same texts have in addition, such as listed spans, so that their
+        arrays can be added.
 
-        scores (PathScores): Potentials of some texts.
-        other (PathScores): Other potentials of these texts, which may have more entries, such as listed spans.
-        RETURNS (PathScores): `scores` with all of these entries.
+        scores (PathScores): The potentials.
+        other (PathScores): The other potentials.
         """
         return scores
 
     # ----------------------------------------------------------------------------------------------- explanations
 
     def explained(self, model: Model) -> "Explained":
-        """What joins the scores of `model` whose terms an explanation shows."""
+        """How explanations compute the scores of `model`."""
         return Explained(self, exact_weights(model))
 
     def places_of(self, states: Ints) -> Ints:
-        """The places in the parameters of `states` of a labelling (int64[N]): int64[N]."""
+        """The indices at which the parameters hold `states` (int64[N]) of a labelling: int64[N]."""
         return states
 
     def weight_blocks(self, model: Model, name: str) -> Optional[list[Block]]:
@@ -277,8 +280,8 @@ class StructureNode(Node):
     def potentials(self, model: Model, weights: SharedScores) -> SharedScores:
         """The shared scores in float64, -inf where they are impossible.
 
-        model (Model): The model, which knows what is possible.
-        weights (SharedScores): The weights of its parameters.
+        model (Model): The model, which determines what is possible.
+        weights (SharedScores): The values of its parameters.
         """
         possible = self.possible(model)
         return {
@@ -286,56 +289,57 @@ class StructureNode(Node):
         }
 
     def latest_potentials(self, model: Model, weights: SharedScores) -> SharedScores:
-        """`potentials`, the same object as long as the weights are unchanged. Callers must not write to it. (Optimizers change
-        weights in place, so their bytes are compared.)
+        """The result of `potentials`, cached until the weights or the possible scores change. Callers must not write to it.
 
-        model (Model): The model, which knows what is possible.
-        weights (SharedScores): The weights of its parameters.
+        model (Model): The model, which determines what is possible.
+        weights (SharedScores): The values of its parameters.
         """
-        # Other threads may replace it: it is read once
+        # Other threads may replace `_latest` at any time, so it is read once
         latest = self._latest
-        limits = self.limits(model)
-        asked = tuple([array.tobytes() for array in weights.values()])
-        if latest is None or latest[0] is not limits or latest[1] != asked:
-            latest = self._latest = (limits, asked, self.potentials(model, weights))
-        return latest[2]
+        key = self.potentials_key(model)
+        # Optimizers change weights in place, so bytes are compared
+        contents = tuple([array.tobytes() for array in weights.values()])
+        if latest is None or latest[0] is not key or latest[1] != contents:
+            latest = self._latest = (key, contents, self.potentials(model, weights))
+        _, _, potentials = latest
+        return potentials
 
     def shared_part(self, d_scores: PathScores) -> SharedScores:
         """Derivatives with respect to the shared scores.
 
-        d_scores (PathScores): Derivatives with respect to potentials that hold the shared scores by name.
+        d_scores (PathScores): Derivatives with respect to potentials whose fields are named like the parameters.
         """
-        # Transitions of all tokens share a weight, so their derivatives add up
-        found = {name: getattr(d_scores, name) for name in self.traits.params}
+        d_shared = {name: getattr(d_scores, name) for name in self.traits.params}
         if per_position(d_scores):
-            found["transitions"] = d_scores.transitions.sum(axis=0)
-        return found
+            # The transitions of all tokens share a weight
+            d_shared["transitions"] = d_scores.transitions.sum(axis=0)
+        return d_shared
 
     def weighted_sum(self, outputs: Sequence[PathScores], shares: Floats) -> PathScores:
         """Weighted sum of scores of the same texts; impossible scores stay impossible.
 
         outputs (Sequence[PathScores]): The potentials of M models.
-        shares (float64[M]): The weight of each.
+        shares (float64[M]): The factor of each model.
         """
         total = outputs[0]
         for other in outputs[1:]:
-            total = self.alike(total, other)
+            total = self.with_entries_of(total, other)
         sums = {name: np.zeros(np.shape(getattr(total, name))) for name in self.gives.AXES}
         for output, share in zip(outputs, shares):
-            scores = self.alike(output, total)
-            for name, of_name in sums.items():
+            scores = self.with_entries_of(output, total)
+            for name, weighted in sums.items():
                 array = getattr(scores, name)
-                # 0 · -inf would be NaN
-                of_name += np.multiply(array, share, out=np.full(array.shape, -np.inf), where=array > -np.inf)
+                # 0 · -inf would be NaN, so -inf stays as it is
+                weighted += np.multiply(array, share, out=np.full(array.shape, -np.inf), where=array > -np.inf)
         return total._replace(**sums)
 
     def dot(self, d_scores: PathScores, scores: PathScores) -> float:
-        """Derivative with respect to a factor of the scores: the sum over possible scores of derivative times score.
+        """The sum over all possible scores of derivative · score, which is the derivative by a common factor of the scores.
 
         d_scores (PathScores): Derivatives with respect to the scores times the factor.
         scores (PathScores): The scores.
         """
-        scores = self.alike(scores, d_scores)
+        scores = self.with_entries_of(scores, d_scores)
         total = 0.0
         for name in self.gives.AXES:
             array = getattr(scores, name)
@@ -355,12 +359,11 @@ class StructureNode(Node):
             if not before:
                 write_param(model, name, np.zeros(shape))
             elif model.get_param(name).shape != shape:
-                set_moved(model, name, partial(enlarged, shape=shape))
+                rearrange_param(model, name, partial(enlarged, shape=shape))
         if "observed" not in self.traits.learned or before == model.get_dim("nO"):
             return
-        # [S + 2, S] transitions, then firsts, then lasts
         observed = np.zeros((model.get_dim("nO") + 2, model.get_dim("nO")), bool)
-        if before:
+        if before:  # otherwise `init_weights` finds out what occurs
             observed = self._possible_steps(model, n_states)
             observed[:before, :before] = model.attrs["observed"][:-2]
             observed[-2:, :before] = model.attrs["observed"][-2:]
@@ -368,7 +371,7 @@ class StructureNode(Node):
 
     def init_weights(self, model: Model, corpus: Batches, n_states: int, is_new: bool) -> None:
         """Find the parameters that get a weight, and set the first values of new weights that are not 0. By default, transitions
-        of unambiguous annotation get a weight, or all that are possible.
+        get a weight if the annotation has them where it is unambiguous, or with `possible_transitions` if they are possible.
 
         model (Model): The model, with layers and parameters for all states.
         corpus (Batches): The training data.
@@ -386,17 +389,18 @@ class StructureNode(Node):
         model.attrs["observed"] = (observed & possible).astype(np.uint8)
 
     def _possible_steps(self, model: Model, n_states: int) -> Bools:
+        """Which transitions, firsts and lasts are possible, in the rows of "observed": bool[S + 2, S]."""
         shapes = self.shapes(model, n_states)
         possible = self.possible(model)
         steps = [np.broadcast_to(possible[name], shapes[name]) for name in ("transitions", "first", "last")]
         return np.vstack(steps)
 
     def expect(self, model: Model, n_states: int, saved: dict[str, bytes]) -> None:
-        """Prepare `model` for loading `n_states` states and the attributes `saved`, without what belongs to other weights."""
-        model.attrs["beside"] = None  # of other weights
+        """Prepare `model` for loading weights for `n_states` states, and the attributes `saved`."""
+        model.attrs["beside"] = None  # belongs to the present weights
 
     def forget(self, model: Model) -> None:
-        """Return `model` to its state before training, of which it has met nothing."""
+        """Return `model` to its state before training."""
         super().forget(model)
         model.attrs["met"] = [0, 0]
 
@@ -430,27 +434,27 @@ def build(
     kind: type[StructureModel] = StructureModel,
     **attrs: Any,
 ) -> StructureModel:
-    """A model of a structure.
+    """Build the model of a structure.
 
     name (str): Name of the model.
-    node (StructureNode): Its node.
-    layers (dict[str, Model]): Its layers by the names under which `model.get_ref` finds them.
-    kind (type[StructureModel]): Its class.
-    attrs: Its attributes.
+    node (StructureNode): Node of the model.
+    layers (dict[str, Model]): The layers, by the names under which `model.get_ref` finds them.
+    kind (type[StructureModel]): Class of the model.
+    attrs: Further attributes of the model.
     """
     params = dict.fromkeys(node.traits.params)
-    parts = list(layers.values())
+    children = list(layers.values())
     refs: dict[str, Optional[Model]] = {**layers}
     attrs = {"node": node, "met": [0, 0], "observed": None, "beside": None, "allowed": None, **attrs}
-    model = kind(name, forward, init=init, layers=parts, refs=refs, params=params, attrs=attrs, ops=NumpyOps())
-    for part in parts:
-        if part.has_ref("tok2vec"):
-            model.set_ref("tok2vec", part.get_ref("tok2vec"))  # spaCy's commands look for it there
+    model = kind(name, forward, init=init, layers=children, refs=refs, params=params, attrs=attrs, ops=NumpyOps())
+    for layer in children:
+        if layer.has_ref("tok2vec"):
+            model.set_ref("tok2vec", layer.get_ref("tok2vec"))  # spaCy's commands look for it there
     return model
 
 
 def without_stage(model: StructureModel) -> StructureModel:
-    """An untrained model of a structure with the same settings, without templates that read the labels of a first stage.
+    """Build an untrained model with the settings of another, except templates that read the labels of a first stage.
 
     model (StructureModel): The model.
     """
@@ -462,7 +466,7 @@ def without_stage(model: StructureModel) -> StructureModel:
                 features.set_stage(features.feature_set.without_stage(), None)
     attrs = copy.deepcopy({name: value for name, value in model.attrs.items() if name != "node"})
     untrained = build(model.name, copy.deepcopy(model.attrs["node"]), layers, kind=type(model), **attrs)
-    for name in model.param_names:  # some models have parameters that are no scores
+    for name in model.param_names:  # some models have further parameters, which `build` does not know
         untrained.set_param(name, None)
     return untrained
 
@@ -481,13 +485,13 @@ def forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[ScoreArrays,
     shared = node.potentials(model, weights) if is_train else node.latest_potentials(model, weights)
 
     def backprop(d_scores: PathScores) -> list[Doc]:
-        # Entries of the parameters that have no weight get no gradient
         weighed = node.weighed(model)
         node.learn(model, [d_scores])
         d_outputs, d_shared = node.part(d_scores, outputs)
         for name, gradient in d_shared.items():
+            # Scores without a weight stay 0
             add_gradient(model, name, np.where(weighed[name], gradient, 0.0))
-        d_docs = [backprop_layer(d) for backprop_layer, d in zip(backprops, d_outputs)]
+        d_docs = [backprop_layer(d_output) for backprop_layer, d_output in zip(backprops, d_outputs)]
         return d_docs[0]
 
     scores = node.join(outputs, shared)
@@ -495,36 +499,37 @@ def forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[ScoreArrays,
 
 
 def init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) -> None:
-    """Initialize a model, or add what a corpus shows beyond the present features and states.
+    """Initialize a model, or add the features and states of a corpus that the model lacks.
 
     model (Model): A model of a structure.
     X (Batches): The corpus; None to initialize the layers alone.
-    Y (Sizes): Its sizes.
+    Y (Sizes): Sizes of the corpus.
     """
     node: StructureNode = model.attrs["node"]
     if X is None or Y is None:
         for layer in model.layers:
             layer.initialize()
         return
-    of_states = {name: model.attrs.get(name) for name in ("tag_of", "inner")}
-    sizes = Sizes(*Y)._replace(longest=node.longest(model), **of_states)
+    tag_of = model.attrs.get("tag_of")
+    sizes = Sizes(*Y)._replace(longest=node.longest(model), tag_of=tag_of, inner=model.attrs.get("inner"))
     is_new = not model.has_dim("nO")
-    met = list(model.attrs["met"])
-    unread = [True]
+    met = list(model.attrs["met"])  # tokens and sequences
+    is_first = True
 
     def read() -> Iterable[AnnotatedDocs]:
         """The corpus for the layers; the first reading counts its tokens and sequences."""
-        counts = bool(unread)
-        unread[:] = []
+        nonlocal is_first
+        counts = is_first
+        is_first = False
         for batch in X():
             if counts:
                 met[0] += int(batch.starts[-1])
                 met[1] += len(batch.starts) - 1
             yield node.layer_batch(batch)
 
-    of_layers = sizes._replace(n_states=node.columns(sizes.n_states))
+    layer_sizes = sizes._replace(n_states=node.columns(sizes.n_states))
     for layer in model.layers:
-        layer.initialize(X=read, Y=of_layers)
+        layer.initialize(X=read, Y=layer_sizes)
     model.attrs["met"] = met
     node.resize(model, sizes.n_states)
     node.init_weights(model, X, sizes.n_states, is_new)
@@ -532,16 +537,15 @@ def init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) -
 
 def _mark(observed: Bools, clamp: AnyClamp, starts: Ints) -> None:
     """Mark in ``observed`` (bool[S + 2, S]) the transitions, firsts and lasts of tokens whose annotation leaves one state."""
-    allowed = states_of(clamp)
-    # [T] tokens with a transition; None for all
+    allowed = states_of(clamp)  # [T, S]
     n_states = allowed.shape[1]
+    only_state = np.where(allowed.sum(axis=1) == 1, allowed.argmax(axis=1), -1)  # [T] -1 for none or several
+    has_tokens = starts[:-1] < starts[1:]
+    first_states = only_state[starts[:-1][has_tokens]]
+    last_states = only_state[starts[1:][has_tokens] - 1]
+    observed[-2, first_states[first_states >= 0]] = True
+    observed[-1, last_states[last_states >= 0]] = True
+    # Segments have transitions only at the tokens where they must begin
     steps = getattr(clamp, "must_begin", None)
-    state = np.where(allowed.sum(axis=1) == 1, allowed.argmax(axis=1), -1)
-    begin = starts[:-1][starts[:-1] < starts[1:]]
-    end = starts[1:][starts[:-1] < starts[1:]]
-    # Rows S and S + 1 of `observed` are those of firsts and lasts
-    for row, tokens in ((-2, begin), (-1, end - 1)):
-        observed[row, state[tokens][state[tokens] >= 0]] = True
-    # A pair is the number i · S + j of a transition
-    pairs, _ = pairs_allowed(allowed, starts, steps)
+    pairs, _ = pairs_allowed(allowed, starts, steps)  # each is i · S + j
     observed[pairs // n_states, pairs % n_states] = True

@@ -33,7 +33,7 @@ from ..kernels.sparse_rows import (
     scatter_references,
 )
 from ..types import Bools, Floats, Ints, Settings, TemplateRows, TokenFeatures
-from .node import check_equal, set_moved, write_param
+from .node import check_equal, rearrange_param, write_param
 
 if TYPE_CHECKING:
     from ..features.segments import SpanIndexBuilder
@@ -627,6 +627,6 @@ def move_weights(model: Model, name: str, before: Table, after: Table, columns: 
     columns (int64[C]): The number in the larger table of each present column; None for equal numbers.
     """
     if model.has_param(name):
-        set_moved(model, name, partial(spread, places=after.find_weights(before, columns), size=after.n_weights))
+        rearrange_param(model, name, partial(spread, places=after.find_weights(before, columns), size=after.n_weights))
     else:
         write_param(model, name, np.zeros(after.n_weights))

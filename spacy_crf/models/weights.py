@@ -192,7 +192,7 @@ class Weights:
     def evidence(self) -> Evidence:
         """Evidence of the training so far."""
         counts = {self._key(block.model, block.name): block.table.counts for block in self._tables}
-        return Evidence.known(counts, self.model.attrs["met"])
+        return Evidence.of_model(counts, self.model.attrs["met"])
 
     def evidence_of(self, docs: list[Doc]) -> Evidence:
         """Evidence in texts.

@@ -132,7 +132,7 @@ def _refusal(pipe: "CRFPipe", nlp: Optional[Language], optimizer: Optional[Optim
         return "its features read outer"
     if pipe.first_stage is not None:
         return "a first stage labels its texts"
-    if node.leaves_out(pipe.model):
+    if node.prunes_labellings(pipe.model):
         return "`keep` leaves out labellings, which ones depends on the weights"
     return None
 

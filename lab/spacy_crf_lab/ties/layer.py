@@ -13,7 +13,7 @@ from spacy_crf.features.doc_batch import DocBatch
 from spacy_crf.features.extractor import CompiledTemplates
 from spacy_crf.kernels.hashing import ABSENT
 from spacy_crf.models.corpus import corpus_by
-from spacy_crf.models.node import Batches, Node, Sizes, Traits, check_equal, unset
+from spacy_crf.models.node import Batches, Node, Sizes, Traits, check_equal, remove_params
 from spacy_crf.models.resources import ListedFeatures
 from spacy_crf.types import Floats
 
@@ -63,7 +63,7 @@ class TiesNode(Node):
 
     def forget(self, model: Model) -> None:
         """Remove the features that training met."""
-        unset(model)
+        remove_params(model)
         model.attrs["known"] = []
 
     def check(self, model: Model, n_states: int) -> None:
