@@ -35,7 +35,7 @@ FUNCTIONS = "registered functions, as [....functions.NAME] @misc = ... gives the
 
 
 class AttributesRead:
-    """Base of sets of templates."""
+    """What is known of a set of templates from the attributes that they read."""
 
     def attributes(self) -> list[str]:
         """The attributes that the templates read, each once."""
@@ -63,7 +63,7 @@ class AttributesRead:
 
     @property
     def reads_outer(self) -> bool:
-        """Whether the templates read the outermost spans of those that nest."""
+        """Whether the templates read the outermost of the spans that nest."""
         return OUTER in self.attributes()
 
 
@@ -72,8 +72,8 @@ class FeatureSet(AttributesRead):
 
     templates: Templates of features of tags.
     transitions: Templates of features of pairs of tags.
-    padding: Whether positions outside the sequence have their own values; if not, templates that read them have no value. Or
-        texts for these positions, {"before": […], "behind": […]}, the nearest first.
+    padding: True if positions outside a sequence have values of their own, False if templates that read these positions have no
+        value, or texts for these positions, {"before": […], "behind": […]}, the nearest first.
     functions: Registered functions by the name that templates use: from a Doc to items per token (``fn:NAME[0]``), from a word to
         items (``word:NAME[0]``), or from a word to one text (``text:NAME[0]``).
     RAISES (ValueError): CRF101 to CRF121 or CRF895 for a template that can't be used; CRF020 for other settings.
@@ -101,6 +101,7 @@ class FeatureSet(AttributesRead):
         for template in filter(reads_outer, self.transitions):
             raise ValueError(Errors.CRF121.format(template=template, reason=OF_TOKENS))
         for template in self.templates + self.transitions:
+            # Templates of tags, but not of pairs, may read vectors
             if not is_vector(template) or template in self.transitions:
                 for attribute, _ in template.parts:
                     check_attribute(attribute, template, self.functions)
@@ -116,7 +117,7 @@ class FeatureSet(AttributesRead):
                 raise ValueError(Errors.CRF895.format(template=template, before=before, behind=behind))
 
     def as_text(self) -> list[str]:
-        """The settings that determine the meaning of the rows of a saved index, as text."""
+        """The settings as lines of text. The rows of a saved index keep their meaning as long as these lines stay equal."""
         padding = "padding" if self.padding else "no padding"
         if isinstance(self.padding, dict):
             padding = f"padding {json.dumps(self.padding, sort_keys=True)}"
@@ -134,16 +135,16 @@ class FeatureSet(AttributesRead):
 
     @property
     def counted(self) -> list[Template]:
-        """The templates of states whose features are counted: all but those that read vectors or the outermost spans."""
+        """The templates of tags that read neither vectors nor the outermost spans. Training counts their features."""
         return [template for template in self.templates if not (is_vector(template) or reads_outer(template))]
 
     @property
     def inner(self) -> list[Template]:
-        """The templates that read the outermost spans, for the states of inner ones."""
+        """The templates that read the outermost spans. Their features belong to the tags of inner spans."""
         return [*filter(reads_outer, self.templates)]
 
     def with_stage(self, templates: list[str]) -> "FeatureSet":
-        """A copy with further templates, without duplicates. RAISES (ValueError): CRF101 or CRF102."""
+        """A copy with these templates added, each once. RAISES (ValueError): CRF101 or CRF102."""
         changed = copy.copy(self)
         changed.templates = list(dict.fromkeys([*self.templates, *parse_templates(templates)]))
         return changed
@@ -169,7 +170,7 @@ class FeatureSet(AttributesRead):
         clusters: Optional[dict[str, Clusters]] = None,
         vectors: Optional[WordVectors] = None,
     ) -> ColumnReader:
-        """A reader of the columns of the templates.
+        """A reader of the columns that the templates read.
 
         RAISES (ValueError): CRF106 for a missing gazetteer, CRF940 for missing clusters, CRF941 for the first bits of clusters
             that are no tree, CRF800 for missing vectors.
@@ -184,25 +185,38 @@ class FeatureSet(AttributesRead):
                     raise ValueError(Errors.CRF800.format(template=template))
                 if attribute.startswith("in:"):
                     require_named(template, attribute[3:], "in", gazetteers)
-        sources = {a: self.functions[a[3:]] for a in attributes if a.startswith("fn:")}
-        sources.update({a: extension_items(a[4:]) for a in attributes if a.startswith("ext:")})
+        gazetteers_read = {}
+        item_sources = {}
+        word_functions = {}
+        for attribute in attributes:
+            kind, _, name = attribute.partition(":")
+            if kind == "in":
+                gazetteers_read[attribute] = gazetteers[name]
+            elif kind == "fn":
+                item_sources[attribute] = self.functions[name]
+            elif kind == "ext":
+                item_sources[attribute] = extension_items(name)
+            elif kind in ("word", "text"):
+                word_functions[attribute] = self.functions[name]
         parts = chain.from_iterable(template.parts for template in self.templates + self.transitions)
-        offsets = [abs(part.offset) for part in parts]
         return ColumnReader(
             attributes,
             self.token_attributes,
-            {a: gazetteers[a[3:]] for a in attributes if a.startswith("in:")},
-            sources,
-            word_functions={a: self.functions[a[5:]] for a in attributes if a.startswith(("word:", "text:"))},
+            gazetteers_read,
+            item_sources,
+            word_functions=word_functions,
             clusters={name: clusters[name] for name in self.cluster_tables},
             vectors=vectors if self.vector_offsets else None,
-            reach=max(offsets),
+            reach=max(abs(part.offset) for part in parts),
             padding=self.padding,
         )
 
 
 def check_attribute(attribute: str, template: NamedTuple, functions: Mapping) -> None:
-    """RAISES (ValueError): CRF106 for an unknown attribute, extension or function; CRF121 for `vector` (several values)."""
+    """Refuse an attribute that a template can't join with others.
+
+    RAISES (ValueError): CRF106 for an unknown attribute, extension or function; CRF121 for `vector`, which has several values.
+    """
     kind, _, name = attribute.rpartition(":")
     if attribute == VECTOR:
         reason = "vector stands alone, as in 'vector[-1..1]', among the templates of tokens; "
@@ -226,17 +240,20 @@ def check_attribute(attribute: str, template: NamedTuple, functions: Mapping) ->
 
 
 def _check_clusters(template: Template, attribute: str, clusters: Mapping[str, Clusters]) -> None:
-    """RAISES (ValueError): CRF940 if there is no such table, CRF941 if the attribute asks for bits of clusters that have none."""
+    """Check that `clusters` has the table that an attribute such as ``cluster6:own`` reads.
+
+    RAISES (ValueError): CRF940 without this table, CRF941 if the attribute reads the first bits of clusters that are no tree.
+    """
     kind = attribute.partition(":")[0]
     table = table_read(attribute)
     if table not in clusters:
-        there = [f"{kind}:{name}" if name else kind for name in clusters]
+        possible = [f"{kind}:{name}" if name else kind for name in clusters]
         block = "[initialize.components.NAME"
         raise ValueError(
             Errors.CRF940.format(
                 template=template,
                 attribute=attribute,
-                known=f"there are {', '.join(there)} alone" if there else "there are none",
+                known=f"there are {', '.join(possible)} alone" if possible else "there are none",
                 setting=f"{block}.words.tables] {table}" if table else f"{block}] clusters",
             )
         )
@@ -246,15 +263,17 @@ def _check_clusters(template: Template, attribute: str, clusters: Mapping[str, C
         )
 
 
-def _checked_padding(given: Padding) -> Padding:
-    """Check the setting `padding`. RAISES (ValueError): CRF020."""
-    possible = isinstance(given, bool)
-    if isinstance(given, Mapping):
-        is_named = given.keys() == {"before", "behind"} and all(isinstance(texts, list) for texts in given.values())
-        possible = is_named and all(map(is_text, chain.from_iterable(given.values())))
+def _checked_padding(padding: Padding) -> Padding:
+    """The setting `padding` of `FeatureSet`, with copies of its lists. RAISES (ValueError): CRF020 for any other value."""
+    is_valid = isinstance(padding, bool)
+    if isinstance(padding, Mapping):
+        has_lists = padding.keys() == {"before", "behind"} and all(
+            isinstance(texts, list) for texts in padding.values()
+        )
+        is_valid = has_lists and all(map(is_text, chain.from_iterable(padding.values())))
     must = 'true, false, or two lists of texts, "before" and "behind"'
-    checks.expect(possible, _OWNER, "padding", given, must)
-    return given if isinstance(given, bool) else {side: list(texts) for side, texts in given.items()}
+    checks.expect(is_valid, _OWNER, "padding", padding, must)
+    return padding if isinstance(padding, bool) else {side: list(texts) for side, texts in padding.items()}
 
 
 def is_vector(template: Template) -> bool:
@@ -263,18 +282,20 @@ def is_vector(template: Template) -> bool:
 
 
 def reads_outer(template: Template) -> bool:
-    """Whether a template reads the outermost of spans that nest."""
+    """Whether a template reads the outermost of the spans that nest."""
     return OUTER in template.attributes
 
 
 def _one_valued(template: Template) -> Iterator[Template]:
-    """Templates that read one column each, for a template of attributes with several: equal values are the same feature."""
-    for attributes in product(*map(columns_of, template.attributes)):
-        yield template._replace(parts=tuple(map(TemplatePart, attributes, (part.offset for part in template.parts))))
+    """Split a template whose attributes have several columns, such as the n-grams of a word, into one template for each
+    combination of columns. All are spelled like the template, so equal values of different columns are the same feature."""
+    offsets = [part.offset for part in template.parts]
+    for columns in product(*map(columns_of, template.attributes)):
+        yield template._replace(parts=tuple(map(TemplatePart, columns, offsets)))
 
 
 class HashedFeatures(NamedTuple):
-    """Hashed features of T tokens before they are looked up: a matrix for M templates, and N items."""
+    """Hashed features of T tokens: those of M plain templates as a matrix, those of item templates as a list of N items."""
 
     hashes: NDArray[np.uint64]  # [T, M]
     item_hashes: NDArray[np.uint64]  # [N]
@@ -285,7 +306,8 @@ class HashedFeatures(NamedTuple):
 
 
 class CompiledTemplates:
-    """Templates compiled against the columns of a reader."""
+    """Templates with the columns of a reader in place of names of attributes. A plain template has one value at each token; an
+    item template reads an attribute that may have any number of values."""
 
     def __init__(self, templates: list[Template], reader: ColumnReader):
         plain = [t for t in templates if not any(map(is_item, t.attributes))]
@@ -301,12 +323,13 @@ class CompiledTemplates:
         self._column = {attribute: column for column, attribute in enumerate(attributes)}
         self.seeds = np.array([template_seed(template) for template in self.templates], dtype=np.uint64)
         widths = [len(template.parts) for template in self.templates]
+        # Template m has the parts part_starts[m] to part_starts[m + 1] - 1
         self.part_starts = np.append(0, np.cumsum(widths)).astype(np.int64)
         parts = list(chain.from_iterable(template.parts for template in self.templates))
-        self.part_columns = self.places([part.attribute for part in parts])
+        self.part_columns = self.column_numbers([part.attribute for part in parts])
         self.part_offsets = np.array([part.offset for part in parts], dtype=np.int64)
-        # Number only the columns that these templates read
-        self._read, self._part_places = np.unique(self.part_columns, return_inverse=True)
+        # Only the columns that these templates read are gathered: `_part_inputs` numbers the parts' columns among them
+        self._columns_read, self._part_inputs = np.unique(self.part_columns, return_inverse=True)
 
     def parts_of(self, template: int) -> NDArray[np.int64]:
         """Numbers of the parts of one template: int64[N]."""
@@ -320,59 +343,67 @@ class CompiledTemplates:
     @property
     def reads_one_lexeme(self) -> NDArray[np.bool_]:
         """Whether each template reads only attributes of one lexeme: bool[M]."""
-        of_lexeme = {*self.reader.lexeme_attributes}
-        reads_lexemes = [of_lexeme.issuperset(template.attributes) for template in self.templates]
+        lexeme_attributes = {*self.reader.lexeme_attributes}
+        reads_lexemes = [lexeme_attributes.issuperset(template.attributes) for template in self.templates]
         return (self.widths == 1) & np.array(reads_lexemes, dtype=bool)
 
     def only(self, chosen: NDArray[np.bool_], *, items: bool = True) -> "CompiledTemplates":
-        """A copy with some of the plain templates (bool[M]), and with or without the item templates."""
+        """A copy with the chosen plain templates (bool[M]), and with or without the item templates."""
         templates = [template for template, is_chosen in zip(self.templates, chosen) if is_chosen]
         return CompiledTemplates(templates + (self.item_templates if items else []), self.reader)
 
     def among(self, names: Container[str]) -> "CompiledTemplates":
-        """The templates that have one of these names."""
-        every = [*self.templates, *self.item_templates]
-        some = [template for template in every if str(template) in names]
-        return self if len(some) == len(every) else CompiledTemplates(some, self.reader)
+        """The templates that are spelled as one of the `names`."""
+        templates = [*self.templates, *self.item_templates]
+        chosen = [template for template in templates if str(template) in names]
+        return self if len(chosen) == len(templates) else CompiledTemplates(chosen, self.reader)
 
     def hash_positions(self, columns: TokenColumns) -> NDArray[np.uint64]:
         """Hashes of the plain templates at all positions: uint64[M, P]."""
-        values = read_columns(columns.lexemes, columns.table.columns, columns.values, self._read)
-        parts = (self.part_starts, self._part_places, self.part_offsets)
-        return hash_features(values, self.reader.reach, self.seeds, *parts)
+        values = read_columns(columns.lexemes, columns.table.columns, columns.values, self._columns_read)
+        return hash_features(
+            values, self.reader.reach, self.seeds, self.part_starts, self._part_inputs, self.part_offsets
+        )
 
     def hash_items(self, columns: TokenColumns) -> HashedFeatures:
         """Hashes of the item templates at all tokens."""
         no_plain = np.zeros((len(columns.positions), 0), dtype=np.uint64)
-        found = [self._hash_items(n, template, columns) for n, template in enumerate(self.item_templates)]
-        return HashedFeatures(no_plain, *map(np.concatenate, zip(_NO_ITEMS, *found)))
+        by_template = [self._hash_items(n, columns) for n in range(len(self.item_templates))]
+        return HashedFeatures(no_plain, *map(np.concatenate, zip(_NO_ITEMS, *by_template)))
 
     def hash(self, columns: TokenColumns) -> HashedFeatures:
         """Hashes of all templates at all tokens."""
         plain = self.hash_positions(columns)[:, columns.positions]
         return self.hash_items(columns)._replace(hashes=np.ascontiguousarray(plain.T))
 
-    def _hash_items(self, number: int, template: Template, columns: TokenColumns):
-        [position] = [n for n, part in enumerate(template.parts) if is_item(part.attribute)]
-        items = columns.items[template.parts[position].attribute]
+    def _hash_items(self, number: int, columns: TokenColumns) -> tuple[NDArray, ...]:
+        """The features of the item template `number`, in the order of the fields `item_…` of `HashedFeatures`."""
+        template = self.item_templates[number]
+        [item_part] = [part for part in template.parts if is_item(part.attribute)]
+        items = columns.items[item_part.attribute]
         # The token at the offset; positions outside of the sequence have no items
         lengths = np.diff(columns.starts)
-        source = np.arange(columns.starts[-1]) + template.parts[position].offset
-        inside = (np.repeat(columns.starts[:-1], lengths) <= source) & (source < np.repeat(columns.starts[1:], lengths))
-        source[~inside] = 0
-        first = items.starts[source]
-        behind = np.where(inside, items.starts[source + 1], first)
-        tokens = np.repeat(np.arange(len(first)), behind - first)
-        sources = ranges(first, behind)
+        sequence_starts = np.repeat(columns.starts[:-1], lengths)  # [T]
+        sequence_ends = np.repeat(columns.starts[1:], lengths)  # [T]
+        tokens_read = np.arange(columns.starts[-1]) + item_part.offset  # [T]
+        is_inside = (sequence_starts <= tokens_read) & (tokens_read < sequence_ends)
+        tokens_read[~is_inside] = 0
+        # Token t reads the items first[t] to behind[t] - 1
+        first = items.starts[tokens_read]
+        behind = np.where(is_inside, items.starts[tokens_read + 1], first)
+        tokens = np.repeat(np.arange(len(first)), behind - first)  # [N]
+        sources = ranges(first, behind)  # [N]
         hashes = np.full(len(tokens), template_seed(template), dtype=np.uint64)
-        for n, part in enumerate(template.parts):
-            mix_all(hashes, items.hashes[sources] if n == position else self.part_values(columns, part, tokens))
-        known = hashes != NO_FEATURE
-        of_template = np.full(int(known.sum()), number, dtype=np.int32)
-        return hashes[known], items.values[sources][known], tokens[known], of_template, sources[known]
+        for part in template.parts:
+            values = items.hashes[sources] if part is item_part else self.part_values(columns, part, tokens)
+            mix_all(hashes, values)
+        # An item without a value for another part, such as padding, is no feature
+        exists = hashes != NO_FEATURE
+        templates = np.full(int(exists.sum()), number, dtype=np.int32)
+        return hashes[exists], items.values[sources][exists], tokens[exists], templates, sources[exists]
 
     def part_values(self, columns: TokenColumns, part: TemplatePart, tokens: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """The values of a plain part (no function, no extension) at some tokens: uint64[N]."""
+        """The values at N tokens of a part whose attribute has no items: uint64[N]."""
         # Around each sequence there are positions with padding, so no offset leads into another sequence
         position = columns.positions[tokens] + part.offset
         column = self._column[part.attribute]
@@ -381,8 +412,8 @@ class CompiledTemplates:
             return columns.table.columns[columns.lexemes[position], column]
         return columns.values[position, column - n_lexeme_columns]
 
-    def places(self, attributes: list[str]) -> NDArray[np.int64]:
-        """Column numbers of plain attributes: int64[N]."""
+    def column_numbers(self, attributes: list[str]) -> NDArray[np.int64]:
+        """Column numbers of attributes without items: int64[N]."""
         return np.array([self._column[attribute] for attribute in attributes], dtype=np.int64)
 
     def rows_of_values(
@@ -390,12 +421,13 @@ class CompiledTemplates:
     ) -> TemplateRows:
         """Rows of the known features of N windows.
 
-        values (uint64[C, N]): The columns of the windows.
+        values (uint64[C, N]): The values that each window has in C columns, one for each token and attribute in it.
         part_columns (int64[P]): The column that each part reads.
         RETURNS (int32[M, N])
         """
-        nowhere_else = np.zeros_like(self.part_offsets)
-        return _rows(hash_features(values, 0, self.seeds, self.part_starts, part_columns, nowhere_else), index)
+        # The columns stand for the offsets
+        no_offsets = np.zeros_like(self.part_offsets)
+        return _rows(hash_features(values, 0, self.seeds, self.part_starts, part_columns, no_offsets), index)
 
     def rows_by_template(self, columns: TokenColumns, index: FeatureIndex) -> tuple[TemplateRows, TokenFeatures]:
         """Known features of all tokens: rows by plain template (int32[M, T]), and the items."""
@@ -407,24 +439,24 @@ class CompiledTemplates:
         return self.look_up(self.hash(columns), index)
 
     def look_up(self, features: HashedFeatures, index: "FeatureIndex | CountingTable") -> TokenFeatures:
-        """Look up hashed features in an index."""
-        n_tokens, width = features.hashes.shape
-        # -1 for features that were not met in training
-        found = index.rows(features.hashes.ravel())
-        known = found >= 0
-        rows = found[known]
-        counts = known.reshape(n_tokens, width).sum(axis=1)
+        """The features that an index has a row for, token by token."""
+        plain_rows = _rows(features.hashes, index)  # [T, M], -1 for features that were not met in training
+        is_known = plain_rows >= 0
+        counts = is_known.sum(axis=1)
+        plain_rows = plain_rows[is_known]
         if not self.item_templates:
-            return TokenFeatures(rows, None, np.append(0, np.cumsum(counts)))
+            return TokenFeatures(plain_rows, None, np.append(0, np.cumsum(counts)))
         item_rows = index.rows(features.item_hashes)
-        known = item_rows >= 0
+        is_known_item = item_rows >= 0
         # Plain features first, then items: `by_token` keeps that order at each token
-        tokens = np.concatenate([np.repeat(np.arange(n_tokens), counts), features.item_tokens[known]])
-        values = np.concatenate([np.ones(len(rows), dtype=np.float32), features.item_values[known]])
-        return by_token(tokens, np.concatenate([rows, item_rows[known]]), values, n_tokens)
+        n_tokens = len(counts)
+        tokens = np.concatenate([np.repeat(np.arange(n_tokens), counts), features.item_tokens[is_known_item]])
+        values = np.concatenate([np.ones(len(plain_rows), dtype=np.float32), features.item_values[is_known_item]])
+        return by_token(tokens, np.concatenate([plain_rows, item_rows[is_known_item]]), values, n_tokens)
 
 
-def _rows(hashes: NDArray[np.uint64], index: FeatureIndex) -> NDArray[np.int32]:
+def _rows(hashes: NDArray[np.uint64], index: "FeatureIndex | CountingTable") -> NDArray[np.int32]:
+    """The row of each hash of a matrix, -1 for hashes that the index does not know."""
     return index.rows(hashes.ravel()).reshape(hashes.shape)
 
 
@@ -432,21 +464,23 @@ _NO_ITEMS = tuple(np.zeros(0, dtype) for dtype in (np.uint64, np.float32, np.int
 
 
 def template_seed(template: Union[Template, str]) -> np.uint64:
-    """Hash of a template, from which the hashes of its features are made."""
+    """Hash of a template, with which the hashes of all its features begin."""
     return np.uint64(hash_string(str(template)))
 
 
 class IndexBuilder(FeatureCounter):
-    """Counts the features of tokens batch by batch, and makes an index of them."""
+    """Counts the features of tokens batch by batch, and makes an index of the features to keep."""
 
     def __init__(self, compiled: CompiledTemplates, known: FeatureIndex):
         self._compiled = compiled
         self._templates = compiled.templates + compiled.item_templates
         names = list(map(str, self._templates))
         super().__init__(list(dict.fromkeys(names)), known)
+        # Several templates may have one name, see `_one_valued`
         self._name_of = np.array([self._names.index(name) for name in names], dtype=np.int32)
-        self._template_of: list[NDArray[np.int32]] = []
-        self._values: list[NDArray[np.uint64]] = []  # [N, most parts] values of the parts of each new feature
+        # For each new feature: its template, and the values of its parts, with zeros behind the last part
+        self._template_of: list[NDArray[np.int32]] = []  # [N]
+        self._values: list[NDArray[np.uint64]] = []  # [N, most parts]
         self._most_parts = max((len(template.parts) for template in self._templates), default=1)
 
     def add(self, columns: TokenColumns) -> TokenFeatures:
@@ -455,17 +489,25 @@ class IndexBuilder(FeatureCounter):
         RETURNS (TokenFeatures): The rows of the features among all features met so far.
         """
         features = self._compiled.hash(columns)
-        # Places of the new features in the matrix [T, M], row by row
-        at = self.table.add(features.hashes.ravel())
-        width = max(1, features.hashes.shape[1])
-        self._remember(columns, (at % width).astype(np.int32), at // width, at)
-        at = self.table.add(features.item_hashes)
-        templates = features.item_templates[at] + np.int32(len(self._compiled.templates))
-        self._remember(columns, templates, features.item_tokens[at], features.item_sources[at])
+        # Where new features are in the matrix [T, M], which is read row by row
+        new = self.table.add(features.hashes.ravel())
+        n_templates = max(1, features.hashes.shape[1])
+        templates = (new % n_templates).astype(np.int32)
+        self._remember(columns, templates, tokens=new // n_templates, sources=new)
+        new = self.table.add(features.item_hashes)
+        templates = features.item_templates[new] + np.int32(len(self._compiled.templates))
+        self._remember(columns, templates, tokens=features.item_tokens[new], sources=features.item_sources[new])
         return self._compiled.look_up(features, self.table)
 
-    def _remember(self, columns, templates, tokens, sources) -> None:
-        """Keep the values of new features, from which their names are made."""
+    def _remember(
+        self, columns: TokenColumns, templates: NDArray[np.int32], tokens: NDArray[np.int64], sources: NDArray[np.int64]
+    ) -> None:
+        """Keep the values of N new features, from which `freeze` makes their names.
+
+        templates (int32[N]): Positions in `_templates`.
+        tokens (int64[N]): Where the features were read.
+        sources (int64[N]): The features' items in `columns`; not used for plain templates.
+        """
         values = np.zeros((len(templates), self._most_parts), dtype=np.uint64)
         for number in np.unique(templates):
             [rows] = np.nonzero(templates == number)
@@ -479,22 +521,24 @@ class IndexBuilder(FeatureCounter):
 
     def freeze(self, keep: NDArray[np.bool_], vocab: Vocab) -> FeatureIndex:
         """The index of the features to keep (bool[N]), in the order of their first occurrence."""
-        n_known = len(self.known)
-        template_of = np.concatenate([np.zeros(0, dtype=np.int32), *self._template_of])[keep[n_known:]]
+        keep_new = keep[len(self.known) :]
+        template_of = np.concatenate([np.zeros(0, dtype=np.int32), *self._template_of])[keep_new]
         values = np.concatenate([np.zeros((0, self._most_parts), dtype=np.uint64), *self._values])
         # The values are large, and another list would double them
         self._values.clear()
-        values = values if keep[n_known:].all() else values[keep[n_known:]]
-        numbers = np.zeros(values.shape, dtype=np.int32)
+        values = values if keep_new.all() else values[keep_new]
+        text_numbers = np.zeros(values.shape, dtype=np.int32)
         widths = np.zeros(len(values), dtype=np.int64)
-        place: dict[str, int] = {}
+        number_of: dict[str, int] = {}  # by text
         for number in np.unique(template_of):
             [rows] = np.nonzero(template_of == number)
             parts = self._templates[number].parts
             widths[rows] = len(parts)
             for n, part in enumerate(parts):
+                # Many features share a value, whose text is made once
                 distinct, inverse = np.unique(values[rows, n], return_inverse=True)
                 texts = self._compiled.reader.texts_of(part.attribute, distinct, vocab)
-                numbers[rows, n] = np.array([place.setdefault(text, len(place)) for text in texts])[inverse]
-        parts = numbers[np.arange(self._most_parts) < widths[:, None]]
-        return self._index(keep, self._name_of[template_of], widths, parts, list(place))
+                numbers = np.array([number_of.setdefault(text, len(number_of)) for text in texts])
+                text_numbers[rows, n] = numbers[inverse]
+        has_part = np.arange(self._most_parts) < widths[:, None]
+        return self._index(keep, self._name_of[template_of], widths, text_numbers[has_part], list(number_of))

@@ -22,7 +22,7 @@ KnownFeatures = tuple[NDArray[np.int32], NDArray[np.int32]]
 class HashTable:
     """Rows of 64-bit keys. Looking up is safe while another thread inserts."""
 
-    # The least number after the table grows: few collisions, and room to grow
+    # The least number after the table has grown: few collisions, and room to grow
     slots_per_key = 4
 
     def __init__(self, keys: Optional[NDArray[np.uint64]] = None):
@@ -65,9 +65,10 @@ class HashTable:
         return self._keys[0]
 
     def look_up(self, keys: NDArray[np.uint64]) -> tuple[NDArray[np.int32], int]:
-        """Row of each key, -1 for unknown keys and for 0: int32[N]; and the number of such keys."""
-        found = np.empty(len(keys), dtype=np.int32)
-        return found, look_up(*self.arrays, keys, found)
+        """Row of each key, -1 for unknown keys and for 0: int32[N]; and how many rows are -1."""
+        rows = np.empty(len(keys), dtype=np.int32)
+        n_unknown = look_up(*self.arrays, keys, rows)
+        return rows, n_unknown
 
     def rows(self, keys: NDArray[np.uint64]) -> NDArray[np.int32]:
         """Row of each key, -1 for unknown keys and for 0: int32[N]."""
@@ -81,18 +82,23 @@ def _free_slots(n: int) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
 
 
 def find_sorted(keys: NDArray[np.uint64], numbers: NDArray, wanted: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Number of each wanted key (uint64[N]) in a list of rising keys (uint64[F]). RETURNS (int64[N]): -1 for unknown keys."""
+    """Look keys up in a sorted list.
+
+    keys (uint64[F]), numbers (int[F]): The keys in rising order, and the number of each.
+    wanted (uint64[N]): The keys to look up.
+    RETURNS (int64[N]): The number of each wanted key, -1 for unknown keys.
+    """
     if not len(keys):
         return np.full(len(wanted), -1)
-    # Behind the last key there is none: its place is compared with the first one, which differs
-    at = np.searchsorted(keys, wanted)
-    at[at == len(keys)] = 0
-    return np.where(keys[at] == wanted, numbers[at].astype(np.int64), -1)
+    position = np.searchsorted(keys, wanted)
+    # A key above all others is compared with the first key, which differs
+    position[position == len(keys)] = 0
+    return np.where(keys[position] == wanted, numbers[position].astype(np.int64), -1)
 
 
 def by_token(tokens: NDArray, rows: NDArray, values: Optional[NDArray[np.float32]], n_tokens: int) -> TokenFeatures:
-    """Compressed rows from features in any order (N tokens, rows and values); the features of each token keep their order."""
-    # Stable, so that sums of features are added in the same order in every batch
+    """Sort N features, given by their tokens, rows and values, by token; the features of a token keep their order."""
+    # Stable, so that the weights of a token's features are added in the same order in every batch
     order = np.argsort(tokens, kind="stable")
     return TokenFeatures(
         rows=rows[order],
@@ -119,7 +125,7 @@ class CountingTable(HashTable):
     def add(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
         """Count a batch of keys.
 
-        RETURNS (int64[N]): Place in ``keys`` of the first occurrence of each new key, in the order of the rows.
+        RETURNS (int64[N]): Where each new key first occurs in `keys`, in the order of the rows.
         """
         slots, rows = self.room_for(len(keys))
         if len(self) + len(keys) > len(self._counts):
@@ -128,18 +134,18 @@ class CountingTable(HashTable):
             grown[: len(self)] = self.counts
             self._counts = grown
         new_keys = np.empty(len(keys), dtype=np.uint64)
-        new_at = np.empty(len(keys), dtype=np.int64)
-        n_new = count(slots, rows, keys, len(self), self._counts, new_keys, new_at) - len(self)
+        positions = np.empty(len(keys), dtype=np.int64)
+        n_new = count(slots, rows, keys, len(self), self._counts, new_keys, positions) - len(self)
         self._append(new_keys[:n_new].copy())
-        return new_at[:n_new]
+        return positions[:n_new]
 
 
 class FeatureNames(NamedTuple):
-    """The names of F features, for humans."""
+    """The names of F features, for humans: a template, and the value of each of its parts."""
 
     templates: list[str]
-    template_of: NDArray[np.int32]  # [F]
-    part_starts: NDArray[np.int64]  # [F + 1]
+    template_of: NDArray[np.int32]  # [F] position in templates
+    part_starts: NDArray[np.int64]  # [F + 1] feature f has the values part_starts[f] to part_starts[f + 1] - 1 of parts
     parts: NDArray[np.int32]  # [P] values of the parts, as positions in strings
     strings: list[str]
 
@@ -152,31 +158,31 @@ class FeatureNames(NamedTuple):
         return template if template == "bias" or not values else f"{template}={values}"
 
     def keep(self, rows: NDArray[np.bool_]) -> "FeatureNames":
-        """The names of some of the rows (bool[F])."""
+        """The names of the rows to keep (bool[F]), with only the templates and strings that these names use."""
         widths = np.diff(self.part_starts)
-        used, parts = np.unique(self.parts[np.repeat(rows, widths)], return_inverse=True)
-        strings = [self.strings[part] for part in used]
-        found, template_of = np.unique(self.template_of[rows], return_inverse=True)
-        starts = np.append(0, np.cumsum(widths[rows]))
+        keeps_part = np.repeat(rows, widths)  # [P]
+        strings_used, parts = np.unique(self.parts[keeps_part], return_inverse=True)
+        templates_used, template_of = np.unique(self.template_of[rows], return_inverse=True)
         return FeatureNames(
-            templates=[self.templates[template] for template in found],
+            templates=[self.templates[template] for template in templates_used],
             template_of=template_of.astype(np.int32),
-            part_starts=starts,
+            part_starts=np.append(0, np.cumsum(widths[rows])),
             parts=parts.astype(np.int32),
-            strings=strings,
+            strings=[self.strings[string] for string in strings_used],
         )
 
     def extend(self, other: "FeatureNames") -> "FeatureNames":
         """These names, followed by the names of other features."""
+        # Both may have templates in common
         templates = list(dict.fromkeys(self.templates + other.templates))
-        place = {template: n for n, template in enumerate(templates)}
-        moved = np.array([place[template] for template in other.templates], dtype=np.int32)
+        position = {template: n for n, template in enumerate(templates)}
+        new_positions = np.array([position[template] for template in other.templates], dtype=np.int32)
         return FeatureNames(
             templates,
-            np.concatenate([self.template_of, moved[other.template_of]]).astype(np.int32),
-            np.concatenate([self.part_starts, other.part_starts[1:] + self.part_starts[-1]]),
-            np.concatenate([self.parts, other.parts + len(self.strings)]).astype(np.int32),
-            self.strings + other.strings,
+            template_of=np.concatenate([self.template_of, new_positions[other.template_of]]).astype(np.int32),
+            part_starts=np.concatenate([self.part_starts, other.part_starts[1:] + self.part_starts[-1]]),
+            parts=np.concatenate([self.parts, other.parts + len(self.strings)]).astype(np.int32),
+            strings=self.strings + other.strings,
         )
 
     def packed(self) -> Saved:
@@ -191,7 +197,7 @@ class FeatureNames(NamedTuple):
 
     @classmethod
     def from_packed(cls, packed: Saved) -> "FeatureNames":
-        """RAISES (ValueError): CRF509 for parts that don't fit together."""
+        """The names that `packed` has compressed. RAISES (ValueError): CRF509 if the fields don't fit together."""
         widths = unpack_numbers(packed["widths"])
         text = inflated(packed["strings"])
         # A short string takes more memory than its characters
@@ -204,8 +210,9 @@ class FeatureNames(NamedTuple):
             json.loads(text.decode("utf8")),
         )
         if (
-            (len(names.template_of), len(names.parts)) != (len(widths), names.part_starts[-1])
-            or widths.min(initial=0) != 0
+            len(names.template_of) != len(widths)
+            or len(names.parts) != names.part_starts[-1]
+            or widths.min(initial=0) < 0
             or not _all_below(names.template_of, len(names.templates))
             or not _all_below(names.parts, len(names.strings))
             or {*map(type, names.templates), *map(type, names.strings)} - {str}
@@ -221,8 +228,8 @@ class FeatureIndex:
     """Rows of the known features, and their names for humans.
 
     keys (uint64[F]): Hash of each feature, in the order of the rows.
-    names (FeatureNames): Names of the features; or instead:
-    packed (Saved): Packed names, which are unpacked at first use.
+    names (FeatureNames): Names of the features; None if `packed` has them.
+    packed (Saved): The names as `FeatureNames.packed` returns them. They are unpacked at first use.
     """
 
     def __init__(
@@ -245,14 +252,15 @@ class FeatureIndex:
 
     @cached_property
     def sieved(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.int32]]:
-        """The slots and rows of the table, and a sieve that holds back most unknown features."""
+        """A sieve that holds back most unknown features, and the slots and rows of the table, as `hashing.sift` reads them."""
         return make_sieve(self.keys), *self.table.arrays
 
     @classmethod
     def empty(cls) -> "FeatureIndex":
         """An index without features."""
-        none = np.zeros(0, dtype=np.int32)
-        return cls(np.zeros(0, dtype=np.uint64), FeatureNames([], none, np.zeros(1, dtype=np.int64), none, []))
+        no_numbers = np.zeros(0, dtype=np.int32)
+        names = FeatureNames([], no_numbers, np.zeros(1, dtype=np.int64), no_numbers, [])
+        return cls(np.zeros(0, dtype=np.uint64), names)
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -283,7 +291,7 @@ class FeatureIndex:
         return [*map(self.feature_names.of, range(len(self)))]
 
     def keep(self, rows: NDArray[np.bool_]) -> "FeatureIndex":
-        """The index of some of the rows (bool[F]), renumbered in their order."""
+        """The index of the rows to keep (bool[F]), which are numbered anew in their order."""
         return FeatureIndex(self.keys[rows], self.feature_names.keep(rows))
 
     def extend(self, other: "FeatureIndex") -> "FeatureIndex":
@@ -297,12 +305,13 @@ class FeatureIndex:
 
     @cached_property
     def feature_names(self) -> FeatureNames:
-        """The names. Most programs that load a model never need them."""
+        """The names, unpacked at first use: most programs that load a model never need them."""
         return FeatureNames.from_packed(self._packed)
 
     def to_dict(self) -> Saved:
         """Plain values for msgpack. The names stay compressed, at a third of their size, until they are needed."""
         packed = self._packed
+        # Forget the unpacked names
         self.__dict__.pop("feature_names", None)
         return {**packed, "keys": self.keys.tobytes()}
 
@@ -313,7 +322,7 @@ class FeatureIndex:
 
     @classmethod
     def from_dict(cls, data: Saved) -> "FeatureIndex":
-        """RAISES (ValueError): CRF509 for parts that don't fit together."""
+        """The index that `to_dict` saved. RAISES (ValueError): CRF509 if keys and names don't fit together."""
         packed = {name: data[name] for name in ("templates", "template_of", "widths", "parts", "strings")}
         index = cls(np.frombuffer(data["keys"], dtype="<u8").astype(np.uint64), packed=packed)
         if len(FeatureNames.from_packed(packed).template_of) != len(index):
@@ -338,20 +347,25 @@ class FeatureCounter:
 
     def _index(
         self, keep: NDArray[np.bool_], template_of: NDArray, widths: NDArray, parts: NDArray, strings: list[str]
-    ):
-        """The index of the features to keep (bool[N]), from the names of the new features."""
-        keys = self.table.keys
+    ) -> FeatureIndex:
+        """The index of the features to keep.
+
+        keep (bool[N]): Whether to keep each feature met, the known features first.
+        template_of (int32[F]), widths (int64[F]), parts (int32[P]), strings (list[str]): Template, number of parts and values of
+            each new feature to keep, see `FeatureNames`.
+        """
         n_known = len(self.known)
-        starts = np.append(0, np.cumsum(widths)).astype(np.int64)
-        names = FeatureNames(self._names, template_of, starts, parts, strings)
-        new = FeatureIndex(keys[n_known:][keep[n_known:]], names)
+        new_keys = self.table.keys[n_known:]
+        part_starts = np.append(0, np.cumsum(widths)).astype(np.int64)
+        names = FeatureNames(self._names, template_of, part_starts, parts, strings)
+        new = FeatureIndex(new_keys[keep[n_known:]], names)
         return self.known.keep(keep[:n_known]).extend(new)
 
 
 class FixedIndex:
     """An index with a fixed number of rows, which are neither counted nor removed.
 
-    keys (uint64[N]): Equal for equal indexes.
+    keys (uint64[N]): The settings as numbers: indexes with equal keys are equal.
     """
 
     def __init__(self, n_rows: int, keys: NDArray[np.uint64]):
@@ -362,7 +376,7 @@ class FixedIndex:
         return self._n_rows
 
     def rows_of(self, other: "FixedIndex") -> NDArray[np.int64]:
-        """The rows of another index with the same keys."""
+        """The rows of another index, which must have equal keys."""
         return np.arange(len(self))
 
     def name(self, row: int) -> str:
@@ -397,10 +411,11 @@ class HashedIndex(FixedIndex):
         return rows
 
     def known(self, hashes: NDArray[np.uint64], positions: NDArray[np.int64]) -> KnownFeatures:
-        """As `FeatureIndex.known`."""
-        rows = self.rows(hashes[:, positions].ravel())
-        [found] = np.nonzero(rows >= 0)
-        return (found % max(1, len(positions))).astype(np.int32), rows[found]
+        """The features of tokens, by template: tokens (int32[N]) and rows (int32[N]), see `FeatureIndex.known`."""
+        rows = self.rows(hashes[:, positions].ravel())  # [M * T]
+        [features] = np.nonzero(rows >= 0)
+        tokens = features % max(1, len(positions))
+        return tokens.astype(np.int32), rows[features]
 
     def to_dict(self) -> Saved:
         """Plain values for msgpack."""
@@ -408,7 +423,7 @@ class HashedIndex(FixedIndex):
 
 
 class VectorIndex(FixedIndex):
-    """Rows for the numbers of vectors: first those of the vector at the first offset, then at the next. All tokens have them.
+    """Rows for the numbers of word vectors: first the numbers of the vector at the first offset, then at the next offset.
 
     offsets (list[int]): Offsets of the vectors from a token.
     width (int): Numbers in each vector.
@@ -436,6 +451,7 @@ def index_from_dict(data: Saved) -> "FeatureIndex | HashedIndex | VectorIndex":
 
 
 def _all_below(numbers: NDArray[np.integer], size: int) -> bool:
+    """Whether all numbers are positions in a list of this size."""
     return not len(numbers) or bool(numbers.min() >= 0 and numbers.max() < size)
 
 
@@ -450,7 +466,8 @@ def unpack_numbers(packed: bytes) -> NDArray[np.int32]:
 
 
 def byte_planes(numbers: NDArray[np.integer]) -> bytes:
-    """The lowest bytes of all numbers, then the next bytes: the high bytes of small or sorted numbers compress best."""
+    """The lowest bytes of all numbers, then the next bytes, and so on. Small numbers have equal high bytes, which compress well
+    when they stand together."""
     octets = numbers.astype(numbers.dtype.newbyteorder("<"), copy=False).view(np.uint8)
     return octets.reshape(-1, numbers.itemsize).T.tobytes()
 

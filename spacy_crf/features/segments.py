@@ -40,8 +40,8 @@ from .token_columns import TokenColumns
 
 _PART_KINDS = {"length": kernels.LENGTH} | dict.fromkeys(WHOLE, kernels.WHOLE)
 _PART_KINDS |= dict.fromkeys(OPENING, kernels.FIRST) | dict.fromkeys(CLOSING, kernels.LAST)
-_SPANS_AT_ONCE = 1 << 18
-_CACHED_SPANS = 1 << 20
+_SPANS_AT_ONCE = 1 << 18  # hashed in one step
+_CACHED_SPANS = 1 << 20  # whose similarities to phrases are kept
 
 
 class ListedSpans(NamedTuple):
@@ -56,17 +56,17 @@ class ListedSpans(NamedTuple):
 
 
 class SpanItems(NamedTuple):
-    """Values that parts with items find at spans, or the features made of these values."""
+    """Items that a part such as ``seg.in`` finds at spans, or the features that templates make of these items."""
 
     span: NDArray[np.int64]  # [I] position in the list of spans
     hash: NDArray[np.uint64]  # [I]
     value: NDArray[np.floating]  # [I]
-    names: Callable[[], list[str]]  # returns the text of each value
-    template: Optional[NDArray[np.int32]] = None  # [I] template of each feature, as a position in the templates
+    names: Callable[[], list[str]]  # returns the name of each item
+    template: Optional[NDArray[np.int32]] = None  # [I] of features: the template's position among those with items
 
     @classmethod
     def labelled(cls, span: NDArray, label: NDArray, names: list[str], values: NDArray) -> "SpanItems":
-        """Items whose values have few names, from the number (int[I]) of each item's name."""
+        """Items of which item i has the name names[label[i]]."""
         hashes = np.array([hash_string(name) for name in names] or [0], dtype=np.uint64)
         return cls(span, hashes[label], values, lambda: [names[n] for n in label.tolist()])
 
@@ -75,11 +75,12 @@ class KnownSpans(NamedTuple):
     """The N spans with a known feature, and these features."""
 
     listed: SpanList
-    rows: TokenFeatures  # in the index of spans
-    repeats: TokenFeatures  # in the index of tokens: negative values, which correct for repeated features
+    rows: TokenFeatures  # with rows of the index of spans
+    # With rows of the index of tokens: negative values, which correct for features that several tokens of a span have
+    repeats: TokenFeatures
 
 
-class _Found(NamedTuple):
+class _SpanFeatures(NamedTuple):
     """F known features of spans."""
 
     begin: NDArray[np.int64]  # [F] first token of the span
@@ -92,7 +93,7 @@ _NO_ITEMS = tuple(np.zeros(0, dtype) for dtype in (np.int64, np.uint64, np.float
 
 
 class CompiledSegments:
-    """Segment templates compiled against a reader of columns."""
+    """Segment templates with the columns of a reader in place of names of attributes."""
 
     def __init__(
         self,
@@ -102,26 +103,31 @@ class CompiledSegments:
     ):
         self.feature_set = feature_set
         self.reader = feature_set.reader(gazetteers, clusters)
-        placed = {"begins": feature_set.begins, "ends": feature_set.ends, "tokens": feature_set.tokens}
-        self.templates = {place: CompiledTemplates(some, self.reader) for place, some in placed.items()}
+        # By the tokens of a segment at which weights are added
+        self.templates = {
+            "begins": CompiledTemplates(feature_set.begins, self.reader),
+            "ends": CompiledTemplates(feature_set.ends, self.reader),
+            "tokens": CompiledTemplates(feature_set.tokens, self.reader),
+        }
         self.tokens = self.templates["tokens"]
+        # By name of the gazetteer: its phrases, and the attribute by which phrases are compared
         self.phrases: dict[str, PhraseIndex] = {}
-        # By gazetteer: the attribute by which phrases are compared
-        self._phrase_column: dict[str, str] = {}
+        self._phrase_attribute: dict[str, str] = {}
         if feature_set.named({"near"}):
             optional_package("rapidfuzz", what="The similarity of spans to phrases", install="'spacy-crf[fuzzy]'")
         for name in feature_set.named(PHRASES):
             gazetteer = gazetteers[name]
             self.phrases[name] = PhraseIndex(gazetteer.entries, SPELLINGS[gazetteer.attr], scan=gazetteer.scan)
-            self._phrase_column[name] = gazetteer.attribute
+            self._phrase_attribute[name] = gazetteer.attribute
         self._matchers: dict[tuple[str, Vocab], Matcher] = {}
-        # By gazetteer and hash of the span
+        # By gazetteer and hash of the span: label, Jaccard and Jaro-Winkler similarity of the nearest phrases
         self._similar: dict[tuple[str, int], list[tuple[int, float, float]]] = {}
         parts = list(chain.from_iterable(t.parts for t in feature_set.spans + feature_set.span_items))
-        whole = {WHOLE[part.kind] for part in parts if part.kind in WHOLE} | {*self._phrase_column.values()}
-        self._columns = sorted({"lower", *whole, *(part.name for part in parts if part.kind in TOKEN_PARTS)})
-        self._whole_columns = np.array(sorted(map(self._columns.index, whole)), dtype=np.int64)
-        self._places = self.tokens.places(self._columns)
+        whole = {WHOLE[part.kind] for part in parts if part.kind in WHOLE} | {*self._phrase_attribute.values()}
+        # Attributes of the columns that span templates read, and which of these columns are hashed for whole spans
+        self._attributes = sorted({"lower", *whole, *(part.name for part in parts if part.kind in TOKEN_PARTS)})
+        self._whole_columns = np.array(sorted(map(self._attributes.index, whole)), dtype=np.int64)
+        self._columns_read = self.tokens.column_numbers(self._attributes)
         self._plain = self._compile((template, template.parts) for template in feature_set.spans)
         self._reads_wholes = all(len(t.parts) == 1 and t.kinds <= WHOLE.keys() for t in feature_set.spans)
         # For each template with items: the part that finds the items, and the other parts
@@ -132,119 +138,148 @@ class CompiledSegments:
             self._with_items.append((item, self._compile([(template, rest)])))
 
     def _compile(self, templates: Iterable[tuple[SegmentTemplate, Sequence[SegmentPart]]]) -> kernels.SpanTemplates:
-        """Compile some of the parts of each template."""
+        """Translate templates, each given with its parts that have no items, to what `hash_spans` reads."""
         seeds = []
         part_starts = [0]
-        parts = []
-        for template, some in templates:
+        kinds = []
+        columns = []
+        offsets = []
+        for template, parts in templates:
             seeds.append(hash_string(str(template)))
-            for kind, name, offset in some:
-                column = 0 if kind == "length" else self._columns.index(name if kind in TOKEN_PARTS else WHOLE[kind])
-                parts.append((_PART_KINDS[kind], column, TOKEN_PARTS.get(kind, 0) + offset))
-            part_starts.append(len(parts))
-        columns = np.array(parts, dtype=np.int64).reshape(-1, 3).T.copy()
-        return kernels.SpanTemplates(np.array(seeds, dtype=np.uint64), np.array(part_starts, dtype=np.int64), *columns)
+            for kind, name, offset in parts:
+                attribute = name if kind in TOKEN_PARTS else WHOLE.get(kind)
+                kinds.append(_PART_KINDS[kind])
+                columns.append(0 if attribute is None else self._attributes.index(attribute))  # a length reads none
+                offsets.append(TOKEN_PARTS.get(kind, 0) + offset)
+            part_starts.append(len(kinds))
+        return kernels.SpanTemplates(
+            seeds=np.array(seeds, dtype=np.uint64),
+            part_starts=np.array(part_starts, dtype=np.int64),
+            kinds=np.array(kinds, dtype=np.int64),
+            columns=np.array(columns, dtype=np.int64),
+            offsets=np.array(offsets, dtype=np.int64),
+        )
 
     def read(self, columns: TokenColumns) -> kernels.SpanTokens:
-        """The columns that templates of spans read, at all positions of a batch."""
+        """Read the columns that templates of spans need, at all positions of a batch."""
         closing = np.repeat(columns.starts[1:], np.diff(columns.starts))
-        values = read_columns(columns.lexemes, columns.table.columns, columns.values, self._places)
+        values = read_columns(columns.lexemes, columns.table.columns, columns.values, self._columns_read)
         return kernels.SpanTokens(values, columns.positions, closing)
 
-    def listed(
+    def read_spans(
         self, docs: list[Doc], columns: TokenColumns, tokens: kernels.SpanTokens, begin: NDArray, length: NDArray
     ) -> ListedSpans:
-        """The spans with these first tokens (int64[N]) and lengths (int32[N]). tokens (SpanTokens): From `read`."""
-        whole = np.zeros((len(begin), len(self._columns)), dtype=np.uint64)
+        """Hash the words of the spans that begin at `begin` (int64[N]) and have these lengths (int32[N]).
+
+        tokens (SpanTokens): What `read` returns for the columns.
+        """
+        whole = np.zeros((len(begin), len(self._attributes)), dtype=np.uint64)
         for column in self._whole_columns:
             whole[:, column] = kernels.hash_whole(tokens.values[column], tokens.positions[begin], length)
         return ListedSpans(docs, columns, tokens, begin, length, whole)
 
     def hash(self, spans: ListedSpans) -> NDArray[np.uint64]:
-        """The features of plain templates at spans: uint64[N, M]."""
+        """Hash the features of plain templates at spans: uint64[N, M]."""
         return kernels.hash_spans(spans.tokens, self._plain, spans.begin, spans.length, spans.whole)
 
     def items(self, spans: ListedSpans) -> SpanItems:
         """The features of templates with items at spans."""
         found: list[tuple[NDArray, ...]] = [_NO_ITEMS]
-        # Values, and which of them are part of a feature
-        values: list[tuple[SpanItems, NDArray[np.int64]]] = []
+        # The items of each template, and which of these items are part of a feature
+        sources: list[tuple[SpanItems, NDArray[np.int64]]] = []
         for number, (part, rest) in enumerate(self._with_items):
             items = self._find(part, spans)
-            asked = (array[items.span] for array in (spans.begin, spans.length, spans.whole))
-            hashes = kernels.hash_spans(spans.tokens, rest, *asked)[:, 0]
+            begin = spans.begin[items.span]
+            length = spans.length[items.span]
+            hashes = kernels.hash_spans(spans.tokens, rest, begin, length, spans.whole[items.span])[:, 0]
             mix_all(hashes, items.hash)
-            [known] = np.nonzero(hashes != NO_FEATURE)
-            template = np.full(len(known), number, dtype=np.int32)
-            found.append((items.span[known], hashes[known], items.value[known].astype(np.float32), template))
-            values.append((items, known))
+            # An item at a span without a value for another part is no feature
+            [used] = np.nonzero(hashes != NO_FEATURE)
+            template = np.full(len(used), number, dtype=np.int32)
+            found.append((items.span[used], hashes[used], items.value[used].astype(np.float32), template))
+            sources.append((items, used))
 
         def names() -> list[str]:
-            found = []
-            for items, known in values:
-                of_items = items.names()
-                found += [of_items[n] for n in known.tolist()]
-            return found
+            names_used = []
+            for items, used in sources:
+                item_names = items.names()
+                names_used += [item_names[n] for n in used.tolist()]
+            return names_used
 
         span, hashes, value, template = map(np.concatenate, zip(*found))
         return SpanItems(span, hashes, value, names, template)
 
-    # ---------------------------------------------------------------------------------------- values of whole spans
+    # ----------------------------------------------------------------------------------------- items of whole spans
 
     def _find(self, part: SegmentPart, spans: ListedSpans) -> SpanItems:
-        """The values that a part with items finds."""
+        """The items that a part such as ``seg.in:cities`` finds at spans."""
         if part.kind == "fn":
             return self._call(part.name, spans)
         if part.kind == "near":
             return self._find_near(part.name, spans)
         if part.kind == "in":
             phrases = self.phrases[part.name]
-            span, label = phrases.exact(spans.whole[:, self._columns.index(self._phrase_column[part.name])])
+            span, label = phrases.exact(spans.whole[:, self._phrase_column(part.name)])
             return SpanItems.labelled(span, label, [label or "yes" for label in phrases.labels], np.ones(len(span)))
         span = self._find_matches(part.name, spans)
         return SpanItems.labelled(span, np.zeros(len(span), dtype=np.int32), ["yes"], np.ones(len(span)))
 
+    def _phrase_column(self, gazetteer: str) -> int:
+        """The column of the words by which a gazetteer's phrases are compared."""
+        return self._attributes.index(self._phrase_attribute[gazetteer])
+
     def _find_near(self, name: str, spans: ListedSpans) -> SpanItems:
-        phrases = self.phrases[name]
-        cache = self._similar
-        column = self._columns.index(self._phrase_column[name])
-        keys = spans.whole[:, column]
-        words = spans.tokens.values[column]
+        """The similarities of spans to the nearest phrases of a gazetteer: items such as ``jaccard LABEL``."""
+        keys = spans.whole[:, self._phrase_column(name)]
         # Most spans of a corpus recur: each text is compared once
         distinct, where, inverse = np.unique(keys, return_index=True, return_inverse=True)
-        known = {key: cache.get((name, key)) for key in distinct.tolist()}
-        new = np.array([n for n, similar in enumerate(known.values()) if similar is None], dtype=np.int64)
+        similarities = {key: self._similar.get((name, key)) for key in distinct.tolist()}
+        new = np.array([n for n, similar in enumerate(similarities.values()) if similar is None], dtype=np.int64)
         if len(new):
-            spelled = list(map(attrgetter(f"{self._phrase_column[name]}_"), chain.from_iterable(spans.docs)))
-            at = spans.begin[where[new]]
-            width = spans.length[where[new]]
-            texts = [" ".join(spelled[b : b + k]) for b, k in zip(at.tolist(), width.tolist())]
-            found = phrases.near(SpelledSpans(words, begin=spans.tokens.positions[at], length=width, texts=texts))
-            asked = {key: [] for key in distinct[new].tolist()}
-            for query, *similarity in zip(*(array.tolist() for array in found)):
-                asked[int(distinct[new[query]])].append(tuple(similarity))
-            known.update(asked)
-            if len(cache) > _CACHED_SPANS:
-                cache.clear()
+            compared = self._compare(name, spans, where[new])
+            similarities.update(compared)
+            if len(self._similar) > _CACHED_SPANS:
+                self._similar.clear()
             # Stored only when complete, since other threads may be reading
-            cache.update(((name, key), similar) for key, similar in asked.items())
-        rows = [(n, *similarity) for n, similar in enumerate(known.values()) for similarity in similar or ()]
+            self._similar.update(((name, key), similar) for key, similar in compared.items())
+        rows = [(n, *row) for n, similar in enumerate(similarities.values()) for row in similar or ()]
         if not rows:
             return SpanItems.labelled(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32), [], np.zeros(0))
-        of, label, shared, alike = (np.array(column) for column in zip(*rows))
-        # From distinct spans, whose similarities are contiguous, to all spans
-        first, behind = np.searchsorted(of, [inverse, inverse + 1])
+        text, label, jaccard, jaro_winkler = (np.array(column) for column in zip(*rows))
+        # From distinct texts, whose rows are contiguous, to all spans
+        first, behind = np.searchsorted(text, [inverse, inverse + 1])
         span = np.repeat(np.arange(len(keys)), behind - first)
         row = ranges(first, behind)
-        names = [
-            f"{measure} {label}".strip() for measure, label in product(("jaccard", "jaro-winkler"), phrases.labels)
-        ]
-        values = np.concatenate([shared[row], alike[row]])
-        kind = np.concatenate([label[row], label[row] + len(phrases.labels)])
-        some = values > 0
-        return SpanItems.labelled(np.concatenate([span, span])[some], kind[some], names, values[some])
+        labels = self.phrases[name].labels
+        names = [f"{measure} {label}".strip() for measure, label in product(("jaccard", "jaro-winkler"), labels)]
+        values = np.concatenate([jaccard[row], jaro_winkler[row]])
+        name_of = np.concatenate([label[row], label[row] + len(labels)])
+        is_near = values > 0
+        return SpanItems.labelled(np.concatenate([span, span])[is_near], name_of[is_near], names, values[is_near])
+
+    def _compare(
+        self, name: str, spans: ListedSpans, chosen: NDArray[np.int64]
+    ) -> dict[int, list[tuple[int, float, float]]]:
+        """Compare some of the spans, which differ, with the phrases of a gazetteer.
+
+        chosen (int64[N]): Positions in the list of spans.
+        RETURNS: For the hash of each chosen span the labels of the nearest phrases, and both similarities, as in `_similar`.
+        """
+        column = self._phrase_column(name)
+        spelled = list(map(attrgetter(f"{self._phrase_attribute[name]}_"), chain.from_iterable(spans.docs)))
+        begin = spans.begin[chosen]
+        length = spans.length[chosen]
+        texts = [" ".join(spelled[b : b + k]) for b, k in zip(begin.tolist(), length.tolist())]
+        words = spans.tokens.values[column]
+        nearest = self.phrases[name].near(SpelledSpans(words, spans.tokens.positions[begin], length, texts))
+        keys = spans.whole[chosen, column].tolist()
+        similarities = {key: [] for key in keys}
+        for query, label, jaccard, jaro_winkler in zip(*(column.tolist() for column in nearest)):
+            similarities[keys[query]].append((label, jaccard, jaro_winkler))
+        return similarities
 
     def _find_matches(self, name: str, spans: ListedSpans) -> NDArray[np.int64]:
+        """The positions of the spans that a pattern of spaCy's Matcher matches."""
         docs = spans.docs
         if not docs:
             return np.zeros(0, dtype=np.int64)
@@ -264,38 +299,44 @@ class CompiledSegments:
         """The items that a function returns for spans. RAISES (ValueError): CRF111 for values that are no items."""
         function = self.feature_set.functions[name]
         doc_starts = spans.columns.doc_starts
-        at = []
+        span_numbers = []
         texts = []
         numbers = []
-        of_doc = np.searchsorted(doc_starts, spans.begin, side="right") - 1
-        start = spans.begin - doc_starts[of_doc]
-        for n, (d, b, e) in enumerate(zip(of_doc.tolist(), start.tolist(), (start + spans.length).tolist())):
-            span = spans.docs[d][b:e]
+        doc_numbers = np.searchsorted(doc_starts, spans.begin, side="right") - 1
+        start = spans.begin - doc_starts[doc_numbers]  # in the Doc
+        places = zip(doc_numbers.tolist(), start.tolist(), (start + spans.length).tolist())
+        for n, (doc_number, span_start, span_end) in enumerate(places):
+            span = spans.docs[doc_number][span_start:span_end]
             try:
-                given = function(span)
+                returned = function(span)
             except Exception as error:  # whatever users' functions raise
                 raise function_failed(name, f"the span '{span.text[:40]}'", error) from error
-            if given is None:
+            if returned is None:
                 continue
-            found = named_numbers([given] if isinstance(given, (str, int, float, np.number)) else given)
-            if found is None or not all(map(math.isfinite, found[1])):
+            items = named_numbers([returned] if isinstance(returned, (str, int, float, np.number)) else returned)
+            if items is None or not all(map(math.isfinite, items[1])):
                 raise ValueError(
                     Errors.CRF111.format(
-                        where=f"The feature function '{name}', for the span '{span.text[:40]}'", value=shown(given)
+                        where=f"The feature function '{name}', for the span '{span.text[:40]}'", value=shown(returned)
                     )
                 )
-            at += [n] * len(found[0])
-            texts += found[0]
-            numbers += found[1]
+            item_names, item_values = items
+            span_numbers += [n] * len(item_names)
+            texts += item_names
+            numbers += item_values
         hashes = np.array([hash_item(f"seg.fn:{name}", text) for text in texts], dtype=np.uint64)
-        return SpanItems(np.array(at, dtype=np.int64), hashes, np.array(numbers, dtype=np.float64), lambda: texts)
+        values = np.array(numbers, dtype=np.float64)
+        return SpanItems(np.array(span_numbers, dtype=np.int64), hashes, values, lambda: texts)
 
     # ------------------------------------------------------------------------------------------------- known spans
 
     def known_spans(
         self, docs: list[Doc], columns: TokenColumns, longest: int, index: FeatureIndex, token_index: FeatureIndex
     ) -> KnownSpans:
-        """All spans of at most `longest` tokens that have a feature in the index."""
+        """All spans of at most `longest` tokens that have a feature.
+
+        index (FeatureIndex), token_index (FeatureIndex): The known features of spans, and of tokens in segments.
+        """
         n_tokens = len(columns.positions)
         tokens = self.read(columns)
         begin = np.zeros(0, dtype=np.int64)
@@ -307,90 +348,102 @@ class CompiledSegments:
         others = [*self._known(docs, columns, tokens, longest, index)]
         repeats = [*self._repeats(columns, tokens, longest, token_index)]
         if not others and not repeats:
+            # `list_known` has sorted the spans
             spans, bounds = _distinct(begin, length, n_tokens)
-            none = TokenFeatures(rows[:0], None, np.zeros_like(bounds))
-            return KnownSpans(spans, TokenFeatures(rows, None, bounds), none)
-        own = [_Found(begin, length, rows, np.ones(len(rows), dtype=np.float32)), *others]
-        n_own = sum(len(part.row) for part in own)
-        found = _Found(*map(np.concatenate, zip(*own, *repeats)))
-        # By first token, then by length; a span's own features before its repeats
+            no_repeats = TokenFeatures(rows[:0], None, np.zeros_like(bounds))
+            return KnownSpans(spans, TokenFeatures(rows, None, bounds), no_repeats)
+        span_features = [_SpanFeatures(begin, length, rows, np.ones(len(rows), dtype=np.float32)), *others]
+        n_span_features = sum(len(features.row) for features in span_features)
+        found = _SpanFeatures(*map(np.concatenate, zip(*span_features, *repeats)))
+        # By first token, then by length; a span's features before its repeats
         order = np.argsort(found.begin * (longest + 1) + found.length, kind="stable")
         spans, bounds = _distinct(found.begin[order], found.length[order], n_tokens)
         rows = found.row[order].astype(np.int32)
         values = found.value[order]
         n_spans = len(spans.lengths)
         span = np.repeat(np.arange(n_spans), np.diff(bounds))
-        features = []
-        for some in (order < n_own, order >= n_own):
-            known_values = None if (values[some] == 1).all() else values[some]
-            features.append(by_token(span[some], rows[some], known_values, n_spans))
-        return KnownSpans(spans, *features)
+        by_index = []
+        for chosen in (order < n_span_features, order >= n_span_features):
+            chosen_values = None if (values[chosen] == 1).all() else values[chosen]
+            by_index.append(by_token(span[chosen], rows[chosen], chosen_values, n_spans))
+        return KnownSpans(spans, *by_index)
 
     def _known(
         self, docs: list[Doc], columns: TokenColumns, tokens: kernels.SpanTokens, longest: int, index: FeatureIndex
-    ) -> Iterable[_Found]:
-        """The known features of templates with items, and of plain templates except those that read only whole spans."""
+    ) -> Iterable[_SpanFeatures]:
+        """The known features of templates with items, and of plain templates unless all of these read only whole spans, for which
+        `list_known` is faster."""
         if not len(index) or (self._reads_wholes and not self._with_items):
             return
         n_tokens = len(tokens.closing)
         at_once = max(1, _SPANS_AT_ONCE // longest)
         for first in range(0, n_tokens, at_once):
             begin, length = all_spans(tokens.closing, first, min(first + at_once, n_tokens), longest)
-            spans = self.listed(docs, columns, tokens, begin, length)
+            spans = self.read_spans(docs, columns, tokens, begin, length)
             if not self._reads_wholes:
                 hashes = self.hash(spans)
                 rows = index.rows(hashes.ravel())
                 [known] = np.nonzero(rows >= 0)
                 span = known // max(1, hashes.shape[1])
-                yield _Found(begin[span], length[span], rows[known], np.ones(len(known), dtype=np.float32))
+                yield _SpanFeatures(begin[span], length[span], rows[known], np.ones(len(known), dtype=np.float32))
             items = self.items(spans)
-            rows = index.rows(items.hash)
-            span = items.span[rows >= 0]
-            yield _Found(begin[span], length[span], rows[rows >= 0], items.value[rows >= 0])
+            item_rows = index.rows(items.hash)
+            [known] = np.nonzero(item_rows >= 0)
+            span = items.span[known]
+            yield _SpanFeatures(begin[span], length[span], item_rows[known], items.value[known])
 
     def _repeats(
         self, columns: TokenColumns, tokens: kernels.SpanTokens, longest: int, index: FeatureIndex
-    ) -> Iterable[_Found]:
-        """The features of ``seg.contains`` that a span contains more than once; they are counted at each of its tokens."""
+    ) -> Iterable[_SpanFeatures]:
+        """Corrections for features of ``seg.contains`` that several tokens of a span have. The feature is added at each token,
+        and should count once: each further occurrence gives the span the negative of its value."""
         contains = [n for n, t in enumerate(self.tokens.templates) if str(t).startswith("seg.contains:")]
-        of_items = [n for n, t in enumerate(self.tokens.item_templates) if str(t).startswith("seg.contains:")]
-        if not (contains or of_items) or not len(index):
+        contains_items = [n for n, t in enumerate(self.tokens.item_templates) if str(t).startswith("seg.contains:")]
+        if not (contains or contains_items) or not len(index):
             return
         features = self.tokens.hash(columns)
-        for number in contains:
-            keys = index.rows(np.ascontiguousarray(features.hashes[:, number]))
-            begin, length, rows = kernels.list_repeats(keys, tokens.closing, longest)
-            yield _Found(begin, length, rows, np.full(len(rows), -1.0, dtype=np.float32))
+        for template in contains:
+            token_rows = index.rows(np.ascontiguousarray(features.hashes[:, template]))
+            begin, length, rows = kernels.list_repeats(token_rows, tokens.closing, longest)
+            yield _SpanFeatures(begin, length, rows, np.full(len(rows), -1.0, dtype=np.float32))
         rows = index.rows(features.item_hashes)
-        [asked] = np.nonzero(np.isin(features.item_templates, of_items) & (rows >= 0))
-        items = features.item_tokens[asked], rows[asked], features.item_values[asked]
-        opening = np.repeat(columns.starts[:-1], np.diff(columns.starts))
-        yield _repeated_items(*items, opening, tokens.closing, longest)
+        [chosen] = np.nonzero(np.isin(features.item_templates, contains_items) & (rows >= 0))
+        yield _repeated_items(
+            features.item_tokens[chosen],
+            rows[chosen],
+            features.item_values[chosen],
+            opening=np.repeat(columns.starts[:-1], np.diff(columns.starts)),
+            closing=tokens.closing,
+            longest=longest,
+        )
 
 
-def _repeated_items(token, row, value, opening, closing, longest: int) -> _Found:
-    """Corrections for items that occur several times in a span: minus the value of each occurrence after the first."""
+def _repeated_items(token, row, value, *, opening, closing, longest: int) -> _SpanFeatures:
+    """Corrections for items that occur several times in a span: minus the value of each occurrence after the first.
+
+    token (int64[N]), row (int32[N]), value (float32[N]): The items.
+    opening (int64[T]), closing (int64[T]): Where the sequence of each token begins and ends.
+    """
     order = np.lexsort((token, row))
     token = token[order]
     row = row[order]
     value = value[order]
+    # Neighbours in this order are consecutive occurrences of an item
     before = token[:-1]
     after = token[1:]
-    # The earliest first token of a span with both occurrences
-    first = np.maximum(after - longest + 1, opening[after])
-    [pair] = np.nonzero((row[1:] == row[:-1]) & (before >= first))
-    # Every first token from `first` to the earlier occurrence
-    n_begins = before[pair] + 1 - first[pair]
-    begin = ranges(first[pair], before[pair] + 1)
-    pair = np.repeat(pair, n_begins)
-    # Every end behind the later occurrence
-    first = after[pair] + 1
-    behind = np.minimum(begin + longest, closing[after[pair]]) + 1
-    chosen = np.repeat(np.arange(len(pair)), behind - first)
-    end = ranges(first, behind)
-    pair = pair[chosen]
-    begin = begin[chosen]
-    return _Found(begin, (end - begin).astype(np.int32), row[1:][pair], -value[1:][pair])
+    # A span with both occurrences begins at the token `earliest` to `before`
+    earliest = np.maximum(after - longest + 1, opening[after])
+    [pair] = np.nonzero((row[1:] == row[:-1]) & (before >= earliest))
+    begin = ranges(earliest[pair], before[pair] + 1)
+    pair = np.repeat(pair, before[pair] + 1 - earliest[pair])
+    # Such a span with the first token `begin` ends behind `after`, at `first_end` to `last_end`
+    first_end = after[pair] + 1
+    last_end = np.minimum(begin + longest, closing[after[pair]])
+    n_ends = last_end + 1 - first_end
+    end = ranges(first_end, last_end + 1)
+    pair = np.repeat(pair, n_ends)
+    begin = np.repeat(begin, n_ends)
+    return _SpanFeatures(begin, (end - begin).astype(np.int32), row[1:][pair], -value[1:][pair])
 
 
 def all_spans(
@@ -402,12 +455,13 @@ def all_spans(
     RETURNS (int64[N], int32[N]): First tokens and lengths.
     """
     begin = np.arange(first, last)
-    counts = np.minimum(longest, closing[first:last] - begin)
-    return np.repeat(begin, counts), ranges(np.ones_like(counts), counts + 1).astype(np.int32)
+    longest_here = np.minimum(longest, closing[first:last] - begin)
+    lengths = ranges(np.ones_like(longest_here), longest_here + 1)  # 1, 2 … from each first token
+    return np.repeat(begin, longest_here), lengths.astype(np.int32)
 
 
 def _distinct(begin: NDArray[np.int64], length: NDArray[np.int32], n_tokens: int) -> tuple[SpanList, NDArray[np.int64]]:
-    """The distinct spans of a sorted list with repeats, and the bounds of each span's entries in the list (int64[N + 1])."""
+    """The N distinct spans of a sorted list in which spans recur, and the bounds of their entries in the list (int64[N + 1])."""
     [first] = np.nonzero((np.diff(begin, prepend=-1) != 0) | (np.diff(length, prepend=0) != 0))
     spans = SpanList(starts=np.searchsorted(begin[first], np.arange(n_tokens + 1)), lengths=length[first])
     return spans, np.append(first, len(begin))
@@ -420,8 +474,9 @@ class SpanIndexBuilder(FeatureCounter):
         self._compiled = compiled
         self._templates = compiled.feature_set.spans + compiled.feature_set.span_items
         super().__init__([*map(str, self._templates)], known)
+        # For each new feature: its template, and the texts of its parts
         self._template_of: list[int] = []
-        self._spelled: list[tuple[str, ...]] = []
+        self._texts: list[tuple[str, ...]] = []
 
     def add(self, docs: list[Doc], columns: TokenColumns, begin: NDArray, length: NDArray) -> TokenFeatures:
         """Count the features of some spans.
@@ -429,52 +484,54 @@ class SpanIndexBuilder(FeatureCounter):
         begin (int64[N]), length (int32[N]): The spans.
         RETURNS (TokenFeatures): The rows of the features among all features met so far, span by span.
         """
-        listed = self._compiled.listed(docs, columns, self._compiled.read(columns), begin, length)
-        hashes = self._compiled.hash(listed)
-        items = self._compiled.items(listed)
-        width = max(1, hashes.shape[1])
-        n_plain = len(self._compiled.feature_set.spans)
-        at = self.table.add(hashes.ravel())
-        at_item = self.table.add(items.hash)
+        compiled = self._compiled
+        spans = compiled.read_spans(docs, columns, compiled.read(columns), begin, length)
+        hashes = compiled.hash(spans)
+        items = compiled.items(spans)
+        # Where new features are in the matrix [N, M] of plain features, read row by row, and among the items
+        new_plain = self.table.add(hashes.ravel())
+        new_items = self.table.add(items.hash)
+        n_plain = max(1, hashes.shape[1])  # templates
+        item_templates = len(compiled.feature_set.spans) + np.asarray(items.template)[new_items]
+        template_of = np.concatenate([new_plain % n_plain, item_templates])
+        new_spans = np.concatenate([new_plain // n_plain, items.span[new_items]])
         names = items.names()
-        of_items = [names[n] for n in at_item.tolist()]
-        span = np.concatenate([at // width, items.span[at_item]])
-        template_of = np.concatenate([at % width, n_plain + np.asarray(items.template)[at_item]])
-        texts: list[tuple[str, ...]] = [()] * len(span)
+        item_names = [names[n] for n in new_items.tolist()]
+        texts: list[tuple[str, ...]] = [()] * len(new_spans)
         for number in np.unique(template_of):
-            [new] = np.nonzero(template_of == number)
-            spans = begin[span[new]], length[span[new]]
+            [features] = np.nonzero(template_of == number)
+            chosen = new_spans[features]
             parts = []
             for part in self._templates[number].parts:
                 if part.kind in ITEMS:
-                    parts.append([of_items[n] for n in (new - len(at)).tolist()])
+                    parts.append([item_names[n] for n in (features - len(new_plain)).tolist()])
                 else:
-                    parts.append(_texts_of(part, *spans, self._compiled, columns, docs[0].vocab))
-            for n, text in zip(new.tolist(), zip(*parts)):
+                    parts.append(_texts_of(part, begin[chosen], length[chosen], compiled, columns, docs[0].vocab))
+            for n, text in zip(features.tolist(), zip(*parts)):
                 texts[n] = text
         self._template_of += template_of.tolist()
-        self._spelled += texts
-        rows = self.table.rows(hashes.ravel())
-        [known] = np.nonzero(rows >= 0)
-        span = np.concatenate([known // width, items.span])
-        rows = np.concatenate([rows[known], self.table.rows(items.hash)])
+        self._texts += texts
+        plain_rows = self.table.rows(hashes.ravel())
+        [present] = np.nonzero(plain_rows >= 0)  # -1 where a part has no value
+        span = np.concatenate([present // n_plain, items.span])
+        rows = np.concatenate([plain_rows[present], self.table.rows(items.hash)])
         return by_token(span, rows.astype(np.int32), None, len(begin))
 
     def freeze(self, keep: NDArray[np.bool_], vocab: Vocab) -> FeatureIndex:
         """The index of the features to keep (bool[N]), in the order of their first occurrence."""
         new = np.flatnonzero(keep[len(self.known) :]).tolist()
-        texts = [self._spelled[n] for n in new]
-        place: dict[str, int] = {}
-        parts = [place.setdefault(text, len(place)) for text in chain.from_iterable(texts)]
+        texts = [self._texts[n] for n in new]
+        number_of: dict[str, int] = {}  # by text
+        parts = [number_of.setdefault(text, len(number_of)) for text in chain.from_iterable(texts)]
         template_of = np.array([self._template_of[n] for n in new], dtype=np.int32)
         widths = np.array([*map(len, texts)], dtype=np.int64)
-        return self._index(keep, template_of, widths, np.array(parts, dtype=np.int32), list(place))
+        return self._index(keep, template_of, widths, np.array(parts, dtype=np.int32), list(number_of))
 
 
 def _texts_of(
     part: SegmentPart, begin, length, compiled: CompiledSegments, columns: TokenColumns, vocab: Vocab
 ) -> list[str]:
-    """The values of a plain part at spans, as text."""
+    """The values that a part without items has at the spans `begin` (int64[N]) and `length` (int32[N]), as text."""
     tokens = compiled.tokens
     texts_of = compiled.reader.texts_of
     if part.kind == "length":
@@ -484,5 +541,5 @@ def _texts_of(
         everywhere = np.arange(len(columns.positions))
         words = texts_of(attribute, tokens.part_values(columns, TemplatePart(attribute, 0), everywhere), vocab)
         return [" ".join(words[b:e]) for b, e in zip(begin.tolist(), (begin + length).tolist())]
-    at = begin if part.kind in OPENING else begin + length - 1
-    return texts_of(part.name, tokens.part_values(columns, part.of_token, at), vocab)
+    token = begin if part.kind in OPENING else begin + length - 1
+    return texts_of(part.name, tokens.part_values(columns, part.of_token, token), vocab)
