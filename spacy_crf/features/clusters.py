@@ -5,11 +5,11 @@ A cluster is a path from the root of a binary tree, "0110". The first bits name 
 A word is looked up as it is written, then in lower case. Where the digits of all words in the table are written 0, the digits of
 the word are too.
 
-Clusters come from a file, the package spacy-lookups-data, the vocab's table, or k-means over word vectors that splits clusters in
-two until there are enough: bisecting k-means (Steinbach, Karypis & Kumar 2000). In some files clusters
-have names, such as numbers, in place of paths: their beginnings mean nothing.
+Clusters come from a file, the package spacy-lookups-data, the vocab's table, or bisecting k-means over word vectors, which splits
+clusters in two until there are enough (Steinbach, Karypis & Kumar 2000). In some files clusters have names, such as numbers, in
+place of paths. The beginnings of such names mean nothing.
 
-A component may read several tables: ``cluster6:own[0]`` is of the table "own", ``cluster6[0]`` of the one without a name.
+A component may read several tables: ``cluster6:own[0]`` reads the table "own", ``cluster6[0]`` the table without a name.
 """
 
 import gzip
@@ -48,7 +48,7 @@ ClusterSource = Union[str, Path, Settings]
 WIDTHS: dict[str, Optional[int]] = {"cluster": None, **{f"cluster{n}": n for n in (4, 6, 8, 10, 20)}}
 FORMAT = FileFormat("a file of clusters", b"spacy_crf clusters\n", 1)
 MOST_CLUSTERS = 1 << 16
-# in place of a path
+# Sources that a config may name in place of a file
 PACKAGE = "spacy-lookups-data"
 VECTORS = "vectors"
 LOOKUPS = "lookups"
@@ -67,7 +67,7 @@ def is_of_clusters(attribute: str) -> bool:
 
 
 def table_read(attribute: str) -> str:
-    """The name of the table that such an attribute reads, "" for the one without a name."""
+    """The name of the table of clusters that an attribute reads: "own" for ``cluster6:own``, "" for ``cluster6``."""
     return attribute.partition(":")[2]
 
 
@@ -82,7 +82,7 @@ class WordClusters(NamedTuple):
     words: NDArray[np.uint64]  # [N] their hashes, the most frequent first
     numbers: NDArray[np.uint16]  # [N] their clusters
     paths: list[str]  # [C] bits in a tree, or names
-    digits: bool = False  # whether all digits of the words are written 0
+    digits: bool = False  # True if all digits of the words are written 0
 
     def first(self, n: Optional[int]) -> "WordClusters":
         """The n most frequent words, and their clusters."""
@@ -95,19 +95,23 @@ class WordClusters(NamedTuple):
 
     @classmethod
     def of_words(cls, words: Iterable[tuple[str, str]], digits: bool = False) -> "WordClusters":
-        """words: Each with its path, the most frequent first. RAISES (ValueError): CRF943 for too many clusters."""
-        place: dict[str, int] = {}
+        """Number the clusters of words.
+
+        words: Each word with its path, the most frequent first.
+        RAISES (ValueError): CRF943 for too many clusters.
+        """
+        number_of: dict[str, int] = {}  # by path
         hashes = []
         numbers = []
         for word, path in words:
-            # Some words are symbols of spaCy
+            # Unlike `hash_string`, right for words that are names of spaCy's symbols
             hashes.append(get_string_id(word))
-            numbers.append(place.setdefault(path, len(place)))
-        return cls.of_hashes(hashes, numbers, list(place), digits)
+            numbers.append(number_of.setdefault(path, len(number_of)))
+        return cls.of_hashes(hashes, numbers, list(number_of), digits)
 
     @classmethod
     def of_hashes(cls, words: ArrayLike, numbers: ArrayLike, paths: list[str], digits: bool = False) -> "WordClusters":
-        """RAISES (ValueError): CRF943 for too many clusters."""
+        """Convert the fields to arrays. RAISES (ValueError): CRF943 for too many clusters."""
         if len(paths) > MOST_CLUSTERS:
             raise _not_readable(f"{len(paths)} clusters", f"at most {MOST_CLUSTERS} are possible")
         return cls(np.array(words, dtype=np.uint64), np.array(numbers, dtype=np.uint16), paths, digits)
@@ -123,8 +127,8 @@ class WordClusters(NamedTuple):
         numbers = of_byte_planes(data["numbers"], np.uint16)
         paths = list(data["paths"])
         digits = data["digits"]
-        whole = len(words) == len(numbers) > 0 and numbers.max() < len(paths) and isinstance(digits, bool)
-        if not whole or not all(isinstance(path, str) for path in paths):
+        fits = len(words) == len(numbers) > 0 and numbers.max() < len(paths) and isinstance(digits, bool)
+        if not fits or not all(isinstance(path, str) for path in paths):
             raise ValueError(
                 Errors.CRF509.format(
                     what="the table of clusters",
@@ -138,16 +142,15 @@ class WordClusters(NamedTuple):
 class Clusters:
     """The clusters of words, to look words up in; immutable.
 
-    given (WordClusters): Words in any order; of two entries for a word the first counts.
+    table (WordClusters): Words in any order; of two entries for a word the first counts.
     """
 
-    def __init__(self, given: WordClusters):
-        # np.unique gives the first of equal words, which counts
-        words, first = np.unique(given.words, return_index=True)
-        # By rising hashes
-        self._table = given._replace(words=words, numbers=given.numbers[first])
-        self.paths = given.paths
-        self.digits = given.digits
+    def __init__(self, table: WordClusters):
+        # Sorts the hashes for look-ups, and gives the first of equal words
+        words, first = np.unique(table.words, return_index=True)
+        self._table = table._replace(words=words, numbers=table.numbers[first])
+        self.paths = table.paths
+        self.digits = table.digits
 
     def __len__(self) -> int:
         return len(self._table.words)
@@ -161,7 +164,7 @@ class Clusters:
     def of(self, texts: list[str], orths: NDArray[np.uint64], lowers: NDArray[np.uint64]) -> NDArray[np.int64]:
         """The cluster of each word, -1 for unknown words: int64[V].
 
-        texts (list[str]), orths (uint64[V]), lowers (uint64[V]): The words, their hashes and those in lower case.
+        texts (list[str]), orths (uint64[V]), lowers (uint64[V]): The words, their hashes, and their hashes in lower case.
         """
         words = self._table.words
         numbers = self._table.numbers
@@ -173,11 +176,11 @@ class Clusters:
                     text = with_zeros(text)
                     orths[n] = get_string_id(text)
                     lowers[n] = get_string_id(text.lower())
-        found = find_sorted(words, numbers, orths)
+        clusters = find_sorted(words, numbers, orths)
         # Only words that are unknown as written are looked up in lower case
-        unknown = np.flatnonzero(found < 0)
-        found[unknown] = find_sorted(words, numbers, lowers[unknown])
-        return found
+        unknown = np.flatnonzero(clusters < 0)
+        clusters[unknown] = find_sorted(words, numbers, lowers[unknown])
+        return clusters
 
     @cached_property
     def is_tree(self) -> bool:
@@ -186,7 +189,7 @@ class Clusters:
 
     @cached_property
     def values(self) -> dict[str, NDArray[np.uint64]]:
-        """The values of each attribute: by cluster, and last the value of unknown words: uint64[C + 1]."""
+        """By attribute, the value of each cluster, and at last the value of unknown words: uint64[C + 1]."""
         values = {}
         for name, width in WIDTHS.items():
             hashes = [hash_string(path[:width]) for path in self.paths]
@@ -195,9 +198,9 @@ class Clusters:
 
     @property
     def value_names(self) -> dict[int, str]:
-        """Names of the values by their hash."""
-        names = {path[:width] for path, width in product(self.paths, WIDTHS.values())}
-        return {hash_string(name): name for name in names}
+        """The text of each value in `values`, by its hash."""
+        texts = {path[:width] for path, width in product(self.paths, WIDTHS.values())}
+        return {hash_string(text): text for text in texts}
 
     def to_dict(self) -> Saved:
         """Plain values for msgpack."""
@@ -205,25 +208,26 @@ class Clusters:
 
     @classmethod
     def from_dict(cls, data: Saved) -> "Clusters":
-        """RAISES (ValueError): CRF509 for damaged clusters."""
+        """The clusters that `to_dict` saved. RAISES (ValueError): CRF509 for damaged clusters."""
         return cls(WordClusters.from_dict(data))
 
 
 def read_clusters(
-    given: Optional[ClusterSource], known: Optional[Clusters], vocab: Vocab, *, name: str, table: str = ""
+    source: Optional[ClusterSource], current: Optional[Clusters], vocab: Vocab, *, name: str, table: str = ""
 ) -> Optional[Clusters]:
-    """Read one table of clusters that a config names. A missing file is no error where the model has clusters.
+    """Read one table of clusters that a config names.
 
-    known (Clusters): The model's clusters, which stay if `given` is None.
-    name (str), table (str): Names of the component and the table, for messages.
-    RETURNS (Clusters): The clusters; those of the vocab's table if neither the config nor the model has any, and the table has no
-        name; or None.
+    source (ClusterSource): What the config names. None to keep the current clusters, or else to read the vocab's table if `table`
+        is "".
+    current (Clusters): The model's clusters. They stay if the file that the config names is missing.
+    name (str), table (str): Names of the component and the table.
+    RETURNS (Clusters): The clusters, or None if nothing names any.
     RAISES (ValueError): CRF020 or CRF943 to CRF948 for clusters that can't be read or made.
     """
-    if given is None:
-        if known is not None or table or not vocab.lookups.has_table(_TABLE):
-            return known
-        given = LOOKUPS
+    if source is None:
+        if current is not None or table or not vocab.lookups.has_table(_TABLE):
+            return current
+        source = LOOKUPS
     must = 'the path of a file, "spacy-lookups-data", "vectors" or "lookups", or a table with this as \'path\', and optionally '
     must += (
         "'most_words' (how many of the most frequent words to keep) and 'n' (how many clusters to make from vectors)"
@@ -231,22 +235,22 @@ def read_clusters(
     possible = {"path": checks.is_path, "most_words": checks.is_optional_count, "n": checks.is_optional_count}
     setting = f"clusters '{table}'" if table else "clusters"
     owner = f"[initialize.components.{name}{'.words.tables' if table else ''}]"
-    settings = checks.path_and_settings(owner, table or "clusters", given, possible, must)
-    checks.expect(settings.get("n") is None or settings["path"] == VECTORS, owner, table or "clusters", given, must)
+    settings = checks.path_and_settings(owner, table or "clusters", source, possible, must)
+    checks.expect(settings.get("n") is None or settings["path"] == VECTORS, owner, table or "clusters", source, must)
     path = str(settings["path"])
     if path == PACKAGE:
-        read = packaged_clusters(vocab.lang)
+        words = packaged_clusters(vocab.lang)
     elif path == LOOKUPS:
         rows = vocab.lookups.get_table(_TABLE) if vocab.lookups.has_table(_TABLE) else {}
-        read = of_lookups(rows.items(), f"the vocab's table '{_TABLE}'")
+        words = of_lookups(rows.items(), f"the vocab's table '{_TABLE}'")
     elif path == VECTORS:
-        read = cluster_vectors(vocab.vectors, settings.get("n") or _N_CLUSTERS, "the pipeline")
-    elif known is not None and not Path(path).exists():
+        words = cluster_vectors(vocab.vectors, settings.get("n") or _N_CLUSTERS, "the pipeline")
+    elif current is not None and not Path(path).exists():
         announcements.info("Component '%s': the %s are those of the model: there is no file %s", name, setting, path)
-        return known
+        return current
     else:
-        read = read_file(Path(path))
-    clusters = Clusters(read.first(settings.get("most_words")))
+        words = read_file(Path(path))
+    clusters = Clusters(words.first(settings.get("most_words")))
     announcements.info("%s: %s of %d words in %d clusters", name, setting, len(clusters), len(clusters.paths))
     return clusters
 
@@ -257,7 +261,10 @@ def has_packaged_clusters(lang: str) -> bool:
 
 
 def packaged_clusters(lang: str) -> WordClusters:
-    """The clusters of spacy-lookups-data. RAISES (ValueError): CRF946 without the package, or clusters of this language."""
+    """Load the clusters that spacy-lookups-data has for a language, and cache them as a file.
+
+    RAISES (ValueError): CRF946 without the package, or if it has no clusters for this language.
+    """
     if lang not in registry.lookups:
         reason = f"{PACKAGE} is not installed, or has nothing of it: pip install 'spacy-crf[clusters]'"
         raise ValueError(Errors.CRF946.format(lang=lang, reason=reason))
@@ -268,16 +275,16 @@ def packaged_clusters(lang: str) -> WordClusters:
     file = next((path for path in (Path(source), Path(f"{source}.gz")) if path.is_file()), None)
     if file is None:
         raise ValueError(Errors.CRF946.format(lang=lang, reason=f"{source} is missing"))
-    # To unpack a million words takes a second, and to read the quarter of them that have a cluster five milliseconds
-    kept = cache_folder(__file__) / f"{lang}-{file.stat().st_size}-{file.stat().st_mtime_ns}.clusters"
-    if kept.is_file():
+    # The package has a million words, which take a second to unpack; a quarter of them has a cluster, and is read in 5 ms
+    cached = cache_folder(__file__) / f"{lang}-{file.stat().st_size}-{file.stat().st_mtime_ns}.clusters"
+    if cached.is_file():
         with suppress(ValueError):  # damaged
-            return read_file(kept)
+            return read_file(cached)
     words = dict(load_language_data(source))
     clusters = of_lookups(((get_string_id(word), cluster) for word, cluster in words.items() if cluster != 0), PACKAGE)
     with suppress(OSError):  # a read-only installation, or a full disk
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        write_clusters(kept, clusters)
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        write_clusters(cached, clusters)
     return clusters
 
 
@@ -287,8 +294,9 @@ def is_bits(text: object) -> bool:
 
 
 def _contained(paths: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Clusters that contain another one, so that they are no leaves of a tree, and the other one."""
-    return ((one, other) for one, other in pairwise(sorted(set(paths))) if other.startswith(one))
+    """Pairs of a path and a longer path that begins with it. Clusters that are the leaves of a tree have no such pairs."""
+    # In alphabetical order, such a path is followed by a path that begins with it
+    return ((path, longer) for path, longer in pairwise(sorted(set(paths))) if longer.startswith(path))
 
 
 def _not_readable(source: object, reason: str) -> ValueError:
@@ -301,8 +309,8 @@ def write_clusters(path: Path, clusters: WordClusters) -> None:
 
 
 def read_file(path: Path) -> WordClusters:
-    """Read a file of `spacy crf clusters`; or text, see `_read_text`; or JSON as spacy-lookups-data has it. All may be packed by
-    gzip.
+    """Read clusters from a file of `spacy crf clusters`, from text in one of the forms of `_read_text`, or from JSON as in
+    spacy-lookups-data. Each file may be packed by gzip.
 
     RAISES (ValueError): CRF943 with the file and the reason, CRF945 for a word in two clusters, CRF501 to CRF508 for a damaged
         file.
@@ -331,7 +339,7 @@ def read_file(path: Path) -> WordClusters:
 
 
 def _read_json(path: Path, data: bytes) -> WordClusters:
-    """Read the clusters of words as spacy-lookups-data has them. RAISES (ValueError): CRF943."""
+    """Read a JSON object from words to clusters, as in spacy-lookups-data. RAISES (ValueError): CRF943."""
     try:
         table = srsly.json_loads(data.decode("utf8"))
         if not isinstance(table, dict):
@@ -342,11 +350,14 @@ def _read_json(path: Path, data: bytes) -> WordClusters:
 
 
 def _read_text(path: Path, data: bytes) -> WordClusters:
-    """Read lines of a word, its cluster and perhaps a weight (ixa-pipes, Clark, Stanford); or of bits, a word and perhaps its
-    count (wcluster, Koo), if at least half of the lines begin with bits. Between them are tabs, or else blanks. Words behind bits
-    are sorted by their counts.
+    """Read lines whose columns are separated by tabs, or else by blanks:
 
-    RAISES (ValueError): CRF943, CRF945 for a word in two clusters with the same weight: of different ones the larger counts.
+        word, cluster, perhaps a weight      of ixa-pipes, Clark and Stanford
+        path, word, perhaps its count        of wcluster and Koo, if at least half of the lines begin with bits
+
+    Words behind paths are sorted by their counts. For a word in two clusters, the larger weight or count decides.
+
+    RAISES (ValueError): CRF943 for other lines, CRF945 for a word that has the same weight in two clusters.
     """
     try:
         lines = data.decode("utf-8-sig").split("\n")
@@ -359,7 +370,7 @@ def _read_text(path: Path, data: bytes) -> WordClusters:
         raise _not_readable(path, "it holds no words")
     # Brown clusters write the path first, other programs the word
     has_paths = 2 * sum(is_bits(row[0]) for _, _, row in rows) >= len(rows)
-    found: dict[str, tuple[float, str, int]] = {}  # by the word
+    entries: dict[str, tuple[float, str, int]] = {}  # by word: weight, cluster, number of the line
     for number, line, row in rows:
         first, second = [*row, ""][:2]
         cluster, word = (first, second) if has_paths else (second, first)
@@ -367,7 +378,7 @@ def _read_text(path: Path, data: bytes) -> WordClusters:
         if not cluster or not word or (has_paths and not is_bits(cluster)) or not math.isfinite(weight):
             wanted = "bits, a word and its count" if has_paths else "a word, its cluster and perhaps a weight"
             raise _not_readable(path, f"line {number} is {shown(line)}, not {wanted} between tabs")
-        other_weight, other, other_line = found.get(word, (-math.inf, cluster, 0))
+        other_weight, other, other_line = entries.get(word, (-math.inf, cluster, 0))
         if other != cluster and other_weight == weight:
             raise ValueError(
                 Errors.CRF945.format(
@@ -380,16 +391,16 @@ def _read_text(path: Path, data: bytes) -> WordClusters:
                 )
             )
         if weight > other_weight:
-            found[word] = weight, cluster, number
+            entries[word] = (weight, cluster, number)
     if has_paths:
-        for one, other in _contained(cluster for _, cluster, _ in found.values()):
-            raise _not_readable(path, f"the path {one!r} is the beginning of {other!r}")
-        found = dict(sorted(found.items(), key=lambda item: -item[1][0]))
-    return WordClusters.of_words((word, cluster) for word, (_, cluster, _) in found.items())
+        for cluster, longer in _contained(cluster for _, cluster, _ in entries.values()):
+            raise _not_readable(path, f"the path {cluster!r} is the beginning of {longer!r}")
+        entries = dict(sorted(entries.items(), key=lambda entry: -entry[1][0]))  # the most frequent first
+    return WordClusters.of_words((word, cluster) for word, (_, cluster, _) in entries.items())
 
 
 def _weight(row: list[str]) -> float:
-    """The weight behind a word and its cluster, 0 for none; NaN if it can't be read."""
+    """The weight in the columns behind a word and its cluster: 0 without such columns, NaN for anything but one number."""
     if not row:
         return 0.0
     try:
@@ -399,10 +410,11 @@ def _weight(row: list[str]) -> float:
 
 
 def of_lookups(table: Iterable[tuple[int, object]], source: str) -> WordClusters:
-    """Clusters in the form of spaCy's table ``lexeme_cluster``: by the hash of a word a path as bits, or as a number whose lowest
-    bit begins the path. A number does not say how long its path is: behind the last 1 come zeros. Words of the cluster 0 are in
-    no cluster.
+    """Clusters in the form of spaCy's table ``lexeme_cluster``.
 
+    table: The hash of each word, and its cluster: a path as bits; or a number whose lowest bit begins the path, and which does
+        not say how many zeros end it. The number 0 means no cluster.
+    source (str): Where the table comes from, for messages.
     RAISES (ValueError): CRF943 for other values, or without words.
     """
     items = [(word, cluster) for word, cluster in table if cluster != 0]
@@ -412,12 +424,12 @@ def of_lookups(table: Iterable[tuple[int, object]], source: str) -> WordClusters
             raise _not_readable(source, f"the cluster of the word {word} {is_other}")
     if not items:
         raise _not_readable(source, "no word has a cluster")
-    # The lowest bit begins the path, so numbers are read backwards, padded to the same length
+    # The lowest bit begins the path, so numbers are read backwards, with zeros that give all paths the same length
     longest = max((cluster.bit_length() for _, cluster in items if isinstance(cluster, int)), default=0)
     path_of = {cluster: cluster if isinstance(cluster, str) else f"{cluster:0{longest}b}"[::-1] for _, cluster in items}
     paths = list(dict.fromkeys(path_of.values()))
-    place = {path: n for n, path in enumerate(paths)}
-    numbers = [place[path_of[cluster]] for _, cluster in items]
+    number_of = {path: n for n, path in enumerate(paths)}
+    numbers = [number_of[path_of[cluster]] for _, cluster in items]
     return WordClusters.of_hashes([word for word, _ in items], numbers, paths)
 
 
@@ -440,34 +452,34 @@ def cluster_vectors(
         reason = "they are of parts of words (floret), and have no list of words. Give vectors of words"
     if vectors.mode == Mode.floret or not len(used):
         raise ValueError(Errors.CRF948.format(what="clusters", source=source, reason=reason))
-    paths, of_row = split(data[used] / norms[used, np.newaxis], n, on_split)
+    paths, numbers = split(data[used] / norms[used, np.newaxis], n, on_split)
     if len(paths) < n or n > MOST_CLUSTERS:
         raise ValueError(Errors.CRF948.format(what=f"{n} clusters", source=source, reason=f"it has {len(paths)} words"))
-    number = np.full(len(data), -1, dtype=np.int64)
-    number[used] = of_row
-    known = number[rows] >= 0
-    return WordClusters.of_hashes(keys[known], number[rows[known]], paths)
+    cluster_of_row = np.full(len(data), -1, dtype=np.int64)
+    cluster_of_row[used] = numbers
+    clusters = cluster_of_row[rows]  # several words may share a row
+    return WordClusters.of_hashes(keys[clusters >= 0], clusters[clusters >= 0], paths)
 
 
 def split(points: Floats, n: int, on_split: Callable[[], None] = lambda: None) -> tuple[list[str], NDArray[np.int64]]:
-    """Split points until there are n clusters, or no cluster has two different points. Always the cluster with the largest sum of
-    squared distances is split, by k-means with two centres. These begin on either side of the mean, in the direction in which the
-    cluster is widest: nothing is random, so that the same vectors give the same clusters.
+    """Split points until there are n clusters, or no cluster has two different points. Each step splits the cluster with the
+    largest sum of squared distances from its mean, by k-means with two centres. The centres begin on either side of the mean, in
+    the direction in which the cluster is widest: nothing is random, so the same vectors give the same clusters.
 
     points (float32[N, D])
     RETURNS (list[str], int64[N]): The path of each cluster, and the cluster of each point.
     """
-    # By the sum of squared distances, the largest first, then by the path
+    # A heap of clusters as (minus sum of squared distances, path, points): the widest is split first
     open_clusters = [(-_spread(points), "", np.arange(len(points)))]
-    closed: list[tuple[str, NDArray[np.int64]]] = []
+    closed: list[tuple[str, NDArray[np.int64]]] = []  # clusters of equal points
     while open_clusters and len(open_clusters) + len(closed) < n:
         _, path, members = heapq.heappop(open_clusters)
-        side = _halves(points[members])
-        if side is None:
+        is_second = _halves(points[members])
+        if is_second is None:
             closed.append((path, members))
             continue
-        for bit, part in (("0", members[~side]), ("1", members[side])):
-            heapq.heappush(open_clusters, (-_spread(points[part]), path + bit, part))
+        for bit, half in (("0", members[~is_second]), ("1", members[is_second])):
+            heapq.heappush(open_clusters, (-_spread(points[half]), path + bit, half))
         on_split()
     leaves = sorted([*closed, *((path, members) for _, path, members in open_clusters)], key=lambda leaf: leaf[0])
     numbers = np.empty(len(points), dtype=np.int64)
@@ -482,27 +494,31 @@ def _spread(points: Floats) -> float:
 
 
 def _halves(points: Floats) -> Optional[NDArray[np.bool_]]:
-    """Which points (float32[N, D]) are on the second side, by k-means; None if all are the same."""
+    """Split points (float32[N, D]) in two by k-means.
+
+    RETURNS (bool[N]): Whether each point is in the second half. None if the points are equal, or nearly so.
+    """
     if (points == points[0]).all():
         return None
     centred = points - points.mean(axis=0)
-    # The power method, from the point that is farthest from the mean
+    # The power method finds the direction of the largest variance, from the point that is farthest from the mean
     direction = centred[np.square(centred).sum(axis=1).argmax()]
     for _ in range(_ITERATIONS):
-        wider = (centred @ direction) @ centred
-        length = np.linalg.norm(wider)
+        product = (centred @ direction) @ centred
+        length = np.linalg.norm(product)
         if not length:
             break
-        direction = wider / length
-    side = centred @ direction > 0
+        direction = product / length
+    is_second = centred @ direction > 0
     for _ in range(_ITERATIONS):
-        if side.all() or not side.any():
+        if is_second.all() or not is_second.any():
             return None
-        one = centred[~side].mean(axis=0)
-        other = centred[side].mean(axis=0)
-        # |x - other|^2 < |x - one|^2
-        moved = centred @ (other - one) > (other @ other - one @ one) / 2
-        if (moved == side).all():
+        first_centre = centred[~is_second].mean(axis=0)
+        second_centre = centred[is_second].mean(axis=0)
+        # |x - second|^2 < |x - first|^2
+        middle = (second_centre @ second_centre - first_centre @ first_centre) / 2
+        is_nearer = centred @ (second_centre - first_centre) > middle
+        if (is_nearer == is_second).all():
             break
-        side = moved
-    return side if side.any() and not side.all() else None
+        is_second = is_nearer
+    return is_second if is_second.any() and not is_second.all() else None

@@ -23,8 +23,8 @@ Name = TypeVar("Name", str, int)  # the name of an item, or its hash
 
 
 class Functions(dict[str, Callable]):
-    """Registered functions by name; immutable. Copies share the functions. Other processes get them by value, since they cannot
-    import functions that other functions made, as registered functions often are."""
+    """Registered functions by name; immutable. Copies share the functions. Other processes receive the code of the functions,
+    since they cannot import a function that another function has made, as registered functions often are."""
 
     def __deepcopy__(self, memo: dict) -> "Functions":
         return self
@@ -38,7 +38,7 @@ def _unpickled_functions(data: bytes) -> Functions:
 
 
 class Items(NamedTuple):
-    """Any number of features for each token: token t has the items ``starts[t]:starts[t + 1]``."""
+    """Any number of features for each of T tokens: token t has the items ``starts[t]:starts[t + 1]``."""
 
     hashes: NDArray[np.uint64]  # [N] hashes of the items' names
     values: NDArray[np.float32]  # [N]
@@ -56,8 +56,8 @@ def extension_items(extension: str) -> Source:
     RAISES (ValueError): CRF130 for anything else.
     """
 
-    def read(doc: Doc):
-        rows = []
+    def read(doc: Doc) -> list[object]:
+        rows: list[object] = []
         for token in doc:
             value = token._.get(extension)
             if value is None:
@@ -89,7 +89,7 @@ class ItemReader(Protocol):
 
 
 class NotAnItem(Exception):
-    """Raised with a value that cannot be a feature of a token, and whether it is a number, which float32 can't hold."""
+    """A value cannot be a feature. The arguments are the value, and True if it is a number that float32 can't hold."""
 
 
 class _Cache(dict[str, Value]):
@@ -100,27 +100,31 @@ class _Cache(dict[str, Value]):
         self._make = make
 
     def __missing__(self, key: str) -> Value:
-        made = self[key] = self._make(key)
-        return made
+        value = self[key] = self._make(key)
+        return value
 
 
 class ItemNames(Generic[Name]):
-    """Names of items, or their hashes. Each is made once, since most names recur.
+    """The names of items, or the hashes of these names. Each is made once, since most names recur.
 
-    make (Callable): Makes the value for a name: the name itself or its hash.
+    plain: By key, ``key``. strings: By key and value, ``key:value``. nested: By key, the names ``key:…`` of a nested dict.
+
+    make (Callable): Returns the name itself or its hash.
     prefix (str): The beginning of the names.
     """
 
     def __init__(self, make: Callable[[str], Name], prefix: str = ""):
         self.plain = _Cache(lambda key: make(prefix + key))
         self.strings = _Cache(lambda key: _Cache(lambda value: make(f"{prefix}{key}:{value}")))
-        self.below = _Cache(lambda key: ItemNames(make, f"{prefix}{key}:"))
+        self.nested = _Cache(lambda key: ItemNames(make, f"{prefix}{key}:"))
 
 
 class ItemHashes(ItemNames[int]):
     """Hashes of the names of a source's items, kept from batch to batch.
 
-    names (Dict[int, str]): Receives the name of each hash, or None.
+    source (str): Where the items come from, for messages.
+    names (Dict[int, str]): Receives the name of each hash. None to forget the names.
+    size (int): Number of names met.
     """
 
     def __init__(self, source: str, names: Optional[dict[int, str]] = None):
@@ -130,7 +134,7 @@ class ItemHashes(ItemNames[int]):
         super().__init__(self._hash)
 
     def _hash(self, name: str) -> int:
-        """The hash of a name that is new: it is counted, and its text recorded if names are kept."""
+        """Hash a new name, and count it. Its text is recorded if names are kept."""
         self.size += 1
         hashed = hash_item(self._source, name)
         if self._names is not None:
@@ -142,32 +146,33 @@ class ItemList:
     """Collects the items of one token after the other.
 
     source (str): Where the items come from, for messages.
-    known (ItemHashes): Given if names are not needed. Items of value 0, which add nothing to any score, are then dropped.
+    hashes (ItemHashes): Hashes of names met before, if the names are not needed. Items of value 0, which add nothing to any
+        score, are then dropped. None to collect `names`, and keep the items of value 0.
     """
 
-    def __init__(self, source: str, known: Optional[ItemHashes] = None):
+    def __init__(self, source: str, hashes: Optional[ItemHashes] = None):
         self.names: dict[int, str] = {}  # text of each hash
-        self._keeps_zeros = known is None
-        self._known = ItemHashes(source, self.names) if known is None else known
+        self._keeps_zeros = hashes is None
+        self._hash_of = ItemHashes(source, self.names) if hashes is None else hashes
         self._hashes: list[int] = []
         self._values: list[float] = []
-        self._ends = [0]
+        self._starts = [0]
 
-    def add(self, given: object) -> None:
-        """Add the items of the next token, in any form that `named_numbers` reads.
+    def add(self, returned: object) -> None:
+        """Add the items that a source returned for the next token, in any form that `named_numbers` reads.
 
         RAISES (NotAnItem): For a value that can't be used.
         """
-        found = _read(given, self._known, self._keeps_zeros)
-        if found is None:
-            raise NotAnItem(given, False)
-        hashes, numbers = found
-        # Sums of float32 numbers do not overflow
+        items = _read(returned, self._hash_of, self._keeps_zeros)
+        if items is None:
+            raise NotAnItem(returned, False)
+        hashes, numbers = items
+        # Numbers that float32 can't hold are infinite here; a sum of others does not overflow
         if not math.isfinite(sum(numbers)):
-            raise NotAnItem(_not_held(given), True)
+            raise NotAnItem(_not_held(returned), True)
         self._hashes.extend(hashes)
         self._values.extend(numbers)
-        self._ends.append(len(self._values))
+        self._starts.append(len(self._values))
 
     @property
     def items(self) -> Items:
@@ -175,41 +180,45 @@ class ItemList:
         return Items(
             hashes=np.array(self._hashes, dtype=np.uint64),
             values=np.array(self._values, dtype=np.float32),
-            starts=np.array(self._ends, dtype=np.int64),
+            starts=np.array(self._starts, dtype=np.int64),
         )
 
 
 class WordItems:
-    """Items that a function makes of words. It is called once for each word; the words are numbered in the order in which they
-    are added. Other threads may read while words are added.
+    """Items that a function makes of words. The function is called once for each word; words are numbered in the order in which
+    they are added. Other threads may read while words are added.
 
     name (str): Where the items come from, for messages.
-    function (Callable): Returns for a word what `named_numbers` reads; or one string, one number, or None.
-    n_padding (int): The first numbers, which stand for no word and have no items.
-    names (dict[int, str]): Receives the text of each hash, or None.
+    function (Callable): Returns for a word what `named_numbers` reads; or a single string or number, or None.
+    n_padding (int): How many numbers, from 0 on, stand for no word and have no items.
+    names (dict[int, str]): Receives the text of each hash. None to forget the names.
     """
 
     def __init__(self, name: str, function: WordSource, n_padding: int, names: Optional[dict[int, str]]):
         self._name = name
         self._function = function
         self._names = names
-        self._known = None if names is not None else ItemHashes(name)
+        self._hash_of = None if names is not None else ItemHashes(name)
+        # Items of V words, with room for more
         self._size = n_padding
         self._starts = np.zeros(n_padding + 1, dtype=np.int64)  # [V + 1]
-        # [N]
-        self._hashes = np.zeros(0, dtype=np.uint64)
-        self._values = np.zeros(0, dtype=np.float32)
+        self._hashes = np.zeros(0, dtype=np.uint64)  # [N]
+        self._values = np.zeros(0, dtype=np.float32)  # [N]
 
     def make(self, words: list[str]) -> Items:
         """Call the function on words. RAISES (ValueError): CRF111 and CRF131 for what is no item."""
-        listed = ItemList(self._name, self._known)
+        collected = ItemList(self._name, self._hash_of)
         for word in words:
             try:
-                given = self._function(word)
+                returned = self._function(word)
             except Exception as error:  # whatever users' functions raise
                 raise function_failed(self._name, f"the word {shown(word)}", error) from error
+            if returned is None:
+                returned = []
+            elif isinstance(returned, (str, *_NUMBERS)):
+                returned = [returned]
             try:
-                listed.add([] if given is None else [given] if isinstance(given, (str, *_NUMBERS)) else given)
+                collected.add(returned)
             except NotAnItem as error:
                 raise ValueError(
                     Errors.CRF111.format(
@@ -217,70 +226,71 @@ class WordItems:
                     )
                 ) from None
         if self._names is not None:
-            self._names.update(listed.names)
-        return listed.items
+            self._names.update(collected.names)
+        return collected.items
 
     def add(self, items: Items) -> None:
         """Add the items of the next words."""
-        used = int(self._starts[self._size])
-        size = self._size + len(items.starts) - 1
-        if used + len(items.hashes) > len(self._hashes):
-            self._hashes = grown(self._hashes, used, used + len(items.hashes))
-            self._values = grown(self._values, used, len(self._hashes))
-        if size >= len(self._starts):
-            self._starts = grown(self._starts, self._size + 1, size + 1)
-        self._hashes[used : used + len(items.hashes)] = items.hashes
-        self._values[used : used + len(items.values)] = items.values
-        self._starts[self._size : size + 1] = used + items.starts
-        self._size = size
+        n_items = int(self._starts[self._size])
+        new_n_items = n_items + len(items.hashes)
+        new_size = self._size + len(items.starts) - 1
+        if new_n_items > len(self._hashes):
+            self._hashes = grown(self._hashes, n_items, new_n_items)
+            self._values = grown(self._values, n_items, len(self._hashes))
+        if new_size >= len(self._starts):
+            self._starts = grown(self._starts, self._size + 1, new_size + 1)
+        self._hashes[n_items:new_n_items] = items.hashes
+        self._values[n_items:new_n_items] = items.values
+        self._starts[self._size : new_size + 1] = n_items + items.starts
+        self._size = new_size
 
     def of(self, numbers: NDArray[np.integer]) -> Items:
         """The items of words, by their numbers."""
         # Word n has the items first[n] to behind[n] - 1
         first = self._starts[numbers]
         behind = self._starts[numbers + 1]
-        some = ranges(first, behind)
-        return Items(self._hashes[some], self._values[some], np.append(0, np.cumsum(behind - first)))
+        positions = ranges(first, behind)
+        return Items(self._hashes[positions], self._values[positions], np.append(0, np.cumsum(behind - first)))
 
 
 def read_items(
-    name: str, source: Source, docs: list[Doc], names: Optional[dict[int, str]], known: Optional[ItemHashes] = None
+    name: str, source: Source, docs: list[Doc], names: Optional[dict[int, str]], hashes: Optional[ItemHashes] = None
 ) -> Items:
     """Call a source on each Doc, and lay its items end to end.
 
     For each token, the source returns a list of strings, a list of numbers, or a dict as for CRFsuite; or, for the whole Doc, an
     array of numbers with one row per token.
-    names (dict[int, str]): Receives the text of each hash; or instead:
-    known (ItemHashes): The hashes of earlier batches.
+    names (dict[int, str]): Receives the text of each hash. None to forget the names.
+    hashes (ItemHashes): The hashes of earlier batches, used if names are forgotten.
     RAISES (ValueError): CRF109 for a number that is not finite, CRF110, CRF111 and CRF131 for anything else.
     """
     if isinstance(source, ItemReader):
         return source.read_items(docs, names)
-    listed = ItemList(name, known if names is None else None)
+    collected = ItemList(name, hashes if names is None else None)
     for doc in docs:
         try:
-            given = source(doc)
+            returned = source(doc)
         except Exception as error:  # whatever users' functions raise
             if is_coded(error):
                 raise
             raise function_failed(name, f"the text '{doc.text[:40]}...'", error) from error
         try:
-            rows = given.tolist() if isinstance(given, np.ndarray) else list(given)
+            rows = returned.tolist() if isinstance(returned, np.ndarray) else list(returned)
             n_rows = len(rows)
-        except TypeError:
+        except TypeError:  # not iterable
             n_rows = -1
         if n_rows != len(doc):
             raise ValueError(
                 Errors.CRF110.format(
                     name=name,
-                    got=type(given).__name__ if n_rows < 0 else n_rows,
+                    got=type(returned).__name__ if n_rows < 0 else n_rows,
                     expected=len(doc),
                     start=doc.text[:40],
                 )
             )
         for i, row in enumerate(rows):
             try:
-                listed.add(row)
+                collected.add(row)
             except NotAnItem as error:
                 value, is_number = error.args
                 if is_number:
@@ -293,64 +303,71 @@ def read_items(
                     Errors.CRF111.format(where=f"The feature function '{name}', for a token", value=shown(value))
                 ) from None
     if names is not None:
-        names.update(listed.names)
-    return listed.items
+        names.update(collected.names)
+    return collected.items
 
 
-def named_numbers(given: object) -> Optional[tuple[list[str], list[float]]]:
+def named_numbers(returned: object) -> Optional[tuple[list[str], list[float]]]:
     """Names and values of the items that a function returned for one token or span. Strings are names with value 1, the names of
-    numbers are their places, and dicts are read as in CRFsuite's Python packages, see `_add_named`.
+    numbers are their positions, and dicts are read as in CRFsuite's Python packages: numbers and booleans under their key,
+    strings as ``key:string``.
 
     RETURNS (tuple[list[str], list[float]]): None for anything else. Numbers that float32 can't hold are infinite.
     """
-    return _read(given, ItemNames(str), keeps_zeros=True)
+    return _read(returned, ItemNames(str), keeps_zeros=True)
 
 
-def _read(given: object, known: ItemNames[Name], keeps_zeros: bool) -> Optional[tuple[list[Name], list[float]]]:
-    """`named_numbers`, with the value that `known` has for each name."""
+def _read(returned: object, item_names: ItemNames[Name], keeps_zeros: bool) -> Optional[tuple[list[Name], list[float]]]:
+    """The items that a function returned, as `named_numbers` reads them.
+
+    item_names (ItemNames): Makes the names, or hashes of names, that are returned with the values.
+    keeps_zeros (bool): Whether the items of a dict that have the value 0 are read.
+    """
     # A row of an array of numbers is read as a list
-    if isinstance(given, np.ndarray) and given.ndim == 1:
-        given = given.tolist()
-    if isinstance(given, dict):
+    if isinstance(returned, np.ndarray) and returned.ndim == 1:
+        returned = returned.tolist()
+    if isinstance(returned, dict):
         names: list[Name] = []
         numbers: list[float] = []
         try:
-            return (names, numbers) if _add_named(given, known, names, numbers, keeps_zeros) else None
+            return (names, numbers) if _add_named(returned, item_names, names, numbers, keeps_zeros) else None
         except RecursionError:  # a dict that contains itself
             return None
-    if isinstance(given, (list, tuple, set, frozenset)):
-        if all(isinstance(item, str) for item in given):
-            return [known.plain[item] for item in _in_order(given)], [1.0] * len(given)
-        if isinstance(given, (set, frozenset)):
-            return None  # sets have no order
-        if not all(isinstance(v, _NUMBERS) and not isinstance(v, (bool, np.bool_)) for v in given):
+    if isinstance(returned, (list, tuple, set, frozenset)):
+        if all(isinstance(item, str) for item in returned):
+            return [item_names.plain[item] for item in _in_order(returned)], [1.0] * len(returned)
+        if isinstance(returned, (set, frozenset)):
+            return None  # numbers are named by their positions, which sets do not have
+        if not all(isinstance(v, _NUMBERS) and not isinstance(v, (bool, np.bool_)) for v in returned):
             return None
-        return [known.plain[str(n)] for n in range(len(given))], [_as_float(value) for value in given]
+        return [item_names.plain[str(n)] for n in range(len(returned))], [_as_float(value) for value in returned]
     return None
 
 
-def _add_named(given: dict, known: ItemNames[Name], names: list[Name], numbers: list[float], keeps_zeros: bool) -> bool:
-    """Add the items of a dict: a number or a boolean under its key, a string as ``key:string``, and the items of nested dicts and
-    lists of strings as ``key:…``.
+def _add_named(
+    items: dict, item_names: ItemNames[Name], names: list[Name], numbers: list[float], keeps_zeros: bool
+) -> bool:
+    """Add the items of a dict to `names` and `numbers`: a number or a boolean under its key, a string as ``key:string``, and the
+    items of nested dicts and lists of strings as ``key:…``.
 
     RETURNS (bool): False if the dict contains anything else.
     """
-    for key, value in given.items():
+    for key, value in items.items():
         if type(key) is not str:
             key = str(key)
         if isinstance(value, str):
-            names.append(known.strings[key][str(value)])
+            names.append(item_names.strings[key][str(value)])
             numbers.append(1.0)
         elif isinstance(value, _NUMBERS):
             if keeps_zeros or value != 0:
-                names.append(known.plain[key])
+                names.append(item_names.plain[key])
                 numbers.append(1.0 if value is True else _as_float(value))
         elif isinstance(value, dict):
-            if not _add_named(value, known.below[key], names, numbers, keeps_zeros):
+            if not _add_named(value, item_names.nested[key], names, numbers, keeps_zeros):
                 return False
         elif isinstance(value, (list, tuple, set, frozenset)) and all(isinstance(item, str) for item in value):
-            of_key = known.strings[key]
-            names.extend(of_key[item] for item in _in_order(value))
+            names_of_key = item_names.strings[key]
+            names.extend(names_of_key[item] for item in _in_order(value))
             numbers.extend([1.0] * len(value))
         else:
             return False
@@ -358,10 +375,12 @@ def _add_named(given: dict, known: ItemNames[Name], names: list[Name], numbers: 
 
 
 def _in_order(strings: Iterable[str]) -> list[str]:
+    """A list of the strings. The order of a set differs from process to process, so sets are sorted."""
     return sorted(strings) if isinstance(strings, (set, frozenset)) else list(strings)
 
 
 def _as_float(number: SupportsFloat) -> float:
+    """A number as float, infinite if float32 can't hold it."""
     try:
         value = float(number)
     except OverflowError:  # an integer with more than 308 digits
@@ -369,12 +388,12 @@ def _as_float(number: SupportsFloat) -> float:
     return math.copysign(math.inf, value) if abs(value) > _LARGEST else value
 
 
-def _not_held(given: Any) -> object:
-    """The first number in what `_read` reads that float32 can't hold, as it was given."""
-    for value in given.values() if isinstance(given, dict) else given:
-        found = _not_held(value) if isinstance(value, dict) else value
-        if isinstance(found, _NUMBERS) and not math.isfinite(_as_float(found)):
-            return found
+def _not_held(returned: Any) -> object:
+    """The first number that float32 can't hold in what a function returned: a list, an array, or a dict, which may be nested."""
+    for value in returned.values() if isinstance(returned, dict) else returned:
+        number = _not_held(value) if isinstance(value, dict) else value
+        if isinstance(number, _NUMBERS) and not math.isfinite(_as_float(number)):
+            return number
     return None
 
 

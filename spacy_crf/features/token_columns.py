@@ -25,6 +25,7 @@ from .doc_batch import (
     STAGE_ATTRIBUTES,
     DocBatch,
     Labeller,
+    Labelling,
     read_document,
     read_outer,
     read_stage,
@@ -34,7 +35,7 @@ from .items import ItemHashes, Items, Source, WordSource, is_item, read_items
 from .lexemes import LEXEME_ATTRIBUTES, LexemeTable, Padding, columns_of, is_of_lexeme, padding_values
 from .word_vectors import VECTOR, WordVectors
 
-# Attributes of the token, by their name in spaCy; the StringStore has the strings of the first ones
+# Attributes of the token, by their names in spaCy: first those whose values are hashes of strings, then numbers
 STRING_ATTRIBUTES = ("norm", "tag", "pos", "morph", "dep", "lemma", "ent_type", "ent_kb_id", "ent_id", "lang")
 NUMBER_ATTRIBUTES = ("ent_iob", "sent_start", "spacy", "head")
 TOKEN_ATTRIBUTES = STRING_ATTRIBUTES + NUMBER_ATTRIBUTES
@@ -47,7 +48,7 @@ PLAIN_ATTRIBUTES = {*LEXEME_ATTRIBUTES, *TOKEN_ATTRIBUTES, *DOCUMENT_ATTRIBUTES,
 
 
 def known_attributes(asked: str) -> str:
-    """Everything that a template may name, for error messages."""
+    """Everything that a template may name, for the message about an unknown attribute `asked`."""
     names = [*sorted({*PLAIN_ATTRIBUTES, VECTOR}), "in:GAZETTEER", "cluster:TABLE", "ext:EXTENSION", "fn:FUNCTION"]
     names += ["word:FUNCTION", "text:FUNCTION"]
     return known_names(names, asked)
@@ -57,16 +58,16 @@ MOST_WORDS = 500_000  # words kept by default
 
 
 class TokenColumns(NamedTuple):
-    """Columns read from a batch of Docs, laid end to end and cut into sequences at known sentence starts."""
+    """Columns read from a batch of D Docs with T tokens, laid end to end and cut into B sequences at known sentence starts."""
 
     starts: NDArray[np.int64]  # [B + 1] where the sequences start
-    doc_starts: NDArray[np.int64]  # [D + 1]
+    doc_starts: NDArray[np.int64]  # [D + 1] where the Docs start
     # All columns are read at P positions: at the tokens, and at some positions before and behind each sequence
     positions: NDArray[np.int64]  # [T] position of each token, see `kernels.hashing.place`
     lexemes: NDArray[np.int32]  # [P] number of each lexeme in the table
     table: "LexemeTable"
-    values: NDArray[np.uint64]  # [P, C] columns of the token
-    items: dict[str, Items]
+    values: NDArray[np.uint64]  # [P, C] columns that are not in the table
+    items: dict[str, Items]  # by attribute
 
 
 class ColumnReader:
@@ -98,54 +99,61 @@ class ColumnReader:
         padding: Padding,
     ):
         self.token_attributes = token_attributes
-        self._of_document = [name for name in attributes if name in DOCUMENT_ATTRIBUTES]
-        self._of_stage = [name for name in attributes if name in STAGE_ATTRIBUTES]
-        self._of_outer = [name for name in attributes if name == OUTER]
-        self.document_attributes = self._of_document + self._of_stage + self._of_outer
-        # Attributes of the lexeme that other columns are made of
-        self._needed = [*(READS if self._of_document else ()), *(["lower"] if self._of_stage else ())]
+        self._doc_attributes = [name for name in attributes if name in DOCUMENT_ATTRIBUTES]
+        self._stage_attributes = [name for name in attributes if name in STAGE_ATTRIBUTES]
+        self._reads_outer = OUTER in attributes
+        self.document_attributes = self._doc_attributes + self._stage_attributes
+        if self._reads_outer:
+            self.document_attributes.append(OUTER)
+        # Attributes of the lexeme from which other columns are computed
+        self._needed = [*READS] if self._doc_attributes else []
+        if self._stage_attributes:
+            self._needed.append("lower")
         self._needed += [gazetteer.attribute for gazetteer in gazetteers.values()]
-        read = [a for a in dict.fromkeys([*attributes, *self._needed]) if is_of_lexeme(a)]
-        # In the table, and all attributes read of a word
-        self.lexeme_attributes = self._of_words = list(chain.from_iterable(map(columns_of, read)))
+        of_lexeme = filter(is_of_lexeme, dict.fromkeys([*attributes, *self._needed]))
+        # All columns that are read of a new word. The table keeps the columns `lexeme_attributes`, see `keeping`
+        self._word_columns = list(chain.from_iterable(map(columns_of, of_lexeme)))
+        self.lexeme_attributes = self._word_columns
         self.gazetteers = gazetteers
         self.item_sources = item_sources
         self.word_functions = word_functions
-        # The names of those whose items are laid out token by token
+        # Names of the functions from words to items; the other functions return one text, which is a column
         self._word_items = [name for name in word_functions if is_item(name)]
         self.clusters = clusters
         self.vectors = vectors
         self.reach = reach
         self.padding = padding
         self._outside = padding_values(reach, padding)[:, None]
-        # Words in the table, and items of each source, before it starts anew
+        # A table with more words, and a source with more items, starts anew
         self.max_words = MOST_WORDS
-        self._item_names = {name: ItemHashes(name) for name in item_sources}
-        self.names: Optional[dict[int, str]] = None
-        # Labels Docs without a labelling of their own
+        self._item_hashes = {name: ItemHashes(name) for name in item_sources}
+        self.names: Optional[dict[int, str]] = None  # text of each value, while names are kept
+        # Labels batches of Docs that have no labelling yet
         self.first_stage: Optional[Labeller] = None
         self._attribute_ids = [IDS[name.upper()] for name in token_attributes]
         self._start_table()
 
     def keeping(self, attributes: Iterable[str]) -> "ColumnReader":
-        """A reader with its own table, which keeps only some attributes of words. Others can be read while a word is new
-        (`LexemeTable.rows`)."""
+        """A reader with its own table, which keeps only these attributes of words, and those that other columns need. The other
+        attributes can be read while a word is new (`LexemeTable.rows`)."""
         reader = copy(self)
         kept = {*attributes, *self._needed}
-        reader.lexeme_attributes = [name for name in self._of_words if name in kept]
+        reader.lexeme_attributes = [name for name in self._word_columns if name in kept]
         reader._word_items = [name for name in self._word_items if name in kept]
         reader._start_table()
         return reader
 
     def _start_table(self) -> None:
-        places = {name: column for column, name in enumerate(self.lexeme_attributes)}
-        self._forms = [places[name] for name in READS] if self._of_document else []
-        self._lower = places["lower"] if self._of_stage else -1
-        self._spelled = {g.attribute: places[g.attribute] for g in self.gazetteers.values()}
+        """Begin an empty table, and find the columns that other columns need in it."""
+        column_of = {name: column for column, name in enumerate(self.lexeme_attributes)}
+        self._form_columns = [column_of[name] for name in READS] if self._doc_attributes else []
+        self._lower_column = column_of["lower"] if self._stage_attributes else -1
+        self._phrase_columns = {g.attribute: column_of[g.attribute] for g in self.gazetteers.values()}
         self.table = self._new_table()
 
     def keep_names(self, keep: bool) -> None:
-        """Begin a new table. While names are kept, reading is slower, but `texts_of` can return the text of values."""
+        """Begin a new table, and keep names or not. While names are kept, reading is slower, but `texts_of` can return the text
+        of values."""
         self.names = None
         if keep:
             self.names = {}
@@ -154,68 +162,99 @@ class ColumnReader:
         self.table = self._new_table()
 
     def _new_table(self) -> LexemeTable:
-        kept = None if self.lexeme_attributes is self._of_words else self.lexeme_attributes
-        sources = self.clusters, self.vectors, kept, self.word_functions
-        return LexemeTable(self._of_words, self.reach, self.padding, self.names, *sources)
+        """An empty table with the settings of this reader."""
+        keeps_all = self.lexeme_attributes is self._word_columns
+        return LexemeTable(
+            self._word_columns,
+            self.reach,
+            self.padding,
+            self.names,
+            self.clusters,
+            self.vectors,
+            kept=None if keeps_all else self.lexeme_attributes,
+            functions=self.word_functions,
+        )
 
     def texts_of(self, attribute: str, values: NDArray[np.uint64], vocab: Vocab) -> list[str]:
         """Text of the values of an attribute, if they were read while names were kept."""
         names = self.names or {}
         is_text = attribute in (*STRING_ATTRIBUTES, *STAGE_ATTRIBUTES, OUTER)
-        other = vocab.strings.__getitem__ if is_text else _signed
-        return [names[value] if value in names else other(value) for value in values.tolist()]
+        text_of = vocab.strings.__getitem__ if is_text else _signed
+        return [names[value] if value in names else text_of(value) for value in values.tolist()]
 
     def read(self, docs: list[Doc]) -> TokenColumns:
         """Read a batch of Docs."""
         docs = DocBatch.of(docs)
         labelling = None
-        if self._of_stage or self._of_outer:
+        if self._stage_attributes or self._reads_outer:
             # First of all, since it may read the same Docs by this reader
             labelling = docs.labelled_by(self.first_stage)
         attributes = docs.read(self._attribute_ids)  # [T, C]
-        doc_starts = docs.bounds
         table = self.table
         if table.size > self.max_words:
             table = self.table = self._new_table()
         starts = docs.sequence_starts()
-        reach = self.reach
         numbers = table.numbers(docs.words, docs)
-        lexemes, positions = place(numbers, starts, reach)
-        n_plain = len(self.token_attributes)
-        n_columns = n_plain + len(self.document_attributes) + len(self.gazetteers)
-        values = np.empty((len(lexemes), n_columns), dtype=np.uint64)
-        if n_columns:
-            # Padding in front, then the tokens: `rows` puts both where they are read
-            tokens = np.empty((2 * reach + len(attributes), values.shape[1]), dtype=np.uint64)
-            tokens[: 2 * reach] = self._outside
-            tokens[2 * reach :, :n_plain] = attributes
-            if self._of_document:
-                forms = table.columns[numbers[:, np.newaxis], self._forms]
-                found = read_document(self._of_document, forms, doc_starts, starts)
-                tokens[2 * reach :, n_plain : n_plain + found.shape[1]] = found
-            if labelling is not None and self._of_stage:
-                lower = table.columns[numbers, self._lower]
-                column = n_plain + len(self._of_document)
-                found = read_stage(self._of_stage, labelling, lower, doc_starts, starts)
-                tokens[2 * reach :, column : column + found.shape[1]] = found
-            if labelling is not None and self._of_outer:
-                column = n_plain + len(self.document_attributes) - 1
-                tokens[2 * reach :, column] = read_outer(labelling, len(attributes))
-            for column, gazetteer in enumerate(self.gazetteers.values(), start=n_columns - len(self.gazetteers)):
-                words = table.columns[numbers, self._spelled[gazetteer.attribute]]
-                tokens[2 * reach :, column] = gazetteer.find(words, doc_starts)
-            rows, _ = place(np.arange(2 * reach, len(tokens), dtype=np.int32), starts, reach)
-            values[:] = tokens[rows]
+        lexemes, positions = place(numbers, starts, self.reach)
+        values = self._read_values(docs, attributes, labelling, table, numbers, starts)
         items = {name: table.items[name].of(numbers) for name in self._word_items}
         for name, source in self.item_sources.items():
-            known = self._item_names[name]
+            hashes = self._item_hashes[name]
             # A source of ever new names would fill the memory
-            if known.size > self.max_words:
+            if hashes.size > self.max_words:
                 # Other threads may be reading the old object
-                known = self._item_names[name] = ItemHashes(name)
-            items[name] = read_items(name, source, docs, self.names, known)
-        return TokenColumns(starts, doc_starts, positions, lexemes, table, values, items)
+                hashes = self._item_hashes[name] = ItemHashes(name)
+            items[name] = read_items(name, source, docs, self.names, hashes)
+        return TokenColumns(starts, docs.bounds, positions, lexemes, table, values, items)
+
+    def _read_values(
+        self,
+        docs: DocBatch,
+        attributes: NDArray[np.uint64],
+        labelling: Optional[Labelling],
+        table: LexemeTable,
+        numbers: NDArray[np.int32],
+        starts: NDArray[np.int64],
+    ) -> NDArray[np.uint64]:
+        """The columns that are not in the table, at P positions: uint64[P, C].
+
+        attributes (uint64[T, A]): The attributes of tokens that `Doc.to_array` reads.
+        labelling (Labelling): What the first stage says, for the attributes that read it.
+        numbers (int32[T]): Numbers of the words in the table.
+        starts (int64[B + 1]): Where the sequences start.
+        """
+        n_padding = 2 * self.reach
+        n_columns = len(self.token_attributes) + len(self.document_attributes) + len(self.gazetteers)
+        if not n_columns:
+            n_sequences = len(starts) - 1
+            return np.empty((len(numbers) + n_sequences * n_padding, 0), dtype=np.uint64)
+        # Padding in front, then the tokens: `rows` puts both at the positions where they are read
+        padded = np.empty((n_padding + len(numbers), n_columns), dtype=np.uint64)
+        padded[:n_padding] = self._outside
+        tokens = padded[n_padding:]
+        column = len(self.token_attributes)
+        tokens[:, :column] = attributes
+        if self._doc_attributes:
+            forms = table.columns[numbers[:, np.newaxis], self._form_columns]
+            values = read_document(self._doc_attributes, forms, docs.bounds, starts)
+            tokens[:, column : column + values.shape[1]] = values
+            column += values.shape[1]
+        if labelling is not None and self._stage_attributes:
+            lower = table.columns[numbers, self._lower_column]
+            values = read_stage(self._stage_attributes, labelling, lower, docs.bounds, starts)
+            tokens[:, column : column + values.shape[1]] = values
+            column += values.shape[1]
+        if labelling is not None and self._reads_outer:
+            tokens[:, column] = read_outer(labelling, len(numbers))
+            column += 1
+        for gazetteer in self.gazetteers.values():
+            words = table.columns[numbers, self._phrase_columns[gazetteer.attribute]]
+            tokens[:, column] = gazetteer.find(words, docs.bounds)
+            column += 1
+        rows, _ = place(np.arange(n_padding, n_padding + len(numbers), dtype=np.int32), starts, self.reach)
+        return padded[rows]
 
 
 def _signed(value: int) -> str:
+    """A 64-bit value as a signed number."""
     return str(value - (1 << 64) if value >> 63 else value)

@@ -62,18 +62,23 @@ class Pieces(NamedTuple):
 
     @property
     def are_whole(self) -> bool:
-        """Whether saved data has all fields, with the right types."""
+        """Whether the fields, which may come from a damaged file, have the right types and fit together."""
         types = [str, list, list, str, int, bool, bool, bool]
         n_scores = {"Unigram": len(self.pieces), "WordPiece": 0}.get(self.kind)
-        whole = [*map(type, self)] == types and len(self.scores) == n_scores
-        whole = whole and -1 <= self.unknown < len(self.pieces)
-        return whole and {*map(type, self.pieces)} == {str} and {*map(type, self.scores)} <= {float}
+        return (
+            [*map(type, self)] == types
+            and len(self.scores) == n_scores
+            and -1 <= self.unknown < len(self.pieces)
+            and {*map(type, self.pieces)} == {str}
+            and {*map(type, self.scores)} <= {float}
+        )
 
 
 class PieceVectors:
-    """Vectors of the pieces of words.
+    """Vectors of the pieces of words, from which vectors of words are made.
 
     data (float32[V, D]): Vector of each piece.
+    pieces (Pieces): The pieces, and how words are split into them.
     """
 
     def __init__(self, data: NDArray[np.float32], pieces: Pieces):
@@ -84,16 +89,18 @@ class PieceVectors:
 
     def get_batch(self, texts: list[str]) -> NDArray[np.float32]:
         """Vectors of words, zeros for words without a known piece. RETURNS (float32[N, D])"""
-        found = np.zeros((len(texts), self.data.shape[1]), dtype=np.float32)
-        for vector, text in zip(found, texts):
+        vectors = np.zeros((len(texts), self.data.shape[1]), dtype=np.float32)
+        for vector, text in zip(vectors, texts):
             rows = list(chain.from_iterable(map(self._cut, self._words(text))))
             if rows:
                 vector[:] = self.data[rows].mean(axis=0)
         if self.pieces.normalize:
-            found /= np.maximum(np.linalg.norm(found, axis=1, keepdims=True), np.float32(1e-12))
-        return found
+            # Vectors of zeros stay zero
+            vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.float32(1e-12))
+        return vectors
 
     def _words(self, text: str) -> list[str]:
+        """Normalize a text, and split it into the words that the tokenizer cuts into pieces."""
         text = text.lower() if self.pieces.lower else text
         if self.pieces.strip_accents:
             text = "".join(c for c in unicodedata.normalize("NFD", text) if unicodedata.category(c) != "Mn")
@@ -125,12 +132,18 @@ class PieceVectors:
         """The most probable pieces of a unigram model (Kudo 2018, section 3.2). Characters without a piece are left out."""
         # best[end] = max_begin best[begin] + score of word[begin:end]
         best = [0.0] + [-math.inf] * len(word)
-        back = [(0, -1)] * (len(word) + 1)
+        back = [(0, -1)] * (len(word) + 1)  # begin and row of the last piece of word[:end]
+        # As SentencePiece does, so that a character without a piece is never better than a piece
         missing = min(self.pieces.scores) - 10.0
         for end in range(1, len(word) + 1):
             for begin in range(max(0, end - self._longest), end):
                 row = self._rows.get(word[begin:end], -1)
-                score = self.pieces.scores[row] if row >= 0 else missing if end - begin == 1 else -math.inf
+                if row >= 0:
+                    score = self.pieces.scores[row]
+                elif end - begin == 1:
+                    score = missing
+                else:
+                    continue
                 if best[begin] + score > best[end]:
                     best[end] = best[begin] + score
                     back[end] = (begin, row)
@@ -159,8 +172,7 @@ def read_piece_vectors(folder: Path) -> PieceVectors:
     data = tensors.get("embeddings")
     if data is None or data.ndim != 2:
         raise ValueError(f"{FILES[1]} has no matrix 'embeddings', but {', '.join(tensors) or 'nothing'}")
-    # Some models give a weight to each piece, and let pieces share rows
-    # Pieces may share rows
+    # Some models let pieces share rows, and give each piece a weight
     rows = tensors.get("mapping", np.arange(len(data))).astype(np.int64)
     weights = tensors.get("weights", np.ones(len(rows))).astype(np.float32)
     are_rows = 0 <= rows.min(initial=0) <= rows.max(initial=0) < len(data)
@@ -171,27 +183,34 @@ def read_piece_vectors(folder: Path) -> PieceVectors:
 
 
 def _pieces(tokenizer: Settings, normalize: bool) -> Pieces:
-    """RAISES (ValueError): For a tokenizer of another kind."""
+    """The pieces of a tokenizer, from its file ``tokenizer.json``.
+
+    normalize (bool): Whether vectors of words are scaled to length 1.
+    RAISES (ValueError): For a tokenizer that is neither WordPiece nor Unigram.
+    """
     model = tokenizer.get("model") or {}
     vocab = model.get("vocab")
     kind = model.get("type")
     normalizer = tokenizer.get("normalizer") or {}
-    parts = normalizer.get("normalizers", [normalizer])
-    berts = [part for part in parts if part.get("type") == "BertNormalizer"]
-    lower = any(part.get("type") == "Lowercase" for part in parts) or any(part.get("lowercase", True) for part in berts)
-    strips = any(part.get("type") == "StripAccents" for part in parts)
-    for part in berts:
-        own = part.get("strip_accents")
-        strips = strips or (part.get("lowercase", True) if own is None else own)
-    how = {"lower": bool(lower), "strip_accents": bool(strips), "normalize": normalize}
+    lower = False
+    strips = False
+    for part in normalizer.get("normalizers", [normalizer]):
+        step = part.get("type")
+        bert_lower = step == "BertNormalizer" and part.get("lowercase", True)
+        # BERT's normalizer strips accents if it makes lower case, unless it says otherwise
+        bert_strips = step == "BertNormalizer" and part.get("strip_accents")
+        lower = lower or step == "Lowercase" or bert_lower
+        strips = strips or step == "StripAccents" or (bert_lower if bert_strips is None else bert_strips)
+    settings = {"lower": bool(lower), "strip_accents": bool(strips), "normalize": normalize}
     if kind == "Unigram" and isinstance(vocab, list) and vocab:
         unknown = model.get("unk_id")
         names, scores = zip(*vocab)
-        return Pieces(kind, list(names), [*map(float, scores)], "", -1 if unknown is None else unknown, **how)
+        return Pieces(kind, list(names), [*map(float, scores)], "", -1 if unknown is None else unknown, **settings)
+    # The values of a WordPiece vocabulary are the rows of the pieces
     if kind == "WordPiece" and isinstance(vocab, dict) and sorted(vocab.values()) == list(range(len(vocab))):
         unknown = vocab.get(model.get("unk_token"), -1)
         names = sorted(vocab, key=vocab.__getitem__)
-        return Pieces(kind, names, [], model.get("continuing_subword_prefix", "##"), unknown, **how)
+        return Pieces(kind, names, [], model.get("continuing_subword_prefix", "##"), unknown, **settings)
     possible = "only WordPiece and Unigram with all of their pieces can be used"
     raise ValueError(f"{FILES[0]} is of the kind {kind!r}, and {possible}")
 
@@ -201,18 +220,18 @@ def _read_tensors(data: bytes) -> dict[str, NDArray]:
 
     RAISES (ValueError): For a damaged file.
     """
-    behind = 8 + int.from_bytes(data[:8], "little")
-    if not 8 < behind <= len(data):
+    header_end = 8 + int.from_bytes(data[:8], "little")
+    if not 8 < header_end <= len(data):
         raise ValueError(f"{FILES[1]} is damaged")
     tensors = {}
-    for name, tensor in json.loads(data[8:behind].decode("utf8")).items():
+    for name, tensor in json.loads(data[8:header_end].decode("utf8")).items():
         if name == "__metadata__":
             continue
-        begin, end = (behind + offset for offset in tensor["data_offsets"])
-        kind = _TYPES.get(tensor["dtype"])
-        if kind is None or not behind <= begin <= end <= len(data):
+        begin, end = (header_end + offset for offset in tensor["data_offsets"])
+        dtype = _TYPES.get(tensor["dtype"])
+        if dtype is None or not header_end <= begin <= end <= len(data):
             raise ValueError(f"{FILES[1]} is damaged, or '{name}' is of the type {tensor['dtype']}")
-        array = np.frombuffer(data[begin:end], dtype=kind)
+        array = np.frombuffer(data[begin:end], dtype=dtype)
         if tensor["dtype"] == "BF16":
             array = (array.astype(np.uint32) << 16).view(np.float32)
         tensors[name] = array.reshape(tensor["shape"])
@@ -231,14 +250,14 @@ _LENGTH = 2.0
 
 
 class FloretSettings(NamedTuple):
-    """The settings of floret, which determine how rows make up the vector of a word."""
+    """How floret makes the vector of a word of rows: settings under the names that spaCy's `Vectors` gives them."""
 
-    minn: int
-    maxn: int
-    hash_count: int
+    minn: int  # characters of the shortest n-grams
+    maxn: int  # characters of the longest n-grams
+    hash_count: int  # rows of each n-gram
     hash_seed: int
-    bow: str
-    eow: str
+    bow: str  # marks the beginning of a word
+    eow: str  # marks the end of a word
 
 
 @dataclass(eq=False)
@@ -287,22 +306,23 @@ class WordVectors:
         """Vector of each word, zeros for unknown words: float32[V, D]."""
         if self._by_parts is not None:
             texts = list(map(attrgetter(f"{self.key}_"), lexemes))
-            found = self._by_parts.get_batch(texts).astype(np.float32)
+            vectors = self._by_parts.get_batch(texts).astype(np.float32)
         else:
             words = np.array(list(map(attrgetter(self.key), lexemes)), dtype=np.uint64)
             rows = find_sorted(self.keys, self.rows, words)
+            # Words that are unknown as written are looked up in lower case
             unknown = np.flatnonzero(rows < 0) if self.key == "orth" else np.zeros(0, dtype=np.int64)
             if len(unknown):
                 lower = np.array([lexemes[n].lower for n in unknown.tolist()], dtype=np.uint64)
                 rows[unknown] = find_sorted(self.keys, self.rows, lower)
-            found = np.where(rows[:, np.newaxis] >= 0, self.data[rows], np.float32(0))
-        return found if self.scale is None else found * np.float32(self.scale)
+            vectors = np.where(rows[:, np.newaxis] >= 0, self.data[rows], np.float32(0))
+        return vectors if self.scale is None else vectors * np.float32(self.scale)
 
     def scaled(self, words: NDArray[np.float32]) -> "WordVectors":
-        """These vectors with a scale, which is computed if it is not known yet.
+        """These vectors with the factor `scale` that gives the vectors of words the mean length `length`.
 
         words (float32[V, D]): Vectors of the words of the training data.
-        RETURNS (WordVectors): New vectors, or these.
+        RETURNS (WordVectors): New vectors; or these, if they have a scale, or no word has a vector.
         """
         lengths = np.linalg.norm(words.astype(np.float64), axis=1)
         lengths = lengths[lengths > 0]
@@ -326,26 +346,40 @@ class WordVectors:
 
     @classmethod
     def from_dict(cls, data: Saved) -> "WordVectors":
-        """RAISES (ValueError): CRF509 for damaged vectors."""
+        """The vectors that `to_dict` saved. RAISES (ValueError): CRF509 for damaged vectors."""
         table = np.frombuffer(data["data"], dtype="<f4").astype(np.float32)
         keys = np.frombuffer(data["keys"], dtype="<u8")
         rows = np.frombuffer(data["rows"], dtype="<i4")
         width = data["width"]
         parts = data["parts"]
-        scale = data["scale"]
-        whole = isinstance(width, int) and width > 0 and len(table) and len(table) % width == 0
-        whole = whole and bool(np.isfinite(table).all()) and data["key"] in KEYS and len(keys) == len(rows)
-        whole = whole and (scale is None or 0 < scale < np.inf) and bool((keys[1:] > keys[:-1]).all())
-        whole = whole and 0 < data["length"] < np.inf
+        settings = {name: data[name] for name in ("key", "source", "length", "scale")}
+        scale = settings["scale"]
+        is_valid = (
+            isinstance(width, int)
+            and width > 0
+            and len(table)
+            and len(table) % width == 0
+            and bool(np.isfinite(table).all())
+            and len(keys) == len(rows)
+            and bool((keys[1:] > keys[:-1]).all())
+            and -1 < rows.min(initial=0) <= rows.max(initial=0) < len(table) // width
+            and settings["key"] in KEYS
+            and 0 < settings["length"] < np.inf
+            and (scale is None or 0 < scale < np.inf)
+        )
         if isinstance(parts, dict):
             parts = Pieces(**parts)
-            whole = whole and parts.are_whole and len(parts.pieces) == len(table) // width
+            is_valid = is_valid and parts.are_whole and len(parts.pieces) == len(table) // width
         elif parts is not None:
             parts = FloretSettings(*parts)
-            whole = whole and [*map(type, parts)] == [int, int, int, int, str, str]
-            whole = whole and 0 <= parts.minn <= parts.maxn < 1 << 31
-            whole = whole and 1 <= parts.hash_count <= 4 and parts.hash_seed >= 0
-        if not whole or not -1 < rows.min(initial=0) <= rows.max(initial=0) < len(table) // width:
+            is_valid = (
+                is_valid
+                and [*map(type, parts)] == [int, int, int, int, str, str]
+                and 0 <= parts.minn <= parts.maxn < 1 << 31
+                and 1 <= parts.hash_count <= 4
+                and parts.hash_seed >= 0
+            )
+        if not is_valid:
             raise ValueError(
                 Errors.CRF509.format(
                     what="the table of vectors",
@@ -353,45 +387,49 @@ class WordVectors:
                     expected="a whole one",
                 )
             )
-        given = {name: data[name] for name in ("key", "source", "length", "scale")}
-        return cls(table.reshape(-1, width), keys.astype(np.uint64), rows.astype(np.int32), parts=parts, **given)
+        return cls(table.reshape(-1, width), keys.astype(np.uint64), rows.astype(np.int32), parts=parts, **settings)
 
 
 def table_of(vectors: Vectors) -> tuple[NDArray[np.float32], NDArray[np.uint64], NDArray[np.int64]]:
-    """RETURNS (float32[R, D], uint64[N], int64[N]): All rows; the hashes of the words with a row, and the row of each."""
+    """The numbers of spaCy's vectors as arrays in main memory.
+
+    RETURNS (float32[R, D], uint64[N], int64[N]): All rows; the hashes of the words that have a row; and the row of each word.
+    """
+    # On a GPU, the data is an array of cupy
     data = vectors.data.get() if hasattr(vectors.data, "get") else vectors.data
     keys = np.fromiter(vectors.key2row, dtype=np.uint64, count=len(vectors.key2row))
     rows = np.fromiter(vectors.key2row.values(), dtype=np.int64, count=len(keys))
     return np.ascontiguousarray(data, dtype=np.float32), keys[rows >= 0], rows[rows >= 0]
 
 
-def make_vectors(given: Union[Vectors, PieceVectors], dims: Optional[int], length: float, source: str) -> WordVectors:
-    """The table that a model keeps, from the vectors of a pipeline.
+def make_vectors(vectors: Union[Vectors, PieceVectors], dims: Optional[int], length: float, source: str) -> WordVectors:
+    """Make the table of vectors that a model keeps.
 
+    vectors (Union[Vectors, PieceVectors]): The vectors of a pipeline, or of a folder that model2vec wrote.
     dims (int): Numbers in a vector of the table: coordinates on the axes along which the rows are longest (the first right
         singular vectors). None to keep the numbers as they are.
-    length (float): See `WordVectors`.
+    length (float): Mean length of the vectors after scaling.
     source (str): Where the vectors come from, for messages.
     RAISES (ValueError): CRF803 if the vectors cannot be used, or have fewer numbers than `dims`.
     """
     key = "orth"
     parts = None
-    if isinstance(given, PieceVectors):
-        data = given.data
+    if isinstance(vectors, PieceVectors):
+        data = vectors.data
         keys = np.zeros(0, np.uint64)
         rows = np.zeros(0, np.int32)
-        parts = given.pieces
-    elif isinstance(given, Vectors):
-        key = next(name for name, number in IDS.items() if number == given.attr).lower()
-        # Without words if the vectors are of parts of words
-        data, keys, rows = table_of(given)
+        parts = vectors.pieces
+    elif isinstance(vectors, Vectors):
+        key = next(name for name, number in IDS.items() if number == vectors.attr).lower()
+        # Vectors of parts of words (floret) come without words
+        data, keys, rows = table_of(vectors)
         order = np.argsort(keys)
         keys = keys[order]
         rows = rows[order].astype(np.int32)
-        if given.mode == Mode.floret:
-            parts = FloretSettings(*(getattr(given, name) for name in FloretSettings._fields))
+        if vectors.mode == Mode.floret:
+            parts = FloretSettings(*(getattr(vectors, name) for name in FloretSettings._fields))
     else:
-        raise ValueError(Errors.CRF803.format(source=source, reason=f"they are of the class {type(given).__name__}"))
+        raise ValueError(Errors.CRF803.format(source=source, reason=f"they are of the class {type(vectors).__name__}"))
     width = data.shape[1]
     used = data if parts is not None else data[rows]
     reason = None
@@ -407,23 +445,26 @@ def make_vectors(given: Union[Vectors, PieceVectors], dims: Optional[int], lengt
         reason = f"{width} numbers can't be reduced to {dims}"
     if reason is not None:
         raise ValueError(Errors.CRF803.format(source=source, reason=reason))
-    # Equal vectors with equal settings give the same table, which a model then keeps
-    check = zlib.crc32(repr((dims, length, key, *(parts if isinstance(parts, Pieces) else ()))).encode("utf8"))
+    # A model keeps its table if the vectors and settings have the checksum of the vectors and settings that it was made of
+    settings = (dims, length, key, *(parts if isinstance(parts, Pieces) else ()))
+    checksum = zlib.crc32(repr(settings).encode("utf8"))
     for array in (data, keys, rows):
-        check = zlib.crc32(np.ascontiguousarray(array).data, check)
+        checksum = zlib.crc32(np.ascontiguousarray(array).data, checksum)
     if dims is not None and dims < width:
+        # Each row counts once, even if words share it
         data = _reduced(data, used if parts is not None else data[np.unique(rows)], dims)
-    return WordVectors(data, keys, rows, parts=parts, key=key, source=check, length=length)
+    return WordVectors(data, keys, rows, parts=parts, key=key, source=checksum, length=length)
 
 
 def _reduced(data: NDArray[np.float32], used: NDArray[np.float32], dims: int) -> NDArray[np.float32]:
-    """The coordinates of all rows on the axes along which the used rows are longest."""
+    """The coordinates of all rows of `data` on the `dims` axes along which the `used` rows are longest: float32[R, dims]."""
     # The right singular vectors of the rows are the eigenvectors of data.T @ data
     products = np.zeros((data.shape[1], data.shape[1]))
     for begin in range(0, len(used), _BLOCK):
         block = used[begin : begin + _BLOCK].astype(np.float64)
         products += block.T @ block
     _, axes = np.linalg.eigh(products)
+    # The last columns belong to the largest eigenvalues; the largest first
     axes = axes[:, : -dims - 1 : -1]
     # The sign of an axis is arbitrary: make its largest number positive
     axes *= np.sign(axes[np.abs(axes).argmax(axis=0), np.arange(dims)])
@@ -432,12 +473,14 @@ def _reduced(data: NDArray[np.float32], used: NDArray[np.float32], dims: int) ->
 
 
 def read_vectors(
-    given: Optional[VectorSource], known: Optional[WordVectors], vocab: Vocab, *, name: str
+    source: Optional[VectorSource], current: Optional[WordVectors], vocab: Vocab, *, name: str
 ) -> Optional[WordVectors]:
-    """Read the vectors that a config names, or else the vectors of the pipeline. The model keeps its vectors if there are no
-    others, or if the others are equal.
+    """Read the vectors that a config names.
 
-    known (WordVectors): The model's vectors.
+    source (VectorSource): What the config names. None, or a table without a path, to read the vectors of the pipeline.
+    current (WordVectors): The model's vectors. They stay if nothing is at the path, the pipeline has no vectors, or the vectors
+        and settings that were read are those of which the model's vectors were made.
+    vocab (Vocab): The pipeline's vocab.
     name (str): Name of the component, for messages.
     RETURNS (WordVectors): The vectors, or None.
     RAISES (ValueError): CRF020, CRF701 or CRF803 for vectors that can't be read.
@@ -449,30 +492,31 @@ def read_vectors(
     }
     must = "the path or name of a pipeline with vectors, or a table with 'path' (by default that of [initialize] vectors), "
     must += "'dims' (how many numbers a vector is reduced to) and 'length' (the mean length of the vectors)"
-    settings = checks.path_and_settings(f"[initialize.components.{name}]", "vectors", given, possible, must)
+    settings = checks.path_and_settings(f"[initialize.components.{name}]", "vectors", source, possible, must)
     if settings["path"] is None:
-        found = vocab.vectors
-        source = "the pipeline ([initialize] vectors)"
-        if isinstance(found, Vectors) and not found.shape[0]:
-            return known
+        loaded = vocab.vectors
+        path = "the pipeline ([initialize] vectors)"
+        if isinstance(loaded, Vectors) and not loaded.shape[0]:
+            return current
     else:
-        source = str(settings["path"])
-        if known is not None and not Path(source).exists() and not spacy.util.is_package(source):
-            announcements.info("Component '%s': the vectors are those of the model: nothing is at %s", name, source)
-            return known
-        found = load_vectors(source, f"[initialize.components.{name}] vectors = {source}")
-    made = make_vectors(found, settings.get("dims"), float(settings.get("length", _LENGTH)), source)
-    if known is not None and made.source == known.source:
-        return known
-    words = "words by their parts" if made.parts else f"{len(made.keys)} words"
-    announcements.info("%s: vectors of %s, of %d numbers", name, words, made.width)
-    return made
+        path = str(settings["path"])
+        if current is not None and not Path(path).exists() and not spacy.util.is_package(path):
+            announcements.info("Component '%s': the vectors are those of the model: nothing is at %s", name, path)
+            return current
+        loaded = load_vectors(path, f"[initialize.components.{name}] vectors = {path}")
+    vectors = make_vectors(loaded, settings.get("dims"), float(settings.get("length", _LENGTH)), path)
+    if current is not None and vectors.source == current.source:
+        return current
+    words = "words by their parts" if vectors.parts else f"{len(vectors.keys)} words"
+    announcements.info("%s: vectors of %s, of %d numbers", name, words, vectors.width)
+    return vectors
 
 
 def load_vectors(path: str, place: str) -> Union[Vectors, PieceVectors]:
     """Load the vectors of a pipeline, or of a folder that `Vectors.to_disk` or model2vec wrote.
 
-    place (str): Where the path is given, for messages.
+    path (str): Path or name of the pipeline, or path of the folder.
+    place (str): Which setting names the path, for messages.
     RAISES (ValueError): CRF701.
     """
     try:
