@@ -1,5 +1,5 @@
-"""Batches of Docs laid end to end, the rows of their scores by tokens, sentences or texts, and attributes of tokens that depend
-on the rest of the Doc.
+"""Batches of Docs laid end to end; which tokens make up the rows of scores of tokens, sentences or texts; and attributes of
+tokens that depend on the rest of the Doc.
 
 ``doc:`` attributes compare the forms of a word. The case of a word carries no information where a sentence begins, so first
 tokens of sentences count only if the word has no other tokens. A word that occurs once in its Doc has no value.
@@ -8,7 +8,7 @@ tokens of sentences count only if the word has no other tokens. A word that occu
 second stage (Krishnan & Manning 2006, An Effective Two-Stage Model for Exploiting Non-Local Dependencies in Named Entity
 Recognition). Words are compared in lower case.
 
-``outer`` is the label of the outermost span at the token, for the inner levels of spans that nest.
+``outer`` is the label of the outermost span at the token, for the levels inside it where spans nest.
 """
 
 from collections.abc import Callable, Iterable
@@ -30,19 +30,19 @@ from ..schemes import Segments
 from ..types import Floats, TokenFeatures
 
 DOCUMENT_ATTRIBUTES = ["doc:title_elsewhere", "doc:majority_shape", "doc:cased_form"]
-# Attributes of the lexeme
+# Attributes of the lexeme from which the attributes of the Doc are computed
 READS = ["lower", "shape", "orth", "is_title", "capitals"]
 MAJORITIES = ("token_majority", "entity_majority", "superentity_majority")
 STAGE_ATTRIBUTES = [f"stage:{name}" for name in MAJORITIES]
 OUTER = "outer"
 
-# A sentence begins behind them, whether or not the Doc has a sentence boundary there
+# A sentence begins behind these words, whether or not the Doc has a sentence boundary there
 _ENDS = np.array([hash_string(end) for end in (".", "!", "?", "…", ":", "\n", "\n\n")], dtype=np.uint64)
 _OUTSIDE = np.uint64(0)  # hash of the empty string, as with ent_type
 
 
 class Labelling(NamedTuple):
-    """The spans that a first stage finds in a batch of Docs, in their order; or the outermost of spans that nest."""
+    """The spans that a first stage finds in a batch of Docs, from left to right; or the outermost of the spans that nest."""
 
     spans: Segments
     labels: NDArray[np.uint64]  # hash of each label in the StringStore
@@ -83,23 +83,26 @@ def read_stage(
     doc_starts (int64[D + 1]), starts (int64[B + 1]): Where Docs and sequences begin.
     RETURNS (uint64[T, len(names)])
     """
-    entities = any(name in names for name in STAGE_ATTRIBUTES[1:])
-    # So kernels compile once
+    reads_entities = any(name in names for name in STAGE_ATTRIBUTES[1:])
+    # Arrays of one type, so that the kernel compiles once
     spans = (np.ascontiguousarray(column, dtype=np.int64) for column in labelling.spans)
-    first = FirstLabels(lower, _marked(starts, len(lower)), *spans)
-    values = majorities(first, doc_starts, len(labelling.labels), entities)
-    # NO_LABEL, -1, indexes the last one
+    first_labels = FirstLabels(lower, _marked(starts, len(lower)), *spans)
+    label_numbers = majorities(first_labels, doc_starts, len(labelling.labels), reads_entities)
+    # The number behind the labels means outside of spans; NO_LABEL, -1, indexes the last hash
     hashes = np.append(labelling.labels, [_OUTSIDE, ABSENT])
-    return hashes[values[:, [STAGE_ATTRIBUTES.index(name) for name in names]]]
+    columns = [STAGE_ATTRIBUTES.index(name) for name in names]
+    return hashes[label_numbers[:, columns]]
 
 
 def read_outer(labelling: Labelling, n_tokens: int) -> NDArray[np.uint64]:
     """Values of ``outer``: the label of the span at each token, the longest if several overlap. RETURNS (uint64[T])"""
     start, end, label = labelling.spans
-    # Shorter spans first, so that the longest one is written last
+    # Shorter spans first, so that the longest span is written last
     order = np.argsort(end - start, kind="stable")
+    start = start[order]
+    end = end[order]
     values = np.full(n_tokens, _OUTSIDE)
-    values[ranges(start[order], end[order])] = np.repeat(labelling.labels[label[order]], (end - start)[order])
+    values[ranges(start, end)] = np.repeat(labelling.labels[label[order]], end - start)
     return values
 
 
@@ -110,7 +113,7 @@ def _marked(starts: NDArray[np.int64], n_tokens: int) -> NDArray[np.bool_]:
     return begins
 
 
-# Read together: four attributes take hardly longer than one
+# Always read together: four attributes take hardly longer than one
 _PLAIN = [ORTH, SENT_START, ENT_IOB, IS_SPACE]
 TOKEN, SENT, TEXT = UNITS = ("token", "sent", "text")  # units that have scores
 Starts = NDArray[np.int64]
@@ -159,15 +162,15 @@ class DocBatch(list[Doc]):
         return self.is_space
 
     def of_tokens(self, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Number of the Doc of each of some tokens: int64[N]."""
+        """The Doc, as its number, to which each of N tokens belongs: int64[N]."""
         return np.searchsorted(self.bounds, tokens, side="right") - 1
 
     def sequence_starts(self) -> NDArray[np.int64]:
-        """Bounds of the sequences, which begin with Docs and at known sentence starts: int64[B + 1]."""
+        """Bounds of the sequences, which begin where Docs begin and at known sentence starts: int64[B + 1]."""
         return sequence_starts(self.sent_start, self.bounds)
 
     def labelled_by(self, stage: Optional[Labeller]) -> Labelling:
-        """The labelling of a first stage. RAISES (ValueError): CRF810 without one."""
+        """The labelling of this batch, or else what the first stage finds. RAISES (ValueError): CRF810 without a first stage."""
         if self.labelling is not None:
             return self.labelling
         if stage is None:
@@ -175,8 +178,8 @@ class DocBatch(list[Doc]):
         return stage(self)
 
     def read(self, attributes: list[int]) -> NDArray[np.uint64]:
-        """``Doc.to_array`` of all Docs; reads words, starts and entities with it: uint64[T, C]."""
-        # As for the second reader of a batch
+        """``Doc.to_array`` of all Docs: uint64[T, C]. Words, sentence starts and entities are read with the attributes."""
+        # A second reader may need no attributes
         if not attributes and "words" in vars(self):
             return np.zeros((len(self.words), 0), dtype=np.uint64)
         rows = read_attributes(self, [*_PLAIN, *attributes])
@@ -212,14 +215,14 @@ def read_attributes(docs: list[Doc], attributes: list[Union[int, str]]) -> NDArr
 
 
 class UnitRows(NamedTuple):
-    """The rows of the scores of D texts, laid end to end."""
+    """Which tokens make up each row of scores, for the U rows of D texts, laid end to end."""
 
     tokens: Starts  # [U + 1] where the tokens of each row begin and end
     texts: Starts  # [D + 1] where the rows of each text begin and end
 
     @classmethod
     def of(cls, unit: Optional[str], sequences: Starts, texts: Starts) -> "UnitRows":
-        """Rows with one row for each token, sentence or text.
+        """One row for each token, sentence or text.
 
         unit (Optional[str]): One of `UNITS`; None for sentences.
         sequences (int64[B + 1]), texts (int64[D + 1]): Where the tokens of each sentence, and of each text, begin and end.
@@ -239,8 +242,10 @@ class UnitRows(NamedTuple):
         """Sum of the scores of the tokens of each row: float64[U, C]."""
         if (np.diff(self.tokens) == 1).all():
             return scores
-        filled = self.tokens[:-1] < self.tokens[1:]
-        total = np.zeros((len(filled), scores.shape[1]))
-        if filled.any():
-            total[filled] = np.add.reduceat(scores, self.tokens[:-1][filled], axis=0)
+        # For a row without tokens, `reduceat` would return the scores of the next token
+        starts = self.tokens[:-1]
+        has_tokens = starts < self.tokens[1:]
+        total = np.zeros((len(starts), scores.shape[1]))
+        if has_tokens.any():
+            total[has_tokens] = np.add.reduceat(scores, starts[has_tokens], axis=0)
         return total

@@ -55,17 +55,18 @@ class Gazetteer:
 
     @property
     def attribute(self) -> str:
-        """The attribute of lexemes that the gazetteer compares."""
+        """The attribute of lexemes by which phrases and texts are compared."""
         return self.attr.lower()
 
     @property
     def value_names(self) -> dict[int, str]:
-        """Names of the values, by hash."""
-        return {hash_string(name): name for name in self._value_names()}
+        """The text of each value that `find` returns, by its hash."""
+        return {hash_string(text): text for text in self._values()}
 
-    def _value_names(self) -> list[str]:
-        """Names of the values: at each position of a phrase, by label."""
-        return [_value_name(position, label) for label, position in product(self._labels, _POSITIONS)]
+    def _values(self) -> list[str]:
+        """The text of each value, such as ``B-PER``, or ``B`` without a label: [labels * positions]."""
+        pairs = product(self._labels, _POSITIONS)
+        return [f"{position}-{label}" if label else position for label, position in pairs]
 
     def find(self, words: NDArray[np.uint64], doc_starts: NDArray[np.int64]) -> NDArray[np.uint64]:
         """The value of each token of a batch.
@@ -78,21 +79,24 @@ class Gazetteer:
 
     @cached_property
     def _beginnings(self) -> tuple[tuple[NDArray, NDArray], NDArray[np.int32], NDArray[np.uint64]]:
-        """The beginnings of phrases for `positions_in_phrases`: their table, labels of R rows, and values of L labels."""
+        """What `positions_in_phrases` reads: a table of the beginnings of phrases ("New", "New York" …), the label of each that
+        is a whole phrase (int32[R], else -1), and the values of each label (uint64[L, 4])."""
         spell = SPELLINGS[self.attr]
         # Long lists repeat most of their words
-        id_of = cache(lambda word: get_string_id(spell(word)))
+        hash_of = cache(lambda word: get_string_id(spell(word)))
         entries = [(words, label) for words, label in self.entries if words]
         words_in_a_row = chain.from_iterable(words for words, _ in entries)
-        spelled = np.fromiter(map(id_of, words_in_a_row), dtype=np.uint64)
+        hashes = np.fromiter(map(hash_of, words_in_a_row), dtype=np.uint64)
         starts = np.cumsum([0, *(len(words) for words, _ in entries)], dtype=np.int64)
-        keys, rows = np.unique(hash_beginnings(spelled, starts), return_inverse=True)
+        keys, rows = np.unique(hash_beginnings(hashes, starts), return_inverse=True)
+        phrase_rows = rows[starts[1:] - 1].tolist()  # a phrase is its beginning with all its words
         labels = np.full(len(keys), -1, dtype=np.int32)
-        number = {label: n for n, label in enumerate(self._labels)}
-        for (_, label), row in zip(reversed(entries), rows[starts[:0:-1] - 1].tolist()):
-            labels[row] = number[label]
-        values = [hash_string(name) for name in self._value_names()]
-        return HashTable(keys).arrays, labels, np.array(values, dtype=np.uint64).reshape(-1, len(_POSITIONS))
+        number_of = {label: n for n, label in enumerate(self._labels)}
+        # Backwards, so that the first label of a phrase is written last
+        for (_, label), row in zip(reversed(entries), reversed(phrase_rows)):
+            labels[row] = number_of[label]
+        values = np.array([hash_string(text) for text in self._values()], dtype=np.uint64)
+        return HashTable(keys).arrays, labels, values.reshape(-1, len(_POSITIONS))
 
     def __getstate__(self) -> Saved:
         return {name: value for name, value in self.__dict__.items() if name != "_beginnings"}
@@ -104,13 +108,13 @@ class Gazetteer:
 
     @classmethod
     def from_dict(cls, data: Saved) -> "Gazetteer":
-        """RAISES (ValueError): CRF509 for a damaged gazetteer."""
+        """The gazetteer that `to_dict` saved. RAISES (ValueError): CRF509 for a damaged gazetteer."""
         entries = [(tuple(words), label) for words, label in data["entries"]]
         attr = data["attr"]
         scan = data["scan"]
         types = set(map(type, chain.from_iterable((*words, label) for words, label in entries)))
-        whole = all(words and all(words) for words, _ in entries)
-        if not types <= {str} or not whole or attr not in [*SPELLINGS] or not isinstance(scan, bool):
+        has_words = all(words and all(words) for words, _ in entries)
+        if not types <= {str} or not has_words or attr not in [*SPELLINGS] or not isinstance(scan, bool):
             raise ValueError(
                 Errors.CRF509.format(
                     what="a gazetteer",
@@ -121,14 +125,10 @@ class Gazetteer:
         return cls(entries, attr=attr, scan=scan)
 
 
-def _value_name(position: str, label: str) -> str:
-    return f"{position}-{label}" if label else position
-
-
 def read_gazetteers(
     files: Mapping[str, GazetteerFile], tokenizer: Callable[[str], Doc], known: Mapping[str, Gazetteer], *, owner: str
 ) -> dict[str, Gazetteer]:
-    """Read the gazetteers that a config names. A missing file is no error where the model has the gazetteer.
+    """Read the gazetteers that a config names. The model keeps a gazetteer whose file is missing.
 
     files: By name: a path, or a table with `path` and, to replace the model's or the default values, `attr` and `scan`.
     known: The gazetteers of the model.
@@ -136,23 +136,24 @@ def read_gazetteers(
     RETURNS (Dict[str, Gazetteer]): The gazetteers of the model and of the files.
     RAISES (ValueError): CRF701 for a file that can't be read, CRF020 for other settings.
     """
-    read = dict(known)
+    gazetteers = dict(known)
     possible = {
         "path": checks.is_path,
         "attr": [*SPELLINGS].__contains__,
         "scan": lambda value: isinstance(value, bool),
     }
     must = f"the path of a file, or a table with 'path', 'attr' (what to compare words by: {', '.join(SPELLINGS)}) and 'scan'"
-    for name, given in files.items():
-        settings = checks.path_and_settings("[initialize.components.NAME.gazetteers]", name, given, possible, must)
+    for name, file in files.items():
+        settings = checks.path_and_settings("[initialize.components.NAME.gazetteers]", name, file, possible, must)
         path = Path(settings.pop("path"))
         if name in known and not path.exists():
             announcements.info("%s: the gazetteer '%s' is the one in the model: there is no file %s", owner, name, path)
-            old = known[name]
-            read[name] = Gazetteer(old.entries, **{"attr": old.attr, "scan": old.scan, **settings})
+            current = known[name]
+            settings = {"attr": current.attr, "scan": current.scan, **settings}
+            gazetteers[name] = Gazetteer(current.entries, **settings)
         else:
-            read[name] = Gazetteer(read_entries(name, path, tokenizer), **settings)
-    return read
+            gazetteers[name] = Gazetteer(read_entries(name, path, tokenizer), **settings)
+    return gazetteers
 
 
 def read_entries(name: str, path: Path, tokenizer: Callable[[str], Doc]) -> Iterator[tuple[tuple[str, ...], str]]:
@@ -181,17 +182,17 @@ def read_entries(name: str, path: Path, tokenizer: Callable[[str], Doc]) -> Iter
 
     # Tokenizers treat each chunk between blanks separately; long lists repeat most of their words
     @cache
-    def words_of(chunk: str) -> tuple[str, ...]:
+    def tokens_of(chunk: str) -> tuple[str, ...]:
         return tuple(token.text for token in tokenizer(chunk))
 
-    def words_of_text(text: str) -> tuple[str, ...]:
-        return tuple(chain.from_iterable(map(words_of, text.split())))
+    def words_of(text: str) -> tuple[str, ...]:
+        return tuple(chain.from_iterable(map(tokens_of, text.split())))
 
-    return ((words_of_text(text), label) for text, label in entries)
+    return ((words_of(text), label) for text, label in entries)
 
 
 def _entry(line: str) -> tuple[str, str]:
-    """The text and the label of a line of JSON. RAISES (ValueError): The message gives the reason."""
+    """The phrase and the label of a line of JSON. RAISES (ValueError): The message gives the reason."""
     item = json.loads(line)
     if not isinstance(item, dict):
         item = {"text": item}

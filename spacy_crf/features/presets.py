@@ -20,7 +20,7 @@ _NGRAMS = ["ngrams3[0]", "ngrams4[0]"]
 
 
 def pairs(window: int) -> list[str]:
-    """Templates of the pairs of neighbours among the words within a window."""
+    """Templates of pairs of neighbouring words, from offset -window to offset window."""
     return [f"lower[{n}]|lower[{n + 1}]" for n in range(-window, window)]
 
 
@@ -150,14 +150,17 @@ def changed(
     without: Optional[list[str]],
     parse: Callable[[str], Sequence[object]] = parse_template,
 ) -> list[str]:
-    """A preset with further templates and without some. RAISES (ValueError): CRF020 for a template that the preset does not have.
+    """The templates of a preset, minus those of `without`, plus those of `extra`.
 
+    owner (str): The registered name of the preset, for messages.
     parse (Callable): Parses a line into the templates that it stands for.
+    RAISES (ValueError): CRF020 for a template to leave out that the preset does not have.
     """
     extra = checks.listed(owner, "extra", extra, "templates")
-    kept = dict.fromkeys(map(str, chain.from_iterable(map(parse, templates))))
+    remaining = dict.fromkeys(map(str, chain.from_iterable(map(parse, templates))))
     for line in checks.listed(owner, "without", without, "templates"):
         for template in map(str, parse(line)):
-            checks.expect(template in kept, owner, "without", line, f"templates that are there: {', '.join(templates)}")
-            del kept[template]
-    return [*kept, *extra]
+            is_there = template in remaining
+            checks.expect(is_there, owner, "without", line, f"templates that are there: {', '.join(templates)}")
+            del remaining[template]
+    return [*remaining, *extra]

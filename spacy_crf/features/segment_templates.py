@@ -59,8 +59,10 @@ _PART = re.compile(rf"seg\.(?P<kind>[a-z]+)(?::(?P<name>[^\[\]\s]+){OFFSETS})?",
 
 
 class SegmentPart(NamedTuple):
-    kind: str
-    name: str
+    """A part of a template, such as ``seg.first:lower[1]``."""
+
+    kind: str  # one of `KINDS`
+    name: str  # of the attribute, gazetteer, pattern or function; "" for none
     offset: int = 0  # from the first or the last token
 
     def __str__(self) -> str:
@@ -74,7 +76,7 @@ class SegmentPart(NamedTuple):
 
 
 class SegmentTemplate(NamedTuple):
-    """One conjunction of parts."""
+    """A conjunction of parts."""
 
     parts: tuple[SegmentPart, ...]
 
@@ -88,7 +90,7 @@ class SegmentTemplate(NamedTuple):
 
     @property
     def of_one_token(self) -> bool:
-        """Whether the features are added at single tokens: all parts read the same end, or the tokens inside."""
+        """Whether the features are added at single tokens: all parts read tokens at one end of the segment, or inside it."""
         return any(self.kinds <= kinds for kinds in (OPENING, CLOSING, _INSIDE))
 
 
@@ -117,8 +119,8 @@ def parse_segment_template(text: str) -> list[SegmentTemplate]:
         choices.append([SegmentPart(kind, name or "", offset) for offset in offsets_of(match, text)])
     templates = [SegmentTemplate(parts) for parts in combined(choices, text)]
     for template in templates:
-        items = sum(part.kind in ITEMS for part in template.parts)
-        if (len(template.parts) > 1 and template.kinds & _INSIDE) or items > 1:
+        n_items = sum(part.kind in ITEMS for part in template.parts)
+        if (len(template.parts) > 1 and template.kinds & _INSIDE) or n_items > 1:
             raise ValueError(Errors.CRF121.format(template=text, reason=_JOINED))
     return templates
 
@@ -148,8 +150,8 @@ class SegmentFeatureSet(AttributesRead):
         patterns: Optional[Settings] = None,  # one pattern, or several
         functions: Optional[dict[str, SpanSource]] = None,
     ):
-        given = checks.table(OWNER, "patterns", patterns, "Matcher patterns")
-        self.patterns = {name: _pattern_list(name, pattern) for name, pattern in given.items()}
+        patterns = checks.table(OWNER, "patterns", patterns, "Matcher patterns")
+        self.patterns = {name: _pattern_list(name, pattern) for name, pattern in patterns.items()}
         self.functions = Functions(checks.table(OWNER, "functions", functions, FUNCTIONS, callable))
         texts = checks.listed(OWNER, "templates", templates, "templates")
         self.templates = list(dict.fromkeys(chain.from_iterable(map(parse_segment_template, texts))))
@@ -164,48 +166,50 @@ class SegmentFeatureSet(AttributesRead):
                 known = {"matches": self.patterns, "fn": self.functions}.get(kind)
                 if known is not None:
                     require_named(template, name, kind, known)
-        self.begins = self._placed(OPENING)
-        self.ends = self._placed(CLOSING)
-        self.tokens = self._placed(_INSIDE)
+        # By where the weights are added, see above
+        self.begins = self._token_templates(OPENING)
+        self.ends = self._token_templates(CLOSING)
+        self.tokens = self._token_templates(_INSIDE)
         self.has_length = any(t.kinds == {"length"} for t in self.templates)
-        rest = [t for t in self.templates if not t.of_one_token and t.kinds != {"length"}]
-        self.spans = [t for t in rest if not t.kinds & ITEMS]
-        self.span_items = [t for t in rest if t.kinds & ITEMS]
-        for template in rest:
+        listed = [t for t in self.templates if not t.of_one_token and t.kinds != {"length"}]
+        self.spans = [t for t in listed if not t.kinds & ITEMS]
+        self.span_items = [t for t in listed if t.kinds & ITEMS]
+        for template in listed:
             for kind, name, _ in template.parts:
                 if kind in TOKEN_PARTS and (is_item(name) or name in NGRAMS):
                     raise ValueError(Errors.CRF121.format(template=template, reason=_JOINED))
+        # Templates of tokens that stand for all columns that are read, at the offsets from which they are read
         parts = chain.from_iterable(t.parts for t in self.templates)
         read = [str(part.of_token) for part in parts if part.kind in TOKEN_PARTS]
-        kinds = chain.from_iterable(t.kinds for t in rest)
+        kinds = chain.from_iterable(t.kinds for t in listed)
         read += [f"{WHOLE[kind]}[0]" for kind in kinds if kind in WHOLE]
         if self.named(PHRASES):
             read += [f"{attr.lower()}[0]" for attr in SPELLINGS]
         self._of_tokens = FeatureSet(list(dict.fromkeys(["lower[0]", "lower[1]", *read])), functions=self.functions)
 
-    def _placed(self, kinds: set[str]) -> list[Template]:
-        """The templates that read single tokens, for `CompiledTemplates`."""
-        placed = []
+    def _token_templates(self, kinds: set[str]) -> list[Template]:
+        """The templates all of whose parts are of these `kinds`, as templates of tokens."""
+        chosen = []
         for template in self.templates:
             if template.kinds <= kinds:
-                placed.append(Template(parts=tuple(part.of_token for part in template.parts), name=str(template)))
-        return placed
+                chosen.append(Template(parts=tuple(part.of_token for part in template.parts), name=str(template)))
+        return chosen
 
     def as_text(self) -> list[str]:
-        """The settings that determine the meaning of the rows of a saved index, as text."""
+        """The templates as lines of text. The rows of a saved index keep their meaning as long as these lines stay equal."""
         return [str(template) for template in self.templates]
 
     def patterns_as_text(self) -> dict[str, str]:
-        """The patterns that templates name."""
+        """The patterns that templates name, as JSON."""
         return {name: srsly.json_dumps(self.patterns[name], sort_keys=True) for name in sorted(self.named(["matches"]))}
 
     def with_patterns(self, texts: dict[str, str]) -> "SegmentFeatureSet":
         """A copy with patterns in the form that `patterns_as_text` returns."""
-        read = {name: srsly.json_loads(patterns) for name, patterns in texts.items()}
-        return SegmentFeatureSet(list(map(str, self.templates)), {**self.patterns, **read}, self.functions)
+        patterns = {name: srsly.json_loads(text) for name, text in texts.items()}
+        return SegmentFeatureSet(list(map(str, self.templates)), {**self.patterns, **patterns}, self.functions)
 
     def named(self, kinds: Collection[str]) -> list[str]:
-        """Names in the parts of some kinds, each once."""
+        """The names in the parts of these kinds, each once."""
         parts = chain.from_iterable(t.parts for t in self.templates)
         return list(dict.fromkeys(part.name for part in parts if part.kind in kinds))
 
@@ -219,7 +223,7 @@ class SegmentFeatureSet(AttributesRead):
         return self._of_tokens.attributes()
 
     def with_stage(self, templates: list[str]) -> "SegmentFeatureSet":
-        """A copy with further templates."""
+        """A copy with these templates added."""
         return SegmentFeatureSet([*map(str, self.templates), *templates], self.patterns, self.functions)
 
     def without_stage(self) -> "SegmentFeatureSet":
@@ -231,7 +235,7 @@ class SegmentFeatureSet(AttributesRead):
     def reader(
         self, gazetteers: dict[str, Gazetteer], clusters: Optional[dict[str, Clusters]] = None, vectors: None = None
     ) -> ColumnReader:
-        """A reader of the columns of the templates.
+        """A reader of the columns that the templates read.
 
         RAISES (ValueError): CRF106 for a missing gazetteer, CRF940 for missing clusters.
         """
@@ -243,7 +247,7 @@ class SegmentFeatureSet(AttributesRead):
 
 
 def _pattern_list(name: str, pattern: list) -> list[Pattern]:
-    """One pattern or several. RAISES (ValueError): CRF610 if it is neither."""
+    """A list of patterns, from a pattern or a list of patterns. RAISES (ValueError): CRF610 for anything else."""
     if not pattern:
         raise ValueError(Errors.CRF610.format(owner=f"The pattern '{name}'", reason="it is empty"))
     patterns = [pattern] if isinstance(pattern, list) and isinstance(pattern[0], dict) else pattern
@@ -269,13 +273,13 @@ _AT_BOTH_ENDS = [
 
 
 def _at_both_ends(templates: list[str]) -> list[str]:
-    """The templates at the first token of a segment, then at the last."""
-    placed = []
+    """The templates of tokens, read at the first token of a segment and then at its last token."""
+    at_ends = []
     for end in ("first", "last"):
         for template in templates:
             parts = template.split("|")
-            placed.append("|".join(f"seg.{end}:{part}" for part in parts))
-    return placed
+            at_ends.append("|".join(f"seg.{end}:{part}" for part in parts))
+    return at_ends
 
 
 # If tokens have `ner_features.v1`, flags that are true at both ends gain another 0.2 F1 on cora_refs in cross-validation.

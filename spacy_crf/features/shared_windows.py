@@ -1,9 +1,9 @@
-"""Features of a fixed corpus, stored once for all windows with the same values.
+"""Features of a fixed corpus, stored once for all windows with equal values.
 
-A template that reads the tags at -1 and 0 finds the same values at a token as a template for 0 and 1 at the token before: both
-read a window of two tags, one from offset -1, one from offset 0. Windows with the same tags are of one kind, and a kind has the
-same features for each token that reads it at a certain offset. So a token needs three references for all templates within a
-window of three tags, whatever the number of templates.
+A template that reads the words at offsets -1 and 0 finds the values at a token that a template for 0 and 1 finds at the token
+before: both read a window of two words, the first template from offset -1, the second from offset 0. Windows with equal values
+are of one kind. A kind has the same features for every token that reads it at a certain offset, so the features are stored by
+kind and offset, and a token only by the numbers of the kinds around it.
 
 Templates that read a single position share windows of one position with all their columns. Templates that read several positions
 share windows if they read the same columns. Templates whose windows mostly differ (pairs of words) do not share windows, and
@@ -21,14 +21,19 @@ from .extractor import CompiledTemplates
 from .feature_index import CountingTable, FeatureIndex, by_token
 from .token_columns import TokenColumns
 
-# All columns at all positions of a batch and around each sequence: uint64[N, C]; number of positions behind each: int64[N]
-_Positions = tuple[NDArray[np.uint64], NDArray[np.int64]]
 # Templates share windows if the first batch has at most this share of different windows
 _FEW = 0.25
 
 
+class _Positions(NamedTuple):
+    """All columns at the P positions of a batch: at the tokens, and at some positions before and behind each sequence."""
+
+    values: NDArray[np.uint64]  # [P, C]
+    n_behind: NDArray[np.int64]  # [P] how many positions of the sequence follow
+
+
 class KindFeatures(NamedTuple):
-    """Features of U kinds of windows, for O offsets from which tokens read them."""
+    """Features of U kinds of windows, for each of O offsets from which tokens read the windows."""
 
     offsets: NDArray[np.int64]  # [O] where a window begins, relative to the token
     rows: list[TemplateRows]  # [O] of int32[M, U]: features of a token that reads a window of each kind at this offset
@@ -38,8 +43,8 @@ class CorpusTokens(NamedTuple):
     """The features of a batch of T tokens in B sequences."""
 
     starts: NDArray[np.int64]  # [B + 1] where the sequences start
-    # For each set of windows: int32[T + 2 * reach * B], kinds at all positions of the sequences and ``reach`` around each; -1 for
-    # windows whose features are among the items
+    # For each set of windows: int32[T + 2 * reach * B], the kind of the window that begins at each position, and at ``reach``
+    # positions around each sequence; -1 for windows whose features are among the items
     kinds: list[NDArray[np.int32]]
     rest: TemplateRows  # [M, T] features of the other templates
     items: TokenFeatures  # features of functions and extensions, and of rare windows
@@ -55,16 +60,17 @@ class KindBuilder:
         self._rest = compiled
 
     def add(self, columns: TokenColumns) -> CorpusTokens:
-        """The features of a batch of tokens."""
+        """Number the kinds of windows of a batch, and look the other features up."""
         lengths = np.diff(columns.starts) + 2 * self._compiled.reader.reach
+        ends = np.repeat(np.cumsum(lengths), lengths)  # [P]
         values = np.hstack([columns.table.columns[columns.lexemes], columns.values])
-        positions = values, np.repeat(np.cumsum(lengths), lengths) - 1 - np.arange(len(values))
+        positions = _Positions(values, n_behind=ends - 1 - np.arange(len(values)))
         if self._windows is None:
             self._windows = self._choose(positions)
-            rest = np.ones(len(self._compiled.templates), dtype=bool)
+            is_rest = np.ones(len(self._compiled.templates), dtype=bool)
             for windows in self._windows:
-                rest[windows.templates] = False
-            self._rest = self._compiled.only(rest)
+                is_rest[windows.templates] = False
+            self._rest = self._compiled.only(is_rest)
         kinds = [windows.add(positions) for windows in self._windows]
         rest, items = self._rest.rows_by_template(columns, self._index)
         return CorpusTokens(columns.starts, kinds, rest, items)
@@ -76,37 +82,42 @@ class KindBuilder:
             features = windows.features(self._index)
             counts = sum(np.bincount(batch.kinds[number], minlength=features.rows[0].shape[1]) for batch in corpus)
             # A kind that occurs once saves nothing: its features become items of the token
-            common = counts >= often
-            numbers = np.where(common, np.cumsum(common) - 1, -1).astype(np.int32)
-            corpus = [self._leave_single(batch, number, features, numbers) for batch in corpus]
-            shared.append(features._replace(rows=[rows[:, common] for rows in features.rows]))
+            is_common = counts >= often
+            new_kinds = np.where(is_common, np.cumsum(is_common) - 1, -1).astype(np.int32)
+            corpus = [self._renumber(batch, number, features, new_kinds) for batch in corpus]
+            shared.append(features._replace(rows=[rows[:, is_common] for rows in features.rows]))
         return shared, corpus
 
-    def _leave_single(
-        self, batch: CorpusTokens, number: int, features: KindFeatures, numbers: NDArray[np.int32]
+    def _renumber(
+        self, batch: CorpusTokens, number: int, features: KindFeatures, new_kinds: NDArray[np.int32]
     ) -> CorpusTokens:
-        """Renumber the kinds of a batch; the features of kinds without a number become items."""
+        """A batch with new numbers of the kinds of one set of windows. The features of rare kinds become items.
+
+        number (int): Which set of windows.
+        features (KindFeatures): The features of these windows.
+        new_kinds (int32[U]): The new number of each kind, -1 for rare kinds.
+        """
         kinds = batch.kinds[number]
-        single = np.flatnonzero(numbers[kinds] < 0)
-        lengths = np.diff(batch.starts)
+        rare = np.flatnonzero(new_kinds[kinds] < 0)  # [N] positions
         reach = self._compiled.reader.reach
-        ends = np.cumsum(lengths + 2 * reach)
-        sequence = np.searchsorted(ends, single, side="right")
-        # As a token number, possibly outside of the sequence
-        position = single - (2 * sequence + 1) * reach
+        ends = np.cumsum(np.diff(batch.starts) + 2 * reach)
+        sequence = np.searchsorted(ends, rare, side="right")
+        # The token at the position, possibly outside of the sequence
+        first_token = rare - (2 * sequence + 1) * reach
         tokens = []
         rows = []
         for offset, rows_of_kinds in zip(features.offsets, features.rows):
-            token = position - offset
-            seen = (batch.starts[sequence] <= token) & (token < batch.starts[sequence + 1])
-            found = rows_of_kinds[:, kinds[single[seen]]]  # [M, N]
-            known = found >= 0
-            tokens.append(np.broadcast_to(token[seen], found.shape)[known])
-            rows.append(found[known])
-        renumbered = [numbers[kinds] if n == number else others for n, others in enumerate(batch.kinds)]
-        return batch._replace(
-            kinds=renumbered, items=with_features(batch.items, np.concatenate(tokens), np.concatenate(rows))
-        )
+            # The token that reads the window from this offset
+            reader = first_token - offset
+            is_inside = (batch.starts[sequence] <= reader) & (reader < batch.starts[sequence + 1])
+            window_rows = rows_of_kinds[:, kinds[rare[is_inside]]]  # [M, windows]
+            is_known = window_rows >= 0
+            tokens.append(np.broadcast_to(reader[is_inside], window_rows.shape)[is_known])
+            rows.append(window_rows[is_known])
+        all_kinds = list(batch.kinds)
+        all_kinds[number] = new_kinds[kinds]
+        items = with_features(batch.items, np.concatenate(tokens), np.concatenate(rows))
+        return batch._replace(kinds=all_kinds, items=items)
 
     def _choose(self, positions: _Positions) -> list["_Windows"]:
         """Decide which templates share windows, from the windows of the first batch."""
@@ -119,19 +130,19 @@ class KindBuilder:
             parts = self._compiled.parts_of(template)
             by_columns.setdefault(tuple(np.unique(self._compiled.part_columns[parts])), []).append(template)
         for templates in by_columns.values():
-            # The widest windows contain the others, but have the most kinds.
+            # The widest windows contain the others, but have the most kinds: take the widest that recur often enough
             widths = self._compiled.widths[templates]
             for width in np.unique(widths)[::-1]:
                 windows = _Windows(self._compiled, np.array(templates)[widths <= width], int(width))
                 _, keys = windows.read(positions)
-                if len(np.unique(keys)) <= _FEW * len(positions[0]):
+                if len(np.unique(keys)) <= _FEW * len(positions.values):
                     chosen.append(windows)
                     break
         return chosen
 
 
 class _Windows:
-    """Windows of certain columns and one width, with the templates that fit into such a window.
+    """Windows of one width, of the columns that some templates read.
 
     compiled (CompiledTemplates): All templates.
     templates (int64[M]): The templates that share these windows.
@@ -144,55 +155,63 @@ class _Windows:
         self._width = width
         parts = np.concatenate([compiled.parts_of(template) for template in templates])
         self._columns = np.unique(compiled.part_columns[parts])
-        self._table = CountingTable()
-        # Values of each kind
+        self._table = CountingTable()  # by key of the values: the kind
+        # Values of the kinds, batch by batch
         self._values = [np.zeros((0, width * len(self._columns)), dtype=np.uint64)]
-        # Templates by the offset of the window that they read
+        # Templates by the offset of the window that they read. Templates at one offset are looked up together, so a template
+        # takes the window of wider templates if it fits into it
         self._at_offset: dict[int, list[int]] = {}
         for template in sorted(templates.tolist(), key=lambda template: -compiled.widths[template]):
             offsets = compiled.part_offsets[compiled.parts_of(template)]
             first = int(offsets.min())
             last = int(offsets.max())
-            # The templates at one offset are looked up together
             fitting = [offset for offset in self._at_offset if offset <= first and last < offset + width]
             self._at_offset.setdefault(fitting[0] if fitting else first, []).append(template)
 
     def add(self, positions: _Positions) -> NDArray[np.int32]:
-        """RETURNS (int32[N]): Kind of the window that begins at each position."""
+        """Number the kinds of a batch, and keep the values of new kinds.
+
+        RETURNS (int32[P]): Kind of the window that begins at each position.
+        """
         values, keys = self.read(positions)
-        self._values.append(values[self._table.add(keys)])
+        new = self._table.add(keys)
+        self._values.append(values[new])
         return self._table.rows(keys)
 
     def read(self, positions: _Positions) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-        """The values in each window, and one key for them. Windows do not extend beyond the positions around a sequence."""
-        columns = positions[0][:, self._columns]
-        room = positions[1]
+        """The values in the window that begins at each position, and a key of these values.
+
+        RETURNS (uint64[P, width * columns], uint64[P]): The values are 0 behind the last position around a sequence.
+        """
+        columns = positions.values[:, self._columns]
         values = np.zeros((len(columns), self._width, len(self._columns)), dtype=np.uint64)
-        for place in range(self._width):
-            known = np.flatnonzero(room >= place)
-            values[known, place] = columns[known + place]
+        for distance in range(self._width):
+            reaching = np.flatnonzero(positions.n_behind >= distance)
+            values[reaching, distance] = columns[reaching + distance]
         values = values.reshape(len(columns), self._width * len(self._columns))
         return values, hash_rows(values)
 
     def features(self, index: FeatureIndex) -> KindFeatures:
-        values = np.concatenate(self._values)
+        """Look the features of all kinds up, for each offset from which templates read them."""
+        values = np.ascontiguousarray(np.concatenate(self._values).T)
         offsets = sorted(self._at_offset)
         rows = []
         for offset in offsets:
             chosen = np.zeros(len(self._compiled.templates), dtype=bool)
             chosen[self._at_offset[offset]] = True
-            seen = self._compiled.only(chosen, items=False)
-            places = (seen.part_offsets - offset) * len(self._columns)
-            places += np.searchsorted(self._columns, seen.part_columns)
-            rows.append(seen.rows_of_values(np.ascontiguousarray(values.T), places, index))
+            templates = self._compiled.only(chosen, items=False)
+            # Where a part's value is among the values of a window
+            part_columns = (templates.part_offsets - offset) * len(self._columns)
+            part_columns += np.searchsorted(self._columns, templates.part_columns)
+            rows.append(templates.rows_of_values(values, part_columns, index))
         return KindFeatures(np.array(offsets, dtype=np.int64), rows)
 
 
 def with_features(features: TokenFeatures, tokens: NDArray[np.int64], rows: NDArray[np.int32]) -> TokenFeatures:
-    """Add features of value 1 (rows int32[N]) to some tokens (int64[N])."""
+    """The features of tokens and N more features of value 1: at `tokens` (int64[N]), with `rows` (int32[N])."""
     n_tokens = len(features.starts) - 1
-    tokens = np.concatenate([np.repeat(np.arange(n_tokens), np.diff(features.starts)), tokens])
+    all_tokens = np.concatenate([np.repeat(np.arange(n_tokens), np.diff(features.starts)), tokens])
     values = features.values
     if values is not None:
         values = np.concatenate([values, np.ones(len(rows), dtype=np.float32)])
-    return by_token(tokens, np.concatenate([features.rows, rows]), values, n_tokens)
+    return by_token(all_tokens, np.concatenate([features.rows, rows]), values, n_tokens)

@@ -24,7 +24,7 @@ _KNOWN = "attributes with an offset or a range, such as lower[0] or lower[-2..2]
 
 
 class TemplatePart(NamedTuple):
-    """An attribute, and the offset of the token that it is read from."""
+    """An attribute, and the offset of the token from which it is read."""
 
     attribute: str  # for one of several values: followed by a space and the number of the value
     offset: int
@@ -72,11 +72,12 @@ def parse_template(text: str) -> list[Template]:
     return [Template(parts) for parts in combined(choices, text)]
 
 
-def is_text(given: object) -> bool:
-    """Whether a value is a string that can be encoded."""
-    return isinstance(given, str) and not any("\ud800" <= character <= "\udfff" for character in given)
+def is_text(value: object) -> bool:
+    """Whether a value is a string that can be encoded: one without surrogates."""
+    return isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value)
 
 
+# By kind of attribute: what its name names, what to do if the name is unknown, and how the known names are introduced
 _FUNCTION = ("function", "Add a block [....features.functions.{}]", "Functions there")
 _NAMED = {
     "ext": ("extension", "Call Token.set_extension('{}', ...) before the pipeline is built", "Extensions set"),
@@ -89,16 +90,20 @@ _NAMED = {
 
 
 def require_named(template: object, name: str, kind: str, known: Iterable[str]) -> None:
-    """RAISES (ValueError): CRF106 if a template names an extension, a function, a pattern or a gazetteer that is not known."""
+    """Check that what a template names, such as a gazetteer, is known.
+
+    kind (str): A key of `_NAMED`.
+    RAISES (ValueError): CRF106 with the `known` names.
+    """
     if name not in known:
-        what, advice, there = _NAMED[kind]
+        what, advice, names_are = _NAMED[kind]
         raise ValueError(
             Errors.CRF106.format(
                 template=template,
                 what=what,
                 name=name,
                 advice=advice.format(name),
-                there=there,
+                there=names_are,
                 known=known_names(known, name),
             )
         )
@@ -117,7 +122,7 @@ def combined(choices: list[list[Part]], template: str) -> Iterator[tuple[Part, .
 
 
 def offsets_of(match: "re.Match[str]", template: str) -> range:
-    """The offsets in a match of `OFFSETS`, or 0. RAISES (ValueError): CRF102 for an empty range, or offsets too far away."""
+    """The offsets that `OFFSETS` has matched, 0 for none. RAISES (ValueError): CRF102 for an empty or too wide range."""
     low = int(match["low"] or 0)
     high = int(match["high"]) if match["high"] is not None else low
     if high < low or max(abs(low), abs(high)) > WIDEST_OFFSET:
