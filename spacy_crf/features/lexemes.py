@@ -208,7 +208,9 @@ class LexemeTable:
         texts = [lexeme.orth_ for lexeme in lexemes]
         new_items = [items.make(texts) for items in self.items.values()]
         rows = self._read(lexemes, texts, vocab)
-        vectors = None if self._word_vectors is None else self._word_vectors.of(lexemes)
+        vectors = np.zeros((len(rows), 0), dtype=np.float32)
+        if self._word_vectors is not None:
+            vectors = self._word_vectors.of(lexemes)
         # Rows are written before the index knows the words, so that other threads never read half of a row
         size = self.size + len(rows)
         if size > len(self.columns):
