@@ -5,8 +5,8 @@ partial annotation can keep each of several rules, but not all together, the lat
 
 "These tokens are no PER" excludes the labellings with precisely that span and label, and no others: a longer, a shorter or
 another span of PER stays possible. No mask of single tokens expresses that, so tags get a memory: a span of PER that begins where
-a wrong one begins is written in copies of the tags of PER, from which it can't end where the wrong one ends. Each labelling
-is still one path, with the same score.
+a wrong span begins is written in copies of the tags of PER, from which it can't end where the wrong span ends. Each labelling
+is still one path, and its score does not change.
 
     tokens          in  New  York  City
     New York        O   B'   L'    ✗       nothing may follow L' here
@@ -44,23 +44,24 @@ class Excluded(NamedTuple):
     costs: Optional[Floats] = None
 
     def costs_more(self, clamp: Optional[SomeClamp]) -> bool:
-        """Ask whether excluded spans and steps have an effect: a clamp makes them impossible; without a clamp they have costs.
+        """Whether excluded spans and steps have an effect: under a clamp they are impossible; without one they have costs.
 
         clamp (Clamp or SegmentClamp): The labellings still allowed, or None.
-        RETURNS (bool): Whether some labellings cost more, or are impossible.
         """
         return clamp is not None or (self.costs is not None and bool(self.costs.any()))
 
 
 class TagCopies(NamedTuple):
-    """The S tags of some sequences and C copies of tags, as S + C states."""
+    """The S tags of B sequences of T tokens, and C copies of tags, as S + C states. The copies of a label's tags are numbered."""
 
-    tag_of: Ints  # [S + C]
+    tag_of: Ints  # [S + C] tag of each state
     label_of: Ints  # [S + C] label of each state
-    copy_of: Ints  # [S + C] number of the copy, 0 for the tags themselves
-    goes_on: Bools  # [S + C, S + C] whether the second state continues the span of the first one
-    opened: Ints  # [T, S + C] copy that a span of the state's label is on if it begins at the token
-    kept: Ints  # [T, S + C] copy that a span is on at the token if it was in the state before
+    copy_of: Ints  # [S + C] number of the copy to which the state belongs, 0 for the tags themselves
+    goes_on: Bools  # [S + C, S + C] whether the second state continues the span of the first state
+    opened: (
+        Ints  # [T, S + C] number of the copy in which a span of the state's label is written if it begins at the token
+    )
+    kept: Ints  # [T, S + C] number of the copy in which a span is written at the token if it was in the state before
     may_end: Bools  # [T + 1, S + C] whether a span in the state may end before the token
     excluded: Excluded
     starts: Ints  # [B + 1] where the sequences start
@@ -77,20 +78,24 @@ class TagCopies(NamedTuple):
         prices = np.full(len(tags), -np.inf)  # [S + C]
         if clamp is None and self.excluded.costs is not None:
             prices = self.excluded.costs[tags]
-        # transitions[t, i, j] = transitions[t, tag of i, tag of j], -inf if j is not on the copy that the span is on at t,
+        # transitions[t, i, j] = transitions[t, tag of i, tag of j], -inf if j is not in the copy in which the span is at t,
         #     + prices[i] if a wrong span in i ends in front of t, + prices[j] if (i, j) is an excluded step at t
-        begins = self.opened == self.copy_of  # [T, S + C] whether a span may begin in the state
-        continues = self.kept[:, :, None] == self.copy_of  # [T, S + C, S + C] whether j may continue the span of i
-        of_tags = np.asarray(scores.transitions)[..., tags[:, None], tags]
-        transitions = np.where(np.where(self.goes_on, continues, begins[:, None, :]), of_tags, -np.inf)
-        transitions += np.where(~self.goes_on & ~self.may_end[:-1, :, None], prices[:, None], 0.0)
+        may_begin = self.opened == self.copy_of  # [T, S + C] whether a span may begin in the state
+        may_continue = self.kept[:, :, None] == self.copy_of  # [T, S + C, S + C] whether j may continue the span of i
+        is_allowed = np.where(self.goes_on, may_continue, may_begin[:, None, :])
+        tag_transitions = np.asarray(scores.transitions)[..., tags[:, None], tags]
+        transitions = np.where(is_allowed, tag_transitions, -np.inf)
+        ends_wrong_span = ~self.goes_on & ~self.may_end[:-1, :, None]
+        transitions += np.where(ends_wrong_span, prices[:, None], 0.0)
         for token, label, goes_on in self.excluded.steps.tolist():
-            transitions[token] += np.where((self.goes_on == goes_on) & (self.label_of == label), prices, 0.0)
+            is_step = (self.goes_on == goes_on) & (self.label_of == label)
+            transitions[token] += np.where(is_step, prices, 0.0)
+        # No transition leads from the last token of a sequence to an end, or from a start to its first token
         starts = self.starts[np.append(True, self.starts[1:] > self.starts[:-1])]  # without empty sequences
         emissions = np.ascontiguousarray(scores.emissions[:, tags])
         emissions[starts[1:] - 1] += np.where(self.may_end[starts[1:]], 0.0, prices)
-        possible = np.ones(begins.shape, dtype=bool)
-        possible[starts[:-1]] = begins[starts[:-1]]
+        possible = np.ones(may_begin.shape, dtype=bool)
+        possible[starts[:-1]] = may_begin[starts[:-1]]
         widened: Any = scores._replace(
             emissions=emissions, transitions=transitions, first=scores.first[tags], last=scores.last[tags]
         )
@@ -106,14 +111,13 @@ class TagCopies(NamedTuple):
         per_position (bool): Whether the transitions of the tags depend on the token.
         RETURNS (ChainScores): Derivatives with respect to the scores of S tags.
         """
-        # expected[tag] = sum of expected[state] over the states of the tag
-        of_tag = (self.tag_of[:, None] == np.arange(n_tags)).astype(np.float64)  # [S + C, S]
+        is_of_tag = (self.tag_of[:, None] == np.arange(n_tags)).astype(np.float64)  # [S + C, S]
         transitions = expected.transitions if per_position else expected.transitions.sum(axis=0)
         return expected._replace(
-            emissions=expected.emissions @ of_tag,
-            transitions=of_tag.T @ transitions @ of_tag,
-            first=expected.first @ of_tag,
-            last=expected.last @ of_tag,
+            emissions=expected.emissions @ is_of_tag,
+            transitions=is_of_tag.T @ transitions @ is_of_tag,
+            first=expected.first @ is_of_tag,
+            last=expected.last @ is_of_tag,
         )
 
 
@@ -125,37 +129,39 @@ def copy_tags(tags: SpanTags, excluded: Excluded, starts: Ints) -> TagCopies:
     starts (int64[B + 1]): Where the sequences start.
     RETURNS (TagCopies): The tags and their copies.
     """
-    # Wrong spans that begin at the same token with the same label share a copy: they differ in where they may not end
-    ends: dict[tuple[int, int], list[int]] = {}  # ends of the wrong spans, by first token and label
+    # Wrong spans that begin at one token with one label share a copy: they differ in where they may not end
+    wrong_ends: dict[tuple[int, int], list[int]] = {}  # ends of the wrong spans, by first token and label
     for begin, end, label in np.column_stack(excluded.wrong).tolist():
-        ends.setdefault((begin, label), []).append(end)
-    # Overlapping spans of one label that begin at different tokens need a copy each; others share one.
-    free_at: dict[int, list[int]] = {}  # by label, the token from which on each copy is free
-    numbers: dict[tuple[int, int], int] = {}  # number of the copy for the wrong spans, by first token and label
-    for (begin, label), of_span in sorted(ends.items()):
-        until = free_at.setdefault(label, [])
-        copy = next((n for n, end in enumerate(until) if end <= begin), len(until))
-        until[copy : copy + 1] = [max(of_span)]
-        numbers[begin, label] = copy + 1
+        wrong_ends.setdefault((begin, label), []).append(end)
+    # Overlapping spans of one label that begin at different tokens need a copy each; others share a copy
+    free_at: dict[int, list[int]] = {}  # by label: the token from which on each of its copies is free
+    copy_for: dict[tuple[int, int], int] = {}  # number of the copy for the wrong spans, by first token and label
+    for (begin, label), ends in sorted(wrong_ends.items()):
+        copies_free_at = free_at.setdefault(label, [])
+        copy = next((n for n, token in enumerate(copies_free_at) if token <= begin), len(copies_free_at))
+        copies_free_at[copy : copy + 1] = [max(ends)]  # replaces, or appends a new copy
+        copy_for[begin, label] = copy + 1
     # Tags in front, then the copies by label and number
-    tags_of_copies = [np.arange(len(tags.label_of))]
-    copies = [np.zeros(len(tags.label_of), dtype=np.int64)]
-    for label, until in free_at.items():
-        of_label = np.flatnonzero(tags.label_of == label)
-        tags_of_copies.append(np.tile(of_label, len(until)))
-        copies.append(np.repeat(1 + np.arange(len(until)), len(of_label)))
-    tag_of = np.concatenate(tags_of_copies)  # [S + C]
-    copy_of = np.concatenate(copies)  # [S + C]
+    tag_blocks = [np.arange(len(tags.label_of))]
+    copy_blocks = [np.zeros(len(tags.label_of), dtype=np.int64)]
+    for label, copies_free_at in free_at.items():
+        label_tags = np.flatnonzero(tags.label_of == label)
+        n_copies = len(copies_free_at)
+        tag_blocks.append(np.tile(label_tags, n_copies))
+        copy_blocks.append(np.repeat(1 + np.arange(n_copies), len(label_tags)))
+    tag_of = np.concatenate(tag_blocks)  # [S + C]
+    copy_of = np.concatenate(copy_blocks)  # [S + C]
     label_of = tags.label_of[tag_of]  # [S + C]
     opened = np.zeros((int(starts[-1]), len(tag_of)), dtype=np.int64)
     kept = np.zeros_like(opened)
     may_end = np.ones((len(opened) + 1, len(tag_of)), dtype=bool)
-    for (begin, label), of_span in ends.items():
-        copy = numbers[begin, label]
-        on_copy = (label_of == label) & (copy_of == copy)
+    for (begin, label), ends in wrong_ends.items():
+        copy = copy_for[begin, label]
+        is_in_copy = (label_of == label) & (copy_of == copy)
         opened[begin, label_of == label] = copy
-        kept[begin + 1 : max(of_span), on_copy] = copy
-        may_end[np.ix_(of_span, on_copy)] = False
+        # Behind the last wrong end, the span leaves the copy
+        kept[begin + 1 : max(ends), is_in_copy] = copy
+        may_end[np.ix_(ends, is_in_copy)] = False
     return TagCopies(
         tag_of=tag_of,
         label_of=label_of,
@@ -177,21 +183,21 @@ class YieldingRule(NamedTuple):
 
     rule: Rule
     doc: int
-    beside: Sequence[Rule]  # rules with which the annotation cannot keep this one; none if it breaks the rule by itself
+    beside: Sequence[Rule]  # rules with which the annotation cannot keep `rule`; none if it breaks `rule` by itself
 
 
 class RuleGroup(NamedTuple):
-    """Documents that are trained under the same rules."""
+    """Documents of a batch that are trained under one set of rules."""
 
     docs: Ints  # [d] numbers of the documents
-    tokens: Ints  # [n] places of their tokens
+    tokens: Ints  # [n] positions of their tokens in the batch
     sequences: Ints  # [b] numbers of the sequences
-    starts: Ints  # [b + 1] where the sequences start
-    doc_starts: Ints  # [d + 1]
-    firsts: Ints  # [d] place in `sequences` of the first sequence of each document
+    starts: Ints  # [b + 1] where the sequences start in the group
+    doc_starts: Ints  # [d + 1] where the documents start in the group
+    firsts: Ints  # [d] position in `sequences` of the first sequence of each document
     kept: frozenset[int]  # places of the rules
-    automata: frozenset[int]
-    facts: PatternMatches
+    automata: frozenset[int]  # numbers of the automata of these rules
+    facts: PatternMatches  # matches of patterns in the tokens of the group
     copies: Optional[TagCopies] = None  # copies of tags, for a document with spans known to be wrong
 
 
@@ -241,50 +247,56 @@ class RuledStructure:
         self, facts: PatternMatches, starts: Ints, doc_starts: Ints, yielding: list[YieldingRule]
     ) -> list[RuleGroup]:
         """Group the documents that are trained under the same rules; a document with copies of tags is a group of its own."""
-        # Documents with the same rules are evaluated together
-        without: dict[int, set[int]] = {}
-        for rule, d, _ in yielding:
-            without.setdefault(d, set()).add(rule.place)
-        groups: dict[tuple[frozenset[int], int], list[int]] = {}
-        for d in np.flatnonzero(np.diff(doc_starts)).tolist():
-            kept = self._rules.places - without.get(d, set())
-            is_alone = self._copied_in(doc_starts[d : d + 2]) is not None
-            groups.setdefault((kept, d if is_alone else -1), []).append(d)
-        found = []
-        for (kept, alone), docs in groups.items():
+        yielding_places: dict[int, set[int]] = {}  # by document
+        for rule, doc, _ in yielding:
+            yielding_places.setdefault(doc, set()).add(rule.place)
+        excluded_of: dict[int, Excluded] = {}  # by document
+        # By the rules that apply, and by the document if it needs copies of tags, else -1
+        docs_of: dict[tuple[frozenset[int], int], list[int]] = {}
+        for doc in np.flatnonzero(np.diff(doc_starts)).tolist():
+            kept = self._rules.places - yielding_places.get(doc, set())
+            excluded = self._needs_copies(doc_starts[doc : doc + 2])
+            if excluded is not None:
+                excluded_of[doc] = excluded
+            docs_of.setdefault((kept, -1 if excluded is None else doc), []).append(doc)
+        groups = []
+        for (kept, alone), docs in docs_of.items():
             automata = frozenset(self._rules.automata_of(kept))
             group = _group(np.array(docs), kept, automata, facts, starts, doc_starts)
-            own = self._copied_in(doc_starts[alone : alone + 2]) if alone >= 0 else None
-            if own is not None:
-                group = group._replace(copies=copy_tags(self._rules.tags, own, group.starts))
-            found.append(group)
-        return found
+            if alone in excluded_of:
+                group = group._replace(copies=copy_tags(self._rules.tags, excluded_of[alone], group.starts))
+            groups.append(group)
+        return groups
 
     def _find_broken(self, facts: PatternMatches, starts: Ints, doc_starts: Ints) -> list[YieldingRule]:
-        """Find the rules that each document is trained without. A document without any labelling breaks none."""
+        """Find the rules that each document is trained without. A document that has no labelling even without rules keeps them
+        all."""
         hard = [rule for rule in self._rules.rules if rule.hard and not rule.global_]
-        found: list[YieldingRule] = []
+        yielding: list[YieldingRule] = []
         if not hard:
-            return found
+            return yielding
         # With scores of 0 the best labelling has -inf exactly if no annotated labelling keeps the rules
-        nothing = self._free_scores(starts)
+        free_scores = self._free_scores(starts)
         for group in self._groups:
-            docs = self._impossible(group, nothing, self._rules.rules)
+            docs = self._impossible(group, free_scores, self._rules.rules)
             if len(docs) < len(group.docs):
+                # Only the documents that break rules are searched rule by rule
                 group = _group(docs, frozenset(), frozenset(), facts, starts, doc_starts)
             if len(docs):
-                impossible = partial(self._impossible, group, nothing)
-                found += _yielding(np.setdiff1d(docs, impossible([])), hard, impossible)
-        return found
+                impossible = partial(self._impossible, group, free_scores)
+                possible_docs = np.setdiff1d(docs, impossible([]))
+                yielding += _yielding(possible_docs, hard, impossible)
+        return yielding
 
-    def _impossible(self, group: RuleGroup, nothing: PathScores, rules: Sequence[Rule]) -> Ints:
-        """Documents of a group without an annotated labelling that keeps all of some rules."""
+    def _impossible(self, group: RuleGroup, free_scores: PathScores, rules: Sequence[Rule]) -> Ints:
+        """The documents of a group (int64[N]) that have no annotated labelling that keeps all of these rules."""
         kept = frozenset(rule.place for rule in rules)
         group = group._replace(kept=kept, automata=frozenset(self._rules.automata_of(kept)))
-        # A group of documents that is impossible together is searched rule by rule
-        values, _ = self._answer("viterbi_counts", group, nothing, self._clamp, np.ones(len(nothing.starts) - 1))
+        weights = np.ones(len(free_scores.starts) - 1)
+        values, _ = self._answer("viterbi_counts", group, free_scores, self._clamp, weights)
         sequences = np.flatnonzero(values == -np.inf)
-        return group.docs[np.unique(np.searchsorted(group.doc_starts, group.starts[sequences], side="right") - 1)]
+        docs = np.searchsorted(group.doc_starts, group.starts[sequences], side="right") - 1
+        return group.docs[np.unique(docs)]
 
     def _refuse(self, rule: Rule) -> NoReturn:
         raise ValueError(
@@ -297,15 +309,18 @@ class RuledStructure:
         """Scores that are 0 for every labelling of the structure, and -inf elsewhere."""
         raise NotImplementedError
 
-    def _copied_in(self, bounds: Ints) -> Optional[Excluded]:
-        """Excluded spans and steps of a document that needs copies of tags; None for other documents."""
+    def _needs_copies(self, bounds: Ints) -> Optional[Excluded]:
+        """The excluded spans and steps of a document, for which it needs copies of tags; None for documents that need none.
+
+        bounds (int64[2]): Where the document begins and ends.
+        """
         return None
 
     # Methods common to all structures
 
     @property
     def signature(self) -> bytes:
-        """Equal for equal rules, excluded spans and steps."""
+        """The rules, excluded spans and steps as bytes: they are equal if these bytes are."""
         tables = repr(self._rules.constraints.tables).encode("utf8")
         return tables + np.concatenate(self._excluded.wrong).tobytes() + self._excluded.steps.tobytes()
 
@@ -343,7 +358,7 @@ class RuledStructure:
     def _add_up(
         self, question: str, scores: Scores, clamp: Optional[SomeClamp], weights: Optional[Floats]
     ) -> tuple[Floats, Scores]:
-        """The sums of a question over all groups."""
+        """Ask all groups a question, the name of a method of `Structure`, and put their answers together."""
         n_sequences = len(scores.starts) - 1
         weights = np.ones(n_sequences) if weights is None else weights
         values = np.zeros(n_sequences)
@@ -354,12 +369,15 @@ class RuledStructure:
         return values, total
 
     def _answer(self, question: str, group: RuleGroup, scores: Any, clamp: Any, weights: Floats) -> tuple[Floats, Any]:
-        """Evaluate a question for a group, from the scores, clamp and weights of all sequences."""
-        part = self._rules.apply(arrays.cut(scores, group.tokens, group.starts), group.facts, group.kept)
-        return self._ask(question, group, part, arrays.cut_clamp(clamp, group.tokens), weights[group.sequences])
+        """Answer a question for a group, from the scores, clamp and weights of all sequences of the batch."""
+        group_scores = arrays.cut(scores, group.tokens, group.starts)
+        ruled_scores = self._rules.apply(group_scores, group.facts, group.kept)
+        group_clamp = arrays.cut_clamp(clamp, group.tokens)
+        return self._ask(question, group, ruled_scores, group_clamp, weights[group.sequences])
 
     def _ask(self, question: str, group: RuleGroup, scores: Any, clamp: Any, weights: Floats) -> tuple[Floats, Any]:
-        """Evaluate a question for a group, from the scores, clamp and weights of the group's sequences."""
+        """Answer a question for a group under its automata, from the scores, clamp and weights of the group's sequences."""
+        # Pruning keeps the annotation, but does not know copies of tags: with them, nothing is pruned
         annotated = None if group.copies is not None else arrays.cut_clamp(self._clamp, group.tokens)
         if not group.automata:
             return _asked(self.without_rules, question, scores, annotated, clamp, weights)
@@ -368,13 +386,13 @@ class RuledStructure:
         if graph is None:  # with a rule that this annotation breaks, the product was smaller
             self._refuse(self._rules.automata[max(group.automata)].rule)
         if group.copies is not None:
-            tag_of = np.append(group.copies.tag_of, len(self._rules.tags.label_of))
-            graph = graph.over(copied(graph.graph, tag_of))
+            the_break = len(self._rules.tags.label_of)  # the tag between joined sequences, which has no copies
+            graph = graph.over(copied(graph.graph, np.append(group.copies.tag_of, the_break)))
         else:
             annotated = arrays.join_sequences(scores, annotated, group.doc_starts).clamp
-        of_docs, expected = _asked(graph, question, joined.scores, annotated, joined.clamp, weights[group.firsts])
+        doc_values, expected = _asked(graph, question, joined.scores, annotated, joined.clamp, weights[group.firsts])
         values = np.zeros(len(group.sequences))
-        values[group.firsts] = of_docs
+        values[group.firsts] = doc_values
         return values, arrays.split(joined, expected, scores)
 
 
@@ -386,14 +404,17 @@ def _asked(
     clamp: Optional[SomeClamp],
     weights: Floats,
 ) -> tuple[Floats, Any]:
-    """Evaluate a question. annotated: Clamp of the annotation, which pruning keeps; None if nothing is pruned."""
+    """Call the method `question` of a structure.
+
+    annotated: Clamp of the annotation, which pruning keeps; None to prune nothing.
+    """
     if annotated is not None:
         scores = structure.prepare(scores, annotated=annotated)
     return getattr(structure, question)(scores, clamp=clamp, weights=weights)
 
 
 class RuledChain(RuledStructure):
-    """Linear chains, see `RuledStructure`: tags that are part of wrong spans have copies."""
+    """Linear chains under rules and without wrong spans. Tags that may be part of wrong spans have copies."""
 
     def _free_scores(self, starts: Ints) -> ChainScores:
         allowed = np.where(self._rules.allowed, 0.0, -np.inf)
@@ -405,13 +426,14 @@ class RuledChain(RuledStructure):
             starts=starts,
         )
 
-    def _copied_in(self, bounds: Ints) -> Optional[Excluded]:
-        first, last = bounds
+    def _needs_copies(self, bounds: Ints) -> Optional[Excluded]:
+        doc_begin, doc_end = bounds
         (begin, end, label), steps, _ = self._excluded
         # Spans and steps of the document, counted from its first token
-        steps = steps[(steps[:, 0] >= first) & (steps[:, 0] < last)] - [first, 0, 0]
-        of_doc = slice(*np.searchsorted(begin, bounds))
-        wrong = Segments(begin[of_doc] - first, end[of_doc] - first, label[of_doc])
+        is_inside = (steps[:, 0] >= doc_begin) & (steps[:, 0] < doc_end)
+        steps = steps[is_inside] - [doc_begin, 0, 0]
+        spans = slice(*np.searchsorted(begin, bounds))
+        wrong = Segments(begin[spans] - doc_begin, end[spans] - doc_begin, label[spans])
         return self._excluded._replace(wrong=wrong, steps=steps) if len(wrong.start) or len(steps) else None
 
     def _ask(self, question: str, group: RuleGroup, scores: ChainScores, clamp: Optional[Clamp], weights: Floats):
@@ -424,12 +446,12 @@ class RuledChain(RuledStructure):
 
 
 class RuledSegments(RuledStructure):
-    """Semi-Markov chains, see `RuledStructure`. A span that is wrong with some label is a listed segment with score -inf for this
-    label."""
+    """Semi-Markov chains under rules and without wrong spans. A wrong span is a listed segment, whose label gets the score -inf,
+    or its cost."""
 
     @property
     def wrong(self) -> Segments:
-        """Segments that it excludes, though the clamp allows them."""
+        """The segments that are excluded, though the clamp allows them."""
         return self._excluded.wrong
 
     def _free_scores(self, starts: Ints) -> SegmentScores:
@@ -455,44 +477,48 @@ class RuledSegments(RuledStructure):
         if not len(wrong.start) or not self._excluded.costs_more(clamp):
             return super()._answer(question, group, scores, clamp, weights)
         # A wrong span is listed, so that it has a score of its own, spans[n, state]
-        listing, own, numbers = with_listed(scores, wrong.start, wrong.end)
-        price = -np.inf if clamp is not None or costs is None else costs[1 + wrong.label]
-        listing.spans[numbers, 1 + wrong.label] += price
+        listing, was_listed, numbers = with_listed(scores, wrong.start, wrong.end)
+        states = 1 + wrong.label  # state 0 is O
+        price = -np.inf if clamp is not None or costs is None else costs[states]
+        listing.spans[numbers, states] += price
         values, expected = super()._answer(question, group, listing, clamp, weights)
+        # Of the derivatives, leave out those of spans that the model has not listed
         total = arrays.zeros(listing)
         arrays.add(total, expected, group.tokens)
-        total = total._replace(spans=total.spans[own], listed=scores.listed)
+        total = total._replace(spans=total.spans[was_listed], listed=scores.listed)
         return values, arrays.cut(total, group.tokens, group.starts)
 
 
 def _yielding(docs: Ints, rules: list[Rule], impossible: Callable[[Sequence[Rule]], Ints]) -> list[YieldingRule]:
-    """Find the rules, in their order, that documents cannot keep together with the earlier rules that they keep.
+    """Find the rules that documents cannot keep: each rule is added in turn, and yields if a document cannot keep it together
+    with the earlier rules that the document keeps.
 
-    impossible (Callable): Returns the documents that cannot keep all of some rules.
+    impossible (Callable): Returns the documents that cannot keep all of the given rules.
     """
-    found = []
+    yielding = []
     groups: list[tuple[list[Rule], Ints]] = [([], docs)]  # the rules kept so far, and the documents that keep them
     for rule in rules:
         # Each group is split into documents that keep the rule and documents that cannot
         split = []
-        for kept, of_group in groups:
-            if not len(of_group):
+        for kept, group_docs in groups:
+            if not len(group_docs):
                 continue
-            without = np.intersect1d(of_group, impossible([*kept, rule]))
-            conflicts = _conflicts(kept, rule, impossible) if len(without) else {}
-            found += [YieldingRule(rule, d, conflicts.get(d, kept)) for d in without.tolist()]
-            split.append(([*kept, rule], np.setdiff1d(of_group, without)))
-            split.append((kept, without))
+            unable = np.intersect1d(group_docs, impossible([*kept, rule]))
+            conflicts = _conflicts(kept, rule, impossible) if len(unable) else {}
+            # Without a single rule that conflicts, all kept rules do so together
+            yielding += [YieldingRule(rule, doc, conflicts.get(doc, kept)) for doc in unable.tolist()]
+            split.append(([*kept, rule], np.setdiff1d(group_docs, unable)))
+            split.append((kept, unable))
         groups = split
-    return found
+    return yielding
 
 
 def _conflicts(kept: list[Rule], rule: Rule, impossible: Callable[[Sequence[Rule]], Ints]) -> dict[int, list[Rule]]:
-    """By document, the first kept rule that a rule conflicts with; an empty list if the document breaks the rule by itself."""
-    conflicts: dict[int, list[Rule]] = {d: [] for d in impossible([rule]).tolist()}
+    """By document, the first kept rule that conflicts with a rule; an empty list if the document breaks the rule by itself."""
+    conflicts: dict[int, list[Rule]] = {doc: [] for doc in impossible([rule]).tolist()}
     for beside in kept:
-        for d in impossible([beside, rule]).tolist():
-            conflicts.setdefault(d, [beside])
+        for doc in impossible([beside, rule]).tolist():
+            conflicts.setdefault(doc, [beside])
     return conflicts
 
 
@@ -504,11 +530,16 @@ def _group(
     starts: Ints,
     doc_starts: Ints,
 ) -> RuleGroup:
-    """Make a group of documents, from the facts, sequences and documents of the whole batch."""
+    """Make a group of documents.
+
+    docs (int64[d]): Numbers of the documents.
+    kept (frozenset[int]), automata (frozenset[int]): Places of the rules that apply, and their automata.
+    facts (PatternMatches), starts (int64[B + 1]), doc_starts (int64[D + 1]): Of the whole batch.
+    """
     begin = doc_starts[docs]  # [d]
     end = doc_starts[docs + 1]  # [d]
     tokens = arrays.ranges(begin, end)
-    first = np.searchsorted(starts[:-1], begin)
+    first = np.searchsorted(starts[:-1], begin)  # [d] sequence
     sequences = arrays.ranges(first, np.searchsorted(starts[:-1], end))
     return RuleGroup(
         docs=docs,
