@@ -395,7 +395,7 @@ class _Race:
                 suspects += judged_by(pipe, [unseen[n] for n in wrong])
             pipe.cfg["confidence"] = _finds_spans(pipe)
             if chosen.min_prob is not None:
-                pipe.cfg.update(pipe.deciding_by(chosen.min_prob))
+                pipe.cfg.update(pipe.threshold_settings(chosen.min_prob))
             found.update(zip(np.flatnonzero(fold_of == fold), _predicted(pipe, unseen)))
         return [found[n] for n in range(len(examples))], ranked(suspects)
 

@@ -173,7 +173,7 @@ INNER = {
     "check_settings",
     "choose_settings",
     "decided",
-    "deciding_by",
+    "threshold_settings",
     "distribution",
     "expect_kernels",
     "expected_spans",

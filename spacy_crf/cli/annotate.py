@@ -412,7 +412,7 @@ class Annotator:
     """
 
     def __init__(self, options: AnnotateOptions, n_parts: int = 0):
-        from ..pipeline.probabilities import tell_probabilities
+        from ..pipeline.probabilities import turn_on_confidence
 
         self._options = options
         self._digits = max(5, len(str(n_parts - 1)))
@@ -420,7 +420,7 @@ class Annotator:
         self.nlp = load_pipeline(options.model)
         is_asked = options.sort or options.min_prob > 0.0 or options.component is not None
         self._pipes = our_pipes(self.nlp, options.component, PROBABILITIES if is_asked else None)
-        tell_probabilities(self._pipes)
+        turn_on_confidence(self._pipes)
         self._uncertainty = uncertainty_by(options.sort or "uncertainty", self._pipes)
         self._folder = WorkFolder(options.target)
         self._written = 0  # bytes

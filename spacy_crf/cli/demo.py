@@ -76,11 +76,11 @@ class Demo:
         file: Optional[Path] = None,
         title: str = "pipeline",
     ):
-        from ..pipeline.probabilities import tell_probabilities
+        from ..pipeline.probabilities import turn_on_confidence
 
         wanted = "of spacy_crf that gives labels, to try"
         pipes = our_pipes(nlp, component, wanted, lambda pipe: pipe.labelled, of_tokens=False)
-        tell_probabilities(pipes)
+        turn_on_confidence(pipes)
         self._nlp = nlp
         self._pipes = {pipe.name: pipe for pipe in pipes}
         self._file = file

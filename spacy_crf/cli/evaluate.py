@@ -236,12 +236,12 @@ def _written_by(command: str, path: Path) -> Iterator[str]:
 
 def _compare_probabilities(nlp: Language, data: Path, pipes: "list[CRFPipe]", chart: Optional[Path]) -> None:
     """Print tables of probabilities and shares of right spans."""
-    from ..pipeline.probabilities import tell_probabilities
+    from ..pipeline.probabilities import turn_on_confidence
     from ..report import charts
 
     if chart is not None and len(pipes) > 1:  # a chart shows a single component
         raise ValueError(Errors.CRF746.format(components=", ".join(pipe.name for pipe in pipes)))
-    tell_probabilities(pipes)
+    turn_on_confidence(pipes)
     examples, held_out = read_judged(data, nlp)
     if not held_out:
         warn_of_learned_texts(pipes, examples, data)
@@ -320,10 +320,10 @@ def threshold_cli(
             least = "per label" if isinstance(point.min_prob, dict) else f"{point.min_prob:g}"
             rows.append([least, f"{point.found:,}", *(f"{100 * share:.2f}" for share in shares)])
         pipe: Any = nlp.get_pipe(name)
-        columns = [pipe.least_setting, "found", *judged, f"expected F{beta:g}"]
+        columns = [pipe.threshold_setting, "found", *judged, f"expected F{beta:g}"]
         print_table(name, columns, rows, bold=rows[points.index(chosen)])
         use(nlp, pipe, chosen.min_prob)
-        _print_config({name: pipe.deciding_by(checks.in_config(chosen.min_prob))})
+        _print_config({name: pipe.threshold_settings(checks.in_config(chosen.min_prob))})
     if output is not None:
         save_pipeline(nlp, output)
         msg.good(f"Saved with it to {output}")
@@ -351,7 +351,7 @@ def _promise(
     per_label: bool,
 ) -> None:
     """Find the thresholds of a component that keep a promise, print them, and add the component that uses them."""
-    from ..pipeline.annotation.trimming import tell_trimmed
+    from ..pipeline.annotation.trimming import warn_of_trimmed
     from ..pipeline.candidates import check_spans_key
     from ..pipeline.promises import judge as judge_promises
     from ..pipeline.promises import min_prob_of, promises
@@ -364,7 +364,7 @@ def _promise(
     check_spans_key(name, key, pipe)
     examples = read_examples(data, nlp)
     warn_of_learned_texts(pipes, examples, data)
-    tell_trimmed(pipe, (example.reference for example in examples))
+    warn_of_trimmed(pipe, (example.reference for example in examples))
     judged = judge_promises(pipe, annotated_before(nlp, pipe.name, examples))
     found = promises(pipe, judged, goal, alpha, of=of, per_label=per_label)
     columns = ("label", "min_prob", "annotated", "recall", "precision", "spans a text")
@@ -377,7 +377,7 @@ def _promise(
     msg.info(f"With probability {1 - alpha:g}, the {of}{each} on new texts like these is at least {goal:g}")
     if pipe.labelled == "texts":
         use(nlp, pipe, min_prob_of(found, of))
-        _print_config({pipe.name: pipe.deciding_by(checks.in_config(min_prob_of(found, of)))})
+        _print_config({pipe.name: pipe.threshold_settings(checks.in_config(min_prob_of(found, of)))})
         return
     settings = {"component": pipe.name, "spans_key": key, "min_prob": checks.in_config(min_prob_of(found, of))}
     if name in nlp.component_names:
@@ -408,7 +408,7 @@ def threshold(
     RETURNS (dict[str, list[Point]]): Points by the name of the component.
     RAISES (ValueError): If there is no such component, or the texts have no entities.
     """
-    from ..pipeline.annotation.trimming import tell_trimmed
+    from ..pipeline.annotation.trimming import warn_of_trimmed
     from ..pipeline.thresholds import annotated_before, best_of_labels, measure
 
     checks.positive("threshold", "beta", beta)
@@ -421,7 +421,7 @@ def threshold(
     found = {}
     for pipe in pipes:
         if not expected:
-            tell_trimmed(pipe, (example.reference for example in examples))
+            warn_of_trimmed(pipe, (example.reference for example in examples))
         annotated = annotated_before(nlp, pipe.name, examples)
         points = found[pipe.name] = measure(pipe, annotated, judge=not expected)
         if not expected and not points[0].all["gold"]:

@@ -67,12 +67,12 @@ def show_cli(
 ) -> None:
     """Print the entities, tags or labels of texts. With --output, also write the marked texts."""
     from ..explain.displacy_marks import render
-    from ..pipeline.probabilities import tell_probabilities
+    from ..pipeline.probabilities import turn_on_confidence
 
     check_writable(output)
     nlp = load_pipeline(model)
     if output is not None:
-        tell_probabilities(our_pipes(nlp, None, None))
+        turn_on_confidence(our_pipes(nlp, None, None))
     docs = print_found(nlp, texts)
     if output is not None:
         write_whole(output, (render(docs, page=True, title=name_of(nlp, model), jupyter=False) or "").encode("utf8"))

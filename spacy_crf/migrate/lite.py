@@ -40,7 +40,7 @@ from ..kernels.hashing import WORD_END, mix_all
 from ..kernels.numerics import FIRST_HASH
 from ..models.sparse import SparseNode
 from ..models.table import Table
-from ..pipeline.prediction import least_of_labels
+from ..pipeline.prediction import label_thresholds
 from ..pipeline.scorers import attribute_getter
 from ..types import Settings
 from ..whole_files import write_whole
@@ -109,7 +109,7 @@ def export_lite(
         "states": _states(shared["transitions"], shared["first"], shared["last"]),
     }
     if kind != "text":
-        content["min_prob"] = least_of_labels(pipe.name, pipe.cfg["min_prob"], pipe.labels)
+        content["min_prob"] = label_thresholds(pipe.name, pipe.cfg["min_prob"], pipe.labels)
         rules = pipe.rules()
         if of_spans:
             choice = _choice(pipe.decoding)

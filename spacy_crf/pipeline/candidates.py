@@ -12,7 +12,7 @@ from .. import checks
 from ..errors import Errors, no_component
 from .annotation.entities import Keys
 from .pipe import batches
-from .prediction import CRFPipe, least_of_labels, read_min_prob, whole
+from .prediction import CRFPipe, label_thresholds, read_min_prob, whole_question
 from .preset_annotation import BLOCKED, FORCED
 from .probabilities import ask
 
@@ -69,11 +69,11 @@ class CRFCandidates(LaterPipe):
 
     def _write(self, docs: list[Doc]) -> None:
         pipe = self.source()
-        least = least_of_labels(self.name, self.min_prob, pipe.labels)
+        least = label_thresholds(self.name, self.min_prob, pipe.labels)
         of_label = dict.fromkeys(pipe.labels, 0.0) if least is None else dict(zip(pipe.labels, least.tolist()))
         # Spans that may be on several levels have one probability
         several = sum(len(chain.labels) for chain in pipe.chains) > len(pipe.labels)
-        parts = [_likely_spans(part, docs, of_label) for part in ([pipe] if several else pipe.chains)]
+        parts = [_spans_of_docs(part, docs, of_label) for part in ([pipe] if several else pipe.chains)]
         for doc, *found in zip(docs, *parts):
             likely = [item for of_part in found for item in of_part if item[1] >= of_label[item[0].label_]]
             # In the order of the text, whatever chain has found a span
@@ -92,7 +92,7 @@ class CRFCandidates(LaterPipe):
         return found
 
 
-def _likely_spans(pipe: CRFPipe, docs: list[Doc], of_label: dict[str, float]) -> list[Likely]:
+def _spans_of_docs(pipe: CRFPipe, docs: list[Doc], of_label: dict[str, float]) -> list[Likely]:
     """The spans of each Doc, as `span_probabilities` gives them, whose probability is at least that of some label."""
     least = min((of_label[label] for label in pipe.labels), default=1.0)
     is_restricted = any(key in doc.spans for doc in docs if doc.spans for key in (BLOCKED, FORCED))
@@ -102,7 +102,7 @@ def _likely_spans(pipe: CRFPipe, docs: list[Doc], of_label: dict[str, float]) ->
         return [pipe.span_probabilities(doc, least) for doc in docs]
     batch = pipe.require_ready(docs)  # at once, which is 30 times as fast for short texts
     # Present entities are ignored, as by `span_probabilities`
-    question = whole(pipe.parts(), batch, pipe.model.predict(batch))
+    question = whole_question(pipe.parts(), batch, pipe.model.predict(batch))
     segments, probabilities = ask(question).likely_spans(least)
     number = np.searchsorted(batch.bounds, segments.start, side="right") - 1
     found: list[Likely] = [[] for _ in docs]

@@ -281,7 +281,7 @@ class ChainSetPipe(CRFPipe):
         """
         spans = list(spans)
         labelling(self.name, doc, spans, overlap=True)
-        parts = [chain.annotation.own(spans) for chain in self.chains]
+        parts = [chain.annotation.spans_of_chain(spans) for chain in self.chains]
         if sum(map(len, parts)) < len({(span.start, span.end, span.label) for span in spans}):
             return -np.inf  # no chain has some span
         total = 0.0

@@ -27,7 +27,7 @@ from .annotation.cats import Cats, SeveralCats
 from .annotation.entities import GoldReport, Keys, Supervision
 from .decoding import Decoding
 from .pipe import LearningPipe, batches
-from .prediction import MinProb, least_of_labels, read_min_prob
+from .prediction import MinProb, label_thresholds, read_min_prob
 
 
 class TextDecoding(Decoding):
@@ -64,7 +64,7 @@ class CRFTextClassifier(LearningPipe):
     """
 
     labelled = "texts"
-    least_setting = "threshold"
+    threshold_setting = "threshold"
     decoding: TextDecoding
 
     def __init__(
@@ -120,7 +120,7 @@ class CRFTextClassifier(LearningPipe):
     def check_settings(self) -> None:
         """RAISES (ValueError): CRF469 if there are fewer than two labels that exclude each other."""
         super().check_settings()
-        least_of_labels(self.name, self.cfg["threshold"], self.labels, "threshold")
+        label_thresholds(self.name, self.cfg["threshold"], self.labels, "threshold")
         if len(self.labels) < 2 and not self.cfg["multilabel"]:
             raise ValueError(Errors.CRF469.format(name=self.name, labels=", ".join(self.labels) or "none"))
         positive = self.cfg["positive_label"]
@@ -217,7 +217,7 @@ class CRFTextClassifier(LearningPipe):
 
     def _thresholds(self) -> Floats:
         """The least probability of each label that a text has: float64[Y]."""
-        least = least_of_labels(self.name, self.cfg["threshold"], self.labels, "threshold")
+        least = label_thresholds(self.name, self.cfg["threshold"], self.labels, "threshold")
         return np.zeros(len(self.labels)) if least is None else least
 
     def labels_of(self, doc: Doc) -> list[str]:
@@ -247,7 +247,7 @@ class CRFTextClassifier(LearningPipe):
         """Whether a threshold of probabilities decides, which `spacy_crf.fit_min_prob.v1` can fit."""
         return self.cfg["multilabel"]
 
-    def deciding_by(self, least: MinProb) -> Settings:
+    def threshold_settings(self, least: MinProb) -> Settings:
         """The settings by which labels of at least this probability are those of a text."""
         return {"threshold": least}
 

@@ -41,14 +41,14 @@ States = NDArray[np.int32]
 
 
 class Decoder:
-    """How a component finds labellings and their probabilities where the exact answers of its structure are not what is wanted:
-    the setting `decoder`. Another package registers a subclass under `misc`.
+    """The setting `decoder`: finds labellings and their probabilities in place of the exact answers of the model's structure.
+    Another package registers a subclass under `misc`.
     """
 
     def searched(self, decoding: "Decoding") -> Structure:
         """The structure that finds best labellings (`viterbi`, `n_best`) in place of that of the model, for the same scores.
 
-        decoding (Decoding): Of a component, with its model and annotation.
+        decoding (Decoding): The decoding of a component, with its model and annotation.
         RAISES (ValueError): If the decoder does not fit the model.
         """
         return decoding.structure
@@ -56,9 +56,9 @@ class Decoder:
     def distribution(self, batch: Any, d: Optional[int]) -> Any:
         """The distribution over the labellings of some Docs.
 
-        batch (Batch): The Docs, see `probabilities.Batch`.
-        d (Optional[int]): The place of a single Doc; None for all of them.
-        RETURNS (Distribution): Or an object with its methods.
+        batch (Batch): The Docs with their scores, a `probabilities.Batch`.
+        d (Optional[int]): The index of a single Doc in the batch; None for all Docs.
+        RETURNS (Distribution): A `Distribution`, or an object with its methods.
         """
         return batch.by(batch.scores, d)
 
@@ -73,7 +73,7 @@ class Decoding:
 
     always_joins = True  # whether the sequences of a Doc are joined even if no rule ties them together
     longest: Optional[States] = None  # tokens of the longest segment of each state: int32[S]
-    batches: Any = None  # the class of its batches in place of `probabilities.Batch`; None for that
+    batches: Any = None  # the class that replaces `probabilities.Batch`; None for the usual one
     walks_around_wrong = False  # whether online optimizers can exclude wrong spans
 
     def __init__(self, model: Model, annotation: Annotation):
@@ -88,18 +88,18 @@ class Decoding:
         self._take_states(node.tag_of(model, annotation.tag_labels()))
 
     def use(self, decoder: Optional[Decoder]) -> None:
-        """Decode by a decoder, which has to fit, from now on; None for the exact answers of the structure."""
+        """From now on, search by a decoder that fits the model; None for the exact search of the structure."""
         self.searched = self.structure if decoder is None else decoder.searched(self)
         self.decoder = decoder
 
     def _take_states(self, tag_of: Ints) -> None:
-        """Set what depends on the tag of each state, in order: int64[S]."""
+        """Set the attributes that depend on the states. `tag_of`: the tag of each state, in rising order (int64[S])."""
         annotation = self.annotation
         self.tag_of = tag_of
         n_tags = len(annotation.tag_labels())
-        # The first state of each tag stands for the tag where a labelling gives tags alone
+        # `path` turns a tag into the first of its states
         self._first = np.searchsorted(self.tag_of, np.arange(n_tags))
-        self._are_tags = len(self.tag_of) == n_tags  # whether each tag has one state
+        self._are_tags = len(self.tag_of) == n_tags  # whether each tag has a single state
         # The break between sequences is an additional state and tag
         self.tags_and_break = np.append(self.tag_of, n_tags)
         self.tag_spans: SpanStates = annotation.span_states()  # how tags encode spans
@@ -108,7 +108,8 @@ class Decoding:
             self.spans = self.tag_spans.over(self.tag_of)  # pyright: ignore[reportArgumentType]  any whole numbers
         self.label_of_states = self.spans.label_of[:-1]  # int64[S] -1 for none
         self.n_states = len(self.label_of_states)
-        # Names of things beside states that weights belong to, and the label of each name of both: int64[N], -1 for none
+        # Weights may belong to more than states: the names of these parts, and the label of each state and part (int64[N], -1 for
+        # none)
         self.further_names: list[str] = []
         self.label_of_names = self.label_of_states
         self.outside = self.tag_spans.offset - 1  # tag of tokens that lost their span; -1 if they get no tag
@@ -117,25 +118,26 @@ class Decoding:
 
     @cached_property
     def bridges(self) -> Bridges:
-        """The states of Docs with white space, whose spans may not begin or end with it."""
-        found = Bridges.of(self.mask(), self.spans)
+        """The additional states for Docs with white space, whose spans may not begin or end with it."""
+        bridges = Bridges.of(self.mask(), self.spans)
         node: StructureNode = self.model.attrs["node"]
-        return found if node.gives is ChainScores else found.masked()
+        return bridges if node.gives is ChainScores else bridges.masked()
 
     @cached_property
     def _over_bridges(self) -> "Decoding":
-        over = copy.copy(self)
-        over._take_states(self.tag_of[self.bridges.tag_of])
-        return over
+        decoding = copy.copy(self)
+        decoding._take_states(self.tag_of[self.bridges.tag_of])
+        return decoding
 
     def over_bridges(self) -> "Decoding":
-        """The decoding of scores that `bridges` have widened; the decoding itself if no state has a copy."""
+        """The decoding of scores to which `bridges` have added states; the decoding itself if they have added none."""
         if self.bridges.graph is None:
             return self
-        over = self._over_bridges  # cached, while these two change
-        over.searched = self.searched
-        over.decoder = self.decoder
-        return over
+        decoding = self._over_bridges
+        # The cached decoding follows `use`
+        decoding.searched = self.searched
+        decoding.decoder = self.decoder
+        return decoding
 
     # ------------------------------------------------------------------------------------------------------ states
 
@@ -147,10 +149,10 @@ class Decoding:
 
     @property
     def spans_may_touch(self) -> bool:
-        """Whether a span may begin where another one of its label ends: each is a segment, or a tag does not continue itself."""
-        # By tags, since their states say nothing more about it
+        """Whether a span may begin where another span of the same label ends. With IO tags the two would be one span."""
+        # The answer for tags holds for their states too
         continues, first = self.tag_spans
-        if continues is None:
+        if continues is None:  # each span is a segment
             return True
         have_several_tags = np.diff(first) > 1  # [L]
         continue_themselves = np.diag(continues)[first[0] :]
@@ -163,17 +165,18 @@ class Decoding:
         return TransitionMask(transitions[np.ix_(tag_of, tag_of)], first[tag_of], last[tag_of])
 
     def only(self, structure: Structure, work: Work, path: States) -> Any:
-        """The clamp that allows exactly the labelling of a path.
+        """The clamp that allows exactly one labelling: all paths of states with its tags.
 
-        structure (Structure): Whose labelling it is.
+        structure (Structure): The structure of the scores.
         work (Work): Prepared scores of the structure.
-        path (int32[T]): The states; states of one tag are one labelling.
-        RETURNS (Clamp): In the class that the structure takes.
+        path (int32[T]): One of these paths; -1 where no state is allowed.
+        RETURNS (Clamp): The clamp, of the class that the structure takes.
         """
         if self._are_tags:
             return structure.only(work, path)
-        tag_of = self.tags_and_break[: work.n_tags]
-        return np.where(path >= 0, tag_of[path], -1)[:, np.newaxis] == tag_of
+        tag_of = self.tags_and_break[: work.n_tags]  # [S], with the break if the scores have one
+        tags = np.where(path >= 0, tag_of[path], -1)  # [T]
+        return tags[:, np.newaxis] == tag_of
 
     # -------------------------------------------------------------------------------------------------- prediction
 
@@ -193,29 +196,30 @@ class Decoding:
     def segments(self, tags: States, starts: Ints) -> Segments:
         """The spans of a labelling.
 
-        tags (int32[T]): Its tags.
+        tags (int32[T]): The tags of the labelling.
         starts (int64[B + 1]): Where the sequences start.
         """
-        opening = np.zeros(len(tags), dtype=bool)
-        opening[starts[starts < len(tags)]] = True
-        return segments_of(tags, self.tag_spans, opening)
+        opens = np.zeros(len(tags), dtype=bool)
+        opens[starts[starts < len(tags)]] = True
+        return segments_of(tags, self.tag_spans, opens)
 
     def encode_clamp(self, clamp: Any, starts: Ints) -> tuple[Any, Ints]:
-        """The model's states that annotation allows, and the steps that it forbids, see `Scheme.encode_clamp`.
+        """The model's states that annotation allows, and the steps that it forbids.
 
         clamp (Clamp): The tags that annotation allows: bool[T, S'], or a `SegmentClamp` of segments.
         starts (int64[B + 1]): Where the sequences start.
-        RETURNS (Clamp, int64[N, 3]): bool[T, S], or a `SegmentClamp`; and the steps.
+        RETURNS (Clamp, int64[N, 3]): The states: bool[T, S], or a `SegmentClamp`; and the steps, each a token, a label, and
+            whether the step into the token continues a span.
         """
         # States of one tag are allowed together
-        of_tags, steps = self.annotation.encode_clamp(clamp, starts)
-        return np.ascontiguousarray(of_tags[:, self.tag_of]), steps
+        tag_clamp, steps = self.annotation.encode_clamp(clamp, starts)
+        return np.ascontiguousarray(tag_clamp[:, self.tag_of]), steps
 
     # ------------------------------------------------------------------------------------------------------- rules
 
     @property
     def special_search(self) -> Optional[Structure]:
-        """The structure by which a decoder finds best labellings; None for the structure of the model."""
+        """The structure with which a decoder replaces the structure of the model in searches; None if it replaces none."""
         return None if self.searched is self.structure else self.searched
 
     def compile_rules(self, constraints: "Constraints") -> "RuleSet":
@@ -229,14 +233,14 @@ class Decoding:
     def decode(
         self, rules: "RuleSet", documents: "Documents", doc_starts: Ints, kept: "Optional[KeptRules]" = None
     ) -> "Decoded":
-        """The best labellings that keep the rules, as tags. For the arguments see `constraints.decoding.decode`."""
+        """The best labellings that keep the rules, as tags. The arguments are those of `constraints.decoding.decode`."""
         from ..constraints.decoding import decode
 
         decoded = decode(rules, documents, doc_starts, kept)
         return decoded._replace(tags=self.tags(decoded.tags))
 
     def tags(self, path: States) -> States:
-        """The tags (int32[T]) of a path of states (int32[T]); negative entries stay."""
+        """The tags (int32[T]) of a path of states (int32[T]). Negative entries, which are no states, stay."""
         return path if self._are_tags else np.where(path >= 0, self.tag_of[path], path).astype(np.int32)
 
     def path(self, tags: States, starts: Ints) -> States:
@@ -244,28 +248,29 @@ class Decoding:
         return tags if self._are_tags else np.where(tags >= 0, self._first[tags], tags).astype(np.int32)
 
     def worth(self, expected: Scores) -> dict[str, Floats]:
-        """Expected number of right tags for each part of a labelling.
+        """How much each score adds to the expected number of right tags of a labelling that uses it: for a state at a token, the
+        probability that its tag is right there.
 
         expected (Scores): The expected use of each score, such as the probability of each state (float64[T, S]).
-        RETURNS (Dict[str, Floats]): By names of arrays of scores; `Decoding.expected` adds up these values.
+        RETURNS (Dict[str, Floats]): These values by the name of the array of scores, for `Decoding.expected`.
         """
         # Rounding may leave probabilities slightly below 0 or above 1
-        of_states = np.clip(expected[0], 0.0, 1.0)
-        worth = of_states if self._are_tags else self.by_tag(of_states)[:, self.tag_of]
-        return {expected._fields[0]: worth}
+        probabilities = np.clip(expected[0], 0.0, 1.0)
+        if not self._are_tags:  # a state is worth as much as the other states of its tag
+            probabilities = self.by_tag(probabilities)[:, self.tag_of]
+        return {expected._fields[0]: probabilities}
 
     def by_tag(self, probabilities: Floats) -> Floats:
         """Probabilities of tags (float64[T, tags]): the sums of the `probabilities` of their states (float64[T, S])."""
         return np.minimum(np.add.reduceat(probabilities, self._first, axis=1), 1.0)
 
     def expected(self, scores: Scores, worth: dict[str, Floats]) -> Scores:
-        """Scores whose best labelling has the largest expected number of right tags: the result of `worth`, and 0 elsewhere. What
-        `scores` forbid (-inf) stays forbidden."""
-        # Scores of 0 leave all allowed labellings equal, and -inf forbids as before
-        found = {name: np.where(array > -np.inf, 0.0, -np.inf) for name, array in arrays.named(scores).items()}
+        """Scores whose best labelling has the largest expected number of right tags: the result of `worth`, and 0 elsewhere.
+        Labellings that `scores` forbid (-inf) stay forbidden."""
+        new_scores = {name: np.where(array > -np.inf, 0.0, -np.inf) for name, array in arrays.named(scores).items()}
         for name, array in worth.items():
-            found[name] += array
-        return scores._replace(**found)
+            new_scores[name] += array
+        return scores._replace(**new_scores)
 
     # ---------------------------------------------------------------------------------------------------- training
 
@@ -281,13 +286,13 @@ class Decoding:
     def supervise(
         self, gold: Supervision, examples: list[Example], starts: Ints, keys: Keys, report: GoldReport
     ) -> Supervision:
-        """Add what the reference Docs say besides the annotation itself: the alternatives and the incorrect spans.
+        """Add the alternatives and the incorrect spans of the reference Docs to the annotation.
 
         gold (Supervision): The annotation in tags, which is changed in place.
         examples (List[Example]): The texts, whose sequences start at `starts` (int64[B + 1]).
         keys (Keys): Keys of ``doc.spans``.
         report (GoldReport): Gets the spans that cannot be used.
-        RETURNS (Supervision): In the states of the model.
+        RETURNS (Supervision): The supervision, in the states of the model.
         """
         wrong = NO_SEGMENTS
         if keys.alternatives or keys.incorrect:
@@ -300,24 +305,24 @@ class Decoding:
         return Supervision(clamp, gold.unset, wrong, steps)
 
     def encode_spans(self, spans: Segments) -> "EncodedSpans":
-        """How tags encode each of some spans, wherever they are.
+        """The states that encode each span by itself, without its neighbours.
 
-        spans (Segments): Label -1 stands for none.
-        RETURNS (EncodedSpans): A piece for each token.
+        spans (Segments): The spans, which may overlap; label -1 stands for no label.
+        RETURNS (EncodedSpans): The states, a piece for each token.
         RAISES (ValueError): CRF828 if the tags of a span depend on the span before.
         """
         from .supervision import EncodedSpans
 
         if self.annotation.needs_neighbours:
             raise ValueError(Errors.CRF828.format(name=self.annotation.name))
-        # The spans as if they were sequences of their own, laid end to end
+        # Move the spans so that each is a sequence of its own, laid end to end
         starts = np.append(0, np.cumsum(spans.end - spans.start))
-        named = Segments(starts[:-1], starts[1:], spans.label)
-        states = self.annotation.path(named.only(spans.label >= 0), starts)
+        moved = Segments(starts[:-1], starts[1:], spans.label)
+        states = self.annotation.path(moved.only(spans.label >= 0), starts)
         return EncodedSpans(states.astype(np.int64), np.ones(len(states), dtype=np.int64), starts)
 
     def check_docs(self, docs: list[Doc]) -> None:
-        """RAISES (ValueError): For `docs` without annotation that the model needs."""
+        """Check that Docs have the annotation that the model needs. RAISES (ValueError): If they lack it."""
 
 
 class Rules(NamedTuple):
@@ -325,9 +330,8 @@ class Rules(NamedTuple):
 
     all: "RuleSet"
     matcher: "RuleMatcher"
-    # The same rules for other states of the same tags: makes them, and what it has made
-    make: "Callable[[Decoding], Rules]"
-    made: "dict[Decoding, Rules]"
+    make: "Callable[[Decoding], Rules]"  # compiles the rules for the states of another decoding
+    made: "dict[Decoding, Rules]"  # the results of `make` so far
 
     def over(self, decoding: Decoding) -> "Rules":
         """The rules compiled for the states of another decoding."""
@@ -337,10 +341,10 @@ class Rules(NamedTuple):
 
 
 class Warner:
-    """Base of what warns in the name of a component."""
+    """Base of objects that warn in the name of a component."""
 
     name: str  # of the component
-    warned: set[str]  # the warnings that are given once and have been given
+    warned: set[str]  # messages that `warn_once` has logged
 
     def warn(self, message: str, **values: object) -> None:
         """Log a warning with the name of the component and other `values` in its `message`."""
@@ -355,7 +359,7 @@ class Warner:
 
 @dataclass
 class Parts(Warner):
-    """The parts by which a component predicts and learns."""
+    """The parts of a component by which it predicts and learns."""
 
     name: str
     model: Model
@@ -370,31 +374,31 @@ class Parts(Warner):
 class Question(NamedTuple):
     """The part of some Docs that prediction still has to label."""
 
-    parts: Parts  # that decode the scores
-    docs: DocBatch
+    parts: Parts  # the parts that decode `scores`
+    docs: DocBatch  # the Docs, without tokens that are left out
     scores: PathScores
-    clamp: Optional[ChainClamp]
-    asked: DocBatch  # the Docs as a whole
-    restricted: Callable[[PathScores], PathScores]  # the same part of other scores of the Docs
+    clamp: Optional[ChainClamp]  # the states that the annotation of the Docs leaves; None for all
+    asked: DocBatch  # the Docs with all tokens
+    restricted: Callable[[PathScores], PathScores]  # cuts the same part out of other scores of the Docs
     starts: Ints  # [B + 1] where the sequences started before tokens were left out
     settled: Optional[Bools] = None  # [T] tokens whose label is known
-    kept: Optional[Ints] = None  # tokens that take part, None for all
+    kept: Optional[Ints] = None  # tokens that are not left out; None for all
 
     def tags(self, tags: States) -> States:
-        """Tags of all tokens (int32[T]) from `tags` of the tokens that take part; -1 for the others."""
+        """Tags of all tokens (int32[T]) from the `tags` of the tokens that are kept; -1 for tokens that are left out."""
         return tags if self.kept is None else spread(tags, self.kept, int(self.starts[-1]), -1)
 
 
 def without_edges(
     parts: Parts, docs: DocBatch, scores: PathScores, settled: Optional[Bools] = None
 ) -> tuple[Parts, PathScores]:
-    """Exclude the labellings of Docs that have white space at an edge of a span. The parts and the scores stay the same for Docs
-    without white space, and for components whose spans may have it there.
+    """Exclude the labellings of Docs in which a span begins or ends with white space. Nothing changes for Docs without white
+    space, and for components that allow such spans.
 
-    parts (Parts): Of the component.
+    parts (Parts): The parts of the component.
     docs (DocBatch): The Docs, with the scores of the model (PathScores).
     settled (bool[T]): Tokens whose label is known, and stays.
-    RETURNS (Parts, PathScores): The parts that decode the scores, and the scores.
+    RETURNS (Parts, PathScores): The parts that decode the new scores, and these scores, which may have more states.
     """
     if parts.annotation.space_edges or not docs.is_space.any():
         return parts, scores

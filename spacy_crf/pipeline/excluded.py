@@ -21,7 +21,7 @@ from .pipe import LearningPipe
 ScoresOfPaths = TypeVar("ScoresOfPaths", bound=PathScores)
 
 
-def without_unusable(pipe: LearningPipe, known: Supervision, starts: Ints, kind: str) -> Supervision:
+def drop_unusable(pipe: LearningPipe, known: Supervision, starts: Ints, kind: str) -> Supervision:
     """Drop supervision that the loss or the optimizer cannot use, and warn once about it.
 
     pipe (LearningPipe): The component.

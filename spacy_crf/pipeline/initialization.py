@@ -35,15 +35,15 @@ Read = Callable[[], Iterable[Example]]
 
 # Collections of young objects before one of all objects: practically never
 _NEVER = 1 << 30
-MOST_TOKENS = 2000  # of the first texts, which take the tokenizer some milliseconds
-MOST_OTHER = 0.01  # of the tokens
+MOST_TOKENS = 2000  # tokens of the first texts that `TokenComparison` reads, which take the tokenizer some milliseconds
+MOST_OTHER = 0.01  # share of tokens that the tokenizer would not make, above which the user is warned
 _PER_PAIR = 2.6e-10  # seconds of CPU for a pass of a chain, for each token and pair of tags
 _LONG_PASS = 10.0  # seconds
 
 
 def initialize(pipe: LearningPipe, read: Read, **settings: Any) -> None:
-    """Initialize the component `pipe` by the training data that `read` gives. After an error it is unchanged. For the settings
-    see `LearningPipe.initialize`."""
+    """Initialize the component `pipe` by the training data that `read` gives. After an error the component is unchanged. The
+    settings are the arguments of `LearningPipe.initialize`."""
     with unchanged_by_errors(pipe), without_full_collections():
         Initialization(pipe, read, **settings).run()
 
@@ -51,19 +51,17 @@ def initialize(pipe: LearningPipe, read: Read, **settings: Any) -> None:
 @contextmanager
 def without_full_collections() -> Iterator[None]:
     """Within the context, the garbage collector searches only young objects; for phases that read much data and keep it."""
-    first, second, old = gc.get_threshold()
-    gc.set_threshold(first, second, _NEVER)
+    thresholds = gc.get_threshold()
+    gc.set_threshold(*thresholds[:2], _NEVER)
     try:
         yield
     finally:
-        gc.set_threshold(first, second, old)
+        gc.set_threshold(*thresholds)
 
 
 class Initialization:
-    """One initialization of a component: the steps it takes, and what they have found out so far.
-
-    For its arguments see `LearningPipe.initialize`.
-    """
+    """One initialization of a component: its steps, and their results so far. The arguments are those of
+    `LearningPipe.initialize`."""
 
     def __init__(
         self,
@@ -83,15 +81,15 @@ class Initialization:
         self.labels = labels
         self.corpus = corpus
         self.shards = shards
-        self.words: Optional[WordLists] = None  # None if there are none and no template reads any
-        reads = [features.feature_set for features in pipe.feature_stores]
-        reads_lists = any(read.cluster_tables or read.vector_offsets or read.gazetteers for read in reads)
+        self.words: Optional[WordLists] = None  # None if the config names no lists and no template reads any
+        feature_sets = [features.feature_set for features in pipe.feature_stores]
+        reads_lists = any(part.cluster_tables or part.vector_offsets or part.gazetteers for part in feature_sets)
         if reads_lists or any(value is not None for value in lists.values()):
             from .word_lists import read_settings
 
             self.words = read_settings(pipe, **lists)
-        possible = labels is None or (isinstance(labels, Iterable) and not isinstance(labels, (str, bytes)))
-        checks.expect(possible, pipe.owner, "labels", labels, "a list of texts")
+        is_list = isinstance(labels, Iterable) and not isinstance(labels, (str, bytes))
+        checks.expect(labels is None or is_list, pipe.owner, "labels", labels, "a list of texts")
         checks.expect(corpus is None or callable(corpus), pipe.owner, "corpus", corpus, "a reader of examples")
         checks.expect(corpus is None or nlp is not None, pipe.owner, "nlp", nlp, "the pipeline for which corpus reads")
         checks.expect(
@@ -105,7 +103,7 @@ class Initialization:
             require_upstream(pipe.name, pipe.model, nlp)
         self.saved = _saved(pipe, start_from)
         self.optimizer = pipe.training.first_optimizer(nlp)
-        # spaCy reads a stream, which has no end that it knows, with max_epochs = -1
+        # With max_epochs = -1, spaCy reads the corpus as a stream, and does not know where it ends
         self.is_streamed = nlp is not None and (nlp.config.get("training") or {}).get("max_epochs") == -1
         wants_whole = isinstance(self.optimizer, CRFOptimizer) and self.optimizer.wants_whole_corpus
         self.wants_stream = self.is_streamed and wants_whole  # whether each step uses the whole stream
@@ -161,9 +159,10 @@ class Initialization:
     # ------------------------------------------------------------------------------------------------- the corpus
 
     def choose_corpus(self) -> None:
-        """Read the component's own corpus, if it has one, and warn if a streamed corpus is not read as a whole.
+        """Read from the component's own corpus, if it has one. Otherwise warn if the corpus is a stream: `read` gives only its
+        first examples.
 
-        RAISES (ValueError): CRF478 for shards of a stream without its own corpus.
+        RAISES (ValueError): CRF478 for shards of a stream if the component has no corpus of its own.
         """
         pipe = self.pipe
         pipe.expect_kernels(announcing.TRAINING if isinstance(self.optimizer, CRFOptimizer) else announcing.PREDICTION)
@@ -177,15 +176,17 @@ class Initialization:
                 pipe.warn(Warnings.CRFW404, optimizer=type(self.optimizer).__name__)
 
     def check_annotators(self, nlp: Language, optimizer: Optional[Optimizer]) -> None:
-        """RAISES (ValueError): CRF410 if annotating components of `nlp` are trained in the same run, since the corpus that the
-        `optimizer` uses is read before."""
+        """Check that the annotating components of `nlp` are ready, since they annotate the corpus that the `optimizer` uses now.
+
+        RAISES (ValueError): CRF410 if some of these components are trained in the same run.
+        """
         others = ", ".join(map(repr, annotators_that_learn(nlp, self.pipe.name)))
         if others:
             kind = type(optimizer).__name__
             raise ValueError(Errors.CRF410.format(name=self.pipe.name, optimizer=kind, others=others))
 
     def check_corpus(self) -> None:
-        """From now on, raise an error with the reason if the corpus has no texts."""
+        """Wrap `read`: from now on it raises an error with the reason if the corpus has no texts."""
         validate_get_examples(self.read, f"{type(self.pipe).__name__}.initialize")
         check_lexeme_norms(self.pipe.vocab, self.pipe.name)
         get_examples = self.read
@@ -201,14 +202,14 @@ class Initialization:
         self.read = read
 
     def as_in_training(self) -> Iterator[Example]:
-        """Examples whose predicted Docs are annotated as in `nlp.update`."""
+        """Yield the examples, with predicted Docs that the annotating components have annotated as in `nlp.update`."""
         annotate = annotator(self.nlp, self.pipe.name, [])
         for example in self.read():
             doc = annotate(example)
             yield example if doc is example.predicted else Example(doc, example.reference)
 
     def examples_to_cut(self) -> Iterator[Example]:
-        """Examples for the shards; collects their labels on the way, since reading millions of texts again takes minutes."""
+        """Yield the examples for the shards, and collect their labels: reading millions of texts again would take minutes."""
         for example in self.as_in_training():
             if self.labels is None:
                 self.labels_cut.update(labels_of(self.pipe, [example]))
@@ -240,7 +241,7 @@ class Initialization:
     # ---------------------------------------------------------------------------------------- features and weights
 
     def learn_first_stage(self) -> None:
-        """Train the first stage of a second one, which reads its labels.
+        """Train the first stage, whose labels this component reads.
 
         RAISES (ValueError): CRF815 if annotating components are trained in the same run; CRF811 without annotation.
         """
@@ -257,9 +258,10 @@ class Initialization:
         """Count features, in this process or by the workers of shards. Without annotation, later texts add features."""
         pipe = self.pipe
         work = self.work
-        if work is not None and work.count(pipe, self.had_labels):
+        if work is not None and work.count(pipe, self.had_labels):  # the workers have counted
             return
-        if not count(pipe, self.read, self.nlp if work is None else None, self.had_labels):
+        nlp = self.nlp if work is None else None  # texts of shards are annotated already
+        if not count(pipe, self.read, nlp, self.had_labels):
             # There are labels but no features, as after `nlp.initialize()` without examples
             pipe.warn(Warnings.CRFW412, n=len(pipe.labels))
             pipe.training.new_features = set()
@@ -268,17 +270,18 @@ class Initialization:
         """Log how much there is to learn."""
         pipe = self.pipe
         if pipe.sparse_features is not None:
-            known = pipe.sparse_features.states
-            sizes = {"label": len(pipe.labels), "feature": len(known.index), "weight": known.n_weights}
-            values = [counted(n, what) for what, n in sizes.items()]
-            announcements.info("%s: %s, %s of tokens with %s", pipe.name, *values)
+            table = pipe.sparse_features.states
+            labels = counted(len(pipe.labels), "label")
+            features = counted(len(table.index), "feature")
+            weights = counted(table.n_weights, "weight")
+            announcements.info("%s: %s, %s of tokens with %s", pipe.name, labels, features, weights)
         if self.words is not None:
             from .word_lists import announce
 
             announce(pipe)
 
     def find_optimum(self) -> None:
-        """Train the sparse features of a pool, see `prepared.find_optimum`."""
+        """Find the best weights of the sparse features of a pool, before its encoder learns."""
         find_optimum(self.pipe, self.as_in_training())
 
 
@@ -287,8 +290,8 @@ def count(pipe: LearningPipe, get_examples: Read, nlp: Optional[Language], had_l
 
     pipe (LearningPipe): The component, with its labels.
     get_examples (Callable[[], Iterable[Example]]): Reads the corpus, as often as the model needs.
-    nlp (Optional[Language]): The pipeline, whose earlier components annotate the texts; None if they did.
-    had_labels (bool): Whether the labels were known before, so that texts without annotation teach nothing new.
+    nlp (Optional[Language]): The pipeline, whose earlier components annotate the texts; None if the texts are annotated already.
+    had_labels (bool): Whether the labels were known before the texts were read.
     RETURNS (bool): Whether any token is annotated, or nothing was read.
     RAISES (ValueError): CRF431 if no token is annotated and no labels were given.
     """
@@ -298,7 +301,7 @@ def count(pipe: LearningPipe, get_examples: Read, nlp: Optional[Language], had_l
     is_annotated = pipe.model.attrs["node"].traits.counts == "all"
     n_tags = len(pipe.tags())
     annotate = earlier_annotation(pipe, nlp)
-    unread = _unread(pipe)
+    unset = _attributes_of_others(pipe)  # attributes that no Doc so far has
     n_docs = 0
     n_tokens = 0
     comparison = None if nlp is None else TokenComparison(nlp)
@@ -306,28 +309,28 @@ def count(pipe: LearningPipe, get_examples: Read, nlp: Optional[Language], had_l
     def annotated() -> Iterator[AnnotatedDocs]:
         nonlocal is_annotated, was_read, n_docs, n_tokens
         is_first = not was_read
-        # The model may read the corpus several times; what is reported is that of the first time
+        # The model may read the corpus several times, but only the first time is reported
         was_read = True
         # Without labels there is nothing to count, but neural layers need a text for their initialization
-        for examples in pipe.training.blocks(get_examples() if pipe.labels or pipe.has_encoder else ()):
-            docs = [annotate(example) for example in examples]
+        corpus = get_examples() if pipe.labels or pipe.has_encoder else ()
+        for block in pipe.training.blocks(corpus):
+            docs = [annotate(example) for example in block]
             n_docs += len(docs)
-            # What sentences have is read from the annotated Docs too
+            # Annotation is aligned with the annotated Docs
             examples = [
                 example if doc is example.predicted else Example(doc, example.reference)
-                for doc, example in zip(docs, examples)
+                for doc, example in zip(docs, block)
             ]
-            for doc in docs if unread else ():
-                unread.difference_update(_found(doc, unread))
+            for doc in docs if unset else ():
+                unset.difference_update(_attributes_in(doc, unset))
             if is_first and comparison is not None:
                 comparison.read(docs)
             batch = pipe.training.to_count(docs, examples, report)
             if pipe.labels:
-                # Annotation is what leaves some labelling out
-                leaves_out = not states_of(batch.allowed).all() or len(batch.excluded.start) > 0
-                is_annotated |= n_tags < 2 or leaves_out
-            # Once is enough, and before the first features are counted
-            if is_first and not n_tokens:
+                # A text is annotated if its annotation excludes some labelling
+                excludes = not states_of(batch.allowed).all() or len(batch.excluded.start) > 0
+                is_annotated |= n_tags < 2 or excludes
+            if is_first and not n_tokens:  # the first block, before its features are counted
                 _try_functions(pipe, docs)
             if is_first:
                 pipe.training.learned.add(examples)
@@ -343,10 +346,9 @@ def count(pipe: LearningPipe, get_examples: Read, nlp: Optional[Language], had_l
     zero_gradients(pipe.model)
     # Labels that training data has although the config leaves them out are not new labels later
     pipe.cfg["left_out"] = sorted(left_out.difference(pipe.labels))
-    if unread and n_docs:
-        pipe.warn(
-            Warnings.CRFW885, attributes=", ".join(sorted(unread, key=lambda name: (":" in name, name))), n=n_docs
-        )
+    if unset and n_docs:
+        attributes_first = sorted(unset, key=lambda name: (":" in name, name))  # then "ext:NAME"
+        pipe.warn(Warnings.CRFW885, attributes=", ".join(attributes_first), n=n_docs)
     if comparison is not None:
         comparison.warn(pipe)
     warn_of_long_passes(pipe, n_tokens)
@@ -354,48 +356,50 @@ def count(pipe: LearningPipe, get_examples: Read, nlp: Optional[Language], had_l
 
 
 def _try_functions(pipe: LearningPipe, docs: Iterable[Doc]) -> None:
-    """Call the functions of rules on a text, since in training nothing may call them. RAISES (ValueError): CRF612 or CRF908 for
-    functions that do not take a Doc or return no array for it; they may miss annotation that earlier components do not give yet.
+    """Call the functions of rules on the first text that has tokens: errors should come now, not after training, which may never
+    call them.
+
+    RAISES (ValueError): CRF612 or CRF908 for functions that do not take a Doc or return no array for it.
     """
-    some = [doc for doc in docs if len(doc)][:1]
+    first_doc = [doc for doc in docs if len(doc)][:1]
     for rules in (chain.rules() for chain in pipe.chains):
         try:
             if rules is not None:
-                rules.matcher(some)
+                rules.matcher(first_doc)
         except ValueError as error:
+            # Other errors of a function may come from annotation that earlier components do not give yet
             if error.__cause__ is None or isinstance(error.__cause__, TypeError):
                 raise
 
 
 def warn_of_long_passes(pipe: LearningPipe, n_tokens: int) -> None:
-    """Warn (CRFW907) that training takes long if the chain of a component has too many tags for texts of `n_tokens` tokens: its
-    time grows by the square of the number of tags."""
+    """Warn (CRFW907) if a pass of a chain over `n_tokens` tokens takes long: the time grows by the square of the number of
+    tags."""
     n_tags = len(pipe.tags())
     seconds = _PER_PAIR * n_tokens * n_tags**2
     if type(pipe.decoding.structure) is LinearChain and seconds > _LONG_PASS:
-        pipe.warn(
-            Warnings.CRFW907,
-            tags=n_tags,
-            tokens=n_tokens,
-            seconds=seconds,
-            advice="" if pipe.cfg.get("scheme") in (None, "IO") else 'scheme = "IO" or "BIO" (fewer tags), ',
-        )
+        has_larger_scheme = pipe.cfg.get("scheme") not in (None, "IO")
+        advice = 'scheme = "IO" or "BIO" (fewer tags), ' if has_larger_scheme else ""
+        pipe.warn(Warnings.CRFW907, tags=n_tags, tokens=n_tokens, seconds=seconds, advice=advice)
 
 
 def earlier_annotation(pipe: LearningPipe, nlp: Optional[Language]) -> Callable[[Example], Doc]:
-    """A function that gives the predicted Docs of examples the annotation of earlier components that features read.
+    """A function from an example to its predicted Doc, with the annotation of earlier components that features read.
 
     pipe (LearningPipe): The component.
     nlp (Optional[Language]): Its pipeline; None if earlier components have annotated the Docs.
     """
-    read = pipe.token_attributes
-    if not read:
+    attributes = pipe.token_attributes
+    if not attributes:
         return lambda example: example.predicted
-    return annotator(nlp, pipe.name, [name for name in read if name not in pipe.annotation.writes])
+    return annotator(nlp, pipe.name, [name for name in attributes if name not in pipe.annotation.writes])
 
 
 def _saved(pipe: LearningPipe, start_from: object) -> Optional[Path]:
-    """The folder of the saved component `start_from`, None for none. RAISES (ValueError): CRF670 if the path has none."""
+    """The folder of the component that is saved at the path `start_from`; None for no path.
+
+    RAISES (ValueError): CRF670 if no component of this name is saved there.
+    """
     if start_from is None:
         return None
     checks.expect(isinstance(start_from, (str, Path)), pipe.owner, "start_from", start_from, "a path")
@@ -407,21 +411,23 @@ def _saved(pipe: LearningPipe, start_from: object) -> Optional[Path]:
     raise ValueError(Errors.CRF670.format(name=pipe.name, path=path, why=why))
 
 
-def _unread(pipe: LearningPipe) -> set[str]:
+def _attributes_of_others(pipe: LearningPipe) -> set[str]:
     """Token attributes and extensions (as "ext:NAME") that a component's templates read and other components set."""
-    unread = {name for name in pipe.token_attributes if name not in ("norm", "lang", "spacy")}
+    # The tokenizer sets the three attributes
+    attributes = {name for name in pipe.token_attributes if name not in ("norm", "lang", "spacy")}
     for features in pipe.feature_stores:
         for name in features.feature_set.extensions:
             default, method, getter, _ = Token.get_extension(name)
             if default is None and method is None and getter is None:  # otherwise every Doc has a value
-                unread.add(f"ext:{name}")
-    return unread
+                attributes.add(f"ext:{name}")
+    return attributes
 
 
-def _found(doc: Doc, attributes: set[str]) -> set[str]:
-    """The given attributes that a Doc has."""
+def _attributes_in(doc: Doc, attributes: set[str]) -> set[str]:
+    """Those of the attributes and extensions (as "ext:NAME") that a Doc has."""
     extensions = {f"ext:{key[1]}" for key in doc.user_data if key[0] == "._."}
-    return {name for name in attributes if name in extensions or (":" not in name and doc.has_annotation(name.upper()))}
+    built_in = {name for name in attributes if ":" not in name and doc.has_annotation(name.upper())}
+    return built_in | (attributes & extensions)
 
 
 class TokenComparison:
@@ -438,14 +444,14 @@ class TokenComparison:
         for doc in docs:
             if self._n_tokens >= MOST_TOKENS:
                 return
-            # Words of columns are joined by blanks, of which the last one is not of the text
+            # A Doc made of words ends with a blank that its text does not have
             text = doc.text.rstrip(" ") if doc.has_unknown_spaces else doc.text
             if not text.strip() or len(text) > self._nlp.max_length:
                 continue
-            # In characters, since tokens differ
-            places = {(token.idx, token.idx + len(token)) for token in self._nlp.make_doc(text)}
+            # Compare tokens by their characters, since their numbers differ
+            made = {(token.idx, token.idx + len(token)) for token in self._nlp.make_doc(text)}
             words = [token for token in doc if not token.is_space]
-            others = [token for token in words if (token.idx, token.idx + len(token)) not in places]
+            others = [token for token in words if (token.idx, token.idx + len(token)) not in made]
             self._n_tokens += len(words)
             self._n_others += len(others)
             if others and not self._example:

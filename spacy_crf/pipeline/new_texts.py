@@ -175,7 +175,7 @@ def proximal_step_of(
     return step
 
 
-def unmet(pipe: LearningPipe, examples: Iterable[Example], met: set[int]) -> list[Example]:
+def new_examples(pipe: LearningPipe, examples: Iterable[Example], met: set[int]) -> list[Example]:
     """The examples whose text, with its annotation, is new to a component.
 
     pipe (LearningPipe): The component.

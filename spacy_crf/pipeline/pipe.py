@@ -12,7 +12,7 @@ from importlib import import_module
 from itertools import chain
 from pathlib import Path
 from types import GeneratorType
-from typing import Any, Optional, TypeVar, Union
+from typing import Any, NamedTuple, Optional, TypeVar, Union
 
 from spacy.language import Language
 from spacy.pipeline import TrainablePipe
@@ -51,15 +51,23 @@ _PER_TOKEN = 3.0
 
 _WHOLE = "model"  # what `exclude` calls the component's file
 
-OfPipe = TypeVar("OfPipe", bound="LearningPipe")
+PipeT = TypeVar("PipeT", bound="LearningPipe")
 
-# By the scores or the kind of labelled things: the module and class of the decoding, imported when a component is made, and the
-# architectures. Nodes of models may name other classes
-_DECODINGS: dict[Optional[str], tuple[str, str, str]] = {
-    "HigherOrderScores": ("higher_order", "HigherOrderDecoding", "spacy_crf.HigherOrder.v1"),
-    "tokens": ("decoding", "Decoding", "spacy_crf.LinearChain.v1"),
-    "segments": ("semi_markov", "SegmentDecoding", "spacy_crf.SemiMarkov.v1"),
-    "texts": ("crf_textcat", "TextDecoding", "spacy_crf.MaxEntText.v1"),
+
+class _DecodingClass(NamedTuple):
+    """Where the class of a decoding is, which is imported when a component needs it."""
+
+    module: str
+    name: str
+    architecture: str  # an architecture that has this decoding, for messages
+
+
+# By the name of the model's output type, or else by what the model labels. The node of a model may name another class
+_DECODINGS: dict[Optional[str], _DecodingClass] = {
+    "HigherOrderScores": _DecodingClass("higher_order", "HigherOrderDecoding", "spacy_crf.HigherOrder.v1"),
+    "tokens": _DecodingClass("decoding", "Decoding", "spacy_crf.LinearChain.v1"),
+    "segments": _DecodingClass("semi_markov", "SegmentDecoding", "spacy_crf.SemiMarkov.v1"),
+    "texts": _DecodingClass("crf_textcat", "TextDecoding", "spacy_crf.MaxEntText.v1"),
 }
 
 
@@ -76,7 +84,7 @@ class LearningPipe(Warner, TrainablePipe):
     settings: Further settings that are saved.
     """
 
-    labelled: Optional[str] = None  # the kind of labelled things, see `Decoding`; None without labels
+    labelled: Optional[str] = None  # what has labels: "tokens", "segments" or "texts"; None without labels
     first_stage: Any = None  # the `FirstStage`, which labels Docs for templates that read stage:NAME
     kernels_of: Optional[str] = None  # see `expect_kernels`; by default those of the model's structure
     # As the component's file has them; `training` has them as `LearnedTexts`, once it is made
@@ -111,7 +119,7 @@ class LearningPipe(Warner, TrainablePipe):
                 owner,
                 "model",
                 getattr(model, "name", model),
-                f"an architecture of {self.labelled}, such as {_DECODINGS[self.labelled][2]}",
+                f"an architecture of {self.labelled}, such as {_DECODINGS[self.labelled].architecture}",
             )
         checks.expect(
             isinstance(loss, LabelledLoss),
@@ -198,23 +206,22 @@ class LearningPipe(Warner, TrainablePipe):
     def _labels_changed(self) -> None:
         self.annotation = self.annotation.bind(self.name, self.vocab, self.labels)
         node = self.model.attrs["node"]
-        decoding = node.decoding
-        if decoding is None:
-            module, name, _ = _DECODINGS.get(node.gives.__name__) or _DECODINGS[self.labelled]
-            # Imported only now, since most components need one of them
-            decoding = getattr(import_module(f".{module}", __package__), name)
-        self.decoding: Decoding = decoding(self.model, self.annotation)
+        decoding_class = node.decoding
+        if decoding_class is None:
+            location = _DECODINGS.get(node.gives.__name__) or _DECODINGS[self.labelled]
+            module = import_module(f".{location.module}", __package__)
+            decoding_class = getattr(module, location.name)
+        self.decoding: Decoding = decoding_class(self.model, self.annotation)
         self.model.attrs["allowed"] = self.decoding.mask()
         self.model.attrs["tag_of"] = self.decoding.tag_of
-        if hasattr(self.loss, "bind"):
-            # Losses may have costs by label
+        if hasattr(self.loss, "bind"):  # losses may have costs by label
             self.loss = self.loss.bind(self.decoding.state_labels)
 
     def choose_settings(self, get_examples: Callable[[], Iterable[Example]]) -> None:
-        """Choose settings that are left to the training data (`get_examples` reads it), after its labels are known."""
+        """Choose the settings that the config leaves to the training data, when its labels are known. `get_examples` reads it."""
 
     def check_settings(self) -> None:
-        """RAISES (ValueError): If settings do not fit the labels; called when the labels are known."""
+        """Check the settings when the labels are known. RAISES (ValueError): If they do not fit the labels."""
         if hasattr(self.loss, "check_labels"):
             self.loss.check_labels()
         self.check_optimizer(None)
@@ -228,7 +235,7 @@ class LearningPipe(Warner, TrainablePipe):
         return None
 
     @property
-    def chains(self: OfPipe) -> Sequence[OfPipe]:
+    def chains(self: PipeT) -> Sequence[PipeT]:
         """The components that each have a single structure: the component itself, or the chains of a set."""
         return [self]
 
@@ -248,18 +255,18 @@ class LearningPipe(Warner, TrainablePipe):
         docs (Iterable[Doc]): The Docs to predict, if there are any yet.
         RETURNS (DocBatch): The Docs as a batch.
         RAISES (ValueError): CRF479 for anything but Docs; CRF402 without weights; CRF962 for Docs without the vectors that the
-            model needs; for Docs without the annotation that it needs.
+            model needs; other codes for Docs without the annotation that the model needs.
         """
-        docs = docs if isinstance(docs, DocBatch) else DocBatch(only_docs(self.name, docs))
-        if not self.model.has_dim("nO"):
-            self._require_labels()
+        batch = docs if isinstance(docs, DocBatch) else DocBatch(only_docs(self.name, docs))
+        if not self.is_initialized:
+            self._require_labels()  # the error of spaCy for a component without labels comes first
             raise ValueError(Errors.CRF402.format(name=self.name))
-        if self.has_encoder and docs:
+        if self.has_encoder and batch:
             from .earlier_components import require_vectors  # models of features alone do not need it
 
-            require_vectors(self.name, self.model, docs)
-        self.decoding.check_docs(docs)
-        return docs
+            require_vectors(self.name, self.model, batch)
+        self.decoding.check_docs(batch)
+        return batch
 
     # -------------------------------------------------------------------------------------------------- features
 
@@ -276,10 +283,10 @@ class LearningPipe(Warner, TrainablePipe):
     @property
     def token_attributes(self) -> list[str]:
         """Token attributes that the templates read, and others that the model needs."""
-        of_templates = list(
-            chain.from_iterable(features.feature_set.token_attributes for features in self.feature_stores)
+        read_by_templates = chain.from_iterable(
+            features.feature_set.token_attributes for features in self.feature_stores
         )
-        return list(dict.fromkeys([*of_templates, *self.model.attrs["node"].traits.token_attributes]))
+        return list(dict.fromkeys([*read_by_templates, *self.model.attrs["node"].traits.token_attributes]))
 
     @property
     def asks_functions(self) -> bool:
@@ -289,19 +296,21 @@ class LearningPipe(Warner, TrainablePipe):
     def _connect_stages(self) -> None:
         """Connect templates that read stage:NAME with the first stage.
 
-        RAISES (ValueError): CRF810 if there are such templates but no first stage; CRF811 for a first stage without any.
+        RAISES (ValueError): CRF810 if templates read stage:NAME without a first stage; CRF811 if a first stage is not read.
         """
         stores = self.feature_stores
-        first = self.first_stage
+        first_stage = self.first_stage
         self._connect_outer()
-        if first is not None:
+        if first_stage is not None:
             for features in stores:
-                more = first.settings.features if features is self.sparse_features else ()
-                features.set_stage(features.feature_set.with_stage([f"stage:{name}[0]" for name in more]), first)
-        reads = any(features.feature_set.reads_stage for features in stores)
-        if reads and first is None:
+                # Features of tokens also get the templates that the block [second_stage] names
+                names = first_stage.settings.features if features is self.sparse_features else ()
+                templates = [f"stage:{name}[0]" for name in names]
+                features.set_stage(features.feature_set.with_stage(templates), first_stage)
+        are_read = any(features.feature_set.reads_stage for features in stores)
+        if are_read and first_stage is None:
             raise ValueError(Errors.CRF810.format(where=f"The features of component '{self.name}' read stage:NAME"))
-        if first is not None and not reads:
+        if first_stage is not None and not are_read:
             reason = "no template reads its first stage. Name some in second_stage.features, such as "
             reason += "stage:token_majority[0]"
             raise ValueError(Errors.CRF811.format(name=self.name, reason=reason))
@@ -335,12 +344,15 @@ class LearningPipe(Warner, TrainablePipe):
 
     def requires(self) -> list[str]:
         """Attributes of earlier components that the templates read, as `nlp.analyze_pipes` names them."""
-        read = ["is_sent_start" if name == "sent_start" else name for name in self.token_attributes]
-        extensions = dict.fromkeys(chain.from_iterable(f.feature_set.extensions for f in self.feature_stores))
-        return [
-            *(f"token.{name}" for name in read if name not in ("norm", "lang", "spacy")),
-            *(f"token._.{name}" for name in extensions if not Token.get_extension(name)[2]),  # those without a getter
-        ]
+        names = ["is_sent_start" if name == "sent_start" else name for name in self.token_attributes]
+        attributes = [
+            f"token.{name}" for name in names if name not in ("norm", "lang", "spacy")
+        ]  # the tokenizer sets these
+        for name in dict.fromkeys(chain.from_iterable(f.feature_set.extensions for f in self.feature_stores)):
+            _, _, getter, _ = Token.get_extension(name)
+            if getter is None:  # no component sets an extension with a getter
+                attributes.append(f"token._.{name}")
+        return attributes
 
     # ------------------------------------------------------------------------------------------------ prediction
 
@@ -466,7 +478,7 @@ class LearningPipe(Warner, TrainablePipe):
         validate_examples(examples, f"{type(self).__name__}.update")
         self.require_ready([])
         if self.model.attrs["node"].traits.counts is not None:
-            self.training.has_counted(examples, sgd or None)
+            self.training.skip_step(examples, sgd or None)
             return losses
         self.training.update(examples, losses, drop, None if sgd is False else sgd)
         return losses
@@ -596,59 +608,61 @@ class LearningPipe(Warner, TrainablePipe):
         for name in self.fixed_settings:
             if not is_written(saved[name], self.cfg[name]):
                 raise ValueError(Errors.CRF510.format(setting=name, saved=saved[name], ours=self.cfg[name]))
-        known: Settings = {name: list(dict.fromkeys(saved.get(name, ()))) for name in ("labels", "left_out")}
+        learned: Settings = {name: list(dict.fromkeys(saved.get(name, ()))) for name in ("labels", "left_out")}
         # A damaged file may have anything as labels
-        for label in (*known["labels"], *known["left_out"]):
+        for label in (*learned["labels"], *learned["left_out"]):
             self.annotation.check_label(label)
-        for name, value in self.cfg.items():
-            if name in saved and is_written(saved[name], value):
-                known.setdefault(name, saved[name])  # as it was saved, which may be another type of the same value
-        self.cfg = {**self.cfg, **known}
+        # Where the config agrees with the saved value, take the saved one: it has the original type, and `$` written once
+        agreed = {
+            name: saved[name] for name, value in self.cfg.items() if name in saved and is_written(saved[name], value)
+        }
+        self.cfg = {**self.cfg, **agreed, **learned}
 
 
 def batches(
     name: str, docs: Iterable[Doc], batch_size: int, group_of: Optional[Callable[[Doc], object]] = None
 ) -> Iterator[list[Doc]]:
-    """Batches of at most `batch_size` Docs; a batch ends with the Doc that makes it large enough.
+    """Cut a stream into batches of `batch_size` Docs, or fewer if these have many tokens.
 
     name (str): The component, for messages.
     docs (Iterable[Doc]): The Docs.
-    group_of (Callable): See `Traits.group_of`. Docs of one group that follow one another stay in one batch, however many they
-        are.
-    RAISES (ValueError): CRF479, see `only_docs`.
+    group_of (Callable): The group of a Doc, None for none. The model reads the Docs of a group together, so those that follow one
+        another stay in one batch, however many they are.
+    RAISES (ValueError): CRF479 for anything but Docs.
     """
     batch = []
-    size = 0
-    most = min(batch_size, _MOST_DOCS)
+    n_tokens = 0
+    most_docs = min(batch_size, _MOST_DOCS)
     checked = only_docs(name, docs)
-    for group in _groups(checked, group_of) if group_of is not None else ([doc] for doc in checked):
+    groups = ([doc] for doc in checked) if group_of is None else _groups(checked, group_of)
+    for group in groups:
         batch += group
-        size += sum(map(len, group))
-        if len(batch) >= most or size >= _MOST_TOKENS:
+        n_tokens += sum(map(len, group))
+        if len(batch) >= most_docs or n_tokens >= _MOST_TOKENS:
             yield batch
             batch = []
-            size = 0
+            n_tokens = 0
     if batch:
         yield batch
 
 
 def _groups(docs: Iterable[Doc], group_of: Callable[[Doc], object]) -> Iterator[list[Doc]]:
-    """Runs of Docs of one group; a Doc without a group is a run of its own."""
-    run: list[Doc] = []
-    group_of_run = None
+    """Lists of successive Docs that have one group; a Doc without a group (None) has a list of its own."""
+    members: list[Doc] = []
+    group_before = None
     for doc in docs:
         group = group_of(doc)
-        if run and (group is None or group != group_of_run):
-            yield run
-            run = []
-        run.append(doc)
-        group_of_run = group
-    if run:
-        yield run
+        if members and (group is None or group != group_before):
+            yield members
+            members = []
+        members.append(doc)
+        group_before = group
+    if members:
+        yield members
 
 
 def only_docs(name: str, docs: Iterable[Doc]) -> Iterator[Doc]:
-    """The Docs for a component of this name, checked one by one. RAISES (ValueError): CRF479 for anything else."""
+    """Yield the Docs for the component `name` after a check. RAISES (ValueError): CRF479 for anything but Docs."""
     if not isinstance(docs, Iterable):
         raise ValueError(Errors.CRF479.format(name=name, value=shown(docs)))
     for doc in docs:
@@ -657,11 +671,11 @@ def only_docs(name: str, docs: Iterable[Doc]) -> Iterator[Doc]:
 
 
 def check_doc(name: str, doc: object) -> None:
-    """RAISES (ValueError): CRF479 in the name of a component if `doc` is anything but a Doc."""
+    """Check an input of the component `name`. RAISES (ValueError): CRF479 if `doc` is anything but a Doc."""
     if not isinstance(doc, Doc):
         raise ValueError(Errors.CRF479.format(name=name, value=shown(doc)))
 
 
 def _refuse_step(name: str, *args: object, **kwargs: object) -> None:
-    """Stands for an optimizer that could not be copied."""
+    """Called in place of the optimizer of the component `name`, which could not be copied. RAISES (ValueError): CRF507."""
     raise ValueError(Errors.CRF507.format(name=name))

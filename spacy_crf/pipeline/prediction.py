@@ -37,9 +37,9 @@ SEARCHES = ("viterbi", "posterior", "spans")
 
 
 def predict(parts: Parts, docs: DocBatch, scores: PathScores) -> Prediction:
-    """Best valid tags of a batch of Docs that keep the rules and the annotation that the Docs have already.
+    """The best valid tags of a batch of Docs under the rules, given the annotation that the Docs have already.
 
-    parts (Parts): Of the component.
+    parts (Parts): Annotation, decoding, rules and settings of the component.
     docs (DocBatch): The Docs.
     scores (PathScores): The model's scores of the Docs.
     """
@@ -52,24 +52,27 @@ def predict(parts: Parts, docs: DocBatch, scores: PathScores) -> Prediction:
     question = question_about(parts, docs, scores, preset)
     decoding = question.parts.decoding
     rules = question.parts.rules
-    certainties: dict[str, Floats] = {}  # float64[N] of the spans, if they are needed
-    least = least_of_labels(parts.name, settings["min_prob"], parts.annotation.labels) if settings["min_prob"] else None
+    certainties: dict[str, Floats] = {}  # [N] values of the spans, by extension, if they are needed
+    thresholds: Optional[Floats] = None  # [L]
+    if settings["min_prob"]:
+        thresholds = label_thresholds(parts.name, settings["min_prob"], parts.annotation.labels)
     # Everything but one call of `viterbi` is in another module, which few components need
     if rules is not None or decoding.decoder is not None or settings["decode"] != "viterbi":
         from .probabilities import predict as predict_ruled
 
-        tags, certainties = predict_ruled(question, least)
-    elif settings["confidence"] or least is not None:
+        tags, certainties = predict_ruled(question, thresholds)
+    elif settings["confidence"] or thresholds is not None:
         tags, probabilities = decoding.best_with_probabilities(question.scores, question.clamp)
         certainties = {"crf_prob": probabilities}
     else:
         tags = decoding.best_tags(question.scores, question.clamp)
-    if least is not None and (settings["decode"] != "spans" or rules is None):  # rules may ask for less probable spans
-        from .probabilities import likely
+    # With decode = "spans", rules may ask for spans below the thresholds
+    if thresholds is not None and (settings["decode"] != "spans" or rules is None):
+        from .probabilities import drop_unlikely
 
         starts = question.scores.starts
-        tags, are_likely = likely(tags, certainties["crf_prob"], least, starts, decoding, question.settled)
-        certainties = {name: values[are_likely] for name, values in certainties.items()}
+        tags, is_likely = drop_unlikely(tags, certainties["crf_prob"], thresholds, starts, decoding, question.settled)
+        certainties = {name: values[is_likely] for name, values in certainties.items()}
     return Prediction(
         tags=question.tags(tags),
         starts=scores.starts,
@@ -84,9 +87,9 @@ def question_about(
 ) -> Question:
     """The part of Docs that prediction still has to label.
 
-    parts (Parts): Of the component.
+    parts (Parts): The parts of the component.
     docs (DocBatch): The Docs, with the scores of the model (PathScores).
-    preset (Optional[NDArray[np.uint64]]): Result of `Annotation.preset`, None to ignore present annotation.
+    preset (Optional[NDArray[np.uint64]]): The annotation that Docs have already, from `Annotation.preset`; None to ignore it.
     """
     if preset is not None or any(doc.spans for doc in docs):
         from .preset_annotation import restrict  # prediction rarely needs it
@@ -94,29 +97,38 @@ def question_about(
         question = restrict(parts, docs, scores, preset)
         if question is not None:
             return question
-    return whole(parts, docs, scores)
+    return whole_question(parts, docs, scores)
 
 
-def whole(parts: Parts, docs: DocBatch, scores: PathScores) -> Question:
-    """The question about all tokens of Docs with the `scores` of the model, whatever annotation they have."""
+def whole_question(parts: Parts, docs: DocBatch, scores: PathScores) -> Question:
+    """The question about all tokens of Docs with the `scores` of the model; annotation that the Docs have already is ignored."""
 
-    def widened(given: PathScores) -> PathScores:
-        return without_edges(parts, docs, given)[1]
+    def restrict(other_scores: PathScores) -> PathScores:
+        _, restricted = without_edges(parts, docs, other_scores)
+        return restricted
 
-    over, wide = without_edges(parts, docs, scores)
-    return Question(over, docs, wide, clamp=None, asked=docs, restricted=widened, starts=scores.starts)
+    decoding_parts, decoded_scores = without_edges(parts, docs, scores)
+    return Question(
+        parts=decoding_parts,
+        docs=docs,
+        scores=decoded_scores,
+        clamp=None,
+        asked=docs,
+        restricted=restrict,
+        starts=scores.starts,
+    )
 
 
-OTHERS = "*"  # labels that a table does not name
+OTHERS = "*"  # key of a table by label: all labels that the table does not name
 MinProb = Union[float, dict[str, float]]
 
 
 def read_min_prob(owner: str, value: object, setting: str = "min_prob") -> MinProb:
-    """The value of a config, in which a table may be a list of pairs.
+    """Read a threshold of probabilities from a config, in which a table by label may be a list of pairs.
 
     owner (str), setting (str): The component and the setting, for messages.
     value (object): A number, or a table by label.
-    RAISES (ValueError): CRF020, CRF925 or CRF926, see `checks.by_label`.
+    RAISES (ValueError): CRF020 for other values; CRF925 and CRF926 for tables that a config would not keep.
     """
     if isinstance(value, (Mapping, list, tuple)):
         value = checks.by_label(owner, setting, value, "probabilities")
@@ -124,21 +136,22 @@ def read_min_prob(owner: str, value: object, setting: str = "min_prob") -> MinPr
 
 
 def check_min_prob(owner: str, value: object, setting: str = "min_prob") -> MinProb:
-    """The value of a `setting` of a component (`owner`) as a number, or a table of numbers by label.
+    """Check a threshold of probabilities, and turn it into a float, or a dict of floats by label.
 
+    owner (str), setting (str): The component and the setting, for messages.
     RAISES (ValueError): CRF020 for a value that is neither a probability nor a table of probabilities.
     """
     if not isinstance(value, Mapping):
         return checks.number(owner, setting, value, most=1.0)
     table = checks.table(owner, setting, value, "probabilities")
-    return {label: checks.number(owner, f"{setting} of {label}", least, most=1.0) for label, least in table.items()}
+    return {label: checks.number(owner, f"{setting} of {label}", p, most=1.0) for label, p in table.items()}
 
 
-def least_of_labels(name: str, value: MinProb, labels: Sequence[str], setting: str = "min_prob") -> Optional[Floats]:
-    """The least probability of each label (float64[L]); None if every probability is enough.
+def label_thresholds(name: str, value: MinProb, labels: Sequence[str], setting: str = "min_prob") -> Optional[Floats]:
+    """The least probability of a span of each label: float64[L]. None if all are 0, so that every span is probable enough.
 
     name (str), setting (str): The component and the setting, for messages.
-    value (MinProb): The setting; in a table "*" stands for labels that it does not name.
+    value (MinProb): The setting: a number for all labels, or a table by label, in which "*" stands for all other labels.
     labels (Sequence[str]): The labels of the component.
     RAISES (ValueError): CRF020 for a value that is no probability, CRF846 for labels that the component does not have.
     """
@@ -146,20 +159,21 @@ def least_of_labels(name: str, value: MinProb, labels: Sequence[str], setting: s
     if not isinstance(value, dict):
         return np.full(len(labels), value) if value > 0.0 else None
     checks.labels(f"Component '{name}', {setting} ('*' stands for all other labels)", value, [*labels, OTHERS])
-    least = np.array([value.get(label, value.get(OTHERS, 0.0)) for label in labels])
-    return least if least.any() else None
+    of_others = value.get(OTHERS, 0.0)
+    thresholds = np.array([value.get(label, of_others) for label in labels])
+    return thresholds if thresholds.any() else None
 
 
 class CRFPipe(LearningPipe):
     """Base of the components that label tokens. Subclasses define the annotation, the decoding and the defaults.
 
-    second_stage (FirstStage): Labels Docs first, for templates that read stage:NAME.
+    second_stage (FirstStage): The first stage, whose labels templates read as stage:NAME.
 
-    For the other settings see `spacy_crf.pipeline.factories`, and `LearningPipe`.
+    The factories in `spacy_crf.pipeline.factories` and `LearningPipe` describe the other settings.
     """
 
     labelled = "tokens"
-    least_setting = "min_prob"  # the setting that has the least probability of spans
+    threshold_setting = "min_prob"  # name of the setting that holds the least probability of spans
     _compiled: Optional[Rules] = None
 
     def __init__(
@@ -186,7 +200,7 @@ class CRFPipe(LearningPipe):
             "null, or a block that makes a decoder",
         )
         min_prob = read_min_prob(self.owner, min_prob)
-        # Spans of probability 0 cost nothing then, so that all tokens would be in one
+        # A threshold of 0 makes spans free, so every token would be in a span, however improbable
         if decode == "spans" and min_prob == 0.0:
             self.warn(Warnings.CRFW422)
         for key in ("alternatives_spans_key", "incorrect_spans_key"):
@@ -216,7 +230,8 @@ class CRFPipe(LearningPipe):
         self.follow_settings()
 
     def follow_settings(self) -> None:
-        """Switch to the present `decoder`. RAISES (ValueError): If a setting is not possible, or the decoder does not fit."""
+        """Switch to the `decoder` that the component has now. RAISES (ValueError): CRF020 for an unknown `decode`, or other codes
+        if the decoder does not fit the model."""
         checks.one_of(self.owner, "decode", self.cfg["decode"], SEARCHES)
         if self.decoder != self.decoding.decoder:
             self.decoding.use(self.decoder)
@@ -226,19 +241,19 @@ class CRFPipe(LearningPipe):
         """Check the settings against the labels. RAISES (ValueError): If rules or thresholds do not fit them."""
         super().check_settings()
         self.rules()
-        least_of_labels(self.name, self.cfg["min_prob"], self.labels)
+        label_thresholds(self.name, self.cfg["min_prob"], self.labels)
 
     def assigns(self) -> list[str]:
-        """Attributes that the component writes: those of the annotation, and with confidence the certainties."""
-        unit = "token" if self.annotation.spans_are_tokens else "span"
-        names = certainties_of(self.decoder) if self.cfg["confidence"] else []
-        return [*super().assigns(), *(f"{unit}._.{name}" for name in names)]
+        """Attributes that the component writes: those of the annotation, and with `confidence` extensions such as crf_prob."""
+        owner = "token" if self.annotation.spans_are_tokens else "span"
+        extensions = certainties_of(self.decoder) if self.cfg["confidence"] else []
+        return [*super().assigns(), *(f"{owner}._.{name}" for name in extensions)]
 
     # ------------------------------------------------------------------------------------------------ prediction
 
     def predict(self, docs: Iterable[Doc], scores: Optional[PathScores] = None) -> Prediction:
-        """Best valid tags of a batch of Docs that keep the rules and the annotation that the Docs have already. The Docs are not
-        changed.
+        """The best valid tags of a batch of Docs under the rules, given the annotation that the Docs have already. The Docs are
+        not changed.
 
         docs (Iterable[Doc]): The batch.
         scores (Optional[PathScores]): The model's scores of the Docs; None to compute them.
@@ -252,17 +267,18 @@ class CRFPipe(LearningPipe):
         """Whether the component decides each span by its probability."""
         return self.cfg["decode"] == "spans"
 
-    def deciding_by(self, least: MinProb) -> Settings:
-        """The settings by which the component finds spans of at least the probability `least`."""
-        return {"decode": "spans", "min_prob": least}
+    def threshold_settings(self, threshold: MinProb) -> Settings:
+        """The settings by which the component finds all spans that are at least as probable as the `threshold`."""
+        return {"decode": "spans", "min_prob": threshold}
 
     def expected_spans(self, docs: DocBatch, scores: PathScores) -> float:
-        """How many spans `docs` with these scores are expected to have, without rules. Spans of almost no probability do not
-        count."""
+        """The expected number of spans in `docs` with these scores, without rules: the sum of the probabilities of all spans that
+        are not negligible."""
         from ..inference.span_choice import LEAST
         from .probabilities import ask
 
-        batch = ask(whole(replace(self.parts(), rules=None), docs, scores))
+        parts = replace(self.parts(), rules=None)
+        batch = ask(whole_question(parts, docs, scores))
         return float(batch.likely_spans(LEAST).probabilities.sum())
 
     def parts(self) -> Parts:
@@ -285,7 +301,7 @@ class CRFPipe(LearningPipe):
     def set_annotations(self, docs: Iterable[Doc], prediction: Prediction) -> None:
         """Write a prediction to its Docs, beside their present annotation."""
         for vocab in {doc.vocab for doc in docs}:
-            self.annotation.introduce(vocab)
+            self.annotation.add_labels_to(vocab)
         present = self.annotation.write(list(docs), prediction)
         if prediction.probabilities is not None:
             from .probabilities import write_probabilities
@@ -305,12 +321,11 @@ class CRFPipe(LearningPipe):
         if self.constraints is None:
             self.constraints = Constraints([])
         self.constraints.add(rule)
-        # The warning is about the rules that there were
+        # The new rule may need the warning again, which is given once: that probabilities ignore some rules
         self.warned.discard(Warnings.CRFW603)
         self._compiled = None
         try:
-            # Without labels, rules are checked when these are known
-            if self.labels:
+            if self.labels:  # otherwise `check_settings` compiles the rules, when labels are known
                 self.rules()
         except ValueError:
             self.constraints.rules.pop()
@@ -332,10 +347,10 @@ class CRFPipe(LearningPipe):
         return self._compiled
 
     def _compile(self, decoding: Decoding) -> Rules:
-        """The rules, compiled for the states of a decoding."""
+        """Compile the rules for the states of a decoding."""
         from .rule_matching import RuleMatcher
 
-        assert self.constraints is not None  # `rules` has asked
+        assert self.constraints is not None  # as `rules` has checked
         return Rules(
             all=decoding.compile_rules(self.constraints),
             matcher=RuleMatcher(self.vocab, self.constraints.rules, decoding.tag_of),
@@ -363,8 +378,8 @@ class CRFPipe(LearningPipe):
     def span_probabilities(
         self, doc: Doc, min_prob: float = 0.01, *, keep_annotation: bool = False
     ) -> list[tuple[Span, float]]:
-        """All spans with at least a certain probability: the probability of exactly this span with this label, summed over all
-        labellings that contain it.
+        """All spans whose probability is at least `min_prob`. The probability of a span is the sum over all labellings that
+        contain exactly this span with this label.
 
         doc (Doc): The text.
         min_prob (float): From 0 to 1; with 0, every possible span.
@@ -404,13 +419,17 @@ class CRFPipe(LearningPipe):
         from .probabilities import labelling
 
         check_doc(self.name, doc)
-        found = labelling(self.name, doc, spans)
+        labelled_spans = labelling(self.name, doc, spans)
         distribution = self.distribution(doc, keep_annotation=keep_annotation)
-        inner = distribution.starts[1:-1]  # starts of sentences, which no span crosses
-        if any(label not in self.labels or ((inner > begin) & (inner < end)).any() for begin, end, label in found):
-            return -np.inf
-        segments = Segments.of_rows((begin, end, self.labels.index(label)) for begin, end, label in found)
-        return distribution.log_probability(self.annotation.path(segments, distribution.starts))
+        sentence_starts = distribution.starts[1:-1]
+        rows = []
+        for begin, end, label in labelled_spans:
+            crosses = ((sentence_starts > begin) & (sentence_starts < end)).any()
+            if label not in self.labels or crosses:
+                return -np.inf
+            rows.append((begin, end, self.labels.index(label)))
+        tags = self.annotation.path(Segments.of_rows(rows), distribution.starts)
+        return distribution.log_probability(tags)
 
     def sample(self, doc: Doc, n: int, seed: int, *, keep_annotation: bool = False) -> list[list[Span]]:
         """Labellings drawn from their distribution.
@@ -436,14 +455,14 @@ class CRFPipe(LearningPipe):
         from .probabilities import distribution
 
         question = self._ask_about(doc, keep_annotation)
-        found = distribution(question)
+        distribution_of_kept = distribution(question)
         if question.kept is None:
-            return found
-        return found._replace(kept=question.kept, starts=question.starts)
+            return distribution_of_kept
+        return distribution_of_kept._replace(kept=question.kept, starts=question.starts)
 
     def proven(self, doc: Doc, *, keep_annotation: bool = False) -> bool:
-        """Whether the most probable labelling of a text is found: under rules, within the time limit; with a `decoder` that
-        searches in its own way, by comparison with an exact search.
+        """Whether the component is sure to find the most probable labelling of a text: the search under rules ends within the
+        time limit, and a `decoder` with its own search finds a labelling as good as that of the exact search.
 
         doc (Doc): The text.
         keep_annotation (bool): See `marginals`.
@@ -460,9 +479,10 @@ class CRFPipe(LearningPipe):
         return question_about(parts, docs, self.model.predict(docs), preset)
 
     def spans_of(self, doc: Doc, segments: Segments) -> list[Span]:
-        """The spans of a Doc that are these segments, with labels."""
+        """Turn segments, whose labels are numbers, into Spans of a Doc."""
         labels = self.labels
-        return [Span(doc, begin, end, label=labels[n]) for begin, end, n in np.stack(segments, axis=1).tolist()]
+        rows = np.stack(segments, axis=1).tolist()
+        return [Span(doc, begin, end, label=labels[n]) for begin, end, n in rows]
 
     def explain(
         self,
@@ -526,17 +546,18 @@ class CRFPipe(LearningPipe):
             from ..constraints.settings import Constraints
 
             # The rules of the config replace the saved ones, unless the config names a file that does not exist.
-            mine = self.constraints or Constraints([])
-            own = rules["config"]
-            if not mine.missing:
-                own = [_as_saved(table, own) for table in mine.tables[: self._own_rules]]
-            self.constraints = mine.replaced([*own, *rules["added"]])
-            self._own_rules = len(own)
+            constraints = self.constraints or Constraints([])
+            config_rules = rules["config"]
+            if not constraints.missing:
+                present = constraints.tables[: self._own_rules]
+                config_rules = [_as_saved(rule, rules["config"]) for rule in present]
+            self.constraints = constraints.replaced([*config_rules, *rules["added"]])
+            self._own_rules = len(config_rules)
 
 
-def _as_saved(table: Settings, saved: list[Settings]) -> Settings:
-    """A rule of the config as it was saved, if it was."""
-    return next((rule for rule in saved if is_written(rule, table)), table)
+def _as_saved(rule: Settings, saved_rules: list[Settings]) -> Settings:
+    """The saved rule as which a config would read this `rule`; the rule itself if it was not saved."""
+    return next((saved for saved in saved_rules if is_written(saved, rule)), rule)
 
 
 class CRFEntityRecognizer(CRFPipe):
@@ -550,10 +571,15 @@ class CRFEntityRecognizer(CRFPipe):
 
     def __init__(self, vocab, model, name="crf_ner", *, scheme: str = "BILUO", **settings):
         self._chooses_scheme = scheme == "auto"
-        known = get_scheme("BILUO" if self._chooses_scheme else scheme)
-        # Only imported models set space_edges: they keep the answers of their program
-        own = {"annotation": None, "scheme": known.name, "space_edges": False, "fixed_settings": ("scheme",)}
-        super().__init__(vocab, model, name, **{**own, **settings})
+        first_scheme = get_scheme("BILUO" if self._chooses_scheme else scheme)
+        # `_labels_changed` makes the annotation. Only imported models set space_edges: they keep the answers of their program
+        defaults = {
+            "annotation": None,
+            "scheme": first_scheme.name,
+            "space_edges": False,
+            "fixed_settings": ("scheme",),
+        }
+        super().__init__(vocab, model, name, **{**defaults, **settings})
 
     def make_annotation(self) -> Entities:
         """The annotation by the present settings."""
@@ -564,9 +590,9 @@ class CRFEntityRecognizer(CRFPipe):
         if not self._chooses_scheme:
             return
         spans = (span for example in get_examples() for span in self.annotation.gold_spans(example.reference))
-        found = (len(span) for span in spans if span.label_ in self.labels)
-        lengths = list(islice(found, MANY_SPANS * len(self.labels)))  # a larger number would choose the same scheme
-        self.cfg["scheme"] = choose_scheme(len(self.labels), lengths)
+        lengths = (len(span) for span in spans if span.label_ in self.labels)
+        enough = MANY_SPANS * len(self.labels)  # more lengths would choose the same scheme
+        self.cfg["scheme"] = choose_scheme(len(self.labels), list(islice(lengths, enough)))
         self._labels_changed()
         announcements.info("%s: entities are encoded as %s", self.name, self.cfg["scheme"])
 

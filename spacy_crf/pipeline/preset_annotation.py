@@ -108,9 +108,9 @@ def _add_spans(parts: Parts, settled: PresetAnnotation, starts: Ints, doc: Doc, 
     forced = [*doc.spans.get(FORCED, ())]
     annotation = parts.annotation
     if annotation.n_levels > 1:
-        from .annotation.spans import on_own_level
+        from .annotation.spans import forced_on_level
 
-        forced = on_own_level(annotation, settled, starts, forced, shift)
+        forced = forced_on_level(annotation, settled, starts, forced, shift)
     for span in forced:
         warn(FORCED, span, _force(parts, settled, starts, span, shift))
 
@@ -126,7 +126,7 @@ def _block(parts: Parts, settled: PresetAnnotation, span: Span, shift: int) -> O
     present = settled.present[tokens]
     settled.blocked[tokens, labels] |= (present == 0)[:, np.newaxis]
     contradicts = present == span.label if span.label else present != 0
-    return f"{parts.annotation.found} is there already" if contradicts.any() else None
+    return f"{parts.annotation.unit} is there already" if contradicts.any() else None
 
 
 def _force(parts: Parts, settled: PresetAnnotation, starts: Ints, span: Span, shift: int) -> Optional[str]:
@@ -152,7 +152,7 @@ def _force(parts: Parts, settled: PresetAnnotation, starts: Ints, span: Span, sh
         same &= same.all() and not goes_on
     other = settled.taken[tokens] & ~same
     if (settled.present[tokens][other] != 0).any():
-        return f"{annotation.found} is there already"
+        return f"{annotation.unit} is there already"
     if (settled.iob[tokens][other] == OUTSIDE).any():
         return "its tokens are blocked in doc.ents"
     if other.any():

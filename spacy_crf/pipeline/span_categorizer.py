@@ -22,7 +22,7 @@ from .annotation.entities import KEYS, GoldReport
 from .annotation.spans import Groups, Slot, Spans, check_groups, groups_of, levels_of
 from .chain_set import Chain, ChainSetPipe, SetTraining
 from .decoding import Parts, without_edges
-from .prediction import CRFEntityRecognizer, MinProb, least_of_labels, question_about, read_min_prob
+from .prediction import CRFEntityRecognizer, MinProb, label_thresholds, question_about, read_min_prob
 from .probabilities import Batch
 
 _NEGLIGIBLE = 1e-12  # on one of several levels
@@ -78,7 +78,7 @@ class SpanQuestions:
         self._batch = batch
         self._most_probable = batch.most_probable()
         self.has_rules = self._most_probable is not None
-        self.rules_ask = batch.rules_ask
+        self.rules_ask_for_spans = batch.rules_ask_for_spans
         self.may_touch = chain.decoding.spans_may_touch
 
     def likely_spans(self, least: float) -> LikelySpans:
@@ -87,7 +87,7 @@ class SpanQuestions:
         least (float): The least probability that is enough, on any level.
         """
         on_level = least_on_level(least, self._chain.annotation.n_levels)
-        return self._batch.likely_spans(LEAST if self.rules_ask else on_level)
+        return self._batch.likely_spans(LEAST if self.rules_ask_for_spans else on_level)
 
     def span_probabilities(self, spans: Segments) -> Floats:
         """Probability of N spans, which are sorted by first token: float64[N]."""
@@ -177,7 +177,7 @@ def _best_spans(levels: Sequence[SpanQuestions], least: Floats) -> LikelySpans:
     asked = []  # spans that are not likely, but that rules ask for
     for level, own in zip(levels, on_level):
         gains_on_level = np.where(enough, own - prices_on_level, gains)
-        possible = (own > 0.0) & (level.rules_ask | enough)
+        possible = (own > 0.0) & (level.rules_ask_for_spans | enough)
         chosen = level.choose(spans.only(possible), gains_on_level[possible])
         place = places_of(chosen, spans)
         written[place[place >= 0]] = True
@@ -221,7 +221,7 @@ class CRFSpanCategorizer(ChainSetPipe, CRFEntityRecognizer):
     """
 
     annotation: Spans
-    least_setting = "threshold"
+    threshold_setting = "threshold"
 
     def __init__(
         self,
@@ -310,7 +310,7 @@ class CRFSpanCategorizer(ChainSetPipe, CRFEntityRecognizer):
 
     def least(self) -> Floats:
         """The least probability of each label: float64[L]."""
-        least = least_of_labels(self.name, self.cfg["threshold"], self.labels)
+        least = label_thresholds(self.name, self.cfg["threshold"], self.labels)
         return np.zeros(len(self.labels)) if least is None else least
 
     # ------------------------------------------------------------------------------------------------ prediction
@@ -349,7 +349,7 @@ class CRFSpanCategorizer(ChainSetPipe, CRFEntityRecognizer):
 
     by_probability: bool = True
 
-    def deciding_by(self, least: MinProb) -> Settings:
+    def threshold_settings(self, least: MinProb) -> Settings:
         """The settings by which the component finds spans of at least the probability `least`."""
         return {"threshold": least}
 
@@ -359,7 +359,7 @@ class CRFSpanCategorizer(ChainSetPipe, CRFEntityRecognizer):
         docs = list(docs)
         key = self.cfg["spans_key"]
         for vocab in {doc.vocab for doc in docs}:
-            self.annotation.introduce(vocab)
+            self.annotation.add_labels_to(vocab)
         hashes = [self.vocab.strings[label] for label in self.labels]
         rows = np.stack(found.segments, axis=1).tolist()
         bounds = np.searchsorted(found.segments.start, found.doc_starts).tolist()

@@ -16,7 +16,7 @@ from .annotation.tags import TagSet, TokenTags
 from .chain_set import Chain, ChainSetPipe
 from .crf_tagger import CRFTagger
 from .decoding import Parts
-from .prediction import OTHERS, least_of_labels, predict
+from .prediction import OTHERS, label_thresholds, predict
 from .probabilities import write_probabilities
 
 
@@ -113,7 +113,7 @@ class CRFTaggerSet(ChainSetPipe, CRFTagger):
         scores (Optional[PathScores]): The model's scores of the Docs; None to compute them.
         """
         batch = self.require_ready(docs)
-        least_of_labels(self.name, self.cfg["min_prob"], self.labels)
+        label_thresholds(self.name, self.cfg["min_prob"], self.labels)
         scores = self.model.predict(batch) if scores is None else scores
         of_chains = split(scores, [chain.states for chain in self.chains])
         return FoundTags([predict(chain.parts(), batch, own) for chain, own in zip(self.chains, of_chains)])
@@ -127,7 +127,7 @@ class CRFTaggerSet(ChainSetPipe, CRFTagger):
         """
         docs = list(docs)
         for vocab in {doc.vocab for doc in docs}:
-            self.annotation.introduce(vocab)
+            self.annotation.add_labels_to(vocab)
         n_tokens = int(found.chains[0].doc_starts[-1])
         together = np.ones(n_tokens)  # [T] probability of all new labels
         has_new = np.zeros(n_tokens, dtype=bool)

@@ -16,7 +16,7 @@ from .annotation.entities import Prediction
 from .corpora import Corpus
 from .crf_textcat import CRFTextClassifier
 from .pipe import batches
-from .prediction import OTHERS, CRFPipe, MinProb, least_of_labels
+from .prediction import OTHERS, CRFPipe, MinProb, label_thresholds
 
 THRESHOLDS = (0.01, 0.02, 0.03, 0.05, 0.07, *(n / 20 for n in range(2, 20)))
 ENOUGH_ENTITIES = 100
@@ -87,7 +87,7 @@ def measure(
             known: list[CountedDoc] = [(None, {})] * len(docs)
             likely = pipe.expected_spans(batch, scores)
             for n, before in enumerate(points):
-                pipe.cfg.update(pipe.deciding_by(before.min_prob))
+                pipe.cfg.update(pipe.threshold_settings(before.min_prob))
                 prediction = pipe.predict(batch, scores)
                 probabilities = prediction.probabilities
                 assert probabilities is not None  # see `confidence` above
@@ -113,7 +113,7 @@ def _measure_labels(
     found, [present, absent] = pipe.probabilities_and_annotation(examples)
     points = []
     for min_prob in min_probs:
-        least = least_of_labels(pipe.name, min_prob, pipe.labels, pipe.least_setting)
+        least = label_thresholds(pipe.name, min_prob, pipe.labels, pipe.threshold_setting)
         chosen = found >= (0.0 if least is None else least)
         counts = {"judged": chosen & (present | absent), "right": chosen & present, "gold": present}
         by_label: dict[str, Counter[str]] = {}
@@ -194,7 +194,7 @@ def best_of_labels(points: list[Point], beta: float = 1.0) -> dict[str, float]:
 
 def use(nlp: Language, pipe: CRFPipe, min_prob: MinProb) -> None:
     """Let a component (`pipe`) of a pipeline (`nlp`) decode spans with these thresholds, and write them to its config."""
-    settings = pipe.deciding_by(min_prob)
+    settings = pipe.threshold_settings(min_prob)
     pipe.cfg.update(settings)
     nlp.get_pipe_config(pipe.name).update({name: checks.in_config(value) for name, value in settings.items()})
 

@@ -32,7 +32,7 @@ from ..types import SOFT_LABELS, Floats, Ints, ScoreArrays
 from .annotation.entities import GoldReport, Keys, Supervision
 from .corpora import ClockMessage
 from .earlier_components import add_vectors, require_rest, require_vectors
-from .new_texts import Continuation, proximal_step_of, unmet
+from .new_texts import Continuation, new_examples, proximal_step_of
 from .pipe import LearningPipe
 from .prepared import PreparedCorpus, step, view_for
 from .saving import parameters, unchanged_by_errors, zero_gradients
@@ -68,7 +68,7 @@ class Training:
         # Fingerprints of texts whose features were added; None if `initialize` counted all features
         self.new_features: Optional[set[int]] = None
         self.prunes = False  # whether saving the model drops zero weights
-        self._batch: list[TrainingBatch] = []  # batches since the last step
+        self._waiting: list[TrainingBatch] = []  # batches since the last step
         self._last_docs: list[Doc] = []  # Docs of the batch with the latest gradient
         self._has_predicted = False
         self._n_gradients = 0  # sequences in the pending gradient
@@ -78,13 +78,13 @@ class Training:
 
     def __getstate__(self) -> dict[str, object]:
         """State for copies, without pending gradients."""
-        without: dict[str, object] = {"optimizer": None, "corpus": None, "_batch": [], "_last_docs": [], "tick": None}
+        without: dict[str, object] = {"optimizer": None, "corpus": None, "_waiting": [], "_last_docs": [], "tick": None}
         return {**self.__dict__, **without, "_n_gradients": 0}
 
     def begin(self) -> None:
         """Reset the state after initialization."""
         self.corpus = self.new_features = None
-        self._batch = []
+        self._waiting = []
         self._train_all(holds_out=True)
 
     # ------------------------------------------------------------------------------------------------------- optimizers
@@ -97,36 +97,38 @@ class Training:
         if own is None or self.finds_optimum:
             return given
         if isinstance(own, Minibatch) and given is not None:
-            return own if self.pipe.is_linear and not isinstance(given, CRFOptimizer) else given
+            gives_way = isinstance(given, CRFOptimizer) or not self.pipe.is_linear
+            return given if gives_way else own
         return own
 
     @property
     def finds_optimum(self) -> bool:
-        """Whether the component's own optimizer trains the features of a pool, see `Initialization.find_optimum`."""
+        """Whether the component's own optimizer finds the best weights of a pool's features before the encoder learns."""
         return self.pipe.is_pool and isinstance(self.pipe.optimizer, CRFOptimizer)
 
     def first_optimizer(self, nlp: Optional[Language]) -> Optional[Optimizer]:
-        """The optimizer of the first step, as far as the component and the config of its pipeline (`nlp`) tell it.
+        """The optimizer of the first step: the component's own one, or that of [training] in the config of its pipeline (`nlp`).
+        None if neither is known. `initialize` asks before it counts features, so that a wrong optimizer fails early.
 
-        RAISES (ValueError): As `check_optimizer` of the component, for the config's optimizer, before features are counted.
+        RAISES (ValueError): As `check_optimizer` of the component, for an optimizer of the config that uses the objective.
         """
         own = self.optimizer_for(None)
-        given = None
         if nlp is None or (own is not None and not isinstance(own, Minibatch)):
             return self.pipe.optimizer
+        config_optimizer = None
         if (nlp.config.get("training") or {}).get("optimizer"):
             config = nlp.config.interpolate()["training"]["optimizer"]
-            given = registry.resolve({"optimizer": config}, validate=False)["optimizer"]
-        optimizer = self.optimizer_for(given)
+            config_optimizer = registry.resolve({"optimizer": config}, validate=False)["optimizer"]
+        optimizer = self.optimizer_for(config_optimizer)
         if isinstance(optimizer, CRFOptimizer):
             self.pipe.check_optimizer(optimizer)
             self.optimizer = optimizer
         return optimizer
 
     def _begin_with(self, optimizer: Optional[Optimizer]) -> None:
-        """Check an optimizer that took no step yet.
+        """Check an optimizer that took no step yet, and use it from now on.
 
-        RAISES (ValueError): As `LearningPipe.check_optimizer`; CRF347 for an encoder that it can't train.
+        RAISES (ValueError): As `LearningPipe.check_optimizer`; CRF347 if the model has an encoder that it can't train.
         """
         pipe = self.pipe
         pipe.check_optimizer(optimizer)
@@ -143,16 +145,16 @@ class Training:
         add_labels(self.pipe, examples)
         self.learned.add(examples)
         if self.new_features is not None and self.pipe.feature_stores:
-            new = unmet(self.pipe, examples, self.new_features)
-            if new:
-                self.count(lambda: new)
+            without_features = new_examples(self.pipe, examples, self.new_features)
+            if without_features:
+                self.count(lambda: without_features)
         if self.continuation is not None:
-            self.continuation.count(self.pipe, unmet(self.pipe, examples, self.continuation.met))
+            self.continuation.count(self.pipe, new_examples(self.pipe, examples, self.continuation.met))
 
     def objective(self, optimizer: CRFOptimizer, examples: Iterable[Example]) -> Objective:
-        """The objective for an optimizer, from a corpus of examples that is read block by block.
+        """The objective of a corpus of examples, which is read block by block, for an optimizer.
 
-        RAISES (ValueError): See `LearningPipe.check_optimizer`.
+        RAISES (ValueError): As `LearningPipe.check_optimizer`.
         """
         self.pipe.check_optimizer(optimizer)
         return PreparedCorpus(self.pipe, examples, view_for(optimizer)).objective
@@ -165,7 +167,8 @@ class Training:
     # ---------------------------------------------------------------------------------------------------- steps
 
     def update(self, examples: list[Example], losses: dict[str, float], drop: float, sgd: Optional[Optimizer]) -> None:
-        """Add a batch, and take a step if an optimizer is given. For the arguments see `LearningPipe.update`.
+        """Add a batch of examples to those that wait for a step, and take the step if `sgd` is given. The arguments are those of
+        `LearningPipe.update`.
 
         RAISES (ValueError): CRF930 if the clock only signals another step, but the component learns from batches.
         """
@@ -176,8 +179,8 @@ class Training:
             batch = batch._replace(examples=[example for example in examples if _tick_of([example]) is None])
         elif not any(len(example.predicted) for example in examples):
             return
+        # Without `sgd`, `finish_update` takes the step later, most probably with the optimizer of the last step
         optimizer = self.optimizer
-        # Between steps, the optimizer of the last step tells what batches are needed for
         if sgd is not None or optimizer is None:
             optimizer = self.optimizer_for(sgd)
         uses_objective = self.pipe.is_linear and isinstance(optimizer, CRFOptimizer)
@@ -186,15 +189,16 @@ class Training:
         batch = batch._replace(has_gradient=not uses_objective)
         if batch.has_gradient:
             self._add_gradient(batch)
-        self._batch.append(batch)  # last, since earlier lines may fail: the next step then ignores this batch
+        self._waiting.append(batch)  # last, since earlier lines may fail: the next step then ignores this batch
         if sgd is not None:
             self.pipe.finish_update(sgd)
 
-    def has_counted(self, examples: list[Example], sgd: Optional[Optimizer]) -> None:
-        """Take the step of a model whose weights are counts of the initialization: tell the clock that no step helps.
+    def skip_step(self, examples: list[Example], sgd: Optional[Optimizer]) -> None:
+        """Stand in for `update` if the weights of the model are counts, which initialization has made: tell the clock that no
+        step helps.
 
-        examples (List[Example]): The batch, in which the clock may be.
-        sgd (Optional[Optimizer]): Takes the step at once, if given.
+        examples (List[Example]): The batch, which may have a tick of the clock.
+        sgd (Optional[Optimizer]): If given, `finish_update` is called at once.
         """
         tick = _tick_of(examples)
         if tick is not None:
@@ -214,36 +218,42 @@ class Training:
         if optimizer is pipe.optimizer and optimizer is not sgd:
             text = "%s: learns by its own %s; with optimizer = null it learns by what the pipeline learns by"
             self._announce_once(text, type(optimizer).__name__)
-        batch = self._batch
-        self._batch = []
+        batches = self._waiting
+        self._waiting = []
         if not isinstance(optimizer, CRFOptimizer):
-            for part in batch:
-                if not part.has_gradient:  # the config names another optimizer
-                    self._add_gradient(part)
+            for batch in batches:
+                # `update` expected an optimizer that uses the objective, but got another one
+                if not batch.has_gradient:
+                    self._add_gradient(batch)
             n_sequences = self._n_gradients
             self._n_gradients = 0
             self.announce_continuation(n_sequences)
             step_by_gradient(pipe, optimizer, n_sequences, self._last_docs)
             pipe.clear_scores()
-        elif batch:
+        elif batches:
             zero_gradients(pipe.model)  # only the first step shows that no optimizer needs gradients
             pipe.clear_scores()  # scores cached by an evaluation, which take memory
-            examples = list(chain.from_iterable(part.examples for part in batch))
+            examples = list(chain.from_iterable(batch.examples for batch in batches))
             if self.has_read_corpus:
                 add_labels(pipe, examples)
-            batch[-1].losses[pipe.name] = step(self, optimizer, examples)
+            batches[-1].losses[pipe.name] = step(self, optimizer, examples)
             self._last_docs = [example.predicted for example in examples]
         if not self._has_predicted and any(map(len, self._last_docs)):
             self._has_predicted = True
-            # A copy, since spaCy scores the predicted Docs
-            shortest = min(filter(len, self._last_docs), key=len).copy()
-            if pipe.has_encoder:
-                add_vectors(pipe.model, shortest)
-            # Kernels of prediction are compiled or loaded before an evaluation is timed, unless the Doc lacks earlier annotation
-            with suppress(ValueError):
-                pipe.set_annotations([shortest], pipe.predict([shortest]))
-            pipe.clear_scores()  # they take memory, and an evaluation may not follow
+            self._load_kernels()
         self._last_docs = []
+
+    def _load_kernels(self) -> None:
+        """Predict a Doc of the last batch, so that the kernels of prediction are compiled or loaded before spaCy times an
+        evaluation. This does nothing if the Doc lacks the annotation of earlier components."""
+        pipe = self.pipe
+        # A copy, since spaCy scores the predicted Docs
+        shortest = min(filter(len, self._last_docs), key=len).copy()
+        if pipe.has_encoder:
+            add_vectors(pipe.model, shortest)
+        with suppress(ValueError):
+            pipe.set_annotations([shortest], pipe.predict([shortest]))
+        pipe.clear_scores()  # they take memory, and an evaluation may not follow
 
     def _add_gradient(self, batch: TrainingBatch) -> None:
         """Add the gradient of a batch, for optimizers that use gradients."""
@@ -254,26 +264,26 @@ class Training:
         if not pipe.is_linear:
             require_vectors(pipe.name, pipe.model, docs, is_train=True)
         scores, backprop = pipe.model.begin_update(docs)
-        loss, d_scores = pipe.get_loss(batch.examples, scores) if _are_numbers(scores) else (math.nan, scores)
+        loss = math.nan
+        if _are_numbers(scores):
+            loss, d_scores = pipe.get_loss(batch.examples, scores)
         if not math.isfinite(loss):
-            raise ValueError(
-                Errors.CRF206.format(
-                    what="The loss", name=pipe.name, where=f"for the batch that begins with '{docs[0].text[:40]}...'"
-                )
-            )
+            where = f"for the batch that begins with '{docs[0].text[:40]}...'"
+            raise ValueError(Errors.CRF206.format(what="The loss", name=pipe.name, where=where))
         backprop(d_scores)
         self._n_gradients += len(scores.starts) - 1
         self._last_docs = docs
         batch.losses[pipe.name] += loss
 
     def loss_of(self, examples: list[Example], scores: Any) -> tuple[float, Any]:
-        """The loss of a batch, and its derivative with respect to the scores, see `LearningPipe.get_loss`."""
+        """The loss of a batch of examples with these `scores`, and its derivative with respect to the scores."""
         pipe = self.pipe
         batch = self.data(examples)
         structure = batch.structure or pipe.model.attrs["node"].in_training
-        soft = {} if batch.soft is None else {"soft": batch.soft}  # losses of annotation alone take none
-        of_scores = pooled_loss if isinstance(scores, Pooled) else evaluate
-        losses, d_scores, impossible = of_scores(
+        # Only losses with soft labels have the argument
+        soft = {} if batch.soft is None else {"soft": batch.soft}
+        losses_of: Callable = pooled_loss if isinstance(scores, Pooled) else evaluate
+        losses, d_scores, impossible = losses_of(
             pipe.loss, structure, scores, batch.allowed, weights=batch.weights, **soft
         )
         if impossible.any():
@@ -283,11 +293,12 @@ class Training:
     # ------------------------------------------------------------------------------------------------------- continuing
 
     def frame(self) -> Weights:
-        """Layout of the model's weights as one vector."""
+        """The object that reads and writes the model's weights as one vector."""
         return Weights(self.pipe.model)
 
     def _train_all(self, *, holds_out: bool) -> None:
-        """Train all members from here on, if the model is a pool, and hold out some texts or none."""
+        """If the model is a pool, train all of its members from now on. `holds_out`: whether the pool holds out some texts, by
+        which it learns to mix its members."""
         if self.pipe.is_pool or hasattr(self.pipe.model.attrs["node"], "holds_out"):
             train_all_members(self.pipe.model, holds_out=holds_out)
 
@@ -303,14 +314,16 @@ class Training:
         self.new_features = set()
         self._train_all(holds_out=False)  # the model has to learn corrections of any text
         self.pipe.warned.discard(_CONTINUES)
-        counts = self.pipe.is_initialized and self.pipe.is_linear
-        self.continuation = Continuation(self.frame().evidence()) if counts else None
+        self.continuation = None
+        # Only models whose scores are sums of weights know how often each weight was met
+        if self.pipe.is_initialized and self.pipe.is_linear:
+            self.continuation = Continuation(self.frame().evidence())
 
     def announce_continuation(self, n_sequences: int) -> None:
         """Log once that training continues, with `n_sequences` new sequences."""
         if self.continuation is not None:
-            known = counted(self.continuation.evidence.sequences, "sequence")
-            self._announce_once(_CONTINUES, known, counted(n_sequences, "new one"))
+            earlier = counted(self.continuation.evidence.sequences, "sequence")
+            self._announce_once(_CONTINUES, earlier, counted(n_sequences, "new one"))
 
     def _announce_once(self, text: str, *values: object) -> None:
         if text not in self.pipe.warned:
@@ -320,50 +333,50 @@ class Training:
     # ---------------------------------------------------------------------------------------------------- data
 
     def blocks(self, examples: Iterable[Example]) -> Iterator[list[Example]]:
-        """Cut examples into batches of about as many tokens as fit into memory together; a terminal shows how many texts were
-        read."""
+        """Cut examples into blocks whose features fit into memory together. A terminal shows how many texts were read."""
         features = self.pipe.sparse_features
-        # Features of a block are in memory at once
         limit = block_tokens(features) if features is not None else _BLOCK_TOKENS
         block = []
-        size = 0
+        n_tokens = 0
         n_texts = 0
         with Bar(f"{self.pipe.name}: reading features", "text") as bar:
             for group in self._groups(examples):
                 block += group
-                size += sum(len(example.predicted) for example in group)
+                n_tokens += sum(len(example.predicted) for example in group)
                 n_texts += len(group)
-                if size >= limit:
+                if n_tokens >= limit:
                     yield block
                     bar.show(n_texts)
                     block = []
-                    size = 0
+                    n_tokens = 0
             if block:
                 yield block
                 bar.show(n_texts)
 
     def _groups(self, examples: Iterable[Example]) -> Iterable[list[Example]]:
-        """The examples whose Docs have to be in one batch, since the model reads them together."""
+        """Group the examples whose Docs the model reads together; most models read each Doc by itself."""
         group_of = self.pipe.model.attrs["node"].traits.group_of
         if group_of is None:
             return ([example] for example in examples)
         groups: dict[object, list[Example]] = {}
         for n, example in enumerate(examples):
-            group = group_of(example.predicted)
-            groups.setdefault((n, None) if group is None else group, []).append(example)
+            key = group_of(example.predicted)
+            if key is None:  # the Doc belongs to no group, so it is a group of its own
+                key = (n, None)
+            groups.setdefault(key, []).append(example)
         return groups.values()
 
     def docs_of(self, examples: list[Example]) -> list[Doc]:
         """The predicted Docs of examples, as the model reads them in training."""
-        return self._to_learn([example.predicted for example in examples])
+        return self._with_first_labels([example.predicted for example in examples])
 
-    def _to_learn(self, docs: list[Doc]) -> list[Doc]:
-        """Docs with a first-stage labelling by a model that was not trained on them."""
-        stage = self.pipe.first_stage
-        return docs if stage is None else stage.to_learn(docs)
+    def _with_first_labels(self, docs: list[Doc]) -> list[Doc]:
+        """The Docs with labels of the first stage, if there is one, by a model that was not trained on them."""
+        first_stage = self.pipe.first_stage
+        return docs if first_stage is None else first_stage.to_learn(docs)
 
     def count(self, read: Callable[[], Iterable[Example]]) -> None:
-        """Add the features of texts that `read` gives, annotated as in training, to the model, and weights for them."""
+        """Add features of texts to the model, and weights for the features. `read` gives the texts, annotated as in training."""
 
         def corpus() -> Iterator[AnnotatedDocs]:
             for block in self.blocks(read()):
@@ -373,7 +386,7 @@ class Training:
         self.pipe.model.initialize(X=corpus, Y=(self.pipe.vocab, self.pipe.decoding.n_states))
 
     def measure(self, read: Callable[[], Iterable[Example]]) -> None:
-        """Set what the model has to know of the annotation that `read` gives before it counts features: lengths of segments."""
+        """Before features are counted, tell a model of segments how long the annotated segments are. `read` gives the texts."""
         if self.pipe.decoding.labelled == "segments":
             from .semi_markov import measure
 
@@ -386,47 +399,57 @@ class Training:
         examples (List[Example]): Their annotation.
         report (GoldReport): Gets the annotation that cannot be used.
         """
-        docs = self._to_learn(docs)
+        docs = self._with_first_labels(docs)
         starts = self.pipe.decoding.starts(docs)
-        known = self.supervise(examples, starts, report)
+        supervision = self.supervise(examples, starts, report)
         return AnnotatedDocs(
             docs,
-            known.clamp,
+            supervision.clamp,
             starts,
-            known.unset,
-            alternatives=known.alternatives,
-            excluded=known.wrong,
-            soft=known.soft,
+            supervision.unset,
+            alternatives=supervision.alternatives,
+            excluded=supervision.wrong,
+            soft=supervision.soft,
         )
 
     def data(self, examples: list[Example], kind: str = "objective") -> AnnotatedDocs:
         """Texts in the form in which optimizers learn from them.
 
         examples (List[Example]): The texts.
-        kind (str): View of the optimizer, see `PreparedCorpus`.
+        kind (str): What the optimizer learns from: the "objective", or "sequences" one after the other.
         """
         docs = self.docs_of(examples)
         if self.pipe.has_encoder and self.pipe.is_linear:
             require_rest(self.pipe.name, self.pipe.model, docs)
         starts = self.pipe.decoding.starts(docs)
-        known = self.supervise(examples, starts, GoldReport())
+        supervision = self.supervise(examples, starts, GoldReport())
         model = self.pipe.model
-        structure: Optional[TrainingStructure] = None  # in place of that of the model
-        if len(known.wrong.start) or len(known.steps) or self.pipe.rules_train or DocBatch.of(docs).is_space.any():
+        structure: Optional[TrainingStructure] = None  # replaces the structure of the model
+        excludes = len(supervision.wrong.start) > 0 or len(supervision.steps) > 0
+        if excludes or self.pipe.rules_train or DocBatch.of(docs).is_space.any():
             from . import excluded  # few texts need it
 
-            known = excluded.without_unusable(self.pipe, known, starts, kind)
-            structure = excluded.structure_of(self.pipe, docs, known, starts) if kind == "objective" else None
+            supervision = excluded.drop_unusable(self.pipe, supervision, starts, kind)
+            if kind == "objective":
+                structure = excluded.structure_of(self.pipe, docs, supervision, starts)
         weights: Optional[Floats] = None
         if any(example.reference._.get("crf_weight") != 1.0 for example in examples):
             weights = sequence_weights(examples, starts, self.pipe.decoding.bounds(docs))
         batch = AnnotatedDocs(
-            docs, known.clamp, starts, known.unset, weights, structure, known.alternatives, known.wrong, known.soft
+            docs,
+            supervision.clamp,
+            starts,
+            supervision.unset,
+            weights,
+            structure,
+            supervision.alternatives,
+            supervision.wrong,
+            supervision.soft,
         )
         return model.attrs["node"].training_batch(model, batch, self.pipe.name)
 
     def supervise(self, examples: list[Example], starts: Ints, report: GoldReport) -> Supervision:
-        """Supervision by the gold annotation, the alternatives, the incorrect spans and the soft labels.
+        """Read what the reference Docs say: the gold annotation, the alternatives, the incorrect spans and the soft labels.
 
         examples (List[Example]): The texts, whose sequences start at `starts` (int64[B + 1]).
         report (GoldReport): Gets the annotation that cannot be used.
@@ -436,25 +459,25 @@ class Training:
         gold = parts.annotation.gold(examples, starts, report)
         if keys.incorrect:
             refuse_contradictions(examples, keys.incorrect, parts.annotation)
-        known = parts.decoding.supervise(gold, examples, starts, keys, report)
+        supervision = parts.decoding.supervise(gold, examples, starts, keys, report)
         if keys.soft is not None:
             from . import soft_labels  # other losses do not need it
 
-            known = soft_labels.supervise(parts, keys.soft, known, examples, starts, report)
+            supervision = soft_labels.supervise(parts, keys.soft, supervision, examples, starts, report)
         elif any(SOFT_LABELS in example.reference.spans for example in examples):
             parts.warn_once(Warnings.CRFW825, key=SOFT_LABELS, loss=type(parts.loss).__name__)
-        return known
+        return supervision
 
 
 def _tick_of(examples: list[Example]) -> Optional[ClockMessage]:
-    """The tick of the clock that is among the examples, or None."""
-    empty = [example for example in examples if not len(example.reference)]
-    return next(filter(None, map(ClockMessage.of, empty)), None)
+    """The tick of the clock that one of the examples carries; None without a tick."""
+    ticks = map(ClockMessage.of, examples)
+    return next((tick for tick in ticks if tick is not None), None)
 
 
 def add_labels(pipe: LearningPipe, examples: Iterable[Example]) -> None:
-    """Add the labels in the annotation of examples that a component (`pipe`) does not have, except labels that it was told to
-    leave out. After an error no label is added.
+    """Add new labels in the annotation of examples to a component (`pipe`), except labels that its config leaves out. After an
+    error no label is added.
 
     RAISES (ValueError): CRF412 if the component has read its whole corpus already; or as `add_label`.
     """
@@ -470,7 +493,7 @@ def add_labels(pipe: LearningPipe, examples: Iterable[Example]) -> None:
 
 
 def labels_of(pipe: LearningPipe, examples: Iterable[Example]) -> set[str]:
-    """Labels in the gold annotation of examples, its alternatives and the soft labels, for a component (`pipe`)."""
+    """The labels that a component (`pipe`) reads from examples: of gold annotation, alternatives and soft labels."""
     labels = set()
     keys = Keys.of(pipe)
     for example in examples:
@@ -494,11 +517,11 @@ def step_by_gradient(pipe: LearningPipe, optimizer: Any, n_sequences: int, docs:
     pipe (LearningPipe): The component.
     optimizer (Optimizer): Takes the step: an optimizer of thinc, or a function that is called like one.
     n_sequences (int): Number of sequences in the gradient.
-    docs (list[Doc]): Its last texts, for the message.
+    docs (list[Doc]): The latest texts in the gradient, for the message.
     RAISES (ValueError): CRF206 if weights would not be finite; the weights are then unchanged.
     """
     params = parameters(pipe.model)
-    # thinc changes weights in place
+    # Copies, since thinc changes weights in place
     before = {(node.id, name): node.get_param(name).copy() for node, name in params}
     if isinstance(optimizer, Optimizer):
         _reset_other_shapes(optimizer, params)
@@ -510,26 +533,23 @@ def step_by_gradient(pipe: LearningPipe, optimizer: Any, n_sequences: int, docs:
     if not all(node.ops.xp.isfinite(node.get_param(name)).all() for node, name in params):
         for node, name in params:
             node.set_param(name, before[node.id, name])
-        raise ValueError(
-            Errors.CRF206.format(
-                what=f"The step of {type(optimizer).__name__}",
-                name=pipe.name,
-                where=f"for the batch that begins with '{docs[0].text[:40] if docs else ''}...'",
-            )
-        )
+        what = f"The step of {type(optimizer).__name__}"
+        where = f"for the batch that begins with '{docs[0].text[:40] if docs else ''}...'"
+        raise ValueError(Errors.CRF206.format(what=what, name=pipe.name, where=where))
     if proximal_step is not None:
         proximal_step(n_sequences)
 
 
 def _reset_other_shapes(optimizer: Optimizer, params: list[tuple[Model, str]]) -> None:
-    """Reset thinc's optimizers for parameters with a new layout, as spaCy's resizable layers do."""
+    """Let an optimizer of thinc forget the momentum and the averages of parameters whose shape has changed, as by new labels."""
     for node, name in params:
         key = (node.id, name)
         size = node.get_param(name).size
-        states = [state for state in (optimizer.mom1, optimizer.mom2, optimizer.averages) if state and key in state]
-        if any(state[key].size != size for state in states):
-            for state in (*states, optimizer.nr_update):
-                state.pop(key, None)
+        tables = (optimizer.mom1, optimizer.mom2, optimizer.averages)  # any of them may be None
+        memories = [table for table in tables if table and key in table]
+        if any(memory[key].size != size for memory in memories):
+            for memory in (*memories, optimizer.nr_update):
+                memory.pop(key, None)
 
 
 class LearnedTexts:
@@ -557,26 +577,28 @@ class LearnedTexts:
         self._new = set()
 
     def count(self, examples: Iterable[Example]) -> Optional[int]:
-        """How many of the texts of examples the component has learned from; an estimate if it has learned from more than
-        `MOST_LEARNED` texts, and None if its texts are not known."""
+        """The number of examples whose texts the component has learned from. If it has learned from more than `MOST_LEARNED`
+        texts, the number is an estimate. None if its texts are not known."""
         if not self._is_known:
             return None
         self._sort()
         hashes = np.array([_hash(example) for example in examples if len(example.reference)], dtype=np.uint64)
         if len(self._hashes) < MOST_LEARNED:
             return int(np.isin(hashes, self._hashes).sum())
-        # Hashes are evenly distributed, so those up to the largest one kept are a fair sample
-        small = hashes[hashes <= self._hashes[-1]]
-        return round(np.isin(small, self._hashes).sum() / max(1, len(small)) * len(hashes))
+        # Only the smallest hashes were kept. Hashes are evenly distributed, so the examples up to the largest of these are a fair
+        # sample
+        sample = hashes[hashes <= self._hashes[-1]]
+        share = np.isin(sample, self._hashes).sum() / max(1, len(sample))
+        return round(share * len(hashes))
 
     def packed(self) -> Optional[bytes]:
-        """The form in which the texts are saved; None if they are not known."""
+        """The bytes in which the texts are saved; None if they are not known."""
         self._sort()
         return self._hashes.astype("<u8").tobytes() if self._is_known else None
 
     @classmethod
     def unpacked(cls, saved: object) -> "LearnedTexts":
-        """Texts from what `packed` gave, or from whatever else a file has in its place (`saved`)."""
+        """Read the result of `packed` from a file. If the file holds anything else (`saved`), the texts are not known."""
         texts = cls(is_known=isinstance(saved, bytes) and len(saved) % 8 == 0)
         if texts._is_known and isinstance(saved, bytes):
             texts._hashes = np.unique(np.frombuffer(saved, dtype="<u8").astype(np.uint64))[:MOST_LEARNED]

@@ -15,7 +15,7 @@ from ..features.gazetteers import GazetteerFile, read_gazetteers
 from ..features.word_vectors import read_vectors
 from .pipe import LearningPipe
 
-OfWords = TypeVar("OfWords")  # clusters or vectors
+WordTable = TypeVar("WordTable")  # clusters or vectors
 LEAST_KNOWN = 0.05  # of the words of the training data: less knows a table of another language
 
 
@@ -108,10 +108,10 @@ def _of_words(
     template: str,
     settings: str,
     given: object,
-    known: Optional[OfWords],
+    known: Optional[WordTable],
     are_read: bool,
-    read: Callable[..., OfWords],
-) -> Optional[OfWords]:
+    read: Callable[..., WordTable],
+) -> Optional[WordTable]:
     """Clusters or vectors of words: those that the config names, or those of the model; None if no template reads any."""
     name = pipe.name
     if not are_read:

@@ -12,10 +12,10 @@ from spacy.training import Example
 from ..explain.comparison import NothingToCompare, effects
 from ..explain.explanation import shorter
 from ..pipeline.annotation.cats import Cats
-from ..pipeline.annotation.trimming import Mention, tell_trimmed
+from ..pipeline.annotation.trimming import Mention, warn_of_trimmed
 from ..pipeline.crf_textcat import CRFTextClassifier
 from ..pipeline.prediction import CRFPipe
-from ..pipeline.probabilities import tell_probabilities
+from ..pipeline.probabilities import turn_on_confidence
 from .suspects import Suspect, labels_texts
 
 # Kinds of cases, and their names in reports
@@ -77,9 +77,9 @@ def judge(
     """
     examples = list(examples)
     for pipe in pipes:
-        tell_trimmed(pipe, (example.reference for example in examples))
+        warn_of_trimmed(pipe, (example.reference for example in examples))
     if not held_out:
-        tell_probabilities(pipes)
+        turn_on_confidence(pipes)
         docs = nlp.pipe(example.predicted.copy() for example in examples)
         examples = [Example(doc, example.reference) for doc, example in zip(docs, examples)]
     texts = [example.reference.text for example in examples]

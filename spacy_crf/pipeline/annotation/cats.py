@@ -20,7 +20,7 @@ class Cats(Annotation):
     """
 
     assigns = ("doc.cats",)
-    found = "a label"
+    unit = "a label"
     scores_prefix = "cats"
 
     def gold_labels(self, doc: Doc) -> Iterable[str]:

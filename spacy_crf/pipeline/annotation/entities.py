@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("spacy.spacy_crf")
 Starts = Ints
 Tags = NDArray[np.int32]
-OfAnnotation = TypeVar("OfAnnotation", bound="Annotation")
+AnnotationT = TypeVar("AnnotationT", bound="Annotation")
 
 _ENTITY = [ENT_IOB, ENT_TYPE]
 _IS_PRESET = 1  # bit that INSIDE and BEGIN share
@@ -161,7 +161,7 @@ class Annotation:
 
     writes: tuple[str, ...] = ()  # token attributes
     assigns: Sequence[str] = ()  # attributes that the annotation writes, as `nlp.analyze_pipes` names them
-    found: str  # name of the labelled things, in messages
+    unit: str  # name of a labelled span, token or text, in messages
     spans_are_tokens = False  # whether each token of a span is a span of its own
     scores_prefix: str  # prefix of the names of scores
     needs_neighbours = False  # whether the tags of a span depend on the span before
@@ -179,7 +179,7 @@ class Annotation:
     written_labels: Sequence[object] = ()  # `label_at` for each label, unless tokens have several labels
     _index: dict[int, int]  # position of each label, by its hash
 
-    def bind(self: OfAnnotation, name: str, vocab: Vocab, labels: Iterable[str]) -> OfAnnotation:
+    def bind(self: AnnotationT, name: str, vocab: Vocab, labels: Iterable[str]) -> AnnotationT:
         """Copy the annotation for a component with these labels.
 
         name (str): The component.
@@ -197,7 +197,7 @@ class Annotation:
     def _tabulate(self) -> None:
         """Compute the tables that prediction looks up."""
 
-    def introduce(self, vocab: Vocab) -> None:
+    def add_labels_to(self, vocab: Vocab) -> None:
         """Add the labels to the vocabulary of Docs: of another pipeline, or one that lost labels at the end of a memory zone."""
         for label in self.labels:
             vocab.strings.add(label, allow_transient=False)  # pyright: ignore[reportCallIssue]  not in its stub
@@ -364,7 +364,7 @@ class Entities(Annotation):
 
     writes = ("ent_iob", "ent_type")
     assigns = ("doc.ents", "token.ent_iob", "token.ent_type")
-    found = "an entity"
+    unit = "an entity"
     scores_prefix = "ents"
     may_have_no_labels = True  # a component without labels finds nothing
     outside = frozenset(["", "O"])

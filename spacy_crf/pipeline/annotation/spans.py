@@ -45,7 +45,7 @@ class Spans(Entities):
 
     writes = ()
     assigns = ("doc.spans",)
-    found = "a span"
+    unit = "a span"
     outside = frozenset([""])
     slots: list[Slot]  # the labels, each on each of its levels
 
@@ -139,7 +139,7 @@ class Spans(Entities):
                     of_doc[span.start : span.end] = MISSING
                 else:
                     known.append(span)
-            for span, level in on_levels(known):
+            for span, level in with_levels(known):
                 if level >= self.n_levels:
                     report.add_span(span, self.key, _NOT_HELD)
                 elif level == self.level:
@@ -158,7 +158,7 @@ class Spans(Entities):
             spans = self._aligned(example, GoldReport(), lost)
             for slots in groups:
                 labels = [slot.label for slot in slots]
-                for span, level in on_levels(span for span in spans if span.label_ in labels):
+                for span, level in with_levels(span for span in spans if span.label_ in labels):
                     if level == 0:
                         found.append((shift + span.start, shift + span.end, self.labels.index(span.label_)))
             shift += len(example.predicted)
@@ -192,9 +192,9 @@ class Spans(Entities):
         kept = (without_blanks(span, self, self.key, report) for span in known)
         return [span for span in kept if span is not None]
 
-    def own(self, spans: Iterable[Span]) -> list[Span]:
+    def spans_of_chain(self, spans: Iterable[Span]) -> list[Span]:
         """The given spans that belong to this chain."""
-        placed = on_levels(span for span in spans if span.label_ in self.labels)
+        placed = with_levels(span for span in spans if span.label_ in self.labels)
         return [span for span, level in placed if level == self.level]
 
     def fingerprint(self, docs: list[Doc]) -> int:
@@ -243,7 +243,7 @@ def levels_of(docs: Iterable[Doc], annotation: Spans) -> dict[str, int]:
     for doc in docs:
         for slots in chains:
             labels = [slot.label for slot in slots]
-            placed = on_levels(span for span in annotation.gold_spans(doc) if span.label_ in labels)
+            placed = with_levels(span for span in annotation.gold_spans(doc) if span.label_ in labels)
             deepest = max((level for _, level in placed), default=0)
             for label in labels:  # the labels of a group have the same number of levels
                 n_levels[label] = max(n_levels[label], 1 + deepest)
@@ -300,7 +300,7 @@ def groups_of(docs: Iterable[Doc], annotation: Spans) -> list[list[str]]:
     return [sorted(group, key=labels.index) for group in groups]
 
 
-def on_levels(spans: Iterable[Span]) -> list[tuple[Span, int]]:
+def with_levels(spans: Iterable[Span]) -> list[tuple[Span, int]]:
     """The spans of a Doc, each once, on the first level where it overlaps none that is longer, or as long and before it."""
     taken: list[set[int]] = []
     placed: dict[tuple[int, int, int], tuple[Span, int]] = {}
@@ -318,7 +318,7 @@ def on_levels(spans: Iterable[Span]) -> list[tuple[Span, int]]:
     return [*placed.values()]
 
 
-def on_own_level(
+def forced_on_level(
     annotation: Annotation, settled: PresetAnnotation, starts: Starts, forced: list[Span], shift: int
 ) -> list[Span]:
     """Those of the forced spans of a Doc that one of the levels of a group has to find: the level that they have in training.
@@ -341,7 +341,7 @@ def on_own_level(
         return not is_blocked and annotation.conflict_with(settled, starts, begin, end, label) is None
 
     def fit(spans: list[Span]) -> bool:
-        return all(level < annotation.n_levels for _, level in on_levels(spans))
+        return all(level < annotation.n_levels for _, level in with_levels(spans))
 
     kept = [span for span in forced if is_possible(span)]
     if not fit(kept):
@@ -350,7 +350,7 @@ def on_own_level(
         for span in possible:  # earlier ones come first
             if fit([*kept, span]):
                 kept.append(span)
-    own = [span for span, level in on_levels(kept) if level == annotation.level]
+    own = [span for span, level in with_levels(kept) if level == annotation.level]
     if annotation.level > 0:
         return own
     held = {(span.start, span.end, span.label) for span in kept}

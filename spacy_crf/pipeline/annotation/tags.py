@@ -44,7 +44,7 @@ class TokenTags(Annotation):
     prefix (str): What labels have in front of the value of the attribute, see `TagSet`.
     """
 
-    found = "a label"
+    unit = "a label"
     spans_are_tokens = True
     scores_prefix = "tags"
 
@@ -69,9 +69,9 @@ class TokenTags(Annotation):
             rows = [self._parts(value) for value in values]
             self._written = np.array(rows, dtype=np.uint64).reshape(len(rows), 2)
 
-    def introduce(self, vocab: Vocab) -> None:
-        """Add the labels, and the values that they name, to the vocabulary of Docs, see `Annotation.introduce`."""
-        super().introduce(vocab)
+    def add_labels_to(self, vocab: Vocab) -> None:
+        """Add the labels, and the values that they name, to the vocabulary of Docs, see `Annotation.add_labels_to`."""
+        super().add_labels_to(vocab)
         for label in self.labels:
             value = label.removeprefix(self.prefix)
             vocab.strings.add(value, allow_transient=False)  # pyright: ignore[reportCallIssue]  not in its stub
@@ -152,7 +152,7 @@ class TokenTags(Annotation):
         """Whether the gold annotation has the label of this span at one of its tokens."""
         return any(self.prefix + self._get(token) == span.label_ for token in span)
 
-    def own(self, spans: Iterable[Span]) -> list[Span]:
+    def spans_of_chain(self, spans: Iterable[Span]) -> list[Span]:
         """The given spans that belong to this chain."""
         return [span for span in spans if span.label_ in self.labels]
 
@@ -300,7 +300,7 @@ class TagSet(Annotation):
     attributes (Sequence[str]), overwrite (bool), neg_prefix (str): See `TokenTags`.
     """
 
-    found = TokenTags.found
+    unit = TokenTags.unit
     spans_are_tokens = True
     scores_prefix = TokenTags.scores_prefix
 
@@ -325,10 +325,10 @@ class TagSet(Annotation):
         """The labels of each chain."""
         return [part.labels for part in self.parts]
 
-    def introduce(self, vocab: Vocab) -> None:
+    def add_labels_to(self, vocab: Vocab) -> None:
         """Add the labels of all attributes to the vocabulary of Docs."""
         for part in self.parts:
-            part.introduce(vocab)
+            part.add_labels_to(vocab)
 
     def label_at(self, token: Token) -> dict[str, str]:
         """RETURNS (Dict[str, str]): The value of each attribute that a token has."""

@@ -62,7 +62,7 @@ def mentions_of(spans: Iterable[Span], probabilities: Iterable[Optional[float]],
     return found
 
 
-def tell_trimmed(pipe: Any, references: Iterable[Doc]) -> None:
+def warn_of_trimmed(pipe: Any, references: Iterable[Doc]) -> None:
     """Warn once (CRFW901) if `mentions_of` changes gold spans that a component (LearningPipe) reads from reference Docs."""
     annotation = pipe.annotation
     if annotation.space_edges or Warnings.CRFW901 in pipe.warned:
