@@ -327,6 +327,20 @@ def test_a_batch_is_decoded_document_by_document():
     assert together.tags.tolist() == np.concatenate(alone).tolist()
 
 
+def test_only_documents_that_break_a_rule_are_searched():
+    scheme = SCHEMES["IO"]
+    rules = make_rules([{"rule": "at_most", "label": "A", "n": 1}], scheme)
+    scores, _ = scheme_scores(scheme, 2, [5, 5], seed=0)
+    for array in scores[:4]:
+        array[...] = np.where(array > -np.inf, 0.0, -np.inf)
+    scores.emissions[:] = [3.0, 0.0, 0.0]
+    scores.emissions[[1, 6, 8], 1] = 9.0
+    documents = decoding.Documents(scores, None, PatternMatches(), None)
+    decoded, breaking = decoding.decode_by_masks(rules.structure, rules, documents, scores.starts, None)
+    assert decoded.tags.tolist() == [0, 1, 0, 0, 0, 0, 1, 0, 1, 0]
+    assert breaking == [1]
+
+
 def test_a_cache_may_be_emptied_between_two_looks(monkeypatch):
     """Another thread, for which it was full, emptied it: KeyError."""
     cache = Cache()

@@ -256,6 +256,17 @@ def test_long_documents(seed, monkeypatch):
     assert graph.path_score(joined.scores, path)[0] == pytest.approx(expected, abs=1e-6)
 
 
+@pytest.mark.parametrize("seed", [3, 5])
+def test_a_search_adds_the_nodes_of_better_labellings_alone(seed, monkeypatch):
+    """With all nodes it would take five times the work."""
+    monkeypatch.setattr(lattice_search, "ALL_ARCS", 500)
+    rules, scores, _ = problem("chain", seed, lengths=[180], spread=2.5)
+    scores.emissions[:, 0] += 5.0  # spans are few
+    joined = join_sequences(rules.decodable(scores, PatternMatches()))
+    found, finished = LatticeSearch(make_lattice(rules, joined), solver.lattice_automata(rules)).solve(Budget(0.004))
+    assert finished and found is not None
+
+
 @pytest.mark.parametrize("kind", ["chain", "segments"])
 @pytest.mark.parametrize("seed", [*range(8), 701563093])  # in the last one a long segment passes by the text
 def test_texts_have_one_label(kind, seed, few_nodes):
@@ -296,3 +307,19 @@ def test_whenever_the_time_is_up_the_answer_is_true(kind, seed, monkeypatch, few
             assert total > -np.inf or rule in relaxed
         if not decoded.unfinished:
             assert decoded.tags.tolist() == best.tags.tolist() and decoded.relaxed == best.relaxed
+
+
+@pytest.mark.jit
+def test_a_search_that_continues_breaks_no_other_rule(few_nodes):
+    """With some rules it found a labelling in its share of the time, and in the rest a better one that breaks another rule."""
+    rng = np.random.default_rng(101)
+    scheme = SCHEMES["BIO"]
+    tables = [random_rule(rng, ["A", "B"], ["x"], kinds=MEMORY) for _ in range(rng.integers(3, 6))]
+    scores, _ = scheme_scores(scheme, 2, [6, 5], seed=101, spread=1.5, per_position=False)
+    rules = make_rules(tables, scheme)
+    for limit in np.geomspace(0.003, 0.008, 10).tolist():
+        rules.constraints.time_limit = limit
+        decoded = decode(rules, scores, [0, 11], PatternMatches())
+        relaxed = {rule.place for rule in decoded.relaxed.get(0, [])}
+        totals = rules.totals(decoded.tags, scores.starts, np.array([0, 11]))
+        assert not rules.broken(totals, rules.places - relaxed).any()
