@@ -99,21 +99,25 @@ class Fitted(NamedTuple):
 
 @dataclass
 class _Judged:
-    """Results of one candidate, summed over the folds."""
+    """The results of one candidate on the folds that it was trained for."""
 
     counts: NDArray[np.float64]  # [N, 3] annotated, found and right mentions of the best path in each held-out text
     points: Optional[list[Point]] = None  # counts for each threshold; None for components that find no spans
     pipes: list[LearningPipe] = field(default_factory=list)  # the trained component of each fold
 
     def best(self) -> tuple[float, Optional[float]]:
-        """F1 and `min_prob` of the better decoding: by a threshold of probabilities, or by the best path (`min_prob` is None)."""
-        path = _f(self.counts.sum(axis=0))
+        """Choose how to decode: by a threshold of probabilities if this gains enough F1, else by the best path.
+
+        RETURNS (tuple[float, Optional[float]]): F1 on the held-out texts, and the threshold `min_prob`; None for the best path.
+        """
+        f_of_path = _f(self.counts.sum(axis=0))
         if self.points is not None:
-            min_prob = shrunk(self.points)
-            f = next(point.f() for point in self.points if point.min_prob == best(self.points).min_prob)
-            if f >= path + LEAST_GAIN:
-                return f, min_prob
-        return path, None
+            best_min_prob = best(self.points).min_prob
+            f_of_threshold = next(point.f() for point in self.points if point.min_prob == best_min_prob)
+            if f_of_threshold >= f_of_path + LEAST_GAIN:
+                # The best threshold of few entities is chance: `shrunk` moves it to what the model expects
+                return f_of_threshold, shrunk(self.points)
+        return f_of_path, None
 
 
 def fit(
@@ -150,7 +154,7 @@ def fit(
     examples = list(read(nlp))
     if not 2 <= folds <= len(examples):
         raise ValueError(Errors.CRF770.format(folds=folds, texts=counted(len(examples), "text")))
-    # The same folds for all components: a component reads what others predict
+    # All components share the folds: else one would read what another, trained on the held-out texts, predicts there
     fold_of = draw_folds(len(examples), folds, seed)
     fitted = []
     for n, name in enumerate(names):
@@ -179,8 +183,8 @@ def refit(
     words: bool = True,
     seed: int = 0,
 ) -> Callable[[Language], Language]:
-    """Callback for ``[training.before_to_disk]`` (``spacy_crf.refit.v1``): `spacy train` saves the pipeline that `fit` trains on
-    the texts of train and dev. `fit` runs once, when `spacy train` first saves.
+    """Make a callback for ``[training.before_to_disk]`` (``spacy_crf.refit.v1``), which replaces the pipeline that `spacy train`
+    saves by one that `fit` trains on the texts of train and dev. `fit` runs once, when `spacy train` first saves.
 
     train (Path): Texts, a .spacy file or a folder of them, such as ${paths.train}.
     dev (Path): More texts, such as ${paths.dev}; none by default.
@@ -191,37 +195,37 @@ def refit(
     owner = "spacy_crf.refit.v1"
     folds = checks.count(owner, "folds", folds)
     words = checks.flag(owner, "words", words)
-    fitted: list[Language] = []
+    refitted: Optional[Language] = None
 
     def read(nlp: Language) -> list[Example]:
         paths = [path for path in (train, dev) if path is not None]
         return [example for path in paths for example in Corpus(Path(path))(nlp)]
 
-    def save(nlp: Language) -> Language:
-        if not fitted:
-            made, found = fit(nlp.config.interpolate(), read, folds=folds, words=words, seed=seed)
-            fitted.append(made)
-            made.meta["performance"] = performance(made, found)
-            for each in found:
+    def replace(nlp: Language) -> Language:
+        nonlocal refitted
+        if refitted is None:
+            refitted, fitted = fit(nlp.config.interpolate(), read, folds=folds, words=words, seed=seed)
+            refitted.meta["performance"] = performance(refitted, fitted)
+            for component in fitted:
                 announcements.info(
-                    "spacy_crf.refit.v1: saving %s, trained on all texts. %s", each.name, each.expectation()
+                    "%s: saving %s, trained on all texts. %s", owner, component.name, component.expectation()
                 )
-        return fitted[0]
+        return refitted
 
-    return save
+    return replace
 
 
 def performance(nlp: Language, fitted: Iterable[Fitted]) -> Settings:
-    """The scores of components on held-out texts, for the meta.json of a pipeline."""
+    """The scores of components on held-out texts, and their F1 with its interval, for the meta.json of a pipeline."""
     scores: Settings = {}
-    for each in fitted:
-        scores.update(nlp.get_pipe(each.name).score(each.held_out))
-        scores[f"{each.name}_cross_validation"] = {**each.f._asdict(), "texts": each.texts}
+    for component in fitted:
+        scores.update(nlp.get_pipe(component.name).score(component.held_out))
+        scores[f"{component.name}_cross_validation"] = {**component.f._asdict(), "texts": component.texts}
     return scores
 
 
 def _components(nlp: Language, config: Config) -> list[str]:
-    """Names of the components to fit.
+    """Names of the components to fit: those of spacy_crf that are neither frozen nor sourced.
 
     RAISES (ValueError): CRF771 for a component that cannot be fitted, CRF772 for a foreign component that needs training.
     """
@@ -253,22 +257,24 @@ def _lbfgs(nlp: Language, name: str) -> Settings:
 
 
 def _candidates(nlp: Language, name: str, l1: Sequence[float], l2: Sequence[float], words: bool) -> list[Candidate]:
-    """All candidates, with and without clusters; in each group the strongest regularization first, since each training starts
-    with the weights of the previous one."""
-    own = LBFGS(**{key: value for key, value in _lbfgs(nlp, name).items() if key in ("l1", "l2")})
-    pairs = sorted({*product(l1, l2), (own.l1, own.l2)}, key=lambda pair: (pair[0], -pair[1]))
-    with_clusters = [False, True] if words and _can_cluster(nlp, name) else [False]
-    return [Candidate(clusters, *pair) for clusters, pair in product(with_clusters, pairs)]
+    """All pairs of l1 and l2, and that of the config: each without clusters, and if `words` is set and the component can use
+    clusters, also with them. For each l1 the greatest l2 is first: each training starts with the weights of the one before."""
+    in_config = LBFGS(**{key: value for key, value in _lbfgs(nlp, name).items() if key in ("l1", "l2")})
+    pairs = {*product(l1, l2), (in_config.l1, in_config.l2)}
+    pairs = sorted(pairs, key=lambda pair: (pair[0], -pair[1]))
+    use_of_clusters = [False, True] if words and _can_cluster(nlp, name) else [False]
+    return [Candidate(clusters, *pair) for clusters, pair in product(use_of_clusters, pairs)]
 
 
 def _can_cluster(nlp: Language, name: str) -> bool:
     """Whether a component can use the packaged clusters, and names no clusters itself."""
     if not has_packaged_clusters(str(nlp.lang)):
         return False
-    features = _features(nlp.config["components"][name])
-    given = nlp.config["initialize"]["components"].get(name) or {}
-    has_own = given.get("clusters") is not None or (given.get("words") or {}).get("tables") is not None
-    return not has_own and features.get("@misc") in PRESETS
+    initialize = nlp.config["initialize"]["components"].get(name) or {}
+    tables = (initialize.get("words") or {}).get("tables")
+    if initialize.get("clusters") is not None or tables is not None:
+        return False
+    return _features(nlp.config["components"][name]).get("@misc") in PRESETS
 
 
 def _features(component: Settings) -> Settings:
@@ -285,85 +291,109 @@ class _Race:
         self._name = name
         self._thresholds = thresholds
         self._settings = nlp.config.interpolate()["components"][name]
-        self._of_initialize = nlp.config["initialize"]["components"].get(name) or {}
+        self._initialize_settings = nlp.config["initialize"]["components"].get(name) or {}
         self._judged = {candidate: _Judged(np.zeros((0, 3))) for candidate in candidates}
         self._running = list(candidates)
-        # The component with the labels of all texts, with and without clusters
+        # By whether templates read clusters: the component with the labels and features of all texts
         self._untrained: dict[bool, LearningPipe] = {}
 
     def run(self, examples: list[Example], held: NDArray[np.bool_]) -> None:
-        """Train the candidates without the held-out texts, and score them on these texts."""
+        """Train the running candidates without the held-out texts of a fold, score them on these texts, and drop the bad ones.
+
+        examples (list[Example]): All N texts.
+        held (bool[N]): Which of them the fold holds out.
+        """
         for clusters in sorted({candidate.clusters for candidate in self._running}):
+            candidates = [candidate for candidate in self._running if candidate.clusters == clusters]
             if clusters not in self._untrained:
-                self._untrained[clusters] = self._initialized(clusters, examples)
+                self._untrained[clusters] = self._put_untrained(clusters, examples)
             pipe = copy.deepcopy(self._untrained[clusters])
             seen = self._annotated(pipe, examples, ~held)
             unseen = self._annotated(pipe, examples, held)
+            # All labels, but only the features of these texts
             pipe.initialize(lambda seen=seen: seen, nlp=self._nlp, labels=list(pipe.labels))
-            for candidate in self._trained(pipe, seen, [c for c in self._running if c.clusters == clusters]):
+            for candidate in self._train(pipe, seen, candidates):
                 judged = self._judged[candidate]
                 judged.pipes.append(copy.deepcopy(pipe))
-                judged.counts = np.concatenate([judged.counts, _counts(pipe, _predicted(pipe, unseen))])
+                counts = _counts(pipe, _predicted(pipe, unseen))
+                judged.counts = np.concatenate([judged.counts, counts])
                 if self._thresholds and _finds_spans(pipe):
-                    judged.points = _added(judged.points, measure(pipe, unseen))
+                    judged.points = _sum(judged.points, measure(pipe, unseen))
         self._drop()
 
     def finish(self, examples: list[Example], fold_of: NDArray[np.int64]) -> Fitted:
-        """Train the winner on all texts, and write its settings to the pipeline's config."""
-        trials = [Trial(c, *judged.best(), len(judged.pipes)) for c, judged in self._judged.items()]
+        """Train the winner on all texts, and write its settings to the pipeline's config.
+
+        examples (list[Example]): All N texts.
+        fold_of (int64[N]): The fold that holds out each text.
+        """
+        trials = []
+        for candidate, judged in self._judged.items():
+            f, min_prob = judged.best()
+            trials.append(Trial(candidate, f, min_prob, len(judged.pipes)))
+        # Candidates that left the race have been scored on fewer texts, whatever their F1
         trials.sort(key=lambda trial: (trial.candidate in self._running, trial.f), reverse=True)
         chosen = trials[0]
+        clusters, l1, l2 = chosen.candidate
         held_out, suspects = self._held_out(chosen, examples, fold_of)
-        f = _interval(_counts(self._untrained[chosen.candidate.clusters], held_out))
-        # Of the untrained components, the pipeline holds that with clusters, if there is one.
-        is_held = chosen.candidate.clusters == max(self._untrained)
-        pipe = self._nlp.get_pipe(self._name) if is_held else self._initialized(chosen.candidate.clusters, examples)
-        owner = self._optimizer_block()
-        owner.update(l1=chosen.candidate.l1, l2=chosen.candidate.l2)
+        interval = _interval(_counts(self._untrained[clusters], held_out))
+        # The pipeline holds the untrained component that was made last: that with clusters, if there is one
+        in_pipeline = clusters == max(self._untrained)
+        pipe = self._nlp.get_pipe(self._name) if in_pipeline else self._put_untrained(clusters, examples)
+        self._optimizer_block().update(l1=l1, l2=l2)
         others = [name for name in self._nlp.pipe_names if name != self._name]
         self._nlp.update(examples, sgd=self._optimizer(chosen.candidate), exclude=others, annotates=others)
         if chosen.min_prob is not None:
             use(self._nlp, pipe, chosen.min_prob)
-        return Fitted(self._name, len(examples), chosen, f, trials, held_out, suspects)
+        return Fitted(self._name, len(examples), chosen, interval, trials, held_out, suspects)
 
-    def _initialized(self, clusters: bool, examples: list[Example]) -> LearningPipe:
-        """Put a new component into the pipeline, initialized with the labels and features of the examples but untrained."""
+    def _put_untrained(self, clusters: bool, examples: list[Example]) -> LearningPipe:
+        """Put a new component into the pipeline, initialized with the labels and features of the examples but untrained.
+
+        clusters (bool): Whether its templates read the packaged clusters.
+        """
         nlp = self._nlp
         name = self._name
         settings = copy.deepcopy(self._settings)
-        of_initialize = {key: value for key, value in self._of_initialize.items() if key not in ("corpus", "shards")}
+        # The component would read labels and features from a corpus of its own
+        initialize = {key: value for key, value in self._initialize_settings.items() if key not in ("corpus", "shards")}
         if clusters:
-            of_initialize["clusters"] = PACKAGE
+            initialize["clusters"] = PACKAGE
             features = _features(settings)
             features["extra"] = [*(features.get("extra") or []), *CLUSTER_TEMPLATES]
         nlp.replace_pipe(name, settings.pop("factory"), config=settings)
-        # spaCy has removed it with the pipe
-        nlp.config["initialize"]["components"][name] = of_initialize
+        # spaCy has removed this block with the pipe
+        nlp.config["initialize"]["components"][name] = initialize
         with nlp.select_pipes(enable=name):
             nlp.initialize(lambda: examples)
         return cast(LearningPipe, nlp.get_pipe(name))
 
     def _annotated(self, pipe: LearningPipe, examples: list[Example], chosen: NDArray[np.bool_]) -> list[Example]:
+        """Make Examples of the chosen texts, whose predicted Docs have the annotation of the components before `pipe`."""
         annotate = earlier_annotation(pipe, self._nlp)
         return [Example(annotate(examples[n]), examples[n].reference) for n in np.flatnonzero(chosen)]
 
-    def _trained(self, pipe: LearningPipe, examples: list[Example], candidates: list[Candidate]) -> Iterator[Candidate]:
+    def _train(self, pipe: LearningPipe, examples: list[Example], candidates: list[Candidate]) -> Iterator[Candidate]:
         """Train `pipe` with each candidate, from the weights of the previous one. Yields each candidate after its training."""
         objective = pipe.training.objective(LBFGS(), examples)
-        begins = objective.weights()
+        untrained = objective.weights()
         for candidate in candidates:
-            # Strong regularizers make states equal for good
+            # Where a tag has several states, strong regularizers make these equal, and equal states stay equal
             if not pipe.model.attrs["node"].traits.names_states:
-                objective.assign(begins)
+                objective.assign(untrained)
             self._optimizer(candidate).step(objective, key=pipe.name)
             yield candidate
 
     def _optimizer_block(self) -> Settings:
-        """The block of the config that holds the settings of the optimizer, to write to."""
-        own = self._nlp.config["components"][self._name].get("optimizer")
-        return own if own and own["@optimizers"] == "spacy_crf.LBFGS.v1" else self._nlp.config["training"]["optimizer"]
+        """The block of the config with the L-BFGS optimizer that trains the component: its own, or that of [training]. Unlike the
+        copy from `_lbfgs`, it can be written to."""
+        block = self._nlp.config["components"][self._name].get("optimizer")
+        if block and block["@optimizers"] == "spacy_crf.LBFGS.v1":
+            return block
+        return self._nlp.config["training"]["optimizer"]
 
     def _optimizer(self, candidate: Candidate) -> LBFGS:
+        """Make the optimizer of the config, with l1 and l2 of the candidate. One step makes all iterations."""
         settings = {key: value for key, value in _lbfgs(self._nlp, self._name).items() if not key.startswith("@")}
         settings.update(l1=candidate.l1, l2=candidate.l2, iterations_per_step=ITERATIONS)
         settings["delta"] = min(settings.get("delta", DELTA), DELTA)
@@ -372,35 +402,51 @@ class _Race:
     def _drop(self) -> None:
         """Drop the candidates whose F1 is more than one standard error of the difference below the best F1, and after each fold
         at least half of those that are left (successive halving, Jamieson & Talwalkar 2016)."""
-        f = {candidate: self._judged[candidate].best()[0] for candidate in self._running}
-        ranked = sorted(f, key=f.__getitem__)
-        top = ranked[-1]
-        shares = {candidate: _shares(self._judged[candidate].counts) for candidate in self._running}
-        good = [c for c in ranked[len(f) // 2 :] if f[c] >= f[top] - np.linalg.norm(shares[top] - shares[c])]
+        f = {}
+        shares = {}
+        for candidate in self._running:
+            f[candidate], _ = self._judged[candidate].best()
+            shares[candidate] = _shares(self._judged[candidate].counts)
+        ascending = sorted(self._running, key=lambda candidate: f[candidate])
+        top = ascending[-1]
+        good = []
+        for candidate in ascending[len(ascending) // 2 :]:
+            standard_error = np.linalg.norm(shares[top] - shares[candidate])
+            if f[candidate] >= f[top] - standard_error:
+                good.append(candidate)
+        # In their old order, in which each training starts with the weights of the previous one
         self._running = [candidate for candidate in self._running if candidate in good]
 
     def _held_out(
         self, chosen: Trial, examples: list[Example], fold_of: NDArray[np.int64]
     ) -> tuple[list[Example], list[Suspect]]:
-        """Predictions of the winner for each text that it was trained without, and texts whose annotation looks wrong to it."""
-        found = {}
+        """Predict each text with the component that was trained with the winner's settings on the other folds.
+
+        RETURNS (tuple[list[Example], list[Suspect]]): All texts with their predictions, in the order of `examples`, and the texts
+            whose annotation looks wrong to the component that has not seen them.
+        """
+        predicted = {}
         suspects = []
         judged = self._judged[chosen.candidate]
-        of_folds = np.split(judged.counts, np.cumsum(np.bincount(fold_of))[:-1])
-        for fold, (pipe, counts) in enumerate(zip(judged.pipes, of_folds)):
+        # The rows of counts are in the order of the folds, and of the texts in each fold
+        ends = np.cumsum(np.bincount(fold_of))
+        counts_of_folds = np.split(judged.counts, ends[:-1])
+        for fold, (pipe, counts) in enumerate(zip(judged.pipes, counts_of_folds)):
             unseen = self._annotated(pipe, examples, fold_of == fold)
             if isinstance(pipe, CRFPipe):
-                # Most texts are predicted as they are annotated, and no suspects
-                wrong = np.flatnonzero((counts != counts[:, :1]).any(axis=1))
+                # A text is no suspect if it has as many mentions annotated as found and as right ones: most have
+                annotated = counts[:, :1]
+                wrong = np.flatnonzero((counts != annotated).any(axis=1))
                 suspects += judged_by(pipe, [unseen[n] for n in wrong])
             pipe.cfg["confidence"] = _finds_spans(pipe)
             if chosen.min_prob is not None:
                 pipe.cfg.update(pipe.threshold_settings(chosen.min_prob))
-            found.update(zip(np.flatnonzero(fold_of == fold), _predicted(pipe, unseen)))
-        return [found[n] for n in range(len(examples))], ranked(suspects)
+            predicted.update(zip(np.flatnonzero(fold_of == fold), _predicted(pipe, unseen)))
+        return [predicted[n] for n in range(len(examples))], ranked(suspects)
 
 
 def _predicted(pipe: LearningPipe, examples: list[Example]) -> list[Example]:
+    """Make Examples with predictions of `pipe`, on copies of their predicted Docs."""
     docs = pipe.pipe(example.predicted.copy() for example in examples)
     return [Example(doc, example.reference) for doc, example in zip(docs, examples)]
 
@@ -412,56 +458,58 @@ def _finds_spans(pipe: LearningPipe) -> bool:
 def _counts(pipe: LearningPipe, examples: list[Example]) -> NDArray[np.float64]:
     """Count the annotated, found and right mentions of each text. RETURNS (float64[N, 3])"""
     counts = np.zeros((len(examples), 3))
-    for of_text, example in zip(counts, examples):
-        in_gold, in_prediction = pipe.annotation.mentions(example)
-        gold = {mention.place for mention in in_gold}
-        found = {mention.place for mention in in_prediction}
-        of_text[:] = len(gold), len(found), len(gold & found)
+    for n, example in enumerate(examples):
+        gold_mentions, predicted_mentions = pipe.annotation.mentions(example)
+        gold = {mention.place for mention in gold_mentions}
+        found = {mention.place for mention in predicted_mentions}
+        counts[n] = len(gold), len(found), len(gold & found)
     return counts
 
 
 def _f(counts: NDArray[np.float64]) -> float:
+    """F1 from the numbers of annotated, found and right mentions: float64[3]."""
     gold, found, right = counts
     return float(2 * right / (gold + found)) if gold + found else 0.0
 
 
 def _shares(counts: NDArray[np.float64]) -> NDArray[np.float64]:
-    """How much each text moves F1 = 2 right / (gold + found), by the delta method:
+    """The share of each text in the error of F1 = 2 right / (gold + found), by the delta method:
 
         share[n] = (2 right[n] - F1 · (gold[n] + found[n])) / (gold + found)
 
-    |shares| is the standard error of F1, and |shares - others| that of the difference between the F1 of two candidates.
+    |shares| is the standard error of F1; |shares - other shares| is the standard error of the difference between the F1 of two
+    candidates.
 
     counts (float64[N, 3]): Annotated, found and right mentions of each text.
     RETURNS (float64[N])
     """
     gold, found, right = counts.T
+    f = _f(counts.sum(axis=0))
     total = gold.sum() + found.sum()
-    return (2 * right - _f(counts.sum(axis=0)) * (gold + found)) / max(1.0, total)
+    return (2 * right - f * (gold + found)) / max(1.0, total)
 
 
 def _interval(counts: NDArray[np.float64]) -> Interval:
     """F1 of all texts with its bootstrap interval over texts, by percentiles (Efron & Tibshirani 1993, chapter 13)."""
     n = len(counts)
-    # Each draw weighs texts as drawing N of N with replacement does
-    drawn = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), size=DRAWS) @ counts
-    low, high = np.quantile([_f(row) for row in drawn], [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    # How often each of N texts is drawn when N texts are drawn with replacement
+    frequencies = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), size=DRAWS)  # [DRAWS, N]
+    f_of_draws = [_f(total) for total in frequencies @ counts]
+    low, high = np.quantile(f_of_draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Interval(_f(counts.sum(axis=0)), float(low), float(high))
 
 
-def _added(points: Optional[list[Point]], more: list[Point]) -> list[Point]:
-    """Add the counts of the same thresholds on two sets of texts."""
+def _sum(points: Optional[list[Point]], others: list[Point]) -> list[Point]:
+    """Add the counts of the same thresholds on two sets of texts. `points` is None for the first set."""
     if points is None:
-        return more
-    added = []
-    for one, other in zip(points, more):
-        labels = {*one.by_label, *other.by_label}
+        return others
+    sums = []
+    for point, other in zip(points, others):
+        labels = {*point.by_label, *other.by_label}
         none: Counter[str] = Counter()
-        by_label = {name: one.by_label.get(name, none) + other.by_label.get(name, none) for name in labels}
-        sums = (
-            one.found + other.found,
-            one.expected_right + other.expected_right,
-            one.expected_gold + other.expected_gold,
-        )
-        added.append(Point(one.min_prob, *sums, by_label))
-    return added
+        by_label = {label: point.by_label.get(label, none) + other.by_label.get(label, none) for label in labels}
+        found = point.found + other.found
+        right = point.expected_right + other.expected_right
+        gold = point.expected_gold + other.expected_gold
+        sums.append(Point(point.min_prob, found, right, gold, by_label))
+    return sums

@@ -366,8 +366,8 @@ def test_tuning_begins_each_time_where_states_differ():
         nlp = spacy.blank("en")
         nlp.add_pipe("crf_ner", config={"model": latent(spread=0.1)})
         examples = ner_examples(nlp)
-        fold = tune._Fold(nlp, "crf_ner", (None, 0), examples, examples, {"ents_f": 1.0})
-        *_, last = fold.trained([LBFGS(l2=l2, iterations_per_step=10, max_iterations=30) for l2 in strengths], 30)
+        fold = tune._Fold(nlp, "crf_ner", None, 0, examples, examples, {"ents_f": 1.0})
+        *_, last = fold.train([LBFGS(l2=l2, iterations_per_step=10, max_iterations=30) for l2 in strengths], 30)
         found.append((last[:2], nlp.get_pipe("crf_ner").model.get_param("first").tolist()))
     assert found[0] == found[1]
 

@@ -27,28 +27,37 @@ from ..whole_files import write_whole
 from .shared import CONFIGS, LangOption, blank, check_writable, choice, command
 
 LISTS = (".txt", ".jsonl")
-_OF_BITS = [f"cluster{bits}{{}}[-1..1]" for bits in ("", 4, 6, 10, 20)] + ["cluster6{}[0]|shape[0]"]
-_OF_NAMES = ["cluster{}[-2..2]", "cluster{0}[-1]|cluster{0}[0]", "cluster{0}[0]|cluster{0}[1]"]
+# Templates of a table, to be filled with its name. Clusters of a tree are paths of bits, whose prefixes are wider clusters
+_TREE_TEMPLATES = [f"cluster{bits}{{}}[-1..1]" for bits in ("", 4, 6, 10, 20)] + ["cluster6{}[0]|shape[0]"]
+_FLAT_TEMPLATES = ["cluster{}[-2..2]", "cluster{0}[-1]|cluster{0}[0]", "cluster{0}[0]|cluster{0}[1]"]
 
 
 class Words(NamedTuple):
-    """Files and names of what is known of words."""
+    """Word clusters, vectors and gazetteers that templates of a config read."""
 
-    clusters: tuple[str, ...] = ()  # with the name of the table and = before each, or without
-    vectors: Optional[str] = None
-    gazetteers: Optional[Path] = None  # a folder of lists
+    clusters: tuple[str, ...] = ()  # each SOURCE, or NAME=SOURCE with the name of the table
+    vectors: Optional[str] = None  # a pipeline, or a folder
+    gazetteers: Optional[Path] = None  # a folder of lists of phrases
 
     @classmethod
     def gathered(cls, folder: Path) -> "Words":
         """Find the files that `crf lookups` wrote to a folder. RAISES (ValueError): CRF701 for another folder."""
-        clusters, vectors, lists = (folder / name for name in ("clusters", "vectors", "gazetteers"))
-        found = tuple(str(path) for path in sorted(clusters.glob("*.bin")))
-        if not found and not vectors.is_dir() and not lists.is_dir():
+        clusters = tuple(str(path) for path in sorted((folder / "clusters").glob("*.bin")))
+        vectors = folder / "vectors"
+        gazetteers = folder / "gazetteers"
+        if not clusters and not vectors.is_dir() and not gazetteers.is_dir():
             raise ValueError(Errors.CRF701.format(place=folder, reason="`spacy crf lookups` has not written it"))
-        return cls(found, str(vectors) if vectors.is_dir() else None, lists if lists.is_dir() else None)
+        return cls(
+            clusters=clusters,
+            vectors=str(vectors) if vectors.is_dir() else None,
+            gazetteers=gazetteers if gazetteers.is_dir() else None,
+        )
 
     def settings(self) -> tuple[list[str], dict[str, str]]:
-        """The templates that read these word lists and vectors, and the settings of [initialize.components.NAME.words].
+        """The settings of a config that uses the clusters, vectors and gazetteers.
+
+        RETURNS (tuple[list[str], dict[str, str]]): The templates that read them, and the block that loads them, which is
+            [initialize.components.NAME.words]: the text of each value by its key.
 
         RAISES (ValueError): CRF020 for two tables of a name, CRF701 for a folder without lists, or as `read_file`.
         """
@@ -57,16 +66,17 @@ class Words(NamedTuple):
         tables = {}
         lists = {}
         templates = []
-        for given in self.clusters:
-            name, _, source = given.rpartition("=")
+        for table in self.clusters:
+            name, _, source = table.rpartition("=")
             if not name:
                 name = "brown" if source == PACKAGE else _name(Path(source))
             checks.expect(
-                name not in tables, "init-config", "--clusters", given, "one table of a name: NAME=SOURCE names it"
+                name not in tables, "init-config", "--clusters", table, "one table of a name: NAME=SOURCE names it"
             )
             tables[name] = source
             is_tree = source in (LOOKUPS, PACKAGE, VECTORS) or Clusters(read_file(Path(source))).is_tree
-            templates += [template.format(f":{name}") for template in (_OF_BITS if is_tree else _OF_NAMES)]
+            patterns = _TREE_TEMPLATES if is_tree else _FLAT_TEMPLATES
+            templates += [pattern.format(f":{name}") for pattern in patterns]
         if self.vectors is not None:
             templates.append("vector[-1..1]")
         if self.gazetteers is not None:
@@ -85,10 +95,12 @@ NO_WORDS = Words()
 
 
 def _name(path: Path) -> str:
+    """The name of a table or list: that of its file, as far as templates can hold it."""
     return re.sub(r"\W", "_", path.name.partition(".")[0]) or "table"
 
 
 def _json(value: object) -> str:
+    """The text of a value in a config, where $ begins a variable unless it is doubled."""
     return json.dumps(value or None, ensure_ascii=False).replace("$", "$$")
 
 
@@ -98,12 +110,12 @@ Lists = dict[str, Iterable[str]]  # phrases by the name of the list
 
 
 class Package(NamedTuple):
-    """A package with knowledge of words."""
+    """A package with lists of phrases, to be used as gazetteers."""
 
     name: str  # as pip and Python call it
-    has: str
+    has: str  # its contents, in words
     licence: str
-    lists: Callable[[str], Lists]  # given the language
+    lists: Callable[[str], Lists]  # reads the lists for a language
 
 
 def _geonames(lang: str) -> Lists:
@@ -120,15 +132,21 @@ def _geonames(lang: str) -> Lists:
 def _iso(lang: str) -> Lists:
     import pycountry
 
-    def own(domain: str) -> Callable[[str], str]:
+    def translation(domain: str) -> Callable[[str], str]:
+        # Names stay English in languages without a translation
         return gettext.translation(domain, pycountry.LOCALES_DIR, languages=[lang], fallback=True).gettext
 
-    names = ("name", "common_name", "official_name")
-    countries = [getattr(place, name) for place, name in product(pycountry.countries, names) if hasattr(place, name)]
+    kinds = ("name", "common_name", "official_name")
+    countries = [
+        getattr(country, kind) for country, kind in product(pycountry.countries, kinds) if hasattr(country, kind)
+    ]
+    regions = [region.name for region in pycountry.subdivisions]
+    # Only large languages have a code of two letters; the others have names that are common words
+    languages = [language.name for language in pycountry.languages if hasattr(language, "alpha_2")]
     return {
-        "countries_iso": map(own("iso3166-1"), countries),
-        "regions_iso": map(own("iso3166-2"), (region.name for region in pycountry.subdivisions)),
-        "languages_iso": map(own("iso639-3"), (one.name for one in pycountry.languages if hasattr(one, "alpha_2"))),
+        "countries_iso": map(translation("iso3166-1"), countries),
+        "regions_iso": map(translation("iso3166-2"), regions),
+        "languages_iso": map(translation("iso639-3"), languages),
     }
 
 
@@ -141,7 +159,8 @@ def _names(lang: str) -> Lists:
     lists: Lists = {}
     for name, kinds in files.items():
         texts = [Path(names.FILES[kind]).read_text("utf8") for kind in kinds]
-        lines = chain.from_iterable(map(str.splitlines, texts))
+        lines = chain.from_iterable(text.splitlines() for text in texts)
+        # Each line: the name in capitals, and its frequency
         lists[name] = [line.split()[0].title() for line in lines]
     return lists
 
@@ -169,16 +188,18 @@ def lookups_cli(
         rows += _lists(package, lang, folder)
     if not rows:
         raise ValueError(Errors.CRF754.format(lang=lang))
-    table = "".join(f"| {' | '.join(row)} |\n" for row in [("file", "what", "of", "licence"), ("---",) * 4, *rows])
+    head = [("file", "what", "of", "licence"), ("---",) * 4]
+    table = "".join(f"| {' | '.join(row)} |\n" for row in [*head, *rows])
     write_whole(folder / "README.md", f"# What is known of words ({lang})\n\n{table}".encode())
     following = f"python -m spacy crf init-config --component crf_ner --preset words --lookups {folder}"
     msg.good(f"{counted(len(rows), 'file')} in {folder}. Next: {following}")
 
 
-Row = tuple[str, str, str, str]  # of the README
+Row = tuple[str, str, str, str]  # of the README: file, contents, source and licence
 
 
 def _clusters(lang: str, folder: Path) -> list[Row]:
+    """Write the packaged word clusters of a language to a folder. RETURNS (list[Row]): A row for the file; none without it."""
     from ..features.clusters import PACKAGE, packaged_clusters, write_clusters
 
     try:
@@ -193,7 +214,10 @@ def _clusters(lang: str, folder: Path) -> list[Row]:
 
 
 def _vectors(lang: str, folder: Path) -> list[Row]:
-    """Vectors of an installed pipeline of the language: of the pipeline with the most vectors."""
+    """Write the vectors of an installed pipeline of a language, that with the most vectors, to a folder.
+
+    RETURNS (list[Row]): A row for the vectors; none without an installed pipeline.
+    """
     from ..features.word_vectors import load_vectors
 
     found = []
@@ -207,18 +231,18 @@ def _vectors(lang: str, folder: Path) -> list[Row]:
         )
         return []
     # The largest table knows most words that training never shows
-    n, name, meta = max(found, key=lambda row: row[:2])
-    # Of spaCy, which a package holds
-    vectors: Any = load_vectors(name, f"The package {name}")
+    n, name, meta = max(found, key=lambda pipeline: pipeline[:2])  # metas have no order
+    vectors: Any = load_vectors(name, f"The package {name}")  # spaCy's, since a package holds them
     vectors.to_disk(folder / "vectors")
-    return [
-        ("vectors", counted(n, "vector"), f"{name} {meta.get('version', '')}", meta.get("license") or "see the package")
-    ]
+    licence = meta.get("license") or "see the package"
+    return [("vectors", counted(n, "vector"), f"{name} {meta.get('version', '')}", licence)]
 
 
 def _lists(package: Package, lang: str, folder: Path) -> list[Row]:
+    """Write the lists of a package as gazetteers to a folder. RETURNS (list[Row]): A row for each list; none if the package is
+    not installed or can't be read."""
     try:
-        of_package = f"{package.name} {version(package.name)}"
+        name_and_version = f"{package.name} {version(package.name)}"
         import_module(package.name)
     except (PackageNotFoundError, ImportError):
         msg.info(f"No {package.has}: pip install {package.name}")
@@ -229,10 +253,10 @@ def _lists(package: Package, lang: str, folder: Path) -> list[Row]:
             lines = list(dict.fromkeys(" ".join(phrase.split()) for phrase in phrases))
             path = folder / "gazetteers" / f"{name}.txt"
             write_whole(path, "".join(f"{line}\n" for line in lines if line).encode())
-            rows.append((f"gazetteers/{name}.txt", counted(len(lines), "phrase"), of_package, package.licence))
+            rows.append((f"gazetteers/{name}.txt", counted(len(lines), "phrase"), name_and_version, package.licence))
     except Exception as error:
         # Another version of the package may have other functions
-        msg.warn(f"{of_package} can't be read ({type(error).__name__}: {error})")
+        msg.warn(f"{name_and_version} can't be read ({type(error).__name__}: {error})")
     return rows
 
 
@@ -260,6 +284,7 @@ class Preset(NamedTuple):
     settings: tuple[tuple[str, str, str], ...] = ()
 
 
+# Presets of components that label tokens
 _ANY = {
     "fast": Preset("Sparse features, trained with L-BFGS on a CPU."),
     "accurate": Preset(
@@ -280,6 +305,7 @@ _ANY = {
         ),
     ),
 }
+# Presets of components that label texts
 _TEXTS = {
     "fast": Preset("Sparse features of a whole text, trained with L-BFGS on a CPU."),
     "stream": Preset(
@@ -288,12 +314,12 @@ _TEXTS = {
     ),
     "partial": Preset("Incomplete annotation: texts without a label are ignored, and labels with 0 are excluded."),
 }
-# Whose optimizer walks along one chain
+# The optimizer of `stream` learns from one chain, and crf_spancat has a chain for each label
 _CHAINS = {name: preset for name, preset in _ANY.items() if name != "stream"}
 PRESETS = {"crf_ner": _ANY, "crf_tagger": _ANY, "semicrf_ner": _ANY, "crf_spancat": _CHAINS, "crf_textcat": _TEXTS}
 OPTIMIZE = ("efficiency", "accuracy")
 SEGMENTERS = ("char", "jieba", "pkuseg")  # of Chinese
-_PKUSEG_MODEL = "mixed"  # the one that spacy-pkuseg brings
+_PKUSEG_MODEL = "mixed"  # the model that spacy-pkuseg brings
 FITTED = ("fast", "partial", "words")  # presets that `crf fit` trains
 # The file with the changes of `accuracy`, for any preset
 _MORE_ENTITIES = "crf_ner_threshold"
@@ -331,19 +357,25 @@ def init_config_cli(
     blank(lang, {} if segmenter is None else {"segmenter": segmenter.value})
     options: dict[str, Any] = {"--component": component, "--file": file, "--preset": preset, "--optimize": optimize}
     options |= {"--clusters": clusters, "--vectors": vectors, "--gazetteers": gazetteers, "--lookups": lookups}
-    given = [option for option, value in options.items() if value is not None]
-    if given != ["--file"] and (component is None or file is not None):
-        raise ValueError(Errors.CRF745.format(given=" and ".join(given) or "nothing"))
+    used = [option for option, value in options.items() if value is not None]
     name = "config.cfg" if output == "-" else output
-    if file is not None:
-        text = config_files()[file.value].read_text(encoding="utf8")
-        text = re.sub(rf"[\w/]*configs/{file.value}\.cfg", lambda found: name, text)
+    if used == ["--file"]:
+        file_name = options["--file"].value
+        text = config_files()[file_name].read_text(encoding="utf8")
+        # Files name themselves in the commands of their first lines. A function, since `name` may hold backslashes
+        text = re.sub(rf"[\w/]*configs/{file_name}\.cfg", lambda match: name, text)
+    elif component is None or file is not None:
+        raise ValueError(Errors.CRF745.format(given=" and ".join(used) or "nothing"))
     else:
-        words = NO_WORDS if lookups is None else Words.gathered(lookups)
-        words = Words((*words.clusters, *(clusters or ())), vectors or words.vectors, gazetteers or words.gazetteers)
-        made_for = options["--component"].value
-        optimized = (optimize or OptimizeName.efficiency).value
-        text = make_config(made_for, (preset or PresetName.fast).value, words, optimized, lang, name)
+        gathered = NO_WORDS if lookups is None else Words.gathered(lookups)
+        words = Words(
+            clusters=(*gathered.clusters, *(clusters or ())),
+            vectors=vectors or gathered.vectors,
+            gazetteers=gazetteers or gathered.gazetteers,
+        )
+        preset_name = (preset or PresetName.fast).value
+        optimized_for = (optimize or OptimizeName.efficiency).value
+        text = make_config(component.value, preset_name, words, optimized_for, lang, name)
     text = in_language(text, lang, None if segmenter is None else segmenter.value)
     if output == "-":
         sys.stdout.write(text)
@@ -359,12 +391,14 @@ def init_config_cli(
 
 
 def make_config(component: str, preset: str, words: Words, optimize: str, lang: str, name: str) -> str:
-    """Make a complete config.
+    """Make the text of a complete config, in English.
 
-    words (Words): What templates shall read beside the texts; for the preset `words` the packaged clusters if there is nothing.
-    name (str): Name of the file, for its first lines.
-    RAISES (ValueError): CRF751 if the component has no such preset, CRF768 if it has no setting for accuracy, CRF752 or CRF753 if
-        it can't read the words or the preset has none.
+    component, preset, optimize (str): Values of the options of `init-config`.
+    words (Words): Clusters, vectors and gazetteers to use. If there are none, the preset `words` uses the packaged clusters.
+    lang (str): The language that the packaged clusters must have.
+    name (str): Name of the file, for the commands in its first lines.
+    RAISES (ValueError): CRF751 if the component has no such preset, CRF768 if it has no setting for accuracy, CRF752 if it has no
+        features that could read `words`, CRF753 if no packaged clusters are installed for the preset `words`.
     """
     chosen = PRESETS[component].get(preset)
     if chosen is None:
@@ -400,9 +434,8 @@ def make_config(component: str, preset: str, words: Words, optimize: str, lang: 
     if preset in FITTED:
         head += "#\n# Or without a dev set, trained on all texts with cross-validated settings (docs/training.md):\n#\n"
         head += f"#   {_fit(name)}\n"
-    return head + "".join(
-        f"{above}[{section}]\n{''.join(lines.values())}" for section, (above, lines) in sections.items()
-    )
+    blocks = [f"{above}[{section}]\n{''.join(lines.values())}" for section, (above, lines) in sections.items()]
+    return head + "".join(blocks)
 
 
 def in_language(text: str, lang: str, segmenter: Optional[str] = None) -> str:
@@ -410,9 +443,9 @@ def in_language(text: str, lang: str, segmenter: Optional[str] = None) -> str:
 
     segmenter (str): What cuts Chinese texts, one of `SEGMENTERS`.
     """
-    own = get_lang_class(lang).default_config
-    tokenizer: dict[str, Any] = dict(own["nlp"]["tokenizer"])
-    initialize: dict[str, Any] = dict(own["initialize"]["tokenizer"])
+    defaults = get_lang_class(lang).default_config
+    tokenizer: dict[str, Any] = dict(defaults["nlp"]["tokenizer"])
+    initialize: dict[str, Any] = dict(defaults["initialize"]["tokenizer"])
     if segmenter is not None:
         tokenizer["segmenter"] = segmenter
     if segmenter == "pkuseg":
@@ -421,15 +454,18 @@ def in_language(text: str, lang: str, segmenter: Optional[str] = None) -> str:
     for section, settings in (("nlp.tokenizer", tokenizer), ("initialize.tokenizer", initialize)):
         lines = "".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items())
         head = re.escape(f"[{section}]\n")
+        # A section ends with an empty line
         text = re.sub(rf"^{head}(\S.*\n)*", f"[{section}]\n{lines}", text, count=1, flags=re.MULTILINE)
     return text
 
 
 def _command(name: str) -> str:
+    """The command that trains with the config file `name`."""
     return f"python -m spacy train {name} --paths.train train.spacy --paths.dev dev.spacy --output training"
 
 
 def _fit(name: str) -> str:
+    """The command that trains with the config file `name` and without a dev set."""
     return f"python -m spacy crf fit train.spacy --config {name} --output fitted"
 
 
@@ -437,46 +473,56 @@ def _fit(name: str) -> str:
 
 
 def _change(sections: Sections, component: str, before: Sections, after: Sections) -> None:
-    """Change a component's file as one file for `crf_ner` differs from another, where the component has the same settings."""
+    """Apply the differences between two files for `crf_ner` to the file of another component. Settings in which the component
+    differs from `crf_ner` stay.
 
-    def own(text: str) -> str:
+    sections (Sections): The file of the component, which is changed.
+    before, after (Sections): The files for `crf_ner`.
+    """
+
+    def renamed(text: str) -> str:
         return re.sub(r"\bcrf_ner\b", component, text)
 
     for name in before.keys() - after.keys():
-        sections.pop(own(name), None)
+        sections.pop(renamed(name), None)
     # Files for crf_ner differ in few settings: only these are changed, and comments stay
     for name, (above, settings) in after.items():
-        new = {key: own(line) for key, line in settings.items()}
+        new_lines = {key: renamed(line) for key, line in settings.items()}
         if name in before:
-            _, lines = sections.get(own(name), ("", {}))
-            _change_settings(lines, before[name][1], new)
+            _, old_lines = before[name]
+            _, lines = sections.get(renamed(name), ("", {}))
+            _change_settings(lines, old_lines, new_lines)
             continue
-        # Insert the section behind the last one of the same block
-        block = own(name).rpartition(".")[0]
-        everything = list(sections.items())
-        last = max(n for n, (other, _) in enumerate(everything) if f"{other}.".startswith(f"{block}."))
-        # A dict has no insert
+        # Insert the section behind the last section of the same block. A dict has no insert
+        block = renamed(name).rpartition(".")[0]
+        items = list(sections.items())
+        behind = 1 + max(n for n, (section, _) in enumerate(items) if f"{section}.".startswith(f"{block}."))
+        items.insert(behind, (renamed(name), (renamed(above), new_lines)))
         sections.clear()
-        sections.update([*everything[: last + 1], (own(name), (own(above), new)), *everything[last + 1 :]])
+        sections.update(items)
 
 
 def _change_settings(lines: dict[str, str], old: dict[str, str], new: dict[str, str]) -> None:
-    """Change the settings of one section: `lines` get the differences between `old` and `new`."""
+    """Apply the differences between the `old` and the `new` lines of a section to `lines`, wherever `lines` has the old value."""
+
+    def has_old_value(key: str) -> bool:
+        return _value(lines.get(key, "")) == _value(old[key])
 
     def differs(key: str) -> bool:
         return _value(old[key]) != _value(new.get(key, ""))
 
     # Another registered function takes other settings
-    other = any(differs(key) for key in old if key.startswith("@") and lines.get(key) == old[key])
+    is_replaced = any(differs(key) for key in old if key.startswith("@") and lines.get(key) == old[key])
     for key in old.keys() - new.keys():
-        if other or _value(lines.get(key, "")) == _value(old[key]):
-            lines.pop(key, None)  # another function has other settings
+        if is_replaced or has_old_value(key):
+            lines.pop(key, None)
     for key, line in new.items():
-        if key not in old or (differs(key) and _value(lines.get(key, "")) == _value(old[key])):
+        if key not in old or (differs(key) and has_old_value(key)):
             lines[key] = line
 
 
 def _set(sections: Sections, section: str, key: str, value: str) -> None:
+    """Change a setting, and keep the comments above it. The value "" removes the setting."""
     _, lines = sections[section]
     if value:
         above = lines.get(key, "").rpartition(f"{key} = ")[0]
@@ -486,13 +532,17 @@ def _set(sections: Sections, section: str, key: str, value: str) -> None:
 
 
 def _add_words(sections: Sections, component: str, preset: str, words: Words) -> None:
-    """Add what is known of words, and templates that read it. RAISES (ValueError): CRF752 where no template could."""
-    features = f"components.{component}.model.emissions.features"
-    if features not in sections:
+    """Add clusters, vectors and gazetteers to a config, and templates that read them.
+
+    RAISES (ValueError): CRF752 if the preset of the component has no features of tokens, to which templates could be added.
+    """
+    section = f"components.{component}.model.emissions.features"
+    if section not in sections:
         raise ValueError(Errors.CRF752.format(component=component, preset=preset))
     templates, settings = words.settings()
-    before = json.loads(_value(sections[features][1]["extra"]).partition(" = ")[2]) or []
-    _set(sections, features, "extra", json.dumps([*before, *templates]))
+    _, features = sections[section]
+    _, _, extra = _value(features["extra"]).partition(" = ")
+    _set(sections, section, "extra", json.dumps([*(json.loads(extra) or []), *templates]))
     lines = {key: f"{_WORDS[key]}{key} = {value}\n" for key, value in settings.items()}
     sections[f"initialize.components.{component}.words"] = ("\n", lines)
 
@@ -505,7 +555,7 @@ _WORDS = {
 
 
 def _value(line: str) -> str:
-    """A setting without the comments above it."""
+    """The line of a setting, such as "l2 = 0.1", without the comments above it."""
     return line.rstrip("\n").rpartition("\n")[2]
 
 
@@ -513,18 +563,21 @@ def _value(line: str) -> str:
 
 
 def _read(stem: str) -> Sections:
+    """Read a file of `CONFIGS`, with its comments."""
     sections = {}
-    above = ""
+    above = ""  # comments and empty lines since the last section or setting
     name = ""
     for line in (CONFIGS / f"{stem}.cfg").read_text(encoding="utf8").splitlines(keepends=True):
         if line.startswith("["):
             name = line.strip()[1:-1]
-            # Above the first section stands the description of the file
+            # Above the first section is the description of the file, which the config replaces by its own
             sections[name] = above if sections else "\n", {}
+            above = ""
         elif line.strip() and not line.startswith("#"):
-            sections[name][1][line.partition(" = ")[0]] = above + line
+            key = line.partition(" = ")[0]
+            _, lines = sections[name]
+            lines[key] = above + line
+            above = ""
         else:
             above += line
-            continue
-        above = ""
     return sections

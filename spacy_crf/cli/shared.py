@@ -51,16 +51,17 @@ FileOption = Annotated[Path, Opt("--output", "-o", help="The file to write.")]
 PageOption = Annotated[Optional[Path], Opt("--output", "-o", help="Write a page of HTML to this file.")]
 ChartOption = Annotated[Optional[Path], Opt("--output", "-o", help="Write a chart (SVG) to this file.")]
 PipelineOption = Annotated[Path, Opt("--output", "-o", help="Folder to write the pipeline to.")]
-# Built upon this package
-_OF_OTHERS = re.compile(r"'((spacy_crf_\w+)\.\w+\.v\d+)' in function registry")
-# Of a command that takes overrides
+# spaCy's error for a registered name of a package that is built upon this one
+_UNKNOWN_NAME = re.compile(r"'((spacy_crf_\w+)\.\w+\.v\d+)' in function registry")
+# Settings of a command that takes overrides of the config, such as --training.seed 1
 WITH_OVERRIDES = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
 def packaged(name: str) -> Path:
-    """A folder with files of the package: within an installed package, and beside the package in a clone."""
+    """Find a folder with files of the package. The folder is in an installed package, but beside the package in a clone."""
     package = Path(__file__).parents[1]
-    return next(folder for folder in (package / name, package.parent / name) if folder.is_dir())
+    folder = package / name
+    return folder if folder.is_dir() else package.parent / name
 
 
 CONFIGS = packaged("configs")
@@ -79,17 +80,17 @@ class BriefCommand(TyperCommand):
             return super().invoke(ctx)
 
 
-def _takes_code(code: CodeOption = None) -> None:
-    pass
-
-
 class CodeCommand(BriefCommand):
     """A command with the option --code, whose file is imported before the command runs."""
 
     def __init__(self, *names: Any, params: list[Any], **settings: Any):
-        only_code = typer.Typer(add_completion=False)
-        only_code.command()(_takes_code)
-        super().__init__(*names, params=[*params, *get_command(only_code).params], **settings)
+        def with_code(code: CodeOption = None) -> None:
+            pass
+
+        # typer makes options of the parameters of functions only: let it read one that has nothing but this option
+        app = typer.Typer(add_completion=False)
+        app.command()(with_code)
+        super().__init__(*names, params=[*params, *get_command(app).params], **settings)
 
     def invoke(self, ctx: Any) -> Any:
         code = ctx.params.pop("code")
@@ -121,26 +122,25 @@ def brief_errors() -> Iterator[None]:
         msg.fail(Errors.CRF733.format(reason=error), exits=1)
     except (ValueError, ImportError) as error:
         first, *others = str(error).split("\n")
-        missing = _OF_OTHERS.search(str(error))
-        if (
-            missing is not None
-            # spaCy says neither of what package a name is, nor stops before it has listed all others
-        ):
-            name, package = missing.groups()
+        unknown = _UNKNOWN_NAME.search(str(error))
+        if unknown is not None:
+            # spaCy does not say which package is missing, but lists all registered names
+            name, package = unknown.groups()
             first = Errors.CRF717.format(name=name, package=package.replace("_", "-"))
             others = []
         msg.fail(first)
-        for line in others:  # the first line would take them into its paragraph
+        for line in others:  # wasabi would wrap them as one paragraph with the first line
             print(line)
         sys.exit(1)
 
 
 @contextmanager
 def progress_bar(task: str, unit: str = "") -> Iterator[Callable[..., None]]:
-    """Show a progress bar on the standard error. Yields a function that updates it by any of the arguments `total`, `advance`,
-    `completed` and `description`.
+    """Show a progress bar on the standard error. Yields a function that updates the bar. The function takes the number `total` of
+    things to do, the number `completed` so far, or else the number to `advance` by, and the `description` of the task.
 
-    unit (str): Name of a counted thing; "" to show the share that is done.
+    task (str): What is done, in words.
+    unit (str): Name of the things that are counted; "" to show the share that is done.
     """
     done = 0
     with Bar(task, unit, at_once=True) as bar:
@@ -189,16 +189,16 @@ def name_of(nlp: Language, model: str) -> str:
     return f"{nlp.lang}_{name}"
 
 
-def split_overrides(given: Iterable[str]) -> tuple[list[Path], list[str]]:
-    """Split the arguments of a command into files and settings of a config, such as --training.seed 1 or --training.seed=1."""
+def split_overrides(arguments: Iterable[str]) -> tuple[list[Path], list[str]]:
+    """Split the arguments of a command into files and overrides of a config, such as --training.seed 1 or --training.seed=1."""
     files: list[Path] = []
     overrides: list[str] = []
-    for part in given:
+    for argument in arguments:
         is_value = bool(overrides) and overrides[-1].startswith("--") and "=" not in overrides[-1]
-        if is_value or part.startswith("--"):
-            overrides.append(part)
+        if is_value or argument.startswith("--"):
+            overrides.append(argument)
         else:
-            files.append(Path(part))
+            files.append(Path(argument))
     return files, overrides
 
 
@@ -221,7 +221,11 @@ def read_config(path: Optional[Path], overrides: list[str], *, interpolate: bool
 
 
 def _check_names(block: Mapping[str, object], path: list[str]) -> None:
-    """Check the registered names of a block. RAISES (ValueError): CRF726 for a name that is not text; spaCy would look it up."""
+    """Check that all registered names in a block of a config are text, since spaCy looks up whatever is there.
+
+    path (list[str]): The names of the block and of the blocks around it.
+    RAISES (ValueError): CRF726 for another name.
+    """
     for key, value in block.items():
         if str(key).startswith("@") and not isinstance(value, str):
             raise ValueError(Errors.CRF726.format(section=".".join(path), key=key, value=shown(value)))
@@ -267,19 +271,25 @@ def blank(lang: str, tokenizer: Optional[dict[str, object]] = None) -> Language:
 
 
 def numbers(command: str, option: str, text: str, is_possible: Callable[[float], bool], must: str) -> list[float]:
-    """Parse numbers between commas, each once. RAISES (ValueError): CRF020 for anything else, or for an impossible number."""
+    """Parse the numbers of an option, which are separated by commas, and remove repetitions.
+
+    is_possible (Callable): Returns whether the option takes a number.
+    must (str): What the text must be, in words for the error.
+    RAISES (ValueError): CRF020 for anything but possible numbers.
+    """
     try:
-        found = list(dict.fromkeys(map(float, text.split(","))))
+        values = list(dict.fromkeys(map(float, text.split(","))))
     except ValueError:
-        found = []
-    checks.expect(found and all(map(is_possible, found)), command, option, text, must)
-    return found
+        values = []
+    checks.expect(values and all(map(is_possible, values)), command, option, text, must)
+    return values
 
 
 def check_writable(path: Optional[Path], *inputs: Optional[Path]) -> None:
     """Check that a command can write its result, before it does the work.
 
-    path (Path): The file to write, or None. inputs (Path): Files that the command reads and must not overwrite.
+    path (Path): The file to write; None if the command writes no file.
+    *inputs (Path): Files that the command reads and must not overwrite.
     RAISES (OSError): If a folder has the name of the file, or a file has the name of its folder, or the folder is not writable.
     RAISES (ValueError): CRF730 if the file is one of the inputs.
     """
@@ -287,20 +297,21 @@ def check_writable(path: Optional[Path], *inputs: Optional[Path]) -> None:
         return
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    # Pipes and devices have no folder to check, and are never replaced
-    is_device = path.exists() and not path.is_file()
-    there = path if is_device else next(folder for folder in path.absolute().parents if folder.exists())
-    if not is_device and not there.is_dir():
-        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(there))
-    if not os.access(there, os.W_OK):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(there))
+    changed = path  # pipes and devices are written to
+    if path.is_file() or not path.exists():
+        # A file is replaced in its folder, which may have to be made in the nearest folder that exists
+        changed = next(folder for folder in path.absolute().parents if folder.exists())
+        if not changed.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(changed))
+    if not os.access(changed, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(changed))
     if path.is_file() and any(read is not None and read.exists() and read.samefile(path) for read in inputs):
         raise ValueError(Errors.CRF730.format(path=path))
 
 
 def save_pipeline(nlp: Language, output: Path) -> None:
-    """Save a pipeline. New files replace the old ones only after all new files are written. If the process is killed while they
-    do, the folder holds parts of two pipelines, and its components refuse to be loaded (CRF927)."""
+    """Save a pipeline. New files replace the old ones only after all new files are written. If the process is killed while files
+    are replaced, the folder holds parts of two pipelines, and its components refuse to be loaded (CRF927)."""
     from ..pipeline.saving import REPLACING
 
     # The new files are complete before the first old one is replaced
@@ -309,13 +320,12 @@ def save_pipeline(nlp: Language, output: Path) -> None:
         nlp.to_disk(folder)
         output.mkdir(parents=True, exist_ok=True)
         (output / REPLACING).touch()
-        for made in sorted(folder.rglob("*")):  # folders before what is in them
-            target = output / made.relative_to(folder)
-            if made.is_dir():
-                target.mkdir(parents=True, exist_ok=True)
+        for path in sorted(folder.rglob("*")):  # folders before what is in them
+            target = output / path.relative_to(folder)
+            if path.is_dir():
+                target.mkdir(exist_ok=True)
             else:
-                target.parent.mkdir(parents=True, exist_ok=True)
-                made.replace(target)
+                path.replace(target)
         (output / REPLACING).unlink()
 
 
@@ -333,24 +343,27 @@ def our_pipes(
     """Find the components of spacy_crf in a pipeline.
 
     component (str): Name of the only component to find; None for all.
-    wanted (str): Words for the error, which say what the components must be; None if finding no component is not an error.
-    is_wanted (Callable): Returns whether to accept a component.
+    wanted (str): What the components must be, in words for the error; None if finding no component is not an error.
+    is_wanted (Callable): Returns whether a component is to be found.
     of_tokens (bool): Whether to find only components that label tokens.
     RAISES (ValueError): If there are no such components, unless `wanted` is None.
     """
     from ..pipeline.pipe import LearningPipe
     from ..pipeline.prediction import CRFPipe
 
-    kind = CRFPipe if of_tokens else LearningPipe
-    ours = [pipe for name, pipe in nlp.pipeline if isinstance(pipe, kind) and component in (None, name)]
-    found = [pipe for pipe in ours if is_wanted(pipe)]
-    if not found and wanted is not None:
+    type_of_pipe = CRFPipe if of_tokens else LearningPipe
+    ours = [pipe for name, pipe in nlp.pipeline if isinstance(pipe, type_of_pipe) and component in (None, name)]
+    pipes = [pipe for pipe in ours if is_wanted(pipe)]
+    if not pipes and wanted is not None:
         raise no_component(wanted, nlp.pipe_names, component)
-    return found
+    return pipes
 
 
 def warn_of_learned_texts(pipes: "Iterable[LearningPipe]", examples: list[Example], path: Path) -> None:
-    """Warn if components have learned from texts by which they are judged."""
+    """Warn of each component that has learned from some of the examples, since scores on these tell nothing about new texts.
+
+    path (Path): Where the examples are from.
+    """
     for pipe in pipes:
         learned = pipe.training.learned.count(examples)
         if learned:

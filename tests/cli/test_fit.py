@@ -236,7 +236,7 @@ def test_few_entities_choose_a_threshold_near_the_expected_one(n, least, most):
 def test_points_of_two_sets_add_up_to_those_of_both(fitted):
     nlp, _ = fitted
     pipe, examples = nlp.get_pipe("crf_ner"), ner_examples(nlp, NER_TEXTS)
-    added = cross_validation._added(measure(pipe, examples[:2]), measure(pipe, examples[2:]))
+    added = cross_validation._sum(measure(pipe, examples[:2]), measure(pipe, examples[2:]))
     for one, other in zip(added, measure(pipe, examples), strict=True):
         assert one.by_label == other.by_label and one.found == other.found
         assert one.expected_right == pytest.approx(other.expected_right)

@@ -22,14 +22,14 @@ LBFGS = "spacy_crf.LBFGS.v1"
 @pytest.fixture
 def folds_seen(monkeypatch):
     """The folds that `tune` makes, each when its first training begins."""
-    seen, trained = [], tune_command._Fold.trained
+    seen, trained = [], tune_command._Fold.train
 
     def observed(fold, optimizers, iterations):
         if fold not in seen:
             seen.append(fold)
         return trained(fold, optimizers, iterations)
 
-    monkeypatch.setattr(tune_command._Fold, "trained", observed)
+    monkeypatch.setattr(tune_command._Fold, "train", observed)
     return seen
 
 
@@ -128,7 +128,9 @@ def test_processes_import_the_code_of_the_user(paths, tmp_path):
 def test_schemes_are_tried(paths, folds, folds_seen):
     config = load_config(CONFIG, overrides=paths)
     _, trials = tune(config, {"l2": [0.1, 1.0]}, schemes=["IO", "BIO"], folds=folds, iterations=20)
-    assert [fold.place for fold in folds_seen] == [(scheme, n) for scheme in ("IO", "BIO") for n in range(folds)]
+    assert [(fold.scheme, fold.number) for fold in folds_seen] == [
+        (scheme, n) for scheme in ("IO", "BIO") for n in range(folds)
+    ]
     assert [trial.candidate.scheme for trial in trials] == ["IO", "IO", "BIO", "BIO"]
     assert settings(trials) == [{"l2": 0.1}, {"l2": 1.0}] * 2
     assert trials[0].n_weights < trials[2].n_weights
@@ -136,7 +138,7 @@ def test_schemes_are_tried(paths, folds, folds_seen):
 
 def test_the_best_scheme_is_written(paths, tmp_path, monkeypatch):
     scores = {"BIO": 0.9, "BILUO": 0.8}
-    monkeypatch.setattr(tune_command._Fold, "_score", lambda fold: scores[fold.place[0]])
+    monkeypatch.setattr(tune_command._Fold, "_score", lambda fold: scores[fold.scheme])
     result = run(paths, "--schemes", "BILUO, BIO", "--try", "l2=0.1", "--output", tmp_path / "b.cfg")
     assert result.exit_code == 0, result.output
     assert "BILUO" in result.output
