@@ -29,16 +29,16 @@ from .texts import read_docs
 
 Words = tuple[str, ...]
 LabelTable = dict[str, "LabelCounts"]
-Place = dict[str, Any]  # as JSON
+Place = dict[str, Any]  # as JSON: an occurrence of words in a text, see `Wording`
 _FEW = 50  # fewer spans or texts of a label are hardly enough to learn and to score it
 _SHOWN = 3  # examples in a warning
 
 
 class LabelCounts(TypedDict):
-    """Numbers of spans of a label."""
+    """Counts of the spans of a label."""
 
     spans: int
-    strings: int  # different ones
+    strings: int  # number of different strings among the spans
     lengths: dict[int, int]  # number of spans of each length in tokens
 
 
@@ -52,8 +52,8 @@ class CorpusFacts:
     without_spans: int = 0  # documents without spans
     unannotated_tokens: int = 0  # tokens whose annotation of entities is missing
     labels: LabelTable = field(default_factory=dict)
-    groups: dict[str, LabelTable] = field(default_factory=dict)  # the same for doc.spans, by key
-    numbers: dict[str, dict[str, float]] = field(default_factory=dict)  # by name, of numbers of texts
+    groups: dict[str, LabelTable] = field(default_factory=dict)  # `labels` of doc.spans, by key of doc.spans
+    numbers: dict[str, dict[str, float]] = field(default_factory=dict)  # statistics of numbers of texts, by extension
     tags: dict[str, int] = field(default_factory=dict)
     untagged_tokens: int = 0
     cats: dict[str, int] = field(default_factory=dict)  # by label of `doc.cats`, the number of texts with 1.0
@@ -71,11 +71,11 @@ class CorpusFacts:
 
 @dataclass
 class Wording:
-    """Words that are annotated in several ways, with the number of occurrences by label and without one, and all occurrences."""
+    """A string that is annotated in several ways, and its occurrences."""
 
     text: str
-    labels: dict[str, int]
-    unlabelled: int
+    labels: dict[str, int]  # number of occurrences by label
+    unlabelled: int  # number of occurrences without a label
     # Of each occurrence: its "label" (None for none), its first character ("start"), the "place" of its text, and its "id"
     places: list[Place]
 
@@ -88,89 +88,100 @@ class Wording:
     def different(self) -> list[Place]:
         """The occurrences whose annotation differs from the most frequent one."""
         counts = {**self.labels, None: self.unlabelled}
-        usual = max(counts, key=lambda label: counts[label])
-        return [place for place in self.places if place["label"] != usual]
+        most_frequent = max(counts, key=lambda label: counts[label])
+        return [place for place in self.places if place["label"] != most_frequent]
 
 
 def describe(docs: Iterable[Doc], nlp: Language) -> CorpusFacts:
     """Count the contents of Docs. nlp (Language): The pipeline whose tokenizer the training will use."""
     docs = list(docs)
-    found = CorpusFacts()
+    facts = CorpusFacts()
     tags = Counter()
     cats = Counter()
-    of_entities = _Lengths()
-    of_groups: dict[str, _Lengths] = defaultdict(_Lengths)
-    of_numbers: dict[str, list[float]] = defaultdict(list)
-    annotated: dict[str, tuple[object, Doc]] = {}
+    entities = _SpanCounter()
+    groups: dict[str, _SpanCounter] = defaultdict(_SpanCounter)
+    numbers: dict[str, list[float]] = defaultdict(list)
+    texts: dict[str, tuple[object, Doc]] = {}  # by text: the annotation of its first Doc, and this Doc
     for doc in docs:
-        found.documents += 1
-        found.tokens += len(doc)
-        found.spans += len(doc.ents)
-        found.without_spans += not doc.ents
-        found.unannotated_tokens += sum(token.ent_iob == 0 for token in doc)
-        found.touching += sum(one.end == two.start and one.label == two.label for one, two in pairwise(doc.ents))
+        facts.documents += 1
+        facts.tokens += len(doc)
+        facts.unannotated_tokens += sum(token.ent_iob == 0 for token in doc)
         tags.update(token.tag_ for token in doc)
         cats.update({label: int(value == 1.0) for label, value in doc.cats.items()})
         if len(_cats(doc)) > 1:
-            found.several_cats.append(f"{_short(doc.text)} ({', '.join(_cats(doc))}){_at(doc)}")
+            facts.several_cats.append(f"{_short(doc.text)} ({', '.join(_cats(doc))}){_at(doc)}")
         uncertain = [f"{label} {value:g}" for label, value in doc.cats.items() if value not in (0.0, 1.0)]
         if uncertain:
-            found.uncertain_cats.append(f"{_short(doc.text)} ({', '.join(uncertain)}){_at(doc)}")
+            facts.uncertain_cats.append(f"{_short(doc.text)} ({', '.join(uncertain)}){_at(doc)}")
         for key, group in doc.spans.items():
-            for span in group:
-                of_groups[key].add(span)
+            if group:
+                groups[key].add(group)
         for name, value in _numbers(doc).items():
-            of_numbers[name].append(value)
-        # .spacy files keep their tokens, but training compares with those of the tokenizer
-        cut = nlp.make_doc(doc.text) if doc.ents and len(doc.text) <= nlp.max_length else doc
-        for span in doc.ents:
-            of_entities.add(span)
-            shown = f"{_short(span.text)} ({span.label_}){_at(doc)}"
-            if cut.char_span(span.start_char, span.end_char) is None:
-                found.misaligned.append(shown)
-            if not any(letter.isalnum() for letter in span.text):
-                found.odd.append(shown)
-            if any(token.is_sent_start for token in span[1:]):
-                found.crossing.append(shown)
+            numbers[name].append(value)
+        entities.add(doc.ents)
+        _check_entities(doc, nlp, facts)
         spans = [(span.start, span.end, span.label_) for span in doc.ents]
         annotation = spans, [token.tag_ for token in doc], dict(doc.cats)
-        before, first = annotated.setdefault(_key(doc), (annotation, doc))
-        found.repeated += before is not annotation
-        if before != annotation:
-            found.repeated_otherwise.append(f"{_short(doc.text)}{_at(first)}{_at(doc)}")
-    found.labels = of_entities.table()
-    found.groups = {key: of_groups[key].table() for key in sorted(of_groups)}
-    for name, values in sorted(of_numbers.items()):
-        found.numbers[name] = {
+        first_annotation, first_doc = texts.setdefault(_key(doc), (annotation, doc))
+        facts.repeated += first_annotation is not annotation
+        if first_annotation != annotation:
+            facts.repeated_otherwise.append(f"{_short(doc.text)}{_at(first_doc)}{_at(doc)}")
+    facts.labels = entities.table()
+    facts.groups = {key: groups[key].table() for key in sorted(groups)}
+    for name, values in sorted(numbers.items()):
+        facts.numbers[name] = {
             "texts": len(values),
             "least": min(values),
             "mean": sum(values) / len(values),
             "most": max(values),
         }
-    found.untagged_tokens = tags.pop("", 0)
-    found.tags = dict(tags.most_common())
-    found.cats = dict(cats.most_common())
-    found.without_cats = sum(not _cats(doc) for doc in docs) if cats else 0
-    found.inconsistent = inconsistent(docs)
-    return found
+    facts.untagged_tokens = tags.pop("", 0)
+    facts.tags = dict(tags.most_common())
+    facts.cats = dict(cats.most_common())
+    facts.without_cats = sum(not _cats(doc) for doc in docs) if cats else 0
+    facts.inconsistent = inconsistent(docs)
+    return facts
 
 
-class _Lengths:
-    """Counts spans by label and length, and their different strings."""
+def _check_entities(doc: Doc, nlp: Language, facts: CorpusFacts) -> None:
+    """Add the entities of a Doc to `facts`: their number, and those that a training can't learn or that look wrong."""
+    facts.spans += len(doc.ents)
+    facts.without_spans += not doc.ents
+    facts.touching += sum(
+        span.end == behind.start and span.label == behind.label for span, behind in pairwise(doc.ents)
+    )
+    tokenized = doc
+    # .spacy files keep their tokens, but the training aligns spans with the tokens of its tokenizer
+    if doc.ents and len(doc.text) <= nlp.max_length:
+        tokenized = nlp.make_doc(doc.text)
+    for span in doc.ents:
+        shown = f"{_short(span.text)} ({span.label_}){_at(doc)}"
+        if tokenized.char_span(span.start_char, span.end_char) is None:
+            facts.misaligned.append(shown)
+        if not any(letter.isalnum() for letter in span.text):
+            facts.odd.append(shown)
+        if any(token.is_sent_start for token in span[1:]):
+            facts.crossing.append(shown)
+
+
+class _SpanCounter:
+    """Counts spans by label and length, and the different strings of each label."""
 
     def __init__(self) -> None:
         self._lengths: dict[str, Counter[int]] = defaultdict(Counter)
         self._strings: dict[str, set[Words]] = defaultdict(set)
 
-    def add(self, span: Span) -> None:
-        self._lengths[span.label_][len(span)] += 1
-        self._strings[span.label_].add(_words(span))
+    def add(self, spans: Iterable[Span]) -> None:
+        for span in spans:
+            self._lengths[span.label_][len(span)] += 1
+            self._strings[span.label_].add(_words(span))
 
     def table(self) -> LabelTable:
-        return {
-            label: {"spans": of.total(), "strings": len(self._strings[label]), "lengths": dict(of)}
-            for label, of in sorted(self._lengths.items())
-        }
+        table: LabelTable = {}
+        for label, lengths in sorted(self._lengths.items()):
+            strings = self._strings[label]
+            table[label] = {"spans": lengths.total(), "strings": len(strings), "lengths": dict(lengths)}
+        return table
 
 
 def overlap(train: list[Doc], dev: list[Doc]) -> dict[str, Any]:
@@ -182,20 +193,19 @@ def overlap(train: list[Doc], dev: list[Doc]) -> dict[str, Any]:
     texts: dict[str, Doc] = {}
     for doc in train:
         texts.setdefault(_key(doc), doc)
-    known = set(map(_words, chain.from_iterable(doc.ents for doc in train)))
-    seen = Counter()
+    in_train = set(map(_words, chain.from_iterable(doc.ents for doc in train)))
+    spans = Counter()  # of dev, by label
     unseen = Counter()
-    for doc in dev:
-        for span in doc.ents:
-            seen[span.label_] += 1
-            unseen[span.label_] += _words(span) not in known
-    of_train = _all_labels(train)
-    of_dev = _all_labels(dev)
+    for span in chain.from_iterable(doc.ents for doc in dev):
+        spans[span.label_] += 1
+        unseen[span.label_] += _words(span) not in in_train
+    train_labels = _all_labels(train)
+    dev_labels = _all_labels(dev)
     return {
         "documents": [f"{_short(doc.text)}{_at(texts[_key(doc)])}{_at(doc)}" for doc in dev if _key(doc) in texts],
-        "only_in_dev": sorted(of_dev - of_train),
-        "only_in_train": sorted(of_train - of_dev),
-        "unseen": {label: unseen[label] / n for label, n in sorted(seen.items())},
+        "only_in_dev": sorted(dev_labels - train_labels),
+        "only_in_train": sorted(train_labels - dev_labels),
+        "unseen": {label: unseen[label] / n for label, n in sorted(spans.items())},
     }
 
 
@@ -210,30 +220,31 @@ def inconsistent(docs: list[Doc]) -> list[Wording]:
             places[_words(span)].append(_place(span, span.label_))
     unlabelled: Counter[Words] = Counter()
     if labels:
-        # All wordings are searched for at once
+        # All strings are searched for at once
         matcher = PhraseMatcher(docs[0].vocab)
         matcher.add("annotated", [Doc(docs[0].vocab, words=list(words)) for words in labels])
         for doc in docs:
-            matches = (doc[start:end] for _, start, end in matcher(doc))
-            for span in matches:
+            for _, start, end in matcher(doc):
+                span = doc[start:end]
                 if all(token.ent_iob_ == "O" for token in span):
                     unlabelled[_words(span)] += 1
                     places[_words(span)].append(_place(span, None))
-    found = [
-        Wording(" ".join(words), dict(of.most_common()), unlabelled[words], places[words])
-        for words, of in labels.items()
-    ]
-    return sorted((one for one in found if one.doubtful), key=lambda one: (-one.doubtful, one.text))
+    wordings = []
+    for words, counts in labels.items():
+        wording = Wording(" ".join(words), dict(counts.most_common()), unlabelled[words], places[words])
+        if wording.doubtful:
+            wordings.append(wording)
+    return sorted(wordings, key=lambda wording: (-wording.doubtful, wording.text))
 
 
 def _all_labels(docs: list[Doc]) -> set[str]:
     """All labels of spans, tokens and texts."""
-    found: set[str] = set()
+    labels: set[str] = set()
     for doc in docs:
-        found.update(span.label_ for span in doc.ents)
-        found.update(token.tag_ for token in doc if token.tag_)
-        found.update(_cats(doc))
-    return found
+        labels.update(span.label_ for span in doc.ents)
+        labels.update(token.tag_ for token in doc if token.tag_)
+        labels.update(_cats(doc))
+    return labels
 
 
 def _cats(doc: Doc) -> list[str]:
@@ -255,23 +266,26 @@ def _short(text: str) -> str:
 
 
 def _at(doc: Doc) -> str:
-    """The place of a text, behind its words; empty if it is not known."""
+    """The file and position of a text, to be printed behind its words; empty if they are not known."""
     origin = named_origin(doc)
     return f" – {origin}" if origin else ""
 
 
 def _place(span: Span, label: Optional[str]) -> Place:
+    """Describe an occurrence for `Wording.places`."""
     return {"label": label, "start": span.start_char, **origin_of(span.doc)}
 
 
 def _numbers(doc: Doc) -> dict[str, float]:
-    """The numbers of a text: those of its extensions that are not ours."""
-    extensions = [(key, value) for key, value in doc.user_data.items() if isinstance(key, tuple) and len(key) == 4]
-    return {
-        key[1]: float(value)
-        for key, value in extensions
-        if key[0] == "._." and key[2] is None and not key[1].startswith("crf_") and checks.is_number(value)
-    }
+    """The extensions of a Doc that are numbers, by name, without those of spacy_crf."""
+    numbers = {}
+    for key, value in doc.user_data.items():
+        # spaCy keeps extensions under ("._.", name, start, end); those of the Doc itself have no start
+        if isinstance(key, tuple) and len(key) == 4:
+            kind, name, start, _ = key
+            if kind == "._." and start is None and not name.startswith("crf_") and checks.is_number(value):
+                numbers[name] = float(value)
+    return numbers
 
 
 # ---------------------------------------------------------------------------------------------------------- command
@@ -297,22 +311,23 @@ def data_cli(
     dev_facts = describe(dev_docs, nlp) if dev else None
     common = overlap(docs, dev_docs) if dev else None
     if as_json:
-        found = {"train": asdict(facts) | {"unread": asdict(report)}}
+        answer = {"train": asdict(facts) | {"unread": asdict(report)}}
         if dev_facts and common:
-            found |= {"dev": asdict(dev_facts) | {"unread": asdict(dev_report)}, "overlap": common}
-        print(json.dumps(found, ensure_ascii=False, indent=2))
+            answer["dev"] = asdict(dev_facts) | {"unread": asdict(dev_report)}
+            answer["overlap"] = common
+        print(json.dumps(answer, ensure_ascii=False, indent=2))
         return
     _show_corpus(str(path), facts, report, dev_facts)
     if dev_facts and common:
         _show_corpus(str(dev), dev_facts, dev_report)
         msg.divider("train and dev")
-        for texts, noun, what in (
+        for examples, noun, problem in (
             (common["documents"], "document", "of dev also in train, where scores tell what was memorized"),
             (common["only_in_dev"], "label", "in dev only, which can't be found"),
             (common["only_in_train"], "label", "in train only, not scored"),
         ):
-            if texts:
-                msg.warn(f"{counted(len(texts), noun)} {what}: {_some(texts)}")
+            if examples:
+                msg.warn(f"{counted(len(examples), noun)} {problem}: {_some(examples)}")
         if not common["documents"]:
             msg.good("No text of dev is in train")
         rows = [(label, f"{share:.0%}") for label, share in common["unseen"].items()]
@@ -320,10 +335,11 @@ def data_cli(
             print_table("entities of dev", ("label", "not in train"), rows, n_texts=1)
     if facts.inconsistent:
         rows = []
-        for one in facts.inconsistent[:top]:
-            labels = ", ".join(f"{label} {n:,}" for label, n in one.labels.items())
-            where = [in_words(place) for place in one.different if in_words(place)]
-            rows.append((one.text, labels, _some(where), f"{one.unlabelled:,}" if one.unlabelled else ""))
+        for wording in facts.inconsistent[:top]:
+            labels = ", ".join(f"{label} {n:,}" for label, n in wording.labels.items())
+            places = [in_words(place) for place in wording.different if in_words(place)]
+            unlabelled = f"{wording.unlabelled:,}" if wording.unlabelled else ""
+            rows.append((wording.text, labels, _some(places), unlabelled))
         title = f"Annotated in several ways: {counted(len(facts.inconsistent), 'string')}"
         print_table(title, ("words", "as", "where it is unusual", "not annotated"), rows, n_texts=3)
     elif facts.spans:
@@ -331,6 +347,10 @@ def data_cli(
 
 
 def _show_corpus(title: str, facts: CorpusFacts, report: Report, dev: Optional[CorpusFacts] = None) -> None:
+    """Print the facts about a set of texts, the warnings of `report`, which read it, and those of `_warnings`.
+
+    dev (CorpusFacts): The facts about dev, whose counts are printed in columns beside those of train.
+    """
     msg.divider(title)
     counts = [f"{counted(facts.documents, 'document')}, {counted(facts.tokens, 'token')}"]
     if facts.spans or not (facts.tags or facts.cats or facts.groups or facts.numbers):
@@ -340,51 +360,66 @@ def _show_corpus(title: str, facts: CorpusFacts, report: Report, dev: Optional[C
     _show_spans("entities", facts.labels, dev and dev.labels)
     for key, labels in facts.groups.items():
         _show_spans(f"spans in doc.spans['{key}']", labels, dev and dev.groups.get(key, {}))
-    of_dev = [dev] if dev else []
-    for title, name, what in (("tags", "tags", ("tag", "tokens")), ("labels of texts", "cats", ("label", "texts"))):
-        counts = [getattr(each, name) for each in (facts, *of_dev)]
-        if counts[0]:
-            rows = []
-            for key in counts[0]:
-                cells = (f"{each.get(key, 0):,}" for each in counts)
-                rows.append((key, *cells))
-            print_table(title, (*what, *(f"{what[1]} of dev" for _ in of_dev)), rows, n_texts=1)
+    _show_counts("tags", ("tag", "tokens"), facts.tags, dev and dev.tags)
+    _show_counts("labels of texts", ("label", "texts"), facts.cats, dev and dev.cats)
     if facts.numbers:
-        columns = ("number", "texts", "least", "mean", "most")
         rows = []
-        for name, of in facts.numbers.items():
-            values = (f"{of[column]:.6g}" for column in columns[2:])
-            rows.append((name, f"{of['texts']:,}", *values))
-        print_table("numbers", columns, rows, n_texts=1)
+        for name, statistics in facts.numbers.items():
+            values = [f"{statistics[column]:.6g}" for column in ("least", "mean", "most")]
+            rows.append((name, f"{statistics['texts']:,}", *values))
+        print_table("numbers", ("number", "texts", "least", "mean", "most"), rows, n_texts=1)
     report.print_warnings()
     for warning in _warnings(facts):
         msg.warn(warning)
 
 
-def _show_spans(title: str, labels: LabelTable, dev: Optional[LabelTable]) -> None:
-    """Print the labels of spans. dev (Optional[LabelTable]): The labels of dev."""
+def _show_counts(title: str, columns: tuple[str, str], counts: dict[str, int], dev: Optional[dict[str, int]]) -> None:
+    """Print the counts of tags, or of labels of texts, and beside them those of dev if there is one."""
+    if not counts:
+        return
+    titles = [*columns]
+    if dev is not None:
+        titles.append(f"{columns[1]} of dev")
     rows = []
-    for label, of in labels.items():
-        mean = sum(length * n for length, n in of["lengths"].items()) / of["spans"]
-        of_dev = [] if dev is None else [f"{dev[label]['spans']:,}" if label in dev else "0"]
-        rows.append((label, f"{of['spans']:,}", f"{of['strings']:,}", f"{mean:.1f}", str(max(of["lengths"])), *of_dev))
-    if rows:
-        columns = ("label", "spans", "different", "mean tokens", "most", *([] if dev is None else ["spans of dev"]))
-        print_table(title, columns, rows, n_texts=1)
+    for name, n in counts.items():
+        cells = [name, f"{n:,}"]
+        if dev is not None:
+            cells.append(f"{dev.get(name, 0):,}")
+        rows.append(cells)
+    print_table(title, titles, rows, n_texts=1)
+
+
+def _show_spans(title: str, labels: LabelTable, dev: Optional[LabelTable]) -> None:
+    """Print the counts of spans by label, and beside them the number of spans of dev if there is one."""
+    if not labels:
+        return
+    columns = ["label", "spans", "different", "mean tokens", "most"]
+    if dev is not None:
+        columns.append("spans of dev")
+    rows = []
+    for label, counts in labels.items():
+        lengths = counts["lengths"]
+        mean = sum(length * n for length, n in lengths.items()) / counts["spans"]
+        cells = [label, f"{counts['spans']:,}", f"{counts['strings']:,}", f"{mean:.1f}", str(max(lengths))]
+        if dev is not None:
+            cells.append(f"{dev[label]['spans']:,}" if label in dev else "0")
+        rows.append(cells)
+    print_table(title, columns, rows, n_texts=1)
 
 
 def _warnings(facts: CorpusFacts) -> list[str]:
     """Warnings about annotation that a training would not learn, or would learn wrongly."""
-    of_spans = list(chain.from_iterable(labels.items() for labels in (facts.labels, *facts.groups.values())))
-    few = [f"{label} ({of['spans']})" for label, of in of_spans if of["spans"] < _FEW]
+    tables = [facts.labels, *facts.groups.values()]
+    counts_of_labels = list(chain.from_iterable(table.items() for table in tables))
+    few = [f"{label} ({counts['spans']})" for label, counts in counts_of_labels if counts["spans"] < _FEW]
     few_texts = [f"{label} ({n})" for label, n in facts.cats.items() if n < _FEW]
-    tags = [tag for tag in facts.tags if tag.strip() and any(map(str.isalpha, tag))]
+    tags = [tag for tag in facts.tags if any(map(str.isalpha, tag))]  # not those of punctuation
     _, like_tags = find_spelling(list(facts.labels))
-    by_name: dict[str, set[str]] = {}
-    for name in (*(label for label, _ in of_spans), *tags, *facts.cats):
-        by_name.setdefault("".join(name.lower().split()), set()).add(name)
-    alike = [" = ".join(sorted(names)) for names in by_name.values() if len(names) > 1]
-    shown = (
+    spellings: dict[str, set[str]] = defaultdict(set)  # by the label in lower case and without white space
+    for label in (*(label for label, _ in counts_of_labels), *tags, *facts.cats):
+        spellings["".join(label.lower().split())].add(label)
+    alike = [" = ".join(sorted(labels)) for labels in spellings.values() if len(labels) > 1]
+    with_examples = (
         (few, "label", f"with fewer than {_FEW} spans"),
         (few_texts, "label", f"with fewer than {_FEW} texts"),
         (alike, "group", "of labels that differ in case or white space only"),
@@ -398,18 +433,25 @@ def _warnings(facts: CorpusFacts) -> list[str]:
     )
     without_entities = facts.unannotated_tokens if facts.spans else 0
     without_tags = facts.untagged_tokens if facts.tags else 0
-    numbers = (
+    only_numbers = (
         (facts.repeated, "document", "with the text of another"),
         (facts.touching, "entity", "right behind one of the same label: the scheme IO would join them"),
         (without_entities, "token", "without annotation of entities: anything is allowed there"),
         (without_tags, "token", "without a tag: crf_tagger allows any there"),
         (facts.without_cats, "text", "without a label: crf_textcat allows any there that is not ruled out by 0"),
     )
-    found = [f"{counted(len(texts), noun)} {what}: {_some(texts)}" for texts, noun, what in shown if texts]
-    return found + [f"{counted(n, noun)} {what}" for n, noun, what in numbers if n]
+    warnings = []
+    for examples, noun, problem in with_examples:
+        if examples:
+            warnings.append(f"{counted(len(examples), noun)} {problem}: {_some(examples)}")
+    for n, noun, problem in only_numbers:
+        if n:
+            warnings.append(f"{counted(n, noun)} {problem}")
+    return warnings
 
 
 def _some(texts: list[str]) -> str:
+    """The first texts, and dots if there are more."""
     return "; ".join(texts[:_SHOWN]) + (" …" if len(texts) > _SHOWN else "")
 
 
@@ -489,21 +531,11 @@ def convert_cli(
         file = Source(path, settings.encoding)
         report = Report()
         with progress_bar(f"reading {path.name}") as progress:
-            docs = doc_bin(_followed(read(file, nlp, settings, report), file, progress))
+            docs = doc_bin(_with_progress(read(file, nlp, settings, report), file, progress))
         write_whole(target, docs.to_bytes())
         scheme = f", {report.scheme} tags" if report.scheme and report.has_spans else ""
         msg.info(f"{path}: {FORMATS[report.format].title}{scheme}")
-        each = (
-            "one label each" if report.exclusive else "some with several labels, for multilabel = true of crf_textcat"
-        )
-        labels = f"(doc.cats; {counted(len(report.labels), 'label')}, {each})"
-        counts = [counted(report.documents, "document"), counted(report.spans, "span" if spans_key else "entity")]
-        counts += [f"{counted(n, 'span')} in doc.spans['{key}']" for key, n in sorted(report.groups.items())]
-        counts += [f"{counted(report.incorrect, 'span')} annotated as wrong"] if report.incorrect else []
-        counts += [f"{counted(report.tagged, 'document')} with tags"] if report.tagged else []
-        counts += [f"{counted(report.labelled, 'document')} with labels {labels}"] if report.labelled else []
-        counts += [f"{counted(report.extended, 'document')} with extensions"] if report.extended else []
-        msg.good(f"{target}: {', '.join(counts)}")
+        msg.good(f"{target}: {', '.join(_contents(report, spans_key))}")
         # The file may be annotated in a way that was not recognized
         if not (report.has_spans or report.groups or report.tagged or report.labelled or report.extended):
             msg.warn(
@@ -513,37 +545,71 @@ def convert_cli(
         report.print_warnings()
 
 
+def _contents(report: Report, spans_key: Optional[str]) -> list[str]:
+    """The contents of a converted file, in words. spans_key (str): The value of --spans-key."""
+    contents = [counted(report.documents, "document"), counted(report.spans, "span" if spans_key else "entity")]
+    contents += [f"{counted(n, 'span')} in doc.spans['{key}']" for key, n in sorted(report.groups.items())]
+    if report.incorrect:
+        contents.append(f"{counted(report.incorrect, 'span')} annotated as wrong")
+    if report.tagged:
+        contents.append(f"{counted(report.tagged, 'document')} with tags")
+    if report.labelled:
+        exclusive = "one label each"
+        if not report.exclusive:
+            exclusive = "some with several labels, for multilabel = true of crf_textcat"
+        labels = f"doc.cats; {counted(len(report.labels), 'label')}, {exclusive}"
+        contents.append(f"{counted(report.labelled, 'document')} with labels ({labels})")
+    if report.extended:
+        contents.append(f"{counted(report.extended, 'document')} with extensions")
+    return contents
+
+
 def _files(source: Path, target: Path) -> list[tuple[Path, Path]]:
+    """Find the files to convert, and choose the .spacy file for each.
+
+    source (Path): A file, or a folder of files.
+    target (Path): The .spacy file, or the folder for them.
+    RETURNS (list[tuple[Path, Path]]): Pairs of a file to read and a file to write, in the order of the latter. All files of brat
+        in a folder are read together: their pair has the folder in place of the file.
+    RAISES (ValueError): CRF716 for a folder and one target; CRF700 for a folder without files to convert; CRF713 for two files
+        with the same target.
+    """
     if not source.is_dir():
         return [(source, target / f"{source.stem}.spacy" if target.is_dir() else target)]
     if target.is_file():
         raise ValueError(Errors.CRF716.format(source=source, target=target))
     files = sorted(path for path in source.iterdir() if path.suffix in SUFFIXES)
-    targets = [(path, target / f"{path.stem}.spacy") for path in files]
+    pairs = [(path, target / f"{path.stem}.spacy") for path in files]
     if brat.is_collection(source):
-        targets = sorted([*targets, (source, target / f"{source.resolve().name}.spacy")], key=lambda pair: pair[1])
-    if not targets:
+        pairs.append((source, target / f"{source.resolve().name}.spacy"))
+    pairs.sort(key=lambda pair: pair[1])
+    if not pairs:
         raise ValueError(Errors.CRF700.format(path=source, known=", ".join((*SUFFIXES, brat.SUFFIX))))
-    # a.json and a.jsonl would both become a.spacy
-    for (one, path), (other, following) in pairwise(targets):  # in order
-        if path == following:
-            raise ValueError(Errors.CRF713.format(one=one, other=other, target=path))
-    return targets
+    # a.json and a.jsonl would both become a.spacy; equal targets are neighbours, since pairs are sorted
+    for (path, of_path), (other, of_other) in pairwise(pairs):
+        if of_path == of_other:
+            raise ValueError(Errors.CRF713.format(one=path, other=other, target=of_path))
+    return pairs
 
 
 def _unread(folder: Path, files: list[Path]) -> list[str]:
-    """Names of the other files of a folder that is converted; those of brat are read together."""
+    """Names of the files of a folder that are not converted, without hidden files.
+
+    folder (Path): The source to convert; if it is a file, there are no such files.
+    files (list[Path]): The files that are converted.
+    """
     if not folder.is_dir():
         return []
-    read = {*files}
+    converted = {*files}
     if brat.is_collection(folder):
         annotated = list(folder.glob(f"*{brat.SUFFIX}"))
-        read.update(annotated, (file.with_suffix(".txt") for file in annotated))
-    others = [path for path in folder.iterdir() if path.is_file() and path not in read]
+        converted.update(annotated, (file.with_suffix(".txt") for file in annotated))
+    others = [path for path in folder.iterdir() if path.is_file() and path not in converted]
     return sorted(path.name for path in others if not path.name.startswith("."))
 
 
-def _followed(docs: Iterable[Doc], source: Source, progress: Callable[..., None]) -> Iterator[Doc]:
+def _with_progress(docs: Iterable[Doc], source: Source, progress: Callable[..., None]) -> Iterator[Doc]:
+    """Yield the Docs, and show after each how much of the source has been read."""
     for doc in docs:
         progress(completed=source.position, total=source.size)
         yield doc
