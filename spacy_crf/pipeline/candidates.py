@@ -69,49 +69,55 @@ class CRFCandidates(LaterPipe):
 
     def _write(self, docs: list[Doc]) -> None:
         pipe = self.source()
-        least = label_thresholds(self.name, self.min_prob, pipe.labels)
-        of_label = dict.fromkeys(pipe.labels, 0.0) if least is None else dict(zip(pipe.labels, least.tolist()))
-        # Spans that may be on several levels have one probability
-        several = sum(len(chain.labels) for chain in pipe.chains) > len(pipe.labels)
-        parts = [_spans_of_docs(part, docs, of_label) for part in ([pipe] if several else pipe.chains)]
-        for doc, *found in zip(docs, *parts):
-            likely = [item for of_part in found for item in of_part if item[1] >= of_label[item[0].label_]]
+        min_probs = label_thresholds(self.name, self.min_prob, pipe.labels)
+        thresholds = dict.fromkeys(pipe.labels, 0.0)
+        if min_probs is not None:
+            thresholds.update(zip(pipe.labels, min_probs.tolist()))
+        # Chains for several levels of a label cannot be asked one by one: their spans have one probability on any level
+        has_levels = sum(len(chain.labels) for chain in pipe.chains) > len(pipe.labels)
+        sources = [pipe] if has_levels else pipe.chains
+        likely: list[Likely] = [[] for _ in docs]
+        for source in sources:
+            for of_doc, spans in zip(likely, _spans_of_docs(source, docs, thresholds)):
+                of_doc += [(span, p) for span, p in spans if p >= thresholds[span.label_]]
+        for doc, spans in zip(docs, likely):
             # In the order of the text, whatever chain has found a span
-            likely.sort(key=lambda item: (item[0].start, item[0].end))
-            scores = np.array([p for _, p in likely], dtype=np.float32)
+            spans.sort(key=lambda item: (item[0].start, item[0].end))
+            scores = np.array([p for _, p in spans], dtype=np.float32)
             doc.spans[self.spans_key] = SpanGroup(
-                doc, name=self.spans_key, spans=[span for span, _ in likely], attrs={"scores": scores}
+                doc, name=self.spans_key, spans=[span for span, _ in spans], attrs={"scores": scores}
             )
 
     def source(self) -> CRFPipe:
         """The other component. RAISES (ValueError): CRF710 if it does not fit, CRF427 if it uses the key of the spans."""
-        found = dict(self._nlp.components).get(self.component)
-        if not isinstance(found, CRFPipe):
+        source = dict(self._nlp.components).get(self.component)
+        if not isinstance(source, CRFPipe):
             raise no_component("that gives probabilities of spans", self._nlp.component_names, self.component)
-        check_spans_key(self.name, self.spans_key, found)
-        return found
+        check_spans_key(self.name, self.spans_key, source)
+        return source
 
 
-def _spans_of_docs(pipe: CRFPipe, docs: list[Doc], of_label: dict[str, float]) -> list[Likely]:
-    """The spans of each Doc, as `span_probabilities` gives them, whose probability is at least that of some label."""
-    least = min((of_label[label] for label in pipe.labels), default=1.0)
+def _spans_of_docs(pipe: CRFPipe, docs: list[Doc], thresholds: dict[str, float]) -> list[Likely]:
+    """The spans of each Doc with their probabilities, as `span_probabilities` gives them, from the lowest threshold on."""
+    lowest = min((thresholds[label] for label in pipe.labels), default=1.0)
     is_restricted = any(key in doc.spans for doc in docs if doc.spans for key in (BLOCKED, FORCED))
     is_single = pipe.chains[0] is pipe
-    # What approximate sums say of a text may depend on the other texts of a batch
-    if not is_single or is_restricted or pipe.rules() is not None or "exact" not in pipe.decoding.structure.answers:
-        return [pipe.span_probabilities(doc, least) for doc in docs]
-    batch = pipe.require_ready(docs)  # at once, which is 30 times as fast for short texts
+    # Approximate probabilities of a text may depend on the other texts of a batch
+    is_exact = "exact" in pipe.decoding.structure.answers
+    if not is_single or is_restricted or pipe.rules() is not None or not is_exact:
+        return [pipe.span_probabilities(doc, lowest) for doc in docs]
+    batch = pipe.require_ready(docs)  # all texts at once, which is 30 times as fast for short texts
     # Present entities are ignored, as by `span_probabilities`
     question = whole_question(pipe.parts(), batch, pipe.model.predict(batch))
-    segments, probabilities = ask(question).likely_spans(least)
-    number = np.searchsorted(batch.bounds, segments.start, side="right") - 1
-    found: list[Likely] = [[] for _ in docs]
+    segments, probabilities = ask(question).likely_spans(lowest)
+    number = np.searchsorted(batch.bounds, segments.start, side="right") - 1  # of the Doc of each span
+    spans: list[Likely] = [[] for _ in docs]
     shift = batch.bounds[number]
     labels = pipe.labels
     rows = np.stack([number, segments.start - shift, segments.end - shift, segments.label], axis=1)
     for (n, start, end, label), p in zip(rows.tolist(), probabilities.tolist()):
-        found[n].append((Span(docs[n], start, end, label=labels[label]), p))
-    return found
+        spans[n].append((Span(docs[n], start, end, label=labels[label]), p))
+    return spans
 
 
 def check_spans_key(name: str, key: str, pipe: CRFPipe) -> None:

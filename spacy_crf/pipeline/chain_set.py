@@ -171,24 +171,29 @@ class ChainSetPipe(CRFPipe):
         if self.constraints is None or len(self.annotation.chains) == 1:
             return self.constraints
         self.constraints.require_file()
-        found = [self._of_chain(rule, set(labels)) for rule in self.constraints.rules]
-        return replace(self.constraints, rules=[rule for rule in found if rule is not None])
+        parts = [self._part_of_chain(rule, set(labels)) for rule in self.constraints.rules]
+        return replace(self.constraints, rules=[part for part in parts if part is not None])
 
-    def _of_chain(self, rule: Rule, labels: set[str]) -> Optional[Rule]:
-        """A rule as the chain of some labels keeps it; None if it is about labels of other chains."""
-        named = {name for name in rule.names() if name != "O"}
-        checks.labels(f"Rule '{rule.name}'", named, self.labels)
-        # Rules that judge the spans of each label by themselves can be split up among chains; others cannot
-        alone = rule.by_label or rule.kind in ("only_on", "never_on", "starts_with", "ends_with")
-        about_all = rule.reads_tags or rule.arguments.get("label") == "*"
-        if not alone and (about_all or (named & labels and not named <= labels)):
-            which = ", ".join(sorted(named)) or "all"
+    def _part_of_chain(self, rule: Rule, labels: set[str]) -> Optional[Rule]:
+        """The part of a rule that is about the chain with these labels; None if the rule is about labels of other chains.
+
+        RAISES (ValueError): CRF846 for unknown labels, CRF616 for a rule that ties several chains together.
+        """
+        rule_labels = {name for name in rule.names() if name != "O"}
+        checks.labels(f"Rule '{rule.name}'", rule_labels, self.labels)
+        # Only rules that judge the spans of each label by themselves can be split up among chains
+        is_divisible = rule.by_label or rule.kind in ("only_on", "never_on", "starts_with", "ends_with")
+        is_about_all = rule.reads_tags or rule.arguments.get("label") == "*"
+        is_about_several = bool(rule_labels & labels) and not rule_labels <= labels
+        if not is_divisible and (is_about_all or is_about_several):
+            which = ", ".join(sorted(rule_labels)) or "all"
             raise ValueError(Errors.CRF616.format(name=self.name, rule=rule.name, labels=which))
-        if named and not named & labels:
+        if rule_labels and not rule_labels & labels:
             return None
-        # A rule about labels of several chains is one rule in each of them, about its own labels
-        own = [label for label in rule.label if label in labels] if named - labels else None
-        return rule if own is None else replace(rule, arguments={**rule.arguments, "label": own})
+        if rule_labels <= labels:
+            return rule
+        chain_labels = [label for label in rule.label if label in labels]
+        return replace(rule, arguments={**rule.arguments, "label": chain_labels})
 
     def rules(self) -> None:
         """Each chain has rules of its own, see `chains`."""
@@ -268,8 +273,8 @@ class ChainSetPipe(CRFPipe):
             for chain in chains:
                 # The chains are independent given the words, so the probabilities of their labellings are multiplied
                 pairs = product(best, chain.n_best(doc, n, keep_annotation=keep_annotation))
-                longer = ((p * own, [*spans, *more]) for (p, spans), (own, more) in pairs)
-                best = nlargest(n, longer, key=lambda item: item[0])
+                joint = ((p * chain_p, [*spans, *chain_spans]) for (p, spans), (chain_p, chain_spans) in pairs)
+                best = nlargest(n, joint, key=lambda item: item[0])
         return [(p, _in_order(spans)) for p, spans in best]
 
     def log_probability(self, doc: Doc, spans: Iterable[Span], *, keep_annotation: bool = False) -> float:
@@ -327,10 +332,12 @@ class ChainSetPipe(CRFPipe):
             return self.chains[0].explain(doc, span, against, kind, **options)
         checks.expect(isinstance(span, Span), self.owner, "span", span, "a span: each chain is explained by itself")
         assert span is not None  # as checked
-        # All spans, of which the first at these tokens is the most probable one
         if not span.label:
-            likely = self.span_probabilities(doc, 0.0)
-            span = next((one for one, _ in likely if (one.start, one.end) == (span.start, span.end)), span)
+            # The most probable span comes first, so the first span of these tokens has their most probable label
+            for candidate, _ in self.span_probabilities(doc, 0.0):
+                if (candidate.start, candidate.end) == (span.start, span.end):
+                    span = candidate
+                    break
         return self.chain_for(doc, span).explain(doc, span, against, kind, **options)
 
     def chain_for(self, doc: Doc, span: Span) -> Chain:

@@ -182,16 +182,17 @@ class CRFTextClassifier(LearningPipe):
         """Evidence for the most probable label of each text, in a form that a DocBin can store: the units (int64[U, 2], first
         token and the token behind the last), and what is known of them, such as their contributions to the log-odds (float64[U]).
         """
-        best = probabilities.argmax(axis=1)
+        best = probabilities.argmax(axis=1)  # [D] number of the most probable label
         reasons = self.model.attrs["node"].reasons(self.model, docs)
-        tokens, texts = reasons.units
-        known = reasons.of_units(best)
-        found = []
-        for d, (begin, end) in enumerate(itertools.pairwise(texts.tolist())):
-            edges = tokens[begin : end + 1] - docs.bounds[d]
-            of_text = {"label": self.labels[best[d]], "units": np.column_stack([edges[:-1], edges[1:]])}
-            found.append({**of_text, **{name: of_units[begin:end].copy() for name, of_units in known.items()}})
-        return found
+        unit_starts, text_starts = reasons.units
+        unit_values = reasons.of_units(best)
+        evidence = []
+        for d, (begin, end) in enumerate(itertools.pairwise(text_starts.tolist())):
+            edges = unit_starts[begin : end + 1] - docs.bounds[d]  # in tokens of the Doc
+            values = {name: array[begin:end].copy() for name, array in unit_values.items()}
+            units = np.column_stack([edges[:-1], edges[1:]])
+            evidence.append({"label": self.labels[best[d]], "units": units, **values})
+        return evidence
 
     def evidence(self, doc: Doc, label: Optional[str] = None) -> list[tuple[Span, float]]:
         """The parts of a text that speak for a label: how much the log-odds of the label fall without the features of a token, or
@@ -217,8 +218,8 @@ class CRFTextClassifier(LearningPipe):
 
     def _thresholds(self) -> Floats:
         """The least probability of each label that a text has: float64[Y]."""
-        least = label_thresholds(self.name, self.cfg["threshold"], self.labels, "threshold")
-        return np.zeros(len(self.labels)) if least is None else least
+        thresholds = label_thresholds(self.name, self.cfg["threshold"], self.labels, "threshold")
+        return np.zeros(len(self.labels)) if thresholds is None else thresholds
 
     def labels_of(self, doc: Doc) -> list[str]:
         """RETURNS (List[str]): The labels of a text, the most probable first: its most probable one; with `multilabel` all whose
@@ -227,11 +228,11 @@ class CRFTextClassifier(LearningPipe):
 
     def decided(self, probabilities: dict[str, float]) -> list[str]:
         """RETURNS (List[str]): The labels of a text with these probabilities of labels, see `labels_of`."""
-        found = dict(sorted(probabilities.items(), key=lambda item: -item[1]))
+        by_probability = dict(sorted(probabilities.items(), key=lambda item: -item[1]))
         if not self.cfg["multilabel"]:
-            return [*found][:1]
-        least = dict(zip(self.labels, self._thresholds().tolist()))
-        return [label for label, probability in found.items() if probability >= least[label]]
+            return [*by_probability][:1]
+        thresholds = dict(zip(self.labels, self._thresholds().tolist()))
+        return [label for label, probability in by_probability.items() if probability >= thresholds[label]]
 
     def best_labels(self, doc: Doc) -> list[str]:
         """RETURNS (List[str]): The most probable set of labels of a text, which may differ from the set of labels that are each
@@ -247,9 +248,9 @@ class CRFTextClassifier(LearningPipe):
         """Whether a threshold of probabilities decides, which `spacy_crf.fit_min_prob.v1` can fit."""
         return self.cfg["multilabel"]
 
-    def threshold_settings(self, least: MinProb) -> Settings:
-        """The settings by which labels of at least this probability are those of a text."""
-        return {"threshold": least}
+    def threshold_settings(self, threshold: MinProb) -> Settings:
+        """The settings by which a text has all labels that are at least as probable as the `threshold`."""
+        return {"threshold": threshold}
 
     def probabilities_and_annotation(self, examples: list[Example]) -> tuple[Floats, NDArray[np.bool_]]:
         """With `multilabel`: the probability of each label of texts (float64[D, Y]), and which labels their annotation says are
@@ -271,17 +272,17 @@ class CRFTextClassifier(LearningPipe):
         return super().score(examples, **settings)
 
     def _around_half(self, doc: Doc, attr: str) -> dict[str, float]:
-        """The probabilities of labels, moved so that each label's threshold is 0.5, 0 stays 0 and 1 stays 1."""
-        least = np.clip(self._thresholds(), 1e-12, 1.0 - 1e-12)
-        moved = dict(getattr(doc, attr))
-        cats = dict(zip(self.labels, least.tolist()))
+        """The probabilities of labels in ``doc.cats``, moved so that the threshold of each label becomes 0.5; 0 stays 0, 1 stays
+        1. `attr` is "cats", as spaCy's scorer passes it."""
+        thresholds = np.clip(self._thresholds(), 1e-12, 1.0 - 1e-12).tolist()
+        cats = dict(getattr(doc, attr))
         # With p = probability and t = threshold: p (1 - t) / (p (1 - t) + (1 - p) t), which is 0.5 where p = t
-        for label, t in cats.items():
-            if label in moved:
-                above = moved[label] * (1.0 - t)
-                below = (1.0 - moved[label]) * t
-                moved[label] = above / (above + below)
-        return moved
+        for label, t in zip(self.labels, thresholds):
+            if label in cats:
+                above = cats[label] * (1.0 - t)
+                below = (1.0 - cats[label]) * t
+                cats[label] = above / (above + below)
+        return cats
 
     def explain(
         self,

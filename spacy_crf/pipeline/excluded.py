@@ -22,13 +22,13 @@ ScoresOfPaths = TypeVar("ScoresOfPaths", bound=PathScores)
 
 
 def drop_unusable(pipe: LearningPipe, known: Supervision, starts: Ints, kind: str) -> Supervision:
-    """Drop supervision that the loss or the optimizer cannot use, and warn once about it.
+    """Drop wrong spans and forbidden steps that the loss or the optimizer cannot exclude, and warn once about them.
 
     pipe (LearningPipe): The component.
-    known (Supervision): What the annotation of a batch says.
+    known (Supervision): The supervision of a batch. Its clamp is changed in place, to exclude the steps as far as it can.
     starts (int64[B + 1]): Where the sequences start.
-    kind (str): View of the optimizer, see `prepared.VIEWS`.
-    RETURNS (Supervision): What is left.
+    kind (str): What the optimizer learns from: a key of `prepared.VIEWS`.
+    RETURNS (Supervision): The supervision that is left.
     """
     loss = pipe.loss.of_annotation if known.soft is None else pipe.loss
     who = f"The loss {type(pipe.loss).__name__}"
@@ -48,13 +48,13 @@ def drop_unusable(pipe: LearningPipe, known: Supervision, starts: Ints, kind: st
 
 
 def structure_of(pipe: LearningPipe, docs: list[Doc], known: Supervision, starts: Ints) -> Optional[TrainingStructure]:
-    """The structure of a batch with the rules, if they apply in training, without wrong spans, and without white space at the
-    edges of spans.
+    """A structure that excludes labellings from the training on a batch: labellings that break rules of training, have wrong
+    spans, or have white space at the edges of spans.
 
     pipe (LearningPipe): The component.
     docs (List[Doc]): The texts, whose sequences start at `starts` (int64[B + 1]).
-    known (Supervision): What their annotation says.
-    RETURNS (Optional[TrainingStructure]): None to use the model's own structure.
+    known (Supervision): The supervision of the texts.
+    RETURNS (Optional[TrainingStructure]): None if the model's own structure will do.
     """
     node = pipe.model.attrs["node"]
     decoding = pipe.decoding
@@ -70,9 +70,11 @@ def structure_of(pipe: LearningPipe, docs: list[Doc], known: Supervision, starts
 
 
 def _blank(pipe: LearningPipe, docs: list[Doc], known: Supervision) -> Optional[Bools]:
-    """The tokens that are white space, at which no span begins or ends (bool[T]); None if there are none, if the loss or the
-    model is no sum over labellings that could leave these out, and for segments: those with white space at an edge are wrong
-    answers to learn from. Without them F1 on raw texts was 0.6 to 0.9 lower (18 of 20 trainings); chains lost nothing."""
+    """The tokens that are white space, at which no span may begin or end: bool[T]. None if there are none, or if the loss or the
+    model does not sum over labellings, so that none can be excluded.
+
+    Also None for segments: they should learn that segments with white space at an edge are wrong. When these were excluded, F1 on
+    raw texts was 0.6 to 0.9 lower (18 of 20 trainings); chains lost nothing."""
     node = pipe.model.attrs["node"]
     is_sum = pipe.decoding.labelled == "tokens" and pipe.loss.excludes("tokens") and known.soft is None
     of_paths = node.gives is ChainScores and type(node.in_training) is type(node.structure)
@@ -167,20 +169,21 @@ def leave_out(decoding: Decoding, steps: Ints, clamp: Clamp, starts: Ints) -> No
     label = decoding.label_of_states  # [S]
     continues = np.asarray(decoding.spans.continues)  # [S, S]
     for token, to_label, goes_on in steps.tolist():
-        of_label = label == to_label
-        # A step that continues a span has its label before and here; a step that begins one has another tag before
+        has_label = label == to_label  # [S]
+        # A step is impossible once one of its two tokens lacks the states of the step. A step that continues a span has the label
+        # at both tokens; a step that begins a span has the label at the second token only
         if goes_on:
-            ways = [(token - 1, of_label), (token, of_label & continues[of_label].any(axis=0))]
+            choices = [(token - 1, has_label), (token, has_label & continues[has_label].any(axis=0))]
         else:
-            ways = [(token, of_label), (token - 1, ~of_label)]
-        # The first of the two tokens that can do without the states of the step loses them
-        for at, states in ways:
+            choices = [(token, has_label), (token - 1, ~has_label)]
+        # The first of the two tokens that has other states too loses the states of the step
+        for at, states in choices:
             if (clamp[at] & ~states).any():
                 clamp[at] &= ~states
                 break
     # The removed states may have left a sequence without labellings, or with some of the forbidden ones
-    of_step = np.searchsorted(starts, steps[:, 0], side="right") - 1
-    for b in np.unique(of_step).tolist():
+    sequence_of_step = np.searchsorted(starts, steps[:, 0], side="right") - 1
+    for b in np.unique(sequence_of_step).tolist():
         tokens = slice(int(starts[b]), int(starts[b + 1]))
         mask = decoding.mask()
         # Scores of 0 count labellings: their log partition is the logarithm of the number of possible labellings
@@ -190,12 +193,13 @@ def leave_out(decoding: Decoding, steps: Ints, clamp: Clamp, starts: Ints) -> No
             first=np.where(mask.first, 0.0, -np.inf),
             last=np.where(mask.last, 0.0, -np.inf),
         )
-        without = without_steps(decoding, free, steps[of_step == b] - [tokens.start, 0, 0])
-        [left] = LinearChain().log_partition(without, clamp=clamp[tokens])
-        [possible] = LinearChain().log_partition(free, clamp=clamp[tokens])
-        if left > -np.inf and np.isclose(left, possible, rtol=0.0, atol=1e-9):
-            continue
-        # A state removed because of one step may be needed because of another
+        steps_here = steps[sequence_of_step == b] - [tokens.start, 0, 0]  # counted from the first token of the sequence
+        without = without_steps(decoding, free, steps_here)
+        [n_left] = LinearChain().log_partition(without, clamp=clamp[tokens])
+        [n_possible] = LinearChain().log_partition(free, clamp=clamp[tokens])
+        if n_left > -np.inf and np.isclose(n_left, n_possible, rtol=0.0, atol=1e-9):
+            continue  # some labellings are left, and none of them takes a step
+        # A state that was removed for one step may be needed by another. Allow a single labelling without steps instead
         path, best = LinearChain().viterbi(without, clamp=allowed[tokens])
-        of_path = decoding.tags(path)[:, np.newaxis] == np.arange(len(decoding.annotation.tags()))
-        clamp[tokens] = of_path[:, decoding.tag_of] & (best[0] > -np.inf)
+        has_tag = decoding.tags(path)[:, np.newaxis] == np.arange(len(decoding.annotation.tags()))  # [T, tags]
+        clamp[tokens] = has_tag[:, decoding.tag_of] & (best[0] > -np.inf)

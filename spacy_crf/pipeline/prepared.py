@@ -120,7 +120,7 @@ class PreparedCorpus:
         self.kind = kind
         self.evidence: Optional[Evidence] = None  # of the corpus, if the model continues from earlier training
         self.n_tokens = 0
-        self._knows = self._of_pipe()
+        self._parts_before = self._parts_of_pipe()
         corpus = (self._counted(pipe.training.data(block, kind)) for block in pipe.training.blocks(examples))
         view = VIEWS[kind]
         if view is CorpusObjective and pipe.training.continuation is None:
@@ -136,21 +136,22 @@ class PreparedCorpus:
                 self.objective.anchor = anchor
 
     def _counted(self, batch: AnnotatedDocs) -> AnnotatedDocs:
+        """The batch, after its tokens and, if training continues, its evidence were added up."""
         self.n_tokens += sum(map(len, batch.docs))
         if self._pipe.training.continuation is not None:
-            found = self._pipe.training.frame().evidence_of(batch.docs)
-            self.evidence = found if self.evidence is None else self.evidence.plus(found)
+            evidence = self._pipe.training.frame().evidence_of(batch.docs)
+            self.evidence = evidence if self.evidence is None else self.evidence.plus(evidence)
         return batch
 
-    def _of_pipe(self) -> tuple:
-        """Features and rules of the component on which the objective depends."""
+    def _parts_of_pipe(self) -> tuple:
+        """The features and the rules of the component, on which the objective depends."""
         rules = [chain.rules() for chain in self._pipe.chains] if self._pipe.rules_train else ()
         return self._pipe.sparse_features, *rules
 
     @property
     def fits_pipe(self) -> bool:
         """Whether the component still has the features, tags and rules for which this objective was made."""
-        return all(before is now for before, now in zip(self._knows, self._of_pipe()))
+        return all(before is now for before, now in zip(self._parts_before, self._parts_of_pipe()))
 
     def holds(self, examples: list[Example]) -> bool:
         """Whether a step with these examples uses this corpus.
@@ -178,7 +179,7 @@ class PreparedBatch(PreparedCorpus):
 
     def __init__(self, pipe: LearningPipe, examples: list[Example], kind: str):
         super().__init__(pipe, examples, kind)
-        self._place = {id(example.reference): n for n, example in enumerate(examples)}
+        self._index_of = {id(example.reference): n for n, example in enumerate(examples)}
         self._references = [example.reference for example in examples]  # alive, so that their ids stay unique
         self._check = self._fingerprint(examples)
         if kind == "sequences":
@@ -194,12 +195,14 @@ class PreparedBatch(PreparedCorpus):
     def holds(self, examples: list[Example]) -> bool:
         """Whether the examples are the examples of this batch, in any order."""
         # spaCy shuffles the examples, so their order says nothing
-        places = {self._place.get(id(example.reference), -1) for example in examples}
-        if len(examples) != len(self._references) or places != set(range(len(self._references))):
+        indices = {self._index_of.get(id(example.reference), -1) for example in examples}
+        if len(examples) != len(self._references) or indices != set(range(len(self._references))):
             return False
+        # Functions may give other features for the same text
         if self._pipe.asks_functions or not self.fits_pipe:
             return False
-        return self._check == self._fingerprint(sorted(examples, key=lambda eg: self._place[id(eg.reference)]))
+        in_order = sorted(examples, key=lambda eg: self._index_of[id(eg.reference)])
+        return self._check == self._fingerprint(in_order)
 
     def _fingerprint(self, examples: list[Example]) -> int:
         return supervision.fingerprint(self._pipe.annotation, examples, Keys.of(self._pipe), ANNOTATION)

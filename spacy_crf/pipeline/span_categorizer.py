@@ -60,18 +60,20 @@ class SpanChain(Chain):
 
     def parts(self) -> Parts:
         """The parts by which the chain predicts, with the present thresholds of the set."""
-        least = self.of.least()[self.numbers]
-        self.cfg["min_prob"] = dict(zip(self.labels, least.tolist()))
+        thresholds = self.of.thresholds()[self.numbers]
+        self.cfg["min_prob"] = dict(zip(self.labels, thresholds.tolist()))
         return super().parts()
 
     def ask(self, docs: DocBatch, scores: PathScores) -> "SpanQuestions":
-        """What the chain says about a batch of Docs, by its own `scores`, under its rules and the spans that each Doc forces and
-        blocks."""
-        return SpanQuestions(self, Batch(question_about(self.parts(), docs, scores)))
+        """The answers of the chain about a batch of Docs, by the `scores` of the chain, under its rules and the spans that each
+        Doc forces and blocks."""
+        question = question_about(self.parts(), docs, scores)
+        return SpanQuestions(self, Batch(question))
 
 
 class SpanQuestions:
-    """Likely spans, their probabilities and the best sets of them in one chain; labels are those of the chain."""
+    """The likely spans of a batch of Docs in one chain, their probabilities, and the best set of spans. Labels are numbers of the
+    chain's labels."""
 
     def __init__(self, chain: SpanChain, batch: Batch):
         self._chain = chain
@@ -121,7 +123,7 @@ class SpanTraining(SetTraining):
         return self._with_outer(super().docs_of(examples), examples)
 
     def _with_outer(self, docs: list[Doc], examples: list[Example]) -> list[Doc]:
-        """Docs for which templates that read outer read the annotation."""
+        """The Docs with the annotated outermost spans, if templates read them."""
         if self.pipe.reads_outer:
             docs = DocBatch(docs)
             docs.labelling = self.pipe.annotation.outermost(examples)
@@ -144,20 +146,21 @@ class OutermostSpans:
         without.labelling = none
         scores = pipe.model.predict(without)
         found = []
-        for chain, own in zip(outer, split(scores, [chain.states for chain in outer])):
-            parts, own = without_edges(chain.parts(), docs, own)
-            spans = chain.decoding.segments(parts.decoding.best_tags(own, None), scores.starts)
+        for chain, chain_scores in zip(outer, split(scores, [chain.states for chain in outer])):
+            parts, decoded_scores = without_edges(chain.parts(), docs, chain_scores)
+            tags = parts.decoding.best_tags(decoded_scores, None)
+            spans = chain.decoding.segments(tags, scores.starts)
             found.append(spans._replace(label=chain.slots[spans.label]))
         return pipe.annotation.labelling(Segments.join(found))
 
 
-def _best_spans(levels: Sequence[SpanQuestions], least: Floats) -> LikelySpans:
-    """The spans of a group that are written, with their probability on any level: of those for which that is enough, the best set
-    of each level, by the probabilities on this level.
+def _best_spans(levels: Sequence[SpanQuestions], thresholds: Floats) -> LikelySpans:
+    """The spans that a group of labels writes, with their probabilities on any level. A span has to reach the threshold of its
+    label with this probability. From these spans each level chooses its best set, by the probabilities on the level.
 
-    least (float64[L]): The least probability of each label of the group.
+    thresholds (float64[L]): The least probability of each label of the group.
     """
-    prices = prices_of(least)
+    prices = prices_of(thresholds)
     likely = [level.likely_spans(float(prices.min(initial=1.0))) for level in levels]
     if len(levels) == 1:
         spans, probabilities = likely[0]
@@ -166,33 +169,33 @@ def _best_spans(levels: Sequence[SpanQuestions], least: Floats) -> LikelySpans:
         spans = _each_once([of_level.segments for of_level in likely])
         on_level = [level.span_probabilities(spans) for level in levels]
         probabilities = _on_any(on_level)
-    # A span is worth its probability, and costs the least one of its label
+    # A span is worth its probability, and costs the price that belongs to the threshold of its label
     gains = probabilities - prices[spans.label]
     enough = gains >= 0.0
     # Without rules, spans that do not touch are the best set themselves
-    if not any(level.has_rules for level in levels) and _stand_apart(spans.only(enough), levels[0].may_touch):
+    if not any(level.has_rules for level in levels) and _are_apart(spans.only(enough), levels[0].may_touch):
         return LikelySpans(spans.only(enough), probabilities[enough])
     prices_on_level = least_on_level(prices, len(levels))[spans.label]
-    written = np.zeros(len(gains), dtype=bool)
-    asked = []  # spans that are not likely, but that rules ask for
-    for level, own in zip(levels, on_level):
-        gains_on_level = np.where(enough, own - prices_on_level, gains)
-        possible = (own > 0.0) & (level.rules_ask_for_spans | enough)
-        chosen = level.choose(spans.only(possible), gains_on_level[possible])
-        place = places_of(chosen, spans)
-        written[place[place >= 0]] = True
-        asked.append(chosen.only(place < 0))
-    found = LikelySpans(spans.only(written), probabilities[written])
-    if not any(len(part.start) for part in asked):
-        return found
-    unlikely = _each_once(asked)
-    of_unlikely = _on_any([level.span_probabilities(unlikely) for level in levels])
-    return LikelySpans.join([found, LikelySpans(unlikely, of_unlikely)])
+    is_written = np.zeros(len(gains), dtype=bool)
+    required = []  # spans of each level that are not likely, but that rules ask for
+    for level, level_probabilities in zip(levels, on_level):
+        gains_on_level = np.where(enough, level_probabilities - prices_on_level, gains)
+        is_possible = (level_probabilities > 0.0) & (level.rules_ask_for_spans | enough)
+        chosen = level.choose(spans.only(is_possible), gains_on_level[is_possible])
+        index = places_of(chosen, spans)  # -1 for spans that are not likely
+        is_written[index[index >= 0]] = True
+        required.append(chosen.only(index < 0))
+    written = LikelySpans(spans.only(is_written), probabilities[is_written])
+    if not any(len(part.start) for part in required):
+        return written
+    unlikely = _each_once(required)
+    probabilities_of_unlikely = _on_any([level.span_probabilities(unlikely) for level in levels])
+    return LikelySpans.join([written, LikelySpans(unlikely, probabilities_of_unlikely)])
 
 
 def least_on_level(least: Any, n_levels: int) -> Any:
-    """The least probability on one of `n_levels` levels: a span that has the probability `least` on any of them has this one on
-    one of them at least."""
+    """The probability on a single level that corresponds to the probability `least` of a span to be on any of `n_levels` levels,
+    if it is equal on all levels."""
     # 1 - (1 - on_level) ** n_levels = least, as if the levels were independent
     return 1.0 - (1.0 - least) ** (1.0 / n_levels)
 
@@ -204,14 +207,16 @@ def _each_once(parts: Sequence[Segments]) -> Segments:
 
 
 def _on_any(on_level: Sequence[Floats]) -> Floats:
-    """The probability that spans are there on any level, by that on each level: float64[N]."""
+    """The probability that a span is on any level, from its probabilities on each level, as if these were independent:
+    float64[N]."""
     return 1.0 - np.prod([1.0 - probabilities for probabilities in on_level], axis=0)
 
 
-def _stand_apart(spans: Segments, may_touch: bool) -> bool:
-    """Whether no two spans, sorted by first token, overlap, or touch unless they may."""
-    before = np.maximum.accumulate(spans.end)[:-1]
-    return bool((spans.start[1:] >= before if may_touch else spans.start[1:] > before).all())
+def _are_apart(spans: Segments, may_touch: bool) -> bool:
+    """Whether no two of the spans, which are sorted by first token, overlap; and none touch, unless `may_touch` allows it."""
+    end_before = np.maximum.accumulate(spans.end)[:-1]
+    gap = spans.start[1:] - end_before
+    return bool((gap >= (0 if may_touch else 1)).all())
 
 
 class CRFSpanCategorizer(ChainSetPipe, CRFEntityRecognizer):
@@ -301,57 +306,57 @@ class CRFSpanCategorizer(ChainSetPipe, CRFEntityRecognizer):
     def check_settings(self) -> None:
         """Check the settings against the labels. RAISES (ValueError): If rules or thresholds do not fit them."""
         super().check_settings()
-        self.least()
+        self.thresholds()
 
     @property
     def key(self) -> str:
         """Key of doc.spans where spans are read and written, as spaCy's `spancat` names it."""
         return self.cfg["spans_key"]
 
-    def least(self) -> Floats:
-        """The least probability of each label: float64[L]."""
-        least = label_thresholds(self.name, self.cfg["threshold"], self.labels)
-        return np.zeros(len(self.labels)) if least is None else least
+    def thresholds(self) -> Floats:
+        """The least probability of a span of each label: float64[L]."""
+        thresholds = label_thresholds(self.name, self.cfg["threshold"], self.labels)
+        return np.zeros(len(self.labels)) if thresholds is None else thresholds
 
     # ------------------------------------------------------------------------------------------------ prediction
 
     def predict(self, docs: Iterable[Doc], scores: Optional[PathScores] = None) -> FoundSpans:
-        """The spans that are probable enough. Where they overlap, they are those of the most valuable set of a chain, as by
-        decode = "spans" of the other components.
+        """Find the spans that reach the threshold of their label. Where spans of one chain overlap, the chain chooses the most
+        valuable set of spans, as the other components do with decode = "spans".
 
         docs (Iterable[Doc]): A batch of Docs, which are not changed.
         scores (Optional[PathScores]): The model's scores of the Docs; None to compute them.
         """
         batch = self.require_ready(docs)
         scores = self.model.predict(batch) if scores is None else scores
-        least = self.least()
-        levels_of_group: dict[tuple[int, ...], list[SpanQuestions]] = {}
-        for chain, own in zip(self.chains, split(scores, [chain.states for chain in self.chains])):
-            levels_of_group.setdefault(tuple(chain.numbers.tolist()), []).append(chain.ask(batch, own))
+        thresholds = self.thresholds()
+        levels_of_group: dict[tuple[int, ...], list[SpanQuestions]] = {}  # by the numbers of the labels of the group
+        for chain, chain_scores in zip(self.chains, split(scores, [chain.states for chain in self.chains])):
+            levels = levels_of_group.setdefault(tuple(chain.numbers.tolist()), [])
+            levels.append(chain.ask(batch, chain_scores))
         parts = []
         for numbers, levels in levels_of_group.items():
-            number = np.array(numbers, dtype=np.int64)  # [L] of the labels of the group
-            segments, probabilities = _best_spans(levels, least[number])
-            parts.append(LikelySpans(segments._replace(label=number[segments.label]), probabilities))
+            label_numbers = np.array(numbers, dtype=np.int64)  # [L] from labels of the group to labels of the component
+            segments, probabilities = _best_spans(levels, thresholds[label_numbers])
+            parts.append(LikelySpans(segments._replace(label=label_numbers[segments.label]), probabilities))
         (begin, end, label), probabilities = LikelySpans.join(parts)
-        # By begin, then end, then label
-        order = np.lexsort((label, end, begin))
-        most = self.cfg["max_positive"]
-        if most is not None and len(order):
-            # Rank the labels of each span by their probabilities
-            ranked = np.lexsort((-probabilities, end, begin))
-            new = np.append(True, (np.diff(begin[ranked]) != 0) | (np.diff(end[ranked]) != 0))
-            rank = np.arange(len(ranked)) - np.flatnonzero(new)[np.cumsum(new) - 1]
-            kept = np.zeros(len(ranked), dtype=bool)
-            kept[ranked[rank < most]] = True
-            order = order[kept[order]]
+        order = np.lexsort((label, end, begin))  # by begin, then end, then label
+        most_labels = self.cfg["max_positive"]
+        if most_labels is not None and len(order):
+            # Rank the labels at the same tokens by their probabilities
+            by_tokens = np.lexsort((-probabilities, end, begin))
+            is_first = np.append(True, (np.diff(begin[by_tokens]) != 0) | (np.diff(end[by_tokens]) != 0))
+            rank = np.arange(len(by_tokens)) - np.flatnonzero(is_first)[np.cumsum(is_first) - 1]
+            is_kept = np.zeros(len(by_tokens), dtype=bool)
+            is_kept[by_tokens[rank < most_labels]] = True
+            order = order[is_kept[order]]
         return FoundSpans(Segments(begin[order], end[order], label[order]), probabilities[order], batch.bounds)
 
     by_probability: bool = True
 
-    def threshold_settings(self, least: MinProb) -> Settings:
-        """The settings by which the component finds spans of at least the probability `least`."""
-        return {"threshold": least}
+    def threshold_settings(self, threshold: MinProb) -> Settings:
+        """The settings by which the component finds all spans that are at least as probable as the `threshold`."""
+        return {"threshold": threshold}
 
     def set_annotations(self, docs: Iterable[Doc], found: FoundSpans) -> None:
         """Write the spans that `predict` has found in Docs to ``doc.spans[spans_key]``, with their probabilities as

@@ -23,7 +23,9 @@ ENOUGH_ENTITIES = 100
 _FLAT = 0.005  # Near its maximum F hardly changes with the threshold: up to this loss, other reasons choose
 _CHANCE = 0.001  # a threshold of one label must gain more F than this
 
-CountedDoc = tuple[Optional[bytes], dict[str, Counter[str]]]  # the tags of a Doc, and their counts by label
+CountedDoc = tuple[
+    Optional[bytes], dict[str, Counter[str]]
+]  # the prediction for a Doc (None before), and its counts by label
 
 
 class Point(NamedTuple):
@@ -84,22 +86,22 @@ def measure(
             done += len(docs)
             batch = pipe.require_ready(docs)
             scores = pipe.model.predict(batch)
-            known: list[CountedDoc] = [(None, {})] * len(docs)
-            likely = pipe.expected_spans(batch, scores)
+            counted: list[CountedDoc] = [(None, {})] * len(docs)
+            expected_gold = pipe.expected_spans(batch, scores)
             for n, before in enumerate(points):
                 pipe.cfg.update(pipe.threshold_settings(before.min_prob))
                 prediction = pipe.predict(batch, scores)
                 probabilities = prediction.probabilities
                 assert probabilities is not None  # see `confidence` above
                 if judge:
-                    known = _judge(pipe, docs, references, prediction, known)
-                    for _, counts in known:
-                        for label, of_doc in counts.items():
-                            before.by_label.setdefault(label, Counter()).update(of_doc)
+                    counted = _judge(pipe, docs, references, prediction, counted)
+                    for _, counts_by_label in counted:
+                        for label, counts in counts_by_label.items():
+                            before.by_label.setdefault(label, Counter()).update(counts)
                 points[n] = before._replace(
                     found=before.found + len(probabilities),
                     expected_right=before.expected_right + float(probabilities.sum()),
-                    expected_gold=before.expected_gold + likely,
+                    expected_gold=before.expected_gold + expected_gold,
                 )
     finally:
         pipe.cfg.update(settings)
@@ -110,11 +112,11 @@ def _measure_labels(
     pipe: CRFTextClassifier, examples: list[Example], min_probs: Sequence[MinProb], *, judge: bool
 ) -> list[Point]:
     """`measure` for texts with several labels. Labels whose annotation is missing are not judged."""
-    found, [present, absent] = pipe.probabilities_and_annotation(examples)
+    probabilities, [present, absent] = pipe.probabilities_and_annotation(examples)  # [D, Y] each
     points = []
     for min_prob in min_probs:
-        least = label_thresholds(pipe.name, min_prob, pipe.labels, pipe.threshold_setting)
-        chosen = found >= (0.0 if least is None else least)
+        thresholds = label_thresholds(pipe.name, min_prob, pipe.labels, pipe.threshold_setting)
+        chosen = probabilities >= (0.0 if thresholds is None else thresholds)
         counts = {"judged": chosen & (present | absent), "right": chosen & present, "gold": present}
         by_label: dict[str, Counter[str]] = {}
         for n, label in enumerate(pipe.labels):
@@ -123,8 +125,8 @@ def _measure_labels(
             Point(
                 min_prob=min_prob,
                 found=int(chosen.sum()),
-                expected_right=float(found[chosen].sum()),
-                expected_gold=float(found.sum()),
+                expected_right=float(probabilities[chosen].sum()),
+                expected_gold=float(probabilities.sum()),
                 by_label=by_label,
             )
         )
@@ -228,8 +230,8 @@ def fit_min_prob(
     corpus = Corpus(path)
 
     def fit(nlp: Language) -> Language:
-        asked = [pipe for name, pipe in nlp.pipeline if component in (None, name)]
-        pipes: list = [pipe for pipe in asked if getattr(pipe, "by_probability", False)]
+        candidates = [pipe for name, pipe in nlp.pipeline if component in (None, name)]
+        pipes: list = [pipe for pipe in candidates if getattr(pipe, "by_probability", False)]
         if not pipes:
             wanted = 'of spacy_crf with decode = "spans" or multilabel = true, as spacy_crf.fit_min_prob.v1 needs it'
             raise no_component(wanted, nlp.pipe_names, component)
@@ -247,15 +249,18 @@ def fit_min_prob(
 def _judge(
     pipe: CRFPipe, docs: list[Doc], references: list[Doc], prediction: Prediction, known: list[CountedDoc]
 ) -> list[CountedDoc]:
-    """Compare a prediction with the annotation. Docs with the same tags as with the threshold before (`known`), which are most,
-    keep their counts."""
+    """Count the spans of a prediction that the annotation judges, that are right, and that are annotated.
+
+    known (List[CountedDoc]): The counts with the threshold before. Most Docs have the same prediction, and keep their counts.
+    RETURNS (List[CountedDoc]): The prediction and the counts of each Doc.
+    """
     judged = list(known)
-    tags = prediction.of_docs()
-    new = [n for n, (before, _) in enumerate(known) if tags[n] != before]
-    copies = [docs[n].copy() for n in new]
+    predicted = prediction.of_docs()
+    changed = [n for n, (before, _) in enumerate(known) if predicted[n] != before]
+    copies = [docs[n].copy() for n in changed]
     if copies:  # encoders take no empty batch
         pipe.set_annotations(copies, prediction if len(copies) == len(docs) else pipe.predict(copies))
-    for n, doc in zip(new, copies):
+    for n, doc in zip(changed, copies):
         gold, found = pipe.annotation.mentions(Example(doc, references[n]))
         places = {mention.place for mention in gold}
         counts: dict[str, Counter[str]] = {}
@@ -263,7 +268,7 @@ def _judge(
             counts.setdefault(mention.label, Counter()).update(judged=1, right=int(mention.place in places))
         for _, _, label in places:
             counts.setdefault(label, Counter()).update(gold=1)
-        judged[n] = tags[n], counts
+        judged[n] = predicted[n], counts
     return judged
 
 

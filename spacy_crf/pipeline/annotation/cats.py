@@ -34,18 +34,18 @@ class Cats(Annotation):
         RAISES (ValueError): CRF465 for a text with several labels, CRF466 for a value that is neither 0 nor 1.
         """
         allowed = np.ones((len(examples), len(self.labels)), dtype=bool)
-        for of_text, example in zip(allowed, examples):
+        for row, example in zip(allowed, examples):
             doc = example.reference
-            named = self.label_of(doc)
+            label = self.label_of(doc)
             # Without a label of value 1, all values are 0
-            excluded = [self.labels.index(label) for label in doc.cats if label in self.labels]
-            if named is not None and named in self.labels:
-                of_text[:] = False
-                of_text[self.labels.index(named)] = True
-            elif named is not None:
-                report.add("texts have a label the component does not know", f"'{named}' of '{doc.text[:40]}'")
+            excluded = [self.labels.index(name) for name in doc.cats if name in self.labels]
+            if label is not None and label in self.labels:
+                row[:] = False
+                row[self.labels.index(label)] = True
+            elif label is not None:
+                report.add("texts have a label the component does not know", f"'{label}' of '{doc.text[:40]}'")
             elif 0 < len(excluded) < len(self.labels):
-                of_text[excluded] = False
+                row[excluded] = False
             elif excluded:
                 report.add("texts have 0 for every label, and count as not annotated", f"'{doc.text[:40]}'")
         return Supervision(allowed, np.all(allowed, axis=1))
@@ -55,11 +55,11 @@ class Cats(Annotation):
 
         RAISES (ValueError): CRF465 for several labels, CRF466 for a value that is neither 0 nor 1.
         """
-        named = [label for label, value in doc.cats.items() if value == 1.0]
-        if len(named) > 1:
-            raise ValueError(Errors.CRF465.format(name=self.name, labels=", ".join(named), text=doc.text[:40]))
+        labels = [label for label, value in doc.cats.items() if value == 1.0]
+        if len(labels) > 1:
+            raise ValueError(Errors.CRF465.format(name=self.name, labels=", ".join(labels), text=doc.text[:40]))
         self.check_values(doc)
-        return named[0] if named else None
+        return labels[0] if labels else None
 
     def check_values(self, doc: Doc) -> None:
         """RAISES (ValueError): CRF466 for a value in ``doc.cats`` that is neither 0 nor 1."""
@@ -114,15 +114,15 @@ class SeveralCats(Cats):
         RETURNS (Supervision): With a clamp of texts: bool[D, 2 Y].
         RAISES (ValueError): CRF466 for a value that is neither 0 nor 1.
         """
-        place_of = {label: n for n, label in enumerate(self.labels)}
+        index_of = {label: n for n, label in enumerate(self.labels)}
         # [D, 2, Y] First whether a label may be present, then whether it may be absent: a value of 1 excludes the second
         allowed = np.ones((len(examples), 2, len(self.labels)), dtype=bool)
-        for of_text, example in zip(allowed, examples):
+        for text_allows, example in zip(allowed, examples):
             doc = example.reference
             self.check_values(doc)
             for label, value in doc.cats.items():
-                if label in place_of:
-                    of_text[int(value), place_of[label]] = False
+                if label in index_of:
+                    text_allows[int(value), index_of[label]] = False
                 elif value:
                     report.add("texts have a label the component does not know", f"'{label}' of '{doc.text[:40]}'")
         clamp = allowed.reshape(len(examples), 2 * len(self.labels))

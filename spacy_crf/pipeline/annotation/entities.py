@@ -161,16 +161,15 @@ class Annotation:
 
     writes: tuple[str, ...] = ()  # token attributes
     assigns: Sequence[str] = ()  # attributes that the annotation writes, as `nlp.analyze_pipes` names them
-    unit: str  # name of a labelled span, token or text, in messages
-    spans_are_tokens = False  # whether each token of a span is a span of its own
+    unit: str  # what messages call a labelled span, token or text
+    spans_are_tokens = False  # whether each token is labelled by itself
     scores_prefix: str  # prefix of the names of scores
     needs_neighbours = False  # whether the tags of a span depend on the span before
     may_have_no_labels = False  # whether a component can begin without labels
     space_edges = True  # whether spans may begin and end with white space
     outside = frozenset([""])  # values of gold annotation that name no label
-    elsewhere: frozenset[str] = frozenset()  # labels that belong to other chains of a set, see `Spans`
-    # of a chain of a set, see `Spans`
-    level = 0
+    elsewhere: frozenset[str] = frozenset()  # labels that belong to other chains of a set
+    level = 0  # of nested spans that the annotation has, 0 for the outermost, see `Spans`
     n_levels = 1
 
     name: str  # name of the component
@@ -205,15 +204,15 @@ class Annotation:
     def text_of(self, value: int, docs: Iterable[Doc]) -> str:
         """The text of a hash that was read from one of the Docs, whose vocabularies may differ from the component's."""
         vocabs = dict.fromkeys([self.vocab, *(doc.vocab for doc in docs)])
-        known = [vocab for vocab in vocabs if value in vocab.strings]  # pyright: ignore[reportOperatorIssue]  hashes too
-        return str(known[0].strings[value])
+        with_text = [vocab for vocab in vocabs if value in vocab.strings]  # pyright: ignore[reportOperatorIssue]  hashes too
+        return str(with_text[0].strings[value])
 
     def label_indices(self, hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
         """Positions of labels from their hashes: int64[N], -1 for 0 and for unknown hashes."""
         distinct, inverse = np.unique(hashes, return_inverse=True)
         # Batches have few different labels, so each is looked up once
-        known = np.array([self._index.get(int(value), -1) for value in distinct], dtype=np.int64)
-        return known[inverse] if len(distinct) else np.zeros(0, dtype=np.int64)
+        positions = np.array([self._index.get(int(value), -1) for value in distinct], dtype=np.int64)
+        return positions[inverse] if len(distinct) else np.zeros(0, dtype=np.int64)
 
     # --------------------------------------- as tags: the labels themselves, unless an annotation overrides the methods
 
@@ -236,11 +235,12 @@ class Annotation:
         return SpanStates.even(np.zeros((len(self.labels), len(self.labels)), dtype=bool), len(self.labels))
 
     def encode_clamp(self, allowed: Clamp, starts: Starts) -> tuple[Clamp, Ints]:
-        """The component's tags that annotation allows, and the steps that it forbids, see `Scheme.encode_clamp`.
+        """Translate the tags that annotation allows into tags of the component.
 
-        allowed (bool[T, S']): Tags in which annotation is read.
+        allowed (bool[T, S']): The allowed tags, in the scheme in which annotation is read.
         starts (int64[B + 1]): Where the sequences start.
-        RETURNS (bool[T, S], int64[N, 3])
+        RETURNS (bool[T, S], int64[N, 3]): The component's tags; and the steps that no labelling may take, see
+            `Scheme.encode_clamp`.
         """
         return allowed, NO_STEPS
 
@@ -251,7 +251,8 @@ class Annotation:
         raise NotImplementedError
 
     def span_tags(self, label: str, length: int) -> Optional[Ints]:
-        """Tags of a span ("" and "O" for none) in which annotation is read: int64[length]; None for an unknown label."""
+        """Tags of a span, in the scheme in which annotation is read: int64[length]; None for an unknown label. The labels "" and
+        "O" stand for a span without a label."""
         raise NotImplementedError
 
     def needs_no_neighbours(self, length: int) -> bool:
@@ -303,10 +304,10 @@ class Annotation:
     def conflict_with(
         self, settled: PresetAnnotation, starts: Starts, begin: int, end: int, label: int
     ) -> Optional[str]:
-        """Why no labelling has a span beside the settled ones; None if some labelling has.
+        """The reason why no labelling can have a span in addition to the settled spans; None if a labelling can.
 
-        begin (int), end (int): The tokens of the span, in the batch.
-        label (int): Its label.
+        begin (int), end (int): The tokens of the span, counted from the beginning of the batch.
+        label (int): The number of its label.
         """
         raise NotImplementedError
 
@@ -338,8 +339,8 @@ class Annotation:
         raise NotImplementedError
 
     def decisions(self, example: Example) -> list[tuple[float, bool]]:
-        """The probability of each labelled span or token of the predicted Doc, and whether it is right; without those whose
-        probability, or whose annotation in the reference, is missing."""
+        """The probability of each labelled span or token of the predicted Doc, and whether it is right. Spans and tokens without
+        a probability, or without annotation in the reference, are left out."""
         gold, found = self.mentions(example)
         places = {mention.place for mention in gold}
         return [(mention.probability, mention.place in places) for mention in found if mention.probability is not None]
@@ -377,9 +378,9 @@ class Entities(Annotation):
     def _tabulate(self) -> None:
         self.written_labels = self.labels
         hashes = np.array([*map(self.vocab.strings.add, self.labels), 0], dtype=np.uint64)
-        # `ent_iob` (if the tag alone determines it) and `ent_type` of each tag
-        types = hashes[self.scheme.label_of_tag(len(self.labels))]
-        self._annotation_of_tag = np.stack([self.scheme.iob_of_tag(len(self.labels)), types], axis=1)
+        types = hashes[self.scheme.label_of_tag(len(self.labels))]  # the last hash, 0, is that of label -1
+        iob = self.scheme.iob_of_tag(len(self.labels))  # as far as the tag alone determines it
+        self._annotation_of_tag = np.stack([iob, types], axis=1)  # [S, 2] `ent_iob` and `ent_type`
 
     # ------------------------------------------------------------------------------------------------------ as tags
 
@@ -389,8 +390,8 @@ class Entities(Annotation):
 
     def tag_labels(self) -> list[str]:
         """The label of each tag, "O" for none."""
-        tags_of_label = (len(self.tags()) - 1) // max(1, len(self.labels))
-        return ["O", *(label for label, _ in product(self.labels, range(tags_of_label)))]
+        n_tags_per_label = (len(self.tags()) - 1) // max(1, len(self.labels))
+        return ["O", *(label for label, _ in product(self.labels, range(n_tags_per_label)))]
 
     def mask(self) -> TransitionMask:
         """The tag sequences that the scheme allows."""
@@ -414,7 +415,8 @@ class Entities(Annotation):
     # ---------------------------------------------------------------------------------------------------- in training
 
     def span_tags(self, label: str, length: int) -> Optional[Ints]:
-        """Tags of an entity in which annotation is read (int64[length]): those of "O" for no label, None for an unknown one."""
+        """Tags of an entity, in the scheme in which annotation is read: int64[length]; None for an unknown label. Without a label
+        ("" or "O") they are the tag O."""
         if label in self.outside:
             return np.zeros(length, dtype=np.int64)
         if label not in self.labels:
@@ -486,7 +488,7 @@ class Entities(Annotation):
         for token in starts[:-1][starts[:-1] < len(iob)].tolist():
             if iob[token] == INSIDE:
                 report.add("gold entities cross the start of a sentence, and count as missing", place(token))
-                # The tokens before and behind the start are one entity: the last token up to them that is not INSIDE is equal
+                # All tokens of an entity have one opening, on both sides of the start of the sentence
                 opening = _openings(iob)
                 iob = np.where(opening == opening[token], MISSING, iob)
         return Supervision(self.scheme.clamp(iob, np.maximum(label, 0), starts, len(self.labels)), iob == MISSING)
@@ -544,13 +546,13 @@ class Entities(Annotation):
         iob, types = preset.T
         label = self.label_indices(types)
         settled.taken[:] = _is_preset(iob)
-        # Entities with other labels and blocked tokens (BEGIN without a type) stay as they are: this component finds none there.
-        # iob: [T] spaCy's codes, MISSING where this component decides
-        iob = np.where(settled.taken, np.where(label >= 0, iob, OUTSIDE), MISSING)
+        # This component finds nothing in entities with labels of others, nor at blocked tokens (BEGIN without a type)
+        of_component = np.where(label >= 0, iob, OUTSIDE)
+        iob = np.where(settled.taken, of_component, MISSING)  # MISSING where this component decides
         # An entity that crosses the start of a sentence ends there, and its rest is no entity
         opening = starts[:-1][starts[:-1] < len(iob)]
         iob[opening] = np.where(iob[opening] == INSIDE, OUTSIDE, iob[opening])
-        settled.iob[:] = _repaired(iob)
+        settled.iob[:] = _without_rests(iob)
         settled.label[:] = np.maximum(label, 0)
         settled.present[settled.taken] = types[settled.taken]
 
@@ -561,14 +563,19 @@ class Entities(Annotation):
     def conflict_with(
         self, settled: PresetAnnotation, starts: Starts, begin: int, end: int, label: int
     ) -> Optional[str]:
-        """Why an entity cannot be beside the settled ones, see `Annotation.conflict_with`; None if it can."""
+        """The reason why no labelling can have an entity in addition to the settled entities; None if a labelling can. The
+        arguments are those of `Annotation.conflict_with`."""
         if ((starts > begin) & (starts < end)).any():
             return "it crosses the start of a sentence"
         # IO has one tag for a label, so neighbours of one label are one entity
         if self.scheme.name == "IO":
-            entity = _is_preset(settled.iob)
-            beside = [token for token, edge in ((begin - 1, begin), (end, end)) if edge not in starts]
-            if any(entity[token] and settled.label[token] == label for token in beside):
+            is_entity = _is_preset(settled.iob)
+            neighbours = []
+            if begin not in starts:
+                neighbours.append(begin - 1)
+            if end not in starts:
+                neighbours.append(end)
+            if any(is_entity[token] and settled.label[token] == label for token in neighbours):
                 return "the scheme IO can't tell it from its neighbour"
         return None
 
@@ -579,8 +586,8 @@ class Entities(Annotation):
         if not self.scheme.tags_tell_iob:
             annotation[:, 0] = self.scheme.iob(prediction.tags, prediction.starts)
         if prediction.preset is not None:
-            kept = _is_preset(prediction.preset[:, 0])
-            annotation[kept] = prediction.preset[kept]
+            is_preset = _is_preset(prediction.preset[:, 0])
+            annotation[is_preset] = prediction.preset[is_preset]
             present = entities_of(prediction.preset)
         if docs:
             # A weak reference: the component must not keep Docs alive
@@ -623,7 +630,7 @@ def entities_of(annotation: NDArray[np.uint64]) -> Segments:
 
 
 def _ends(iob: NDArray, begin: Ints) -> Ints:
-    """The tokens behind the entities that begin at some tokens: int64[N]."""
+    """The token behind each entity (int64[N]): the next token after its `begin` that is not INSIDE."""
     not_inside = np.append(np.flatnonzero(iob != INSIDE), len(iob))
     return not_inside[np.searchsorted(not_inside, begin, side="right")]
 
@@ -646,10 +653,9 @@ def _aligned_entities(example: Example, report: GoldReport) -> NDArray[np.uint64
         prefix, _, label = tag.partition("-")
         annotation[i, 0] = {"B": BEGIN, "U": BEGIN, "I": INSIDE, "L": INSIDE}.get(prefix, OUTSIDE)
         annotation[i, 1] = predicted.vocab.strings.add(label) if label else 0
-    found = sum(tag is not None and tag[0] in "BU" for tag in tags)
-    lost = len(reference.ents) - found
-    # Which of the entities were lost takes an alignment of each, and is asked only if some were
-    if lost > 0:
+    n_aligned = sum(tag is not None and tag[0] in "BU" for tag in tags)
+    # Finding out which entities were lost takes time, since spaCy aligns each of them again
+    if n_aligned < len(reference.ents):
         aligned = {(ent.start_char, ent.end_char) for ent in example.get_aligned_spans_y2x(reference.ents)}
         for ent in reference.ents:
             if (ent.start_char, ent.end_char) not in aligned:
@@ -659,12 +665,13 @@ def _aligned_entities(example: Example, report: GoldReport) -> NDArray[np.uint64
 
 
 def _openings(iob: NDArray) -> Ints:
-    """For each token the last token up to it that is not INSIDE; -1 for none: int64[T]."""
-    return np.maximum.accumulate(np.where(iob == INSIDE, -1, np.arange(len(iob)))) if len(iob) else np.zeros(0, int)
+    """For each token, itself or the nearest token before it that is not INSIDE; -1 for none: int64[T]."""
+    candidates = np.where(iob == INSIDE, -1, np.arange(len(iob)))
+    return np.maximum.accumulate(candidates)
 
 
-def _repaired(iob: NDArray) -> NDArray:
-    """Entities that lost their first tokens are no entities: their other tokens become OUTSIDE."""
+def _without_rests(iob: NDArray) -> NDArray:
+    """Turn the rests of entities that lost their first tokens into OUTSIDE: INSIDE that does not follow BEGIN."""
     opening = _openings(iob)
-    is_whole = (opening >= 0) & (iob[opening] == BEGIN) if len(iob) else np.zeros(0, bool)
-    return np.where((iob == INSIDE) & ~is_whole, OUTSIDE, iob)
+    has_begin = (opening >= 0) & (iob[opening] == BEGIN)
+    return np.where((iob == INSIDE) & ~has_begin, OUTSIDE, iob)

@@ -66,7 +66,9 @@ class Spans(Entities):
     @property
     def chains(self) -> list[list[Slot]]:
         """The slots of each chain; one chain without slots if there are no labels."""
-        group_of = {label: n for n, group in enumerate(self._groups) for label in group}
+        group_of = {}
+        for n, labels in enumerate(self._groups):
+            group_of.update(dict.fromkeys(labels, n))
         chains: dict[tuple[object, int], list[Slot]] = {}  # by group and level; a label of no group is its own group
         for slot in self.slots:
             group = group_of.get(slot.label, slot.label)
@@ -74,14 +76,14 @@ class Spans(Entities):
         return [*chains.values()] or [[]]
 
     def of_chain(self, slots: Sequence[Slot]) -> "Spans":
-        """The annotation of the chain of some slots."""
+        """The annotation of a single chain, whose labels are the `slots`, all on one level."""
         labels = [slot.label for slot in slots]
-        chain = Spans(self.scheme, self.key, [labels])
-        chain.elsewhere = frozenset(slot.label for slot in self.slots).difference(labels)
+        annotation = Spans(self.scheme, self.key, [labels])
+        annotation.elsewhere = frozenset(slot.label for slot in self.slots).difference(labels)
         if slots:
-            chain.level = slots[0].level
-            chain.n_levels = self._levels.get(labels[0], 1)
-        return chain
+            annotation.level = slots[0].level
+            annotation.n_levels = self._levels.get(labels[0], 1)
+        return annotation
 
     def tag_labels(self) -> list[str]:
         """The label of each tag, on whatever level; "O" for none."""
@@ -89,11 +91,13 @@ class Spans(Entities):
         return [label_of.get(label, label) for label in super().tag_labels()]
 
     def mask(self) -> TransitionMask:
-        """Spans of different chains are never part of one labelling."""
+        """The tag sequences that the scheme allows and that have spans of a single chain."""
         transitions, first, last = super().mask()
-        chain_of = {slot: n for n, slots in enumerate(self.chains) for slot in slots}
-        label_of = self.span_states().label_of[:-1]  # [S] slot of each tag, -1 for "O", which belongs to all chains
-        chain = np.array([-1 if n < 0 else chain_of[self.slots[n]] for n in label_of.tolist()])
+        chain_of_slot = {}
+        for n, slots in enumerate(self.chains):
+            chain_of_slot.update(dict.fromkeys(slots, n))
+        slot_of_tag = self.span_states().label_of[:-1]  # [S] -1 for "O", which belongs to all chains
+        chain = np.array([-1 if n < 0 else chain_of_slot[self.slots[n]] for n in slot_of_tag.tolist()])  # [S]
         together = (chain[:, np.newaxis] == chain) | (chain[:, np.newaxis] < 0) | (chain < 0)
         return TransitionMask(transitions & together, first, last)
 
@@ -115,7 +119,7 @@ class Spans(Entities):
     def is_gold(self, span: Span) -> bool:
         """Whether a span is in ``doc.spans[key]`` of its Doc, with the same label."""
         place = span.start, span.end, span.label
-        return any((one.start, one.end, one.label) == place for one in self.gold_spans(span.doc))
+        return any((gold.start, gold.end, gold.label) == place for gold in self.gold_spans(span.doc))
 
     def gold(self, examples: list[Example], starts: Starts, report: GoldReport) -> Supervision:
         """Read the spans of the chain, on its level, from the reference Docs, see `Annotation.gold`. Texts without
@@ -129,29 +133,28 @@ class Spans(Entities):
             if self.key not in example.reference.spans:
                 iob[begin:end] = MISSING
                 continue
-            of_doc = iob[begin:end]
-            known = []
-            # Starts of the sentences within the Doc, in its tokens
-            opening = starts[(starts > begin) & (starts < end)] - begin
-            for span in self._aligned(example, report, of_doc):
-                if ((opening > span.start) & (opening < span.end)).any():
+            doc_iob = iob[begin:end]  # a view
+            spans = []
+            sentence_starts = starts[(starts > begin) & (starts < end)] - begin  # in tokens of the Doc
+            for span in self._aligned(example, report, doc_iob):
+                if ((sentence_starts > span.start) & (sentence_starts < span.end)).any():
                     report.add_span(span, self.key, "cross the start of a sentence, and count as missing")
-                    of_doc[span.start : span.end] = MISSING
+                    doc_iob[span.start : span.end] = MISSING
                 else:
-                    known.append(span)
-            for span, level in with_levels(known):
+                    spans.append(span)
+            for span, level in with_levels(spans):
                 if level >= self.n_levels:
                     report.add_span(span, self.key, _NOT_HELD)
                 elif level == self.level:
-                    of_doc[span.start : span.end] = INSIDE
-                    of_doc[span.start] = BEGIN
+                    doc_iob[span.start : span.end] = INSIDE
+                    doc_iob[span.start] = BEGIN
                     label[begin + span.start : begin + span.end] = self.labels.index(span.label_)
         return Supervision(self.scheme.clamp(iob, label, starts, len(self.labels)), iob == MISSING)
 
     def outermost(self, examples: list[Example]) -> Labelling:
         """The gold spans on the outermost level of each group, in the tokens of the predicted Docs."""
-        shift = 0  # of the tokens of a Doc in the batch
-        found = []
+        shift = 0  # first token of a Doc in the batch
+        rows = []
         groups = [slots for slots in self.chains if slots and slots[0].level == 0]
         for example in examples:
             lost = np.zeros(len(example.predicted))  # where spans can't be aligned, which `gold` reports
@@ -160,13 +163,14 @@ class Spans(Entities):
                 labels = [slot.label for slot in slots]
                 for span, level in with_levels(span for span in spans if span.label_ in labels):
                     if level == 0:
-                        found.append((shift + span.start, shift + span.end, self.labels.index(span.label_)))
+                        rows.append((shift + span.start, shift + span.end, self.labels.index(span.label_)))
             shift += len(example.predicted)
-        return self.labelling(Segments.of_rows(found))
+        return self.labelling(Segments.of_rows(rows))
 
     def labelling(self, spans: Segments) -> Labelling:
-        """The form in which templates read spans; labels of `spans` are numbers of slots."""
-        return Labelling(spans, np.array([self.vocab.strings[slot.label] for slot in self.slots], dtype=np.uint64))
+        """The labelling that templates read, from spans whose labels are numbers of slots."""
+        hashes = np.array([self.vocab.strings[slot.label] for slot in self.slots], dtype=np.uint64)
+        return Labelling(spans, hashes)
 
     def _aligned(self, example: Example, report: GoldReport, iob: NDArray) -> list[Span]:
         """The gold spans of the chain as spans of the predicted Doc.
@@ -174,31 +178,34 @@ class Spans(Entities):
         report (GoldReport): Gets the spans that cannot be used.
         iob (int64[T]): The codes of the tokens of the Doc; MISSING is set for spans that do not align.
         """
-        spans = [span for span in self.gold_spans(example.reference) if span.label_ not in self.elsewhere]
-        known = [span for span in spans if span.label_ in self.labels and len(span)]
-        for span in spans:
+        same = same_words(example.predicted, example.reference)
+        aligned_spans = []
+        for span in self.gold_spans(example.reference):
+            if span.label_ in self.elsewhere:
+                continue
             if span.label_ not in self.labels:
                 report.add_span(span, self.key, "have a label the component does not know, and count as outside")
-        if not same_words(example.predicted, example.reference):
-            # One after the other, since a span may align where others do not
-            found = [(span, example.get_aligned_spans_y2x([span], allow_overlap=True)) for span in known]
-            for span, aligned in found:
+            elif same and len(span):
+                aligned_spans.append(span)
+            elif len(span):
+                # One after the other, since a span may align where others do not
+                aligned = example.get_aligned_spans_y2x([span], allow_overlap=True)
+                aligned_spans += aligned
                 if not aligned:
                     report.add_span(span, self.key, "do not align with the tokens, and count as missing")
                     lost = example.predicted.char_span(span.start_char, span.end_char, alignment_mode="expand")
                     if lost is not None:
                         iob[lost.start : lost.end] = MISSING
-            known = list(chain.from_iterable(aligned for _, aligned in found))
-        kept = (without_blanks(span, self, self.key, report) for span in known)
-        return [span for span in kept if span is not None]
+        trimmed = (without_blanks(span, self, self.key, report) for span in aligned_spans)
+        return [span for span in trimmed if span is not None]
 
     def spans_of_chain(self, spans: Iterable[Span]) -> list[Span]:
-        """The given spans that belong to this chain."""
-        placed = with_levels(span for span in spans if span.label_ in self.labels)
-        return [span for span, level in placed if level == self.level]
+        """The given spans that have a label of this chain and are on its level."""
+        leveled = with_levels(span for span in spans if span.label_ in self.labels)
+        return [span for span, level in leveled if level == self.level]
 
     def fingerprint(self, docs: list[Doc]) -> int:
-        """A checksum of the spans of Docs; a Doc without ``doc.spans[key]`` is another one than a Doc without spans there."""
+        """A checksum of the spans of Docs, which differs for a Doc without ``doc.spans[key]`` and a Doc with no span in it."""
         groups: list[Optional[list[tuple[int, int, int]]]] = []
         for doc in docs:
             places = [(span.start, span.end, span.label) for span in self.gold_spans(doc)]
@@ -232,19 +239,19 @@ _NOT_HELD = (
 
 
 def levels_of(docs: Iterable[Doc], annotation: Spans) -> dict[str, int]:
-    """The number of levels that the spans of texts need, for labels that need several (see `Spans`).
+    """The number of levels that each label needs for the nested spans of texts.
 
     docs (Iterable[Doc]): The reference Docs, read once.
     annotation (Spans): Their annotation, with a single level.
-    RETURNS (Dict[str, int]): Numbers above 1.
+    RETURNS (Dict[str, int]): The numbers by label, without labels that need a single level.
     """
     n_levels: Counter[str] = Counter()
     chains = annotation.chains
     for doc in docs:
         for slots in chains:
             labels = [slot.label for slot in slots]
-            placed = with_levels(span for span in annotation.gold_spans(doc) if span.label_ in labels)
-            deepest = max((level for _, level in placed), default=0)
+            leveled = with_levels(span for span in annotation.gold_spans(doc) if span.label_ in labels)
+            deepest = max((level for _, level in leveled), default=0)
             for label in labels:  # the labels of a group have the same number of levels
                 n_levels[label] = max(n_levels[label], 1 + deepest)
     return {label: n for label, n in n_levels.items() if n > 1}
@@ -261,32 +268,31 @@ def check_groups(owner: str, groups: Groups) -> Groups:
     must = '"label", "auto", or a list of lists of labels'
     are_lists = isinstance(groups, (list, tuple)) and all(isinstance(group, (list, tuple)) for group in groups)
     checks.expect(are_lists, owner, "groups", groups, must)
-    every = list(chain.from_iterable(groups))
-    checks.expect(all(isinstance(label, str) and label for label in every), owner, "groups", groups, must)
-    twice = [label for label in dict.fromkeys(every) if every.count(label) > 1]
+    labels = list(chain.from_iterable(groups))
+    checks.expect(all(isinstance(label, str) and label for label in labels), owner, "groups", groups, must)
+    twice = [label for label in dict.fromkeys(labels) if labels.count(label) > 1]
     checks.expect(not twice, owner, "groups", groups, f"without a label in two places, as {', '.join(twice)} is")
     return [list(group) for group in groups]
 
 
 def groups_of(docs: Iterable[Doc], annotation: Spans) -> list[list[str]]:
-    """The fewest groups that a greedy search finds, so that no spans of one group overlap in the given texts, except spans of one
-    label. Labels that overlap with most others are placed first.
+    """Choose groups of labels whose spans do not overlap in the given texts, except with spans of the same label. A greedy search
+    keeps the number of groups small: it places the labels that overlap with most others first.
 
     docs (Iterable[Doc]): The reference Docs, read once.
     annotation (Spans): Their annotation.
     """
     labels = [slot.label for slot in annotation.slots]
-    # The labels whose spans overlap spans of each label
-    overlaps: dict[str, set[str]] = {label: set() for label in labels}
+    overlaps: dict[str, set[str]] = {label: set() for label in labels}  # by label, the labels that overlap with it
     for doc in docs:
         open_spans: list[Span] = []
         spans = (span for span in annotation.gold_spans(doc) if span.label_ in overlaps)
         for span in sorted(spans, key=lambda span: (span.start, span.end)):
-            # Spans are sorted by their begin, so only those that have not ended can overlap this one
-            open_spans = [one for one in open_spans if one.end > span.start]
-            for one in open_spans:
-                overlaps[one.label_].add(span.label_)
-                overlaps[span.label_].add(one.label_)
+            # Spans are sorted by their begin, so only spans that have not ended can overlap this span
+            open_spans = [earlier for earlier in open_spans if earlier.end > span.start]
+            for earlier in open_spans:
+                overlaps[earlier.label_].add(span.label_)
+                overlaps[span.label_].add(earlier.label_)
             open_spans.append(span)
     groups: list[list[str]] = []
     # The first group without an overlapping label takes a label
@@ -301,31 +307,32 @@ def groups_of(docs: Iterable[Doc], annotation: Spans) -> list[list[str]]:
 
 
 def with_levels(spans: Iterable[Span]) -> list[tuple[Span, int]]:
-    """The spans of a Doc, each once, on the first level where it overlaps none that is longer, or as long and before it."""
-    taken: list[set[int]] = []
-    placed: dict[tuple[int, int, int], tuple[Span, int]] = {}
+    """Give each span of a Doc a level, the longest spans first: the outermost level on which it overlaps no span so far. Of equal
+    spans only one is returned."""
+    tokens_of_levels: list[set[int]] = []
+    leveled: dict[tuple[int, int, int], tuple[Span, int]] = {}
     for span in sorted(spans, key=lambda span: (-len(span), span.start, span.label_)):
-        place = (span.start, span.end, span.label)
-        tokens = range(span.start, span.end)
-        if place in placed:
+        key = (span.start, span.end, span.label)
+        if key in leveled:
             continue
-        # The first level where no longer span has one of the tokens
-        level = next((n for n, used in enumerate(taken) if used.isdisjoint(tokens)), len(taken))
-        if level == len(taken):
-            taken.append(set())
-        taken[level].update(tokens)
-        placed[place] = span, level
-    return [*placed.values()]
+        tokens = range(span.start, span.end)
+        n_levels = len(tokens_of_levels)
+        level = next((n for n, used in enumerate(tokens_of_levels) if used.isdisjoint(tokens)), n_levels)
+        if level == n_levels:
+            tokens_of_levels.append(set())
+        tokens_of_levels[level].update(tokens)
+        leveled[key] = span, level
+    return [*leveled.values()]
 
 
 def forced_on_level(
     annotation: Annotation, settled: PresetAnnotation, starts: Starts, forced: list[Span], shift: int
 ) -> list[Span]:
-    """Those of the forced spans of a Doc that one of the levels of a group has to find: the level that they have in training.
-    Spans for which there is no level come last in the outermost chain, which refuses them.
+    """The forced spans of a Doc that belong to one chain of a group: the spans that would be on its level in training. Spans for
+    which no level is left are added to the outermost chain, at the end, where they are refused with a warning.
 
-    annotation (Annotation): Of the chain, which has one of the levels.
-    settled (PresetAnnotation): The annotation that comes first.
+    annotation (Annotation): The annotation of the chain, with its level.
+    settled (PresetAnnotation): Earlier annotation, which forced spans must not contradict.
     starts (int64[B + 1]): Where the sequences start.
     forced (List[Span]): The spans that the Doc asks for; earlier ones come first.
     shift (int): First token of the Doc in the batch.
@@ -341,17 +348,19 @@ def forced_on_level(
         return not is_blocked and annotation.conflict_with(settled, starts, begin, end, label) is None
 
     def fit(spans: list[Span]) -> bool:
+        """Whether there are enough levels for the spans."""
         return all(level < annotation.n_levels for _, level in with_levels(spans))
 
-    kept = [span for span in forced if is_possible(span)]
-    if not fit(kept):
-        possible = kept
-        kept = []
-        for span in possible:  # earlier ones come first
-            if fit([*kept, span]):
-                kept.append(span)
-    own = [span for span, level in with_levels(kept) if level == annotation.level]
+    possible = [span for span in forced if is_possible(span)]
+    accepted = possible
+    if not fit(possible):
+        accepted = []
+        for span in possible:
+            if fit([*accepted, span]):
+                accepted.append(span)
+    on_level = [span for span, level in with_levels(accepted) if level == annotation.level]
     if annotation.level > 0:
-        return own
-    held = {(span.start, span.end, span.label) for span in kept}
-    return [*own, *(span for span in forced if (span.start, span.end, span.label) not in held)]
+        return on_level
+    keys = {(span.start, span.end, span.label) for span in accepted}
+    refused = [span for span in forced if (span.start, span.end, span.label) not in keys]
+    return [*on_level, *refused]

@@ -153,7 +153,7 @@ class TokenTags(Annotation):
         return any(self.prefix + self._get(token) == span.label_ for token in span)
 
     def spans_of_chain(self, spans: Iterable[Span]) -> list[Span]:
-        """The given spans that belong to this chain."""
+        """The given spans that have a label of this chain."""
         return [span for span in spans if span.label_ in self.labels]
 
     def gold(self, examples: list[Example], starts: Starts, report: GoldReport) -> Supervision:
@@ -284,10 +284,10 @@ class TokenTags(Annotation):
         alignment = example.alignment.x2y
         # A token that is a part of several gold tokens has their label if they agree
         for i in range(len(predicted)):
-            of_token = {int(values[j]) for j in alignment[i]}
-            if len(of_token) == 1:
-                aligned[i] = of_token.pop()
-            elif len(of_token) > 1:
+            gold_values = {int(values[j]) for j in alignment[i]}
+            if len(gold_values) == 1:
+                aligned[i] = gold_values.pop()
+            elif len(gold_values) > 1:
                 place = f"token {i} ('{predicted[i].text}') of '{predicted.text[:40]}'"
                 report.add("tokens align with gold tokens of several labels, and count as missing", place)
         return aligned
@@ -370,12 +370,12 @@ class TagSet(Annotation):
 
         RETURNS (Supervision): With a clamp bool[T, L] of the labels of all attributes.
         """
-        found = [part.gold(examples, starts, report) for part in self.parts]
+        supervisions = [part.gold(examples, starts, report) for part in self.parts]
         clamp = np.zeros((int(starts[-1]), len(self.labels)), dtype=bool)
-        for part, known in zip(self.parts, found):
+        for part, supervision in zip(self.parts, supervisions):
             columns = [self.labels.index(label) for label in part.labels]
-            clamp[:, columns] = known.clamp
-        return Supervision(clamp, np.logical_or.reduce([known.unset for known in found]))
+            clamp[:, columns] = supervision.clamp
+        return Supervision(clamp, np.logical_or.reduce([supervision.unset for supervision in supervisions]))
 
     def fingerprint(self, docs: list[Doc]) -> int:
         """A checksum of all attributes in Docs."""
@@ -393,13 +393,16 @@ class TagSet(Annotation):
     def decisions(self, example: Example) -> list[tuple[float, bool]]:
         """The probability of the labels of each token, and whether all of them are right; without tokens whose annotation is
         missing for some attribute."""
-        rights: dict[int, list[bool]] = {}  # by the place of a token, one of each attribute
+        are_right: dict[int, list[bool]] = {}  # by the first character of a token, for each attribute that is annotated
         for part in self.parts:
             gold, found = part.mentions(example)
             places = {mention.place for mention in gold}
             for mention in found:
-                rights.setdefault(mention.start, []).append(mention.place in places)
-        probabilities = {token.idx: probability_of(token) for token in example.predicted}
-        # A token counts once all of its attributes are annotated
-        complete = {start: right for start, right in rights.items() if len(right) == len(self.parts)}
-        return [(p, all(complete[start])) for start, p in probabilities.items() if p is not None and start in complete]
+                are_right.setdefault(mention.start, []).append(mention.place in places)
+        decisions = []
+        for token in example.predicted:
+            probability = probability_of(token)
+            of_attributes = are_right.get(token.idx, [])
+            if probability is not None and len(of_attributes) == len(self.parts):
+                decisions.append((probability, all(of_attributes)))
+        return decisions
