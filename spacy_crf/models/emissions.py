@@ -333,7 +333,8 @@ def pairs_of_tags(allowed: Clamp, starts: Ints, tag_of: Optional[Ints]) -> tuple
     state_before = np.repeat(before, sizes) + cell // width
     state_after = np.repeat(after, sizes) + cell % width
     pairs = state_before * n_states + state_after
-    return pairs.astype(np.int32), np.append(0, np.cumsum(sizes))[bounds]
+    first_pair = np.append(0, np.cumsum(sizes))  # of each pair of tags
+    return pairs.astype(np.int32), first_pair[bounds]
 
 
 def check_emissions(owner: str, emissions: object) -> None:
