@@ -71,14 +71,16 @@ def read_crfpp(data: bytes, source: str) -> ForeignModel:
 
 
 def _read_text(data: bytes, source: str) -> ForeignModel:
+    """Read a model that is text: five parts between empty lines, the header, labels, templates, features and weights."""
     octets = Octets(data, source, _KIND)
     octets.check_last_line()
     lines = [(number, line.rstrip(b"\r")) for number, line in enumerate(data.split(b"\n"), start=1)]
     parts = [list(part) for is_full, part in groupby(lines, key=lambda line: bool(line[1])) if is_full]
     if len(parts) != 5:
         octets.refuse("the parts", f"there are {len(parts)} between empty lines, and 5 are needed: the file is cut off")
+    header_lines, label_lines, pattern_lines, feature_lines, weight_lines = parts
     head = {}
-    for number, line in parts[0]:
+    for number, line in header_lines:
         match = _HEAD.fullmatch(line)
         if match is None:
             octets.refuse(f"line {number}", f"{line[:40]!r} is no line of the header")
@@ -90,22 +92,24 @@ def _read_text(data: bytes, source: str) -> ForeignModel:
     n_weights = _number(octets, "the header", head["maxid"])
     names = []
     ids = []
-    for number, line in parts[3]:
+    for number, line in feature_lines:
         first, _, name = line.partition(b" ")
         if not first.isdigit() or len(first) > 18:
             octets.refuse(f"line {number}", f"{line[:40]!r} has no number and feature")
         ids.append(int(first))
         names.append(as_text(name))
-    if len(parts[4]) != n_weights:
-        reason = f"{len(parts[4])} weights follow, and the header announces {n_weights:.0f}"
-        octets.refuse(f"line {parts[4][0][0]}", reason)
-    weights = np.array([_number(octets, f"line {number}", line) for number, line in parts[4]])
-    labels = [as_text(line) for _, line in parts[1]]
-    templates = [as_text(line) for _, line in parts[2]]
+    if len(weight_lines) != n_weights:
+        first, _ = weight_lines[0]
+        reason = f"{len(weight_lines)} weights follow, and the header announces {n_weights:.0f}"
+        octets.refuse(f"line {first}", reason)
+    weights = np.array([_number(octets, f"line {number}", line) for number, line in weight_lines])
+    labels = [as_text(line) for _, line in label_lines]
+    templates = [as_text(line) for _, line in pattern_lines]
     return _model(octets, labels, templates, names, np.array(ids, dtype=np.int64), cost * weights)
 
 
 def _number(octets: Octets, place: str, text: bytes) -> float:
+    """Read a finite number from text. RAISES (ValueError): CRF854 with its place for anything else."""
     try:
         value = float(text)
     except ValueError:
@@ -116,6 +120,7 @@ def _number(octets: Octets, place: str, text: bytes) -> float:
 
 
 def _read_binary(data: bytes, source: str) -> ForeignModel:
+    """Read a binary model: header, labels, templates, features as a double array, and weights."""
     octets = Octets(data, source, _KIND)
     version, _, cost, n_weights, _, size = octets.fields(_HEADER.format, 0, "the header")
     if version != _VERSION:
