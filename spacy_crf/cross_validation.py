@@ -1,8 +1,9 @@
 """Train on all annotated texts, with settings that cross-validation chooses: no annotation is set aside as a dev set.
 
-For each fold, every candidate (l1, l2, word clusters or none) is trained on the other folds and scored on the held-out one.
-Candidates that fall behind leave the race (Maron & Moore 1994, "Hoeffding races"). The scores over all folds choose the winner
-and its threshold; then the winner is trained on all texts.
+For each fold, every candidate (l1, l2, word clusters or none) is trained on the other folds and scored on the held-out one; texts
+that belong together are held out together (`folds`). Candidates that fall behind by more than chance leave the race (Maron &
+Moore 1994, "Hoeffding races"). The scores over all folds choose the winner and its threshold; then the winner is trained on all
+texts.
 """
 
 import copy
@@ -23,6 +24,7 @@ from spacy.util import Config, load_model_from_config, registry
 from . import checks
 from .errors import Errors, announcements, counted, no_component
 from .features.clusters import PACKAGE, has_packaged_clusters
+from .folds import Folds, draw_folds
 from .optimizers.lbfgs import LBFGS
 from .pipeline.corpora import Corpus
 from .pipeline.initialization import earlier_annotation
@@ -30,7 +32,7 @@ from .pipeline.pipe import LearningPipe
 from .pipeline.prediction import CRFPipe
 from .pipeline.thresholds import Point, best, measure, shrunk, use
 from .report.suspects import Suspect, judged_by, ranked
-from .types import Settings
+from .types import Ints, Settings
 
 FOLDS = 5
 L1 = (0.0, 0.05)
@@ -53,6 +55,8 @@ CLUSTER_TEMPLATES = (
 LEAST_GAIN = 0.005
 DRAWS = 1000
 LEVEL = 0.95
+# Number of folds after which candidates leave the race by less than two standard errors: fewer say little
+SURE_FOLDS = 3
 
 
 class Candidate(NamedTuple):
@@ -70,6 +74,8 @@ class Trial(NamedTuple):
     f: float
     min_prob: Optional[float]  # None for the best path
     folds: int  # number of folds that the candidate took part in
+    behind: float = 0.0  # F1 of the winner on the texts of these folds, minus that of the candidate
+    error: float = 0.0  # standard error of `behind`
 
 
 class Interval(NamedTuple):
@@ -90,11 +96,13 @@ class Fitted(NamedTuple):
     trials: list[Trial]  # the best first
     held_out: list[Example]  # each text with the prediction of a model trained without it, in the order of the texts
     suspects: list[Suspect]  # texts whose annotation looks wrong to a model trained without them
+    together: str = ""  # which texts were held out together, see `folds.Folds.reason`
 
     def expectation(self) -> str:
         """The expected F1 of the component, in words."""
         f, low, high = (100 * share for share in self.f)
-        return f"F1 {f:.1f} on texts that it had not seen (95 %: {low:.1f} to {high:.1f})"
+        together = f". Held out together: {self.together}" if self.together else ""
+        return f"F1 {f:.1f} on texts that it had not seen (95 %: {low:.1f} to {high:.1f}){together}"
 
 
 @dataclass
@@ -105,19 +113,18 @@ class _Judged:
     points: Optional[list[Point]] = None  # counts for each threshold; None for components that find no spans
     pipes: list[LearningPipe] = field(default_factory=list)  # the trained component of each fold
 
-    def best(self) -> tuple[float, Optional[float]]:
+    def best(self) -> tuple[NDArray[np.float64], Optional[float]]:
         """Choose how to decode: by a threshold of probabilities if this gains enough F1, else by the best path.
 
-        RETURNS (tuple[float, Optional[float]]): F1 on the held-out texts, and the threshold `min_prob`; None for the best path.
+        RETURNS (float64[N, 3], Optional[float]): Annotated, found and right mentions in each held-out text, and the threshold
+            `min_prob`; None for the best path.
         """
-        f_of_path = _f(self.counts.sum(axis=0))
         if self.points is not None:
-            best_min_prob = best(self.points).min_prob
-            f_of_threshold = next(point.f() for point in self.points if point.min_prob == best_min_prob)
-            if f_of_threshold >= f_of_path + LEAST_GAIN:
+            point = best(self.points)
+            if point.f() >= _f(self.counts.sum(axis=0)) + LEAST_GAIN:
                 # The best threshold of few entities is chance: `shrunk` moves it to what the model expects
-                return f_of_threshold, shrunk(self.points)
-        return f_of_path, None
+                return point.counts, shrunk(self.points)
+        return self.counts, None
 
 
 def fit(
@@ -155,25 +162,18 @@ def fit(
     if not 2 <= folds <= len(examples):
         raise ValueError(Errors.CRF770.format(folds=folds, texts=counted(len(examples), "text")))
     # All components share the folds: else one would read what another, trained on the held-out texts, predicts there
-    fold_of = draw_folds(len(examples), folds, seed)
+    drawn = draw_folds([example.reference for example in examples], folds, seed)
     fitted = []
     for n, name in enumerate(names):
         # A component reads what components before it predict
         with nlp.select_pipes(disable=names[n + 1 :]):
-            race = _Race(nlp, name, _candidates(nlp, name, l1, l2, words), thresholds)
+            race = _Race(nlp, name, _candidates(nlp, name, l1, l2, words), thresholds, drawn)
             for fold in range(folds):
-                race.run(examples, fold_of == fold)
+                race.run(examples, fold)
                 on_fold()
-            fitted.append(race.finish(examples, fold_of))
+            fitted.append(race.finish(examples))
             on_fold()
     return nlp, fitted
-
-
-def draw_folds(n_texts: int, folds: int, seed: int = 0) -> NDArray[np.int64]:
-    """The fold that holds out each text: int64[N]."""
-    fold_of = np.empty(n_texts, dtype=np.int64)
-    fold_of[np.random.default_rng(seed).permutation(n_texts)] = np.arange(n_texts) % folds
-    return fold_of
 
 
 def refit(
@@ -286,10 +286,12 @@ def _features(component: Settings) -> Settings:
 class _Race:
     """The cross-validation of one component: a race of its candidates."""
 
-    def __init__(self, nlp: Language, name: str, candidates: list[Candidate], thresholds: bool):
+    def __init__(self, nlp: Language, name: str, candidates: list[Candidate], thresholds: bool, folds: Folds):
         self._nlp = nlp
         self._name = name
         self._thresholds = thresholds
+        self._folds = folds
+        self._texts = np.zeros(0, dtype=np.int64)  # the texts held out so far, in the order of the rows of counts
         self._settings = nlp.config.interpolate()["components"][name]
         self._initialize_settings = nlp.config["initialize"]["components"].get(name) or {}
         self._judged = {candidate: _Judged(np.zeros((0, 3))) for candidate in candidates}
@@ -297,12 +299,14 @@ class _Race:
         # By whether templates read clusters: the component with the labels and features of all texts
         self._untrained: dict[bool, LearningPipe] = {}
 
-    def run(self, examples: list[Example], held: NDArray[np.bool_]) -> None:
+    def run(self, examples: list[Example], fold: int) -> None:
         """Train the running candidates without the held-out texts of a fold, score them on these texts, and drop the bad ones.
 
         examples (list[Example]): All N texts.
-        held (bool[N]): Which of them the fold holds out.
+        fold (int): Number of the fold.
         """
+        held = self._folds.fold_of == fold
+        self._texts = np.concatenate([self._texts, np.flatnonzero(held)])
         for clusters in sorted({candidate.clusters for candidate in self._running}):
             candidates = [candidate for candidate in self._running if candidate.clusters == clusters]
             if clusters not in self._untrained:
@@ -321,22 +325,16 @@ class _Race:
                     judged.points = _sum(judged.points, measure(pipe, unseen))
         self._drop()
 
-    def finish(self, examples: list[Example], fold_of: NDArray[np.int64]) -> Fitted:
+    def finish(self, examples: list[Example]) -> Fitted:
         """Train the winner on all texts, and write its settings to the pipeline's config.
 
         examples (list[Example]): All N texts.
-        fold_of (int64[N]): The fold that holds out each text.
         """
-        trials = []
-        for candidate, judged in self._judged.items():
-            f, min_prob = judged.best()
-            trials.append(Trial(candidate, f, min_prob, len(judged.pipes)))
-        # Candidates that left the race have been scored on fewer texts, whatever their F1
-        trials.sort(key=lambda trial: (trial.candidate in self._running, trial.f), reverse=True)
+        trials = self._trials()
         chosen = trials[0]
         clusters, l1, l2 = chosen.candidate
-        held_out, suspects = self._held_out(chosen, examples, fold_of)
-        interval = _interval(_counts(self._untrained[clusters], held_out))
+        held_out, suspects = self._held_out(chosen, examples)
+        interval = _interval(_counts(self._untrained[clusters], held_out), self._folds.group_of)
         # The pipeline holds the untrained component that was made last: that with clusters, if there is one
         in_pipeline = clusters == max(self._untrained)
         pipe = self._nlp.get_pipe(self._name) if in_pipeline else self._put_untrained(clusters, examples)
@@ -345,7 +343,34 @@ class _Race:
         self._nlp.update(examples, sgd=self._optimizer(chosen.candidate), exclude=others, annotates=others)
         if chosen.min_prob is not None:
             use(self._nlp, pipe, chosen.min_prob)
-        return Fitted(self._name, len(examples), chosen, interval, trials, held_out, suspects)
+        together = self._folds.reason
+        return Fitted(self._name, len(examples), chosen, interval, trials, held_out, suspects, together)
+
+    def _trials(self) -> list[Trial]:
+        """The trials of all candidates: the winner first, then those that stayed to the end, then those that left later."""
+        decoded = {candidate: judged.best() for candidate, judged in self._judged.items()}
+        winner = max(self._running, key=lambda candidate: _f(decoded[candidate][0].sum(axis=0)))
+        winner_counts, _ = decoded[winner]
+        trials = []
+        for candidate, (counts, min_prob) in decoded.items():
+            # On the same texts: those of the folds that the candidate took part in
+            behind, error = self._behind(winner_counts[: len(counts)], counts)
+            n_folds = len(self._judged[candidate].pipes)
+            trials.append(Trial(candidate, _f(counts.sum(axis=0)), min_prob, n_folds, behind, error))
+        trials.sort(key=lambda trial: (-trial.folds, trial.candidate != winner, trial.behind))
+        return trials
+
+    def _behind(self, best_counts: NDArray[np.float64], counts: NDArray[np.float64]) -> tuple[float, float]:
+        """How much lower the F1 of a candidate is than the best one, and the standard error of the difference.
+
+        best_counts, counts (float64[n, 3]): Annotated, found and right mentions in the first n texts held out, by the best
+            candidate and by the other one.
+        """
+        shares = _shares(best_counts) - _shares(counts)
+        groups = self._folds.group_of[self._texts[: len(counts)]]
+        # Texts of a group are alike: their shares do not average out
+        error = np.linalg.norm(np.bincount(groups, shares))
+        return _f(best_counts.sum(axis=0)) - _f(counts.sum(axis=0)), float(error)
 
     def _put_untrained(self, clusters: bool, examples: list[Example]) -> LearningPipe:
         """Put a new component into the pipeline, initialized with the labels and features of the examples but untrained.
@@ -400,26 +425,26 @@ class _Race:
         return LBFGS(**settings)
 
     def _drop(self) -> None:
-        """Drop the candidates whose F1 is more than one standard error of the difference below the best F1, and after each fold
-        at least half of those that are left (successive halving, Jamieson & Talwalkar 2016)."""
-        f = {}
-        shares = {}
-        for candidate in self._running:
-            f[candidate], _ = self._judged[candidate].best()
-            shares[candidate] = _shares(self._judged[candidate].counts)
-        ascending = sorted(self._running, key=lambda candidate: f[candidate])
-        top = ascending[-1]
+        """Drop the candidates whose F1 is more than two standard errors of the difference below the best F1. From the fold
+        `SURE_FOLDS` on one standard error is enough, and at least half of the candidates leave (successive halving, Jamieson &
+        Talwalkar 2016).
+        """
+        counts = {candidate: self._judged[candidate].best()[0] for candidate in self._running}
+        ascending = sorted(self._running, key=lambda candidate: _f(counts[candidate].sum(axis=0)))
+        n_folds = len(self._judged[ascending[-1]].pipes)
+        most_errors = 2
+        if n_folds >= SURE_FOLDS:
+            most_errors = 1
+            ascending = ascending[len(ascending) // 2 :]
         good = []
-        for candidate in ascending[len(ascending) // 2 :]:
-            standard_error = np.linalg.norm(shares[top] - shares[candidate])
-            if f[candidate] >= f[top] - standard_error:
+        for candidate in ascending:
+            behind, error = self._behind(counts[ascending[-1]], counts[candidate])
+            if behind <= most_errors * error:
                 good.append(candidate)
         # In their old order, in which each training starts with the weights of the previous one
         self._running = [candidate for candidate in self._running if candidate in good]
 
-    def _held_out(
-        self, chosen: Trial, examples: list[Example], fold_of: NDArray[np.int64]
-    ) -> tuple[list[Example], list[Suspect]]:
+    def _held_out(self, chosen: Trial, examples: list[Example]) -> tuple[list[Example], list[Suspect]]:
         """Predict each text with the component that was trained with the winner's settings on the other folds.
 
         RETURNS (tuple[list[Example], list[Suspect]]): All texts with their predictions, in the order of `examples`, and the texts
@@ -427,6 +452,7 @@ class _Race:
         """
         predicted = {}
         suspects = []
+        fold_of = self._folds.fold_of
         judged = self._judged[chosen.candidate]
         # The rows of counts are in the order of the folds, and of the texts in each fold
         ends = np.cumsum(np.bincount(fold_of))
@@ -489,12 +515,17 @@ def _shares(counts: NDArray[np.float64]) -> NDArray[np.float64]:
     return (2 * right - f * (gold + found)) / max(1.0, total)
 
 
-def _interval(counts: NDArray[np.float64]) -> Interval:
-    """F1 of all texts with its bootstrap interval over texts, by percentiles (Efron & Tibshirani 1993, chapter 13)."""
-    n = len(counts)
-    # How often each of N texts is drawn when N texts are drawn with replacement
-    frequencies = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), size=DRAWS)  # [DRAWS, N]
-    f_of_draws = [_f(total) for total in frequencies @ counts]
+def _interval(counts: NDArray[np.float64], group_of: Ints) -> Interval:
+    """F1 of all texts with its bootstrap interval over groups of texts, by percentiles (Efron & Tibshirani 1993, chapter 13).
+
+    counts (float64[N, 3]): Annotated, found and right mentions of each text.
+    group_of (int64[N]): The group of each text.
+    """
+    of_groups = np.stack([np.bincount(group_of, column) for column in counts.T], axis=1)  # [G, 3]
+    n = len(of_groups)
+    # How often each of G groups is drawn when G groups are drawn with replacement
+    frequencies = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), size=DRAWS)  # [DRAWS, G]
+    f_of_draws = [_f(total) for total in frequencies @ of_groups]
     low, high = np.quantile(f_of_draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Interval(_f(counts.sum(axis=0)), float(low), float(high))
 
@@ -511,5 +542,6 @@ def _sum(points: Optional[list[Point]], others: list[Point]) -> list[Point]:
         found = point.found + other.found
         right = point.expected_right + other.expected_right
         gold = point.expected_gold + other.expected_gold
-        sums.append(Point(point.min_prob, found, right, gold, by_label))
+        counts = np.concatenate([point.counts, other.counts])
+        sums.append(Point(point.min_prob, found, right, gold, by_label, counts))
     return sums

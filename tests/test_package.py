@@ -35,6 +35,7 @@ LAYERS = [
     ("shards",),
     ("explain", "migrate", "sklearn", "sklearn_model"),
     ("report",),
+    ("folds",),
     ("cross_validation",),
     ("cli",),
 ]

@@ -344,13 +344,18 @@ def _save_fitted(nlp: Language, fitted: "list[Fitted]", output: Path) -> None:
 
 def _show_fitted(fitted: "Fitted", folds: int) -> None:
     """Print a table of a component's candidates, the winner first and in bold, and the score to expect on new texts."""
-    columns = ("words", "l1", "l2", "min_prob", "F1", "folds")
+    columns = ("", "words", "l1", "l2", "min_prob", "F1", "behind the best", "folds")
     rows = []
     for trial in fitted.trials:
+        # F1 over different texts can't be compared, but the difference on the same texts can
+        is_best = trial is fitted.chosen
+        f = f"{100 * trial.f:.1f}" if trial.folds == folds else ""
+        behind = "" if is_best else f"{100 * trial.behind:.1f} ± {100 * trial.error:.1f}"
         clusters, l1, l2 = trial.candidate
         min_prob = "best path" if trial.min_prob is None else f"{trial.min_prob:.2f}"
         words = "clusters" if clusters else "none"
-        rows.append([words, f"{l1:g}", f"{l2:g}", min_prob, f"{100 * trial.f:.1f}", f"{trial.folds}"])
+        mark = "best" if is_best else ""
+        rows.append([mark, words, f"{l1:g}", f"{l2:g}", min_prob, f, behind, f"{trial.folds}"])
     print_table(
         f"{fitted.name}: {folds} folds of {counted(fitted.texts, 'text')}", columns, rows, n_texts=1, bold=rows[0]
     )

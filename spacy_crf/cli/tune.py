@@ -21,6 +21,7 @@ from wasabi import msg
 from .. import checks
 from ..errors import Errors, no_component
 from ..schemes import SCHEMES
+from ..types import Ints
 from ..whole_files import write_whole
 from .shared import (
     WITH_OVERRIDES,
@@ -236,6 +237,7 @@ class Tuner:
         tunable = [block for block in blocks if block and block["@optimizers"] in _optimizers()]
         self._block: dict[str, Any] = dict(tunable[0]) if tunable else {"@optimizers": DEFAULT}
         self._fold: Optional[_Fold] = None  # of the last task; the next task may be on the same texts
+        self._fold_of: Optional[Ints] = None  # [N] the fold that holds out each text, once they are drawn
 
     def candidates(self, values: Values, optimizers: Sequence[str], schemes: Sequence[str]) -> list[Candidate]:
         """All combinations of schemes, optimizers and values. Arguments and errors are those of `tune`."""
@@ -276,14 +278,15 @@ class Tuner:
     def _split(self, fold: int) -> tuple[list[Example], list[Example]]:
         """The texts to learn from, and the held-out texts, from the folds that `crf fit` draws. A single fold has the training
         corpus and holds out the dev corpus."""
-        from ..cross_validation import draw_folds
+        from ..folds import draw_folds
 
         if self._folds == 1:
             return self._examples, self._dev_examples
+        if self._fold_of is None:
+            self._fold_of = draw_folds([example.reference for example in self._examples], self._folds).fold_of
         learned = []
         held_out = []
-        fold_of = draw_folds(len(self._examples), self._folds)
-        for example, held_by in zip(self._examples, fold_of):
+        for example, held_by in zip(self._examples, self._fold_of):
             (held_out if held_by == fold else learned).append(example)
         return learned, held_out
 

@@ -20,6 +20,7 @@ from spacy_crf import cross_validation
 from spacy_crf.cli import app
 from spacy_crf.cross_validation import Candidate, fit
 from spacy_crf.features import clusters
+from spacy_crf.folds import Folds
 from spacy_crf.pipeline.prediction import CRFPipe
 from spacy_crf.pipeline.thresholds import Point, measure, shrunk
 from spacy_crf.report.suspects import judged_by, of_jsonl
@@ -197,10 +198,18 @@ def judged(counts):
     return cross_validation._Judged(np.array(counts, dtype=float))
 
 
-def test_who_is_a_standard_error_of_the_difference_behind_leaves():
-    top, near, far = (Candidate(False, 0.0, l2) for l2 in (0.1, 0.2, 0.3))
+def race_of(candidates, n_texts):
     race = cross_validation._Race.__new__(cross_validation._Race)
-    race._running = [near, far, top]
+    race._running = candidates
+    race._texts = np.arange(n_texts)
+    race._folds = Folds(race._texts, race._texts, "")
+    return race
+
+
+def test_who_is_behind_by_more_than_chance_leaves():
+    """By two standard errors of the difference; after three folds by one, and half of the candidates leave."""
+    top, near, far = (Candidate(False, 0.0, l2) for l2 in (0.1, 0.2, 0.3))
+    race = race_of([near, far, top], 80)
     rights = {
         top: [1, 1, 1, 0] * 20,
         near: [1, 1, 0, 1] * 19 + [1, 1, 0, 0] * 1,
@@ -208,8 +217,23 @@ def test_who_is_a_standard_error_of_the_difference_behind_leaves():
     }
     # `near` and `far` find one and three mentions fewer, and `near` finds others than the top does
     race._judged = {candidate: judged([(1, 1, right) for right in rights[candidate]]) for candidate in rights}
+    # 3 of 80 are 1.75 standard errors, since the top and `far` differ in these three texts alone
+    race._drop()
+    assert race._running == [near, far, top]
+    for candidate in rights:
+        race._judged[candidate].pipes = [None] * 3
     race._drop()
     assert race._running == [near, top]
+
+
+def test_differences_are_those_on_the_same_texts():
+    """A candidate that left after two texts is compared with the winner on these two."""
+    winner, left = Candidate(False, 0.0, 0.1), Candidate(False, 0.0, 0.2)
+    race = race_of([winner], 4)
+    race._judged = {winner: judged([(2, 2, 1), (2, 2, 2), (2, 2, 0), (2, 2, 0)]), left: judged([(2, 2, 1), (2, 2, 1)])}
+    first, second = race._trials()
+    assert (first.candidate, first.f, first.behind) == (winner, 0.375, 0.0)
+    assert (second.candidate, second.f, second.behind) == (left, 0.5, 0.25)
 
 
 def test_the_standard_error_of_a_difference_is_that_of_the_bootstrap():
@@ -239,16 +263,24 @@ def test_points_of_two_sets_add_up_to_those_of_both(fitted):
     added = cross_validation._sum(measure(pipe, examples[:2]), measure(pipe, examples[2:]))
     for one, other in zip(added, measure(pipe, examples), strict=True):
         assert one.by_label == other.by_label and one.found == other.found
+        assert (one.counts == other.counts).all() and one.counts.sum(axis=0).tolist() == [
+            other.all["gold"],
+            other.all["judged"],
+            other.all["right"],
+        ]
         assert one.expected_right == pytest.approx(other.expected_right)
         assert one.expected_gold == pytest.approx(other.expected_gold)
 
 
 def test_the_interval_is_that_of_a_bootstrap_over_texts():
     counts = np.array([[1.0, 1.0, 1.0]] * 60 + [[1.0, 1.0, 0.0]] * 40)
-    value, low, high = cross_validation._interval(counts)
+    value, low, high = cross_validation._interval(counts, np.arange(100))
     # Each text is right with probability .6: the normal approximation of the binomial
     assert value == pytest.approx(0.6)
     assert (low, high) == (pytest.approx(0.6 - 0.096, abs=0.015), pytest.approx(0.6 + 0.096, abs=0.015))
+    # Groups of four texts that are right or wrong together are a quarter of as much evidence
+    _, low, high = cross_validation._interval(counts, np.arange(100) // 4)
+    assert (low, high) == (pytest.approx(0.6 - 0.192, abs=0.03), pytest.approx(0.6 + 0.192, abs=0.03))
 
 
 # ----------------------------------------------------------------------------------------------------- word clusters

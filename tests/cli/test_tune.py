@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from spacy_crf.cli import tune as tune_command
 from spacy_crf.cli.tune import Candidate, tune
-from spacy_crf.cross_validation import draw_folds
+from spacy_crf.folds import draw_folds
 from tests.util import NER_TEXTS, ner_doc
 
 CONFIG = Path(__file__).parents[2] / "configs" / "crf_ner.cfg"
@@ -184,7 +184,7 @@ def test_labels_and_counts_are_those_of_the_fold(tmp_path, paths, folds_seen):
 
 def test_folds_are_those_of_fit(paths, folds_seen):
     tune(load_config(CONFIG, overrides=paths), {"l2": [1.0]}, folds=3, iterations=1)
-    of_texts = draw_folds(len(NER_TEXTS), 3)
+    of_texts = draw_folds([ner_doc(spacy.blank("en"), text) for text in NER_TEXTS], 3).fold_of
     for n, fold in enumerate(folds_seen):
         held_out = [example.reference.text for example in fold._held_out]
         texts = [ner_doc(spacy.blank("en"), text).text for text in NER_TEXTS]
