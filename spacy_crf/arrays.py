@@ -70,14 +70,14 @@ class LatestResults(Generic[Result]):
 
     def of(self, make: Callable[..., Result], *given: NDArray) -> Result:
         """The result of `make` for these arrays: computed now, unless it is one of the latest."""
-        asked = tuple([array.tobytes() for array in given])
-        for known, made in self._latest:
-            # Comparison by numpy took as long as decoding a sentence
-            if known == asked:
-                return made
-        made = make(*[array.copy() for array in given])
-        self._latest = ((asked, made), *self._latest[: self._most - 1])
-        return made
+        # Comparison by numpy took as long as decoding a sentence
+        key = tuple([array.tobytes() for array in given])
+        for known_key, result in self._latest:
+            if known_key == key:
+                return result
+        result = make(*[array.copy() for array in given])
+        self._latest = ((key, result), *self._latest[: self._most - 1])
+        return result
 
     def clear(self) -> None:
         """Forget the latest results."""
@@ -350,8 +350,7 @@ def join_sequences(
     n_tokens, size = np.shape(scores[0])
     starts = np.array([0, n_tokens]) if scores.starts is None else np.asarray(scores.starts)
     doc_starts = np.array([0, n_tokens]) if doc_starts is None else doc_starts
-    # A break stands in front of each sequence that does not begin its document
-    # Without empty sequences
+    # A break comes before each sequence that does not begin its document, except empty sequences
     opening = np.unique(starts[:-1][starts[:-1] < starts[1:]])
     opening = opening[~np.isin(opening, doc_starts)]
     places = np.arange(n_tokens) + np.searchsorted(opening, np.arange(n_tokens), side="right")

@@ -152,10 +152,10 @@ class Scheme:
         return np.where(iob == MISSING, -1, tags).astype(np.int32)
 
     def clamp(self, iob: NDArray, label: NDArray, starts: NDArray, n_labels: int) -> Clamp:
-        """Tags that the annotation allows, in the scheme in which it is read (see `encode_clamp`): one where it is known, all
-        where it is missing, except those that would extend an annotated entity in front of it.
+        """Tags that the annotation allows, in the scheme in which it is read (see `reading`): the annotated tag; and all tags
+        where annotation is missing, except tags that would extend an annotated entity before them. Arguments: see `encode`.
 
-        RETURNS (bool[T, S])
+        RETURNS (bool[T, S'])
         """
         scheme = self.reading
         tags = scheme.encode(iob, label, starts)
@@ -164,9 +164,12 @@ class Scheme:
         known = tags >= 0
         allowed[known, tags[known]] = True
         allowed[~known] = True
-        if not scheme.closes:
-            behind = np.flatnonzero((tags[:-1] > 0) & ~known[1:] & ~ends(starts, len(iob))[0][1:])
-            allowed[behind + 1, 1 + label[behind] * width + scheme.prefixes.index("I")] = False
+        if not scheme.closes:  # otherwise the last tag of an entity says that it ends there
+            opens, _ = ends(starts, len(iob))
+            last_known = np.flatnonzero(
+                (tags[:-1] > 0) & ~known[1:] & ~opens[1:]
+            )  # tokens of entities before missing annotation
+            allowed[last_known + 1, 1 + label[last_known] * width + scheme.prefixes.index("I")] = False
         return allowed
 
     @property
@@ -195,11 +198,13 @@ class Scheme:
             if not (goes_on & ~before).any():
                 break
             goes_on = goes_on & before
-        may = begins | goes_on
-        surely = may & (may.sum(axis=1, keepdims=True) == 1) & ~outside
+        may = begins | goes_on  # [T, L] the token may have the label
+        surely = may & (may.sum(axis=1, keepdims=True) == 1) & ~outside  # the token has the label
         surely_before = np.roll(surely, 1, axis=0) & ~opening
+        # Where the token before may have the label too: spans that must not continue there, and spans that must continue
         apart = before & begins & ~goes_on
         joined = before & goes_on & ~begins
+        # After a token that surely has the label, the tag would surely continue its span, so the tag is forbidden, not the step
         inside = may & ~(apart & surely_before)
         apart &= ~surely_before
         if self.name == "IO":

@@ -57,28 +57,35 @@ def restrict(
         _add_spans(parts, settled, scores.starts, doc, shift)
     known = settled.iob != MISSING
 
-    over, wide = exclude(parts, docs, scores, known)
-    left, clamp = _leave_settled(over.decoding, wide, settled)
+    decoding_parts, wide_scores = exclude(parts, docs, scores, known)
+    decoding = decoding_parts.decoding
+    settled_scores, clamp = _leave_settled(decoding, wide_scores, settled)
     empty = ~np.any(states_of(clamp), axis=1)  # [T] tokens for which no label is left
 
-    def restricted(given: PathScores) -> PathScores:
-        """The same part of other scores of the Docs."""
-        _, wide = exclude(parts, docs, given, known)
-        left, _ = _leave_settled(over.decoding, wide, settled)
-        return _leave_out(left, empty) if empty.any() else left
+    def restricted(other_scores: PathScores) -> PathScores:
+        """Cut the same part out of other scores of the Docs."""
+        _, wide_scores = exclude(parts, docs, other_scores, known)
+        settled_scores, _ = _leave_settled(decoding, wide_scores, settled)
+        return _leave_out(settled_scores, empty) if empty.any() else settled_scores
 
-    if not empty.any():
-        return Question(over, docs, left, clamp, asked=docs, restricted=restricted, starts=left.starts, settled=known)
-    _warn_of_unlabelled(over, docs, empty)
-    kept = np.flatnonzero(~empty)
-    return Question(
-        parts=over,
-        docs=DocPart(docs, kept),
-        scores=_leave_out(left, empty),
-        clamp=clamp[kept],
+    question = Question(
+        parts=decoding_parts,
+        docs=docs,
+        scores=settled_scores,
+        clamp=clamp,
         asked=docs,
         restricted=restricted,
-        starts=left.starts,
+        starts=settled_scores.starts,
+        settled=known,
+    )
+    if not empty.any():
+        return question
+    _warn_of_unlabelled(decoding_parts, docs, empty)
+    kept = np.flatnonzero(~empty)
+    return question._replace(
+        docs=DocPart(docs, kept),
+        scores=_leave_out(settled_scores, empty),
+        clamp=clamp[kept],
         settled=known[kept],
         kept=kept,
     )
@@ -116,8 +123,10 @@ def _add_spans(parts: Parts, settled: PresetAnnotation, starts: Ints, doc: Doc, 
 
 
 def _block(parts: Parts, settled: PresetAnnotation, span: Span, shift: int) -> Optional[str]:
-    """Add a span in which no label, or not its own label, may be found. RETURNS (Optional[str]): Why it cannot apply everywhere,
-    None if it can."""
+    """Forbid the label of a span at its tokens; a span without a label forbids all labels.
+
+    RETURNS (Optional[str]): The reason if present annotation of some tokens contradicts this, otherwise None.
+    """
     if span.label and span.label_ not in parts.annotation.labels:
         return None  # the component never finds this label
     tokens = slice(shift + span.start, shift + span.end)
@@ -130,7 +139,7 @@ def _block(parts: Parts, settled: PresetAnnotation, span: Span, shift: int) -> O
 
 
 def _force(parts: Parts, settled: PresetAnnotation, starts: Ints, span: Span, shift: int) -> Optional[str]:
-    """Add a span that must be found. RETURNS (Optional[str]): Why that is impossible, None if it is possible."""
+    """Settle a span that must be found. RETURNS (Optional[str]): The reason if that is impossible, otherwise None."""
     annotation = parts.annotation
     begin = shift + span.start
     end = shift + span.end
@@ -145,17 +154,17 @@ def _force(parts: Parts, settled: PresetAnnotation, starts: Ints, span: Span, sh
         return "it has no tokens"
     # The codes of the span: each token a span of its own for taggers
     iob = np.where((np.arange(begin, end) == begin) | annotation.spans_are_tokens, BEGIN, INSIDE)
-    # Tokens that are settled as this span asks do not contradict it; of a longer or shorter entity all tokens do
-    same = (settled.iob[tokens] == iob) & (settled.label[tokens] == label)
+    # Tokens that are settled with this label and these codes agree with the span; tokens of a longer or shorter entity do not
+    agrees = (settled.iob[tokens] == iob) & (settled.label[tokens] == label)
     if not annotation.spans_are_tokens:
-        goes_on = end < len(settled.iob) and settled.iob[end] == INSIDE
-        same &= same.all() and not goes_on
-    other = settled.taken[tokens] & ~same
-    if (settled.present[tokens][other] != 0).any():
+        is_longer = end < len(settled.iob) and settled.iob[end] == INSIDE
+        agrees &= agrees.all() and not is_longer
+    contradicts = settled.taken[tokens] & ~agrees
+    if (settled.present[tokens][contradicts] != 0).any():
         return f"{annotation.unit} is there already"
-    if (settled.iob[tokens][other] == OUTSIDE).any():
+    if (settled.iob[tokens][contradicts] == OUTSIDE).any():
         return "its tokens are blocked in doc.ents"
-    if other.any():
+    if contradicts.any():
         return "it overlaps with another one"
     if settled.blocked[tokens, label].any():
         return f"doc.spans['{BLOCKED}'] comes first"

@@ -223,14 +223,14 @@ def _allow_alternatives(gold: Supervision, texts: Texts, key: str) -> tuple[Segm
         may_begin=np.where(decided, edges[:-1], clamp.may_begin),
         must_begin=np.where(decided, ~crossed[:-1], clamp.must_begin),
     )
-    # What the clamp allows is more than the alternatives: the segments that are made of parts of several
+    # The clamp also allows segments that join parts of several alternatives
     excluded = set(_segments_at(np.flatnonzero(inside[:-1]), clamp, texts)) - allowed
     return clamp, _columns(excluded), _columns(segment for segment in named if segment[2] > 0)
 
 
 def _find_incorrect(clamp: SegmentClamp, texts: Texts, key: str, wrong: Segments) -> Segments:
-    """Add wrong segments from the spans in ``reference.spans[key]`` to those that are known (`wrong`), unless the annotation
-    decides already: exactly these tokens with this label."""
+    """Add the spans in ``reference.spans[key]`` to the segments that are wrong already (`wrong`), unless the annotation has
+    exactly this segment, or excludes it anyway. The label "O" forbids in the clamp, in place, that the tokens are outside."""
     annotated = set(_rows(certain_segments(clamp, texts.starts)))
     found = {(begin, end, 1 + label) for begin, end, label in _rows(wrong)}
     labels = texts.annotation.labels

@@ -160,8 +160,8 @@ def aligned_spans(examples: list[Example], key: str) -> Iterator[tuple[int, Span
 def trimmed_spans(
     examples: list[Example], key: str, annotation: Annotation, report: GoldReport
 ) -> Iterator[tuple[int, Span]]:
-    """`aligned_spans` without white space at their edges, if the `annotation` forbids it there; `report` gets those that have
-    some."""
+    """Yield the spans of `aligned_spans`, trimmed if the `annotation` forbids white space at their edges. `report` gets the spans
+    that had to be trimmed."""
     for begin, span in aligned_spans(examples, key):
         kept = without_blanks(span, annotation, key, report)
         if kept is not None:
@@ -170,7 +170,7 @@ def trimmed_spans(
 
 def without_blanks(span: Span, annotation: Annotation, key: str, report: GoldReport) -> Optional[Span]:
     """A gold span in ``doc.spans[key]``, trimmed if the annotation forbids white space at its edges; None if nothing is left.
-    `report` gets a span that has some."""
+    `report` gets the span if it had to be trimmed."""
     kept = trimmed(span, space_edges=annotation.space_edges)
     if kept is not span:
         report.add_span(span, key, DROPPED if kept is None else TRIMMED)
@@ -180,8 +180,8 @@ def without_blanks(span: Span, annotation: Annotation, key: str, report: GoldRep
 def possible_spans(
     examples: list[Example], key: str, annotation: Annotation, report: GoldReport
 ) -> Iterator[tuple[int, Span]]:
-    """`aligned_spans` but for those that no labelling has, as they have white space at their edges, which the `annotation`
-    forbids: `report` gets these. They are not trimmed: that a span is wrong does not mean that a shorter one is."""
+    """Yield the spans of `aligned_spans`, except spans with white space at an edge if the `annotation` forbids it: no labelling
+    has these spans, and `report` gets them. They are not trimmed: if a span is wrong, a shorter span may be right."""
     for begin, span in aligned_spans(examples, key):
         if trimmed(span, space_edges=annotation.space_edges) is not span:
             report.add_span(span, key, "begin or end with white space, as no span does, and say nothing")

@@ -37,21 +37,19 @@ def read_settings(pipe: LearningPipe, gazetteers: object, clusters: object, vect
     owner = f"[initialize.components.{pipe.name}]"
     must = "a table with some of tables, vectors and gazetteers, and none of these beside it (its tables are clusters)"
     words = checks.table(owner, "words", words, must)
-    single = (clusters, vectors, gazetteers)
-    keys = ("tables", "vectors", "gazetteers")
-    named_once = all(words.get(key) is None or other is None for key, other in zip(keys, single))
-    checks.expect(named_once and words.keys() <= {*keys}, owner, "words", words, must)
-    # `tables` are clusters by the names that templates use, or a single table without a name
+    single_settings = {"tables": clusters, "vectors": vectors, "gazetteers": gazetteers}  # by their keys in `words`
+    are_given_once = all(words.get(key) is None or value is None for key, value in single_settings.items())
+    checks.expect(are_given_once and words.keys() <= single_settings.keys(), owner, "words", words, must)
     tables = words.get("tables")
-    if not isinstance(tables, dict):  # one without a name
+    if not isinstance(tables, dict):  # a single table of clusters without a name
         tables = {"": clusters if tables is None else tables}
-    names = all(TABLE_NAME.fullmatch(name) or len(tables) == 1 for name in tables)
+    are_names = all(TABLE_NAME.fullmatch(name) or len(tables) == 1 for name in tables)
     checks.expect(
-        names, f"{owner[:-1]}.words]", "tables", tables, "tables under names without blanks, colons and brackets"
+        are_names, f"{owner[:-1]}.words]", "tables", tables, "tables under names without blanks, colons and brackets"
     )
-    named = {name: table for name, table in tables.items() if table is not None}
+    given_tables = {name: table for name, table in tables.items() if table is not None}
     files = checks.table(pipe.owner, "gazetteers", words.get("gazetteers", gazetteers), "files")
-    return Settings(named, words.get("vectors", vectors), files)
+    return Settings(given_tables, words.get("vectors", vectors), files)
 
 
 def set_lists(pipe: LearningPipe, words: Settings, nlp: Optional[Language], *, are_kept: bool) -> None:
