@@ -53,7 +53,7 @@ class SpanTags:
 
     @cached_property
     def events(self) -> NDArray[np.int32]:
-        """Event of each tag after each tag: int32[S + 1, S + 1], where tag S is the break, or the beginning of a document."""
+        """Event of the second tag after the first: int32[S + 1, S + 1], where tag S is the break, or the start of a document."""
         size = len(self.label_of)
         events = np.full((size + 1, size + 1), BREAK, dtype=np.int32)
         events[:, :size] = np.where(self.label_of >= 0, _FIRST_LABEL + self.label_of, OUTSIDE)
@@ -101,7 +101,7 @@ class Automaton(NamedTuple):
         return not (self.last > -np.inf).any()
 
     def charge(self, states: Union[int, slice, Ints], events: Union[int, list[int], Ints, Bools], price: float) -> None:
-        """Add a price to some steps, in place.
+        """Add a price to the steps from these states at these events, in place.
 
         states (int, slice or int64[N]): The states that the steps leave.
         events (int, int64[N] or bool[E]): The events of the steps.
@@ -186,35 +186,35 @@ def product(first: Automaton, second: Automaton, *, max_states: Optional[int] = 
     _, representative, class_of = np.unique(columns, axis=1, return_index=True, return_inverse=True)
     class_of = class_of.reshape(-1)
     # Breadth-first over pairs of states, from the pair of start states
-    number = {(0, 0): 0}
+    number_of = {(0, 0): 0}
     pairs = [(0, 0)]
     rows = []
-    next_1 = first.next[:, representative].tolist()
-    next_2 = second.next[:, representative].tolist()
-    for a, b in pairs:  # the loop appends to the list
+    first_next = first.next[:, representative].tolist()
+    second_next = second.next[:, representative].tolist()
+    for first_state, second_state in pairs:  # the loop appends to the list
         row = []
-        for to in zip(next_1[a], next_2[b]):
-            if to[0] < 0 or to[1] < 0:
+        for pair in zip(first_next[first_state], second_next[second_state]):
+            if min(pair) < 0:  # one of them forbids the event
                 row.append(-1)
                 continue
-            if to not in number:
+            if pair not in number_of:
                 if max_states is not None and len(pairs) >= max_states:
                     return None
-                number[to] = len(pairs)
-                pairs.append(to)
-            row.append(number[to])
+                number_of[pair] = len(pairs)
+                pairs.append(pair)
+            row.append(number_of[pair])
         rows.append(row)
-    of_first, of_second = np.array(pairs).T
-    following = np.array(rows, dtype=np.int32)[:, class_of]
+    first_states, second_states = np.array(pairs).T
     return Automaton(
-        next=following,
-        scores=first.scores[of_first] + second.scores[of_second],
-        last=first.last[of_first] + second.last[of_second],
+        next=np.array(rows, dtype=np.int32)[:, class_of],
+        scores=first.scores[first_states] + second.scores[second_states],
+        last=first.last[first_states] + second.last[second_states],
     )
 
 
 def minimised(automaton: Automaton) -> Automaton:
-    """Make the smallest automaton that scores every sequence of events the same, step by step (Moore's refinement).
+    """Make the smallest automaton that gives every step, and every end, of a sequence of events the score that the given
+    automaton gives (Moore's refinement).
 
     automaton (Automaton): The automaton.
     RETURNS (Automaton): Its smallest equivalent.
@@ -222,10 +222,9 @@ def minimised(automaton: Automaton) -> Automaton:
     automaton = _trimmed(automaton)
     following = automaton.next
     scores = np.where(following >= 0, automaton.scores, 0.0)
-    # Events that the automaton does not distinguish are merged.
-    # [Q, kinds of events], where a kind stands for events that lead to the same states at the same scores
+    # Events that lead to equal states at equal scores are merged: [Q, merged events] next states
     kinds = np.unique(np.concatenate([following, scores]), axis=1)[: len(following)].astype(np.int64)
-    # First by scores, then refined until states of one class lead to the same classes
+    # Classes of states: at first by scores, then refined until all states of a class lead to the same classes
     _, classes = np.unique(np.column_stack([scores, automaton.last, following >= 0]), axis=0, return_inverse=True)
     classes = classes.reshape(-1)
     while True:
@@ -236,18 +235,19 @@ def minimised(automaton: Automaton) -> Automaton:
         if refined.max() == classes.max():
             break
         classes = refined
-    # Numbered by first member, so that the start remains state 0.
-    _, members = np.unique(classes, return_index=True)
-    order = np.argsort(members)
+    # Number the classes by their first member, so that the start remains state 0
+    _, first_member = np.unique(classes, return_index=True)
+    order = np.argsort(first_member)
     number = np.empty(len(order), dtype=np.int32)
     number[order] = np.arange(len(order))
-    members = members[order]
-    following = np.where(following[members] >= 0, number[classes[following[members]]], -1).astype(np.int32)
+    members = first_member[order]
+    following = following[members]
+    following = np.where(following >= 0, number[classes[following]], -1).astype(np.int32)
     return Automaton(following, scores[members], automaton.last[members])
 
 
 def _trimmed(automaton: Automaton) -> Automaton:
-    """The automaton without states that cannot reach an allowed end; such a start state stays and accepts nothing."""
+    """The automaton without states that cannot be reached, or cannot reach an allowed end. The start state stays in any case."""
     source, event = np.nonzero(automaton.next >= 0)
     target = automaton.next[source, event]
     # Backwards from the ends: states from which no end can be reached are useless
@@ -277,19 +277,18 @@ def rule_graph(tags: SpanTags, automaton: Automaton, allowed: np.ndarray) -> Sta
     before, after = np.nonzero(allowed)  # tag pairs
     events = tags.events[before, after]
     # State (tag, q) has number tag * Q + q. Each arc is a pair of tags and the automaton's state that reads it.
-    q = np.arange(n_states)
     to = automaton.next[:, events]  # [Q, pairs]
     possible = (to >= 0) & (automaton.scores[:, events] > -np.inf)
     from_q, pair = np.nonzero(possible)
     source = before[pair] * n_states + from_q
     target = after[pair] * n_states + to[from_q, pair]
     scores = automaton.scores[from_q, events[pair]]
-    # State 0 reads the first event; no sequence begins or ends with a break.
+    # State 0 reads the first event; no sequence begins or ends with a break
     first = np.full((n_tags, n_states), -np.inf)
-    opening = tags.events[-1, :-1]
-    reached = automaton.next[0, opening]
-    [kept] = np.nonzero((reached >= 0) & allowed[-1, :-1])
-    first[kept, reached[kept]] = automaton.scores[0, opening[kept]]
+    first_events = tags.events[-1, :-1]
+    to_state = automaton.next[0, first_events]
+    [first_tags] = np.nonzero((to_state >= 0) & allowed[-1, :-1])
+    first[first_tags, to_state[first_tags]] = automaton.scores[0, first_events[first_tags]]
     last = np.full((n_tags, n_states), -np.inf)
     last[:-1][allowed[:-1, -1]] = automaton.last
     first = first.reshape(-1)
@@ -300,29 +299,28 @@ def rule_graph(tags: SpanTags, automaton: Automaton, allowed: np.ndarray) -> Sta
     kept = useful[source] & useful[target]
     source = number[source[kept]]
     target = number[target[kept]]
-    scores = scores[kept]
-    tag_of = np.repeat(np.arange(n_tags), len(q))[useful]
-    return _in_order(source, target, scores, first[useful], last[useful], tag_of)
+    tag_of = np.repeat(np.arange(n_tags), n_states)[useful]
+    return _in_order(source, target, scores[kept], first[useful], last[useful], tag_of)
 
 
 def copied(graph: StateGraph, tag_of: np.ndarray) -> StateGraph:
-    """Make a graph over copies of tags: each state of the given graph occurs once for each copy of its tag.
+    """Make a graph over copies of tags, with each state of the given graph once for each copy of its tag.
 
     graph (StateGraph): The graph over tags.
     tag_of (int[C]): The tag of each copy, for all tags of the graph.
     RETURNS (StateGraph): The graph over the C copies.
     """
-    of_state, copy = np.nonzero(graph.tag_of[:, None] == tag_of)
-    counts = np.bincount(of_state, minlength=len(graph.tag_of))
-    before = np.cumsum(counts) - counts
+    state_of, copy_of = np.nonzero(graph.tag_of[:, None] == tag_of)  # of each state of the new graph
+    n_copies = np.bincount(state_of, minlength=len(graph.tag_of))
+    first_copy = np.cumsum(n_copies) - n_copies
     # Each arc is copied for each pair of copies of its two states
-    sizes = counts[graph.source] * counts[graph.target]
-    arc = np.repeat(np.arange(len(sizes)), sizes)
-    pair = np.arange(len(arc)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    width = counts[graph.target[arc]]
-    source = before[graph.source[arc]] + pair // width
-    target = before[graph.target[arc]] + pair % width
-    return _in_order(source, target, graph.scores[arc], graph.first[of_state], graph.last[of_state], copy)
+    n_pairs = n_copies[graph.source] * n_copies[graph.target]
+    arc = np.repeat(np.arange(len(n_pairs)), n_pairs)
+    pair = np.arange(len(arc)) - np.repeat(np.cumsum(n_pairs) - n_pairs, n_pairs)  # number of the pair, for its arc
+    n_targets = n_copies[graph.target[arc]]
+    source = first_copy[graph.source[arc]] + pair // n_targets
+    target = first_copy[graph.target[arc]] + pair % n_targets
+    return _in_order(source, target, graph.scores[arc], graph.first[state_of], graph.last[state_of], copy_of)
 
 
 def _in_order(source, target, scores, first, last, tag_of) -> StateGraph:
@@ -334,7 +332,7 @@ def _in_order(source, target, scores, first, last, tag_of) -> StateGraph:
 
 
 def _reachable(source, target, start):
-    """The given states (bool[Q]) and all states that arcs reach from them: bool[Q]."""
+    """The states `start` (bool[Q]) and all states that arcs reach from these: bool[Q]."""
     reached = start
     while True:
         grown = reached.copy()

@@ -52,34 +52,35 @@ class Lattice:
     @cached_property
     def possible_events(self) -> NDArray[np.bool_]:
         """Which events may happen where a state begins or continues: bool[E, S]."""
-        found = np.zeros((self._n_events, self.max_marginals.shape[1]), dtype=bool)
-        before, state = np.nonzero((self._log_potentials.transitions > -np.inf).any(axis=0))
-        found[self.events[before, state], state] = True
-        [state] = np.nonzero(self._log_potentials.first > -np.inf)
-        found[self.events[-1, state], state] = True
-        return found
+        is_possible = np.zeros((self._n_events, self.max_marginals.shape[1]), dtype=bool)
+        before, after = np.nonzero((self._log_potentials.transitions > -np.inf).any(axis=0))
+        is_possible[self.events[before, after], after] = True
+        [first] = np.nonzero(self._log_potentials.first > -np.inf)
+        is_possible[self.events[-1, first], first] = True
+        return is_possible
 
-    def max_marginals_with(self, of_events: Floats) -> Optional[Floats]:
-        """Compute the max-marginals with scores of events.
+    def max_marginals_with(self, event_scores: Floats) -> Optional[Floats]:
+        """Compute the max-marginals with additional scores of events.
 
-        of_events (float64[n, E]): Score that each event at each token gets in addition.
+        event_scores (float64[n, E]): What each event at each token scores in addition.
         RETURNS (float64[rows, S]): The max-marginals; None if that needs too much memory.
         """
         potentials = self._log_potentials
         possible = self.possible_events
-        # Where a state has one event, whatever is in front of it, the score of the event is one of the state
         if (possible.sum(axis=0) <= 1).all():
-            potentials = potentials._replace(opening=potentials.opening + of_events[:, possible.argmax(axis=0)])
-        elif len(of_events) * possible.shape[1] ** 2 > _MOST_TRANSITIONS:
+            # A state has one event, whatever is in front of it: the event's score is added to the state's
+            event_of = possible.argmax(axis=0)
+            potentials = potentials._replace(opening=potentials.opening + event_scores[:, event_of])
+        elif len(event_scores) * possible.shape[1] ** 2 > _MOST_TRANSITIONS:
             return None
         else:  # the event depends on the tag before
             potentials = potentials._replace(
-                transitions=potentials.transitions + np.take(of_events, self.events, axis=1),
-                first=potentials.first + of_events[0, self.events[-1]],
+                transitions=potentials.transitions + np.take(event_scores, self.events, axis=1),
+                first=potentials.first + event_scores[0, self.events[-1]],
             )
-        found = np.empty_like(self.max_marginals)
-        kernels.find_max_marginals(potentials, np.empty_like(found), found)
-        return found
+        max_marginals = np.empty_like(self.max_marginals)
+        kernels.find_max_marginals(potentials, np.empty_like(max_marginals), max_marginals)
+        return max_marginals
 
     def add(self, kept: NDArray[np.bool_], added: NDArray[np.bool_]) -> None:
         """Add nodes in place, with the nodes on the best labelling through each new node.
@@ -95,7 +96,7 @@ class Lattice:
         """List the arcs between the kept nodes.
 
         kept (bool[rows, S]): The nodes.
-        jumps (int64[rows]): The row to which each row jumps, 0 for the next one.
+        jumps (int64[rows]): The row to which each row jumps, 0 for the next row.
         RETURNS (LatticeArcs): The arcs.
         """
         row, state = np.nonzero(kept)

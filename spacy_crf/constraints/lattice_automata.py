@@ -31,7 +31,8 @@ class LatticeAutomaton:
         scores = automaton.scores[:, first]
         acts = (following != states[:, np.newaxis]).any(axis=0) | (scores != 0.0).any(axis=0)
         kinds = np.where(acts, np.cumsum(acts), 0)
-        self.kind_of = np.append(kinds[column_of.reshape(-1)], 0).astype(np.int32)  # [E + 1] the last one for no event
+        # [E + 1] the last kind is that of arcs without an event
+        self.kind_of = np.append(kinds[column_of.reshape(-1)], 0).astype(np.int32)
         self.following = arrays.contiguous(np.column_stack([states, following[:, acts]]), np.int32)  # [Q, C]
         self.scores = arrays.contiguous(np.column_stack([np.zeros(len(states)), scores[:, acts]]), np.float64)
         self.last = np.asarray(automaton.last, dtype=float)
@@ -43,9 +44,9 @@ class LatticeAutomaton:
         return self.kind_of[arcs.event]
 
     def states_read(self) -> NDArray[np.bool_]:
-        """States whose labels the automaton distinguishes from ``O``: bool[S + 1], the last one for the break."""
-        of_labels = self.kind_of[self._tags.begins(0) : -1].reshape(2, -1)
-        is_read = (of_labels != self.kind_of[OUTSIDE]).any(axis=0)
+        """States whose labels the automaton distinguishes from ``O``: bool[S + 1], where state S is the break."""
+        label_kinds = self.kind_of[self._tags.begins(0) : -1].reshape(2, -1)  # [begins, continues; L]
+        is_read = (label_kinds != self.kind_of[OUTSIDE]).any(axis=0)
         return np.append(is_read, False)[np.append(self._tags.label_of, -1)]
 
     def rows_read(self, on_best: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -58,26 +59,27 @@ class LatticeAutomaton:
 
     @cached_property
     def may_gain(self) -> bool:
-        """Whether an event may raise the best score that the automaton can still reach. For an automaton with many states the
-        answer is True without a check."""
+        """Whether an event may raise the best score that the automaton can still reach. An automaton with many states is not
+        checked: True."""
         n_states = len(self.last)
         if n_states > _MOST_COMPARED:
             return True
         allowed = self.following >= 0
         to = np.maximum(self.following, 0)
-        as_good = (
-            self.last[:, np.newaxis] >= self.last
-        )  # [Q, Q] whether a state is as good as another one, until refuted
-        refuted = True
-        while refuted:
-            # as_good[p, q] stays true if each step of q leads, from p, to a state as good at no lower score
+        # [Q, Q] whether state p is at least as good as state q: assumed from the scores of ends, until steps refute it
+        as_good = self.last[:, np.newaxis] >= self.last
+        has_changed = True
+        while has_changed:
+            # as_good[p, q] stays true if each step of q is allowed in p, scores as much, and leads to a state as good
             before = as_good.copy()
-            for c in range(1, to.shape[1]):
-                scores_more = self.scores[:, c, np.newaxis] >= self.scores[:, c]
-                leads_as_far = before[to[:, c, np.newaxis], to[:, c]]
-                as_good &= ~allowed[:, c] | (allowed[:, c, np.newaxis] & scores_more & leads_as_far)
-            refuted = (as_good != before).any()
-        return not (as_good[np.arange(n_states)[:, np.newaxis], to] | ~allowed).all()
+            for kind in range(1, to.shape[1]):
+                scores_as_much = self.scores[:, kind, np.newaxis] >= self.scores[:, kind]
+                leads_as_far = before[to[:, kind, np.newaxis], to[:, kind]]
+                as_good &= ~allowed[:, kind] | (allowed[:, kind, np.newaxis] & scores_as_much & leads_as_far)
+            has_changed = (as_good != before).any()
+        # No event gains if each state is as good as the states to which its steps lead
+        states = np.arange(n_states)[:, np.newaxis]
+        return not (as_good[states, to] | ~allowed).all()
 
     @property
     def members(self) -> NDArray[np.bool_]:
@@ -102,9 +104,10 @@ class LatticeAutomaton:
 
 class TextAutomaton:
     """Automaton of the rule that all spans with one text have one label. In chains it reads the tokens of the text, and the token
-    behind it. Its kinds: a span continues, something else happens, a span of a label begins where the text does.
+    behind it. Its kinds of events: a span continues; something else happens; a span of a label begins where the text does.
 
-    occurrences (Sequence[Tuple[int, int]]): Places of the text, in the order of their first tokens.
+    occurrences (Sequence[Tuple[int, int]]): Begin and end of the text where it occurs, in the order of first tokens.
+    tokens (int): Number of tokens.
     """
 
     has_duals = is_hard = True
@@ -126,12 +129,12 @@ class TextAutomaton:
         arcs (LatticeArcs): N arcs.
         RETURNS (int32[N]): Kind of each arc.
         """
-        # A token has two rows: in front of it (0) and behind it (1)
-        token, behind = np.divmod(arcs.time[arcs.source], ROWS)
+        # The event at token t is read at time 2 t; an arc that leaves at 2 t + 1 is the span itself
+        token, is_odd = np.divmod(arcs.time[arcs.source], ROWS)
         n_labels = len(self._tags.labels)
-        label = arcs.event - self._tags.begins(0)  # n_labels and more where a span continues
-        is_read = self._is_near[token] & (behind == 0)
-        begins = self._is_begin[token] & (behind == 0) & (label >= 0) & (label < n_labels)
+        label = arcs.event - self._tags.begins(0)  # negative outside of spans, n_labels and more where a span continues
+        is_read = self._is_near[token] & (is_odd == 0)
+        begins = self._is_begin[token] & (is_odd == 0) & (label >= 0) & (label < n_labels)
         self._labels = np.unique(label[begins])
         kinds = np.where(label >= n_labels, _CONTINUES, _OTHER)
         kinds[begins] = _BEGINS + np.searchsorted(self._labels, label[begins])
@@ -139,25 +142,28 @@ class TextAutomaton:
         return np.where(is_read, kinds, 0).astype(np.int32)
 
     def _make_tables(self) -> None:
-        """Make the tables. A state is the label of the text, 0 for none so far, and the progress in a span that may be the text:
-        0 for no such span, or 1 + label · length + tokens - 1."""
+        """Make the tables of next states and scores. A state is a pair, text_label · (1 + L · length) + progress:
+
+        text_label: 1 + the label that the text has had; 0 for none so far.
+        progress: 1 + label · length + tokens - 1 in a span that may be the text; 0 outside of such spans.
+        """
         n_labels = len(self._labels)
         length = self._length
-        n_places = 1 + n_labels * length
-        known, progress = np.divmod(np.arange((1 + n_labels) * n_places), n_places)
+        n_progress = 1 + n_labels * length
+        text_label, progress = np.divmod(np.arange((1 + n_labels) * n_progress), n_progress)
         label = (progress - 1) // length + 1
         tokens = (progress - 1) % length + 1
         is_text = (progress > 0) & (tokens == length)  # unless the span continues
-        is_wrong = is_text & (known > 0) & (known != label)
-        known_then = np.where(is_text & (known == 0), label, known)
-        unread = known * n_places + progress
-        continued = known * n_places + np.where((progress > 0) & ~is_text, progress + 1, 0)
+        is_wrong = is_text & (text_label > 0) & (text_label != label)
+        next_label = np.where(is_text & (text_label == 0), label, text_label)
+        unread = text_label * n_progress + progress
+        continued = text_label * n_progress + np.where((progress > 0) & ~is_text, progress + 1, 0)
         columns = [unread, continued]
-        for begun in (0, *(1 + np.arange(n_labels) * length)):  # something else, or the begin of a span of each label
-            columns.append(np.where(is_wrong, -1, known_then * n_places + begun))
+        for next_progress in (0, *(1 + np.arange(n_labels) * length)):  # something else, or a span of each label begins
+            columns.append(np.where(is_wrong, -1, next_label * n_progress + next_progress))
         self.following = arrays.contiguous(np.column_stack(columns), np.int32)
         self.scores = np.zeros(self.following.shape)
-        self.last = np.zeros(len(known))
+        self.last = np.zeros(len(text_label))
 
     @property
     def members(self) -> NDArray[np.bool_]:
@@ -169,14 +175,15 @@ class TextAutomaton:
         return np.array([nothing, continues, ~continues, *begins])
 
     def forbid_impossible(self, duals: Floats) -> None:
-        """Set `duals` of kinds that are impossible at a token to inf, see `LatticeAutomaton`."""
-        near = self._is_near[: len(duals)]
-        duals[~near] = np.inf
-        duals[:, 0] = np.where(near, np.inf, 0.0)
+        """Set `duals` (float64[n, C]) to inf where a kind is impossible at a token: kind 0 where tokens are read, the other kinds
+        elsewhere, and beginnings of spans where the text does not begin."""
+        is_near = self._is_near[: len(duals)]
+        duals[~is_near] = np.inf
+        duals[:, 0] = np.where(is_near, np.inf, 0.0)
         duals[~self._is_begin[: len(duals)], _BEGINS:] = np.inf
 
     def add_to_events(self, of_events: Floats, duals: Floats) -> None:
-        """Add the `duals` of kinds to the scores `of_events`, see `LatticeAutomaton`."""
+        """Add the dual variables of kinds (float64[n, C]) to the scores of their events (float64[n, E]), in place."""
         tokens = np.flatnonzero(self._is_near[: len(of_events)])  # [M] in a match or right behind it
         is_continuation = np.arange(of_events.shape[1]) >= self._tags.inside(0)  # [E]
         begin_events = self._tags.begins(0) + self._labels  # [L] a span of a label begins
@@ -213,10 +220,11 @@ class SegmentTextAutomaton(TextAutomaton):
         arcs (LatticeArcs): N arcs.
         RETURNS (int32[N]): Kind of each arc: 0 for another text, 1 + n for the text with the n-th of its labels.
         """
-        begin, behind = np.divmod(arcs.time[arcs.source], ROWS)
+        # An arc that is a segment leaves at time 2 begin + 1 and arrives at time 2 end
+        begin, is_odd = np.divmod(arcs.time[arcs.source], ROWS)
         end = arcs.time[arcs.target] // ROWS
         label = np.append(self._tags.label_of, -1)[arcs.state[arcs.source]]
-        is_text = (behind == 1) & (end - begin == self._length) & self._is_begin[begin] & (label >= 0)
+        is_text = (is_odd == 1) & (end - begin == self._length) & self._is_begin[begin] & (label >= 0)
         self._labels = np.unique(label[is_text])
         kinds = np.zeros(len(begin), dtype=np.int32)
         kinds[is_text] = 1 + np.searchsorted(self._labels, label[is_text])

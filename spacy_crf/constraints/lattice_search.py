@@ -68,7 +68,8 @@ _BOUND = 4e-9  # of bounds outside the restricted lattice, for each token and mo
 class LatticeSearch:
     """The search in the lattice of one document. Each call of `solve` continues the search.
 
-    automata (Sequence[LatticeAutomaton]): Those of rules, and of texts that have one label.
+    lattice (Lattice): The lattice.
+    automata (Sequence[LatticeAutomaton]): The automata of rules, and of texts that must have one label.
     """
 
     def __init__(self, lattice: Lattice, automata: Sequence[LatticeAutomaton]):
@@ -78,7 +79,7 @@ class LatticeSearch:
         self._path: Optional[NDArray[np.int32]] = None
         self._margin = MARGIN
         self._per_row = PER_ROW
-        self._kept: Any = None  # bool[rows, S] nodes of the restricted lattice, None before the first
+        self._kept: Any = None  # bool[rows, S] nodes of the restricted lattice, None before the first search
         self._duals: Optional[list[Floats]] = None  # of the previous restricted lattice, see `RestrictedLattice`
 
     def solve(self, budget: Budget) -> tuple[Optional[NDArray[np.int32]], bool]:
@@ -129,17 +130,20 @@ class LatticeSearch:
         if _n_arcs(possible) <= ALL_ARCS:
             budget.spend(_NODE * max_marginals.size)
             return possible
-        kept = self._relevant(possible & (max_marginals >= lattice.best - self._margin)) | self._on_best
+        is_near_best = possible & (max_marginals >= lattice.best - self._margin)
+        kept = self._relevant(is_near_best) | self._on_best
         added = np.zeros_like(kept)
-        for rows, states in zip(self._rows_read, self._states_read):
-            if states.any():
-                # Alternatives to the nodes that the automaton reads, and nodes elsewhere that it would read
-                _add_best(added, max_marginals, rows, ~states, 1)
-                [read] = np.nonzero(states)
-                others = np.where(kept[:, read], -np.inf, max_marginals[:, read]).ravel()
-                n_others = min(ELSEWHERE * self._per_row // PER_ROW, len(others))
-                best = np.argpartition(others, len(others) - n_others)[len(others) - n_others :]
-                added[best // len(read), read[best % len(read)]] = True
+        for rows, is_read in zip(self._rows_read, self._states_read):
+            if is_read.any():
+                # Alternatives to the nodes that the automaton reads
+                _add_best(added, max_marginals, rows, ~is_read, 1)
+                # The best nodes elsewhere that it would read
+                [states] = np.nonzero(is_read)
+                elsewhere = np.where(kept[:, states], -np.inf, max_marginals[:, states]).ravel()
+                n_least = len(elsewhere) - min(ELSEWHERE * self._per_row // PER_ROW, len(elsewhere))
+                best = np.argpartition(elsewhere, n_least)[n_least:]
+                row, column = np.divmod(best, len(states))
+                added[row, states[column]] = True
         rows = np.unique(np.concatenate(self._rows_read))
         is_read = np.any(self._states_read, axis=0)
         _add_best(added, max_marginals, rows, np.ones_like(is_read), self._per_row)
@@ -160,15 +164,16 @@ class LatticeSearch:
         return missing
 
     def _add(self, kept: NDArray[np.bool_], added: NDArray[np.bool_], budget: Budget) -> None:
-        before = int(kept.sum())
+        """Add nodes to the kept nodes in place, and connect them."""
+        n_before = int(kept.sum())
         self._lattice.add(kept, added)
-        budget.spend(_NODE * kept.size + _ADDED * kept.shape[1] * (int(kept.sum()) - before))
+        budget.spend(_NODE * kept.size + _ADDED * kept.shape[1] * (int(kept.sum()) - n_before))
 
     def _without_forced_nodes(self) -> tuple[NDArray[np.bool_], NDArray[np.int64], NDArray[np.int64]]:
         """Remove kept nodes where a labelling has no choice and automata read nothing.
 
-        RETURNS (bool[rows, S], int64[rows], int64[rows]): The remaining nodes; the row that each row jumps to, 0 for the next
-            one; and the states of the removed nodes, -1 elsewhere.
+        RETURNS (bool[rows, S], int64[rows], int64[rows]): The remaining nodes; the row to which each row jumps, 0 for the next
+            row; and the states of the removed nodes, -1 elsewhere.
         """
         kept = self._kept.copy()
         # A row is forced if only the best labelling is left there, and no automaton reads it
@@ -179,17 +184,19 @@ class LatticeSearch:
             is_forced[self._on_best[:, -1]] = False
         jumps = np.zeros(len(kept), dtype=np.int64)
         skipped = np.full(len(kept), -1)
-        # A long segment may begin in front of a forced row and end behind it
         longest = self._lattice.longest_arc
         changes = np.flatnonzero(np.diff(np.concatenate([[False], is_forced, [False]])))
-        for begin, end in changes.reshape(-1, 2).tolist():
+        for begin, end in changes.reshape(-1, 2).tolist():  # rows begin to end - 1 are forced
+            # A long segment may begin in front of the forced rows, or end behind them: leave its rows out
             begin += longest - 1
-            begin += (begin + 1) % ROWS
+            begin += (begin + 1) % ROWS  # the next row where segments may end
             inside = kept[begin : max(end - longest + 1, 0)]
-            ends = begin + ROWS * np.flatnonzero(inside.any(axis=1)[::ROWS])  # rows where segments end
-            if len(ends) > 2:
-                jumps[ends[0]] = ends[-1]
-                between = slice(ends[0] + 1, ends[-1])
+            segment_ends = begin + ROWS * np.flatnonzero(inside.any(axis=1)[::ROWS])
+            if len(segment_ends) > 2:
+                first_end = segment_ends[0]
+                last_end = segment_ends[-1]
+                jumps[first_end] = last_end
+                between = slice(first_end + 1, last_end)
                 states = kept[between]
                 skipped[between] = np.where(states.any(axis=1), states.argmax(axis=1), -1)
                 kept[between] = False
@@ -212,9 +219,13 @@ class LatticeSearch:
         return [automaton.rows_read(self._on_best) for automaton in self._automata]
 
     def _relevant(self, nodes: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Keep the nodes that may be part of the best labelling. A run of rows with such nodes is removed if, within it, no
-        automaton reads the best labelling without automata or could gain by reading the nodes: there, that labelling remains the
-        best. A long segment bypasses the rows that it covers, and everything that automata read there."""
+        """Those of the given nodes at which automata may change the labelling.
+
+        The rows of the given nodes, other than those of the best labelling without automata, form runs. A run whose rows matter
+        to no automaton is left out: there, that labelling remains the best. Rows matter where an automaton reads that labelling,
+        or could gain by reading a given node. A long segment bypasses the rows that it covers, and everything read there, so runs
+        reach as far as segments.
+        """
         nodes = nodes & ~self._on_best
         # [rows] where an automaton may change the labelling
         matters = np.zeros(len(nodes), dtype=bool)
@@ -225,11 +236,12 @@ class LatticeSearch:
             matters[rows] = True
             matters[np.maximum(rows, 1) - 1] = True  # an event may depend on the node before it
         bypassed = self._lattice.longest_arc - ROWS
-        [filled] = np.nonzero(nodes.any(axis=1))
+        [filled] = np.nonzero(nodes.any(axis=1))  # rows with given nodes
+        run = np.cumsum(np.diff(filled, prepend=filled[:1]) > bypassed + 1)  # number of the run of each filled row
+        # Does a row matter from `bypassed` rows before each filled row to as many behind it?
         n_before = np.append(0, np.cumsum(matters))
         from_row = np.maximum(filled - bypassed, 0)
         to_row = np.minimum(filled + bypassed + 1, len(matters))
-        run = np.cumsum(np.diff(filled, prepend=filled[:1]) > bypassed + 1)  # runs of filled rows
         n_mattering = np.bincount(run, n_before[to_row] > n_before[from_row])
         nodes[filled[n_mattering[run] == 0]] = False
         return nodes
@@ -237,7 +249,8 @@ class LatticeSearch:
     # 4. What is left outside
 
     def _better_nodes(self, restricted: "RestrictedLattice", budget: Budget) -> NDArray[np.bool_]:
-        """Nodes outside on labellings that may be better than the best known one; only the best nodes if there are many."""
+        """Nodes outside the restricted lattice through which a labelling may be better than the best known labelling; only the
+        best of these nodes if there are many."""
         lattice = self._lattice
         least = self._score + _rounding(self._score)
         bounds = lattice.max_marginals
@@ -246,22 +259,24 @@ class LatticeSearch:
             moves = sum(automaton.following.size for automaton in self._automata if automaton.has_duals)
             moves += len(self._automata) * len(lattice.possible_events)
             budget.spend(_SETUP + 3.0 * lattice.seconds + _BOUND * lattice.tokens * moves)
-            found = restricted.bounds_of_nodes(lattice)
-            if found is not None:
-                bounds, self._duals = found
+            bounds_and_duals = restricted.bounds_of_nodes(lattice)
+            if bounds_and_duals is not None:
+                bounds, self._duals = bounds_and_duals
                 missing &= bounds > least
-        most = max(int(self._kept.sum()) // 2, ALL_ARCS // bounds.shape[1])
-        if missing.sum() > most:
-            missing &= bounds >= np.partition(bounds[missing], -most)[-most]
+        most_nodes = max(int(self._kept.sum()) // 2, ALL_ARCS // bounds.shape[1])
+        if missing.sum() > most_nodes:
+            missing &= bounds >= np.partition(bounds[missing], -most_nodes)[-most_nodes]
         return missing
 
 
 class RestrictedLattice:
     """A part of a lattice, the automata that read it, and their dual variables.
 
-    arcs (LatticeArcs), automata (Sequence[LatticeAutomaton])
+    arcs (LatticeArcs): The arcs of the part.
+    automata (Sequence[LatticeAutomaton]): The automata.
     may_skip_tokens (bool): Whether a labelling may pass a token without any event.
-    duals (Optional[list[float64[n, C]]]): Dual variables of the previous restricted lattice, by automaton, token and kind.
+    duals (Optional[list[float64[n, C]]]): Dual variables of the previous restricted lattice, by automaton, token and kind of
+        event.
     """
 
     def __init__(
@@ -282,14 +297,16 @@ class RestrictedLattice:
         self._duals = np.zeros(len(variables.kind))  # [Z]
         hard_first = np.argsort([not automaton.is_hard for automaton in automata], kind="stable")
         dual_decomposition.first_duals(arcs, kinds, variables, hard_first, self._duals)
-        for a, before in enumerate(duals or []):
-            if before.shape[1:] == automata[a].following.shape[1:]:
-                own = self._variables_of(a, len(before))
-                known = before[self._tokens[own], variables.kind[own]]
-                self._duals[own[known < np.inf]] = known[known < np.inf]
+        for a, previous in enumerate(duals or []):
+            # The kinds of a text's automaton depend on the arcs, and may have changed
+            if previous.shape[1:] == automata[a].following.shape[1:]:
+                numbers = self._variables_of(a, len(previous))
+                values = previous[self._tokens[numbers], variables.kind[numbers]]
+                is_possible = values < np.inf
+                self._duals[numbers[is_possible]] = values[is_possible]
 
     def _variables_of(self, a: int, n_tokens: int) -> NDArray[np.int64]:
-        """The variables of an automaton at tokens; the end of the document has variables too."""
+        """Numbers of the variables of automaton a at tokens: int64[N]. Variables at the end of the document are left out."""
         return np.flatnonzero((self._variables.automaton == a) & (self._tokens < n_tokens))
 
     @property
@@ -307,12 +324,12 @@ class RestrictedLattice:
         return _ARC * len(self._arcs.source) + _VARIABLE * len(variables.of_arc) + _MOVE * moves
 
     def solve(self, known: float, budget: Budget) -> tuple[float, Optional[NDArray[np.int32]], bool]:
-        """Search for the best labelling of the restricted lattice, if its score is higher than a known one.
+        """Search for the best labelling of the restricted lattice, if its score is higher than the best known score.
 
-        known (float): The known score.
+        known (float): The best known score.
         budget (Budget): Work that the search may take.
-        RETURNS (float, int32[M] or None, bool): Score and arcs of the best labelling, None if none is better; and whether it is
-            proved that no other one is.
+        RETURNS (float, int32[M] or None, bool): Score and arcs of the best labelling, the known score and None if no labelling is
+            better; and whether it is proved that no labelling has a higher score.
         """
         problem = self._arcs, self._tables, self._variables
         n_nodes = len(self._arcs.time)
@@ -336,16 +353,18 @@ class RestrictedLattice:
             branching = 0.0
             if values[UPPER] > -np.inf and values[UPPER] > values[LOWER] + _rounding(values[LOWER]):
                 dual_decomposition.find_bound(*problem, self._duals, suffix, suffixes)
-                most = min((width + 2) * n_nodes + 64 * width, most_prefixes)
-                found = branch_and_bound(*problem, suffix, suffixes, width, values[LOWER], most, path)
-                score, n_arcs, left_out, tried = found
-                branching = (_TRIED + _READ * n_readers) * tried + _VISITED * n_nodes
+                room = min((width + 2) * n_nodes + 64 * width, most_prefixes)
+                score, n_arcs, bound_left_out, n_tried = branch_and_bound(
+                    *problem, suffix, suffixes, width, values[LOWER], room, path
+                )
+                branching = (_TRIED + _READ * n_readers) * n_tried + _VISITED * n_nodes
                 budget.spend(branching)
                 if score > values[LOWER]:
                     values[LOWER] = score
                     length[0] = n_arcs
                     descent.best_path[:] = path
-                values[UPPER] = min(values[UPPER], max(left_out, values[LOWER]))
+                # Other labellings are at most as good as the best prefix that was left out
+                values[UPPER] = min(values[UPPER], max(bound_left_out, values[LOWER]))
             is_proved = bool(values[UPPER] <= values[LOWER] + _rounding(values[LOWER]))
             rounds += 1
             if is_proved or (rounds >= _MOST_ROUNDS and values[LOWER] == -np.inf):
@@ -354,14 +373,15 @@ class RestrictedLattice:
             iterations = int(min(_LONGER * iterations, share / max(descending, 1e-6) * iterations))
             width = int(min(_LONGER * width, share / max(branching, 1e-6) * width))
         dual_decomposition.find_bound(*problem, self._duals, suffix, suffixes)
-        self._best_with_duals = suffix[0]
-        return float(values[LOWER]), descent.best_path[: length[0]].copy() if length[0] else None, is_proved
+        self._best_with_duals = suffix[0]  # of all labellings of the restricted lattice, under the dual variables alone
+        best_arcs = descent.best_path[: length[0]].copy() if length[0] else None
+        return float(values[LOWER]), best_arcs, is_proved
 
     def bounds_of_nodes(self, lattice: Lattice) -> Optional[tuple[Floats, list[Floats]]]:
         """Compute upper bounds on the labellings through each node of the whole lattice, under the dual variables.
 
-        Events outside the restricted lattice get dual variables too. With these no labelling is better than the best one of the
-        restricted lattice, unless an automaton gains more by the event.
+        Events outside the restricted lattice get dual variables too: minus what a labelling with the event can gain over the best
+        labelling of the restricted lattice. So it gains nothing, unless an automaton gains more by the event.
 
         lattice (Lattice): The whole lattice.
         RETURNS (float64[rows, S], list[float64[n, C]]): Bounds; and the dual variables by automaton, token and kind. None if
@@ -370,41 +390,44 @@ class RestrictedLattice:
         n_tokens = lattice.tokens
         variables = self._variables
         automata = [(a, automaton) for a, automaton in enumerate(self._automata) if automaton.has_duals]
-        of_events = np.zeros((n_tokens, len(lattice.possible_events)))  # sum of the variables of each event
-        inside = []  # [n, C] by automaton; NaN where there is no variable
+        event_duals = np.zeros((n_tokens, len(lattice.possible_events)))  # [n, E] sum of the variables of each event
+        restricted_duals = []  # [n, C] by automaton; NaN where the restricted lattice has no variable
         for a, automaton in automata:
             duals = np.full((n_tokens, automaton.following.shape[1]), np.nan)
-            own = self._variables_of(a, n_tokens)
-            duals[self._tokens[own], variables.kind[own]] = self._duals[own]
-            automaton.add_to_events(of_events, np.nan_to_num(duals))
-            inside.append(duals)
-        max_marginals = lattice.max_marginals_with(of_events)
+            numbers = self._variables_of(a, n_tokens)
+            duals[self._tokens[numbers], variables.kind[numbers]] = self._duals[numbers]
+            automaton.add_to_events(event_duals, np.nan_to_num(duals))
+            restricted_duals.append(duals)
+        max_marginals = lattice.max_marginals_with(event_duals)
         if max_marginals is None:
             return None
-        gains = self._gains(lattice, max_marginals)
         # An event belongs to several automata: each is charged its part
-        gains /= np.maximum(sum(automaton.members[1:].any(axis=0) for _, automaton in automata), 1)
-        everywhere = [np.zeros((0, 0))] * len(self._automata)
-        of_automata = 0.0
-        for (a, automaton), duals in zip(automata, inside):
+        n_readers = sum(automaton.members[1:].any(axis=0) for _, automaton in automata)  # [E]
+        gains = self._gains(lattice, max_marginals) / np.maximum(n_readers, 1)
+        all_duals = [np.zeros((0, 0))] * len(self._automata)
+        bound = 0.0  # on the sum of the scores of all automata
+        for (a, automaton), duals in zip(automata, restricted_duals):
             members = automaton.members
             least = np.minimum(np.nanmin(duals, axis=0, initial=0.0), 0.0)  # [C]
-            gain = np.stack([gains[:, events].max(axis=1, initial=0.0) for events in members], axis=1)
+            gains_of_kinds = np.stack([gains[:, events].max(axis=1, initial=0.0) for events in members], axis=1)
             free = self._completed(automaton, members, duals, np.zeros_like(duals))
-            charged = self._completed(automaton, members, duals, np.maximum(-gain, least))
-            everywhere[a] = charged
+            charged = self._completed(automaton, members, duals, np.maximum(-gains_of_kinds, least))
+            all_duals[a] = charged
             tables = automaton.following, automaton.scores, automaton.last
-            bound = dual_decomposition.bound_automaton(*tables, free)
-            of_charged = dual_decomposition.bound_automaton(*tables, charged)
-            if of_charged <= bound - least.min():  # unless the automaton would take the event repeatedly
-                bound = of_charged
-                automaton.add_to_events(of_events, np.where(np.isnan(duals) & (charged < np.inf), charged, 0.0))
-            of_automata += bound
-        max_marginals = lattice.max_marginals_with(of_events)
-        return None if max_marginals is None else (max_marginals + of_automata, everywhere)
+            free_bound = dual_decomposition.bound_automaton(*tables, free)
+            charged_bound = dual_decomposition.bound_automaton(*tables, charged)
+            # The charges help unless the automaton would take an event repeatedly
+            if charged_bound <= free_bound - least.min():
+                bound += charged_bound
+                automaton.add_to_events(event_duals, np.where(np.isnan(duals) & (charged < np.inf), charged, 0.0))
+            else:
+                bound += free_bound
+        max_marginals = lattice.max_marginals_with(event_duals)
+        return None if max_marginals is None else (max_marginals + bound, all_duals)
 
     def _gains(self, lattice: Lattice, max_marginals: Floats) -> Floats:
-        """By how much an event at a token makes a labelling better than those of the restricted lattice: float64[n, E]."""
+        """By how much the best labelling with an event at a token is better than the best labelling of the restricted lattice,
+        both under the dual variables alone: float64[n, E], at least 0."""
         best = np.full((lattice.tokens, len(lattice.possible_events)), -np.inf)
         for event in np.flatnonzero(lattice.possible_events.any(axis=1)):
             best[:, event] = max_marginals[::ROWS, lattice.possible_events[event]].max(axis=1)
@@ -413,7 +436,7 @@ class RestrictedLattice:
     def _completed(
         self, automaton: LatticeAutomaton, members: NDArray[np.bool_], duals: Floats, default: Floats
     ) -> Floats:
-        """Dual variables of an automaton with default values for those that are NaN, and inf for impossible kinds."""
+        """Dual variables (float64[n, C]) of an automaton, with default values in place of NaN, and inf for impossible kinds."""
         completed = np.where(np.isnan(duals), default, duals)
         completed[:, 0] = 0.0 if self._may_skip_tokens or members[0].any() else np.inf
         automaton.forbid_impossible(completed)
@@ -423,21 +446,21 @@ class RestrictedLattice:
 def _add_best(
     kept: NDArray[np.bool_], max_marginals: Floats, rows: NDArray[np.int64], states: NDArray[np.bool_], n: int
 ) -> None:
-    """Add the n best nodes of some rows and states."""
+    """Keep, in each of the rows, the n best nodes among the states (bool[S])."""
     [chosen] = np.nonzero(states)
     if len(rows) and len(chosen):
-        of_rows = max_marginals[np.ix_(rows, chosen)]
+        candidates = max_marginals[np.ix_(rows, chosen)]
         n = min(n, len(chosen))
-        least = np.partition(of_rows, -n, axis=1)[:, -n, np.newaxis]
-        kept[np.ix_(rows, chosen)] |= of_rows >= least
+        least = np.partition(candidates, -n, axis=1)[:, -n, np.newaxis]
+        kept[np.ix_(rows, chosen)] |= candidates >= least
 
 
 def _n_arcs(kept: NDArray[np.bool_]) -> int:
-    """Largest number of arcs between the nodes of neighbouring rows."""
-    of_row = kept.sum(axis=1)
-    return int((of_row[:-1] * of_row[1:]).sum())
+    """Largest possible number of arcs between the nodes of neighbouring rows."""
+    n_nodes = kept.sum(axis=1)
+    return int((n_nodes[:-1] * n_nodes[1:]).sum())
 
 
 def _rounding(score: float) -> float:
-    """Largest difference between a score and one that is equal but for rounding."""
+    """Largest difference between two scores of this size that are equal but for rounding."""
     return ROUNDING * (1.0 + abs(score)) if score > -np.inf else 0.0

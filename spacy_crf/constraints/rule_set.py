@@ -21,7 +21,7 @@ from .automaton import BREAK, Automaton, SpanTags, make_automaton, minimised, pa
 from .rule import PatternMatches, Rule, Violations, WordKinds
 from .settings import MOST_GRAPH_STATES, Constraints
 
-Text = tuple[int, ...]  # scope and words of a text
+Text = tuple[int, ...]  # the number of the sentence or document, then the words of a text
 
 SHORT = 256  # tokens: rules are compiled for documents up to this length first, and again for longer ones
 MOST_KEPT = 1_000  # cached results about sets of rules
@@ -40,11 +40,11 @@ class Cache(dict):
         try:
             return self[key]
         except KeyError:
-            made = make()
+            result = make()
         if len(self) >= MOST_KEPT:
             self.clear()
-        self[key] = made
-        return made
+        self[key] = result
+        return result
 
 
 class RuleAutomaton(NamedTuple):
@@ -56,15 +56,15 @@ class RuleAutomaton(NamedTuple):
 
 
 class RuleSet:
-    """Rules that apply together. For chains of segments see `segment_rules`.
+    """Rules that apply together. For chains of segments, `segment_rules` makes them.
 
     constraints (Constraints): The rules and their settings.
     tags (SpanTags): The tags of the component.
     mask (TransitionMask): Transitions that the tag scheme allows.
     structure (Structure): Finds the best labellings under the rules without a memory; None for an exact search.
     in_lattice (bool): Whether a search in a lattice takes over where automata are too large for a graph of states. It searches
-        chains of order 1, and of segments.
-    of_segments (bool): Whether every segment begins a new span. Rules about tokens, ends and lengths of spans are then masks, and
+        linear chains and chains of segments.
+    of_segments (bool): Whether states are whole segments. Rules about tokens, ends and lengths of spans are then masks, and
         automata read one event per segment.
     """
 
@@ -88,12 +88,14 @@ class RuleSet:
             checks.labels(f"Rule '{rule.name}'", rule.names(), tags.labels)
         self.local = [rule for rule in self.rules if rule.local or (self.of_segments and rule.bounds_length)]
         self.global_ = [rule for rule in self.rules if rule.global_]
-        nothing = np.zeros(0, dtype=bool)
+        # By place of the rule: violations that do not depend on the tokens
+        no_tokens = np.zeros(0, dtype=bool)
         self._static = {
-            rule.place: rule.violations(tags, None, nothing, nothing)
+            rule.place: rule.violations(tags, None, no_tokens, no_tokens)
             for rule in self.local
             if rule.local and not (rule.reads_pattern or rule.reads_tags)
         }
+        # Which tag may follow which; row and column S are the beginnings and ends of sequences
         size = len(tags.label_of)
         self.allowed = np.ones((size + 1, size + 1), dtype=bool)
         self.allowed[:size, :size] = mask.transitions
@@ -117,14 +119,15 @@ class RuleSet:
                 continue
             labels = rule.labels(self.tags) if rule.by_label else [None]
             for automaton, label in zip(rule.automata(self.tags, most), labels):
-                # Minimising one that is much larger than max_states takes too long
+                # To minimise an automaton that is much larger than max_states takes too long
                 if automaton.n_states <= 2 * self.constraints.max_states:
                     automaton = minimised(automaton)
                 self.automata.append(RuleAutomaton(rule, automaton, label))
         self.impossible = {n for n, (_, automaton, _) in enumerate(self.automata) if automaton.accepts_nothing}
+        # Of each automaton: the scores that it gives to events in every state, and the rest, see `parted`
         self.parts = [parted(automaton) for _, automaton, _ in self.automata]
         self.cache = Cache()  # results about sets of automata
-        self._lifts = Cache()
+        self._lifts = Cache()  # by places of the rules, see `_lift`
         self._stack = stacked([rest for _, rest in self.parts], self.tags.n_events)
 
     def upto(self, tokens: int) -> "RuleSet":
@@ -150,13 +153,16 @@ class RuleSet:
         return segment_rules(self.constraints, list(self.tags.labels), in_lattice=self.in_lattice)
 
     def _check_consistency(self) -> None:
-        """RAISES (ValueError): CRF613 if no labelling of any text keeps the hard rules."""
+        """Check that some labelling keeps the hard rules, as far as their automata have a small product.
+
+        RAISES (ValueError): CRF613 if no labelling of any text keeps them.
+        """
         together = make_automaton(1, self.tags.n_events)
         for rule, automaton, _ in self.automata:
-            # A soft rule forbids nothing, and an automaton that counts no further than _most is a relaxation
+            # A soft rule forbids nothing, and an automaton that counts no further than _most is not the whole rule
             is_exact = rule.hard and rule.counts_to <= self._most
             larger = product(together, automaton, max_states=self.constraints.max_states) if is_exact else None
-            if larger is None:
+            if larger is None:  # the product is too large: leave this automaton out
                 continue
             together = minimised(larger)
             if together.accepts_nothing:
@@ -183,8 +189,8 @@ class RuleSet:
     @cached_property
     def decodable_places(self) -> frozenset[int]:
         """Places of the rules that affect `decodable`."""
-        with_lift = {made.rule.place for made, (lift, _) in zip(self.automata, self.parts) if lift.any()}
-        return frozenset(with_lift.union(rule.place for rule in self.local))
+        lifting = {rule.place for (rule, _, _), (lift, _) in zip(self.automata, self.parts) if lift.any()}
+        return frozenset(lifting.union(rule.place for rule in self.local))
 
     def automata_of(self, kept: Iterable[int]) -> list[int]:
         """Number the automata of some rules. kept (Iterable[int]): Places of the rules. RETURNS (List[int]): The automata."""
@@ -215,6 +221,7 @@ class RuleSet:
         return ruled._replace(transitions=ruled.transitions + lift[:-1, :-1], first=ruled.first + lift[-1, :-1])
 
     def _lift(self, kept: Optional[frozenset[int]]) -> Optional[Floats]:
+        """What the automata of the kept rules add to each pair of tags in every state: float64[S + 1, S + 1], or None."""
         automata = range(len(self.automata)) if kept is None else self.automata_of(kept)
         # lift[e] = sum over automata of what each gives to event e in every state
         lift = sum((self.parts[n][0] for n in automata), np.zeros(self.tags.n_events))
@@ -229,35 +236,38 @@ class RuleSet:
         RETURNS (Scores): New scores: -inf where a hard rule is broken, lower by the price where a soft one is.
         """
         masks = self._masks(kept, facts.words)
-        priced = named(scores)
-        of_tokens = scores._fields[0]  # name of the scores [T, S] of single tokens
-        n_tokens = len(priced[of_tokens])
+        ruled = named(scores)
+        token_scores = scores._fields[0]  # name of the scores [T, S] of single tokens
+        n_tokens = len(ruled[token_scores])
         if masks.transitions is not None and masks.first is not None:
-            priced["transitions"] = priced["transitions"] + masks.transitions
-            priced["first"] = priced["first"] + masks.first
+            ruled["transitions"] = ruled["transitions"] + masks.transitions
+            ruled["first"] = ruled["first"] + masks.first
         if masks.words is not None and facts.words is not None:
-            priced[of_tokens] = priced[of_tokens] + masks.words[facts.words.of_token]
+            ruled[token_scores] = ruled[token_scores] + masks.words[facts.words.of_token]
         if masks.others:
             opening, closing = ends(scores.starts, n_tokens)
         for rule in masks.others:
             if rule.bounds_length:
-                wrong = rule.broken_lengths(self.tags, len(priced["lengths"]))
-                priced["lengths"] = priced["lengths"] + np.where(wrong, rule.price, 0.0)
+                is_broken = rule.broken_lengths(self.tags, len(ruled["lengths"]))
+                ruled["lengths"] = ruled["lengths"] + np.where(is_broken, rule.price, 0.0)
                 continue
-            broken = rule.violations(self.tags, facts[rule.place], opening, closing)
-            if broken.on_tokens:
-                name = rule.segment_scores if self.of_segments else of_tokens
-                priced[name] = np.array(priced[name]) if priced[name] is getattr(scores, name) else priced[name]
-                broken.add_price(priced[name], rule.price)
-            if broken.steps is not None:
-                tokens, pairs = broken.steps
-                if np.ndim(priced["transitions"]) == 2:
-                    priced["transitions"] = np.repeat(priced["transitions"][None], n_tokens, axis=0)
-                priced["transitions"] = priced["transitions"] + np.where(tokens[:, None, None] & pairs, rule.price, 0.0)
-        return scores._replace(**priced)
+            violations = rule.violations(self.tags, facts[rule.place], opening, closing)
+            if violations.on_tokens:
+                name = rule.segment_scores if self.of_segments else token_scores
+                # `add_price` writes in place: copy the caller's array, once
+                if ruled[name] is getattr(scores, name):
+                    ruled[name] = np.array(ruled[name])
+                violations.add_price(ruled[name], rule.price)
+            if violations.steps is not None:
+                tokens, pairs = violations.steps
+                if np.ndim(ruled["transitions"]) == 2:
+                    ruled["transitions"] = np.repeat(ruled["transitions"][None], n_tokens, axis=0)
+                is_broken = tokens[:, None, None] & pairs
+                ruled["transitions"] = ruled["transitions"] + np.where(is_broken, rule.price, 0.0)
+        return scores._replace(**ruled)
 
     def _masks(self, kept: Optional[Iterable[int]], words: Optional[WordKinds]) -> "_Masks":
-        """The masks of some rules; made once, and again when a batch has words of a new kind."""
+        """The masks of the kept rules, from a cache unless the batch has words of a new kind."""
         key = None if kept is None else frozenset(kept)
         masks = self._masks_of.find(key, lambda: self._make_masks(key, words))
         # The masks of words depend on the kinds of words that were met so far
@@ -266,33 +276,36 @@ class RuleSet:
         return masks
 
     def _make_masks(self, kept: Optional[frozenset[int]], words: Optional[WordKinds]) -> "_Masks":
+        """Add up the prices of the kept rules without a memory. kept (frozenset[int]): Places of the rules, None for all."""
         size = len(self.tags.label_of)
-        transitions = first = prices = None
+        transitions = first = word_prices = None
         others = []
         for rule in self.local:
             if kept is not None and rule.place not in kept:
                 continue
             if rule.place in self._static:
-                broken = self._static[rule.place]
+                violations = self._static[rule.place]
                 if transitions is None or first is None:
                     transitions = np.zeros((size, size))
                     first = np.zeros(size)
-                transitions[broken.transitions] += rule.price
-                if broken.first is not None:
-                    first[broken.first] += rule.price
+                transitions[violations.transitions] += rule.price
+                if violations.first is not None:
+                    first[violations.first] += rule.price
             elif rule.by_token and words is not None and rule.place in words.places:
-                prices = np.zeros((len(words.matched), size)) if prices is None else prices
-                # Each kind is asked about as if it were one token
-                kinds = words._replace(of_token=np.arange(len(words.matched)))
-                nowhere = np.zeros(len(words.matched), dtype=bool)
-                broken = rule.violations(self.tags, PatternMatches(words=kinds)[rule.place], nowhere, nowhere)
-                broken.add_price(prices, rule.price)
+                n_kinds = len(words.matched)
+                if word_prices is None:
+                    word_prices = np.zeros((n_kinds, size))
+                # As if each kind of word were one token, which is no end of a sequence
+                kinds = PatternMatches(words=words._replace(of_token=np.arange(n_kinds)))
+                no_ends = np.zeros(n_kinds, dtype=bool)
+                violations = rule.violations(self.tags, kinds[rule.place], no_ends, no_ends)
+                violations.add_price(word_prices, rule.price)
             else:
                 others.append(rule)
-        return _Masks(None if words is None else words.matched, transitions, first, prices, others)
+        return _Masks(None if words is None else words.matched, transitions, first, word_prices, others)
 
     def binding(self, kept: Iterable[int], length: int) -> frozenset[int]:
-        """Find the automata of some rules that a labelling can break.
+        """Find the automata of the kept rules that a labelling of this length can break.
 
         kept (Iterable[int]): Places of the rules.
         length (int): Number of tokens and breaks in the labelling.
@@ -310,12 +323,13 @@ class RuleSet:
         RETURNS (List[Tuple[Rule, Text]]): Each rule with a text that breaks it. The scope of a text is the number of its
             sequence or document.
         """
-        found = []
+        clashing = []
         for rule in rules:
-            of_scope = starts if rule.per == "sentence" else doc_starts
-            scope = np.repeat(np.arange(len(of_scope) - 1), np.diff(of_scope))
-            found += [(rule, text) for text in differing_texts(self.segments(states, starts), words, scope)]
-        return found
+            scope_starts = starts if rule.per == "sentence" else doc_starts
+            scope = np.repeat(np.arange(len(scope_starts) - 1), np.diff(scope_starts))
+            texts = differing_texts(self.segments(states, starts), words, scope)
+            clashing += [(rule, text) for text in texts]
+        return clashing
 
     def graph_size(self, automata: frozenset[int]) -> float:
         """Estimate the size of the graph of some automata.
@@ -323,7 +337,7 @@ class RuleSet:
         automata (frozenset[int]): The automata.
         RETURNS (float): At least its number of arcs; inf if the product may be too large.
         """
-        # The product has at most so many states; an arc of segments may lead from each to each
+        # The product has at most so many states; an arc of segments may lead from any state to any other
         states = np.prod([float(self.automata[n].automaton.n_states) for n in automata])
         arcs = self.allowed.sum() * states ** (2 if self.of_segments else 1)
         return float(arcs) if states <= self.most_states else np.inf
@@ -355,6 +369,7 @@ class RuleSet:
         return self.cache.find(("graph", automata, limit), lambda: self._make_graph(automata, limit))
 
     def _make_graph(self, automata: frozenset[int], limit: int) -> Any:
+        """What `graph` caches."""
         together = make_automaton(1, self.tags.n_events)
         for n in sorted(automata):
             together = self._with(together, n, limit)
@@ -376,16 +391,18 @@ class RuleSet:
             return totals
         # An automaton reads one event for each token, or for each segment
         begins = states != GOES_ON  # [T]
-        of_docs = np.append(0, np.cumsum(begins))[doc_starts]  # [D + 1] where the events of documents start
-        opening = ends(starts, len(states))[0][begins]  # whether an event is the first of its sequence
-        events = self.tags.events_of(np.maximum(states[begins], 0), opening)
-        # A break precedes each sequence that does not begin its document
-        opening[of_docs[:-1][of_docs[:-1] < len(events)]] = False
-        [breaks] = np.nonzero(opening)
+        event_starts = np.append(0, np.cumsum(begins))[doc_starts]  # [D + 1] where the events of documents start
+        is_first_token, _ = ends(starts, len(states))
+        opens = is_first_token[begins]  # whether an event is the first of its sequence
+        events = self.tags.events_of(np.maximum(states[begins], 0), opens)
+        # A break precedes each sequence that does not begin its document; the last documents may have no events
+        first_events = event_starts[:-1]
+        opens[first_events[first_events < len(events)]] = False
+        [breaks] = np.nonzero(opens)
         if len(breaks):
             events = np.insert(events, breaks, BREAK)
-            of_docs = of_docs + np.searchsorted(breaks, of_docs, side="left")
-        run_automata(events, of_docs, *self._stack, totals)
+            event_starts = event_starts + np.searchsorted(breaks, event_starts, side="left")
+        run_automata(events, event_starts, *self._stack, totals)
         return totals
 
     def segments(self, states: NDArray[np.int32], starts: Ints) -> Segments:
@@ -395,22 +412,24 @@ class RuleSet:
         starts (int64[B + 1]): Where sequences start.
         RETURNS (Segments): The spans.
         """
-        [begins] = np.nonzero(states != GOES_ON)
-        opening = ends(starts, len(states))[0][begins]
-        begin, end, label = self.tags.segments_of(states[begins], opening)
-        return Segments(begins[begin], np.append(begins, len(states))[end], label)
+        [tokens] = np.nonzero(states != GOES_ON)  # where tags, or segments, begin
+        is_first_token, _ = ends(starts, len(states))
+        begin, end, label = self.tags.segments_of(states[tokens], is_first_token[tokens])
+        # From positions among these tokens to tokens
+        return Segments(tokens[begin], np.append(tokens, len(states))[end], label)
 
     def _with(self, together: Automaton, n: int, limit: int) -> Optional[Automaton]:
-        """The product with one more automaton; None if it has more states than the limit."""
-        # Before minimisation the product may be much larger.
+        """The product of `together` and the automaton n; None if it has more states than the limit."""
+        # Before minimisation the product may be much larger
         larger = product(together, self.automata[n].automaton, max_states=8 * limit)
         larger = None if larger is None else minimised(larger)
         return None if larger is None or larger.n_states > limit else larger
 
     @cached_property
     def fitting(self) -> frozenset[int]:
-        """Automata that probabilities take into account: those of as many whole rules as fit into `most_states`, in the order of
-        the rules. (A few labels of a rule for all labels would make probabilities slow, and other than those of either model.)
+        """Automata that probabilities take into account: rule by rule, all automata of the rule if the product with the earlier
+        rules fits into `most_states`. (Probabilities under a rule about all labels that holds for some labels only would be slow,
+        and neither those with the rule nor those without it.)
         """
         fitting: set[int] = set()
         together = make_automaton(1, self.tags.n_events)
@@ -434,19 +453,21 @@ class RuleSet:
 
         RETURNS (List[Tuple[Rule, str, str]]): Each rule with the means, and whether probabilities take it into account, in words.
         """
-        said = []
+        rows = []
         for rule in self.rules:
             if rule in self.local:
-                said.append((rule, "mask", "yes"))
+                rows.append((rule, "mask", "yes"))
                 continue
             if rule.global_:
-                said.append((rule, "search, where it is broken", "no"))
+                rows.append((rule, "search, where it is broken", "no"))
                 continue
             sizes = sorted(self.automata[n].automaton.n_states for n in self.automata_of([rule.place]))
-            span = f"{sizes[0]}" if sizes[0] == sizes[-1] else f"{sizes[0]} to {sizes[-1]}"
-            how = f"automaton of {span} states" if len(sizes) == 1 else f"{len(sizes)} automata of {span} states"
-            said.append((rule, how, "no" if rule in self.left_out else "yes"))
-        return said
+            n_states = f"{sizes[0]}" if sizes[0] == sizes[-1] else f"{sizes[0]} to {sizes[-1]}"
+            means = (
+                f"automaton of {n_states} states" if len(sizes) == 1 else f"{len(sizes)} automata of {n_states} states"
+            )
+            rows.append((rule, means, "no" if rule in self.left_out else "yes"))
+        return rows
 
 
 class _Masks(NamedTuple):
@@ -493,26 +514,27 @@ def differing_texts(segments: Segments, words: NDArray[np.uint64], scope: Ints) 
     # One span has one label
     if len(begin) < 2:
         return []
-    # Candidates are spans with the same first and last word; some of them have different texts.
-    likeness = np.zeros(len(begin), dtype=np.uint64)
+    # Candidates agree in scope, length, first and last word; their texts may differ
+    keys = np.zeros(len(begin), dtype=np.uint64)
     for column in (scope[begin].astype(np.uint64), (end - begin).astype(np.uint64), words[begin], words[end - 1]):
-        likeness = likeness * np.uint64(0x9E3779B97F4A7C15) + column
-    _, group = np.unique(likeness, return_inverse=True)
-    one_label = np.zeros(group.max() + 1, dtype=label.dtype)
-    one_label[group] = label
-    suspicious = np.bincount(group, label != one_label[group]) > 0
-    labels: dict[tuple, set[int]] = {}
-    for n in np.flatnonzero(suspicious[group]).tolist():
+        keys = keys * np.uint64(0x9E3779B97F4A7C15) + column
+    _, group = np.unique(keys, return_inverse=True)
+    # A group has several labels if one of its spans differs from the label that is written last
+    last_label = np.zeros(group.max() + 1, dtype=label.dtype)
+    last_label[group] = label
+    has_several = np.bincount(group, label != last_label[group]) > 0
+    labels_of: dict[tuple, set[int]] = {}  # by text
+    for n in np.flatnonzero(has_several[group]).tolist():
         text = (int(scope[begin[n]]), *words[begin[n] : end[n]].tolist())
-        labels.setdefault(text, set()).add(int(label[n]))
-    return [text for text, of_text in labels.items() if len(of_text) > 1]
+        labels_of.setdefault(text, set()).add(int(label[n]))
+    return [text for text, labels in labels_of.items() if len(labels) > 1]
 
 
 def stacked(automata: list[Automaton], n_events: int):
     """Stack automata for `run_automata`.
 
     automata (List[Automaton]): The automata.
-    n_events (int): E, where there are none.
+    n_events (int): E, for an empty list.
     RETURNS (int32[Q, E], float64[Q, E], float64[Q], int64[A + 1]): Next states, scores of steps and of ends of all Q states, and
         where the states of each automaton start.
     """
