@@ -23,14 +23,14 @@ from .numerics import slot_of
 
 
 class EventAutomata(NamedTuple):
-    """Automata stacked in one table; the states of each are numbered from 0. An automaton reads one event for each tag or
+    """A automata stacked in one table of Q states. Each automaton numbers its states from 0, and reads one event for each tag or
     segment."""
 
-    events: NDArray[np.int32]  # [S + 1, S + 1] event of each tag after each tag; at the start the last row counts
-    following: NDArray[np.int32]  # [Q, E]
+    events: NDArray[np.int32]  # [S + 1, S + 1] event of the second tag after the first; the last row serves the start
+    following: NDArray[np.int32]  # [Q, E] next state after an event, -1 if the event is forbidden
     scores: Floats  # [Q, E] at most 0
-    ends: Floats  # [Q]
-    offsets: NDArray[np.int64]  # [A + 1]
+    ends: Floats  # [Q] scores of ending in a state
+    offsets: NDArray[np.int64]  # [A + 1] first state of each automaton
 
 
 class Prefixes(NamedTuple):
@@ -38,14 +38,14 @@ class Prefixes(NamedTuple):
 
     score: Floats  # [M]
     node: NDArray[np.int32]  # [M] row · S + state
-    parent: NDArray[np.int32]  # [M]
+    parent: NDArray[np.int32]  # [M] the prefix that was extended, -1 for none
     states: NDArray[np.int16]  # [M, A] of the automata
     extended: NDArray[np.int32]  # [2^m] the prefixes that were taken from the queue, by their hash, see `slot_of`
 
 
 @helper
 def _make_prefixes(most, n_automata):
-    """Room for some prefixes (Prefixes)."""
+    """Room for `most` prefixes (Prefixes)."""
     slots = 1
     # A power of two, at most half full
     while slots < 2 * most:
@@ -57,8 +57,8 @@ def _make_prefixes(most, n_automata):
 
 @helper
 def _take(queue, prefixes, last_row):
-    """Take the prefix with the highest bound from the queue. Of prefixes that end at one node with automata in the same states
-    the first one taken is the best, and the others are skipped, except for complete labellings.
+    """Take the prefix with the highest bound from the queue. Of prefixes that end at one node with automata in equal states,
+    the first to be taken is the best, and the others are skipped, except for complete labellings.
 
     last_row (int): First node of the last row.
     RETURNS (int): Number of the prefix, -1 for none.
@@ -76,10 +76,11 @@ def _take(queue, prefixes, last_row):
 def best_first(log_potentials, automata, max_prefixes, path):
     """Best labelling of one sequence of at least one token.
 
-    log_potentials (log_space.LogPotentials), automata (EventAutomata)
+    log_potentials (log_space.LogPotentials): Scores of the sequence.
+    automata (EventAutomata): The automata.
     max_prefixes (int): Prefixes to keep at most.
     path (int32[T]): Receives the path of segments.
-    RETURNS (int): 1 if it was found, 0 if there is none, -1 if there were too many prefixes.
+    RETURNS (int): 1 if the best labelling was found, 0 if there is none, -1 if there were too many prefixes.
     """
     tokens, size = log_potentials.opening.shape
     transitions = log_potentials.transitions
@@ -96,7 +97,7 @@ def best_first(log_potentials, automata, max_prefixes, path):
     queue = [(0.0, m)]  # minus the bound of each prefix, and its number
     queue.pop()
     n_prefixes = 0
-    # All that a candidate needs is at hand here: handed to a function it took twice as long.
+    # Extends the current prefix, and takes the next from the queue. The loop is one function: two took twice as long
     while row < last_row:
         t = (row + 1) // 2  # where a segment begins
         begins = row == 2 * t - 1

@@ -29,10 +29,10 @@ class Prefixes(NamedTuple):
     """The prefixes that the search keeps, M at most."""
 
     score: Floats  # [M] score, including the scores of the automata
-    bound: Floats  # [M]
-    parent: NDArray[np.int32]  # [M]
+    bound: Floats  # [M] upper bound on all labellings with this prefix
+    parent: NDArray[np.int32]  # [M] the prefix that was extended
     arc: NDArray[np.int32]  # [M] the last arc
-    node: NDArray[np.int32]  # [M]
+    node: NDArray[np.int32]  # [M] where the prefix ends
     following: NDArray[np.int32]  # [M] the next prefix at the same node, -1 for none
     states: NDArray[np.int32]  # [M, A] of the automata
     first_at: NDArray[np.int32]  # [V] the first prefix at each node, -1 for none
@@ -48,7 +48,7 @@ LAST = 2  # the last node that has a prefix
 
 @helper
 def _make_prefixes(most, n_automata, n_nodes):
-    """Room for some prefixes in a lattice of some nodes (Prefixes)."""
+    """Room for `most` prefixes (Prefixes)."""
     slots = 64
     while slots < 4 * most:
         slots *= 2
@@ -78,7 +78,10 @@ def _forget_before(prefixes, node):
 
 @helper
 def _add(prefixes, node, states, score, bound, parent, arc):
-    """Add a prefix if it is the best one of its node and states. RETURNS (bool): False if there is no room."""
+    """Add a prefix, or replace the prefix that ends at this node with automata in these states if the new score is higher.
+
+    RETURNS (bool): False if there is no room.
+    """
     slot = slot_of(prefixes.table, prefixes.node, prefixes.states, node, states)
     m = prefixes.table[slot]
     if m < 0:
@@ -104,7 +107,10 @@ def _add(prefixes, node, states, score, bound, parent, arc):
 
 @helper
 def _leave_out(prefixes, node, width):
-    """Remove all but the prefixes with the highest bounds at a node. RETURNS (float): The highest bound of those left out."""
+    """Remove all but the `width` prefixes with the highest bounds at a node.
+
+    RETURNS (float): The highest bound of a removed prefix, -inf for none.
+    """
     count = 0
     m = prefixes.first_at[node]
     while m >= 0:
@@ -117,7 +123,7 @@ def _leave_out(prefixes, node, width):
     for n in range(count):
         bounds[n] = prefixes.bound[m]
         m = prefixes.following[m]
-    # The width-th highest bound; equal ones are kept too
+    # The width-th highest bound; prefixes with equal bounds are kept too
     bounds.sort()
     least = bounds[count - width]
     left_out = -np.inf
@@ -138,12 +144,13 @@ def _leave_out(prefixes, node, width):
 
 @kernel
 def branch_and_bound(arcs, automata, variables, suffix, suffixes, width, known, most, path):
-    """Find the best labelling that automata accept, if its score is higher than a known one.
+    """Find the best labelling that automata accept, if its score is higher than the best known score.
 
+    arcs (LatticeArcs), automata (KindAutomata), variables (DualVariables): The lattice, and what reads it.
     suffix, suffixes: From `find_bound`.
     width (int): Most prefixes to extend at each node. most (int): Most prefixes in all.
-    known (float): Score of the known labelling.
-    path (int32[V]): Receives the arcs.
+    known (float): The best known score.
+    path (int32[V]): Receives the arcs of the labelling.
     RETURNS (float, int, float, int): Score and length of the labelling, -inf and 0 if there is none; the highest bound of a
         prefix that was left out, -inf for none; and the number of arcs tried.
     """
@@ -158,7 +165,7 @@ def branch_and_bound(arcs, automata, variables, suffix, suffixes, width, known, 
     _add(prefixes, _START, states, 0.0, np.inf, _NO_PREFIX, _NO_ARC)
     for v in range(end):
         left_out = max(left_out, _leave_out(prefixes, v, width))
-        # Prefixes at nodes that were passed never meet another one
+        # No later prefix ends at a node that was passed
         if 2 * prefixes.counts[HASHED] > len(prefixes.table):
             _forget_before(prefixes, v)
         m = prefixes.first_at[v]

@@ -21,14 +21,15 @@ from . import helper, kernel
 
 
 class Bigrams(NamedTuple):
-    """How often words follow each other, by their rank: word v has the entries ``starts[v]:starts[v + 1]`` of either list."""
+    """How often words follow each other. Words are numbered by rank; word v has the entries ``starts[v]:starts[v + 1]`` of the
+    list of next words, and likewise of the list of previous words."""
 
     next_starts: NDArray[np.int64]  # [V + 1]
-    next_words: NDArray[np.int32]  # [P] that follow it
-    next_counts: NDArray[np.int32]  # [P]
+    next_words: NDArray[np.int32]  # [P] words that follow word v
+    next_counts: NDArray[np.int32]  # [P] how often
     previous_starts: NDArray[np.int64]  # [V + 1]
-    previous_words: NDArray[np.int32]  # [P] that it follows
-    previous_counts: NDArray[np.int32]  # [P]
+    previous_words: NDArray[np.int32]  # [P] words that word v follows
+    previous_counts: NDArray[np.int32]  # [P] how often
 
 
 class Window(NamedTuple):
@@ -40,7 +41,7 @@ class Window(NamedTuple):
     second: NDArray[np.int64]  # [M] pairs that end with the class
     losses: Floats  # [M, M] losses[i, j], j < i: of merging the two, times the number of pairs; inf for free slots
     is_used: NDArray[np.bool_]  # [M]
-    parent: NDArray[np.int32]  # [V] a word of the same class, itself for one of them
+    parent: NDArray[np.int32]  # [V] another word of the word's class; one word of each class is its own parent
     slot: NDArray[np.int32]  # [V] slot of the class, for words that are their own parent
 
 
@@ -107,7 +108,7 @@ def _add_counts(word, new, bigrams, window):
 
 @helper
 def _add_context(new, row, window, logs):
-    """Update the losses of pairs of classes that have the new class beside them; row (int32[M]) says how often."""
+    """Update the losses of all pairs of classes for a new class beside them: class m precedes or follows it row[m] times."""
     for i in range(len(row)):
         if row[i] > 0 and i != new:
             for j in range(i):
@@ -152,7 +153,7 @@ def _place(word, new, bigrams, window, logs):
 
 @helper
 def _cheapest(window):
-    """The slots of the two classes whose merge loses least, the first of equals."""
+    """The slots of the two classes whose merge loses least; of equal losses the first pair."""
     best = np.inf
     one = -1
     other = -1
@@ -227,9 +228,9 @@ def _merge(a, b, window, logs):
 
 @kernel(seconds=20)
 def place_words(begin, end, bigrams, window, logs):
-    """Put the words from ``begin`` to ``end`` into classes, one after the other: each word gets the free slot, then the merge
-    that loses least frees a slot again."""
-    word_in = np.full(len(window.first), -1, dtype=np.int32)  # one of each class, of which others know the class
+    """Put the words ``begin`` to ``end`` - 1 into classes, one after the other: each word becomes a class in the free slot, then
+    the merge that loses least frees a slot again."""
+    word_in = np.full(len(window.first), -1, dtype=np.int32)  # by slot: the word of the class that is its own parent
     # Words that are in classes already
     for word in range(begin):
         if window.parent[word] == word:
@@ -249,7 +250,7 @@ def place_words(begin, end, bigrams, window, logs):
 
 @kernel(seconds=20)
 def join_classes(window, logs):
-    """Merge classes until one is left.
+    """Merge classes until a single class is left.
 
     RETURNS (int32[C - 1, 2]): The two slots of each merge; the merged class is in the first one.
     """

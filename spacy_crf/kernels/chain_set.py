@@ -1,13 +1,14 @@
-"""The columns of one chain of a set: numpy takes as long for them as the chain's own sums."""
+"""Copies the columns of the chains of a set. (Numpy would take as long as the sums of a chain take.)"""
 
 from . import kernel
 
 
 @kernel
 def take(scores, states, sizes, out):
-    """Copy the columns of the states of each chain from scores (float64[n, S]) to an array of its own, one behind the other.
+    """Copy the columns of each chain's states from scores (float64[n, S]) to a matrix; the matrices lie end to end in `out`.
 
-    states (int64[N]): Of all chains, end to end. sizes (int64[C]): Number of states of each chain. out (float64[n * N])
+    states (int64[N]): The states of all chains, end to end. sizes (int64[C]): Number of states of each chain.
+    out (float64[n * N]): Receives the matrices.
     """
     n_tokens = len(scores)
     for t in range(n_tokens):
@@ -21,7 +22,7 @@ def take(scores, states, sizes, out):
 
 @kernel
 def add(part, states, total):
-    """Add float64[n, N] to the columns of some states (int64[N]) of `total` (float64[n, S])."""
+    """Add `part` (float64[n, N]) to the columns `states` (int64[N]) of `total` (float64[n, S])."""
     for t in range(len(part)):
         for n in range(len(states)):
             total[t, states[n]] += part[t, n]

@@ -38,9 +38,11 @@ class Letters(NamedTuple):
 
 @kernel
 def exchange_words(bigrams: Bigrams, classes: Classes, letters: Letters, weight: float, logs: Floats) -> int:
-    """Move each word once, the most frequent first, to the class with the largest log-likelihood; of equal classes to its own.
+    """Move each word once, the most frequent first, to the class with the largest log-likelihood. A word stays if no class is
+    better than its own.
 
-    weight (float): Weight of the letters of a word; its neighbours have 1. logs (float64[N]): n log n of small numbers.
+    weight (float): Weight of the likelihood of a word's letters; its neighbours have the weight 1.
+    logs (float64[N]): n log n of small numbers.
     RETURNS (int): Number of words that moved.
     """
     of_word, pairs, first, second = classes
@@ -107,8 +109,8 @@ def exchange_words(bigrams: Bigrams, classes: Classes, letters: Letters, weight:
 
 @kernel
 def _move(classes, to, sign, before, after, itself, n_before, n_after, beside):
-    """Add the pairs of a word to a class, or, with the sign -1, take them from it. The sums of other classes stay: their words
-    have the word beside them in whatever class it is."""
+    """Add the pairs of a word to the counts of the class `to`, or, with the sign -1, subtract them. The sums of other classes do
+    not change: their words have the word beside them whatever its class is."""
     for k in beside:
         classes.pairs[k, to] += sign * before[k]
         classes.pairs[to, k] += sign * after[k]

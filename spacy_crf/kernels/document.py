@@ -1,5 +1,5 @@
-"""Attributes of a word from the rest of its Doc: its other forms, which differ from it in case only, and the labels that a first
-labelling gives to the word, or to an entity, elsewhere."""
+"""Attributes of a word from the rest of its Doc: its other forms, which differ from the word in case only, and the labels that a
+first labelling gives to the word, or to an entity, elsewhere."""
 
 from typing import NamedTuple
 
@@ -28,8 +28,8 @@ class FormColumns(NamedTuple):
 
 @kernel
 def document_values(forms, doc_starts, begins):
-    """Values for each token from the tokens of the same lower-case word in its Doc: whether another token is in title case, the
-    most frequent shape, and the form with the most capitals; the first of equals wins.
+    """Values for each token from the tokens of its Doc that are equal in lower case: whether another token is in title case, the
+    most frequent shape, and the form with the most capitals; of equal candidates the first wins.
 
     forms (FormColumns): Attributes of the tokens.
     doc_starts (int64[D + 1]): Where Docs begin.
@@ -43,14 +43,18 @@ def document_values(forms, doc_starts, begins):
         order, bounds = _grouped(forms.lower[begin:end])
         for g in range(len(bounds) - 1):
             if bounds[g + 1] > bounds[g] + 1:
-                _of_word(np.sort(begin + order[bounds[g] : bounds[g + 1]]), forms, begins, values)
+                tokens = np.sort(begin + order[bounds[g] : bounds[g + 1]])
+                _fill_values(tokens, forms, begins, values)
     return values
 
 
 @helper
 def _grouped(keys):
-    """The places of keys (uint64[N]), equal keys side by side (int64[N]), and where each key begins and the last one ends
-    (int64[M + 1])."""
+    """Sort keys (uint64[N]).
+
+    RETURNS (int64[N], int64[M + 1]): The positions of the keys, equal keys side by side; and where each of the M distinct keys
+        begins in this order, and the last one ends.
+    """
     order = np.argsort(keys)  # a stable sort takes three times as long
     bounds = np.empty(len(keys) + 1, dtype=np.int64)
     size = 0
@@ -63,20 +67,20 @@ def _grouped(keys):
 
 
 @helper
-def _of_word(tokens, forms, begins, values):
-    """Fill in the values of one word, whose tokens (int64[N]) are in order."""
+def _fill_values(tokens, forms, begins, values):
+    """Write the values of the tokens (int64[N]) of one word, which are in order, see `document_values`."""
     all_begin = True
     for t in tokens:
         all_begin = all_begin and begins[t]
-    titles = 0
+    n_titles = 0
     n_shapes = 0
-    form = -1
+    form = -1  # token with the most capitals
     shapes = np.empty(MOST_SHAPES, dtype=np.uint64)
     counts = np.zeros(MOST_SHAPES, dtype=np.int64)
     for t in tokens:
         if begins[t] and not all_begin:
             continue
-        titles += forms.is_title[t] == 1
+        n_titles += forms.is_title[t] == 1
         if form < 0 or forms.capitals[t] > forms.capitals[form]:
             form = t
         n = 0
@@ -88,15 +92,15 @@ def _of_word(tokens, forms, begins, values):
             n_shapes = max(n_shapes, n + 1)
     shape = shapes[counts.argmax()]
     for t in tokens:
-        # Another token in title case: more of them than this token itself
-        own = forms.is_title[t] == 1 and (all_begin or not begins[t])
-        values[t, 0] = titles > own
+        # Another token is in title case if more tokens were counted than this token itself
+        is_counted = forms.is_title[t] == 1 and (all_begin or not begins[t])
+        values[t, 0] = n_titles > is_counted
         values[t, 1] = shape
         values[t, 2] = forms.orth[form]
 
 
 class FirstLabels(NamedTuple):
-    """The words of T tokens, and the N spans of their first labelling, in their order."""
+    """The words of T tokens, and the N spans of their first labelling, from left to right."""
 
     lower: NDArray[np.uint64]  # [T]
     begins: Bools  # [T + 1] where a sequence begins
@@ -107,9 +111,11 @@ class FirstLabels(NamedTuple):
 
 @kernel
 def majorities(first, doc_starts, n_labels, entities):
-    """For each token, the majority label of the other tokens with the same word, of the other entities with the same words, and
-    of the longer entities that contain these words. The first of equals wins; `n_labels`, which stands for no entity, comes last.
+    """For each token, the majority label of the other tokens with its word, of the other entities with its entity's words, and of
+    the longer entities that contain these words. Of equally frequent labels the first wins; `n_labels`, which stands for no
+    entity, comes last.
 
+    first (FirstLabels): The words and their first labelling.
     doc_starts (int64[D + 1]): Where Docs begin.
     entities (bool): Whether to compute the two majorities of entities.
     RETURNS (int64[T, 3]): NO_LABEL where there is no other token or entity.
@@ -126,14 +132,18 @@ def majorities(first, doc_starts, n_labels, entities):
         while entities and end < len(first.start) and first.start[end] < doc_starts[d + 1]:
             end += 1
         if begin < end:
-            _of_entities(first, slice(begin, end), tokens, label, n_labels, values)
+            _fill_entity_values(first, slice(begin, end), tokens, label, n_labels, values)
         begin = end
     return values
 
 
 @helper
-def _of_entities(first, spans, tokens, label, n_labels, values):
-    """Fill in the majorities of entities for a Doc that has at least one entity."""
+def _fill_entity_values(first, spans, tokens, label, n_labels, values):
+    """Write the majorities of entities for a Doc that has at least one entity.
+
+    spans (slice), tokens (slice): The entities and the tokens of the Doc.
+    label (int64[T]): Label of each token, `n_labels` outside of entities.
+    """
     starts = first.start[spans]
     ends = first.end[spans]
     labels = first.label[spans]
@@ -142,37 +152,40 @@ def _of_entities(first, spans, tokens, label, n_labels, values):
         texts[n] = FIRST_HASH
         for t in range(starts[n], ends[n]):
             texts[n] = mix(texts[n], first.lower[t])
-    # Three majorities: of the parts of longer entities, of equal entities, and of words outside of entities
-    parts, of_parts = _parts(first.lower, starts, ends, labels)
-    parts, most_around = _most_of_each(parts, of_parts, n_labels)
-    same = _most_of_others(texts, labels, n_labels)
+    # Majorities at entities, and of the longer entities that contain a single word outside of entities
+    parts, part_labels = _parts(first.lower, starts, ends, labels)
+    parts, majority_around = _most_of_each(parts, part_labels, n_labels)
+    majority_elsewhere = _most_of_others(texts, labels, n_labels)
     for n in range(len(starts)):
-        values[starts[n] : ends[n], 1] = same[n]
-        values[starts[n] : ends[n], 2] = _at(texts[n], parts, most_around)
+        values[starts[n] : ends[n], 1] = majority_elsewhere[n]
+        values[starts[n] : ends[n], 2] = _at(texts[n], parts, majority_around)
     for t in range(tokens.start, tokens.stop):
         if label[t] == n_labels:
-            values[t, 2] = _at(mix(FIRST_HASH, first.lower[t]), parts, most_around)
-    texts, most = _most_of_each(texts, labels, n_labels)
+            values[t, 2] = _at(mix(FIRST_HASH, first.lower[t]), parts, majority_around)
+    # Texts of entities that recur outside of entities, the longest first
+    texts, majority = _most_of_each(texts, labels, n_labels)
     first_words, _ = _most_of_each(first.lower[starts], labels, n_labels)
     t = tokens.start
     while t < tokens.stop:
         length = 0
-        if label[t] == n_labels and _at(first.lower[t], first_words, most) != NO_LABEL:
-            length, found = _longest(first, t, tokens.stop, label, n_labels, texts, most)
-            values[t : t + length, 1] = found
+        # Few words begin an entity: only there is a text looked up
+        if label[t] == n_labels and _at(first.lower[t], first_words, majority) != NO_LABEL:
+            length, majority_label = _longest(first, t, tokens.stop, label, n_labels, texts, majority)
+            values[t : t + length, 1] = majority_label
         t += max(length, 1)
 
 
 @helper
 def _parts(lower, starts, ends, labels):
-    """All shorter runs of words within entities (uint64[M]), and the label of the entity of each run (int64[M])."""
+    """The hashes of all runs of words inside entities that are shorter than the entity (uint64[M]), and the label of the entity
+    that contains each run (int64[M])."""
     size = 0
     for n in range(len(starts)):
         length = ends[n] - starts[n]
         if length <= MOST_WORDS:
             size += length * (length + 1) // 2 - 1
     parts = np.empty(size, dtype=np.uint64)
-    of_parts = np.empty(size, dtype=np.int64)
+    part_labels = np.empty(size, dtype=np.int64)
     size = 0
     for n in range(len(starts)):
         length = ends[n] - starts[n]
@@ -182,50 +195,53 @@ def _parts(lower, starts, ends, labels):
             for t in range(begin, min(ends[n], begin + length - 1)):
                 text = mix(text, lower[t])
                 parts[size] = text
-                of_parts[size] = labels[n]
+                part_labels[size] = labels[n]
                 size += 1
-    return parts, of_parts
+    return parts, part_labels
 
 
 @helper
 def _longest(first, begin, stop, label, n_labels, texts, most):
-    """Length, 0 for none, and label of the longest text of an entity that begins at a token outside of all entities."""
+    """The longest text of an entity that occurs outside of entities from the token `begin` on.
+
+    texts (uint64[M]), most (int64[M]): Hashes of the texts of entities in order, and their majority labels.
+    RETURNS (int, int): Its length and majority label; 0 and NO_LABEL for none.
+    """
     text = FIRST_HASH
     length = 0
-    found = NO_LABEL
+    longest_label = NO_LABEL
     for t in range(begin, min(stop, begin + MOST_WORDS)):
         if label[t] != n_labels or (t > begin and first.begins[t]):
             break
         text = mix(text, first.lower[t])
-        here = _at(text, texts, most)
-        if here != NO_LABEL:
+        text_label = _at(text, texts, most)
+        if text_label != NO_LABEL:
             length = t + 1 - begin
-            found = here
-    return length, found
+            longest_label = text_label
+    return length, longest_label
 
 
 @helper
 def _most_of_others(keys, labels, n_labels):
-    """For each of N keys, the majority label of the other places with the same key: int64[N]."""
+    """For each of N keys, the majority label of the other positions with an equal key: int64[N], NO_LABEL without such."""
     most = np.full(len(keys), NO_LABEL)
     order, bounds = _grouped(keys)
     counts = np.zeros(n_labels, dtype=np.int64)
-    without = np.empty(n_labels, dtype=np.int64)
+    most_without = np.empty(n_labels, dtype=np.int64)  # the majority if a position with the label is left out
     for g in range(len(bounds) - 1):
-        places = order[bounds[g] : bounds[g + 1]]
-        if len(places) > 1:
+        positions = order[bounds[g] : bounds[g + 1]]
+        if len(positions) > 1:
             counts[:] = 0
-            without[:] = NO_LABEL
-            for n in places:
+            most_without[:] = NO_LABEL
+            for n in positions:
                 counts[labels[n]] += 1
-            for n in places:
-                own = labels[n]
-                if without[own] == NO_LABEL:
-                    # The majority without this token; equal for all tokens with its label
-                    counts[own] -= 1
-                    without[own] = counts.argmax()
-                    counts[own] += 1
-                most[n] = without[own]
+            for n in positions:
+                label = labels[n]
+                if most_without[label] == NO_LABEL:
+                    counts[label] -= 1
+                    most_without[label] = counts.argmax()
+                    counts[label] += 1
+                most[n] = most_without[label]
     return most
 
 
@@ -245,6 +261,6 @@ def _most_of_each(keys, labels, n_labels):
 
 @helper
 def _at(key, keys, values):
-    """The value of a key, NO_LABEL for an unknown key."""
-    place = np.searchsorted(keys, key)
-    return values[place] if place < len(keys) and keys[place] == key else NO_LABEL
+    """The value of a key among sorted keys, NO_LABEL for an unknown key."""
+    position = np.searchsorted(keys, key)
+    return values[position] if position < len(keys) and keys[position] == key else NO_LABEL

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from ..types import Floats
 from . import helper, kernel
 
-PATIENCE = 8.0  # steps without a lower bound, after which the next ones are shorter
+PATIENCE = 8.0  # steps that do not lower the bound, after which steps become shorter
 SHORTER = 0.7  # by this factor
-ROUNDING = 1e-9  # bounds and scores that are as near, relative to the score, are equal
+ROUNDING = 1e-9  # a bound and a score are equal if they differ by less, relative to the score
 
 
 class KindAutomata(NamedTuple):
@@ -36,14 +36,15 @@ class KindAutomata(NamedTuple):
 
 
 class DualVariables(NamedTuple):
-    """The dual variables. A reading is a time at which an automaton may read a kind other than 0; each such kind has one."""
+    """The Z dual variables. A reading is a time at which an automaton may read kinds other than 0; each of these kinds has a
+    variable."""
 
     readings: NDArray[np.int64]  # [A + 1] first reading of each automaton
     may_skip: NDArray[np.bool_]  # [R] whether kind 0 is possible too
     starts: NDArray[np.int64]  # [R + 1] first variable of each reading
-    kind: NDArray[np.int32]  # [Z]
+    kind: NDArray[np.int32]  # [Z] kind of events of each variable
     automaton: NDArray[np.int32]  # [Z]
-    time: NDArray[np.int32]  # [R]
+    time: NDArray[np.int32]  # [R] time of each reading
     reading_at: NDArray[np.int32]  # [A, times + 1] the first reading of an automaton that is not before a time
     suffixes: NDArray[np.int64]  # [A + 1] first suffix: one for each state at each reading, and at the end
     of_arc: NDArray[np.int32]  # the variables of each arc
@@ -52,7 +53,7 @@ class DualVariables(NamedTuple):
 
 @kernel
 def make_variables(arcs, kinds, states, may_skip_times):
-    """The dual variables of automata in a part of a lattice.
+    """Make the dual variables of automata in a part of a lattice (DualVariables).
 
     kinds (int32[A, N]): The kind of each arc for each automaton.
     states (int64[A + 1]): First state of each automaton.
@@ -122,12 +123,12 @@ def make_variables(arcs, kinds, states, may_skip_times):
 
 @kernel
 def first_duals(arcs, kinds, variables, order, duals):
-    """Find the first dual variables. They cancel what a labelling gains by the events that automata read, so the automata choose
-    among these. They are optimal if what an event gains at one time does not depend on the other times.
+    """Find the first values of the dual variables. They cancel what a labelling gains by the events that automata read, and leave
+    the choice among these events to the automata. They are optimal if what an event gains does not depend on other times.
 
     kinds (int32[A, N]): The kind of each arc for each automaton.
-    order (int64[A]): Automata, the first ones before the others: only one automaton cancels the gain of an arc.
-    duals (float64[Z]): Receives them.
+    order (int64[A]): The order of the automata: only the first automaton that reads an arc cancels its gain.
+    duals (float64[Z]): Receives the values.
     """
     n_nodes = len(arcs.time)
     n_arcs = len(arcs.source)
@@ -179,7 +180,7 @@ def _arc_bound(arcs, variables, duals, suffix, e):
 
 @helper(inline="always")
 def move(automata, a, state, kind):
-    """Where the tables of the automata hold what happens in a state of automaton a after a kind of event."""
+    """The position, in the tables of the automata, of the step of automaton a from a state at a kind of event."""
     return automata.tables[a] + state * automata.widths[a] + kind
 
 
@@ -187,7 +188,7 @@ def move(automata, a, state, kind):
 def find_bound(arcs, automata, variables, duals, suffix, suffixes):
     """Compute an upper bound on the score of every labelling, and of what can follow each node and each state of an automaton.
 
-    duals (float64[Z])
+    duals (float64[Z]): Values of the dual variables.
     suffix (float64[V]): Receives the best score behind each node, plus the variables of its arcs.
     suffixes (float64[variables.suffixes[-1]]): Receives the best score in each state of an automaton from each reading on, minus
         the variables.
@@ -219,10 +220,11 @@ def find_bound(arcs, automata, variables, duals, suffix, suffixes):
 
 @kernel
 def bound_automaton(following, scores, last, duals):
-    """The part of one automaton in an upper bound, where each kind has a dual variable at each token.
+    """Upper bound on the score of one automaton minus the dual variables, with a variable for each kind at each token.
 
-    following (int32[Q, C]), scores (float64[Q, C]), last (float64[Q])
-    duals (float64[n, C]): inf for what is not possible.
+    following (int32[Q, C]), scores (float64[Q, C]), last (float64[Q]): The automaton: next states, -1 for none; scores of steps;
+        scores of ends.
+    duals (float64[n, C]): Values of the variables, inf for impossible kinds.
     """
     suffix = last.copy()
     now = np.empty(len(last))
@@ -255,9 +257,9 @@ WAITED = 3  # steps since the upper bound fell
 
 @helper
 def _best_labelling(arcs, automata, variables, duals, suffix, states, path, differences):
-    """Follow the best labelling under the dual variables, and add its variables to `differences`.
+    """Follow the best labelling under the dual variables, and count each of its variables in `differences`.
 
-    RETURNS (float, int): Its score, including the scores of the automata; and its length.
+    RETURNS (float, int): The labelling's score, including the scores of the automata; and its length.
     """
     states[:] = 0
     total = 0.0
@@ -291,7 +293,8 @@ def _best_labelling(arcs, automata, variables, duals, suffix, states, path, diff
 
 @helper
 def _best_readings(automata, variables, duals, suffixes, differences):
-    """Follow the best copy of each automaton under the dual variables, and subtract its variables from `differences`."""
+    """Follow the best labelling for each automaton alone under the dual variables, and subtract 1 in `differences` for each of
+    its variables."""
     for a in range(len(automata.tables)):
         size = automata.states[a + 1] - automata.states[a]
         q = 0
@@ -305,7 +308,8 @@ def _best_readings(automata, variables, duals, suffixes, differences):
                 x = move(automata, a, q, variables.kind[z])
                 if automata.following[x] >= 0:
                     score = automata.scores[x] - duals[z] + suffixes[at + automata.following[x]]
-                    if score > best or (score == best and differences[z] > 0):  # of equal ones, that of the labelling
+                    # Of equal scores, the event that the common labelling has
+                    if score > best or (score == best and differences[z] > 0):
                         best = score
                         taken = z
                         to = automata.following[x]

@@ -70,8 +70,8 @@ def exp_less(rows, t, largest, least):
 
 @helper
 def exp_row(source, row, largest, target, to, least):
-    """target[to] = exp(source[row] - largest), otherwise as `exp_less`. A single loop would call a function for each number,
-    since the arrays might overlap."""
+    """target[to] = exp(source[row] - largest), with 0 where the difference is below `least`, in two loops: since the arrays might
+    overlap, LLVM does not vectorise one loop."""
     for j in range(target.shape[1]):
         target[to, j] = source[row, j]
     exp_less(target, to, largest, least)

@@ -33,7 +33,7 @@ def hash_beginnings(words, starts):
 @kernel
 def positions_in_phrases(words, doc_starts, table, labels, values):
     """Value of each token, by its position in the longest phrase that covers the token. Of overlapping phrases of equal length
-    the first one counts.
+    the first counts.
 
     words (uint64[T]), doc_starts (int64[D + 1]): Words of the Docs, in the spelling of the phrases.
     table (uint64[S], int32[S]): Slots of beginnings, and their rows.
@@ -41,26 +41,26 @@ def positions_in_phrases(words, doc_starts, table, labels, values):
     values (uint64[L, 4]): Values for BEGIN, INSIDE, LAST and UNIT, by label.
     RETURNS (uint64[T]): ABSENT outside of phrases.
     """
-    covered = np.full(len(words), ABSENT, dtype=np.uint64)
-    begins, lengths, found = _matches(words, doc_starts, table, labels)
+    token_values = np.full(len(words), ABSENT, dtype=np.uint64)
+    begins, lengths, match_labels = _matches(words, doc_starts, table, labels)
     if not len(begins):
-        return covered
-    # The longest first; of equals, the first
+        return token_values
+    # The longest phrase first; of equally long phrases, the first
     order = np.argsort((lengths.max() - lengths) * len(words) + begins)
     for m in order:
         begin = begins[m]
         last = begins[m] + lengths[m] - 1
-        of_label = values[found[m]]
-        # A phrase placed earlier is at least as long: this one lies inside it, or overlaps one of its ends
-        if covered[begin] != ABSENT or covered[last] != ABSENT:
+        label_values = values[match_labels[m]]
+        # An overlapping phrase that was written before is at least as long, so it covers the first or the last token of this one
+        if token_values[begin] != ABSENT or token_values[last] != ABSENT:
             continue
         if begin == last:
-            covered[begin] = of_label[UNIT]
+            token_values[begin] = label_values[UNIT]
             continue
-        covered[begin + 1 : last] = of_label[INSIDE]
-        covered[begin] = of_label[BEGIN]
-        covered[last] = of_label[LAST]
-    return covered
+        token_values[begin + 1 : last] = label_values[INSIDE]
+        token_values[begin] = label_values[BEGIN]
+        token_values[last] = label_values[LAST]
+    return token_values
 
 
 @helper
@@ -82,9 +82,9 @@ def _matches(words, doc_starts, table, labels):
                     continue
                 # Twice the room, so that copying takes no more time than finding
                 if size == len(matches):
-                    wider = np.empty((2 * size, 3), dtype=np.int64)
-                    wider[:size] = matches
-                    matches = wider
+                    larger = np.empty((2 * size, 3), dtype=np.int64)
+                    larger[:size] = matches
+                    matches = larger
                 matches[size, 0] = begin
                 matches[size, 1] = t + 1 - begin
                 matches[size, 2] = labels[row]

@@ -42,9 +42,11 @@ def hash_rows(values):
 
 @kernel
 def hash_affixes(points, ends, sizes):
-    """Hash of the first (size > 0) or last (size < 0) characters of words; ABSENT for shorter words.
+    """Hash of the first or last characters of words; ABSENT for shorter words.
 
-    points (uint32[N]): Code points of the words, end to end, ends (int64[V]): where each word ends, sizes (int64[A])
+    points (uint32[N]): Code points of the words, end to end.
+    ends (int64[V]): Where each word ends.
+    sizes (int64[A]): Number of characters, negative for the last characters.
     RETURNS (uint64[V, A])
     """
     hashes = np.empty((len(ends), len(sizes)), dtype=np.uint64)
@@ -67,10 +69,11 @@ def hash_affixes(points, ends, sizes):
 def hash_ngrams(points, ends, size, slots):
     """Hashes of the runs of ``size`` characters of words, each once, with a mark before and behind the word.
 
-    points (uint32[N]): Code points of the words, end to end, ends (int64[V]): where each word ends, slots (int): Most runs per
-    word; of a word with more, half of the runs come from its beginning, half from its end.
+    points (uint32[N]): Code points of the words, end to end.
+    ends (int64[V]): Where each word ends.
+    slots (int): Most runs per word. Of a word with more, half of the runs come from its beginning, half from its end.
     RETURNS (hashes uint64[V, slots], first int64[V, slots]): Hashes, ABSENT in unused slots; and where each run begins, counted
-    from the mark.
+        from the mark.
     """
     hashes = np.empty((len(ends), slots), dtype=np.uint64)
     firsts = np.empty((len(ends), slots), dtype=np.int64)
@@ -78,7 +81,7 @@ def hash_ngrams(points, ends, size, slots):
     for v in range(len(ends)):
         length = ends[v] - begin
         n_runs = length + 3 - size
-        found = 0
+        n_distinct = 0
         for slot in range(min(n_runs, slots)):
             # Of too many runs the first half, then the last half
             first = slot if slot < slots // 2 or n_runs <= slots else n_runs - slots + slot
@@ -86,13 +89,13 @@ def hash_ngrams(points, ends, size, slots):
             for n in range(first - 1, first - 1 + size):
                 hashed = mix(hashed, np.uint64(points[begin + n]) if 0 <= n < length else WORD_END)
             is_new = True
-            for other in range(found):
+            for other in range(n_distinct):
                 is_new = is_new and hashes[v, other] != hashed
             if is_new:
-                hashes[v, found] = hashed
-                firsts[v, found] = first
-                found += 1
-        for slot in range(found, slots):
+                hashes[v, n_distinct] = hashed
+                firsts[v, n_distinct] = first
+                n_distinct += 1
+        for slot in range(n_distinct, slots):
             hashes[v, slot] = ABSENT
             firsts[v, slot] = 0
         begin = ends[v]
@@ -117,7 +120,7 @@ def sequence_starts(sent_start, doc_starts):
 
 @kernel
 def place(numbers, starts, reach):
-    """Spread the numbers of tokens over all positions: those of tokens, and ``reach`` positions before and behind each sequence.
+    """Write the numbers of tokens at all positions: the tokens, and ``reach`` positions before and behind each sequence.
 
     numbers (int32[T]): Number of each token.
     starts (int64[B + 1]): Where sequences begin.
@@ -143,7 +146,8 @@ def place(numbers, starts, reach):
 def read_columns(lexemes, lexeme_columns, token_columns, chosen):
     """Values of chosen columns at all positions.
 
-    lexemes (int32[P]): From `place`, lexeme_columns (uint64[V, C1]), token_columns (uint64[P, C2])
+    lexemes (int32[P]): Number of the lexeme at each position, from `place`.
+    lexeme_columns (uint64[V, C1]), token_columns (uint64[P, C2]): Columns by lexeme, and by position.
     chosen (int64[C]): The columns: numbers below C1 are columns of the lexeme, others of the token.
     RETURNS (uint64[C, P])
     """
@@ -162,7 +166,7 @@ def read_columns(lexemes, lexeme_columns, token_columns, chosen):
 
 @kernel
 def hash_features(values, reach, seeds, part_starts, part_columns, part_offsets):
-    """Hash of every template at every position. Whole vectors take a sixth of the time of token by token.
+    """Hash of every template at every position, part by part for all positions: token by token took six times as long.
 
     values (uint64[C, P]): From `read_columns`.
     seeds (uint64[M]): The templates' own hashes; template m has parts ``part_starts[m]:part_starts[m + 1]``.
@@ -198,7 +202,7 @@ def find_slot(keys, key):
 
 @kernel
 def make_sieve(keys):
-    """Sieve of 16 bits or more per key (uint64[N]), one of which is set for each key: uint64[M]."""
+    """Make a sieve, a set of 16 bits or more per key in which each of the keys (uint64[N]) sets one bit: uint64[M]."""
     size = 1
     while 4 * size < len(keys):
         size *= 2
@@ -211,7 +215,7 @@ def make_sieve(keys):
 
 @helper
 def passes(bits, key):
-    """Whether a sieve lets a key pass: it passes every key that it was made from, and few others."""
+    """Whether a sieve lets a key pass: all keys from which the sieve was made pass, and few others."""
     word = bits[(key >> np.uint64(38)) & np.uint64(len(bits) - 1)]
     return (word >> (key >> np.uint64(32) & np.uint64(63))) & np.uint64(1) != 0
 

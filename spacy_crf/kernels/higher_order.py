@@ -34,15 +34,15 @@ class Grams(NamedTuple):
 
 
 class Level(NamedTuple):
-    """The lattice of some sequences. Arcs are sorted by target, and then by source: those into node v are
-    ``arcs[v]:arcs[v + 1]``, the first one from node ``source[v]``, each from the next node."""
+    """The lattice of B sequences, with N nodes and A arcs. Arcs are sorted by target, and then by source: the arcs into node v
+    are ``arcs[v]:arcs[v + 1]``, and come from the nodes ``source[v]``, ``source[v] + 1`` …"""
 
     starts: NDArray[np.int64]  # [T + 1] the nodes of each token
     symbol: NDArray[np.int64]  # [N] the last state of each node
-    code: NDArray[np.int64]  # [N] its last tags, as a key
+    code: NDArray[np.int64]  # [N] the last tags of each node, as a key
     scores: Floats  # [N] score of the state at its token, plus the scores at the places of `trail`
-    source: NDArray[np.int64]  # [N]
-    arcs: NDArray[np.int64]  # [N + 1]
+    source: NDArray[np.int64]  # [N] source of the first arc into each node
+    arcs: NDArray[np.int64]  # [N + 1] first arc into each node
     used: NDArray[np.int64]  # [A] place of the score of each arc in the table
     trail: NDArray[np.int64]  # [N, order] places of the scores of the last tags, -1 for none
 
@@ -50,9 +50,9 @@ class Level(NamedTuple):
 class LatticeForwardSums(NamedTuple):
     """Results of the forward pass."""
 
-    alpha: Floats  # [N] log sum of all prefixes that end here
-    linear: Floats  # [N] the same as a share of the largest of the token
-    sums: Floats  # [N] of these over the arcs into a node, 0 where logarithms were taken
+    alpha: Floats  # [N] log-sum of all prefixes that end at the node
+    linear: Floats  # [N] exp(alpha - the largest alpha of the token)
+    sums: Floats  # [N] sum of linear · exp(weight) over the arcs into the node, 0 where logarithms were taken
 
 
 class Chances(NamedTuple):
@@ -94,8 +94,9 @@ def _use(grams, states, begin, t, m, stride):
 def score_paths(states, potentials, starts, grams, order, depth, totals):
     """Scores of one path per sequence.
 
-    states (int32[T]): The paths; -1 stands for none.
-    potentials (tuple): Emissions (float64[T, S]), first, last (float64[S]), the table, and the distance of two tokens in it.
+    states (int32[T]): The paths; a sequence with a state -1 has no path.
+    potentials (tuple): Emissions (float64[T, S]), first, last (float64[S]), the table of transitions and n-grams (float64[N]),
+        and the distance of two tokens in it.
     order (int): The order. depth (int64[B]): The highest order that counts in each sequence.
     totals (float64[B]): Receives the scores.
     """
@@ -119,7 +120,7 @@ def score_paths(states, potentials, starts, grams, order, depth, totals):
 
 @kernel
 def add_paths(states, factors, starts, grams, order, stride, depth, out):
-    """Add the number of uses of each score in `score_paths`, times a factor of each sequence (float64[B]).
+    """Add, for each score, how often `score_paths` uses it, times the factor of the sequence (`factors`, float64[B]).
 
     out (tuple): Derivatives with respect to emissions, first, last, transitions (float64[n · S · S]) and n-grams.
     """
@@ -204,7 +205,7 @@ def first_level(kept, emissions, first, last, starts, grams, order, stride):
 
 @kernel
 def next_level(level, m, weights, chosen, stays, starts, grams):
-    """Make the lattice of level m + 1 (Level).
+    """Make the lattice of level m + 1 (Level), whose nodes are arcs of the lattice of level m.
 
     level (Level): The lattice of level m. weights (float64[A]): Scores of its arcs.
     chosen (bool[A]): The arcs that become nodes.
@@ -281,7 +282,8 @@ def next_level(level, m, weights, chosen, stays, starts, grams):
 
 @kernel
 def score_nodes(level, emissions, first, last, starts, table, scores):
-    """Write the scores (float64[N]) of the nodes of a lattice that was made with other scores."""
+    """Write the scores of nodes (`scores`, float64[N]) from new scores of tokens and n-grams, for a lattice that was made with
+    older scores."""
     node_starts, symbol, _, _, _, _, _, trail = level
     for b in range(starts.shape[0] - 1):
         for t in range(starts[b], starts[b + 1]):
@@ -358,7 +360,8 @@ def forward(level, scores, weights, exponentials, starts, prefixes, log_z):
 
 @helper
 def _arriving(source, first, end, weights, exponentials, prefixes, shift, v):
-    """Log-sum of the prefixes that arrive at node v; keeps the sum in the linear domain if it is large enough."""
+    """Log-sum of the prefixes that arrive at node v. Computes it in the linear domain, and stores it there, if it is large
+    enough."""
     alpha, linear, sums = prefixes
     total = 0.0
     # logsum_u(alpha[u] + weights[u, v]): in the linear domain, or where numbers are too small, in logarithms
@@ -571,8 +574,11 @@ def sample(level, chances, starts, uniforms, drawn):
 
 @kernel
 def span_ends(level, chances, continues, starts, enters, leaves):
-    """For each node, the share of its paths that enter a span at the node (`enters`, float64[N]), and the probability of the
-    paths that leave a span after it (`leaves`, float64[N], zeros at the start)."""
+    """Compute how probably a span begins or ends at each node.
+
+    enters (float64[N]): Receives P(a span begins at the node | the path goes through the node).
+    leaves (float64[N]): Zeros; receives P(the path goes through the node, and a span ends there).
+    """
     node_starts, symbol, _, _, source, arcs, _, _ = level
     nodes, of_arcs = chances
     for b in range(starts.shape[0] - 1):
@@ -639,18 +645,20 @@ def span_probabilities(level, chances, ends, continues, label_of, begin, end, la
     enters, leaves = ends
     open_spans = np.zeros(enters.shape[0])
     for n in range(begin.shape[0]):
-        left = _close(level, label_of, leaves, end[n] - 1, label[n], open_spans)
+        # Backwards from the end: probability that a span with this end is open at token t
+        open_prob = _close(level, label_of, leaves, end[n] - 1, label[n], open_spans)
         for t in range(end[n] - 1, begin[n], -1):
-            if left > 0.0:
-                left = _step_back(level, chances, continues, t, open_spans)
-        probabilities[n] = min(1.0, _entered(level, enters, begin[n], open_spans)) if left > 0.0 else 0.0
+            if open_prob > 0.0:
+                open_prob = _step_back(level, chances, continues, t, open_spans)
+        probabilities[n] = min(1.0, _entered(level, enters, begin[n], open_spans)) if open_prob > 0.0 else 0.0
 
 
 @kernel
 def likely_spans(level, chances, ends, continues, label_of, starts, min_prob, begin, end, label, probabilities):
-    """List all spans with at least a certain probability, by their last token, as far as there is room for them.
+    """List all spans with a probability of at least `min_prob`, sorted by last token.
 
-    RETURNS (int): Number of spans, perhaps more than there is room for.
+    begin, end, label (int64[n]), probabilities (float64[n]): Receive the first n spans.
+    RETURNS (int): Number of spans, perhaps more than n.
     """
     enters, leaves = ends
     open_spans = np.zeros(enters.shape[0])
@@ -658,20 +666,21 @@ def likely_spans(level, chances, ends, continues, label_of, starts, min_prob, be
     found = 0
     for b in range(starts.shape[0] - 1):
         for last in range(starts[b], starts[b + 1]):
-            for one in range(n_labels):
-                left = _close(level, label_of, leaves, last, one, open_spans)
+            for label_number in range(n_labels):
+                # Probability that a span with this end is open at token t
+                open_prob = _close(level, label_of, leaves, last, label_number, open_spans)
                 for t in range(last, starts[b] - 1, -1):
                     # A longer span has no larger probability than its end
-                    if left <= 0.0 or left < min_prob * (1.0 - 1e-9):
+                    if open_prob <= 0.0 or open_prob < min_prob * (1.0 - 1e-9):
                         break
                     p = _entered(level, enters, t, open_spans)
                     if p > 0.0 and p >= min_prob:
                         if found < begin.shape[0]:
                             begin[found] = t
                             end[found] = last + 1
-                            label[found] = one
+                            label[found] = label_number
                             probabilities[found] = min(1.0, p)
                         found += 1
                     if t > starts[b]:
-                        left = _step_back(level, chances, continues, t, open_spans)
+                        open_prob = _step_back(level, chances, continues, t, open_spans)
     return found

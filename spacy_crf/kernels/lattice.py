@@ -183,7 +183,8 @@ def _keep(kept, added, row, j):
 def connect(log_potentials, prefix, max_marginals, kept, added):
     """Keep also the nodes on the best labelling through each added node.
 
-    kept, added (bool[2 n, S]): The kept nodes, connected except for the added ones. The kernel adds nodes to both.
+    kept (bool[2 n, S]), added (bool[2 n, S]): The kept nodes, and which of these were added and are not connected yet. The kernel
+        adds nodes to both.
     """
     transitions = log_potentials.transitions
     size = prefix.shape[1]
@@ -209,9 +210,9 @@ def connect(log_potentials, prefix, max_marginals, kept, added):
 
 @kernel
 def list_arcs(log_potentials, events, prefix, jumps, time, state, first_at):
-    """List the arcs between some nodes: transitions, which are events, and segments, which are not.
+    """List the arcs between some nodes (LatticeArcs): transitions, which are events, and segments, which are not.
 
-    events (int32[S + 1, S + 1]): Event of a transition; in the last row that of the first state.
+    events (int32[S + 1, S + 1]): Event of each transition; the last row serves transitions from the start.
     jumps (int64[2 n]): For a row with a single node, a later row with a single node, if no automaton reads anything between the
         two along the best labelling; 0 for arcs to the next row.
     time (int32[V]), state (int32[V]): The nodes, see `LatticeArcs`.
@@ -224,7 +225,7 @@ def list_arcs(log_potentials, events, prefix, jumps, time, state, first_at):
     longest = len(log_potentials.lengths)
     step = 1 if transitions.shape[0] > 1 else 0
     n_nodes = len(time)
-    # Number of each node by its row and state
+    # Number of each node by row and state
     number = np.full(prefix.shape, -1, dtype=np.int32)
     for v in range(1, n_nodes - 1):
         number[time[v] - 1, state[v]] = v
@@ -259,7 +260,7 @@ def list_arcs(log_potentials, events, prefix, jumps, time, state, first_at):
         else:
             for w in range(first_at[row + 2], first_at[row + 3]):
                 j = state[w]
-                happens = -1 if j < 0 else events[i, j]  # row -1 of events is that of the start
+                read_event = -1 if j < 0 else events[i, j]  # row -1 of events is that of the start
                 if j < 0:
                     score = last[i]
                 elif i < 0:
@@ -269,7 +270,7 @@ def list_arcs(log_potentials, events, prefix, jumps, time, state, first_at):
                 if score > -np.inf:
                     source[n] = v
                     target[n] = w
-                    event[n] = happens
+                    event[n] = read_event
                     scores[n] = score
                     n += 1
         starts[v + 1] = n

@@ -51,7 +51,7 @@ def draw(terms, uniform):
 
 @helper
 def draw_mass(masses, uniform):
-    """Draw the index of one of N masses, with probabilities proportional to them; -1 if all masses are 0."""
+    """Draw the index of a mass (float64[N]), with probabilities proportional to the masses; -1 if all masses are 0."""
     remaining = 0.0
     for mass in masses:
         remaining += mass
@@ -97,11 +97,13 @@ def best_before(rows, t, transitions, k, j):
 
 @helper
 def merge(lists, rows, extra, scores, chosen, ranks):
-    """The n best sums of an entry of one of M lists and the bonus of that list; of equal sums, the one of the earlier list.
+    """Merge M sorted lists, each with a bonus that is added to its entries, and take the n largest sums; of equal sums the sum of
+    the earlier list comes first.
 
     lists (float64[R, n]): Lists in falling order; rows (int64[M]): The rows of the M lists.
     extra (float64[M]): The bonus of each list.
-    scores (float64[n]), chosen, ranks (int32[n]): Receive the sums, the list (0 to M - 1) of each, and the place in that list.
+    scores (float64[n]): Receives the sums.
+    chosen, ranks (int32[n]): Receive the list (0 to M - 1) of each sum, and the position in that list.
     RETURNS (int): Number of sums.
     """
     taken = np.zeros(len(extra), dtype=np.int64)
@@ -134,7 +136,7 @@ def mix(hashed, value):
 @helper
 def slot_of(table, nodes, states, node, own):
     """The slot of a prefix of a labelling in a hash table, or the free slot for it. Prefixes that end at one node with automata
-    in the same states are equal.
+    in equal states share a slot.
 
     table (int32[2^m]): Number of the prefix in each slot, -1 for none.
     nodes (int32[M]), states (int[M, A]): Node and states of each prefix.

@@ -7,7 +7,7 @@ from . import kernel
 
 @kernel
 def run_automata(events, doc_starts, following, scores, last, offsets, totals):
-    """Score that each automaton gives to each document.
+    """Compute the score that each automaton gives to each document.
 
     events (int32[T]): The event at each token.
     doc_starts (int64[D + 1]): Where the documents start.

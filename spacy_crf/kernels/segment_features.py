@@ -228,7 +228,8 @@ def find_candidates(characters, text_starts, n, bucket_starts, texts, probes, mo
 
     characters (uint32[C]), text_starts (int64[Q + 1]): The queries.
     bucket_starts, texts: From `index_grams`.
-    probes (int): Number of rare n-grams to look up, most_postings (int): Texts of the most frequent n-gram that is looked up.
+    probes (int): Number of rare n-grams to look up.
+    most_postings (int): Most texts that contain an n-gram for it to be looked up.
     candidates (int32[Q, N]): Receives the texts, -1 where there are fewer.
     """
     n_buckets = len(bucket_starts) - 1
@@ -243,12 +244,12 @@ def find_candidates(characters, text_starts, n, bucket_starts, texts, probes, mo
             size = bucket_starts[bucket + 1] - bucket_starts[bucket]
             if size == 0 or size > most_postings:
                 continue
-            place = n_chosen  # insertion sort: the chosen n-grams are sorted by number of texts
-            # The rarest n-grams of the query, each once
-            known = False
+            # Insertion sort of the rarest n-grams of the query, each once, by number of texts
+            place = n_chosen
+            is_repeated = False
             for i in range(n_chosen):
-                known |= chosen[i] == bucket
-            if known:
+                is_repeated |= chosen[i] == bucket
+            if is_repeated:
                 continue
             while place > 0 and bucket_starts[chosen[place - 1] + 1] - bucket_starts[chosen[place - 1]] > size:
                 place -= 1
@@ -263,15 +264,16 @@ def find_candidates(characters, text_starts, n, bucket_starts, texts, probes, mo
             for p in range(bucket_starts[chosen[i]], bucket_starts[chosen[i] + 1]):
                 pool[size] = texts[p]
                 size += 1
+        # Equal texts become neighbours: a text has a vote for each n-gram that it shares with the query
         pool[:size] = np.sort(pool[:size])
         votes = np.zeros(width, dtype=np.int64)
-        at = 0
-        while at < size:
-            stop = at + 1
-            while stop < size and pool[stop] == pool[at]:
+        first = 0
+        while first < size:
+            stop = first + 1
+            while stop < size and pool[stop] == pool[first]:
                 stop += 1
-            # Equal texts are neighbours now: a vote for each shared n-gram
-            n_votes = stop - at
+            n_votes = stop - first
+            # Insertion sort of the candidates by votes
             place = width
             while place > 0 and votes[place - 1] < n_votes:
                 place -= 1
@@ -280,26 +282,27 @@ def find_candidates(characters, text_starts, n, bucket_starts, texts, probes, mo
                     votes[i] = votes[i - 1]
                     candidates[query, i] = candidates[query, i - 1]
                 votes[place] = n_votes
-                candidates[query, place] = pool[at]
-            at = stop
+                candidates[query, place] = pool[first]
+            first = stop
 
 
 class Postings(NamedTuple):
-    """The texts that contain each word."""
+    """The texts that contain each of R words."""
 
-    starts: Ints  # [R + 1]
+    starts: Ints  # [R + 1] word r is in the texts ``texts[starts[r]:starts[r + 1]]``
     texts: Ints  # [P] each text once per word
     sizes: Ints  # [N] number of distinct words of each text
-    label_of: NDArray[np.int32]  # [N]
+    label_of: NDArray[np.int32]  # [N] label of each text
 
 
 @kernel
 def best_jaccard(words, rows, begin, length, postings, best):
-    """Best Jaccard similarity of the words of each span with the words of a text, for each label of texts.
+    """For each span and label, the largest Jaccard similarity of the span's words with the words of a text of this label.
 
-    words (uint64[T]): Words of all tokens, and rows (int32[T]): their rows in the postings, -1 for words that no text contains.
+    words (uint64[T]): Words of all tokens.
+    rows (int32[T]): Row of each word in the postings, -1 for words that no text contains.
     begin (int64[M]), length (int32[M]): The spans.
-    best (float32[M, L]): Zeros; receives the similarity.
+    best (float32[M, L]): Zeros; receives the similarities.
     """
     shared = np.zeros(len(postings.sizes), dtype=np.int64)  # number of words that the span shares with each text
     met = np.empty(len(postings.sizes), dtype=np.int64)  # texts that share a word
@@ -307,10 +310,10 @@ def best_jaccard(words, rows, begin, length, postings, best):
         n_words = 0
         n_met = 0
         for w in range(begin[span], begin[span] + length[span]):
-            again = False
+            is_repeated = False
             for v in range(begin[span], w):
-                again |= words[v] == words[w]
-            if again:
+                is_repeated |= words[v] == words[w]
+            if is_repeated:
                 continue
             n_words += 1
             if rows[w] < 0:
@@ -341,22 +344,22 @@ def jaccard(words, starts, lengths, other_words, other_starts, others, similarit
         end = starts[p] + lengths[p]
         other_begin = other_starts[others[p]]
         other_end = other_starts[others[p] + 1]
-        both = 0
-        one = 0
+        n_shared = 0
+        n_words = 0  # distinct words of both sets
         for i in range(begin, end):
-            again = False
+            is_repeated = False
             for k in range(begin, i):
-                again |= words[k] == words[i]
-            if again:
+                is_repeated |= words[k] == words[i]
+            if is_repeated:
                 continue
-            one += 1
+            n_words += 1
             for k in range(other_begin, other_end):
                 if other_words[k] == words[i]:
-                    both += 1
+                    n_shared += 1
                     break
         for i in range(other_begin, other_end):
-            again = False
+            is_repeated = False
             for k in range(other_begin, i):
-                again |= other_words[k] == other_words[i]
-            one += not again
-        similarity[p] = both / max(1, one - both)
+                is_repeated |= other_words[k] == other_words[i]
+            n_words += not is_repeated
+        similarity[p] = n_shared / max(1, n_words - n_shared)

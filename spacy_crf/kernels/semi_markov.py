@@ -61,9 +61,9 @@ class ScaledSegmentPotentials(NamedTuple):
 class SegmentForwardRows(NamedTuple):
     """Rows that `forward` computes, and the logarithms of their scales."""
 
-    enter: Floats  # [n, S]
+    enter: Floats  # [n, S] prefixes that begin a segment of the state at the token
     enter_scale: Floats  # [n]
-    left: Floats  # [n, S]
+    left: Floats  # [n, S] prefixes whose last segment, of the state, ends with the token
     left_scale: Floats  # [n]
 
 
@@ -71,8 +71,8 @@ class SegmentForwardRows(NamedTuple):
 def running_sums(scores, opening, closing):
     """Move the scores of tokens to the ends of segments: the closing score adds a running sum, the opening score subtracts it.
 
-    scores (log_space.SegmentArrays)
-    opening, closing (float64[n, S]): Receive the scores. A score of -inf counts as 0 here: see `mask`.
+    scores (log_space.SegmentArrays): Scores of the chunk.
+    opening, closing (float64[n, S]): Receive the scores. A score of -inf counts as 0 in the sums; `mask` forbids it.
     RETURNS (bool): Whether a token forbids a state.
     """
     tokens = scores.tokens
@@ -123,7 +123,7 @@ def mask(tokens, allowed, may_begin, must_begin, starts, opening, closing, reach
 
 @kernel
 def no_mask(starts, reach):
-    """`reach` (int32[n, S]) for chunks without a clamp."""
+    """Write the `reach` (int32[n, S]) of segments in a chunk without a clamp: back to the start of the sequence."""
     for b in range(starts.shape[0] - 1):
         reach[starts[b] : starts[b + 1]] = starts[b]
 
@@ -180,10 +180,10 @@ def _multiply(into, matrices, k, row):
 
 @helper(fastmath=LINEAR)
 def _put(window, slot, rows, at, log_scale, scores, t, reference):
-    """Write a row into the window: exp(log(rows[at]) + log_scale + scores[t] - reference).
+    """Write a row into the window: window[slot] = exp(log(rows[at]) + log_scale + scores[t] - reference).
 
-    window (float64[K, S]), slot (int): Where the row goes.
-    RETURNS (int): Number of references that are too far away, see `_move`.
+    window (float64[K, S]): The latest rows, each state relative to its reference.
+    RETURNS (int): Number of states whose reference is too far from the row: `_move` moves these.
     """
     n_far = 0
     for j in range(rows.shape[1]):

@@ -186,9 +186,9 @@ def likely_spans(posterior, spans, min_prob, begin, end, label, probabilities):
     room = np.empty((2, continues.shape[0]))
     found = 0
     for b in range(tokens):
-        for of_label in range(label_starts.shape[0] - 1):
-            first_state = label_starts[of_label]
-            behind = label_starts[of_label + 1]
+        for label_number in range(label_starts.shape[0] - 1):
+            first_state = label_starts[label_number]
+            behind = label_starts[label_number + 1]
             states = room[0, : behind - first_state]
             before = room[1, : behind - first_state]
             possible = 0.0
@@ -206,7 +206,7 @@ def likely_spans(posterior, spans, min_prob, begin, end, label, probabilities):
                     if found < begin.shape[0]:
                         begin[found] = b
                         end[found] = e
-                        label[found] = of_label
+                        label[found] = label_number
                         probabilities[found] = p
                     found += 1
                 if e == tokens or opening[e]:

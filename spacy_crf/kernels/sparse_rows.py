@@ -5,7 +5,7 @@ few columns keeps them as they are, a row with many gets one slot for every colu
 adds whole rows.
 
 The columns of the slots also mark where a row ends, so that the first slot of a row is enough to read the row: the first
-slot of a row of all columns has column C, the last one of another row has column -1 - c.
+slot of a row with all columns has column C; the last slot of any other row has -1 - c in place of column c.
 
 Threads share a gradient by its slots, not by the tokens: each goes through all tokens and adds to its own part. Every sum
 is then formed in the order of the tokens, whatever the number of threads.
@@ -28,8 +28,10 @@ AHEAD = 3
 def lay_out_slots(pair_starts, pair_columns, n_columns, threshold):
     """Lay out the slots of each row: all columns for a row with at least ``threshold`` weights, only its own columns otherwise.
 
-    pair_starts (int64[F + 1]), pair_columns (int32[W]), threshold (int): At most C
-    RETURNS (slot_starts int64[F + 1], slot_columns int32[N], slot_of_pair int64[W])
+    pair_starts (int64[F + 1]), pair_columns (int32[W]): The pairs of feature f, which have weights, and their columns.
+    threshold (int): At most C, the number of columns.
+    RETURNS (slot_starts int64[F + 1], slot_columns int32[N], slot_of_pair int64[W]): The slots of feature f, their columns, and
+        the slot of each weight.
     """
     n_rows = len(pair_starts) - 1
     slot_starts = np.zeros(n_rows + 1, dtype=np.int64)
@@ -60,10 +62,11 @@ def lay_out_slots(pair_starts, pair_columns, n_columns, threshold):
 
 @kernel
 def add_scores(rows, values, starts, begin, end, slot_starts, slot_columns, slots, scores):
-    """scores[t, c] += sum over the features f of token t of values · weight[f, c], for tokens begin to end.
+    """scores[t, c] += sum over the features f of token t of values · weight[f, c], for the tokens `begin` to `end` - 1.
 
-    rows (int32[nnz]), values (float32[nnz], or empty: all 1), starts (int64[T + 1]), slots (float64[N]),
-    scores (float64[T, C])
+    rows (int32[nnz]), values (float32[nnz], or empty: all 1), starts (int64[T + 1]): Features of the tokens.
+    slots (float64[N]): The weights, as laid out by `lay_out_slots`.
+    scores (float64[T, C]): Receives the sums.
     """
     n_columns = scores.shape[1]
     for t in range(begin, end):
@@ -84,7 +87,7 @@ def add_scores(rows, values, starts, begin, end, slot_starts, slot_columns, slot
 
 @kernel
 def add_rows(tokens, rows, slot_starts, slot_columns, slots, scores):
-    """scores[t, c] += weight[f, c] for pairs of a token t (int32[N]) and a feature f (int32[N]), otherwise as ``add_scores``."""
+    """scores[t, c] += weight[f, c] for N pairs of a token t (`tokens`, int32[N]) and a feature f (`rows`, int32[N])."""
     n_columns = scores.shape[1]
     for n in range(len(tokens)):  # slices of arrays are reference-counted, which took as long as everything else
         t = tokens[n]
@@ -109,7 +112,7 @@ def scatter_gradient(rows, values, starts, d_scores, pair_starts, pair_columns, 
     for t in range(len(starts) - 1):
         d_token = d_scores[t]
         for n in range(starts[t], starts[t + 1]):
-            # Features of other parts are those of other threads
+            # Other threads add to the features of other parts
             if (rows[n] >> _SHARED) & mask == part:
                 value = np.float64(values[n]) if len(values) > 0 else 1.0
                 for p in range(pair_starts[rows[n]], pair_starts[rows[n] + 1]):
@@ -118,10 +121,10 @@ def scatter_gradient(rows, values, starts, d_scores, pair_starts, pair_columns, 
 
 @kernel
 def add_references(first_slots, begin, end, slot_columns, slots, scores, o):
-    """``add_scores`` for one feature per template, at the items (tokens, or kinds) begin to end.
+    """Add the scores of one feature per template at each of N tokens, or kinds of windows: n from `begin` to `end` - 1.
 
-    first_slots (int[M, N]): Where the row of each template's feature at each item begins, -1 for none.
-    scores (float64[N, O, C]): Item n is added at [n, o].
+    first_slots (int[M, N]): First slot of the feature that template m has at n, -1 for none.
+    scores (float64[N, O, C]): The scores of n are added at [n, o].
     """
     n_columns = scores.shape[2]
     for n in range(begin, end):
@@ -147,7 +150,9 @@ def scatter_references(first_slots, slot_columns, d_scores, o, part, mask, d_slo
     """The gradient of ``add_references`` for the slots of one part, template by template: rows of frequent features stay in the
     cache.
 
-    part, mask (int): As in ``scatter_gradient``, d_scores (float64[N, O, C]): item n at o, d_slots (float64[slots])
+    d_scores (float64[N, O, C]): Derivatives, read at [n, o].
+    part (int), mask (int): Number of the part, and the mask of shifted slot numbers that yields it.
+    d_slots (float64[slots]): Receives the sums.
     """
     n_columns = d_scores.shape[2]
     for m in range(len(first_slots)):
@@ -170,9 +175,11 @@ def scatter_references(first_slots, slot_columns, d_scores, o, part, mask, d_slo
 
 @kernel
 def add_listed(first_slots, starts, slot_columns, slots, scores):
-    """``add_references`` for features in compressed rows: token t has the features starts[t] to starts[t + 1] - 1.
+    """Add the scores of features in compressed rows: token t has the features starts[t] to starts[t + 1] - 1.
 
-    first_slots (int[N]): Where the row of each feature begins, -1 for none, starts (int64[T + 1]), scores (float64[T, C])
+    first_slots (int[N]): First slot of each feature, -1 for none.
+    starts (int64[T + 1]): Where the features of each token begin.
+    scores (float64[T, C]): Receives the sums.
     """
     n_columns = scores.shape[1]
     for t in range(len(starts) - 1):
@@ -231,7 +238,7 @@ def add_kind_rows(kinds, starts, reach, first, table, scores):
         shift = (2 * b + 1) * reach
         for position in range(begin - reach, end + reach):
             if is_large and position + shift + AHEAD < len(kinds):
-                # Rows that are needed soon, while this one is added
+                # Prefetch rows that are needed soon, while the row of this position is added
                 ahead = np.int64(kinds[position + shift + AHEAD])
                 if ahead >= 0:
                     fetch(rows, ahead * width * n_columns, (ahead + 1) * width * n_columns)

@@ -86,8 +86,10 @@ def collect(corpus, work, pairs, segments, b):
 
 @helper
 def _collect(uses, begin, end, size, d_scores, sums, found):
-    """Add the gradient of one block to the sums, and list the slots that it touches from place `found` on. RETURNS (int): Their
-    number."""
+    """Add the gradient of one block to the sums, and append the slots that it touches to the `found` slots listed before.
+
+    RETURNS (int): Number of slots listed now.
+    """
     slots, columns, values, bounds = uses
     learned, gradient, touched = sums
     for t in range(begin, end):
@@ -231,7 +233,7 @@ def catch_up(first, size, weights, settings, seen, regularized, squares):
 
 @helper
 def _catch_up_features(uses, begin, end, size, given):
-    """Apply overdue regularization to the weights of one block; given (tuple): The further arguments of `catch_up`."""
+    """Apply overdue regularization to the weights of one block. given (tuple): The further arguments of `catch_up`."""
     slots, _, _, bounds = uses
     for side in range(2 * begin, 2 * end):
         for n in range(bounds[side], bounds[side + 1]):
