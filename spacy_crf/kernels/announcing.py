@@ -31,7 +31,7 @@ _LONG = "spacy_crf: compiling '%s' for these features and this loss, once: %d se
 
 
 class Announcer(event.Listener):
-    """Announces the first kernel that a process compiles, and each slow one; in a terminal, a bar says how many are left."""
+    """Announces the first kernel that a process compiles, and each slow kernel; in a terminal, a bar says how many are left."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, int] = {}  # compile time of slow kernels, by name
@@ -42,7 +42,7 @@ class Announcer(event.Listener):
         self._bar: Optional[Bar] = None
 
     def on_start(self, event: Any) -> None:
-        """Announce a kernel of these packages that numba begins to compile, unless it is a helper of another one."""
+        """Announce a kernel of these packages that numba begins to compile, unless it is a helper of another kernel."""
         kernel = event.data["dispatcher"]
         if not _is_ours(kernel):
             return
@@ -75,12 +75,12 @@ class Announcer(event.Listener):
 
 
 def _n_loaded() -> int:
-    """Number of kernels from the cache, once for each type of their arguments."""
+    """Number of kernels that this process has loaded from the cache, counted once for each type of arguments."""
     modules = [vars(module) for name, module in sys.modules.items() if name.partition(".")[0] in packages]
     # Lists, since another thread may import meanwhile
     values = chain.from_iterable([*names.values()] for names in modules)
-    found = {value for value in values if isinstance(value, Dispatcher)}
-    return sum(sum(kernel.stats.cache_hits.values()) for kernel in found)
+    kernels = {value for value in values if isinstance(value, Dispatcher)}
+    return sum(sum(kernel.stats.cache_hits.values()) for kernel in kernels)
 
 
 def _is_ours(kernel: Any) -> bool:

@@ -49,23 +49,24 @@ def with_loops(loops: Any) -> Callable[[Any], Any]:
     return decorate
 
 
-_found: dict = {}
+_known_to_compile: dict = {}  # by intrinsic
 
 
 def _compiles(typed, arguments) -> bool:
     """Whether LLVM compiles the code that an intrinsic generates; each process tries once."""
-    if typed not in _found:
+    if typed not in _known_to_compile:
         function = intrinsic(typed)
+        caller = numba.njit(lambda given: function(*given))
         try:
-            numba.njit(lambda given: function(*given)).compile((types.Tuple([*map(types.unliteral, arguments)]),))
-            _found[typed] = True
+            caller.compile((types.Tuple([*map(types.unliteral, arguments)]),))
+            _known_to_compile[typed] = True
         except Exception as error:  # any error of numba or LLVM
-            is_first = False not in _found.values()
-            _found[typed] = False
+            is_first = False not in _known_to_compile.values()
+            _known_to_compile[typed] = False
             reason = str(error).strip().splitlines() or [type(error).__name__]
             if is_first:
                 announcements.warning(Warnings.CRFW043.format(version=numba.__version__, reason=reason[0][:200]))
-    return _found[typed]
+    return _known_to_compile[typed]
 
 
 def _fetch_nothing(array, begin, end):
@@ -74,18 +75,19 @@ def _fetch_nothing(array, begin, end):
 
 @with_loops(_fetch_nothing)
 def fetch(typing, array, begin, end):
-    """Prefetch array[begin:end], where the array counts as flat: when a table fits no core's cache, loading a row takes as long
-    as adding it. The range may reach beyond the end of the array."""
+    """Prefetch elements begin to end - 1 of an array, flattened: if a table is larger than a core's cache, loading a row takes as
+    long as adding it. The range may reach beyond the end of the array."""
 
     def generate(context, builder, signature, arguments):
         pointer_type = ir.IntType(8).as_pointer()
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        begin, end = (builder.bitcast(builder.gep(data, [place]), pointer_type) for place in arguments[1:])
-        length = builder.sub(*(builder.ptrtoint(pointer, _LONG) for pointer in (end, begin)))
+        begin, end = (builder.bitcast(builder.gep(data, [index]), pointer_type) for index in arguments[1:])
+        n_bytes = builder.sub(builder.ptrtoint(end, _LONG), builder.ptrtoint(begin, _LONG))
         function = ir.FunctionType(ir.VoidType(), [pointer_type, _INT, _INT, _INT])
         prefetch = cgutils.get_or_insert_function(builder.module, function, "llvm.prefetch.p0i8")
-        with cgutils.for_range_slice(builder, _LONG(0), length, _LONG(_LINE), _LONG) as (n, _):
-            builder.call(prefetch, [builder.gep(begin, [n]), _TO_READ, _ALL_CACHES, _DATA])
+        # One call for each line of the cache
+        with cgutils.for_range_slice(builder, _LONG(0), n_bytes, _LONG(_LINE), _LONG) as (offset, _):
+            builder.call(prefetch, [builder.gep(begin, [offset]), _TO_READ, _ALL_CACHES, _DATA])
         return context.get_dummy_value()
 
     return types.void(array, types.int64, types.int64), generate

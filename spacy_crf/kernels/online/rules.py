@@ -31,7 +31,7 @@ class RuleRun(NamedTuple):
     seen: float  # number of earlier sequences
     # [2] scale of the weights (w = scale · weights), and the largest charge of a weight so far; 1 and 0 for rules other than SGD
     scaling: Floats
-    memory: Floats  # [M] or [0] the rule's number for each slot: drift, variance, q or the latest step
+    memory: Floats  # [M] or [0] what the rule keeps for each slot: drift, variance, q or the latest step
     squares: Floats  # [M] or [0] squared gradients of AdaGrad
 
 
@@ -110,13 +110,19 @@ def _count_wrong(corpus, work, chains, segments, b):
 
 @helper
 def _learn_with_margin(run, slots, amounts, loss, wrong, factor, seen):
-    """Update by AROW or passive-aggressive learning. RETURNS: The loss with its margin."""
+    """Update by AROW or passive-aggressive learning.
+
+    loss (float): The loss without a margin, times the factor of the sequence. If there are costs, they are part of the loss.
+    wrong (int): Number of wrong tokens.
+    RETURNS (float): The loss with its margin.
+    """
     _, costs, weights, rule, settings, _, _, memory, _ = run
     has_costs = len(costs) > 0
     if rule == AROW:
         return arow(slots, amounts, loss / factor + (0.0 if has_costs else wrong), factor, weights, settings, memory)
     margin = 0.0
     if not has_costs:
+        # The third setting of passive-aggressive learning: whether the margin grows with the mistakes
         margin = math.sqrt(wrong) if settings[2] > 0.0 else 1.0
     return passive_aggressive(slots, amounts, loss / factor + margin, factor, weights, settings, seen, memory)
 

@@ -85,7 +85,10 @@ class PassBuffers(NamedTuple):
 
 
 def make_room(corpus: ChainCorpus, *, maximum: bool) -> PassBuffers:
-    """Work space for the longest sequence of a corpus. maximum (bool): See `PassBuffers`."""
+    """Make the work space for the longest sequence of a corpus.
+
+    maximum (bool): Whether the loss compares with the best labelling; else with the log partition.
+    """
     size = corpus.n_states
     longest = int(np.diff(corpus.starts).max(initial=1))
     padded = -(-size // LANES) * LANES  # rounded up to whole vectors
@@ -119,16 +122,16 @@ def make_room(corpus: ChainCorpus, *, maximum: bool) -> PassBuffers:
     )
     chains = segments = None
     if corpus.segments is None:
-        of_tokens = (longest, width)
-        of_pairs = (width, width)
+        token_shape = (longest, width)
+        pair_shape = (width, width)
         chains = ChainBuffers(
-            kept=np.zeros(of_tokens),
-            forward=np.zeros(of_tokens),
-            exp_nodes=np.zeros(of_tokens),
-            arriving=np.zeros(of_tokens),
+            kept=np.zeros(token_shape),
+            forward=np.zeros(token_shape),
+            exp_nodes=np.zeros(token_shape),
+            arriving=np.zeros(token_shape),
             beta=np.zeros(width),
-            transposed=np.zeros(of_pairs),
-            sums=np.zeros(of_pairs),
+            transposed=np.zeros(pair_shape),
+            sums=np.zeros(pair_shape),
         )
     else:
         segments = _make_segment_room(corpus.segments, corpus.starts, size)
