@@ -75,11 +75,12 @@ def decode(rules: RuleSet, documents: Documents, doc_starts: Ints, kept: Optiona
     places = rules.places if kept is None else kept.places
     for d in breaking:
         tokens = slice(int(doc_starts[d]), int(doc_starts[d + 1]))
-        of_doc = rules.upto(tokens.stop - tokens.start)  # so that the result does not depend on the other documents
-        search = RuleSearch(of_doc, documents.at(tokens), Budget(rules.constraints.time_limit))
+        # Rules for documents of this length, so that the result does not depend on the other documents
+        doc_rules = rules.upto(tokens.stop - tokens.start)
+        search = RuleSearch(doc_rules, documents.at(tokens), Budget(rules.constraints.time_limit))
         if kept is None or d not in kept.instead:
-            first = tags[tokens].copy() if of_doc is rules else None
-            search.begin_with(places, first)
+            # The labelling under the masks is known already, unless they were made for longer documents
+            search.begin_with(places, tags[tokens].copy() if doc_rules is rules else None)
         answer = search.best() if kept is None else search.under(kept.instead.get(d, kept.places))
         decoded.take(d, tokens, answer)
     return decoded
@@ -98,9 +99,9 @@ def decode_by_masks(
     places = None if kept is None else kept.places
     tags, best = structure.viterbi(rules.decodable(scores, facts, places), clamp=clamp)
     broken = np.zeros(len(doc_starts) - 1, dtype=bool)
-    # Sequences without any labelling under the masks
-    without = scores.starts[:-1][best == -np.inf]
-    broken[np.searchsorted(doc_starts, without, side="right") - 1] = True
+    # Documents with a sequence that has no labelling under the masks
+    unlabelled_starts = scores.starts[:-1][best == -np.inf]
+    broken[np.searchsorted(doc_starts, unlabelled_starts, side="right") - 1] = True
     if rules.automata:
         broken |= rules.broken(rules.totals(tags, scores.starts, doc_starts), places)
     for rule, (scope, *_) in rules.clashing(tags, scores.starts, doc_starts, words, rules.global_):
@@ -113,16 +114,19 @@ def decode_by_masks(
 
 
 class Answer(NamedTuple):
+    """The result of the search for the best labelling of a document."""
+
     tags: Optional[Tags]  # None if the budget was spent before a labelling was found
-    relaxed: list[Rule]
-    finished: bool
-    added: list[str]
+    relaxed: list[Rule]  # rules that the labelling does not keep
+    finished: bool  # whether the labelling is proved to be the best
+    added: list[str]  # names of the rules whose automata were added
     unsearchable: bool = False  # whether there was no search for some of the rules
 
 
 class RuleSearch:
     """Searches for the best labelling of one document under rules.
 
+    rules (RuleSet): The rules.
     document (Documents): The document.
     budget (Budget): Work that the search may take.
     of_sentence (bool): Whether the document is a sentence, so that only rules about sentences apply.
@@ -154,12 +158,12 @@ class RuleSearch:
         """Find the best labelling. If no labelling keeps all rules, the search adds the hard rules one by one in their order, and
         drops each rule that leaves no labelling."""
         rules = self.rules
-        found = self._solve(rules.places, self.budget.part(_MOST))
-        if found is not None:
-            return Answer(found, [], self._finished, self._added)
+        under_all = self._solve(rules.places, self.budget.part(_MOST))
+        if under_all is not None:
+            return Answer(under_all, [], self._finished, self._added)
         # No labelling keeps all rules: start from the soft ones, which forbid no labelling
         kept = soft = frozenset(rule.place for rule in rules.rules if not rule.hard)
-        made_for = rules.decodable_places
+        made_for = rules.decodable_places  # the rules under which `tags` is the best labelling
         tags = self._viterbi(rules.places)
         if (tags == -1).any():
             made_for = soft
@@ -167,33 +171,37 @@ class RuleSearch:
         keeps = self._keeps(tags, made_for)
         relaxed = []
         for rule in rules.rules:
+            # A rule that the labelling keeps by itself needs no search
             if rule.hard and rule.place not in keeps:
-                found = self._solve(kept | {rule.place}, self.budget.part(0.5))
-                if found is None:
+                better = self._solve(kept | {rule.place}, self.budget.part(0.5))
+                if better is None:
                     relaxed.append(rule)
                     continue
-                tags = found
+                tags = better
                 made_for = kept | {rule.place}
                 keeps = self._keeps(tags, made_for) | made_for
             kept |= {rule.place}
-        # The last labelling was found under other rules than those that are kept in the end
+        # Search again if the last labelling was found under rules that were dropped, or breaks rules that are kept
         if not made_for <= kept <= keeps:
-            found = self._solve(kept, self.budget)
-            self._finished &= found is not None  # a labelling exists, so None means that the budget was spent
-            tags = tags if found is None else found
+            better = self._solve(kept, self.budget)
+            self._finished &= better is not None  # a labelling exists, so None means that the budget was spent
+            tags = tags if better is None else better
         return Answer(tags, relaxed, self._finished, self._added, unsearchable=self.unsearchable)
 
     def under(self, kept: frozenset[int]) -> Answer:
-        """Find the best labelling under some rules, if at least one labelling keeps them all.
+        """Find the best labelling that keeps all of the given rules.
 
         kept (frozenset[int]): Places of the rules.
-        RETURNS (Answer): The labelling.
+        RETURNS (Answer): The labelling; its tags are None if none was found.
         """
-        found = self._solve(kept, self.budget)
-        return Answer(found, [], self._finished and found is not None, self._added)
+        tags = self._solve(kept, self.budget)
+        return Answer(tags, [], self._finished and tags is not None, self._added)
 
     def _solve(self, kept: frozenset[int], budget: Budget) -> Optional[Tags]:
-        """The best labelling under some rules; None if there is none or the search ran out of budget."""
+        """Search for the best labelling under the kept rules, adding the automata that it breaks until it breaks none.
+
+        RETURNS (int32[T] or None): The labelling; None if there is none, or the search ran out of budget.
+        """
         rules = self.rules
         automata = [n for n in rules.automata_of(kept) if not self._of_sentence or rules.automata[n].rule.in_sentence]
         if not rules.impossible.isdisjoint(automata):
@@ -204,21 +212,22 @@ class RuleSearch:
         tags = self._viterbi(kept)
         if (tags == -1).any():
             return None
-        kept_by_sentences: set[int] = set()  # automata that each sentence was searched under
-        finished = True
+        kept_by_sentences: set[int] = set()  # automata under which each sentence was searched
+        finished = True  # whether the labelling is proved to be the best
         self._added = []
         if len(self._starts) > 2:
             tags, finished = self._with_sentences(kept, tags, budget)
             kept_by_sentences = {n for n in automata if rules.automata[n].rule.in_sentence}
         make_solver = LatticeSolver if rules.in_lattice else GraphSolver
         solver = make_solver(rules, self.document, kept)
-        active = set()
-        texts = []
+        active = set()  # automata that were added
+        texts = []  # texts that must have one label, each with its rule
         while tags is not None:
             broken, clashing = self._broken(tags, automata, kept)
             broken = broken - active - kept_by_sentences
             clashing = [item for item in clashing if item not in texts]
             if not broken and not clashing:
+                # The labelling breaks no rule: spend the rest of the budget on a proof
                 if not finished and active:
                     tags, finished = self._better(solver, tags, automata, kept)
                 break
@@ -232,21 +241,25 @@ class RuleSearch:
             names = [rules.automata[n].rule.name for n in sorted(broken)] + [rule.name for rule, _ in clashing]
             self._added += [name for name in dict.fromkeys(names) if name not in self._added]
             kept_by_sentences.clear()  # from here on the search decodes the whole document
-            part = budget.part(_FIRST_SHARE) if len(active) < len(automata) else budget
-            tags, finished = solver.solve(frozenset(active), texts, part)
+            search_budget = budget.part(_FIRST_SHARE) if len(active) < len(automata) else budget
+            tags, finished = solver.solve(frozenset(active), texts, search_budget)
             self.unsearchable |= solver.is_too_large
         self._finished &= finished
         return tags
 
     def _better(self, solver: GraphSolver, tags: Tags, automata: list[int], kept: frozenset[int]) -> tuple[Tags, bool]:
-        """A better labelling that keeps all rules, or the given one if none is found; and whether it is proved to be best."""
-        found, finished = solver.resume(self.budget)
-        if found is None:
+        """Continue a search whose labelling is not proved to be the best.
+
+        RETURNS (int32[T], bool): A better labelling that keeps all rules, or else `tags`; and whether it is proved to be best.
+        """
+        better, finished = solver.resume(self.budget)
+        if better is None:
             return tags, False
-        broken, clashing = self._broken(found, automata, kept)
-        return (tags, False) if broken - solver.active or clashing else (found, finished)
+        broken, clashing = self._broken(better, automata, kept)
+        return (tags, False) if broken - solver.active or clashing else (better, finished)
 
     def _viterbi(self, kept: frozenset[int]) -> Tags:
+        """The best labelling under the masks of the kept rules (int32[T]), -1 in sequences without a labelling."""
         kept = kept & self.rules.decodable_places
         if kept not in self._decoded:
             self.begin_with(kept)
@@ -261,28 +274,30 @@ class RuleSearch:
     def _with_sentences(self, kept: frozenset[int], tags: Tags, budget: Budget) -> tuple[Optional[Tags], bool]:
         """Decode separately each sentence that breaks a rule about sentences.
 
-        RETURNS (int32[T] or None, bool): The labelling or None; and whether that result is proved."""
+        RETURNS (int32[T] or None, bool): The labelling of the document, None if a sentence has none; and whether that is proved.
+        """
         starts = self._starts
         tags = tags.copy()
+        # Each sentence as if it were a document
         totals = self.rules.totals(tags, starts, starts)
-        inner = frozenset(rule.place for rule in self.rules.rules if rule.in_sentence)
-        broken = self.rules.broken(totals, kept & inner)
-        for _, text in self._clashing(tags, kept & inner):
-            broken[text[0]] = True
+        kept_in_sentences = kept & frozenset(rule.place for rule in self.rules.rules if rule.in_sentence)
+        broken = self.rules.broken(totals, kept_in_sentences)
+        for _, (sentence, *_) in self._clashing(tags, kept_in_sentences):
+            broken[sentence] = True
         finished = True
-        numbers = np.flatnonzero(broken).tolist()
-        for n, b in enumerate(numbers):
+        sentences = np.flatnonzero(broken).tolist()
+        for n, b in enumerate(sentences):
             tokens = slice(int(starts[b]), int(starts[b + 1]))
             # Twice an equal share: many sentences take less than theirs
-            part = budget.part(2.0 / (1 + len(numbers) - n))
-            search = RuleSearch(self.rules, self.document.at(tokens), part, of_sentence=True)
+            sentence_budget = budget.part(2.0 / (1 + len(sentences) - n))
+            search = RuleSearch(self.rules, self.document.at(tokens), sentence_budget, of_sentence=True)
             search.begin_with(kept, tags[tokens].copy())
-            found = search._solve(kept, part)
+            sentence_tags = search._solve(kept, sentence_budget)
             self.unsearchable |= search.unsearchable
             self._added += [name for name in search._added if name not in self._added]
-            if found is None:
+            if sentence_tags is None:
                 return None, search._finished
-            tags[tokens] = found
+            tags[tokens] = sentence_tags
             finished &= search._finished
         return tags, finished
 
@@ -296,13 +311,17 @@ class RuleSearch:
         return {n for n in automata if totals[n] < 0.0}, clashing
 
     def _clashing(self, tags: Tags, kept: frozenset[int]) -> list[tuple[Rule, Text]]:
-        asked = [
-            rule for rule in self.rules.global_ if rule.place in kept and (rule.in_sentence or not self._of_sentence)
-        ]
-        return self.rules.clashing(tags, self._starts, np.array([0, len(tags)]), self.document.words, asked)
+        """The texts to which a labelling gives several labels, against the kept rules."""
+        rules = [rule for rule in self.rules.global_ if rule.place in kept]
+        if self._of_sentence:
+            rules = [rule for rule in rules if rule.in_sentence]
+        return self.rules.clashing(tags, self._starts, np.array([0, len(tags)]), self.document.words, rules)
 
     def _keeps(self, tags: Tags, made_for: frozenset[int]) -> frozenset[int]:
-        """Places of the rules that a labelling keeps; the labelling is the best one under the masks of the rules `made_for`."""
+        """Places of the rules that a labelling keeps.
+
+        made_for (frozenset[int]): Places of the rules under which the labelling was found: it keeps their masks.
+        """
         rules = self.rules
         document = self.document
         broken, clashing = self._broken(tags, list(range(len(rules.automata))), rules.places)
@@ -313,6 +332,7 @@ class RuleSearch:
                 keeps.add(rule.place)
             elif self.budget.left > 0.0:  # otherwise the rule is dropped
                 masked = rules.apply(document.scores, document.facts, {rule.place})
-                keeps |= {rule.place} if (rules.structure.path_score(masked, tags) > -np.inf).all() else set()
+                if (rules.structure.path_score(masked, tags) > -np.inf).all():
+                    keeps.add(rule.place)
                 self.budget.spend(CALL + self.recursion)
         return frozenset(keeps)

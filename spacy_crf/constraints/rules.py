@@ -109,9 +109,9 @@ class OnTokens(_OnPattern):
 
     def violations(self, tags, found, opening, closing):
         """tags_at: (tokens, tags) that exclude each other."""
-        of_label = self._tags(tags)
-        wrong_tokens = ~found.covered if self.kind == "only_on" else found.covered
-        return Violations(tags_at=(wrong_tokens, ~of_label if self.kind == "always_on" else of_label))
+        is_of_label = self._tags(tags)
+        tokens = ~found.covered if self.kind == "only_on" else found.covered
+        return Violations(tags_at=(tokens, ~is_of_label if self.kind == "always_on" else is_of_label))
 
 
 class AtEdges(_OnPattern):
@@ -126,17 +126,17 @@ class AtEdges(_OnPattern):
         """emissions[t, j]: no match begins (ends) at t, and either j always begins (ends) a span, or t is the first (last) token
         of a sequence. steps: pairs of tags between which a span begins (ends), at the tokens where no match does.
         """
-        of_label = self._tags(tags)
+        is_of_label = self._tags(tags)
         at_start = self.kind == "starts_with"
         unmatched = ~found.begins if at_start else ~found.ends  # [T] where no match begins (ends)
         edges = opening if at_start else closing  # [T]
         always = ~tags.continues.any(axis=0 if at_start else 1)  # tags that always begin, or end, a span
-        sometimes = of_label & ~always  # tags that begin, or end, a span only beside some tags
+        sometimes = is_of_label & ~always  # tags that begin, or end, a span only beside some tags
         pairs = (sometimes[None, :] if at_start else sometimes[:, None]) & ~tags.continues
         # Steps are placed at their second tag; a span ends at the first tag of a pair
         second = unmatched if at_start else np.append(False, unmatched)[: len(unmatched)]
         return Violations(
-            emissions=unmatched[:, None] & of_label & (always | edges[:, None]),
+            emissions=unmatched[:, None] & is_of_label & (always | edges[:, None]),
             steps=(second & ~opening, pairs) if pairs.any() else None,
         )
 
@@ -190,14 +190,18 @@ class Counted(Rule):
         return self._in_scope([self._counter(tags, tags.begins(label), most) for label in self.labels(tags)])
 
     def _counter(self, tags, event, most):
+        """An automaton that counts an event, and charges the price for each event above or below n, as the kind of rule says."""
         bounded_above = self.kind != "at_least"
         bounded_below = self.kind != "at_most"
-        if self.n > most:  # a document cannot have so many spans
+        if (
+            self.n > most
+        ):  # a document cannot have so many spans: a single state pays for n, and each span pays one back
             automaton = make_automaton(1, tags.n_events)
             if bounded_below and not self.hard:
                 automaton.scores[0, event] = -self.price
             automaton.last[0] = self.price * self.n if bounded_below else 0.0
             return automaton
+        # State: number of events so far, n and more
         automaton = make_automaton(self.n + 1, tags.n_events)
         automaton.next[:-1, event] += 1
         if bounded_above:
@@ -219,7 +223,8 @@ class InOnePiece(Rule):
         return self._in_scope([self._piece(tags, label) for label in self.labels(tags)])
 
     def _piece(self, tags, label):
-        _, within, behind = range(3)
+        """An automaton that charges the price where a token of the label is behind the piece."""
+        _, within, behind = range(3)  # state 0 is before the piece
         events = [tags.begins(label), tags.inside(label)]
         automaton = make_automaton(3, tags.n_events)
         automaton.next[within] = behind
@@ -249,20 +254,22 @@ class Implication(Rule):
         return self._in_scope([make(tags.n_events, ifs, thens)])
 
     def _requires(self, n_events, ifs, thens):
-        nothing, asked, given = range(3)
+        """An automaton that charges the price at the end if a label of `if` has occurred and no label of `then`."""
+        neither, only_if, has_then = range(3)
         automaton = make_automaton(3, n_events)
-        automaton.next[nothing, ifs] = asked
-        automaton.next[[[nothing], [asked]], thens] = given
-        automaton.last[asked] = self.price
+        automaton.next[neither, ifs] = only_if
+        automaton.next[[[neither], [only_if]], thens] = has_then
+        automaton.last[only_if] = self.price
         return automaton
 
     def _excludes(self, n_events, ifs, thens):
-        nothing, one, other, both = range(4)
+        """An automaton that charges the price once, where a label of one side occurs after a label of the other side."""
+        neither, only_if, only_then, both = range(4)
         automaton = make_automaton(4, n_events)
-        for events, state, against in ((ifs, one, other), (thens, other, one)):
-            automaton.next[nothing, events] = state
-            automaton.next[against, events] = both
-            automaton.charge(against, events, self.price)
+        for events, same_side, other_side in ((ifs, only_if, only_then), (thens, only_then, only_if)):
+            automaton.next[neither, events] = same_side
+            automaton.next[other_side, events] = both
+            automaton.charge(other_side, events, self.price)
         return automaton
 
 
@@ -292,19 +299,31 @@ class Length(Rule):
     def broken_lengths(self, tags, longest):
         """broken[n, j]: j is a state of the label, and n + 1 is less than `min`, or more than `max`."""
         length = np.arange(1, longest + 1)
-        wrong = (length < self.min) | (length > (longest if self.max is None else self.max))
-        return wrong[:, None] & self._tags(tags)
+        is_broken = length < self.min
+        if self.max is not None:
+            is_broken |= length > self.max
+        return is_broken[:, None] & self._tags(tags)
 
     def _measure(self, tags, begins, inside, most):
-        # State: number of tokens of the span so far, 0 outside; the last state stands for all lengths that need no distinction. A
-        # span that would need more tokens than a document has is forbidden at its beginning.
+        """An automaton that counts the tokens of a span, and charges the price for a span that is too short or too long.
+
+        begins (int), inside (int): The events of the label.
+        """
         shortest = self.min
         longest = self.max if self.max is not None and self.max <= most else None
+        # A span that would need more tokens than a document has is charged where it begins
         if shortest > most:
             automaton = make_automaton(1, tags.n_events)
             automaton.charge(0, begins, self.price)
             return automaton
-        size = 1 + max(shortest if longest is None else longest if self.hard else longest + 1, 1)
+        # State: number of tokens of the span so far, 0 outside; the last state stands for all lengths that need no distinction
+        if longest is None:
+            last_state = max(shortest, 1)
+        elif self.hard:
+            last_state = max(longest, 1)  # no token may follow there
+        else:
+            last_state = max(longest + 1, 1)  # the price was paid
+        size = 1 + last_state
         automaton = make_automaton(size, tags.n_events)
         automaton.next[:] = 0
         automaton.next[:, begins] = 1

@@ -26,9 +26,10 @@ GRAPH_SHARE = 0.4  # the graph is preferred to the lattice if it takes at most t
 
 
 class GraphSolver:
-    """Finds the best labelling of a document in the graph of all states of the automata, where that has room.
+    """Finds the best labelling of a document in the graph of all states of the automata, if the graph is not too large.
 
-    rules (RuleSet), document (Documents)
+    rules (RuleSet): The rules.
+    document (Documents): The document.
     kept (frozenset[int]): Places of the rules whose masks apply.
     """
 
@@ -44,10 +45,10 @@ class GraphSolver:
     def solve(
         self, active: frozenset[int], texts: list[tuple[Rule, Text]], budget: Budget
     ) -> tuple[Optional[Tags], bool]:
-        """Find the best labelling under some automata in which some texts have one label each.
+        """Find the best labelling that some automata accept, and that gives some texts one label each.
 
         active (frozenset[int]): The automata.
-        texts (List[Tuple[Rule, Text]]): The texts, each with its rule.
+        texts (List[Tuple[Rule, Text]]): The texts, each with its rule. A graph has no room for these.
         budget (Budget): Work that the search may take.
         RETURNS (int32[T] or None, bool): The labelling, None if none exists or none was found; and whether the result is proved.
         """
@@ -80,15 +81,16 @@ class LatticeSolver(GraphSolver):
     def solve(
         self, active: frozenset[int], texts: list[tuple[Rule, Text]], budget: Budget
     ) -> tuple[Optional[Tags], bool]:
-        """Search with `active` and `texts` as `GraphSolver.solve` does, by the first of three ways that `budget` has room for."""
+        """Find the best labelling that the automata `active` accept, and that gives each of the `texts` one label: by a
+        best-first search if few prefixes suffice, in the graph if the budget has room for it, else in the lattice."""
         rules = self._rules
         if not texts and self._n_tokens <= MOST_TOKENS:
             is_finished, path = self._best_first(active)
             budget.spend(self._recursion + _BEST_FIRST)
             if is_finished:
                 return None if path is None else path[self._joined.tokens], True
-        in_graph = seconds_of_graph(rules.graph_size(active), self._n_tokens)
-        if not texts and in_graph <= GRAPH_SHARE * budget.left and rules.graph(active) is not None:
+        graph_seconds = seconds_of_graph(rules.graph_size(active), self._n_tokens)
+        if not texts and graph_seconds <= GRAPH_SHARE * budget.left and rules.graph(active) is not None:
             return super().solve(active, texts, budget)
         if self._recursion > budget.left:
             return None, False
@@ -96,15 +98,19 @@ class LatticeSolver(GraphSolver):
             self._lattice = Lattice(self._log_potentials, rules.tags.events, rules.tags.n_events)
             budget.spend(CALL + 2 * self._recursion)
         automata: list[Any] = [lattice_automata(rules)[n] for n in sorted(active)]
-        of_text = SegmentTextAutomaton if rules.of_segments else TextAutomaton
-        automata += [of_text(rules.tags, self._occurrences(*text), self._lattice.tokens) for text in texts]
+        make_automaton = SegmentTextAutomaton if rules.of_segments else TextAutomaton
+        for rule, text in texts:
+            automata.append(make_automaton(rules.tags, self._occurrences(rule, text), self._lattice.tokens))
         self.active = active
         self._search = LatticeSearch(self._lattice, automata)
         budget.spend(CALL + READ * self._n_tokens * len(texts))
         return self.resume(budget)
 
     def resume(self, budget: Budget) -> tuple[Optional[Tags], bool]:
-        """Continue the search in the lattice with a new `budget`, see `GraphSolver.resume`."""
+        """Continue the search in the lattice with a new `budget`.
+
+        RETURNS (int32[T] or None, bool): The best labelling found, None if none was found; and whether it is proved to be best.
+        """
         path, is_proved = self._search.solve(budget)
         return None if path is None else path[self._joined.tokens], is_proved
 
@@ -117,8 +123,9 @@ class LatticeSolver(GraphSolver):
         tags = self._rules.tags
         stack = self._rules.cache.find(("stack", active), lambda: stacked(rest, tags.n_events))
         path = np.empty(len(self._log_potentials.opening), dtype=np.int32)
-        found = best_first(self._log_potentials, EventAutomata(tags.events, *stack), MOST_PREFIXES, path)
-        return found >= 0, path if found > 0 else None
+        # 1 if it was found, 0 if there is none, -1 if few prefixes did not suffice
+        outcome = best_first(self._log_potentials, EventAutomata(tags.events, *stack), MOST_PREFIXES, path)
+        return outcome >= 0, path if outcome > 0 else None
 
     @cached_property
     def _recursion(self) -> float:
@@ -127,6 +134,7 @@ class LatticeSolver(GraphSolver):
 
     @cached_property
     def _joined(self) -> Joined:
+        """The document as one sequence with breaks between its sentences, under the masks of the kept rules."""
         scores, clamp, facts, _ = self._document
         return arrays.join_sequences(self._rules.decodable(scores, facts, self._kept), clamp)
 
@@ -137,21 +145,21 @@ class LatticeSolver(GraphSolver):
         return work.log_potentials
 
     def _occurrences(self, rule: Rule, text: Text) -> list[tuple[int, int]]:
-        """Places of a text, as token ranges of the joined sequence."""
-        scope, *wanted = text
+        """Where a text occurs in its scope: begin and end in the joined sequence."""
+        scope, *text_words = text
         words: Any = self._document.words
         starts = self._document.scores.starts
-        sentences = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
-        last = len(wanted) - 1
-        # Candidates by the first word, then by each further one
-        begins = np.flatnonzero(words[: len(words) - last] == np.uint64(wanted[0]))
-        for offset, word in enumerate(wanted[1:], start=1):
+        sentence_of = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+        last = len(text_words) - 1
+        # Candidates by the first word, of which each further word leaves fewer
+        begins = np.flatnonzero(words[: len(words) - last] == np.uint64(text_words[0]))
+        for offset, word in enumerate(text_words[1:], start=1):
             begins = begins[words[begins + offset] == np.uint64(word)]
-        begins = begins[sentences[begins] == sentences[begins + last]]
+        begins = begins[sentence_of[begins] == sentence_of[begins + last]]
         if rule.per == "sentence":
-            begins = begins[sentences[begins] == scope]
-        places = self._joined.tokens
-        return list(zip(places[begins].tolist(), (places[begins + last] + 1).tolist()))
+            begins = begins[sentence_of[begins] == scope]
+        positions = self._joined.tokens
+        return list(zip(positions[begins].tolist(), (positions[begins + last] + 1).tolist()))
 
 
 def lattice_automata(rules: RuleSet) -> list[LatticeAutomaton]:
