@@ -48,8 +48,9 @@ class Aggregated(NamedTuple):
     def of_tokens(self, tokens: slice) -> "Aggregated":
         """The part of the annotation that belongs to one text."""
         here = slice(*np.searchsorted(self.spans.start, [tokens.start, tokens.stop]))
-        begin, end, label = (column[here] for column in self.spans)
-        spans = Segments(begin - tokens.start, end - tokens.start, label)
+        spans = Segments(
+            self.spans.start[here] - tokens.start, self.spans.end[here] - tokens.start, self.spans.label[here]
+        )
         return Aggregated(spans, self.probabilities[here], self.outside[tokens], self.sources)
 
 

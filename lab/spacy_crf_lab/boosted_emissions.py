@@ -164,7 +164,7 @@ def _(node: BoostedNode, layer: Model) -> Iterator[Block]:
     names, path_of = _paths(features)
     values = np.zeros((len(names), features.n_states))
     np.add.at(values, path_of, features.forest.values.astype(np.float64))
-    rows, states = (places.ravel() for places in np.indices(values.shape))
+    rows, states = np.indices(values.shape).reshape(2, -1)
     named = partial(_feature, names)
     yield Block(_TEMPLATE, values.ravel(), (states,), rows, named, None, ([_TEMPLATE], np.zeros_like(rows)))
 

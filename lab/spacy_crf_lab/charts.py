@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from html import escape
+from itertools import chain
 
 import numpy as np
 from markupsafe import Markup
@@ -13,7 +14,7 @@ from spacy_crf.report.page import source
 
 def scatter(title: str, points: Sequence[tuple[float, float]]) -> Chart:
     """Draw predicted numbers by annotated ones, both on the same scale. points (Sequence): Annotated and predicted numbers."""
-    numbers = [number for pair in points for number in pair]
+    numbers = list(chain.from_iterable(points))
     least = min(numbers)
     span = max(numbers) - least or 1.0
     marks = [f"{least + span * n / 4:.3g}" for n in range(5)]

@@ -5,6 +5,7 @@ other, would make the same mistakes.
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
@@ -191,12 +192,11 @@ def parts_of(tag: str, label: str) -> list[str]:
 def _parts(tags: Sequence[str], labels: Sequence[str], known: Optional[Code]) -> Code:
     """A bit for each part, in the order of first occurrence, unless an earlier bit says the same."""
     parts = [parts_of(*both) for both in zip(tags, labels)]
-    names = list(dict.fromkeys(part for of_tag in parts for part in of_tag))
     kept: list[str] = [] if known is None else known.names
     columns = []
     found = []
     seen = set()
-    for name in dict.fromkeys([*kept, *names]):
+    for name in dict.fromkeys(chain(kept, *parts)):
         column = np.array([name in of_tag for of_tag in parts], dtype=np.uint8)
         same = (column ^ column[0]).tobytes()
         if name in kept or (same not in seen and column.min() < column.max()):

@@ -174,11 +174,13 @@ class SharesObjective:
 def by_position(templates: Sequence[Template]) -> Bools:
     """Which of the experts "past", "present", "future" and "whole" read each template (bool[M, 4]). A template that reads tokens
     on both sides belongs to both, one that reads the token alone to "present"; "whole" reads all."""
-    read = [np.array([part.offset for part in template.parts]) for template in templates]
-    # The farthest token that each template reads, in front and behind
-    past = np.array([offsets.min() for offsets in read])
-    future = np.array([offsets.max() for offsets in read])
-    return np.stack([past < 0, (past >= 0) & (future <= 0), future > 0, np.ones(len(read), dtype=bool)], axis=1)
+    reads = []
+    for template in templates:
+        offsets = [part.offset for part in template.parts]
+        past = min(offsets) < 0
+        future = max(offsets) > 0
+        reads.append((past, not past and not future, future, True))
+    return np.array(reads, dtype=bool).reshape(-1, 4)
 
 
 def at_random(templates: Sequence[Template], *, n: int, share: float, seed: int) -> Bools:

@@ -9,6 +9,7 @@ improbable under it. This file has the scores, the structure that sums over them
 """
 
 from collections.abc import Callable, Iterator
+from itertools import product
 from types import MappingProxyType
 from typing import Any, NamedTuple, Optional
 
@@ -216,7 +217,7 @@ class HiddenDecoding(SentenceDecoding):
         if not model.attrs["shared"]:
             owners = [f"{label} " for label in annotation.labels]
             label_of = [*range(len(owners))]
-        self.further_names = [f"{owner}state {n}" for owner in owners for n in range(hidden)]
+        self.further_names = [f"{owner}state {n}" for owner, n in product(owners, range(hidden))]
         self.label_of_names = np.append(self.label_of_names, np.repeat(np.array(label_of, dtype=np.int64), hidden))
 
 
@@ -299,8 +300,9 @@ class HiddenNode(Seeded, OfTexts, StructureNode):
         """The potentials of texts, from the units and the shared scores."""
         [(units, _, starts)] = outputs
         labels = np.tile(shared["labels"], (len(starts) - 1, 1))
-        states, transitions, first, last = (shared[name] for name in ("states", "transitions", "first", "last"))
-        return HiddenScores(labels, units, states, transitions, first, last, starts)
+        return HiddenScores(
+            labels, units, shared["states"], shared["transitions"], shared["first"], shared["last"], starts
+        )
 
     def part(self, d_scores: HiddenScores, outputs: tuple[Emissions, ...]) -> tuple[tuple, SharedScores]:
         """Derivatives by the units and by the shared scores."""

@@ -11,6 +11,7 @@ Lafferty, McCallum & Pereira 2001, algorithm S), with several improved iterative
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import ClassVar, Optional, Union
 
@@ -182,6 +183,7 @@ class Masses:
         masses, shares, observed = msg
         self.masses = of_file("the masses", masses, np.float64, (None,))
         self.observed = of_file("the observed uses", observed, np.float64, (len(masses), n))
-        self.shares = [[of_file("shares of masses", some, np.float64, (None,)) for some in each] for each in shares]
+        read_share = partial(of_file, "shares of masses", dtype=np.float64, shape=(None,))
+        self.shares = [list(map(read_share, of_mass)) for of_mass in shares]
         counts = len(masses), len(self.shares)
         checks.expect(counts[0] == counts[1] > 0, "the memory", "masses", counts, "as many masses as lists of shares")

@@ -9,6 +9,7 @@ finds the edges; this file has the decoding of a component, and the model.
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import chain
 from typing import Any, Optional
 
 import numpy as np
@@ -120,7 +121,7 @@ class LabelGraphNode(LabelSetNode):
         known = Annotated.of(batches, self._labels, self._name)
         # A pair that two cliques name is one edge; an implication says more than a weight
         found: dict[frozenset[int], tuple[tuple[int, int], bool]] = {}
-        for pair, implies in (one for clique in self._cliques.values() for one in clique.pairs(known)):
+        for pair, implies in chain.from_iterable(clique.pairs(known) for clique in self._cliques.values()):
             if implies or frozenset(pair) not in found:
                 found[frozenset(pair)] = pair, implies
         model.attrs["edges"] = np.array([pair for pair, _ in found.values()], dtype=np.int64).reshape(-1, 2)

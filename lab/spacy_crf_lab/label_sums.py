@@ -189,7 +189,7 @@ def _as_tied(own: Floats, scores: LabelScores) -> TiedScores:
     n_texts, size = own.shape
     n_edges = len(scores.edges)
     first = size // 2 * np.arange(n_texts)[:, np.newaxis]
-    source, target = ((first + ends).ravel().astype(np.int32) for ends in scores.edges.T)
+    source, target = (first + scores.edges.T[:, np.newaxis]).reshape(2, -1).astype(np.int32)
     kinds = np.arange(n_edges, dtype=np.int32)
     ties = Ties(source, target, np.tile(kinds, n_texts), kinds[:, np.newaxis], np.zeros(n_edges, dtype=bool))
     emissions = np.stack([own[:, size // 2 :], own[:, : size // 2]], axis=2).reshape(-1, 2)

@@ -485,8 +485,8 @@ class Piecewise(LocalLoss):
 def _cut(whole: AnnotatedBatch, sequences: slice, tokens: slice) -> AnnotatedBatch:
     """Cut out the annotation of some sequences and their tokens."""
     inside = (whole.wrong.start >= tokens.start) & (whole.wrong.start < tokens.stop)
-    begin, end, label = (column[inside] for column in whole.wrong)
-    wrong = Segments(begin - tokens.start, end - tokens.start, label)
+    start, end, label = whole.wrong
+    wrong = Segments(start[inside] - tokens.start, end[inside] - tokens.start, label[inside])
     clamp = arrays.cut_clamp(whole.clamp, tokens)
     return AnnotatedBatch(clamp, wrong, whole.factors[tokens], whole.weights[sequences])
 

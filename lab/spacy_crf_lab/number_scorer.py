@@ -3,6 +3,7 @@
 import math
 import zlib
 from collections.abc import Callable, Iterable
+from itertools import chain
 from statistics import NormalDist
 from typing import Any, NamedTuple, Optional, Union
 
@@ -140,7 +141,7 @@ class CRFScorer(LearningPipe):
 
     def set_annotations(self, docs: Iterable[Doc], prediction: NumberPrediction) -> None:
         """Write the numbers that the Docs do not have."""
-        parts = [part for doc in docs for part in parts_of(doc, self.cfg["unit"])]
+        parts = chain.from_iterable(parts_of(doc, self.cfg["unit"]) for doc in docs)
         for part, mean, deviation in zip(parts, prediction.means.tolist(), prediction.deviations.tolist()):
             # Numbers that are known have none
             if deviation > 0.0:

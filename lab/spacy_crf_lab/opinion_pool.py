@@ -199,9 +199,10 @@ class OpinionPoolNode(ChainNode):
         """The potentials of all experts, side by side."""
         if self.kind != "named":
             return super().join(outputs, shared)
-        parts = [
-            total([output for output, of in zip(outputs, self.expert_of) if of == expert]) for expert in range(self.n)
-        ]
+        outputs_of: list[list[Emissions]] = [[] for _ in range(self.n)]
+        for output, expert in zip(outputs, self.expert_of):
+            outputs_of[expert].append(output)
+        parts = list(map(total, outputs_of))
         emissions = np.stack([part.scores for part in parts], axis=2).reshape(len(parts[0].scores), self.experts.size)
         return super().join((Emissions(emissions, None, outputs[0].starts),), shared)
 

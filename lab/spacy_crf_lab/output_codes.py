@@ -13,6 +13,7 @@ the chains behind. From the bits at the token itself, a chain would learn in tra
 """
 
 from collections.abc import Sequence
+from itertools import product
 from typing import Optional
 
 import numpy as np
@@ -300,7 +301,7 @@ class CodesNode(ChainNode):
             return None
         scores = self._in_double(model, outputs[0])
         read = beside(scores, self._read_neighbours(scores)[1])
-        names = [f"bit {name} {side}" for side in ("before", "behind") for name in self.code.names]
+        names = [f"bit {name} {side}" for side, name in product(("before", "behind"), self.code.names)]
         terms = (read[:, :, np.newaxis] * by_neighbour(scores.cascade)).reshape(-1, read.shape[1] // 2)
         return TokenTerms(names * len(read), np.repeat(np.arange(len(read)), len(names)), terms, "cascade")
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NamedTuple, Optional
 from weakref import WeakKeyDictionary
 
@@ -133,7 +134,10 @@ def drawn_weights(model: Model, name: str, n: int) -> DrawnWeights:
     if problem is not None:
         raise ValueError(Errors.CRF645.format(name=name, problem=problem))
     nodes = [(layer, layer.attrs["node"].features(layer)) for layer in model.layers]
-    scorers = [features.scorer({part: layer.get_param(part) for part in features.tables}) for layer, features in nodes]
+    scorers = []
+    for layer, features in nodes:
+        weights_of = {name: layer.get_param(name) for name in features.tables}
+        scorers.append(features.scorer(weights_of))
     known = _DRAWN.get(model)
     posterior = posterior_of(model) or {}
     if known is not None and len(known.shared) == n and known.precision is posterior.get("precision"):
@@ -146,7 +150,7 @@ def drawn_weights(model: Model, name: str, n: int) -> DrawnWeights:
     random = np.random.default_rng(_SEED)
     node = model.attrs["node"]
     shared = []
-    tables = [(part, table) for _, features in nodes for part, table in features.tables.items()]
+    tables = list(chain.from_iterable(features.tables.items() for _, features in nodes))
     drawn = {part: np.empty((len(table.zero_slots()), n), dtype=np.float32) for part, table in tables}
     mean = weights.weights()
     # One draw at a time: all of them in double precision would take D · n numbers
@@ -155,10 +159,8 @@ def drawn_weights(model: Model, name: str, n: int) -> DrawnWeights:
         for part, table in tables:
             drawn[part][:, d] = table.slots(of_layers[part])
         shared.append(node.potentials(model, own))
-    layers = [
-        {part: Slots(table.layout.starts, table.layout.columns, drawn[part]) for part, table in features.tables.items()}
-        for _, features in nodes
-    ]
+    slots = {name: Slots(table.layout.starts, table.layout.columns, drawn[name]) for name, table in tables}
+    layers = [{name: slots[name] for name in features.tables} for _, features in nodes]
     found = _DRAWN[model] = DrawnWeights(scorers, posterior["precision"], layers, shared)
     return found
 
@@ -174,10 +176,11 @@ def _outputs_of(features: SparseFeatures, docs: DocBatch, drawn: dict[str, Slots
         values = _NO_VALUES if values is None else values
         wide = scores[of].reshape(*scores[of].shape[:2], features.tables[name].n_columns)
         add_scores_of_draws(rows, values, starts, *drawn[name], wide)
-    return [
-        features.output({of: array[d] for of, array in scores.items()}, found.starts, found.listed)
-        for d in range(n_draws)
-    ]
+    outputs = []
+    for d in range(n_draws):
+        scores_of_draw = {kind: array[d] for kind, array in scores.items()}
+        outputs.append(features.output(scores_of_draw, found.starts, found.listed))
+    return outputs
 
 
 _SCORES: WeakKeyDictionary[Batch, list[Any]] = WeakKeyDictionary()  # of the Docs of a batch, by each draw
@@ -261,8 +264,9 @@ class AveragedDistribution:
 
     def worth(self) -> dict[str, Floats]:
         """Mean expected use of each score, by its name."""
-        every = [distribution.worth() for distribution in self.drawn]
-        return {name: np.mean([worth[name] for worth in every], axis=0) for name in every[0]}
+        every = [list(distribution.worth().values()) for distribution in self.drawn]
+        means = [np.mean(uses, axis=0) for uses in zip(*every)]
+        return dict(zip(self.drawn[0].worth(), means))
 
     def certainties(self, segments: Segments) -> dict[str, Floats]:
         """Mean and standard deviation of the probabilities of spans (float64[N] each)."""

@@ -150,7 +150,9 @@ class Smoothing:
                 found |= {(latest[text], n)} if text in latest else set()
                 latest[text] = n
         else:
-            of_token = {t: n for n, place in enumerate(places) for t in range(place.start, place.end)}
+            of_token = {}
+            for n, place in enumerate(places):
+                of_token.update(dict.fromkeys(range(place.start, place.end), n))
             for template in self.cliques.values():
                 for ends in np.transpose(template.find(DocBatch([doc]))).tolist():
                     one, other = sorted(of_token.get(t, -1) for t in ends)
@@ -200,8 +202,11 @@ class CRFSmooth(LaterPipe):
             if not isinstance(pipe, CRFPipe):
                 raise no_component("that gives probabilities of spans", self._nlp.component_names, self.component)
             least = math.exp(-self.smoothing.price) / 2.0
-            found = [pipe.span_probabilities(doc, least) for doc in docs]
-            return [{(span.start, span.end, span.label_): p for span, p in spans} for spans in found]
+            found = []
+            for doc in docs:
+                spans = pipe.span_probabilities(doc, least)
+                found.append({(span.start, span.end, span.label_): p for span, p in spans})
+            return found
         if not isinstance(pipe, EntityRecognizer):
             raise no_component("that is spaCy's own ner", self._nlp.component_names, self.component)
         ner: Any = pipe

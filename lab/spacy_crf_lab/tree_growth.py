@@ -45,9 +45,9 @@ class Postings(NamedTuple):
             rows += [by_template[template, token], items.rows]
             values += [np.ones(len(token), np.float32), of_items]
             n_tokens += len(every)
-        row, token, value = (np.concatenate([np.zeros(0, kind), *parts]) for kind, parts in (
-            (np.int32, rows), (np.int64, tokens), (np.float32, values)
-        ))  # fmt: skip
+        row = np.concatenate([np.zeros(0, np.int32), *rows])
+        token = np.concatenate([np.zeros(0, np.int64), *tokens])
+        value = np.concatenate([np.zeros(0, np.float32), *values])
         order = np.lexsort((token, row))
         row = row[order]
         token = token[order]

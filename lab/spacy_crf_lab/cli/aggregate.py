@@ -1,5 +1,6 @@
 """The command `aggregate`: one annotation from those of several annotators, rules or models."""
 
+from itertools import chain, product
 from pathlib import Path
 from typing import Any, Optional
 
@@ -47,7 +48,7 @@ def aggregate_cli(
     least = checks.number(OWNER, "--min-prob", min_prob, least=0.5, most=1.0)
     iterations = checks.count(OWNER, "--iterations", iterations, least=0)
     docs = docs_of(data, blank(lang))
-    present = {key for doc in docs for key in doc.spans}
+    present = set(chain.from_iterable(doc.spans for doc in docs))
     for key in keys:
         checks.expect(
             key in present,
@@ -56,7 +57,8 @@ def aggregate_cli(
             key,
             f"a key of doc.spans in {data}, which has {known_names(sorted(present), key) or 'none'}",
         )
-    known = sorted({span.label_ for doc in docs for key in keys for span in doc.spans.get(key, ())})
+    groups = [doc.spans.get(key, ()) for doc, key in product(docs, keys)]
+    known = sorted({span.label_ for span in chain.from_iterable(groups)})
     names = known if labels is None else [label.strip() for label in labels.split(",")]
     checks.labels("--labels", names, known)
     checks.expect(names, OWNER, "--spans-key", spans_key, "keys of spans with labels: all of these lists are empty")
@@ -84,7 +86,9 @@ def aggregate_cli(
         rows.append((key, f"{texts:,}", *(f"{100 * value:.1f} %" for value in (precision, recall, f1))))
     print_table("Estimated reliability, by the tokens of entities", columns, rows, n_texts=1)
     n_found = sum(len(doc.spans.get(SOFT_LABELS, ()) if soft else doc.ents) for doc in docs)
-    n_open = sum(not token.ent_iob for doc in docs for token in doc if not soft or SOFT_LABELS not in doc.spans)
+    # Likely spans say that their whole text is annotated
+    without = [doc for doc in docs if not soft or SOFT_LABELS not in doc.spans]
+    n_open = sum(not token.ent_iob for token in chain.from_iterable(without))
     what = "likely span" if soft else "entity"
     msg.good(f"{output}: {counted(len(docs), 'text')}, {counted(n_found, what)}, {counted(n_open, 'token')} open")
 
@@ -100,8 +104,9 @@ def _annotate(doc: Doc, found: Any, labels: list[str], least: float, *, is_seen:
         return
     # More probable than not: so no two of them overlap
     sure = [(span, p) for span, p in zip(likely, scores) if p >= least and p > 0.5]
-    covered = {token.i for span, _ in sure for token in span}
+    spans = [span for span, _ in sure]
+    covered = {token.i for token in chain.from_iterable(spans)}
     [unsure] = np.nonzero(found.outside < least)
-    doc.set_ents([span for span, _ in sure], missing=[doc[t : t + 1] for t in unsure.tolist() if t not in covered])
+    doc.set_ents(spans, missing=[doc[t : t + 1] for t in unsure.tolist() if t not in covered])
     for span, p in sure:
         span._.crf_prob = p

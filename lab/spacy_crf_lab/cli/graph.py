@@ -2,6 +2,7 @@
 # pyright: reportInvalidTypeForm=false
 
 import json
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
@@ -88,7 +89,10 @@ def graph_cli(
         unit = "token"
         n = len(known.values)
     columns = (kind, kind, f"{unit}s", "weight", "correlation", "partial")
-    rows = [(*edge[:2], f"{edge.texts:,}", *(f"{number:.3f}" for number in edge[3:])) for edge in edges]
+    rows = []
+    for edge in edges:
+        measures = [f"{measure:.3f}" for measure in (edge.weight, edge.correlation, edge.partial)]
+        rows.append((edge.first, edge.second, f"{edge.texts:,}", *measures))
     title = f"{counted(len(known.labels), kind)}, {counted(n, unit)}, {counted(len(edges), 'pair')}"
     chart = charts.label_graph([(edge.first, edge.second, edge.weight) for edge in edges])
     if output is not None and output.suffix == ".svg":
@@ -98,9 +102,8 @@ def graph_cli(
         page = charts.table_page(heading, f"{title}. {_LEGEND}", chart, columns, rows)
         write_whole(output, page.encode("utf8"))
     if as_json:
-        found = [
-            {f"{unit}s" if key == "texts" else key: value for key, value in edge._asdict().items()} for edge in edges
-        ]
+        names = [f"{unit}s" if name == "texts" else name for name in Edge._fields]
+        found = [dict(zip(names, edge)) for edge in edges]
         print(json.dumps(found, ensure_ascii=False, indent=2))
         return
     print_table(title, columns, rows, n_texts=2)
@@ -121,7 +124,7 @@ def label_graph(data: Path, lang: str, template: "LearnedGraph") -> "tuple[list[
 
     nlp = blank(lang)
     examples = read_examples(data, nlp)
-    labels = tuple(sorted({label for example in examples for label in example.reference.cats}))
+    labels = tuple(sorted(set(chain.from_iterable(example.reference.cats for example in examples))))
     if not labels:
         raise ValueError(Errors.CRF485.format(path=data))
     annotation: Any = SeveralCats().bind("graph", nlp.vocab, labels)
@@ -160,7 +163,8 @@ def _edges(known: Any, template: "LearnedGraph", together: Any) -> list[Edge]:
     correlation = known.correlation
     partial = partial_correlations(graphical_lasso(correlation, template.l1, known.owner))
     names = known.labels
-    return [
-        Edge(names[j], names[k], round(together[j, k]), *(float(of[j, k]) for of in (strengths, correlation, partial)))
-        for (j, k), _ in template.pairs(known)
-    ]
+    edges = []
+    for (j, k), _ in template.pairs(known):
+        measures = [float(measure[j, k]) for measure in (strengths, correlation, partial)]
+        edges.append(Edge(names[j], names[k], round(together[j, k]), *measures))
+    return edges

@@ -1,6 +1,7 @@
 """`crf numbers`: what components find that give numbers, and how close it is to annotation."""
 # pyright: reportInvalidTypeForm=false
 
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
@@ -52,7 +53,7 @@ def numbers_cli(
     nlp = load_pipeline(model)
     scorers = _scorers(nlp, component)
     if data is None:
-        print_found(nlp, texts, lambda doc: [row for pipe in scorers for row in pipe.table(doc)])
+        print_found(nlp, texts, lambda doc: list(chain.from_iterable(pipe.table(doc) for pipe in scorers)))
         return
     examples = read_examples(data, nlp)
     for example, doc in zip(examples, nlp.pipe(example.predicted for example in examples)):

@@ -316,8 +316,8 @@ class BeliefPropagation(Inference):
         for begin in range(0, len(found), _TOGETHER):
             some = slice(begin, begin + _TOGETHER)
             # Belief of an end without the message of the tie itself
-            ends = [beliefs[sent.ends[side, some]] / messages.incoming[some, side] for side in range(2)]
-            left, right = (end / end.max(axis=1, initial=kernels.LEAST, keepdims=True) for end in ends)
+            ends = beliefs[sent.ends[:, some]] / messages.incoming[some].swapaxes(0, 1)
+            left, right = ends / ends.max(axis=2, initial=kernels.LEAST, keepdims=True)
             pairs = left[:, :, np.newaxis] * sent.tables[0, sent.kind[some]] * right[:, np.newaxis]
             pairs /= np.maximum(pairs.sum(axis=(1, 2), keepdims=True), kernels.LEAST)
             # The product of both ends' beliefs

@@ -13,7 +13,7 @@ from spacy_crf.arrays import Joined, cut_document
 from spacy_crf.errors import announcements
 from spacy_crf.inference.linear_chain import LinearChain
 from spacy_crf.inference.structure import ScoresOrWork
-from spacy_crf.losses.clamped import LabelledLoss, LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin
+from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin
 from spacy_crf.pipeline.annotation.entities import Annotation
 from spacy_crf.pipeline.decoding import Decoding, Question, States
 from spacy_crf.pipeline.distribution import Distribution, of_doc
@@ -49,11 +49,16 @@ METHODS: tuple[type[Inference], ...] = (
     MeanField,
 )
 _NOTHING = "nothing"
-_LOSSES: dict[str, tuple[type[LabelledLoss], ...]] = {  # by the result that they need from the inference
-    _NOTHING: (SentenceLikelihood, BesagPseudoLikelihood, Piecewise),
-    LOG_PARTITION: (LogLikelihood, SoftmaxMargin),
-    MAXIMUM: (Perceptron, MaxMargin),
-    WALK: (SampledLikelihood,),
+# The result that each loss needs from the inference
+_ASKED: dict[type, str] = {
+    SentenceLikelihood: _NOTHING,
+    BesagPseudoLikelihood: _NOTHING,
+    Piecewise: _NOTHING,
+    LogLikelihood: LOG_PARTITION,
+    SoftmaxMargin: LOG_PARTITION,
+    Perceptron: MAXIMUM,
+    MaxMargin: MAXIMUM,
+    SampledLikelihood: WALK,
 }
 
 
@@ -340,11 +345,11 @@ def check_loss(model: Model, pipe: CRFPipe) -> None:
     CRF353, CRF361, and CRF362 for rules in training."""
     kinds = type(pipe.loss).__mro__
     inference = model.attrs["node"].in_training.inference
-    # The result that the loss needs from the inference; None for other losses
-    asked = next((question for kind in kinds for question, losses in _LOSSES.items() if kind in losses), None)
+    # The result that the loss needs from the inference, by its nearest base; None for other losses
+    asked = next((_ASKED[kind] for kind in kinds if kind in _ASKED), None)
     answers = [_NOTHING, *sorted(inference.answers)]
     if asked not in answers:
-        losses = [loss.__name__ for question in answers for loss in _LOSSES.get(question, ())]
+        losses = [loss.__name__ for loss, question in _ASKED.items() if question in answers]
         message = Errors.CRF361.format(
             name=pipe.name,
             loss=type(pipe.loss).__name__,

@@ -105,7 +105,9 @@ class FactorGraphNode(ChainNode):
         speaker = inference if isinstance(inference, BeliefPropagation) else BeliefPropagation()
         tokens, partners, kinds, messages = speaker.last_messages(self.structure.prepare(scores))
         of_rows = [f"{name}: {text}" for name, _, _, text, _ in _ties(model).attrs["known"]]
-        spelled = [", ".join(of_rows[row] for row in rows if row >= 0) for rows in scores.ties.rows.tolist()]
+        spelled = []
+        for rows in scores.ties.rows.tolist():
+            spelled.append(", ".join(of_rows[row] for row in rows if row >= 0))
         names = [
             f"{spelled[kind]}: '{docs[0][other].text}' ({other})"
             for kind, other in zip(kinds.tolist(), partners.tolist())
@@ -314,6 +316,8 @@ def FactorGraph(
         "label_of": np.zeros(1, dtype=np.int64),
     }
     node = FactorGraphNode(inference, training_inference, strength)
-    reads = tuple([name for template in templates.values() for name in template.reads])
-    node.traits = node.traits._replace(token_attributes=reads)
+    reads = []
+    for template in templates.values():
+        reads += template.reads
+    node.traits = node.traits._replace(token_attributes=tuple(reads))
     return build("factor_graph", node, layers, kind=TiedModel, **attrs)

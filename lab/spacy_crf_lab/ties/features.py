@@ -2,7 +2,7 @@
 weigh the pair of their labels. `SharedFeatures`: features of the tokens that a token is tied to, as features of its own (Sutton &
 McCallum 2004), in a chain without ties."""
 
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, Optional
 
 import numpy as np
@@ -29,7 +29,8 @@ class TieFeatureSet(FeatureSet):
     """The token attributes that templates of ties read."""
 
     def __init__(self, templates: dict[str, TieTemplate]):
-        parts = [part for template in templates.values() for feature in template.parts for part in feature]
+        features = chain.from_iterable(template.parts for template in templates.values())
+        parts = chain.from_iterable(features)
         read = dict.fromkeys(part.name for part in parts if part.name not in (BIAS, DISTANCE))
         super().__init__([BIAS, *(f"{name}[0]" for name in read)])
 
@@ -127,7 +128,8 @@ class SharedFeatures:
     def __call__(self, doc: Doc) -> list[list[str]]:
         names: dict[int, str] = {}
         hashes, _, starts = self.read_items([doc], names)
-        return [[names[h] for h in hashes[a:b].tolist()] for a, b in pairwise(starts.tolist())]
+        texts = [names[value] for value in hashes.tolist()]
+        return [texts[begin:end] for begin, end in pairwise(starts.tolist())]
 
     def read_items(self, docs: list[Doc], names: Optional[dict[int, str]]) -> Items:
         """The items of all tokens; `names` receives the text of each hash if it is given."""

@@ -96,6 +96,6 @@ def _against(table: np.ndarray) -> Optional[dict[str, float]]:
             together = table + table[a, a]
             wrong = ~(together >= apart - tolerance)
         if wrong.any():
-            i, j = (int(label) for label in np.argwhere(wrong)[0])
+            i, j = np.argwhere(wrong)[0].tolist()
             return {"a": a, "i": i, "j": j, "together": float(together[i, j]), "apart": float(apart[i, j])}
     return None

@@ -122,7 +122,8 @@ class PriceSearch:
         residuals = np.zeros((len(rhos), 2))
         scratch = self._prices, self._rows, self._far, self._near
         kernels.negotiate(self.parts, self._active, rhos, *scratch, self._changed, residuals)
-        primal, dual = (self.problem.by_component(column) for column in residuals.T)
+        primal = self.problem.by_component(residuals[:, 0])
+        dual = self.problem.by_component(residuals[:, 1])
         # Balance both residuals (Boyd et al. 2011, section 3.4.1)
         self._penalty[primal > _UNEVEN * dual] *= _TURN
         self._penalty[dual > _UNEVEN * primal] /= _TURN

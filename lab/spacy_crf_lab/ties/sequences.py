@@ -72,7 +72,7 @@ def _cover(source: list[int], target: list[int], size: int, n_labels: int) -> Op
     while left:
         if n_labels ** (len(places) + 1) > _MOST_LABELLINGS * size:
             return None
-        ends = [end for tie in left for end in tie]
+        ends = list(itertools.chain.from_iterable(left))
         # Greedy: the token with the most ties that are not covered yet
         places.append(max(dict.fromkeys(ends), key=ends.count))
         left = [tie for tie in left if places[-1] not in tie]

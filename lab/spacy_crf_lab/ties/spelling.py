@@ -3,6 +3,7 @@ inflected names, typing errors and other transcriptions (text similarity: Bunesc
 the words that they stand for."""
 
 from collections.abc import Callable
+from itertools import product
 from typing import Optional, Union
 
 import numpy as np
@@ -65,7 +66,9 @@ class SimilarWords(GroupTemplate):
             self.warn_once(Warnings.CRFW369, text=docs[d][:40].text[:40], n=len(long), most=self.max_words)
             return TokenPairs(places[:0], places[:0])
         words = [texts[w] for w in long.tolist()]
-        one, other = (long[each] for each in _similar(words, MEASURES[self.measure], self.similarity))
+        one, other = _similar(words, MEASURES[self.measure], self.similarity)
+        one = long[one]
+        other = long[other]
         # The places of each word, side by side, in their order
         order = places[np.argsort(number.reshape(-1), kind="stable")]
         counts = np.bincount(number.reshape(-1), minlength=len(texts))
@@ -168,7 +171,7 @@ class Acronyms(GroupTemplate):
             self.warn_many(docs, np.array([begin + places[0]]))
             return []
         if self.edges == "all":
-            chosen = [(expansion, i) for i in places for expansion in expansions]
+            chosen = [(expansion, i) for i, expansion in product(places, expansions)]
         elif self.edges == "hub":
             chosen = [(expansions[0], i) for i in places]
         else:

@@ -5,6 +5,7 @@ has the component's value (such as its log partition); its other sequences have 
 """
 
 from hashlib import blake2b
+from itertools import product
 from typing import Any, Optional
 
 import numpy as np
@@ -187,7 +188,7 @@ class TiedChains(Structure[TiedScores]):
         best: list[tuple[float, States]] = [(0.0, np.full(work.n_tokens, -1, dtype=np.int32))]
         for tokens, found in parts:
             # The n best of two parts are among the n best of each
-            choices = [(before + score, rest, states) for before, rest in best for score, states in found]
+            choices = [(before + score, rest, states) for (before, rest), (score, states) in product(best, found)]
             choices.sort(key=lambda choice: -choice[0])
             best = []
             for score, rest, states in choices[:n]:

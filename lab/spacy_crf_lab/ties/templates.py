@@ -237,7 +237,9 @@ class Pairs(TieTemplate):
 
     def find(self, docs: DocBatch) -> TokenPairs:
         """RAISES (ValueError): CRF372 for values that are not pairs of tokens of the Doc."""
-        found = [(begin + u, begin + v) for doc, begin in zip(docs, docs.bounds.tolist()) for u, v in self._of_doc(doc)]
+        found = []
+        for doc, begin in zip(docs, docs.bounds.tolist()):
+            found += [(begin + u, begin + v) for u, v in self._of_doc(doc)]
         return TokenPairs(*np.array(found, dtype=np.int64).reshape(-1, 2).T.copy())
 
     def _of_doc(self, doc: Doc) -> list[tuple[int, int]]:
