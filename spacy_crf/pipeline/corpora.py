@@ -129,13 +129,13 @@ def clock() -> Callable[[Iterable[Example]], Iterable[list[Example]]]:
             while first:
                 yield first
         elif examples:
-            said = ClockMessage()
-            time_for_a_step = said.example(examples[0])
+            message = ClockMessage()
+            tick_example = message.example(examples[0])
             with not_searched():
-                yield [*examples, time_for_a_step]
-                # Before any component has answered, nobody knows whether another step helps
-                while not said.goes_on or any(said.goes_on.values()):
-                    yield [time_for_a_step]
+                yield [*examples, tick_example]
+                # Components answer in `goes_on`; before the first answer, another step may help
+                while not message.goes_on or any(message.goes_on.values()):
+                    yield [tick_example]
 
     return tick
 

@@ -65,7 +65,7 @@ class Distribution(NamedTuple):
         found = structure.n_best(self.joined.scores, n, clamp=self.joined.clamp)
         best: list[tuple[float, tuple]] = [(0.0, ())]
         for paths, log_z in zip(found, self._log_partition().tolist()):
-            # Extend the best labellings of the sequences so far by the best ones of the next sequence
+            # Extend the best labellings of the sequences so far by the best labellings of the next sequence
             longer = [(a + score - log_z, (*before, states)) for a, before in best for score, states in paths]
             best = sorted(longer, key=lambda item: -item[0])[:n]
         none = np.zeros(0, dtype=np.int32)
@@ -109,7 +109,7 @@ class Distribution(NamedTuple):
         return self._of_all(self.decoding.tags(path[self.joined.tokens]), -1)
 
     def _of_all(self, rows: NDArray, fill: float) -> NDArray:
-        """Rows of all tokens of the Doc, from the rows of the tokens that take part; others get `fill`."""
+        """Rows of all tokens of the Doc, from the rows of the tokens that are kept; tokens that are left out get `fill`."""
         return rows if self.kept is None else spread(rows, self.kept, int(self.starts[-1]), fill)
 
 
@@ -118,9 +118,9 @@ def of_doc(
 ) -> Distribution:
     """The distribution over the labellings of one Doc.
 
-    decoding (Decoding): Of the component.
-    scores (PathScores): Of the Doc, whose sequences are joined.
-    clamp (Optional[ChainClamp]): The labellings that are possible.
+    decoding (Decoding): The decoding of the component.
+    scores (PathScores): The scores of the Doc, whose sequences are joined.
+    clamp (Optional[ChainClamp]): The clamp of the possible labellings.
     graph (Optional[Structure]): The structure over the graph of some rules; None without rules.
     """
     if graph is None and not decoding.always_joins:
@@ -137,9 +137,9 @@ def of_doc(
 def of_docs(decoding: Decoding, scores: PathScores, clamp: Optional[ChainClamp]) -> Distribution:
     """The distribution for several Docs whose sequences no rule ties together, for marginals and probabilities of spans.
 
-    decoding (Decoding): Of the component.
-    scores (PathScores): Of the Docs.
-    clamp (Optional[ChainClamp]): The labellings that are possible.
+    decoding (Decoding): The decoding of the component.
+    scores (PathScores): The scores of the Docs.
+    clamp (Optional[ChainClamp]): The clamp of the possible labellings.
     """
     return Distribution(
         decoding=decoding,

@@ -94,7 +94,7 @@ def _redrawn(words: list[Word], own: Pools, listed: Pools, share: float, draws: 
 
 
 def _parts(words: list[Word]) -> Iterator[tuple[str, list[Word]]]:
-    """Mentions with their labels, and the words between them with none."""
+    """Cut a text into mentions, each with its label, and the words between mentions, each with the label ""."""
     numbers = []
     number = 0
     # A part ends where a tag does not continue the one before

@@ -113,7 +113,9 @@ class Continuation:
         self.evidence = evidence
         self.since: Optional[Evidence] = None  # evidence of the texts since then, each counted once
         self.met: set[int] = set()  # fingerprints of these texts
-        self._start: Any = None  # Tuple[Weights, Floats], the layout and the values of the weights at the start
+        self._start: Any = (
+            None  # Tuple[Weights, Floats]: the layout and the values of the weights when training continued
+        )
 
     def begin(self, pipe: LearningPipe) -> None:
         """Store the weights of a component (`pipe`), before anything changes."""

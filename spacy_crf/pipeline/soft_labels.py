@@ -84,7 +84,7 @@ def supervise(
 
 
 def _read(parts: Parts, key: str, examples: list[Example], starts: Ints, report: GoldReport) -> tuple[SoftSpans, Bools]:
-    """The spans, and the tokens that have soft labels, including tokens that the spans leave out (bool[T]).
+    """Read the spans with their probabilities, and find the tokens of texts with soft labels, in or outside of spans (bool[T]).
 
     RAISES (ValueError): CRF825 to CRF846 for spans that cannot be soft labels of the component.
     """
@@ -121,7 +121,7 @@ def _read(parts: Parts, key: str, examples: list[Example], starts: Ints, report:
 
 
 def _aligned(example: Example, key: str) -> Iterator[tuple[Span, float, Optional[Span]]]:
-    """The spans of a reference Doc with their scores, and as spans of the predicted Doc, None for spans that do not align."""
+    """Yield each span of a reference Doc, its score, and the span of the predicted Doc with which it aligns; None without one."""
     group = example.reference.spans[key]
     same = same_words(example.predicted, example.reference)
     for span, score in zip(group, soft_scores(group, key)):
