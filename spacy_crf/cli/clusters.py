@@ -71,12 +71,13 @@ def clusters_cli(
             checks.one_of(CLUSTERS, "--method", method, ("brown", "clark", "kmeans"))
         # k-means needs vectors, and the other methods need texts
         is_kmeans = from_vectors is not None
-        if is_kmeans == bool(texts) or method not in ((None, "kmeans") if is_kmeans else (None, "brown", "clark")):
+        possible = (None, "kmeans") if is_kmeans else (None, "brown", "clark")
+        if is_kmeans == bool(texts) or method not in possible:
             raise ValueError(Errors.CRF952.format(files=", ".join(map(str, texts)) or "none", vectors=from_vectors))
         if is_kmeans:
-            made = clusters_of_vectors(from_vectors, n, progress=progress)
+            clusters = clusters_of_vectors(from_vectors, n, progress=progress)
         else:
-            made = clusters_of_texts(
+            clusters = clusters_of_texts(
                 texts,
                 n,
                 output,
@@ -88,9 +89,9 @@ def clusters_cli(
                 letters=letters,
                 progress=progress,
             )
-        write_clusters(output, made)
+        write_clusters(output, clusters)
         _checkpoint(output).unlink(missing_ok=True)
-    msg.good(f"{len(made.words):,} words in {len(made.paths):,} clusters: {output}")
+    msg.good(f"{len(clusters.words):,} words in {len(clusters.paths):,} clusters: {output}")
 
 
 def _silent(**changes: object) -> None:

@@ -203,21 +203,21 @@ def _wrong(key: str, must: str, value: object) -> ValueError:
 
 
 def _field(given: Fields, key: str, kind: type) -> Any:
-    """RAISES (ValueError): CRF976 for a value of another type."""
+    """Get a value of a question. RAISES (ValueError): CRF976 unless the value is a string or a list, as `kind` says."""
     if not isinstance(given.get(key), kind):
         raise _wrong(key, "a list" if kind is list else "a string", given.get(key))
     return given[key]
 
 
 def _check_length(given: Fields, most: int) -> None:
-    """RAISES (ValueError): CRF914 for a text with more characters."""
+    """Check the length of the "text" of a question. RAISES (ValueError): CRF914 for more than `most` characters."""
     text = given.get("text")
     if isinstance(text, str) and len(text) > most:
         raise ValueError(Errors.CRF914.format(n=len(text), most=most))
 
 
 def _spans(values: list[Any], doc: Doc) -> list[Span]:
-    """RAISES (ValueError): CRF976 for a value that is no span of the Doc."""
+    """Make spans of lists ``[first token, token behind the last, label]``. RAISES (ValueError): CRF976 for any other value."""
     for value in values:
         is_span = isinstance(value, list) and [*map(type, value)] == [int, int, str]
         if not is_span or not 0 <= value[0] < value[1] <= len(doc):
@@ -227,7 +227,7 @@ def _spans(values: list[Any], doc: Doc) -> list[Span]:
 
 
 def _check_new_label(label: str) -> None:
-    """RAISES (ValueError): CRF976 for text that nobody means as a label."""
+    """Check a label that the component does not have yet. RAISES (ValueError): CRF976 for text that nobody means as a label."""
     if len(label) > _MOST_OF_LABEL or label != label.strip() or not label.isprintable():
         must = f"a label of at most {_MOST_OF_LABEL} printable characters, without blanks around it"
         raise _wrong("label", must, label)

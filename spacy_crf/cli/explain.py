@@ -138,39 +138,42 @@ def explain_cli(
     if kind == "rules":
         _explain_rules(nlp, text, component)
         return
-    found = []
+    explanations = []
     options: dict[str, Any] = {"effect": top} if effect else {}
-    # Effects of texts depend on the regularization in the config
     if train is not None:
+        # Effects of texts depend on the regularization in the config
         optimizer = nlp.config["training"]["optimizer"] or {}
         options |= {name: optimizer[name] for name in ("l1", "l2") if name in optimizer}
         options["corpus"] = list(read_examples(train, nlp))
 
-    def is_asked(pipe: "LearningPipe") -> bool:
-        other_argument = span if isinstance(pipe, CRFTextClassifier) else label
-        return other_argument is None and pipe.labelled is not None
+    def is_explained(pipe: "LearningPipe") -> bool:
+        # --span is about components that label tokens, --label about those that label texts
+        other_option = span if isinstance(pipe, CRFTextClassifier) else label
+        return other_option is None and pipe.labelled is not None
 
-    for pipe in our_pipes(nlp, component, _EXPLAINED, is_asked, of_tokens=False):
+    for pipe in our_pipes(nlp, component, _EXPLAINED, is_explained, of_tokens=False):
         doc = doc_before(nlp, pipe, text)
+        decisions: list[Any]  # labels of the text, or spans; None for the most probable label
         if isinstance(pipe, CRFTextClassifier):
-            is_open = label is None and against is None
-            asked: list[Any] = (pipe.labels_of(doc) or [None]) if is_open else [label]
+            decisions = [label]
+            if label is None and against is None:
+                decisions = pipe.labels_of(doc) or [None]
         elif span is not None:
-            asked = [_parse_span(span, doc)]
+            decisions = [_parse_span(span, doc)]
         else:
             best = pipe.n_best(doc, 1)
-            asked = list(best[0][1]) if best else []
-            asked = asked or _likeliest(pipe, doc)
-        found += [pipe.explain(doc, one, against, kind, **options) for one in asked]
+            decisions = list(best[0][1]) if best else []
+            decisions = decisions or _likeliest(pipe, doc)
+        explanations += [pipe.explain(doc, decision, against, kind, **options) for decision in decisions]
     if output is not None:
-        write_whole(output, page(found, top).encode("utf8"))
-        msg.good(f"{counted(len(found), 'explanation')} in {output}")
+        write_whole(output, page(explanations, top).encode("utf8"))
+        msg.good(f"{counted(len(explanations), 'explanation')} in {output}")
         return
     if as_json:
-        print(json.dumps([explanation.to_dict() for explanation in found], ensure_ascii=False))
+        print(json.dumps([explanation.to_dict() for explanation in explanations], ensure_ascii=False))
         return
     console = Console()
-    for explanation in found:
+    for explanation in explanations:
         console.print(explanation.to_rich(top))
         console.print()
 
@@ -189,7 +192,7 @@ def _likeliest(pipe: "CRFPipe", doc: Doc) -> list[Span]:
 
 
 def _parse_span(given: str, doc: Doc) -> Span:
-    """The span of "3:5" or "3:5:LABEL". RAISES (ValueError): CRF847 if it does not name tokens of the Doc."""
+    """Make the span that "3:5" or "3:5:LABEL" names. RAISES (ValueError): CRF847 if it does not name tokens of the Doc."""
     match = _SPAN.fullmatch(given)
     if match is None or not int(match[1]) < int(match[2]) <= len(doc):
         raise ValueError(

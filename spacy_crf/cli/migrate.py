@@ -90,10 +90,8 @@ def import_cli(
     with file.open("rb") as stream:
         head = stream.read(1000).removeprefix(BOM_UTF8).lstrip()
         stream.seek(0)
-        # The first line tells templates from models, whatever the file is called
-        if (
-            program in _SYNTAX and head[:1] in _LINES and not head.startswith(b"#mdl#")
-        ):  # no model: templates or patterns
+        # The first line tells templates and patterns from models, whatever the file is called. "#mdl#" begins a model of Wapiti
+        if program in _SYNTAX and head[:1] in _LINES and not head.startswith(b"#mdl#"):
             check_writable(output, file)
             block = features_block(stream.read().decode("utf-8-sig"), program, names)
             write_whole(output, block.to_str().encode("utf8"))
@@ -334,11 +332,16 @@ def export_cli(
     `spacy_crf.migrate.pipeline.features_of` makes them. For Wapiti it was trained on the features that
     `import PATTERNS --from wapiti` wrote.
     """
-    own = {"--columns": columns != "orth", "--prune": prune != 0.0, "--bits": bits != 32, "--check": check is not None}
-    suffixes = output.name.removesuffix(".gz").rpartition(".")[2]
-    kind = checks.one_of(OWNER, "--to", form or (suffixes if suffixes in FORMS else "crfsuite"), FORMS)
-    for option in (name for name, given in {**own, "--with-reader": with_reader}.items() if given):
-        checks.expect(kind in ("npz", "json"), OWNER, option, f"with --to {kind}", "left out: it is for npz and json")
+    # Whether options of npz and json are used
+    of_lite = {"--columns": columns != "orth", "--prune": prune != 0.0, "--bits": bits != 32}
+    of_lite |= {"--check": check is not None, "--with-reader": with_reader}
+    if form is None:
+        suffix = output.name.removesuffix(".gz").rpartition(".")[2]
+        form = suffix if suffix in FORMS else "crfsuite"
+    kind = checks.one_of(OWNER, "--to", form, FORMS)
+    for option, is_used in of_lite.items():
+        fits = not is_used or kind in ("npz", "json")
+        checks.expect(fits, OWNER, option, f"with --to {kind}", "left out: it is for npz and json")
     check_writable(output, check)
     if kind == "crfsuite":
         from ..migrate.crfsuite import write_crfsuite
@@ -368,11 +371,9 @@ def export_cli(
         write_whole(output.parent / "lite.py", Path(lite.__file__).read_bytes())
         msg.good(f"{output.parent / 'lite.py'}: reads it, with NumPy alone")
     if check is not None:
-        found = compare_lite(nlp, content["component"], lite.load(output), read_examples(check, nlp))
-        before, after = (f"{100 * f1:.2f}" for f1 in (found.before, found.after))
-        msg.info(
-            f"{counted(found.texts, 'text')}: {found.different:,} get other labels; F1 {before} before, {after} after"
-        )
+        comparison = compare_lite(nlp, content["component"], lite.load(output), read_examples(check, nlp))
+        f1 = f"F1 {100 * comparison.before:.2f} before, {100 * comparison.after:.2f} after"
+        msg.info(f"{counted(comparison.texts, 'text')}: {comparison.different:,} get other labels; {f1}")
 
 
 # ------------------------------------------------------------------------------------------------- rows of columns

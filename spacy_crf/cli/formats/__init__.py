@@ -212,7 +212,7 @@ _JSON = (
 
 
 def refuse_binary(path: Path) -> None:
-    """RAISES (ValueError): CRF756 with the name of the format, if the file is no text."""
+    """Refuse a file that is not text. RAISES (ValueError): CRF756 with the name of the format, if its first bytes show it."""
     # The beginning of a file says more than its name: exports are often renamed
     head = _head(path)
     for known in _BINARY:
@@ -222,7 +222,7 @@ def refuse_binary(path: Path) -> None:
 
 
 def refuse(source: Source) -> None:
-    """RAISES (ValueError): CRF756 with the name of the format, if it is known and not read."""
+    """Refuse a file in a format that is known and not read. RAISES (ValueError): CRF756 with the name of the format."""
     if source.path.is_dir():
         return
     refuse_binary(source.path)
@@ -238,7 +238,8 @@ def refuse(source: Source) -> None:
 
 
 def refuse_running_text(source: Source) -> None:
-    """RAISES (ValueError): CRF757 if the lines of a file have as many words as they please, and no tags at their ends."""
+    """Refuse running text. RAISES (ValueError): CRF757 if the lines of a file differ in their number of words, and no line ends
+    with a tag."""
     rows = [split_columns(line) for line in source.head_lines() if not line.startswith("#")]
     if not rows or any(is_tag(row[-1].strip()) for row in rows):
         return
@@ -251,6 +252,7 @@ def refuse_running_text(source: Source) -> None:
 
 
 def _has(value: object, keys: tuple[str, ...]) -> bool:
+    """Whether a value of JSON has a path of keys. In a list, the first element is followed."""
     for key in keys:
         value = value[0] if isinstance(value, list) and value else value
         if not isinstance(value, dict) or key not in value:

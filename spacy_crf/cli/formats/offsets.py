@@ -52,49 +52,52 @@ def suspected(text: str) -> list[str]:
 
 
 class HabitSearch:
-    """Finds the habits of a file: those with which the words of all its spans stand at their offsets.
+    """Finds the habits of a file: those under which the text has the words of each span at its offsets.
 
-    asked (Collection[str]): The habits, if the user names them.
-    possible (Iterable[str]): The habits to try otherwise.
+    asked (Collection[str]): The habits that the user names; if there are any, nothing is searched.
+    possible (Iterable[str]): The habits to try, alone and together.
     """
 
     def __init__(self, asked: Collection[str], possible: Iterable[str] = (UTF16, CRLF)) -> None:
         self._asked = asked
         self._possible = [*possible]
-        # The fewest habits first
-        self._left: list[tuple[str, ...]] = []
+        # Sets of habits that fit all spans so far, those with the fewest habits first
+        self._fitting: list[tuple[str, ...]] = []
         for n in range(len(self._possible) + 1):
-            self._left += combinations(self._possible, n)
+            self._fitting += combinations(self._possible, n)
 
     def needs(self, text: str) -> bool:
         """Whether spans of a text can show the habits: in most texts all count alike."""
         return not self._asked and (BOM in self._possible or bool(suspected(text)))
 
     def see(self, text: str, spans: Iterable[tuple[object, object, object]]) -> None:
-        """Drop the habits with which words of a text are not at their offsets. spans (Iterable): Start, end and words of each."""
-        given = [
-            (start, end, words.split())
-            for start, end, words in spans
-            if type(start) is int and type(end) is int and isinstance(words, str)
-        ]
-        if not given:
+        """Drop the sets of habits under which a text does not have the words of a span at its offsets.
+
+        spans (Iterable): Start, end and words of each span, as the file has them; None for what it lacks.
+        """
+        with_words = []
+        for start, end, words in spans:
+            if type(start) is int and type(end) is int and isinstance(words, str):
+                with_words.append((start, end, words.split()))
+        if not with_words:
             return
-        kept = []
-        for habits in self._left:
+        fitting = []
+        for habits in self._fitting:
             index = index_of(text, habits)
-            if all(_words_at(text, start, end, index) == words for start, end, words in given):
-                kept.append(habits)
-        self._left = kept
+            if all(_words_at(text, start, end, index) == words for start, end, words in with_words):
+                fitting.append(habits)
+        self._fitting = fitting
 
     def found(self) -> list[str]:
-        """The habits of the file: none if Python's count fits, or if no other or several others fit."""
+        """The habits of the file: the smallest set that fits; none if no set fits, or several of this size do."""
         if self._asked:
             return [*self._asked]
-        fewest = [habits for habits in self._left if len(habits) == len(self._left[0])]
-        return [*fewest[0]] if len(fewest) == 1 else []
+        smallest = [habits for habits in self._fitting if len(habits) == len(self._fitting[0])]
+        return [*smallest[0]] if len(smallest) == 1 else []
 
 
 def _words_at(text: str, start: int, end: int, index: Optional[dict[int, int]]) -> Optional[list[str]]:
+    """The words of a text between two offsets of a file; None if the offsets are not those of a part of the text."""
     if index is not None:
         begin = index.get(start)
         stop = index.get(end)

@@ -111,8 +111,9 @@ def read_json(source: Source, nlp: Language, settings: ReadSettings, report: Rep
 
 
 def _make_doc(document: Fields, place: str) -> Doc:
+    """Convert a document of spaCy 2 that has one paragraph. RAISES (ValueError): CRF701 with the place, if spaCy can't use it."""
     with warnings.catch_warnings():
-        # spaCy warns of tags that it can't use, and leaves them out
+        # spaCy would only warn of tags that it can't use, and leave them out
         warnings.simplefilter("error")
         try:
             [doc] = json_to_docs(json.dumps([document]))
