@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, partial
 from io import BytesIO
-from itertools import count, groupby, islice, pairwise, product
+from itertools import chain, count, groupby, islice, pairwise, product
 from pathlib import Path
 from typing import Any, NamedTuple, Optional, Union
 
@@ -86,13 +86,21 @@ def _read(path: Path) -> dict[str, Any]:
     return content
 
 
-def _numbers(given: Any, dtype: Any = np.float64, shape: Optional[tuple] = None, *, least: float = -np.inf) -> Array:
-    """An array of an export. Numbers are finite; where there is no least value, null is -inf. RAISES (LiteError)"""
-    array = np.asarray(given, dtype=object) if isinstance(given, list) else given
-    array = (np.where(np.equal(array, None), -np.inf, array) if array.dtype == object else array).astype(dtype)
+def _numbers(values: Any, dtype: Any = np.float64, shape: Optional[tuple] = None, *, least: float = -np.inf) -> Array:
+    """Check the numbers of an export, an array or a list. In lists, null is -inf.
+
+    least (float): The least value; only without one may numbers be -inf.
+    RAISES (LiteError): For other values, or another shape.
+    """
+    array: Any = values
+    if isinstance(values, list):
+        array = np.asarray(values, dtype=object)
+    if array.dtype == object:
+        array = np.where(np.equal(array, np.array(None)), -np.inf, array)
+    array = array.astype(dtype)
     if np.isnan(array).any() or (array == np.inf).any() or (array.size and array.min() < least):
         raise LiteError("a number is NaN, infinite or out of range. Export the model again.")
-    if array.shape != (array.shape if shape is None else shape):
+    if shape is not None and array.shape != shape:
         raise LiteError(f"an array has the shape {array.shape} instead of {shape}. Copy the file again.")
     return array
 
@@ -146,8 +154,11 @@ NGRAMS = {f"ngrams{n}": lambda word, n=n: _ngrams(word, n) for n in range(2, 6)}
 
 def _like_num(word: str, words: set[str], endings: tuple[str, ...]) -> bool:
     """spaCy's `like_num`, with the numerals and the endings of ordinals of a language."""
-    word = (word[1:] if word.startswith(("+", "-", "±", "~")) else word).replace(",", "").replace(".", "")
-    (above, _, below), lower = word.partition("/"), word.lower()
+    if word.startswith(("+", "-", "±", "~")):
+        word = word[1:]
+    word = word.replace(",", "").replace(".", "")
+    above, _, below = word.partition("/")
+    lower = word.lower()
     is_number = word.isdigit() or (above.isdigit() and below.isdigit()) or lower in words
     return is_number or (lower.endswith(endings) and lower[:-2].isdigit())
 
@@ -170,15 +181,15 @@ def hash_text(text: str) -> int:
 def _cluster(word: str, table: dict[str, Any], numbers: dict[int, int], width: Optional[int]) -> str:
     """The path of the cluster of a word, which is looked up by its hash as it is written, then in lower case."""
     word = _DIGIT.sub("0", word) if table["digits"] else word
-    found = numbers.get(hash_text(word), numbers.get(hash_text(word.lower())))
-    return _ABSENT if found is None else table["paths"][found][:width]
+    number = numbers.get(hash_text(word), numbers.get(hash_text(word.lower())))
+    return _ABSENT if number is None else table["paths"][number][:width]
 
 
 _SPELLINGS = {"IO": "IIII", "BIO": "BBII", "IOB1": "IIII", "BILUO": "UBIL"}  # of a single token; first, others, last
 
 
 def _spelled(scheme: str, label: str, length: int) -> list[str]:
-    """The tags of a span of so many tokens; letters alone for the label ""."""
+    """The tags of a span of `length` tokens; letters alone for the label ""."""
     single, first, inside, last = _SPELLINGS[scheme]
     letters = single if length == 1 else first + inside * (length - 2) + last
     return [f"{letter}-{label}" if label else letter for letter in letters]
@@ -202,12 +213,14 @@ class _Phrases:
             end = begin + 1
             while end <= len(spelled) and tuple(spelled[begin:end]) in self._beginnings:
                 if tuple(spelled[begin:end]) in self.labels:
-                    matches.append((begin - end, begin, end))
+                    matches.append((begin - end, begin, end))  # sorts the longest match first
                 end += 1
         values = [_ABSENT] * len(text)
         for _, begin, end in sorted(matches):
+            # A longer match that overlaps covers the first or the last token
             if values[begin] == values[end - 1] == _ABSENT:
-                values[begin:end] = _spelled("BILUO", self.labels[tuple(spelled[begin:end])][0], end - begin)
+                label = self.labels[tuple(spelled[begin:end])][0]
+                values[begin:end] = _spelled("BILUO", label, end - begin)
         return values
 
 
@@ -241,10 +254,14 @@ class _Table:
     def total(self, features: Any, n: int) -> Array:
         """Sums of the weights of features at each of n tokens: float64[n, C]. features (int[N, 2]): Token and row of each."""
         tokens, rows = np.asarray(features, dtype=np.int64).reshape(-1, 2).T
-        counts = self.starts[rows + 1] - self.starts[rows]
-        at = np.repeat(self.starts[rows] - np.append(0, np.cumsum(counts)[:-1]), counts) + np.arange(counts.sum())
-        places = np.repeat(tokens, counts) * self.width + self.columns[at]
-        return 0.0 + np.bincount(places, self.weights[at], minlength=n * self.width).reshape(n, self.width)
+        begins = self.starts[rows]
+        counts = self.starts[rows + 1] - begins
+        # The numbers of the weights of all features: begins[0], begins[0] + 1, …, begins[1], …
+        shifts = begins - np.append(0, np.cumsum(counts)[:-1])
+        numbers = np.repeat(shifts, counts) + np.arange(counts.sum())
+        cells = np.repeat(tokens, counts) * self.width + self.columns[numbers]
+        # Without features, `bincount` gives whole numbers
+        return 0.0 + np.bincount(cells, self.weights[numbers], minlength=n * self.width).reshape(n, self.width)
 
 
 class _Texts(NamedTuple):
@@ -264,13 +281,18 @@ class _Features:
         self._word_column = self.columns.index("orth")
         self.phrases = {name: _Phrases(listed) for name, listed in content["gazetteers"].items()}
         self.getters = self._make_getters(content)
-        tables = content["tables"].items()
-        self.tables = {name: _Table(table, n_states ** (1 + (name == "transitions"))) for name, table in tables}
+        self.tables: dict[str, _Table] = {}
+        for name, table in content["tables"].items():
+            width = n_states**2 if name == "transitions" else n_states
+            self.tables[name] = _Table(table, width)
+        # Attributes that are not known from the word alone
         of_texts = {f"in:{name}" for name in self.phrases}.union(self.columns) - {"orth"}
-        self._of_words, self._others = ({name: [] for name in self.tables} for _ in range(2))
-        alone = set()
-        joined = {"orth"}
-        self.reach = 0
+        # Templates that read one word have sums that are kept by word and offset; the others are read at each token
+        self._of_words: dict[str, list[_Template]] = {name: [] for name in self.tables}
+        self._others: dict[str, list[_Template]] = {name: [] for name in self.tables}
+        alone = set()  # attributes of templates of words
+        joined = {"orth"}  # attributes of other templates
+        self.reach = 0  # distance of the farthest token that a template reads
         for name, table in self.tables.items():
             for template in table.templates:
                 attributes = {a for *_, a, _ in template.parts} - {""}
@@ -281,20 +303,27 @@ class _Features:
                     reads = f"the template '{template.name}' reads '{attribute}', which this lite.py does not know"
                     raise LiteError(f"{reads}. Take that of the spacy_crf that wrote it.")
                 self.reach = max(self.reach, *map(abs, offsets))
-                is_alone = len(offsets) == 1 and not attributes & of_texts and name not in ("transitions", "spans")
-                (self._of_words if is_alone else self._others)[name].append(template)
-                alone |= attributes if is_alone else set()
-                joined |= attributes if not is_alone or template.once else set()
+                is_of_word = len(offsets) == 1 and not attributes & of_texts and name not in ("transitions", "spans")
+                if is_of_word:
+                    self._of_words[name].append(template)
+                    alone |= attributes
+                else:
+                    self._others[name].append(template)
+                if not is_of_word or template.once:
+                    joined |= attributes
         self._alone = [*alone]
         self._joined = joined - of_texts
         self._places = [a for a in joined if a[:3] == "in:"]
-        self._offsets = {name: sorted({t.parts[0][1] for t in found}) for name, found in self._of_words.items()}
+        self._offsets = {}
+        for name, templates in self._of_words.items():
+            self._offsets[name] = sorted({template.parts[0][1] for template in templates})
         width = sum(len(offsets) * self.tables[name].width for name, offsets in self._offsets.items())
         self._most_words = max(1000, _MOST_BYTES // max(8, 8 * width))
         self._outside = self._padding(content["padding"])
         self._start()
 
     def _make_getters(self, content: dict[str, Any]) -> dict[str, Callable[[str], Any]]:
+        """Functions that read attributes from a word, by the name of the attribute."""
         words = set(content["number_words"])
         endings = tuple(content["number_endings"])
         flags = {**FLAGS, "like_num": partial(_like_num, words=words, endings=endings)}
@@ -339,9 +368,14 @@ class _Features:
         getters = self.getters
         for name, values in self._values.items():
             values += map(getters[name], words)
-        read = ({name: getters[name](word) for name in self._alone} for word in words)
-        listed = [{a: v if isinstance(v, list) else [v] for a, v in values.items()} for values in read]
-        self._add_words(listed, first)
+        values_of_words = []
+        for word in words:
+            values_of_word = {}
+            for name in self._alone:
+                value = getters[name](word)
+                values_of_word[name] = value if isinstance(value, list) else [value]  # a word has several n-grams
+            values_of_words.append(values_of_word)
+        self._add_words(values_of_words, first)
         self._known.update(zip(words, range(first, first + len(words))))
 
     def _add_words(self, words: list[dict[str, list[str]]], first: int) -> None:
@@ -349,15 +383,18 @@ class _Features:
         for name, offsets in self._offsets.items() if words else []:
             table = self.tables[name]
             sums = self._sums[name]
-            found = []
-            places = [(offsets.index(t.parts[0][1]), [a for a, _ in t.parts], t.rows) for t in self._of_words[name]]
+            features = []  # pairs of a cell, for a word and an offset, and a row of the table
+            places = []
+            for template in self._of_words[name]:
+                attributes = [attribute for attribute, _ in template.parts]
+                places.append((offsets.index(template.parts[0][1]), attributes, template.rows))
             for n, values in enumerate(words):
-                for place, attributes, known in places:
+                for place, attributes, rows in places:
                     keys = map(JOINT.join, product(*map(values.__getitem__, attributes)))
-                    found += [(n * len(offsets) + place, known[key]) for key in keys if key in known]
+                    features += [(n * len(offsets) + place, rows[key]) for key in keys if key in rows]
             if first + len(words) > len(sums):
                 sums = self._sums[name] = np.concatenate([sums, np.zeros((first + 2 * len(words), *sums.shape[1:]))])
-            new = table.total(found, len(words) * len(offsets))
+            new = table.total(features, len(words) * len(offsets))
             sums[first : first + len(words)] = new.reshape(len(words), *sums.shape[1:])
 
     def words_of(self, text: Text) -> list[str]:
@@ -366,33 +403,45 @@ class _Features:
             raise LiteError("A text is a list of words, or of rows; this is one string. Split it into words first.")
         if self.columns == ["orth"] and all(isinstance(word, str) for word in text):
             return list(text)
-        for n in [n for n, row in enumerate(text) if isinstance(row, str) or len(row) < len(self.columns)]:
-            got = "a word" if isinstance(text[n], str) else f"{len(text[n])} columns"
-            raise LiteError(f"Row {n + 1} is {got}, and the model reads the columns {', '.join(self.columns)}.")
+        for n, row in enumerate(text, start=1):
+            if isinstance(row, str) or len(row) < len(self.columns):
+                got = "a word" if isinstance(row, str) else f"{len(row)} columns"
+                raise LiteError(f"Row {n} is {got}, and the model reads the columns {', '.join(self.columns)}.")
         return [row[self._word_column] for row in text]
 
     def read(self, texts: list[Text]) -> _Texts:
+        """Read the attributes of texts. RAISES (LiteError): For rows with too few columns."""
         words = [self.words_of(text) for text in texts]
         if len(self._known) > self._most_words:
             self._start()
-        self._learn(list(dict.fromkeys(word for text in words for word in text if word not in self._known)))
-        reach = self.reach
         known = self._known
-        before = [*range(reach)][::-1]
-        behind = [*range(reach, 2 * reach)]
-        numbers = [n for text in words for n in (*before, *map(known.__getitem__, text), *behind)]
+        new = dict.fromkeys(chain.from_iterable(words))
+        self._learn([word for word in new if word not in known])
+        reach = self.reach
+        # The positions outside a text have the first numbers, the nearest first
+        numbers_before = [*range(reach)][::-1]
+        numbers_behind = [*range(reach, 2 * reach)]
+        numbers = []
+        for text in words:
+            numbers += [*numbers_before, *map(known.__getitem__, text), *numbers_behind]
         lengths = np.array([*map(len, words)], dtype=np.int64)
         bounds = np.append(0, np.cumsum(lengths))
         positions = np.arange(bounds[-1]) + reach * (2 * np.repeat(np.arange(len(words)), lengths) + 1)
-        values = {name: [of_word[n] for n in numbers] for name, of_word in self._values.items()}
+        values = {}
+        for name, values_of_words in self._values.items():
+            values[name] = [values_of_words[n] for n in numbers]
         before = self._outside[:reach][::-1]
         behind = self._outside[reach:]
         for place, name in enumerate(self.columns):
             if place != self._word_column:
-                values[name] = [v for text in texts for v in (*before, *(row[place] for row in text), *behind)]
+                values[name] = []
+                for text in texts:
+                    values[name] += [*before, *(row[place] for row in text), *behind]
         for name in self._places:
-            find = self.phrases[name[3:]].positions
-            values[name] = [v for text in words for v in (*before, *find(text), *behind)]
+            find_positions = self.phrases[name[3:]].positions
+            values[name] = []
+            for text in words:
+                values[name] += [*before, *find_positions(text), *behind]
         return _Texts(values, np.array(numbers, dtype=np.int64), positions, bounds)
 
     def rows(self, template: _Template, texts: _Texts) -> Array:
@@ -400,6 +449,7 @@ class _Features:
         reach = self.reach
         n_positions = len(texts.words)
         get = template.rows.get
+        # The values of each part at all positions, moved by the part's offset
         lists = [texts.values[a][reach + o : n_positions - reach + o] for a, o in template.parts]
         keys = lists[0] if len(lists) == 1 else map(JOINT.join, zip(*lists))
         return np.array([get(key, -1) for key in keys], dtype=np.int64)[texts.positions - reach]
@@ -409,7 +459,8 @@ class _Features:
         others = self._others[name]
         n_tokens = len(texts.positions)
         rows = np.array([self.rows(template, texts) for template in others]).reshape(len(others), n_tokens)
-        scores = self.tables[name].total(np.stack([np.nonzero(rows >= 0)[1], rows[rows >= 0]], axis=1), n_tokens)
+        _, tokens = np.nonzero(rows >= 0)
+        scores = self.tables[name].total(np.stack([tokens, rows[rows >= 0]], axis=1), n_tokens)
         for place, offset in enumerate(self._offsets[name]):
             scores += self._sums[name][texts.words[texts.positions + offset], place]
         return scores
@@ -422,21 +473,25 @@ class _Features:
             first = texts.positions[begin]
             table = self.tables["spans"]
             spans = [*zip(first.tolist(), (first + length + 1).tolist())]
-            places = begin * longest + length
-            found = []
+            cells = (begin * longest + length).tolist()
+            features = []  # pairs of a cell, for a span, and a row of the table
             for template in table.templates:
-                known = template.rows
-                values = zip(*(self._of_spans(part, spans, texts) for part in template.parts))
-                keys = zip(places.tolist(), (map(JOINT.join, product(*parts)) for parts in values))
-                found += [(place, known[key]) for place, some in keys for key in some if key in known]
-            scores += table.total(found, n_tokens * longest).reshape(scores.shape)
+                rows = template.rows
+                values_of_parts = [self._of_spans(part, spans, texts) for part in template.parts]
+                for cell, *values in zip(cells, *values_of_parts):
+                    keys = map(JOINT.join, product(*values))
+                    features += [(cell, rows[key]) for key in keys if key in rows]
+            scores += table.total(features, n_tokens * longest).reshape(scores.shape)
         for template in self._of_words.get("tokens", ()):
-            latest: dict[int, int] = {}
-            for t, row in enumerate(self.rows(template, texts).tolist() if template.once else []):
-                if row >= 0 and row in latest:  # counted again at this token
+            if not template.once:
+                continue
+            latest: dict[int, int] = {}  # the last token with a feature so far
+            for t, row in enumerate(self.rows(template, texts).tolist()):
+                if row >= 0 and row in latest:
+                    # Segments with both tokens have counted the feature twice
                     weights = self.tables["tokens"].total([(0, row)], 1)
-                    for b in range(max(0, t - longest + 1), latest[row] + 1):
-                        scores[b, t - b :] -= weights
+                    for begin in range(max(0, t - longest + 1), latest[row] + 1):
+                        scores[begin, t - begin :] -= weights
                 latest[row] = t
 
     def _of_spans(self, part: tuple[str, str, int], spans: list[tuple[int, int]], texts: _Texts) -> list[Sequence[str]]:
@@ -488,8 +543,12 @@ class _Steps:
         if self._of_tokens is not None:
             axes = (0, 2, 1) if back else (0, 1, 2)
             n_parts = 1 + scores.size * scores.shape[1] // _MOST_STEPS
-            parts = zip(np.array_split(scores[:, :, np.newaxis], n_parts), np.array_split(tokens, n_parts))
-            return np.concatenate([_log_sum(some + self.at(at).transpose(axes), 1) for some, at in parts])
+            parts = []
+            # Part by part, so that the steps of all tokens are not in memory together
+            for some_scores, some_tokens in zip(np.array_split(scores, n_parts), np.array_split(tokens, n_parts)):
+                steps = self.at(some_tokens).transpose(axes)
+                parts.append(_log_sum(some_scores[:, :, np.newaxis] + steps, 1))
+            return np.concatenate(parts)
         top = scores.max(axis=1, keepdims=True, initial=_LEAST)
         sums = np.exp(scores - top) @ (self._exp.T if back else self._exp)
         steps = self.matrix if back else self.matrix.T
@@ -514,10 +573,12 @@ class _States:
         self.tag_of = _numbers(content["tag_of"], np.int64, least=0)  # [S]
         if not 0 <= self.tag_of.max(initial=-1) < len(label_of):
             raise LiteError(f"states name tags that are not among the {len(label_of)} tags. Copy the file again.")
-        source, target = (_numbers(content[name], np.int64, least=0) for name in ("source", "target"))
+        source = _numbers(content["source"], np.int64, least=0)
+        target = _numbers(content["target"], np.int64, least=0)
         self.matrix = np.full((len(self.tag_of), len(self.tag_of)), -np.inf)
         self.matrix[source, target] = _numbers(content["scores"], shape=source.shape)
-        self.first, self.last = (_numbers(content[name], shape=self.tag_of.shape) for name in ("first", "last"))
+        self.first = _numbers(content["first"], shape=self.tag_of.shape)
+        self.last = _numbers(content["last"], shape=self.tag_of.shape)
         self.label_of = label_of[self.tag_of]
         n_labels = int(label_of.max(initial=-1)) + 1
         self.has_label = self.label_of[:, np.newaxis] == np.arange(n_labels)  # [S, labels]
@@ -561,15 +622,17 @@ class _Segments:
         self._places = [self._first[: np.count_nonzero(lengths > t)] + t for t in range(int(lengths.max(initial=0)))]
 
     def steps(self, allowed: Any = True) -> _Steps:
+        """The steps between states. allowed (bool[S, S]): Steps that are not forbidden; by default all."""
         return _Steps(np.where(allowed, self.states.matrix, -np.inf), self.states.tag_of, self._of_pairs)
 
     def n_best(self, n: int) -> tuple[Array, Array, Array, Array, Array]:
         """Scores of the n best labellings of each text (float64[B, n], -inf where there are fewer); and of their segments, in
         order: the labelling (n times the text, plus its rank), first token, end and state. Ties go to the lower state."""
         steps = self.steps()
-        (n_tokens, longest, size) = self.scores.shape
-        # [T, S, n] scores of what comes before a segment that begins at a token, and up to one that ends with it; from where
+        n_tokens, longest, size = self.scores.shape
+        # [T, S, n] the best scores of what comes before a segment that begins at a token, and of all up to one that ends with it
         enters, ends = np.full((2, n_tokens, size, n), -np.inf)
+        # [T, S, n] where these come from: previous state · n + its rank, and (length - 1) · n + rank
         steps_to, lengths = np.empty((2, n_tokens, size, n), dtype=np.int64)
         enters[self._first, :, 0] = self.states.first
         for t, tokens in enumerate(self._places):
@@ -587,17 +650,18 @@ class _Segments:
         number = n * self._order[text] + rank
         end = self._last[text]
         place = places[text, rank]
-        found = [(number[:0],) * 4]
+        # Follow all labellings back from their last segments, one segment of each at a time
+        segments = [(number[:0],) * 4]
         while len(number):
             state, rank = np.divmod(place, n)
             length, rank = np.divmod(lengths[end, state, rank], n)
             begin = end - length
-            found.append((number, begin, end + 1, state))
-            goes_on = begin > self.bounds[number // n]
-            number = number[goes_on]
-            end = begin[goes_on] - 1
-            place = steps_to[begin, state, rank][goes_on]
-        number, begin, end, state = map(np.concatenate, zip(*found[::-1]))
+            segments.append((number, begin, end + 1, state))
+            has_more = begin > self.bounds[number // n]
+            number = number[has_more]
+            end = begin[has_more] - 1
+            place = steps_to[begin, state, rank][has_more]
+        number, begin, end, state = map(np.concatenate, zip(*segments[::-1]))
         order = np.argsort(number, kind="stable")
         return scores, number[order], begin[order], end[order], state[order]
 
@@ -606,7 +670,7 @@ class _Segments:
         """Log sums by state (float64[T, S]): of what comes before a segment that begins at a token; of all up to one that ends
         with it; of all from one on that begins there; of what comes behind one that ends there. Of each text: float64[B]."""
         steps = self.steps()
-        (n_tokens, longest, size) = self.scores.shape
+        n_tokens, longest, size = self.scores.shape
         before, ends, begins, behind = np.zeros((4, n_tokens, size))
         for t, tokens in enumerate(self._places):
             before[tokens] = steps.sums(ends[tokens - 1], tokens) if t else self.states.first
@@ -625,10 +689,11 @@ class _Segments:
 
     def tags(self, begin: Array, end: Array, state: Array) -> Array:
         """The tags of the tokens of segments, in BIO."""
-        inside = 2 * self.states.tag_of[state]
+        inside = 2 * self.states.tag_of[state]  # tags are O, B-0, I-0, B-1, I-1 …
         lengths = end - begin
         tags = np.repeat(inside, lengths)
-        tags[np.cumsum(lengths) - lengths] -= inside > 0
+        first_tokens = np.cumsum(lengths) - lengths
+        tags[first_tokens] -= inside > 0
         return tags
 
     def spans(self, begin: Array, end: Array, state: Array) -> tuple[Array, Array, Array]:
@@ -648,7 +713,8 @@ class _Segments:
     @cached_property
     def _probabilities(self) -> Array:
         """The probability of each span by first token, length and label: float64[T, K, labels]."""
-        (before, _, _, behind, log_z), (n_tokens, longest, _) = self.sums, self.scores.shape
+        before, _, _, behind, log_z = self.sums
+        n_tokens, longest, _ = self.scores.shape
         last = np.minimum(np.add.outer(np.arange(n_tokens), np.arange(longest)), n_tokens - 1)
         before = (before - log_z[self.text_of, np.newaxis])[:, np.newaxis]
         return np.minimum(np.exp(before + self.scores + behind[last]) @ self.states.has_label, 1.0)
@@ -661,12 +727,13 @@ class _Chain(_Segments):
         return self.states.tag_of[state]
 
     def spans(self, begin: Array, end: Array, state: Array) -> tuple[Array, Array, Array]:
-        # from the token before
         label = self.states.label_of[state]
-        goes_on = np.zeros(1 + len(state), dtype=bool)
-        goes_on[1:-1] = self.states.continues[state[:-1], state[1:]] & (self.text_of[:-1] == self.text_of[1:])
-        first, last = ((label >= 0) & ~beyond for beyond in (goes_on[:-1], goes_on[1:]))
-        return begin[first], end[last], label[first]
+        # Whether a token continues the span of the token before it: bool[T + 1]
+        is_continued = np.zeros(1 + len(state), dtype=bool)
+        is_continued[1:-1] = self.states.continues[state[:-1], state[1:]] & (self.text_of[:-1] == self.text_of[1:])
+        is_first = (label >= 0) & ~is_continued[:-1]
+        is_last = (label >= 0) & ~is_continued[1:]
+        return begin[is_first], end[is_last], label[is_first]
 
     def marginals(self, of_states: Array) -> Array:
         """The probability of each set of states (bool[S, C]) at each token: float64[T, C]."""
@@ -685,28 +752,31 @@ class _Chain(_Segments):
         inside = self.steps(self.states.continues)
         around = self.steps(~self.states.continues)
         tokens = np.arange(1, len(ends))
+        # Log sums of what comes before a span that begins at a token, and behind one that ends there: float64[T, S]
         opening = np.empty_like(ends)
         closing = np.empty_like(ends)
         opening[1:] = around.sums(ends[:-1], tokens)
         closing[:-1] = around.sums(begins[1:], tokens, back=True)
         opening[self._first] = self.states.first
         closing[self._last] = self.states.last
+        # Extend all spans by a token at a time: scores of what comes before, and of the span up to its `last` token so far
         scores = np.where(self.states.has_label.T[label], opening[begin] + emissions[begin], -np.inf)
         number = np.arange(len(begin))
         last = begin
-        found = [(begin[:0], begin[:0], log_z[:0])]
+        spans = [(begin[:0], begin[:0], log_z[:0])]
         while len(number):
             probability = np.exp(_log_sum(scores + closing[last], 1) - log_z[last])
-            goes_on = end[number] > last + 1
-            is_found = end[number] == last + 1
+            is_longer = end[number] > last + 1
+            is_wanted = end[number] == last + 1
             if least is not None:
-                goes_on &= np.exp(_log_sum(scores + behind[last], 1) - log_z[last]) - probability >= least
-                is_found = probability >= least
-            found.append((number[is_found], last[is_found] + 1, probability[is_found]))
-            number = number[goes_on]
-            last = last[goes_on] + 1
-            scores = inside.sums(scores[goes_on], last) + emissions[last]
-        number, end, probability = map(np.concatenate, zip(*found))
+                # A longer span is at most as probable as all continuations of this one
+                is_longer &= np.exp(_log_sum(scores + behind[last], 1) - log_z[last]) - probability >= least
+                is_wanted = probability >= least
+            spans.append((number[is_wanted], last[is_wanted] + 1, probability[is_wanted]))
+            number = number[is_longer]
+            last = last[is_longer] + 1
+            scores = inside.sums(scores[is_longer], last) + emissions[last]
+        number, end, probability = map(np.concatenate, zip(*spans))
         order = np.argsort(number, kind="stable")
         return begin[number[order]], end[order], label[number[order]], np.minimum(probability[order], 1.0)
 
@@ -729,20 +799,27 @@ class Model:
             raise LiteError(f"this lite.py does not know models of the kind '{self.kind}'. Take a newer one.")
         self.labels: list[str] = content["labels"]
         self.columns: list[str] = content["columns"]
-        self._scheme, letters, n_labels = content["scheme"], content["letters"], len(self.labels)
+        self._scheme = content["scheme"]
+        letters = content["letters"]
+        n_labels = len(self.labels)
         self.has_spans = self._scheme is not None
-        spelled = ["O", *(f"{letter}-{label}" for label in self.labels for letter in letters)]
-        self.tags = spelled if self.has_spans else [*self.labels]
+        self.tags = [*self.labels]
+        if self.has_spans:
+            self.tags = ["O", *(f"{letter}-{label}" for label, letter in product(self.labels, letters))]
         # The label of each tag, and whether it continues the span of the tag before it
         label_of = (np.arange(len(self.tags)) - 1) // len(letters) if self.has_spans else np.arange(n_labels)
         letter = np.array([tag[0] if self.has_spans else "U" for tag in self.tags])
         opens = np.isin(letter, ["O", "B", "U"])
         closes = np.isin(letter, ["O", "L", "U"])
         continues = (label_of[:, np.newaxis] == label_of) & ~closes[:, np.newaxis] & ~opens
-        spelling = (np.arange(-1, n_labels),) if self.kind == "segments" else (label_of, continues)
-        self._states = _States(content["states"], *spelling)
-        n_states = len(spelling[0])
-        self._without_rules = _States(content["without_rules"], *spelling) if "without_rules" in content else None
+        if self.kind == "segments":  # a state is O or a label, and no segment continues another one
+            label_of = np.arange(-1, n_labels)
+            continues = False
+        self._states = _States(content["states"], label_of, continues)
+        self._without_rules = None
+        if "without_rules" in content:
+            self._without_rules = _States(content["without_rules"], label_of, continues)
+        n_states = len(label_of)
         self._readers = [_Features({**content, **reader}, n_states) for reader in content["readers"]]
         if not self._readers:
             raise LiteError("it has no features. Copy the file again.")
@@ -776,37 +853,46 @@ class Model:
         """The n most probable labellings: their probabilities and tags, the best first."""
         self._expect("n_best", "chain", "segments")
         labellings = self._possible(text)
-        [log_z], ([scores], number, *segments) = labellings.sums[-1], labellings.n_best(n)
+        [log_z] = labellings.sums[-1]
+        [scores], number, begin, end, state = labellings.n_best(n)
         probabilities = np.minimum(np.exp(scores[scores > -np.inf] - log_z), 1.0).tolist()
-        tags = (labellings.tags(*(column[number == rank] for column in segments)).tolist() for rank in count())
-        return [(probability, [self.tags[tag] for tag in path]) for probability, path in zip(probabilities, tags)]
+        best = []
+        for rank, probability in enumerate(probabilities):
+            is_of_rank = number == rank
+            path = labellings.tags(begin[is_of_rank], end[is_of_rank], state[is_of_rank])
+            best.append((probability, [self.tags[tag] for tag in path.tolist()]))
+        return best
 
     def tag_all(self, texts: Iterable[Text]) -> list[list[str]]:
         """`tag` for many texts, which takes a fraction of the time of one by one."""
         self._expect("tag", "chain", "segments")
-        return [tags for batch in self._batches(texts) for tags, _ in self._labelled(batch, self._least.any())]
+        batches = (self._labelled(batch, self._least.any()) for batch in self._batches(texts))
+        return [tags for tags, _ in chain.from_iterable(batches)]
 
     def entities_all(self, texts: Iterable[Text]) -> list[list[Entity]]:
         """`entities` for many texts."""
         self._expect("entities", "chain", "segments")
         if not self.has_spans:
             raise LiteError("This model labels words and has no entities. Take tag, or marginals for probabilities.")
-        return [entities for batch in self._batches(texts) for _, entities in self._labelled(batch, True)]
+        batches = (self._labelled(batch, True) for batch in self._batches(texts))
+        return [entities for _, entities in chain.from_iterable(batches)]
 
     def classify_all(self, texts: Iterable[Text]) -> list[dict[str, float]]:
         """`classify` for many texts."""
         self._expect("classify", "text")
-        found = []
+        classified = []
         for batch in self._batches(texts):
             read = self._readers[0].read(batch)
-            of_tokens = self._readers[0].scores("states", read)
+            text_of = np.repeat(np.arange(len(batch)), np.diff(read.bounds))
             totals = np.tile(self._states.first, (len(batch), 1))
-            np.add.at(totals, np.repeat(np.arange(len(batch)), np.diff(read.bounds)), of_tokens)
-            rows = np.exp(totals - _log_sum(totals, 1)[:, np.newaxis]).tolist()
-            found += [dict(sorted(zip(self.labels, row), key=lambda item: -item[1])) for row in rows]
-        return found
+            np.add.at(totals, text_of, self._readers[0].scores("states", read))
+            probabilities = np.exp(totals - _log_sum(totals, 1)[:, np.newaxis])
+            for row in probabilities.tolist():
+                classified.append(dict(sorted(zip(self.labels, row), key=lambda item: -item[1])))
+        return classified
 
     def _batches(self, texts: Iterable[Text]) -> Iterator[list[Text]]:
+        """Cut texts into batches that fit into memory."""
         most = min(_AT_ONCE, _MOST_STEPS // len(self._states.first) ** 2) // len(self._lengths)
         texts = iter(texts)
         most = max(1, most)
@@ -814,6 +900,7 @@ class Model:
             yield batch
 
     def _expect(self, method: str, *kinds: str) -> None:
+        """RAISES (LiteError): If the model is of none of the kinds that a method fits."""
         if self.kind not in kinds:
             raise LiteError(f"{method} does not fit a model of {_KINDS[self.kind][0]}. Take {_KINDS[self.kind][1]}.")
 
@@ -867,19 +954,27 @@ class Model:
         outside = "O" if self.has_spans else ""
         is_cut = choice is None or choice.asks is None
         choice = choice if by_spans else None
-        scores, _, *segments = labellings.n_best(1) if choice is None else (labellings.sums[-1], None)
+        segments = []
+        if choice is None:
+            scores, _, *segments = labellings.n_best(1)
+        else:
+            scores = labellings.sums[-1]
         if not (scores > -np.inf).all():  # no labelling of some text keeps the rules
-            instead = [None if score > -np.inf else self._possible(text) for score, text in zip(scores, texts)]
-            return [self._labelled([text], weigh, other)[0] for text, other in zip(texts, instead)]
+            one_by_one = []
+            for score, text in zip(scores, texts):
+                instead = None if score > -np.inf else self._possible(text)
+                one_by_one += self._labelled([text], weigh, instead)
+            return one_by_one
         missed = np.zeros(len(texts), dtype=bool)
         if choice is not None:
             tags = [outside] * len(labellings.scores)
             spans = self._chosen(labellings, choice)
-            missed[labellings.text_of[spans[0][spans[3] == 0.0]]] = True
+            begin, _, _, probability = spans
+            missed[labellings.text_of[begin[probability == 0.0]]] = True
         else:
             tags = [self.tags[tag] for tag in labellings.tags(*segments).tolist()]
             spans = labellings.weighed(*labellings.spans(*segments)) if weigh else []
-        found = [[] for _ in texts]
+        entities = [[] for _ in texts]
         starts = bounds.tolist()
         text_of = labellings.text_of.tolist()
         for begin, end, label, probability in zip(*(column.tolist() for column in spans)):
@@ -889,11 +984,11 @@ class Model:
             if is_cut and probability < self._least[label]:
                 tags[begin:end] = [outside] * length
                 continue
-            found[text_of[begin]].append(Entity(begin - first, end - first, name, probability))
+            entities[text_of[begin]].append(Entity(begin - first, end - first, name, probability))
             if choice is not None:
                 scheme = "BIO" if self._scheme == "IOB1" and tags[max(first, begin - 1)][2:] == name else self._scheme
                 tags[begin:end] = _spelled(scheme, name, length) if self.has_spans else [name] * length
-        labelled = [(tags[b:e], entities) for (b, e), entities in zip(pairwise(starts), found)]
+        labelled = [(tags[begin:end], of_text) for (begin, end), of_text in zip(pairwise(starts), entities)]
         for n in np.flatnonzero(missed).tolist():  # no set of listed spans keeps the rules
             labelled[n] = self._labelled([texts[n]], weigh, by_spans=False)[0]
         return labelled

@@ -603,7 +603,7 @@ def test_lite_needs_numpy_alone(folder, tmp_path):
 
 def test_lite_stays_small():
     source = Path(lite.__file__).read_text(encoding="utf8")
-    assert n_statements(source) <= 681
+    assert n_statements(source) <= 747
     imported = {name.partition(".")[0] for name in re.findall(r"^(?:from|import) (\S+)", source, re.MULTILINE)}
     assert imported - sys.stdlib_module_names == {"numpy"}
 

@@ -55,36 +55,39 @@ class WordCounter:
     def text(self, min_count: int, *, lower: bool = False, digits: bool = False) -> CountedText:
         """Return the words that occur at least `min_count` times; words that differ only in case (`lower`) or in digits count as
         one word. White space is skipped; a rarer word separates its neighbours."""
-        numbers = []
-        place = {}
+        # The number of each row of the table: several rows may be one word
+        number_of_row = []
+        number_of_word = {}
         for key in self._table.keys.tolist():
             word = self._strings[key]
             word = word.lower() if lower else word
             word = with_zeros(word) if digits else word
-            numbers.append(-2 if word.isspace() else place.setdefault(word, len(place)))
-        tokens = np.array([*numbers, -1], dtype=np.int32)[np.concatenate([np.zeros(0, np.int32), *self._tokens])]
+            number_of_row.append(-2 if word.isspace() else number_of_word.setdefault(word, len(number_of_word)))
+        rows = np.concatenate([np.zeros(0, np.int32), *self._tokens])
+        # The last entry is for -1, the ends of texts
+        tokens = np.array([*number_of_row, -1], dtype=np.int32)[rows]
         tokens = tokens[tokens != -2]
-        counts = np.bincount(tokens[tokens >= 0], minlength=len(place))
-        words = list(place)
-        order = [n for n in sorted(range(len(words)), key=lambda n: (-counts[n], words[n])) if counts[n] >= min_count]
-        # The last entry serves the ends of texts
+        counts = np.bincount(tokens[tokens >= 0], minlength=len(number_of_word))
+        words = list(number_of_word)
+        frequent = [n for n in range(len(words)) if counts[n] >= min_count]
+        frequent.sort(key=lambda n: (-counts[n], words[n]))
         rank = np.full(len(words) + 1, -1, dtype=np.int64)
-        rank[order] = np.arange(len(order))
-        return CountedText([words[n] for n in order], _bigrams(rank[tokens], len(order)), digits)
+        rank[frequent] = np.arange(len(frequent))
+        return CountedText([words[n] for n in frequent], _bigrams(rank[tokens], len(frequent)), digits)
 
 
 def _bigrams(tokens: NDArray[np.int64], n_words: int) -> Bigrams:
     """Count pairs of neighbours. tokens (int64[T]): Ranks of the words, -1 for rare words and ends of texts."""
     left = tokens[:-1]
     right = tokens[1:]
-    beside = (left >= 0) & (right >= 0)
-    pairs, counts = np.unique(left[beside] * max(1, n_words) + right[beside], return_counts=True)
+    are_words = (left >= 0) & (right >= 0)
+    pairs, counts = np.unique(left[are_words] * max(1, n_words) + right[are_words], return_counts=True)
     left, right = np.divmod(pairs, max(1, n_words))
     return _sorted_bigrams(left, right, counts, n_words)
 
 
 def _sorted_bigrams(left: NDArray, right: NDArray, counts: NDArray, n_words: int) -> Bigrams:
-    """The counts (int[P]) of pairs of words (int[P], int[P]), which are sorted by the left one."""
+    """Index the counts (int[P]) of pairs of words, `left` (int[P], sorted) and `right` (int[P]), by either word."""
     by_right = np.argsort(right, kind="stable")
     bounds = np.arange(n_words + 1)
     return Bigrams(
@@ -221,13 +224,12 @@ class Brown:
         )
         window.losses[:] = losses
         window.slot[:done] = slots
-        _, first, of_word = np.unique(slots, return_index=True, return_inverse=True)
-        window.parent[:done] = first[of_word]  # the first word of the class
-        inside = (left < done) & (right < done)
-        one = slots[left[inside]]
-        other = slots[right[inside]]
-        of_pairs = counts[inside]
-        np.add.at(window.after, (other, one), of_pairs)
+        _, first_words, class_of_word = np.unique(slots, return_index=True, return_inverse=True)
+        window.parent[:done] = first_words[class_of_word]
+        are_done = (left < done) & (right < done)
+        left_slots = slots[left[are_done]]
+        right_slots = slots[right[are_done]]
+        np.add.at(window.after, (right_slots, left_slots), counts[are_done])
         window.before[:] = window.after.T
         window.first[:] = window.after.sum(axis=0)
         window.second[:] = window.after.sum(axis=1)
@@ -252,8 +254,9 @@ def _packed(array: NDArray, dtype: str) -> tuple[str, list[int], bytes]:
     return dtype, list(array.shape), array.astype(dtype).tobytes()
 
 
-def _unpacked(given: str, shape: list[int], octets: bytes, dtype: str) -> NDArray:
-    _expect(given == dtype, "types of numbers")
+def _unpacked(saved_dtype: str, shape: list[int], octets: bytes, dtype: str) -> NDArray:
+    """Undo `_packed`. RAISES (ValueError): For another type than the expected `dtype`."""
+    _expect(saved_dtype == dtype, "types of numbers")
     return np.frombuffer(octets, dtype=dtype).reshape(shape).copy()
 
 

@@ -18,8 +18,8 @@ from ..kernels.clark import Classes, Letters, exchange_words
 from .brown import CountedText
 
 PASSES = 20
-_SETTLED = 0.001  # of the words: fewer moves end the work
-_LETTERS = 64  # the most frequent ones; others are one
+_SETTLED = 0.001  # share of the words: if fewer words move, the work ends
+_LETTERS = 64  # number of letters that are told apart: the most frequent ones, all others as one, and the ends of words
 _LOGS = 1 << 16  # numbers whose n log n is looked up
 
 
@@ -57,26 +57,30 @@ def cluster(
     )
 
 
-def classes_of(text: CountedText, of_word: NDArray[np.int64], n: int) -> Classes:
-    """Words in classes, and the counts of the pairs of classes."""
+def classes_of(text: CountedText, class_of_word: NDArray[np.int64], n: int) -> Classes:
+    """Put words into n classes, and count the pairs of classes."""
     bigrams = text.bigrams
-    left = of_word[np.repeat(np.arange(len(of_word)), np.diff(bigrams.next_starts))]
+    left = np.repeat(class_of_word, np.diff(bigrams.next_starts))
+    right = class_of_word[bigrams.next_words]
     pairs = np.zeros((n, n), dtype=np.int64)
-    np.add.at(pairs, (left, of_word[bigrams.next_words]), bigrams.next_counts)
-    return Classes(of_word.astype(np.int32), pairs, pairs.sum(axis=1), pairs.sum(axis=0))
+    np.add.at(pairs, (left, right), bigrams.next_counts)
+    return Classes(class_of_word.astype(np.int32), pairs, pairs.sum(axis=1), pairs.sum(axis=0))
 
 
 def letter_pairs(words: list[str]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """The pairs of letters of each word, also with what is before and behind it. RETURNS (int64[V + 1], int32[N])"""
+    """The pairs of neighbouring letters of each word. Both ends of a word count as letters.
+
+    RETURNS (int64[V + 1], int32[N]): The first pair of each word, and the pairs: first letter · _LETTERS + second letter.
+    """
     characters, counts = np.unique(np.array(list("".join(words)) or [""]), return_counts=True)
     frequent = characters[np.argsort(-counts, kind="stable")][: _LETTERS - 2].tolist()
-    # 0: the ends, 1: others
-    place = {character: number for number, character in enumerate(frequent, start=2)}
+    # 0: the ends of a word, 1: all rarer letters
+    number_of = {character: number for number, character in enumerate(frequent, start=2)}
     pairs = []
     starts = [0]
     for word in words:
-        numbers = [place.get(character, 1) for character in word]
-        pairs += [one * _LETTERS + other for one, other in pairwise([0, *numbers, 0])]
+        numbers = [number_of.get(character, 1) for character in word]
+        pairs += [first * _LETTERS + second for first, second in pairwise([0, *numbers, 0])]
         starts.append(len(pairs))
     return np.array(starts, dtype=np.int64), np.array(pairs, dtype=np.int32)
 

@@ -398,7 +398,11 @@ def _look_up(model: Model, docs: DocBatch) -> list[FoundFeatures]:
 
 
 def _outputs(model: Model, found: list[FoundFeatures], weights: dict[str, Floats]) -> tuple:
-    """Compute the output of each layer from its features (`found`), with other weights than the learned ones."""
+    """Compute the output of each layer.
+
+    found (list[FoundFeatures]): The features of the texts for each layer.
+    weights (dict[str, Floats]): The weights of the features, by table: the learned weights or others.
+    """
     outputs = []
     for layer, features in zip(model.layers, found):
         store = _features(layer)

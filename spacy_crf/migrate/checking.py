@@ -17,6 +17,7 @@ from .functions import PAIRS, SOURCE, Columns, set_columns
 TIE = 1e-5  # labellings whose scores are nearer than this are equally good in float32
 
 Rows = list[Any]  # for each token, the features that a source makes
+# Labels a Doc by the other program, given the features of its tokens
 Rival = Callable[[Doc, Rows], list[str]]
 
 
@@ -36,38 +37,38 @@ class Comparison(NamedTuple):
 
 
 def scorer_of(model: ForeignModel) -> Callable[[Rows, Optional[Rows], Sequence[str]], float]:
-    """A function that scores a labelling of a sequence as the other program does, a sum in float64, feature by feature: by the
-    features of each token, those of each pair of labels, or None, and the labels."""
+    """Make a function that scores a labelling of a sequence as the other program does: a sum in float64, feature by feature. The
+    function takes the features of each token, the features of pairs of labels at each token, or None, and the labels."""
     n_states = len(model.labels)
-    number = {label: n for n, label in enumerate(model.labels)}
-    of_states = _by_name(model.states)
-    of_pairs = _by_name(model.pairs)
+    state_of = {label: n for n, label in enumerate(model.labels)}
+    state_weights = _weights_by_name(model.states)
+    pair_weights = _weights_by_name(model.pairs)
 
     def score(rows: Rows, pairs: Optional[Rows], labels: Sequence[str]) -> float:
-        states = [number[label] for label in labels]
+        states = [state_of[label] for label in labels]
         total = sum(model.transitions[i, j] for i, j in pairwise(states))
         for t, row in enumerate(rows):
-            total += _sum(row, of_states, states[t])
+            total += _sum(row, state_weights, states[t])
             if pairs is not None and t:
-                total += _sum(pairs[t], of_pairs, states[t - 1] * n_states + states[t])
+                total += _sum(pairs[t], pair_weights, states[t - 1] * n_states + states[t])
         return float(total)
 
     return score
 
 
-def _by_name(weighted: Weighted) -> dict[str, dict[int, float]]:
+def _weights_by_name(weighted: Weighted) -> dict[str, dict[int, float]]:
     """For each feature its weights by column."""
-    found: dict[str, dict[int, float]] = {}
+    weights: dict[str, dict[int, float]] = {}
     for row, column, weight in zip(weighted.rows.tolist(), weighted.columns.tolist(), weighted.weights.tolist()):
-        of_row = found.setdefault(weighted.names[row], {})
-        of_row[column] = of_row.get(column, 0.0) + weight
-    return found
+        by_column = weights.setdefault(weighted.names[row], {})
+        by_column[column] = by_column.get(column, 0.0) + weight
+    return weights
 
 
-def _sum(row: object, known: dict[str, dict[int, float]], column: int) -> float:
-    """The weights of the features of a token in a column, times their values."""
-    found = named_numbers(row)
-    return sum(number * known.get(name, {}).get(column, 0.0) for name, number in zip(*found or ((), ())))
+def _sum(row: object, weights: dict[str, dict[int, float]], column: int) -> float:
+    """The sum of the weights in a column of the features of a token (`row`), times the values of the features."""
+    names, values = named_numbers(row) or ((), ())
+    return sum(value * weights.get(name, {}).get(column, 0.0) for name, value in zip(names, values))
 
 
 def compare(
@@ -80,31 +81,31 @@ def compare(
     """Label texts by the pipeline and by the other program, and compare the labels.
 
     docs (Iterable[Doc]): Docs of a single sequence each, with the attributes that the features read.
-    rival (Callable): Labels a Doc by the other program, given the features that the source makes for the Doc.
+    rival (Rival): Labels a Doc by the other program.
     functions (dict): Sources of all feature names, by SOURCE and PAIRS; by default the component's functions.
     """
     [(_, component)] = nlp.pipeline
     score = scorer_of(model)
     labels = component.annotation.tag_labels()
     sources = component.sparse_features.feature_set.functions if functions is None else functions
-    n_sequences = n_tokens = different = ties = 0
-    largest = 0.0
+    n_sequences = n_tokens = n_different = n_ties = 0
+    largest_gap = 0.0
     for doc in docs:
         # Both programs get the same features
         rows = list(sources[SOURCE](doc))
-        of_pairs = list(sources[PAIRS](doc)) if PAIRS in sources else None
+        pairs = list(sources[PAIRS](doc)) if PAIRS in sources else None
         theirs = rival(doc, rows)
-        found = component.predict([doc.copy() if doc.has_annotation("SENT_START") else doc])
-        ours = [labels[tag] for tag in found.tags]
+        prediction = component.predict([doc.copy() if doc.has_annotation("SENT_START") else doc])
+        ours = [labels[tag] for tag in prediction.tags]
         n_sequences += 1
         n_tokens += len(doc)
-        wrong = sum(a != b for a, b in zip(ours, theirs, strict=True))
-        if wrong:
-            gap = abs(score(rows, of_pairs, ours) - score(rows, of_pairs, theirs))
-            largest = max(largest, gap)
-            different = different + wrong
-            ties += wrong if gap < TIE else 0
-    return Comparison(n_sequences, n_tokens, different, ties, largest)
+        different = sum(a != b for a, b in zip(ours, theirs, strict=True))
+        if different:
+            gap = abs(score(rows, pairs, ours) - score(rows, pairs, theirs))
+            largest_gap = max(largest_gap, gap)
+            n_different += different
+            n_ties += different if gap < TIE else 0
+    return Comparison(n_sequences, n_tokens, n_different, n_ties, largest_gap)
 
 
 def read_columns(path: Path, nlp: Language, columns: Sequence[str]) -> Iterator[Doc]:
@@ -170,14 +171,14 @@ def wapiti_rival(path: Path, columns: Sequence[str]) -> Rival:
 
 
 def _by_sequence(columns: Sequence[str], label: Callable[[list[str]], list[str]]) -> Rival:
-    """Labels Docs by a function of one sequence, whose words are lines of columns between tabs."""
+    """Make a function that labels Docs from a function that labels a sequence, given a line of columns for each word."""
     read = Columns(columns).read
 
     def label_doc(doc: Doc, rows: Rows) -> list[str]:
-        found = []
+        labels = []
         for sequence in read(doc):
-            found += label(["\t".join(word) for word in zip(*sequence)])
-        return found
+            labels += label(["\t".join(word) for word in zip(*sequence)])
+        return labels
 
     return label_doc
 

@@ -71,14 +71,16 @@ def read_crfpp(data: bytes, source: str) -> ForeignModel:
 
 
 def _read_text(data: bytes, source: str) -> ForeignModel:
+    """Read a model that is text: five parts between empty lines, the header, labels, templates, features and weights."""
     octets = Octets(data, source, _KIND)
     octets.check_last_line()
     lines = [(number, line.rstrip(b"\r")) for number, line in enumerate(data.split(b"\n"), start=1)]
     parts = [list(part) for is_full, part in groupby(lines, key=lambda line: bool(line[1])) if is_full]
     if len(parts) != 5:
         octets.refuse("the parts", f"there are {len(parts)} between empty lines, and 5 are needed: the file is cut off")
+    header_lines, label_lines, pattern_lines, feature_lines, weight_lines = parts
     head = {}
-    for number, line in parts[0]:
+    for number, line in header_lines:
         match = _HEAD.fullmatch(line)
         if match is None:
             octets.refuse(f"line {number}", f"{line[:40]!r} is no line of the header")
@@ -90,22 +92,24 @@ def _read_text(data: bytes, source: str) -> ForeignModel:
     n_weights = _number(octets, "the header", head["maxid"])
     names = []
     ids = []
-    for number, line in parts[3]:
+    for number, line in feature_lines:
         first, _, name = line.partition(b" ")
         if not first.isdigit() or len(first) > 18:
             octets.refuse(f"line {number}", f"{line[:40]!r} has no number and feature")
         ids.append(int(first))
         names.append(as_text(name))
-    if len(parts[4]) != n_weights:
-        reason = f"{len(parts[4])} weights follow, and the header announces {n_weights:.0f}"
-        octets.refuse(f"line {parts[4][0][0]}", reason)
-    weights = np.array([_number(octets, f"line {number}", line) for number, line in parts[4]])
-    labels = [as_text(line) for _, line in parts[1]]
-    templates = [as_text(line) for _, line in parts[2]]
+    if len(weight_lines) != n_weights:
+        first, _ = weight_lines[0]
+        reason = f"{len(weight_lines)} weights follow, and the header announces {n_weights:.0f}"
+        octets.refuse(f"line {first}", reason)
+    weights = np.array([_number(octets, f"line {number}", line) for number, line in weight_lines])
+    labels = [as_text(line) for _, line in label_lines]
+    templates = [as_text(line) for _, line in pattern_lines]
     return _model(octets, labels, templates, names, np.array(ids, dtype=np.int64), cost * weights)
 
 
 def _number(octets: Octets, place: str, text: bytes) -> float:
+    """Read a finite number from text. RAISES (ValueError): CRF854 with its place for anything else."""
     try:
         value = float(text)
     except ValueError:
@@ -116,6 +120,7 @@ def _number(octets: Octets, place: str, text: bytes) -> float:
 
 
 def _read_binary(data: bytes, source: str) -> ForeignModel:
+    """Read a binary model: header, labels, templates, features as a double array, and weights."""
     octets = Octets(data, source, _KIND)
     version, _, cost, n_weights, _, size = octets.fields(_HEADER.format, 0, "the header")
     if version != _VERSION:
@@ -128,12 +133,13 @@ def _read_binary(data: bytes, source: str) -> ForeignModel:
         (length,) = octets.fields("<I", at, what)
         lists.append([as_text(text) for text in octets.part(at + 4, length, what).split(b"\0") if text])
         at += 4 + length
+    labels, templates = lists
     units = octets.numbers(at, _UNIT, size // _UNIT.itemsize, "the features")
     weights = octets.numbers(at + size, "<f4", n_weights, "the weights").astype(np.float64)
     if not np.isfinite(weights).all():
         octets.refuse("the weights", "one is no finite number")
     names, ids = _paths(octets, units)
-    return _model(octets, lists[0], lists[1], names, ids, cost * weights)
+    return _model(octets, labels, templates, names, ids, cost * weights)
 
 
 def _paths(octets: Octets, units: NDArray) -> tuple[list[str], NDArray[np.int64]]:
@@ -146,24 +152,27 @@ def _paths(octets: Octets, units: NDArray) -> tuple[list[str], NDArray[np.int64]
     check = units["check"].astype(np.int64)
     if not len(units):
         octets.refuse("the features", "there are none")
+    # The units that continue one with base b are those with check b
     step = np.arange(len(units)) - check
-    of = np.argsort(check, kind="stable")
-    of = of[(step[of] >= 0) & (step[of] <= 256)]
-    parents = check[of]
-    # limit in bytes, so that a broken array can't fill the memory
+    children = np.argsort(check, kind="stable")
+    children = children[(step[children] >= 0) & (step[children] <= 256)]
+    bases = check[children]  # sorted
     names = []
     ids = []
-    left = 64 * len(octets)
+    n_bytes_left = 64 * len(octets)  # so that the names of a broken array can't fill the memory
     seen = np.zeros(len(units), dtype=bool)
+    # Walk through the tree, depth first; `path` has the bytes from the root to a unit
     path = bytearray()
-    waiting = [(int(base[0]), 0)]
+    waiting = [(0, 0)]  # unit and depth
     while waiting:
-        begin, depth = waiting.pop()
+        parent, depth = waiting.pop()
         if depth:
             del path[depth - 1 :]
-            path.append(begin - int(check[begin]) - 1)
-            begin = int(base[begin])
-        for unit in of[np.searchsorted(parents, begin) : np.searchsorted(parents, begin, side="right")].tolist():
+            path.append(parent - int(check[parent]) - 1)
+        begin = int(base[parent])
+        first = np.searchsorted(bases, begin)
+        behind = np.searchsorted(bases, begin, side="right")
+        for unit in children[first:behind].tolist():
             if unit == 0 or seen[unit]:
                 continue
             seen[unit] = True
@@ -172,8 +181,8 @@ def _paths(octets: Octets, units: NDArray) -> tuple[list[str], NDArray[np.int64]
             elif base[unit] < 0:
                 names.append(as_text(bytes(path)))
                 ids.append(-1 - int(base[unit]))
-                left -= len(path)
-                if left < 0:
+                n_bytes_left -= len(path)
+                if n_bytes_left < 0:
                     octets.refuse("the features", "their names are endless")
     return names, np.array(ids, dtype=np.int64)
 
@@ -186,13 +195,22 @@ def _model(
     ids: NDArray[np.int64],
     weights: NDArray[np.float64],
 ) -> ForeignModel:
+    """Check and assemble the parts of a file.
+
+    ids (int64[F]): The number of the first weight of each feature.
+    weights (float64[W]): All weights.
+    """
     octets.check_labels(labels)
     is_pair = np.array([name.startswith("B") for name in names], dtype=bool)
     ends = ids + np.where(is_pair, len(labels) ** 2, len(labels))
     if len(ids) and (ids.min() < 0 or ends.max() > len(weights)):
         octets.refuse("the features", f"one has weights up to number {ends.max()}, and there are {len(weights)}")
-    patterns = [(template, compile_template(template)) for template in templates]
-    constants = {template for template, pattern in patterns if not pattern.places and template.startswith("B")}
+    # A template of pairs without a place makes the same feature everywhere: its weights are transitions
+    constants = set()
+    for template in templates:
+        pattern = compile_template(template)
+        if not pattern.places and template.startswith("B"):
+            constants.add(template)
     blocks = (np.where(is_pair, -1, ids), np.where(is_pair, ids, -1))
-    [there] = np.nonzero(weights)
-    return assemble("crfpp", labels, names, blocks, there, weights[there], templates, constants)
+    [numbers] = np.nonzero(weights)
+    return assemble("crfpp", labels, names, blocks, numbers, weights[numbers], templates, constants)

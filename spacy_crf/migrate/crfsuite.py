@@ -42,22 +42,21 @@ def read_crfsuite(data: bytes, source: str) -> ForeignModel:
     if data[:4] != MAGIC:
         octets.refuse("byte 0", f"it begins with {data[:4]!r}, not with {MAGIC!r}")
     header = octets.fields(_HEADER.format, 0, "the header")
-    _, size, kind, version, _, n_labels, n_attributes, *offsets = header
+    _, size, kind, version, _, n_labels, n_attributes, features_at, labels_at, attributes_at, *_ = header
     if kind != b"FOMC" or version != _VERSION:
         octets.refuse("the header, byte 8", f"{kind!r} of version {version} is not known, only b'FOMC' of {_VERSION}")
     if size > len(octets):
         octets.refuse("the header, byte 4", f"{size} bytes are announced, and there are {len(octets)}: it is cut off")
-    labels = _read_texts(octets, offsets[1], n_labels, "the labels")
-    attributes = _read_texts(octets, offsets[2], n_attributes, "the attributes")
+    labels = _read_texts(octets, labels_at, n_labels, "the labels")
+    attributes = _read_texts(octets, attributes_at, n_attributes, "the attributes")
     octets.check_labels(labels)
-    found = _read_features(octets, offsets[0])
-    for kind, sources, what in ((_STATE, attributes, "attributes"), (_TRANSITION, labels, "labels")):
-        some = found[found["type"] == kind]
-        for end, known in (("source", sources), ("target", labels)):
-            if len(some) and some[end].max() >= len(known):
-                octets.refuse("the features", f"one names number {some[end].max()} of {len(known)} {what}")
-    states = found[found["type"] == _STATE]
-    steps = found[found["type"] == _TRANSITION]
+    features = _read_features(octets, features_at)
+    states = features[features["type"] == _STATE]
+    steps = features[features["type"] == _TRANSITION]
+    for of_type, sources, what in ((states, attributes, "attributes"), (steps, labels, "labels")):
+        for end, texts in (("source", sources), ("target", labels)):
+            if len(of_type) and of_type[end].max() >= len(texts):
+                octets.refuse("the features", f"one names number {of_type[end].max()} of {len(texts)} {what}")
     transitions = np.zeros((len(labels), len(labels)))
     transitions[steps["source"], steps["target"]] = steps["weight"]
     rows = states["source"].astype(np.int64)
@@ -66,15 +65,16 @@ def read_crfsuite(data: bytes, source: str) -> ForeignModel:
 
 
 def _read_features(octets: Octets, at: int) -> NDArray:
+    """Read the chunk of features from a place on: an array of `_FEATURE`."""
     name, _, n = octets.fields(_CHUNK.format, at, "the features")
     if name != b"FEAT":
         octets.refuse(f"the features, byte {at}", f"{name!r} stands where b'FEAT' belongs")
-    found = octets.numbers(at + _CHUNK.size, _FEATURE, n, "the features")
-    if n and found["type"].max() > _TRANSITION:
-        octets.refuse("the features", f"one is of the unknown type {found['type'].max()}")
-    if not np.isfinite(found["weight"]).all():
+    features = octets.numbers(at + _CHUNK.size, _FEATURE, n, "the features")
+    if n and features["type"].max() > _TRANSITION:
+        octets.refuse("the features", f"one is of the unknown type {features['type'].max()}")
+    if not np.isfinite(features["weight"]).all():
         octets.refuse("the features", "a weight is not a finite number")
-    return found
+    return features
 
 
 def _read_texts(octets: Octets, at: int, n: int, what: str) -> list[str]:
@@ -87,9 +87,9 @@ def _read_texts(octets: Octets, at: int, n: int, what: str) -> list[str]:
         octets.refuse(f"{what}, byte {at}", f"{size} are listed, and the header announces {n}")
     texts = []
     for number, place in enumerate(octets.numbers(at + list_at, "<u4", n, what).tolist()):
-        found, length = octets.fields(_TEXT.format, at + place, f"{what}, number {number}")
+        stored_number, length = octets.fields(_TEXT.format, at + place, f"{what}, number {number}")
         text = octets.part(at + place + _TEXT.size, length, f"{what}, number {number}")
-        if found != number or not text.endswith(b"\0"):
+        if stored_number != number or not text.endswith(b"\0"):
             octets.refuse(f"{what}, number {number}, byte {at + place}", "this is not the text of that number")
         texts.append(as_text(text[:-1]))
     return texts
@@ -102,30 +102,30 @@ def write_crfsuite(model: ForeignModel, path: Path) -> None:
     """Write a model for CRFsuite. Leaves out weights that are 0, as CRFsuite itself does."""
     states = model.states
     transitions = model.transitions
-    kept = states.weights != 0
+    is_used = states.weights != 0
     # Attributes without weights are left out, and the others numbered anew
-    used, rows = np.unique(states.rows[kept], return_inverse=True)
+    rows_used, attribute_of = np.unique(states.rows[is_used], return_inverse=True)
+    attributes = [states.names[row] for row in rows_used.tolist()]
     before, after = np.nonzero(transitions)
-    features = np.zeros(int(kept.sum()) + len(before), dtype=_FEATURE)
-    of_states = features[: len(rows)]
-    of_steps = features[len(rows) :]
-    of_states["source"] = rows
-    of_states["target"] = states.columns[kept]
-    of_states["weight"] = states.weights[kept]
+    features = np.zeros(len(attribute_of) + len(before), dtype=_FEATURE)
+    of_states = features[: len(attribute_of)]
+    of_states["source"] = attribute_of
+    of_states["target"] = states.columns[is_used]
+    of_states["weight"] = states.weights[is_used]
+    of_steps = features[len(attribute_of) :]
     of_steps["type"] = _TRANSITION
     of_steps["source"] = before
     of_steps["target"] = after
     of_steps["weight"] = transitions[before, after]
-    attributes = [states.names[row] for row in used.tolist()]
     chunks = [_CHUNK.pack(b"FEAT", _CHUNK.size + features.nbytes, len(features)) + features.tobytes()]
     chunks += [_texts(model.labels), _texts(attributes)]
-    starts = _starts(chunks)
-    # For two labels outside of the sequence, too, which have none
-    steps_of = _listed(before, len(rows), len(model.labels) + 2)
-    chunks.append(_references(b"LFRF", steps_of, starts[-1], n_used=len(model.labels)))
-    chunks.append(_references(b"AFRF", _listed(rows, 0, len(attributes)), _starts(chunks)[-1], n_used=len(attributes)))
-    starts = _starts(chunks)
-    header = _HEADER.pack(MAGIC, starts[-1], b"FOMC", _VERSION, 0, len(model.labels), len(attributes), *starts[:-1])
+    # CRFsuite has two more labels, outside the sequence, which have no features here
+    of_labels = _features_by_source(before, len(attribute_of), len(model.labels) + 2)
+    chunks.append(_references(b"LFRF", of_labels, _starts(chunks)[-1], n_used=len(model.labels)))
+    of_attributes = _features_by_source(attribute_of, 0, len(attributes))
+    chunks.append(_references(b"AFRF", of_attributes, _starts(chunks)[-1], n_used=len(attributes)))
+    *starts, size = _starts(chunks)
+    header = _HEADER.pack(MAGIC, size, b"FOMC", _VERSION, 0, len(model.labels), len(attributes), *starts)
     write_whole(path, header + b"".join(map(_padded, chunks)))
 
 
@@ -138,14 +138,20 @@ def _starts(chunks: Sequence[bytes]) -> list[int]:
     return [_HEADER.size, *(_HEADER.size + np.cumsum([len(_padded(chunk)) for chunk in chunks])).tolist()]
 
 
-def _listed(of: NDArray[np.int64], first: int, n: int) -> list[NDArray[np.int64]]:
-    """For each of `n` sources, the numbers of its features, counted from `first` on."""
-    order = np.argsort(of, kind="stable")
-    return np.split(first + order, np.searchsorted(of[order], np.arange(1, n))) if n else []
+def _features_by_source(sources: NDArray[np.int64], first: int, n: int) -> list[NDArray[np.int64]]:
+    """List the numbers of the features of each of `n` sources. The features are numbered from `first` on; `sources` has the
+    source of each."""
+    order = np.argsort(sources, kind="stable")
+    return np.split(first + order, np.searchsorted(sources[order], np.arange(1, n))) if n else []
 
 
 def _references(name: bytes, lists: list[NDArray[np.int64]], at: int, *, n_used: int) -> bytes:
-    """Make the chunk with the features of each label or attribute. at (int): First byte of the chunk."""
+    """Make the chunk with the features of each label or attribute.
+
+    lists (list[int64[N]]): The numbers of the features.
+    at (int): First byte of the chunk.
+    n_used (int): Number of the lists to write; the others get the place 0, for none.
+    """
     data = [np.append(len(numbers), numbers).astype("<u4").tobytes() for numbers in lists[:n_used]]
     # The lists begin behind the table of their places
     begin = at + _CHUNK.size + 4 * len(lists)
@@ -156,10 +162,10 @@ def _references(name: bytes, lists: list[NDArray[np.int64]], at: int, *, n_used:
 
 
 def _texts(texts: Sequence[str]) -> bytes:
-    """Make a database of texts. Half of the places in its hash tables are free."""
-    begin = _DATABASE.size + 8 * _TABLES
+    """Make a database of texts: places of the hash tables, the texts, the hash tables, and the places of the texts."""
+    begin = _DATABASE.size + 8 * _TABLES  # of the texts
     entries = []
-    tables = [[] for _ in range(_TABLES)]
+    tables = [[] for _ in range(_TABLES)]  # pairs of hash and place
     at = begin
     for number, text in enumerate(texts):
         octets = text.encode("utf8") + b"\0"
@@ -180,6 +186,7 @@ def _texts(texts: Sequence[str]) -> bytes:
 
 
 def _buckets(table: list[tuple[int, int]]) -> bytes:
+    """Make a hash table of pairs of hash and place. Half of its places stay free."""
     places = np.zeros((2 * len(table), 2), dtype="<u4")
     for hashed, at in table:
         # Open addressing: the next free place
@@ -213,4 +220,5 @@ def _jenkins(octets: bytes) -> int:
 
 
 def _turned(value: int, bits: int) -> int:
+    """Rotate a value of 32 bits to the left."""
     return ((value << bits) | (value >> (32 - bits))) & 0xFFFFFFFF

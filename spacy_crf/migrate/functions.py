@@ -29,7 +29,7 @@ ATTRIBUTES = (*TEXTS, "morph", "ent_iob")
 
 
 class Columns:
-    """Reads the columns of a word from a token.
+    """Reads the columns of words from the tokens of a Doc, as other programs read them from a file.
 
     names (Sequence[str]): Attributes of tokens, or extensions as ``ext:NAME``.
     RAISES (ValueError): CRF868 for an unknown attribute.
@@ -48,7 +48,8 @@ class Columns:
     def read(self, doc: Doc) -> list[list[list[str]]]:
         """Read the columns of each sequence of a Doc. Sequences begin at known sentence starts, as in the component."""
         columns = [list(map(get, doc)) for get in self._getters]
-        bounds = [0, *(token.i for token in doc if token.i and token.is_sent_start), len(doc)] if len(doc) else []
+        starts = [token.i for token in doc if token.i == 0 or token.is_sent_start]
+        bounds = [*starts, len(doc)] if len(doc) else []
         sequences = []
         for begin, end in pairwise(bounds):
             sequences.append([column[begin:end] for column in columns])
@@ -56,6 +57,7 @@ class Columns:
 
 
 def _getter(name: str):
+    """The function that reads a column from a token."""
     if name == "orth":
         return attrgetter("text")
     if name.startswith("ext:"):
@@ -115,20 +117,21 @@ class WordFunction:
         self._word_of = word_of if list(columns) == ["orth"] else None
 
     def __call__(self, doc: Doc) -> list[object]:
+        """Make the features of each token. RAISES (ValueError): CRF987 if the function fails, CRF110 for a wrong length."""
         rows: list[object] = []
         for sequence in self._columns.read(doc):
             words: list[Any] = sequence[0] if len(sequence) == 1 else [*zip(*sequence)]
             if self._word_of is not None:
                 words = [self._word_of(word) for word in words]
             try:
-                found = list(self._function(list(words)))
+                of_words = list(self._function(list(words)))
             except Exception as error:  # whatever users' functions raise
                 raise self._failed(words, error) from error
-            if len(found) != len(words):
+            if len(of_words) != len(words):
                 raise ValueError(
-                    Errors.CRF110.format(name=self._name, start=doc.text[:40], got=len(found), expected=len(words))
+                    Errors.CRF110.format(name=self._name, start=doc.text[:40], got=len(of_words), expected=len(words))
                 )
-            rows.extend(found)
+            rows.extend(of_words)
         return rows
 
     def _failed(self, words: Sequence[object], error: Exception) -> ValueError:
@@ -159,17 +162,18 @@ def register_features(name: str, function: Callable, *, columns: Sequence[str] =
 
 
 def _of_words(function: Callable[[Any], Any], word_of: Callable[[str], str]) -> Callable[[str], Any]:
-    """Turn a function of a word into one of the text of a token. A Doc stays what it is."""
+    """Turn a function that takes a word or a Doc into one that takes the text of a token or a Doc."""
 
-    def of_token(given: object) -> object:
-        return function(word_of(given) if isinstance(given, str) else given)
+    def of_text(text: object) -> object:
+        return function(word_of(text) if isinstance(text, str) else text)
 
-    return of_token
+    return of_text
 
 
 def find_function(path: str) -> tuple[str, Callable]:
-    """The name to register for a path such as ``usaddress:tokens2features``, and its function.
+    """Import the function that a path names, such as ``usaddress:tokens2features``.
 
+    RETURNS (str, Callable): The name to register, and the function.
     RAISES (ValueError): CRF859 if there is no such function.
     """
     module, _, name = path.partition(":")
@@ -263,6 +267,7 @@ class PatternSource:
         return list(map(list, zip(*names))) if names else [[] for _ in range(size)]
 
     def _fill(self, place: PatternPlace, column: list[str], padded: list[str]) -> Sequence[str]:
+        """The text of a place at each token of a sequence. padded (list[str]): The column with the positions around it."""
         size = len(column)
         if place.anchor == "token":
             begin = self._reach + place.offset
@@ -283,19 +288,18 @@ def compile_form(
     known (str): The commands, for messages.
     RAISES (ValueError): CRF856 for any other "%".
     """
-    form = ""
-    at = 0
+    literals = []  # the texts before, between and behind the commands
     places = []
-    for match in [*command.finditer(line), None]:
-        between = line[at : match.start() if match else len(line)]
-        if "%" in between:
-            raise ValueError(Errors.CRF856.format(template=line, reason=f"'%' begins only {known}, not {between!r}"))
-        form += between
-        if match:
-            form = form + "%s"
-            at = match.end()
-            places = [*places, place(match)]
-    return Pattern(form, tuple(places))
+    at = 0
+    for match in command.finditer(line):
+        literals.append(line[at : match.start()])
+        places.append(place(match))
+        at = match.end()
+    literals.append(line[at:])
+    for literal in literals:
+        if "%" in literal:
+            raise ValueError(Errors.CRF856.format(template=line, reason=f"'%' begins only {known}, not {literal!r}"))
+    return Pattern("%s".join(literals), tuple(places))
 
 
 def for_config(text: str) -> str:
@@ -328,11 +332,13 @@ def assemble(
     constants (set[str]): Features of pairs at every token except the first; their weights are transitions.
     """
     size = len(labels)
-    states = Weighted(names, *_in_blocks(blocks[0], size, ids, weights))
-    rows, columns, of_pairs = _in_blocks(blocks[1], size * size, ids, weights)
-    always = np.array([name in constants for name in names], dtype=bool)[rows]
-    transitions: Any = np.bincount(columns[always], weights=of_pairs[always], minlength=size * size).reshape(size, size)
-    pairs = Weighted(names, rows[~always], columns[~always], of_pairs[~always])
+    first_of_labels, first_of_pairs = blocks
+    states = Weighted(names, *_in_blocks(first_of_labels, size, ids, weights))
+    rows, columns, values = _in_blocks(first_of_pairs, size * size, ids, weights)
+    is_transition = np.array([name in constants for name in names], dtype=bool)[rows]
+    transitions: Any = np.bincount(columns[is_transition], weights=values[is_transition], minlength=size * size)
+    transitions = transitions.reshape(size, size)
+    pairs = Weighted(names, rows[~is_transition], columns[~is_transition], values[~is_transition])
     return ForeignModel(program, labels, states, transitions, pairs, patterns)
 
 
@@ -341,17 +347,20 @@ def _in_blocks(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
     """Find the weights in blocks of equal size.
 
-    RETURNS (int64[V], int64[V], float64[V]): Feature, place in the block, and value of each.
+    starts (int64[F]): The number of the first weight in the block of each feature; -1 for a feature without a block.
+    ids (int64[W]), weights (float64[W]): Numbers and values of the weights.
+    RETURNS (int64[V], int64[V], float64[V]): The feature, the place in its block, and the value of each weight in a block.
     """
-    # The owner of a weight is the last feature whose block begins at or before it
-    owners = np.argsort(starts, kind="stable")
-    owners = owners[starts[owners] >= 0]
-    at = np.searchsorted(starts[owners], ids, side="right") - 1
-    ids = ids[at >= 0]
-    weights = weights[at >= 0]
-    rows = owners[at[at >= 0]]
-    inside = ids - starts[rows] < size
-    return rows[inside], ids[inside] - starts[rows[inside]], weights[inside]
+    # A weight can only be in the last block that begins at or before it
+    features = np.argsort(starts, kind="stable")
+    features = features[starts[features] >= 0]
+    n_before = np.searchsorted(starts[features], ids, side="right")
+    ids = ids[n_before > 0]
+    weights = weights[n_before > 0]
+    rows = features[n_before[n_before > 0] - 1]
+    columns = ids - starts[rows]
+    is_inside = columns < size
+    return rows[is_inside], columns[is_inside], weights[is_inside]
 
 
 def template_lines(text: str) -> list[str]:

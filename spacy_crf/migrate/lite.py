@@ -137,16 +137,18 @@ def export_lite(
 
 def _exported(nlp: Language, component: Optional[str]) -> Any:
     """The component to export. RAISES (ValueError): CRF710 if there is none, CRF791 for one whose model lite can't hold."""
-    ours = [pipe for name, pipe in nlp.pipeline if component in (None, name) and hasattr(pipe, "sparse_features")]
-    found = [pipe for pipe in ours if pipe.is_initialized and (component or pipe.model.name in _KINDS)]
-    if not found:
-        raise no_component(_EXPORTED, nlp.pipe_names, component)
-    if found[0].model.name not in _KINDS:
-        raise _refused(found[0].name, f"a model of the kind {found[0].model.name}", "Train a linear chain or segments")
-    return found[0]
+    for name, pipe in nlp.pipeline:
+        if component not in (None, name) or not hasattr(pipe, "sparse_features") or not pipe.is_initialized:
+            continue
+        if pipe.model.name in _KINDS:
+            return pipe
+        if component:
+            raise _refused(name, f"a model of the kind {pipe.model.name}", "Train a linear chain or segments")
+    raise no_component(_EXPORTED, nlp.pipe_names, component)
 
 
 def _refused(name: str, what: str, how: str) -> ValueError:
+    """The error CRF791: lite cannot compute this part of the component."""
     return ValueError(Errors.CRF791.format(name=name, what=what, form="an export for lite", how=how))
 
 
@@ -201,9 +203,10 @@ class _Exporter:
         owner = "crf export"
         checks.number(owner, "--prune", prune)
         checks.one_of(owner, "--bits", bits, (16, 32))
-        known = ["orth", *TOKEN_ATTRIBUTES]
+        attributes = ["orth", *TOKEN_ATTRIBUTES]
         for column in columns:
-            checks.expect(column in known, owner, "--columns", column, f"attributes of tokens: {', '.join(known)}")
+            expected = f"attributes of tokens: {', '.join(attributes)}"
+            checks.expect(column in attributes, owner, "--columns", column, expected)
         checks.expect("orth" in columns, owner, "--columns", ",".join(columns), "with orth, the column of the word")
         self.lists: Settings = {"gazetteers": {}, "clusters": {}}
         self.lists.update({"stop_words": [], "number_words": [], "number_endings": []})
@@ -213,24 +216,31 @@ class _Exporter:
     def reader(self, layer: Any) -> Settings:
         """The tables of one layer of the model. RAISES (ValueError): CRF791 for templates that lite can't read."""
         features = layer.attrs[layer.attrs["node"].attr]
-        chosen = features.feature_set
-        if isinstance(chosen, SegmentFeatureSet):
-            spans = chosen.spans + chosen.span_items
-            places = {"begins": chosen.begins, "ends": chosen.ends, "tokens": chosen.tokens, "spans": spans}
+        feature_set = features.feature_set
+        if isinstance(feature_set, SegmentFeatureSet):
+            templates_of_tables = {
+                "begins": feature_set.begins,
+                "ends": feature_set.ends,
+                "tokens": feature_set.tokens,
+                "spans": feature_set.spans + feature_set.span_items,
+            }
         else:
-            places = {"states": chosen.counted, "transitions": chosen.transitions}
+            templates_of_tables = {"states": feature_set.counted, "transitions": feature_set.transitions}
         tables = {}
-        for place, templates in places.items():
-            table = self._table(features.tables[place], layer.get_param(place))
+        for name, templates in templates_of_tables.items():
+            table = self._table(features.tables[name], layer.get_param(name))
             lines = {str(template): _line(template) for template in templates}
             for template in table["templates"]:
                 line = lines[template["name"]]
                 self._check(template["name"], line, features)
-                parts = [[p.kind, p.attribute, p.offset] if p.kind else [p.attribute, p.offset] for p in line.parts]
-                template.update({"parts": parts, **({"once": True} if line.once else {})})
-            if table["templates"] or place == "states":
-                tables[place] = table
-        return {"padding": getattr(chosen, "padding", True), "tables": tables}
+                template["parts"] = []
+                for kind, attribute, offset in ((part.kind, part.attribute, part.offset) for part in line.parts):
+                    template["parts"].append([kind, attribute, offset] if kind else [attribute, offset])
+                if line.once:
+                    template["once"] = True
+            if table["templates"] or name == "states":
+                tables[name] = table
+        return {"padding": getattr(feature_set, "padding", True), "tables": tables}
 
     def _table(self, table: Table, weights: NDArray) -> Settings:
         """The weights of a table that are left, by template and value."""
@@ -243,22 +253,23 @@ class _Exporter:
         table = table.pruned(kept)
         weights = weights[kept]
         names = _with_marks(table.index.feature_names, table.index.keys)
-        texts = [names.strings[part] for part in names.parts.tolist()]
-        keys = [lite.JOINT.join(texts[begin:end]) for begin, end in pairwise(names.part_starts.tolist())]
-        of = names.template_of.tolist()
-        order = np.array(sorted(range(len(keys)), key=lambda row: (of[row], keys[row])), dtype=np.int64)
-        at = ranges(table.pair_starts[order], table.pair_starts[order + 1])
-        by_template: dict[str, list[str]] = {}
+        values = [names.strings[part] for part in names.parts.tolist()]
+        keys = [lite.JOINT.join(values[begin:end]) for begin, end in pairwise(names.part_starts.tolist())]
+        template_of = names.template_of.tolist()
+        order = np.array(sorted(range(len(keys)), key=lambda row: (template_of[row], keys[row])), dtype=np.int64)
+        pairs = ranges(table.pair_starts[order], table.pair_starts[order + 1])
+        keys_of_templates: dict[str, list[str]] = {}
         for row in order.tolist():
-            by_template.setdefault(names.templates[of[row]], []).append(keys[row])
-        columns = table.pair_columns[at]
-        return {
-            "templates": [{"name": name, "keys": values} for name, values in by_template.items()],
+            keys_of_templates.setdefault(names.templates[template_of[row]], []).append(keys[row])
+        content = {
+            "templates": [{"name": name, "keys": keys} for name, keys in keys_of_templates.items()],
             "counts": _narrow(np.diff(table.pair_starts)[order]),
-            "columns": _narrow(columns),
-            "weights": weights[at],
-            **({"scale": scale} if self._bits == 16 else {}),
+            "columns": _narrow(table.pair_columns[pairs]),
+            "weights": weights[pairs],
         }
+        if self._bits == 16:
+            content["scale"] = scale
+        return content
 
     def _check(self, template: str, line: _Line, features: Any) -> None:
         """Take over the lists that a template reads. RAISES (ValueError): CRF791 if it reads what lite does not know."""
@@ -279,6 +290,10 @@ class _Exporter:
                 self._check_attribute(template, attribute)
 
     def _check_attribute(self, template: str, attribute: str) -> None:
+        """Take over the word lists that an attribute needs.
+
+        RAISES (ValueError): CRF791 for an attribute that lite does not know, or that the language computes by its own code.
+        """
         plain = attribute.removeprefix("if:")
         known = plain in lite.STRINGS or plain in lite.NGRAMS or plain in lite.FLAGS or plain in ("is_stop", "like_num")
         how = "Train it without that template"
@@ -297,6 +312,7 @@ class _Exporter:
             raise _refused(self._name, f"the template {template}, for which the language {lang} has its own code", how)
 
     def _take_clusters(self, name: str, clusters: Settings) -> None:
+        """Take over the table of clusters with this name."""
         given = WordClusters.from_dict(clusters[name].to_dict())
         # Words that are symbols of spaCy have its numbers in place of hashes
         words = [hash_string(NAMES[word]) if word < len(NAMES) else word for word in given.words.tolist()]
@@ -402,13 +418,15 @@ def _with_marks(names: FeatureNames, keys: NDArray[np.uint64]) -> FeatureNames:
         if match is None:
             continue
         size = NGRAMS[match[1]]
-        rows = np.flatnonzero(names.template_of == number)
-        texts = [strings[part] for part in parts[names.part_starts[rows]].tolist()]
-        # Others are positions outside the text
-        whole = np.array([len(text) == size for text in texts], dtype=bool)
-        rows = rows[whole]
-        texts = [text for text, is_ngram in zip(texts, whole.tolist()) if is_ngram]
+        rows = []
+        texts = []
+        for row in np.flatnonzero(names.template_of == number).tolist():
+            text = strings[parts[names.part_starts[row]]]
+            if len(text) == size:  # texts of other lengths are positions outside the text
+                rows.append(row)
+                texts.append(text)
         points = np.array([[*map(ord, text)] for text in texts], dtype=np.uint64).reshape(len(texts), size)
+        # Try marks in place of the first and the last character: the right spelling has the hash of the feature
         for first, last in ((True, True), (True, False), (False, True)):
             candidates = points.copy()
             candidates[(points[:, 0] == ord("^")) & first, 0] = WORD_END
@@ -418,11 +436,11 @@ def _with_marks(names: FeatureNames, keys: NDArray[np.uint64]) -> FeatureNames:
                 mix_all(hashes, np.ascontiguousarray(column))
             features = np.full(len(texts), template_seed(template), dtype=np.uint64)
             mix_all(features, hashes)
-            for n in np.flatnonzero((features == keys[rows]) & (candidates != points).any(axis=1)).tolist():
-                begins, ends = (candidates[n] == WORD_END)[[0, -1]].tolist()
-                text = (
-                    (lite.BEFORE if begins else texts[n][0]) + texts[n][1:-1] + (lite.BEHIND if ends else texts[n][-1])
-                )
+            is_right = (features == keys[rows]) & (candidates != points).any(axis=1)
+            for n in np.flatnonzero(is_right).tolist():
+                before = lite.BEFORE if candidates[n, 0] == WORD_END else texts[n][0]
+                behind = lite.BEHIND if candidates[n, -1] == WORD_END else texts[n][-1]
+                text = before + texts[n][1:-1] + behind
                 parts[names.part_starts[rows[n]]] = len(strings)
                 strings.append(text)
     return names._replace(strings=strings, parts=parts)
@@ -485,21 +503,25 @@ def _labels_of(pipe: Any, doc: Doc) -> set[tuple]:
 def _labels_by(model: lite.Model, sequences: list[list[list[str]]]) -> set[tuple]:
     """The entities, labels or category that an export gives to a text, whose sequences are lists of columns."""
     texts = [[*zip(*columns)] for columns in sequences]
-    first = 0
-    found = set()
     if model.kind == "text":
-        return {(next(iter(model.classify([*chain.from_iterable(texts)]))),)}
+        best, *_ = model.classify([*chain.from_iterable(texts)])
+        return {(best,)}
+    labels = set()
+    first = 0  # first token of a sequence
     for rows in texts:
         if model.has_spans:
-            found |= {(first + start, first + end, label) for start, end, label, _ in model.entities(rows)}
+            labels |= {(first + start, first + end, label) for start, end, label, _ in model.entities(rows)}
         else:
-            found |= {(first + t, tag) for t, tag in enumerate(model.tag(rows))}
+            labels |= {(first + t, tag) for t, tag in enumerate(model.tag(rows))}
         first += len(rows)
-    return found
+    return labels
 
 
 def _f1(gold: list[set[tuple]], found: list[set[tuple]]) -> float:
-    return 2 * sum(len(a & b) for a, b in zip(gold, found)) / max(1, sum(len(a) + len(b) for a, b in zip(gold, found)))
+    """F1 = 2 right / (gold + found), over all texts."""
+    n_right = sum(len(a & b) for a, b in zip(gold, found))
+    n_labels = sum(map(len, gold)) + sum(map(len, found))
+    return 2 * n_right / max(1, n_labels)
 
 
 # --------------------------------------------------------------------------------------------------------------- files

@@ -79,13 +79,11 @@ def native_of(model: ForeignModel, of_labels: Sequence[str], of_pairs: Sequence[
     columns (Sequence[str]): Attributes of tokens in the columns; at least as many as the lines read.
     """
     compile_line, outside = _PROGRAMS[model.program]
-    # Names of functions by the lines that they follow
+    # Names of the functions that change words as a line of patterns does, by line
     changes: dict[str, str] = {}
-    found = [
-        _native_lines(lines, compile_line, weighted, columns, outside, changes)
-        for lines, weighted in ((of_labels, model.states), (of_pairs, model.pairs))
-    ]
-    templates = parse_templates([*found[0].templates, *found[1].templates])
+    native_of_labels = _native_lines(of_labels, compile_line, model.states, columns, outside, changes)
+    native_of_pairs = _native_lines(of_pairs, compile_line, model.pairs, columns, outside, changes)
+    templates = parse_templates([*native_of_labels.templates, *native_of_pairs.templates])
     parts = chain.from_iterable(template.parts for template in templates)
     offsets = [part.offset for part in parts]
     before = -min([0, *offsets])
@@ -96,8 +94,8 @@ def native_of(model: ForeignModel, of_labels: Sequence[str], of_pairs: Sequence[
     }
     block = {"@misc": "spacy_crf.wapiti_features.v1", "columns": ["orth"]}
     return Native(
-        of_labels=found[0],
-        of_pairs=found[1],
+        of_labels=native_of_labels,
+        of_pairs=native_of_pairs,
         padding=padding if before or behind else True,
         functions={name: {**block, "patterns": [for_config(line)]} for line, name in changes.items()},
     )
@@ -106,11 +104,16 @@ def native_of(model: ForeignModel, of_labels: Sequence[str], of_pairs: Sequence[
 def _uses(
     template: str, pattern: Pattern, names: list[tuple[int, str]], literals: list[str], outside: Callable[[int], str]
 ) -> Iterator[Use]:
-    """Yield each way in which a pattern with these literals makes one of the names, each with its row."""
+    """Yield a use for each way in which a pattern makes one of the names.
+
+    template (str): The native template in place of the pattern.
+    names (list[tuple[int, str]]): Rows and names of foreign features.
+    literals (list[str]): The texts before, between and behind the places of the pattern.
+    """
     for row, name in names:
         for texts in ways_to_make(name, literals):
-            for way in _values(pattern, texts, outside):
-                yield Use(template, way, row)
+            for values in _values(pattern, texts, outside):
+                yield Use(template, values, row)
 
 
 def _native_lines(
@@ -121,6 +124,11 @@ def _native_lines(
     outside: Callable[[int], str],
     changes: dict[str, str],
 ) -> NativeLines:
+    """Find native templates for lines, as far as there are any.
+
+    weighted (Weighted): The features that the lines make, with their weights.
+    changes (dict[str, str]): Names of functions that change words, by line; names are added.
+    """
     used = [(row, weighted.names[row]) for row in np.unique(weighted.rows[weighted.weights != 0]).tolist()]
     templates = []
     replayed = []
@@ -133,14 +141,13 @@ def _native_lines(
         if reason is None:
             parts = tuple(TemplatePart(_attribute(place, columns, changes), place.offset) for place in pattern.places)
             template = str(Template(parts or (TemplatePart("bias", 0),)))
-            own = [(row, name) for row, name in used if name.startswith(head)]
-            ways = _uses(template, pattern, own, [head, *literals], outside)
-            # A name with many ways to make it would become as many native features
-            most = _MOST_WAYS * max(100, len(own))
-            found = list(islice(ways, most + 1))
-            if len(found) <= most:
+            names = [(row, name) for row, name in used if name.startswith(head)]
+            # A name that can be made in many ways would become as many native features
+            most = _MOST_WAYS * max(100, len(names))
+            uses_of_line = list(islice(_uses(template, pattern, names, [head, *literals], outside), most + 1))
+            if len(uses_of_line) <= most:
                 templates.append(template)
-                uses += found
+                uses += uses_of_line
                 continue
             reason = "what stands between its values does not tell where they end"
         replayed.append((line, reason))
@@ -163,21 +170,25 @@ def _why_not(pattern: Pattern, columns: Sequence[str]) -> Optional[str]:
 
 
 def _attribute(place: PatternPlace, columns: Sequence[str], changes: dict[str, str]) -> str:
-    """The attribute that a native template reads for a place."""
+    """The attribute that a native template reads for a place. For a changed word, the function is added to `changes`."""
     if place.change is None:
         return columns[place.column]
-    return f"text:{changes.setdefault(place.of_word, f'changed{len(changes)}')}"
+    function = changes.setdefault(place.of_word, f"changed{len(changes)}")
+    return f"text:{function}"
 
 
 def _values(pattern: Pattern, texts: tuple[str, ...], outside: Callable[[int], str]) -> Iterator[tuple[str, ...]]:
-    """Yield all values of native attributes at which a pattern has certain texts. The other program changes the texts of
-    positions outside of the sequence too; here they stay as they are, and no changed word is like them: it begins with "u"."""
+    """Yield the values that the attributes of a native template may have where the pattern puts these texts into its places."""
     choices = []
     for place, text in zip(pattern.places, texts):
         values = [text]
         if place.change is not None:
-            reached = (outside(n) for n in (range(place.offset, 0) or range(1, place.offset + 1)))
-            values = [f"u{text}", *(each for each in reached if place.change(each) == text)]
+            # A changed word begins with "u" here. The other program changes the texts of positions outside of the sequence, too;
+            # native templates read these as they are
+            values = [f"u{text}"]
+            for n in range(place.offset, 0) or range(1, place.offset + 1):
+                if place.change(outside(n)) == text:
+                    values.append(outside(n))
         choices.append(values)
     return product(*choices) if choices else iter([texts])
 
@@ -198,12 +209,12 @@ def ways_to_make(name: str, literals: Sequence[str]) -> Iterator[tuple[str, ...]
 
 def _cuts(text: str, literals: Sequence[str]) -> Iterator[tuple[str, ...]]:
     """Yield all tuples of values that make a text. literals (Sequence[str]): The text behind each value."""
+    # The last place of each literal that leaves room for the literals behind it, -1 if there is none
     latest = [len(text) - len(literals[-1]) if text.endswith(literals[-1]) else -1]
-    # The last place of each that leaves room for those behind it: no way is begun in vain
-    for literal in literals[-2::-1]:
+    for literal in reversed(literals[:-1]):
         latest.append(text.rfind(literal, 0, latest[-1]) if latest[-1] >= 0 else -1)
     latest.reverse()
-    # Where values end, and the values
+    # The first values of tuples, and where the next value begins. A tuple that is begun can be completed
     begun: list[tuple[int, tuple[str, ...]]] = [(0, ())] if latest[0] >= 0 else []
     while begun:
         begin, values = begun.pop()
@@ -231,28 +242,30 @@ def native_of_words(model: ForeignModel, function: WordSource, edges: Sequence[s
     RETURNS (Native): The templates; names that a function of sentences must make are replayed.
     RAISES (ValueError): CRF896 if the function fails on every word, CRF111 if it returns something else than features.
     """
-    used = np.unique(model.states.rows[model.states.weights != 0]).tolist()
-    names = [model.states.names[row] for row in used]
-    # A name can be of the word if it begins as one that the function makes
+    rows = np.unique(model.states.rows[model.states.weights != 0]).tolist()
+    names = [model.states.names[row] for row in rows]
+    # A name may be a feature of a word if it begins like one that the function makes
     heads = _heads(function, names)
     uses = []
-    left = []
-    for row, name in zip(used, names):
-        ways = [way for offset, rest in _readings(name) for way in _ways(offset, rest, heads, edges)]
-        if len(ways) == 1:
-            uses.append(Use(*ways[0], row))
+    replayed = []
+    for row, name in zip(rows, names):
+        meanings: list[tuple[str, tuple[str]]] = []
+        for offset, feature in _readings(name):
+            meanings += _meanings(offset, feature, heads, edges)
+        if len(meanings) == 1:
+            [(template, values)] = meanings
+            uses.append(Use(template, values, row))
         else:
-            left.append((name, "the function of a word does not make it" if not ways else "it has several meanings"))
+            reason = "it has several meanings" if meanings else "the function of a word does not make it"
+            replayed.append((name, reason))
             uses.append(Use(f"fn:{SOURCE}[0]", (name,), row))
-    return NOTHING._replace(
-        of_labels=NativeLines(
-            templates=list(dict.fromkeys(use.template for use in uses)), uses=uses, replayed=left, heads=()
-        )
-    )
+    templates = list(dict.fromkeys(use.template for use in uses))
+    return NOTHING._replace(of_labels=NativeLines(templates, uses, replayed, heads=()))
 
 
 def _readings(name: str) -> Iterator[tuple[int, str]]:
-    """Yield the offsets and the names of the features of a word that a name may stand for."""
+    """Yield what a name may stand for: the offset of a word, and a feature of that word. For ``next:title`` these are the feature
+    ``next:title`` of the word itself, and the feature ``title`` of the next word."""
     offset = 0
     yield offset, name
     while (match := _NEIGHBOUR.match(name)) is not None:
@@ -261,8 +274,8 @@ def _readings(name: str) -> Iterator[tuple[int, str]]:
         yield offset, name
 
 
-def _ways(offset: int, name: str, heads: set[str], edges: Sequence[str]) -> Iterator[tuple[str, tuple[str]]]:
-    """Yield the templates, each with its value, that are a feature of the word at an offset."""
+def _meanings(offset: int, name: str, heads: set[str], edges: Sequence[str]) -> Iterator[tuple[str, tuple[str]]]:
+    """Yield the templates, each with its value, that are the feature `name` of the word at an offset."""
     if abs(offset) < WIDEST_OFFSET:
         for edge, step, value in zip(edges, (-1, 1), ("<BOS1>", "<EOS1>")):
             if name == edge:
@@ -272,19 +285,19 @@ def _ways(offset: int, name: str, heads: set[str], edges: Sequence[str]) -> Iter
 
 
 def _heads(function: WordSource, names: list[str]) -> set[str]:
-    """How the names begin that a function makes, up to a colon or an equals sign. The model has no list of words: the texts in
-    its names are tried in their place."""
-    texts = (text for _, text in chain.from_iterable(map(_readings, names)))
-    words = dict.fromkeys(
-        [*_SAMPLES, *(part for text in texts for part in (text, *re.split("[:=]", text)[1:]) if part)]
-    )
+    """The beginnings, up to a colon or an equals sign, of the names that a function makes of words."""
+    # The model has no list of words, so the function gets the texts in the model's names
+    words = dict.fromkeys(_SAMPLES)
+    for _, text in chain.from_iterable(map(_readings, names)):
+        words.update(dict.fromkeys([text, *re.split("[:=]", text)[1:]]))
+    words.pop("", None)
     failures: list[Exception] = []
 
     def attempt(word: str) -> Any:
         try:
             return function(word)
         except Exception as error:
-            # Some take only words as a certain tokenizer makes them
+            # Some functions take only words as a certain tokenizer makes them
             failures.append(error)
             return None
 

@@ -64,10 +64,13 @@ def build_pipeline(
     }
     tokenizer = {} if program is None else {"@tokenizers": "spacy_crf.ProgramTokenizer.v1", "program": program}
     nlp = spacy.blank(lang, config={"nlp": {"tokenizer": tokenizer}})
-    own = {"scheme": "IO"} if entities else {"attribute": attribute, "overwrite": attribute in reads}
-    component: Any = nlp.add_pipe(
-        "crf_ner" if entities else "crf_tagger", config={**own, "model": {"emissions": {"features": features}}}
-    )
+    settings: dict[str, Any] = {"model": {"emissions": {"features": features}}}
+    if entities:
+        settings["scheme"] = "IO"
+    else:
+        settings["attribute"] = attribute
+        settings["overwrite"] = attribute in reads
+    component: Any = nlp.add_pipe("crf_ner" if entities else "crf_tagger", config=settings)
     if entities:  # as the other program, which knows no white space
         component.cfg["space_edges"] = True
     for label in model.labels:
@@ -78,24 +81,25 @@ def build_pipeline(
 
 
 def _set_weights(component: LearningPipe, model: ForeignModel, native: Native) -> None:
+    """Set the tables of features and the weights of a component, whose labels may be in another order than the model's."""
     labels = component.annotation.tag_labels()
-    known = model.labels
+    foreign_labels = model.labels
     model = _with_labels(model, labels)
     chain: Any = component.model
     n_states = len(labels)
     [emissions] = chain.layers
     chain.attrs["node"].resize(chain, n_states)
     tables = {}
-    old = emissions.attrs["features"]
+    features = emissions.attrs["features"]
     for name, source, weighted, lines in (
         ("states", SOURCE, model.states, native.of_labels),
         ("transitions", PAIRS, model.pairs, native.of_pairs),
     ):
-        tables[name], weights = _table(weighted, source, lines, old.tables[name].n_columns)
+        tables[name], weights = _table(weighted, source, lines, features.tables[name].n_columns)
         emissions.set_param(name, weights)
-    emissions.attrs["features"] = old.with_tables(tables, n_states=n_states)
+    emissions.attrs["features"] = features.with_tables(tables, n_states=n_states)
     # A label that the other program does not know never begins a sequence
-    first = np.where(np.isin(labels, known), 0.0, FORBIDDEN)
+    first = np.where(np.isin(labels, foreign_labels), 0.0, FORBIDDEN)
     for name, weights in (("transitions", model.transitions), ("first", first)):
         chain.set_param(name, weights.astype(np.float32))
     chain.attrs["observed"] = (np.vstack([model.transitions, first, np.zeros(n_states)]) != 0).astype(np.uint8)
@@ -105,44 +109,43 @@ def _with_labels(model: ForeignModel, labels: list[str]) -> ForeignModel:
     """The model with its labels in another order. A label that it does not have never occurs: steps to it, and from it, have
     weights so low that no other weights can compensate them."""
     size = len(labels)
-    before = len(model.labels)
-    place = np.array([labels.index(label) for label in model.labels])
+    new = np.array([labels.index(label) for label in model.labels])  # the new number of each label
     transitions = np.full((size, size), FORBIDDEN)
-    transitions[np.ix_(place, place)] = model.transitions
-    of_pairs = model.pairs.columns
+    transitions[np.ix_(new, new)] = model.transitions
+    before, after = divmod(model.pairs.columns, len(model.labels))
     return replace(
         model,
         labels=labels,
-        states=replace(model.states, columns=place[model.states.columns]),
+        states=replace(model.states, columns=new[model.states.columns]),
         transitions=transitions,
-        pairs=replace(model.pairs, columns=place[of_pairs // before] * size + place[of_pairs % before]),
+        pairs=replace(model.pairs, columns=new[before] * size + new[after]),
     )
 
 
 def _table(weighted: Weighted, source: str, native: NativeLines, n_columns: int) -> tuple[Table, NDArray[np.float32]]:
     """Make a table of the weights other than 0. A native feature that stands for several foreign ones gets their sum."""
-    # Weights by foreign feature, so that those of each are side by side
-    kept = np.flatnonzero(weighted.weights != 0)
-    kept = kept[np.argsort(weighted.rows[kept], kind="stable")]
-    by_row = weighted.rows[kept]
-    used = [(row, weighted.names[row]) for row in np.unique(by_row).tolist()]
-    replayed = [Use(f"fn:{source}[0]", (name,), row) for row, name in used if name.startswith(native.heads)]
-    numbers: dict[tuple[str, tuple[str, ...]], int] = {}
-    features = []
-    rows = []
-    for template, values, row in [*replayed, *native.uses]:
-        features.append(numbers.setdefault((template, values), len(numbers)))
-        rows.append(row)
-    begins = np.searchsorted(by_row, rows, side="left")
-    ends = np.searchsorted(by_row, rows, side="right")
-    each = kept[ranges(begins, ends)]
-    at = np.repeat(np.array(features, dtype=np.int64), ends - begins) * n_columns + weighted.columns[each]
+    # Sorted by foreign feature, so that the weights of a feature are side by side
+    nonzero = np.flatnonzero(weighted.weights != 0)
+    nonzero = nonzero[np.argsort(weighted.rows[nonzero], kind="stable")]
+    sorted_rows = weighted.rows[nonzero]
+    uses = []
+    for row in np.unique(sorted_rows).tolist():
+        if weighted.names[row].startswith(native.heads):
+            uses.append(Use(f"fn:{source}[0]", (weighted.names[row],), row))
+    uses += native.uses
+    numbers: dict[tuple[str, tuple[str, ...]], int] = {}  # of native features
+    features = [numbers.setdefault((use.template, use.values), len(numbers)) for use in uses]
+    rows = [use.row for use in uses]
+    begins = np.searchsorted(sorted_rows, rows, side="left")
+    ends = np.searchsorted(sorted_rows, rows, side="right")
+    copied = nonzero[ranges(begins, ends)]  # the foreign weights of each use
+    cells = np.repeat(np.array(features, dtype=np.int64), ends - begins) * n_columns + weighted.columns[copied]
     # Several foreign features may be one native feature: their weights are summed
-    places, inverse = np.unique(at, return_inverse=True)
-    weights = np.bincount(inverse, weights=weighted.weights[each], minlength=len(places))
-    starts = np.searchsorted(places, np.arange(len(numbers) + 1) * n_columns)
+    used_cells, inverse = np.unique(cells, return_inverse=True)
+    weights = np.bincount(inverse, weights=weighted.weights[copied], minlength=len(used_cells))
+    starts = np.searchsorted(used_cells, np.arange(len(numbers) + 1) * n_columns)
     index = _index(list(numbers), source)
-    return Table(index, starts, (places % n_columns).astype(np.int32), n_columns), weights.astype(np.float32)
+    return Table(index, starts, (used_cells % n_columns).astype(np.int32), n_columns), weights.astype(np.float32)
 
 
 def _index(features: list[tuple[str, tuple[str, ...]]], source: str) -> FeatureIndex:
@@ -158,24 +161,27 @@ def _index(features: list[tuple[str, tuple[str, ...]]], source: str) -> FeatureI
             values = [_value(part.attribute, features[row][1][n], source) for row in rows.tolist()]
             mix_all(hashes, np.array(values, dtype=np.uint64))
         keys[rows] = hashes
-    place: dict[str, int] = {}
+    strings: dict[str, int] = {}
     parts = []
     starts = [0]
     for _, values in features:
-        parts += [place.setdefault(value, len(place)) for value in values]
+        parts += [strings.setdefault(value, len(strings)) for value in values]
         starts.append(len(parts))
     names = FeatureNames(
         templates=list(numbers),
         template_of=template_of,
         part_starts=np.array(starts, dtype=np.int64),
         parts=np.array(parts, dtype=np.int32),
-        strings=list(place),
+        strings=list(strings),
     )
     return FeatureIndex(keys, names)
 
 
 def _value(attribute: str, text: str, source: str) -> int:
-    """The number that a part of a template reads from a token whose attribute has a text as its value."""
+    """The number by which a feature index knows the value `text` of an attribute.
+
+    source (str): The function that makes the features of attributes such as ``fn:NAME``.
+    """
     if attribute == "bias":
         return int(text)
     return hash_item(source, text) if is_item(attribute) else get_string_id(text)
@@ -201,11 +207,11 @@ def weights_of(nlp: Language, component: Optional[str] = None) -> ForeignModel:
     first = chain.get_param("first")
     last = chain.get_param("last")
     allowed = tagger.annotation.mask()
-    for is_so, what, how in (
+    for has_part, what, how in (
         (bool(features.feature_set.transitions), "features of pairs of labels", _WITHOUT_PAIRS),
         (tagger.rules() is not None, "rules", _WITHOUT_RULES),
     ):
-        if is_so:
+        if has_part:
             raise ValueError(Errors.CRF858.format(name=tagger.name, what=what, how=how.format(name=tagger.name)))
     first = np.where(allowed.first, first, FORBIDDEN)
     last = np.where(allowed.last, last, FORBIDDEN)
@@ -215,6 +221,7 @@ def weights_of(nlp: Language, component: Optional[str] = None) -> ForeignModel:
     columns = table.pair_columns.astype(np.int64)
     weights = [emissions.get_param("states").astype(np.float64)]
     warn_of_decoding(tagger, "CRFsuite")
+    # CRFsuite has no weights for first and last labels: they become features of the first and the last token
     states = np.arange(len(first))
     for name, of_labels in (("__BOS__", first), ("__EOS__", last)):
         if of_labels.any():
@@ -223,7 +230,6 @@ def weights_of(nlp: Language, component: Optional[str] = None) -> ForeignModel:
             weights.append(of_labels.astype(np.float64))
             names.append(name)
     transitions = np.where(allowed.transitions, chain.get_param("transitions"), FORBIDDEN).astype(np.float64)
-    # CRFsuite has no weights for first and last labels: they are features of the first and the last token
     weighted = Weighted(names, rows, columns, np.concatenate(weights))
     return ForeignModel("spacy_crf", tagger.tags(), weighted, transitions)
 
@@ -247,12 +253,13 @@ def features_of(nlp: Language, docs: Iterable[Doc], component: Optional[str] = N
     sequences = []
     for doc in docs:
         starts, found, _ = features.look_up([doc])
-        rows, values, of_token = found["states"]
-        numbers = np.ones(len(rows)) if values is None else values
+        rows, values, token_starts = found["states"]
+        values = np.ones(len(rows)) if values is None else values
         tokens: list[dict[str, float]] = [{} for _ in doc]
         for t, token in enumerate(tokens):
-            for n in range(of_token[t], of_token[t + 1]):
-                token[names[rows[n]]] = token.get(names[rows[n]], 0.0) + float(numbers[n])
+            for n in range(token_starts[t], token_starts[t + 1]):
+                name = names[rows[n]]
+                token[name] = token.get(name, 0.0) + float(values[n])
         for begin, end in zip(starts[:-1].tolist(), starts[1:].tolist()):
             if begin < end:
                 tokens[begin]["__BOS__"] = tokens[end - 1]["__EOS__"] = 1.0
@@ -262,15 +269,18 @@ def features_of(nlp: Language, docs: Iterable[Doc], component: Optional[str] = N
 
 def exported(nlp: Language, component: Optional[str]) -> LearningPipe:
     """Find the component to export. RAISES (ValueError): CRF710 if no component can be exported."""
-    found: list[Any] = [pipe for name, pipe in nlp.pipeline if component in (None, name) and pipe_fits(pipe)]
-    if not found:
+    fitting: list[Any] = [pipe for name, pipe in nlp.pipeline if component in (None, name) and pipe_fits(pipe)]
+    if not fitting:
         wanted = "whose model CRFsuite and Wapiti can hold: a trained linear chain on sparse features alone, not on hashed ones"
         raise no_component(wanted, nlp.pipe_names, component)
-    return found[0]
+    return fitting[0]
 
 
 def warn_of_decoding(tagger: LearningPipe, form: str) -> None:
-    """Warn of settings of a component that programs which label by the best path cannot keep."""
+    """Warn of settings of a component that another program can't have, since it labels by the best path.
+
+    form (str): The name of the program, for the message.
+    """
     plain = {"decode": "viterbi", "min_prob": 0.0}
     settings = [f"{name} = {tagger.cfg[name]!r}" for name in plain if tagger.cfg[name] != plain[name]]
     if settings:

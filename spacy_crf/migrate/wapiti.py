@@ -56,21 +56,21 @@ class Expression:
         self._items: list[tuple[frozenset[int], int]] = []
         at = int(self._is_anchored)
         while at < len(octets):
-            one = octets[at : at + 1]
-            if one == b"$" and at + 1 == len(octets):
+            first = octets[at : at + 1]
+            if first == b"$" and at + 1 == len(octets):
                 self._items.append((frozenset(), _END))
                 break
-            if one in (b"*", b"?"):
-                raise ValueError(f"{one.decode()} repeats nothing")
-            width = 2 if one == b"\\" else 1
-            what = octets[at : at + width]
-            if what == b"\\":
+            if first in (b"*", b"?"):
+                raise ValueError(f"{first.decode()} repeats nothing")
+            width = 2 if first == b"\\" else 1
+            item = octets[at : at + width]
+            if item == b"\\":
                 raise ValueError("it ends with a backslash")
             after = octets[at + width : at + width + 1]
             kind = {b"*": _ANY, b"?": _MAYBE}.get(after, _ONCE)
             if len(self._items) == _MOST_ITEMS:
                 raise ValueError(f"it has more than {_MOST_ITEMS} items")
-            self._items.append((_bytes_of(what), kind))
+            self._items.append((_bytes_of(item), kind))
             at += width + (kind != _ONCE)
 
     def find(self, octets: bytes) -> tuple[int, int] | None:
@@ -92,14 +92,15 @@ class Expression:
         """
         if n == len(self._items):
             return True
-        known, kind = self._items[n]
-        is_there = at < len(octets) and octets[at] in known
+        item, kind = self._items[n]
+        is_there = at < len(octets) and octets[at] in item
         if kind == _END:
             return at == len(octets)
         if kind == _ONCE:
             length[0] += 1
             return is_there and self._match(n + 1, octets, at + 1, length, failed)
-        tried = []
+        # "*" repeats the item from position to position, as long as the items behind it fail; "?" tries one position
+        tried = []  # positions, and the length in front of each
         while (n, at) not in failed:
             so_far = length[0]
             tried.append((at, so_far))
@@ -116,24 +117,25 @@ class Expression:
             if not is_there:
                 break
             at += 1
-            is_there = at < len(octets) and octets[at] in known
-        else:
+            is_there = at < len(octets) and octets[at] in item
+        else:  # an earlier attempt has failed from here on
             length[0] += failed[n, at]
         for position, before in tried:
             failed[n, position] = length[0] - before
         return False
 
 
-def _bytes_of(what: bytes) -> frozenset[int]:
-    if what == b".":
+def _bytes_of(item: bytes) -> frozenset[int]:
+    """The bytes that an item of an expression matches."""
+    if item == b".":
         return _EVERY
-    if len(what) == 2:
-        name = chr(what[1])
+    if len(item) == 2:
+        name = chr(item[1])
         if name in _CLASSES:
             return _CLASSES[name]
         if name.lower() in _CLASSES:
             return _EVERY - _CLASSES[name.lower()]
-    return frozenset(what[-1:])
+    return frozenset(item[-1:])
 
 
 class _Command(dict[str, str]):
@@ -148,14 +150,16 @@ class _Command(dict[str, str]):
     def __missing__(self, word: str) -> str:
         if len(self) > 100_000:
             self.clear()
-        made = self[word] = self._make(as_octets(word)) if self._expression is not None else self._lowered(word)
-        return made
+        text = self._lowered(word) if self._expression is None else self._test_or_match(as_octets(word))
+        self[word] = text
+        return text
 
-    def _make(self, octets: bytes) -> str:
-        found = self._expression.find(octets)
+    def _test_or_match(self, octets: bytes) -> str:
+        """What %t and %m make of a word: whether the expression matches, or the bytes that it matches."""
+        match = self._expression.find(octets)
         if self._kind == "t":
-            return "false" if found is None else "true"
-        begin, length = found or (0, 0)
+            return "false" if match is None else "true"
+        begin, length = match or (0, 0)
         return self._lowered(as_text(octets[begin : begin + length]))
 
     def _lowered(self, text: str) -> str:
@@ -173,6 +177,7 @@ def compile_pattern(line: str) -> Pattern:
 
 
 def _place(line: str, match: "re.Match[str]") -> PatternPlace:
+    """Make the place of a command in a line. RAISES (ValueError): CRF856 for a wrong expression or offset."""
     command, absolute, offset, column, expression = match.groups()
     if (command.lower() == "x") != (expression is None):
         raise ValueError(Errors.CRF856.format(template=line, reason="%t and %m have an expression, %x has none"))
@@ -184,9 +189,10 @@ def _place(line: str, match: "re.Match[str]") -> PatternPlace:
     if abs(position) > _MOST_PATTERNS_AWAY:
         raise ValueError(Errors.CRF856.format(template=line, reason=f"offsets are at most {_MOST_PATTERNS_AWAY}"))
     if not absolute:
-        tested = "" if expression is None else f',"{expression}"'
-        of_word = f"u%{command}[0,0{tested}]"
-        return PatternPlace(int(column), position, "token", change, "" if change is None else of_word)
+        argument = "" if expression is None else f',"{expression}"'
+        of_word = "" if change is None else f"u%{command}[0,0{argument}]"
+        return PatternPlace(int(column), position, "token", change, of_word)
+    # Wapiti counts from 1 at the start of a sequence, and from -1 at its end
     return PatternPlace(
         column=int(column),
         offset=position if position < 0 else position - 1,
@@ -212,10 +218,13 @@ def outside(n: int) -> str:
 
 def read_patterns(text: str) -> list[str]:
     """Read the patterns of a file. RAISES (ValueError): CRF856 for a line that is not a pattern."""
-    lines = [*filter(None, (line.split("#")[0].rstrip(" \t") for line in template_lines(text)))]
-    for line in lines:
-        compile_pattern(line)
-    return lines
+    patterns = []
+    for line in template_lines(text):
+        pattern = line.split("#")[0].rstrip(" \t")  # without a comment
+        if pattern:
+            compile_pattern(pattern)
+            patterns.append(pattern)
+    return patterns
 
 
 # ------------------------------------------------------------------------------------------------------------ models
@@ -231,9 +240,11 @@ class _Lines(Octets):
         stream.seek(0)
 
     def refuse_here(self, reason: str) -> NoReturn:
+        """Refuse the file at the place that was read last. RAISES (ValueError): CRF854."""
         self.refuse(f"up to byte {self._stream.tell()}", reason)
 
     def header(self, what: str) -> tuple[bytes, ...]:
+        """Read the next line, a header such as "#mdl#". RETURNS (tuple[bytes, ...]): Its numbers."""
         line = self.line()
         match = _HEADERS[what].fullmatch(line)
         return match.groups() if match else self.refuse_here(f"{what} is expected, not {line[:40]!r}")
@@ -244,7 +255,7 @@ class _Lines(Octets):
         return line[:-1] if line.endswith(b"\n") else self.refuse_here("the last line does not end: it is cut off")
 
     def texts(self, n: int) -> list[str]:
-        """The next netstrings."""
+        """Read the next `n` netstrings."""
         texts = []
         for _ in range(n):
             digits, colon, text = self.line().partition(b":")
@@ -291,27 +302,32 @@ def read_wapiti(data: "bytes | BinaryIO", source: str) -> ForeignModel:
     patterns = lines.texts(int(n_patterns))
     if not patterns:
         lines.refuse("the patterns", "there are none: it was trained on features that were ready-made")
-    labels, names = (lines.texts(int(*lines.header("#qrk#"))) for _ in range(2))
+    (n_labels,) = lines.header("#qrk#")
+    labels = lines.texts(int(n_labels))
+    (n_names,) = lines.header("#qrk#")
+    names = lines.texts(int(n_names))
     lines.check_labels(labels)
     of_labels = np.array([name[:1] in "u*" for name in names], dtype=bool)  # [F] whether it has a weight for each label
     of_pairs = np.array([name[:1] in "b*" for name in names], dtype=bool)  # [F] whether it has one for each pair
     size = len(labels)
     # Weights are numbered feature by feature: first those of labels, then those of pairs
     starts = np.append(0, np.cumsum(of_labels * size + of_pairs * size * size))
-    blocks = (np.where(of_labels, starts[:-1], -1), np.where(of_pairs, starts[:-1] + np.where(of_labels, size, 0), -1))
+    first_of_labels = np.where(of_labels, starts[:-1], -1)
+    first_of_pairs = np.where(of_pairs, starts[:-1] + np.where(of_labels, size, 0), -1)
     n_lines = 0
     parts = [(np.zeros(0, dtype=np.int64), np.zeros(0))]
     for ids, values in lines.weights():
         n_lines += len(ids)
-        wrong = (ids >= starts[-1]) | ~np.isfinite(values)
-        if wrong.any():
-            lines.refuse_here(f"weight {ids[wrong][0]} of {starts[-1]} is {values[wrong][0]}")
+        is_wrong = (ids >= starts[-1]) | ~np.isfinite(values)
+        if is_wrong.any():
+            lines.refuse_here(f"weight {ids[is_wrong][0]} of {starts[-1]} is {values[is_wrong][0]}")
         parts.append((ids[values != 0], values[values != 0]))
     if n_lines != int(n_weights):
         lines.refuse("the weights", f"there are {n_lines}, and the header announces {int(n_weights)}: it is cut off")
     ids, values = map(np.concatenate, zip(*parts))
-    del parts
+    del parts  # as large as the weights
     compiled = [compile_pattern(pattern) for pattern in patterns]
     # A pattern of pairs without a place makes the same feature everywhere: its weights are transitions
     constants = {pattern.form % () for pattern in compiled if not pattern.places and pattern.form[0] in "b*"}
+    blocks = (first_of_labels, first_of_pairs)
     return assemble("wapiti", labels, names, blocks, ids, values, patterns, constants)

@@ -52,22 +52,23 @@ def export_wapiti(nlp: Language, component: Optional[str] = None) -> bytes:
         **_weights(features.transitions, emissions.get_param("transitions")),
     }
     names = [*dict.fromkeys([*of_labels, *of_pairs])]
+    # Weights are numbered feature by feature: first those of labels, then those of pairs
+    numbers = []
     values = []
-    at = []
     begin = 0
     for name in names:
         for kinds, table, width in (("u*", of_labels, size), ("b*", of_pairs, size * size)):
             if name[0] in kinds:
                 columns, weights = table.get(name, _NONE)
-                at += (begin + columns[weights != 0]).tolist()
+                numbers += (begin + columns[weights != 0]).tolist()
                 values += weights[weights != 0].tolist()
                 begin += width
     last_column = max(len(block["columns"]) for block in _blocks(nlp, tagger.name).values()) - 1
-    lines = [f"#mdl#2#{len(at)}\n".encode(), f"#rdr#{len(patterns) + 1}/{last_column}/0\n".encode()]
+    lines = [f"#mdl#2#{len(numbers)}\n".encode(), f"#rdr#{len(patterns) + 1}/{last_column}/0\n".encode()]
     lines += map(_netstring, [*patterns, "b"])
     for texts in (tagger.tags(), names):
         lines += [f"#qrk#{len(texts)}\n".encode(), *map(_netstring, texts)]
-    return b"".join(chain(lines, (f"{n}={value.hex()}\n".encode() for n, value in zip(at, values))))
+    return b"".join(chain(lines, (f"{n}={value.hex()}\n".encode() for n, value in zip(numbers, values))))
 
 
 _NO_RULES = "Remove its block of constraints"
@@ -101,10 +102,12 @@ def _patterns(nlp: Language, component: str, feature_set: FeatureSet) -> list[st
 
 
 def _weights(table: Table, weights: NDArray[np.float32]) -> dict[str, Weights]:
-    """Columns and weights by the name of the observation."""
-    names = (name.partition("[0]=")[2] for name in table.index.names())
-    bounds = pairwise(table.pair_starts.tolist())
-    return {name: (table.pair_columns[b:e].astype(np.int64), weights[b:e]) for name, (b, e) in zip(names, bounds)}
+    """Columns and weights by the name that a pattern makes."""
+    found = {}
+    for name, (begin, end) in zip(table.index.names(), pairwise(table.pair_starts.tolist())):
+        _, _, made = name.partition("[0]=")
+        found[made] = table.pair_columns[begin:end].astype(np.int64), weights[begin:end]
+    return found
 
 
 def _netstring(text: str) -> bytes:

@@ -41,23 +41,21 @@ class Pieces:
         places: list[list[int]] = []
         check = 0
         with mapped.whole(self._path) as file:
-            for some in _pieces(examples):
-                predicted = doc_bin([eg.predicted for eg in some]).to_bytes()
-                reference = doc_bin([eg.reference for eg in some]).to_bytes()
-                tokens = sum(len(eg.predicted) for eg in some)
-                places.append([file.tell(), len(predicted), len(reference), len(some), tokens])
+            for piece in _pieces(examples):
+                predicted = doc_bin([eg.predicted for eg in piece]).to_bytes()
+                reference = doc_bin([eg.reference for eg in piece]).to_bytes()
+                n_tokens = sum(len(eg.predicted) for eg in piece)
+                places.append([file.tell(), len(predicted), len(reference), len(piece), n_tokens])
                 check = zlib.crc32(reference, zlib.crc32(predicted, check))
                 file.write(predicted + reference)
             index = np.array(places, dtype=np.int64).reshape(-1, 5)
-            found = {"texts": int(index[:, 3].sum()), "tokens": int(index[:, 4].sum()), "check": check}
-            if known not in (None, found):
-                raise ValueError(
-                    Errors.CRF472.format(
-                        path=self._path.parent, reason=f"its shards were made of other texts: then {known}, now {found}"
-                    )
-                )
+            counts = {"texts": int(index[:, 3].sum()), "tokens": int(index[:, 4].sum()), "check": check}
+            if known not in (None, counts):
+                reason = f"its shards were made of other texts: then {known}, now {counts}"
+                raise ValueError(Errors.CRF472.format(path=self._path.parent, reason=reason))
+            # Inside the block, so that the pieces are not replaced if the index can't be written
             mapped.write(self._index_path, index)
-        return found
+        return counts
 
     def shard(self, number: int, n: int) -> range:
         """The pieces of one of n shards. Shards are contiguous and have about the same number of tokens."""
@@ -69,10 +67,11 @@ class Pieces:
     def read(self, vocab: Vocab, numbers: Iterable[int]) -> Iterator[Example]:
         """Read the texts of some pieces. RAISES (ValueError): CRF472 if the file is damaged."""
         with self._path.open("rb") as file:
-            for begin, *sizes, _, _ in self._index[list(numbers)].tolist():
+            for begin, predicted_size, reference_size, _, _ in self._index[list(numbers)].tolist():
                 try:
                     file.seek(begin)
-                    predicted, reference = [[*docs_in(DocBin().from_bytes(file.read(n)), vocab)] for n in sizes]
+                    predicted = list(docs_in(DocBin().from_bytes(file.read(predicted_size)), vocab))
+                    reference = list(docs_in(DocBin().from_bytes(file.read(reference_size)), vocab))
                 except Exception as error:
                     # Zlib and msgpack may raise anything
                     raise mapped.damaged(self._path, error) from error

@@ -35,17 +35,18 @@ def write(path: Path, value: object) -> None:
     """
     arrays: list[NDArray] = []
 
-    def of_numpy(item: Union[NDArray, np.generic]) -> object:
+    def to_json(item: Union[NDArray, np.generic]) -> object:
+        """What stands for a number or an array of numpy in JSON. Arrays are added to `arrays`."""
         if not isinstance(item, np.ndarray):
             return item.item()
         arrays.append(item)
         return {_PLACE: [item.dtype.str, item.shape]}
 
     # JSON names the arrays in the order in which their bytes follow
-    said = json.dumps(value, default=of_numpy).encode("ascii")
+    described = json.dumps(value, default=to_json).encode("ascii")
     with whole(path) as file:
         file.write(bytes(_HEAD))
-        file.write(said)
+        file.write(described)
         _fill_up(file)
         check = 0
         for array in arrays:
@@ -54,7 +55,7 @@ def write(path: Path, value: object) -> None:
             file.write(octets)
             check = zlib.crc32(_fill_up(file), check)
         file.seek(0)
-        file.write(_MAGIC + b"%08x %016x %08x\n" % (zlib.crc32(said), len(said), check))
+        file.write(_MAGIC + b"%08x %016x %08x\n" % (zlib.crc32(described), len(described), check))
 
 
 @contextmanager
@@ -83,17 +84,19 @@ class File:
             octets = np.frombuffer(self._map, dtype=np.uint8)
             if octets[: len(_MAGIC)].tobytes() != _MAGIC:
                 raise ValueError("it is of another version, or none of its files")
-            check, size, of_arrays = (int(number, 16) for number in octets[len(_MAGIC) : _HEAD].tobytes().split())
-            said = octets[_HEAD : _HEAD + size].tobytes()
+            header = octets[len(_MAGIC) : _HEAD].tobytes()
+            check, size, check_of_arrays = (int(number, 16) for number in header.split())
+            described = octets[_HEAD : _HEAD + size].tobytes()
             at = _aligned(_HEAD + size)
-            if zlib.crc32(said) != check or self._checksum(octets[at:]) != of_arrays:
+            if zlib.crc32(described) != check or self._checksum(octets[at:]) != check_of_arrays:
                 raise ValueError("it is not as it was written")
 
-            def with_array(found: Settings) -> Union[Settings, NDArray]:
+            def with_array(item: Settings) -> Union[Settings, NDArray]:
+                """The next array of the file, for the object that stands for it; other objects as they are."""
                 nonlocal at
-                if _PLACE not in found:
-                    return found
-                kind, shape = found[_PLACE]
+                if _PLACE not in item:
+                    return item
+                kind, shape = item[_PLACE]
                 dtype = np.dtype(kind)
                 if min(shape, default=0) < 0:
                     raise ValueError(f"an array of {kind} has the shape {shape}")
@@ -102,7 +105,7 @@ class File:
                 at = _aligned(end)
                 return array
 
-            self.value = json.loads(said, object_hook=with_array)
+            self.value = json.loads(described, object_hook=with_array)
         except (ValueError, TypeError, KeyError, IndexError, OverflowError, RecursionError) as error:
             raise damaged(path, error) from error
 

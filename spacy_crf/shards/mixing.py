@@ -42,19 +42,19 @@ class SumTree:
 
     def __init__(self, n: int):
         self._n = n
-        # Sums that wait for their neighbours
+        # The sums of nodes that wait for their neighbours
         self.left: dict[Node, LossTerms] = {}
 
     def add(self, node: Node, terms: LossTerms) -> None:
-        """Add the sum of the shards of a node, with as many neighbours as there are already."""
+        """Add the sum of the shards of a node, and join it with its neighbours as far as these have been added."""
         level, place = node
         while (1 << level) < self._n:
-            # The places of neighbours differ in the last bit
-            neighbour = (level, place ^ 1)
-            if neighbour[1] << level < self._n:
-                if neighbour not in self.left:
+            neighbour = place ^ 1  # the places of neighbours differ in the last bit
+            # The last node of a level may have no neighbour
+            if neighbour << level < self._n:
+                if (level, neighbour) not in self.left:
                     break
-                other = self.left.pop(neighbour)
+                other = self.left.pop((level, neighbour))
                 terms = LossTerms(
                     value=other.value + terms.value,
                     n_impossible=other.n_impossible + terms.n_impossible,
@@ -134,9 +134,10 @@ class MixedEpochs(Weights):
         if not run.iteration:
             run.numbers = cast(dict[str, float], self._ask("begin", epoch))
             epoch = epoch._replace(run=_without_corpus(run))
-        found = cast(LossTerms, self._ask("walk", epoch))
-        store_average(optimizer, run, found.gradient)
-        return found.value
+        # In place of a gradient, the terms have the weighted sum of the shards' mixtures
+        terms = cast(LossTerms, self._ask("walk", epoch))
+        store_average(optimizer, run, terms.gradient)
+        return terms.value
 
 
 def _without_corpus(run: OnlineRun) -> OnlineRun:
@@ -150,25 +151,31 @@ def _without_corpus(run: OnlineRun) -> OnlineRun:
 def begin_part(epoch: Epoch, objective: SequenceObjective) -> dict[str, float]:
     """Prepare a run on a part of its corpus. RETURNS (dict[str, float]): The initial numbers of the run."""
     optimizer = epoch.optimizer
-    own = _in_slots(epoch, objective)
-    optimizer.prepare(objective, optimizer.pass_through(objective), own, epoch.key)
-    return own.numbers
+    run = _run_of_part(epoch, objective)
+    optimizer.prepare(objective, optimizer.pass_through(objective), run, epoch.key)
+    return run.numbers
 
 
 def walk_part(epoch: Epoch, objective: SequenceObjective, part: int) -> tuple[float, Floats]:
     """Run an epoch on one part of a corpus, from the weights that all parts share. RETURNS: The loss, and a `mixture`."""
     optimizer = epoch.optimizer
-    own = _in_slots(epoch, objective)
+    run = _run_of_part(epoch, objective)
     # The first part gets the seed of an undivided corpus
-    seed = (optimizer.seed, own.iteration, part) if part else (optimizer.seed, own.iteration)
-    loss = optimizer.epoch(optimizer.pass_through(objective), own, objective, seed, epoch.key)
-    return loss, mixture(optimizer, own, objective.corpus.slot_of_weight)
+    seed = (optimizer.seed, run.iteration, part) if part else (optimizer.seed, run.iteration)
+    loss = optimizer.epoch(optimizer.pass_through(objective), run, objective, seed, epoch.key)
+    return loss, mixture(optimizer, run, objective.corpus.slot_of_weight)
 
 
 def mixture(optimizer: OnlineOptimizer, run: OnlineRun, slots: Union[slice, Ints]) -> Floats:
-    """The weights of a run and the rule's numbers for each weight, as one array that can be averaged over runs: float64[k]."""
-    averaged = {name: optimizer.average(run) for name in optimizer.drifts}
-    arrays = [averaged.get(name, run.arrays[name])[slots] for name in sorted(run.arrays)]
+    """The weights of a run and the rule's numbers for each weight, as one array that can be averaged over runs: float64[k].
+
+    slots (Union[slice, Ints]): The slot of each weight.
+    """
+    arrays = []
+    for name in sorted(run.arrays):
+        # A drift depends on the number of updates; the average of the weights, which it stands for, does not
+        array = optimizer.average(run) if name in optimizer.drifts else run.arrays[name]
+        arrays.append(array[slots])
     numbers = [run.numbers[name] for name in sorted(run.numbers)]
     return np.concatenate([optimizer.present(run)[slots], *arrays, numbers, [run.count]])
 
@@ -187,16 +194,16 @@ def store_average(optimizer: OnlineOptimizer, run: OnlineRun, mixed: Floats) -> 
         run.arrays[name] = (run.slots - array) * (run.count + 1) if name in optimizer.drifts else array
 
 
-def _in_slots(epoch: Epoch, objective: SequenceObjective) -> OnlineRun:
-    """Copy the run of the epoch, whose slots are the weights, for a part of its corpus."""
+def _run_of_part(epoch: Epoch, objective: SequenceObjective) -> OnlineRun:
+    """Copy the run of an epoch, whose slots are the weights, into the slots of a part of the corpus."""
     corpus = objective.corpus
     run = epoch.run
-    own = OnlineRun(run.layout, run.weights, np.zeros(len(corpus.learned)), iteration=run.iteration)
-    own.slots[corpus.slot_of_weight] = run.slots
-    own.slots[corpus.forbidden] = -np.inf
-    epoch.optimizer.start(own, objective)
+    copied = OnlineRun(run.layout, run.weights, np.zeros(len(corpus.learned)), iteration=run.iteration)
+    copied.slots[corpus.slot_of_weight] = run.slots
+    copied.slots[corpus.forbidden] = -np.inf
+    epoch.optimizer.start(copied, objective)
     for name, array in run.arrays.items():
-        own.arrays[name][corpus.slot_of_weight] = array
-    own.numbers = dict(run.numbers)
-    own.count = run.count
-    return own
+        copied.arrays[name][corpus.slot_of_weight] = array
+    copied.numbers = dict(run.numbers)
+    copied.count = run.count
+    return copied

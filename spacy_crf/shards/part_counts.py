@@ -31,7 +31,7 @@ def counts_in_parts(model: Model) -> bool:
     )
 
 
-def counts_all(model: Model) -> None:
+def keep_all_features(model: Model) -> None:
     """Let the model keep every feature of its part, since other parts of the corpus may have the feature too."""
     for layer in model.layers:
         layer.attrs.update({name: 0 for name in ("min_count", "possible_states") if name in layer.attrs})
@@ -44,7 +44,7 @@ def counted(model: Model) -> Settings:
         tables.append({name: _part_of(table) for name, table in features.tables.items()})
     return {
         "tables": tables,
-        "clustered": [of_layer.clustered for of_layer in _with_clusters(model)],
+        "clustered": [features.clustered for features in _with_clusters(model)],
         "observed": np.asarray(model.attrs["observed"], dtype=np.uint8),
         "met": list(model.attrs["met"]),
     }
@@ -60,22 +60,26 @@ def _with_clusters(model: Model) -> list[SparseFeatures]:
 
 
 def expect_counts(model: Model, part: Settings) -> None:
-    """Check the counts of a part that a file holds, by which kernels index. RAISES (Exception): Of whatever kind, for others."""
-    for of_layer, of_part in zip(_features_of(model), part["tables"], strict=True):
-        for name, table in of_part.items():
-            if "keys" not in table:
+    """Check counts that were read from a file, since kernels index by them.
+
+    part (Settings): The result of `counted` for a part of the corpus.
+    RAISES (Exception): Of whatever kind, if the counts are not of this model.
+    """
+    for features, tables in zip(_features_of(model), part["tables"], strict=True):
+        for name, table in tables.items():
+            if "keys" not in table:  # hashed features have counts alone
                 continue
             n_rows = len(table["keys"])
             widths = table["widths"]
             templates, strings = json.loads(table["names"].tobytes())
             of_file("keys", table["keys"], np.uint64, (None,), copied=False)
-            sizes = {len(table[of_rows]) for of_rows in ("counts", "widths", "n_parts", "template_of")}
+            sizes = {len(table[field]) for field in ("counts", "widths", "n_parts", "template_of")}
             if sizes != {n_rows}:
                 raise ValueError(f"it has {n_rows} features, and {sorted(sizes)} numbers of them")
             for what, numbers in (("columns", widths), ("parts", table["n_parts"])):
                 expect_below(f"numbers of {what}", numbers, 1 << 31)
                 expect_starts(f"starts of {what}", np.append(0, np.cumsum(numbers, dtype=np.int64)), len(table[what]))
-            expect_below("columns", table["columns"], of_layer.tables[name].n_columns)
+            expect_below("columns", table["columns"], features.tables[name].n_columns)
             expect_below("parts of features", table["parts"], len(strings))
             expect_below("templates of features", table["template_of"], len(templates))
 
@@ -87,8 +91,9 @@ def _part_of(table: Table) -> dict[str, NDArray]:
         templates, template_of, starts, parts, strings = table.index.feature_names
         part.update(keys=table.index.keys, widths=np.diff(table.pair_starts), columns=table.pair_columns)
         part.update(template_of=template_of, n_parts=np.diff(starts), parts=parts)
-        small = {name: np.min_scalar_type(int(array.max(initial=0))) for name, array in part.items() if name != "keys"}
-        part = {name: array.astype(small.get(name, array.dtype)) for name, array in part.items()}
+        for name, array in part.items():
+            if name != "keys":  # hashes, of 64 bits
+                part[name] = array.astype(np.min_scalar_type(int(array.max(initial=0))))
         part["names"] = np.frombuffer(json.dumps([templates, strings]).encode("ascii"), dtype=np.uint8)
     return part
 
@@ -113,33 +118,34 @@ def put_together(model: Model, vocab: Vocab, n_states: int, parts: Callable[[], 
         sums.append({name: TableSum(table) for name, table in features.tables.items()})
     met = np.zeros(2, dtype=np.int64)
     observed = np.zeros((n_states + 2, n_states), dtype=np.uint8)
-    clustered = [ClusteredWords.none(len(of_layer.clusters)) for of_layer in _with_clusters(model)]
+    clustered = [ClusteredWords.none(len(features.clusters)) for features in _with_clusters(model)]
     for part in parts():
-        for of_layer, of_part in zip(sums, part["tables"]):
-            for name, table in of_part.items():
-                of_layer[name].add(table)
-        clustered = [known.plus(*of_part) for known, of_part in zip(clustered, part["clustered"])]
+        for sums_of_layer, tables in zip(sums, part["tables"]):
+            for name, table in tables.items():
+                sums_of_layer[name].add(table)
+        clustered = [so_far.plus(*of_part) for so_far, of_part in zip(clustered, part["clustered"])]
         met += part["met"]
         observed |= part["observed"]
-    for layer, of_layer in zip(model.layers, sums):
+    for layer, sums_of_layer in zip(model.layers, sums):
         min_count = layer.attrs.get("min_count", 1)
-        for name, of_table in of_layer.items():
-            seen = of_table.choose(min_count)
-            if name == "states" and seen and not of_table.n_kept:
-                raise ValueError(Errors.CRF114.format(min_count=min_count, seen=seen))
+        for name, table_sum in sums_of_layer.items():
+            n_features = table_sum.choose(min_count)
+            if name == "states" and n_features and not table_sum.n_kept:
+                raise ValueError(Errors.CRF114.format(min_count=min_count, seen=n_features))
+    # Names are read in a second pass, so that only those of the chosen features are in memory
     for part in parts():
-        for of_layer, of_part in zip(sums, part["tables"]):
-            for name, table in of_part.items():
-                of_layer[name].add_names(table)
-    for layer, of_layer in zip(model.layers, sums):
-        old = layer.attrs["node"].features(layer)
-        first = old.first_state if layer.attrs.get("possible_states") else None
-        tables = {name: of_table.freeze(first) for name, of_table in of_layer.items()}
+        for sums_of_layer, tables in zip(sums, part["tables"]):
+            for name, table in tables.items():
+                sums_of_layer[name].add_names(table)
+    for layer, sums_of_layer in zip(model.layers, sums):
+        features = layer.attrs["node"].features(layer)
+        first = features.first_state if layer.attrs.get("possible_states") else None
+        tables = {name: table_sum.freeze(first) for name, table_sum in sums_of_layer.items()}
         for name, table in tables.items():
-            move_weights(layer, name, old.tables[name], table)
-        layer.attrs[layer.attrs["node"].attr] = old.with_tables(tables, **old.measured(sizes))
-    for features, known in zip(_with_clusters(model), clustered):
-        features.clustered = known
+            move_weights(layer, name, features.tables[name], table)
+        layer.attrs[layer.attrs["node"].attr] = features.with_tables(tables, **features.measured(sizes))
+    for features, clustered_words in zip(_with_clusters(model), clustered):
+        features.clustered = clustered_words
     node.resize(model, n_states)
     model.attrs.update(observed=observed, met=met.tolist())
 
@@ -159,9 +165,9 @@ class TableSum:
         self._rows = HashTable()
         # This hash table is the largest object while parts are joined
         self._rows.slots_per_key = 2
-        self._most = 0  # upper bound of the counts
+        self._bound = 0  # upper bound of the counts
         self._counts: Any = np.zeros(0, dtype=np.uint32)  # in a narrow type, since most features are dropped later
-        # A bit for each column
+        # [F, words of 64 bits] a bit for each column: whether a feature occurs with it
         self._seen = np.zeros((0, (self._n_columns + 63) // 64), dtype=np.uint64)
         # For each part, which features no earlier part has
         self._new: list[NDArray[np.bool_]] = []
@@ -182,8 +188,8 @@ class TableSum:
         self._new.append(new)
         self._rows.insert(keys[new])
         rows = self._rows.rows(keys)
-        self._most += int(part["counts"].max(initial=0))
-        if self._most > np.iinfo(self._counts.dtype).max:
+        self._bound += int(part["counts"].max(initial=0))
+        if self._bound > np.iinfo(self._counts.dtype).max:
             self._counts = self._counts.astype(np.int64)
         # In place, since a copy would be the largest object in memory
         for array in (self._counts, self._seen):
@@ -212,12 +218,13 @@ class TableSum:
         """Add the names of the next part, in the order of `add`."""
         if self._is_hashed:
             return
-        new = self._new.pop(0)
+        # Of the features that no earlier part has, the chosen ones
+        is_named = self._new.pop(0)
         begin = self._named
-        self._named = self._named + int(new.sum())
-        new[new] = self._kept[begin : self._named]
+        self._named = begin + int(is_named.sum())
+        is_named[is_named] = self._kept[begin : self._named]
         n_parts = part["n_parts"]
-        parts = part["parts"][np.repeat(new, n_parts)]
+        parts = part["parts"][np.repeat(is_named, n_parts)]
         templates, strings = json.loads(part["names"].tobytes())
         # Flags, since sorting the numbers would take too much memory
         is_used = np.zeros(len(strings), dtype=np.bool_)
@@ -226,9 +233,12 @@ class TableSum:
         for n in np.flatnonzero(is_used).tolist():
             numbers[n] = self._strings.setdefault(strings[n], len(self._strings))
         parts = numbers[parts]
-        moved = [self._templates.setdefault(name, len(self._templates)) for name in templates]
-        template_of = np.array(moved, dtype=np.int32)[part["template_of"][new]] if len(moved) else parts
-        self._named_parts.append((template_of, n_parts[new], parts))
+        # The number of each template of the part among all templates
+        template_numbers = [self._templates.setdefault(name, len(self._templates)) for name in templates]
+        template_of = parts  # empty, as there are no features without templates
+        if len(template_numbers):
+            template_of = np.array(template_numbers, dtype=np.int32)[part["template_of"][is_named]]
+        self._named_parts.append((template_of, n_parts[is_named], parts))
 
     def _names(self) -> FeatureNames:
         """The names of the chosen features, in the order of their rows."""
@@ -238,7 +248,10 @@ class TableSum:
         return FeatureNames([*self._templates], template_of, starts, parts, [*self._strings])
 
     def freeze(self, first: int | None) -> Table:
-        """Make the table of the chosen features, each with the columns that it occurs with, or with all from `first` on."""
+        """Make the table of the chosen features.
+
+        first (int): Each feature gets all columns from this one on; None for the columns with which it occurs.
+        """
         if self._is_hashed:
             table = self._empty
             return Table(table.index, table.pair_starts, table.pair_columns, self._n_columns, self._counts)

@@ -83,14 +83,14 @@ class Shards:
         owner = "spacy_crf.shards.v1"
         self.n = checks.count(owner, "n", n, most=1 << 16)
         self.executor = checks.one_of(owner, "executor", executor, EXECUTORS)
-        most = self.n if executor == "ray" else default_threads()
-        workers = most if workers is None else checks.count(owner, "workers", workers, most=checks.ANY)
-        self.workers = min(self.n, workers)
-        of_ray = "left out but for executor = 'ray'"
-        checks.expect(address is None or executor == "ray", owner, "address", address, of_ray)
+        if workers is None:
+            workers = self.n if executor == "ray" else default_threads()
+        self.workers = min(self.n, checks.count(owner, "workers", workers, most=checks.ANY))
+        only_ray = "left out but for executor = 'ray'"
+        checks.expect(address is None or executor == "ray", owner, "address", address, only_ray)
         self.address = None if address is None else checks.text(owner, "address", address)
         self.cores = checks.count(owner, "cores", cores, most=1 << 16)
-        checks.expect(cores == 1 or executor == "ray", owner, "cores", cores, of_ray)
+        checks.expect(cores == 1 or executor == "ray", owner, "cores", cores, only_ray)
         checks.expect(isinstance(path, (str, Path)) and str(path) != "", owner, "path", path, "a folder")
         self.path = Path(path)
         self.checkpoint_every = checks.count(owner, "checkpoint_every", checkpoint_every, most=checks.ANY)
@@ -137,12 +137,13 @@ def _refusal(pipe: "CRFPipe", nlp: Optional[Language], optimizer: Optional[Optim
     return None
 
 
-def _is_entry(key: object, known: object) -> bool:
-    """Whether a line of a manifest may be an entry of `ShardedTraining`."""
+def _is_entry(key: object, entry: object) -> bool:
+    """Whether a line of a manifest, a key and its entry, may be one that `ShardedTraining` wrote."""
     if key == "cut":
-        counts = [known.get(name) for name in ("texts", "tokens", "check")] if isinstance(known, dict) else [None]
-        return all(type(count) is int for count in counts)
-    return known is True if key == _FROZEN else key in ("laid out", "prepared") and isinstance(known, list)
+        return isinstance(entry, dict) and all(type(entry.get(name)) is int for name in ("texts", "tokens", "check"))
+    if key == _FROZEN:
+        return entry is True
+    return key in ("laid out", "prepared") and isinstance(entry, list)
 
 
 class ShardedTraining:
@@ -167,7 +168,7 @@ class ShardedTraining:
         self._work = partial(ShardWork, str(shards.path), shards.n, self._digest, _pickled(pipe), threads)
         self._open = ExitStack()  # closes the workers
         self._staff: Optional[Staff] = None
-        # Or they would wait for us when the interpreter ends
+        # Otherwise the workers would wait for tasks when the interpreter ends
         finalize(self, self._open.close)
 
     # ------------------------------------------------------------------------------------------- what initializes
@@ -186,12 +187,11 @@ class ShardedTraining:
         """Write the texts to the folder. RETURNS (Callable): A function that reads the texts again."""
         if "cut" not in self._manifest.done or not self._manifest.head["files"]:
             before = self._manifest.done.get("cut")
-            found = self.pieces.write(examples, before if _FROZEN in self._manifest.done else None)
-            for path in self._paths(COUNTED) if found != before else ():
-                # Counts of other texts, left by a command that failed
-                path.unlink(missing_ok=True)
-            self._manifest.enter("cut", found, at_once=True)
-            announcements.info("%s: %d texts with %d tokens", self._pipe.name, found["texts"], found["tokens"])
+            counts = self.pieces.write(examples, before if _FROZEN in self._manifest.done else None)
+            if counts != before:
+                self._remove(COUNTED)  # counts of other texts, left by a command that failed
+            self._manifest.enter("cut", counts, at_once=True)
+            announcements.info("%s: %d texts with %d tokens", self._pipe.name, counts["texts"], counts["tokens"])
         return lambda: self.pieces.read(self._pipe.vocab, range(len(self.pieces)))
 
     def count(self, pipe: "CRFPipe", had_labels: bool) -> bool:
@@ -201,20 +201,20 @@ class ShardedTraining:
             return False
         paths = self._paths(COUNTED)
         # Shards with a complete file of counts from this training
-        known = set()
+        counted = set()
         for number, path in enumerate(paths):
             with suppress(OSError, ValueError, TypeError, LookupError):
                 if mapped.read(path)[0] == self._digest:
-                    known.add(number)
-        if known:
-            announcements.info("%s: %d of %d shards are counted already", pipe.name, len(known), self.shards.n)
-        self._each("count", [number for number in range(self.shards.n) if number not in known], _pickled(pipe))
+                    counted.add(number)
+        if counted:
+            announcements.info("%s: %d of %d shards are counted already", pipe.name, len(counted), self.shards.n)
+        self._each("count", [number for number in range(self.shards.n) if number not in counted], _pickled(pipe))
         # These workers have all features, and their names, in memory
         self.close()
-        found = [mapped.read(path)[1] for path in paths]
-        if not had_labels and not any(of_shard["is_annotated"] for of_shard in found):
+        facts = [mapped.read(path)[1] for path in paths]  # see `ShardWork.count`
+        if not had_labels and not any(of_shard["is_annotated"] for of_shard in facts):
             raise ValueError(Errors.CRF431.format(name=pipe.name))
-        pipe.cfg["left_out"] = sorted(set().union(*(of_shard["left_out"] for of_shard in found)))
+        pipe.cfg["left_out"] = sorted(set().union(*(of_shard["left_out"] for of_shard in facts)))
         pipe.training.begin()
         put_together(pipe.model, pipe.vocab, pipe.decoding.n_states, lambda: self._counts(pipe.model))
         return True
@@ -222,16 +222,21 @@ class ShardedTraining:
     def _counts(self, model: Model) -> Iterator[Settings]:
         """The counts of all shards. RAISES (ValueError): CRF472 for those of another model."""
         for path in self._paths(COUNTED):
-            value = mapped.read(path)
             try:
-                expect_counts(model, value[2])
-            except Exception as error:
-                # Anything may be in the place of anything
+                _, _, counts = mapped.read(path)
+                expect_counts(model, counts)
+            except Exception as error:  # whatever a file may contain in place of counts
                 raise mapped.damaged(path, error) from error
-            yield value[2]
+            yield counts
 
     def _paths(self, name: str) -> list[Path]:
+        """The files of all shards with this name, such as COUNTED."""
         return [self.shards.path / name.format(number) for number in range(self.shards.n)]
+
+    def _remove(self, name: str) -> None:
+        """Remove the files of all shards with this name."""
+        for path in self._paths(name):
+            path.unlink(missing_ok=True)
 
     def corpus(self, pipe: "CRFPipe") -> "ShardedCorpus":
         """Prepare all shards, and return the corpus for training steps."""
@@ -240,12 +245,11 @@ class ShardedTraining:
             with room_for(frozen):
                 pipe.to_disk(frozen)
             self._manifest.enter(_FROZEN, True, at_once=True)
-            for path in self._paths(COUNTED):
-                path.unlink(missing_ok=True)
+            self._remove(COUNTED)
         if self._kind_done not in self._manifest.done:
             announcements.info("%s: preparing %d shards", pipe.name, self.shards.n)
-            found = self._lay_out(pipe) if self.kind == "sequences" else self._prepare(pipe.model)
-            self._manifest.enter(self._kind_done, found, at_once=True)
+            entry = self._lay_out(pipe) if self.kind == "sequences" else self._prepare(pipe.model)
+            self._manifest.enter(self._kind_done, entry, at_once=True)
         return ShardedCorpus(pipe, self, self._manifest.done["cut"]["tokens"], self._manifest.done[self._kind_done])
 
     @property
@@ -254,7 +258,7 @@ class ShardedTraining:
         return "laid out" if self.kind == "sequences" else "prepared"
 
     def _lay_out(self, pipe: "CRFPipe") -> list[list[int]]:
-        """Prepare the shards for online optimizers. RETURNS (list): Their common signature, and their numbers of sequences."""
+        """Prepare the shards for online optimizers. RETURNS (list): Signature of all shards, and sequences in each shard."""
         # The signature changes with the corpus: a checkpoint of other texts is refused
         n_sequences, signatures = zip(*self._each("lay_out"))
         check = checksum([np.array(signatures, dtype=np.uint64)])
@@ -279,33 +283,40 @@ class ShardedTraining:
     # -------------------------------------------------------------------------------------------------- workers
 
     def _each(self, verb: str, numbers: Optional[Iterable[int]] = None, shared: object = None) -> list:
-        """Have each shard, or some, worked on for itself. RETURNS (list): The results, in the order of the shards."""
+        """Let workers do a task for each shard.
+
+        verb (str): Method of `ShardWork`.
+        numbers (Iterable[int]): Numbers of the shards; None for all.
+        shared: Second argument of the method.
+        RETURNS (list): The results, in the order of the shards.
+        """
         # A task for each shard, so that idle workers take over from slow ones
         tasks = [ShardTask(verb, n, n + 1) for n in (range(self.shards.n) if numbers is None else numbers)]
-        found = dict(self._run(tasks, shared))
-        return [found[task] for task in tasks]
+        results = dict(self._run(tasks, shared))
+        return [results[task] for task in tasks]
 
     def evaluate(self, weights: Floats) -> LossTerms:
-        """Compute the terms of all shards together, at the given weights of the variables (float64[n])."""
+        """Compute the terms of the objective, summed over all shards. weights (float64[n]): The weights of the variables."""
         return self._sum("evaluate", weights)
 
     def learn(self, verb: str, epoch: Epoch) -> object:
         """Let workers execute an epoch of an online optimizer, see `MixedEpochs`."""
         if verb == "walk":
             return self._sum(verb, epoch)
-        [found] = self._each(verb, [int(np.argmax(np.array(epoch.shares) > 0.0))], epoch)
-        return found
+        first_with_sequences = int(np.argmax(np.array(epoch.shares) > 0.0))
+        [result] = self._each(verb, [first_with_sequences], epoch)
+        return result
 
     def _sum(self, verb: str, shared: object) -> LossTerms:
-        """Have all shards worked on, and sum the results."""
+        """Let workers do tasks for all shards, and sum the results."""
         n = self.shards.n
         workers = self.shards.workers
         # Neighbouring shards go to one worker, which sums them before it answers
         bounds = [number * n // workers for number in range(workers + 1)]
-        tasks = [ShardTask(verb, *both) for both in pairwise(bounds)]
+        tasks = [ShardTask(verb, begin, end) for begin, end in pairwise(bounds)]
         tree = SumTree(n)
-        for _, found in self._run(tasks, shared):
-            for node, terms in found:
+        for _, sums in self._run(tasks, shared):
+            for node, terms in sums:
                 tree.add(tuple(node), LossTerms(*terms))
         return tree.total
 
@@ -332,11 +343,11 @@ class _SumOfFiles:
         self._files = files
         self._arrays = [file.value[number] for file in files]
 
-    def __getitem__(self, here: slice) -> Floats:
+    def __getitem__(self, part: slice) -> Floats:
         first, *others = self._arrays
-        total = first[here].copy()
+        total = first[part].copy()
         for array in others:
-            total += array[here]
+            total += array[part]
         for file in self._files:
             file.give_back()
         return total
@@ -358,9 +369,13 @@ class ShardedObjective(Variables):
 
 
 class ShardedCorpus(PreparedCorpus):
-    """The corpus that the component was initialized with, in shards."""
+    """The corpus that the component was initialized with, in shards.
 
-    def __init__(self, pipe: "CRFPipe", training: ShardedTraining, n_tokens: int, found: list):
+    n_tokens (int): Number of tokens in all shards.
+    prepared (list): The result of the last work before training, see `ShardedTraining.corpus`.
+    """
+
+    def __init__(self, pipe: "CRFPipe", training: ShardedTraining, n_tokens: int, prepared: list):
         self._pipe = pipe
         self._training = training
         self.n_tokens = n_tokens
@@ -369,13 +384,13 @@ class ShardedCorpus(PreparedCorpus):
         # The iteration of the last checkpoint, -1 before the first step
         self._saved_at = -1
         if self.kind == "sequences":
-            signature, n_sequences = found
-            given = n_sequences, training.shards.mixing, tuple(signature)
+            signature, n_sequences = prepared
             loss = cast(ClampedLoss, pipe.loss)  # see `CRFOptimizer.check_fit`
-            self.objective = MixedEpochs(pipe.model, loss, training.learn, *given)
+            mixing = training.shards.mixing
+            self.objective = MixedEpochs(pipe.model, loss, training.learn, n_sequences, mixing, tuple(signature))
             return
         _, ties = variables_in(training.shards.path)
-        self.objective = ShardedObjective(pipe.model, ties, training.evaluate, tuple(found))
+        self.objective = ShardedObjective(pipe.model, ties, training.evaluate, tuple(prepared))
 
     def before_step(self, optimizer: CRFOptimizer) -> None:
         """Continue from the checkpoint, if there is one and the optimizer has not started yet."""
@@ -408,9 +423,9 @@ def _head(shards: Shards, pipe: "CRFPipe", nlp: Language) -> dict[str, object]:
     """Everything that the shards depend on, for the head of the manifest."""
     config = nlp.config.interpolate()
     initialize = {**config["initialize"], "components": dict(config["initialize"].get("components", {}))}
-    own = dict(initialize["components"].get(pipe.name, {}))
-    own.pop("shards", None)
-    initialize["components"][pipe.name] = own
+    settings = dict(initialize["components"].get(pipe.name, {}))
+    settings.pop("shards", None)  # of these settings, only n changes what the folder holds
+    initialize["components"][pipe.name] = settings
     head = {
         "versions": {"spacy_crf": __version__, "spacy": spacy.__version__},
         "n": shards.n,

@@ -23,7 +23,7 @@ from ..types import Bools, Floats
 from . import mapped
 from .cut import Pieces
 from .mixing import Epoch, LossTerms, SumTree, begin_part, mixture, walk_part
-from .part_counts import counted, counts_all
+from .part_counts import counted, keep_all_features
 
 if TYPE_CHECKING:
     from ..pipeline.prediction import CRFPipe
@@ -65,6 +65,7 @@ class ShardWork:
         self._sequences: dict[int, Optional[SequencesObjective]] = {}
 
     def __call__(self, task: ShardTask, shared: object = None) -> object:
+        """Do a task. shared: What all tasks of a run share, such as the weights."""
         return getattr(self, task.verb)(task, shared)
 
     # ------------------------------------------------------------------------------------------- what initializes
@@ -72,10 +73,10 @@ class ShardWork:
     def count(self, task: ShardTask, pipe: bytes) -> None:
         """Count the features of a shard, and write the counts to a file."""
         pipe = _unpickled(pipe)
-        counts_all(pipe.model)
+        keep_all_features(pipe.model)
         is_annotated = count(pipe, lambda: self._examples(pipe, task.begin), None, had_labels=True)
-        found = {"is_annotated": int(is_annotated), "left_out": pipe.cfg["left_out"]}
-        mapped.write(self._path(COUNTED, task.begin), [self._digest, found, counted(pipe.model)])
+        facts = {"is_annotated": int(is_annotated), "left_out": pipe.cfg["left_out"]}
+        mapped.write(self._path(COUNTED, task.begin), [self._digest, facts, counted(pipe.model)])
 
     def prepare(self, task: ShardTask, shared: object) -> int:
         """Look up the features of a shard, and write a file with the marks of its weights. RETURNS (int): Its signature."""
@@ -129,11 +130,11 @@ class ShardWork:
             objective: Any = self._laid_out(number, epoch)
             value = 0.0
             if objective is None:
-                found = mixture(epoch.optimizer, epoch.run, slice(None))
+                mixed = mixture(epoch.optimizer, epoch.run, slice(None))
             else:
-                value, found = walk_part(epoch, objective, number)
-            found *= epoch.shares[number]
-            tree.add((0, number), LossTerms(value, 0, found))
+                value, mixed = walk_part(epoch, objective, number)
+            mixed *= epoch.shares[number]
+            tree.add((0, number), LossTerms(value, 0, mixed))
         return [*tree.left.items()]
 
     def _laid_out(self, number: int, epoch: Optional[Epoch] = None) -> Optional[SequencesObjective]:
@@ -164,11 +165,11 @@ class ShardWork:
     def _stored(self, objective: CorpusObjective, path: Path, file: mapped.File) -> CorpusObjective:
         """The objective for the corpus in a file. RAISES (ValueError): CRF472 for arrays that are not of this model."""
         try:
-            found = objective.with_stored(file.value[1])
-        except Exception as error:  # anything may be in the place of anything
+            loaded = objective.with_stored(file.value[1])
+        except Exception as error:  # whatever a file may contain in place of arrays
             raise mapped.damaged(path, error) from error
         file.give_back()
-        return found
+        return loaded
 
     @cached_property
     def _frame(self) -> CorpusObjective:
@@ -178,6 +179,7 @@ class ShardWork:
         return frame
 
     def _looked_up(self, number: int) -> CorpusObjective:
+        """The objective of a shard, whose features are looked up."""
         return self._objective(map(self._trained.training.data, self._blocks(number)))
 
     def _objective(self, corpus: Iterable[AnnotatedDocs]) -> CorpusObjective:
@@ -196,6 +198,7 @@ class ShardWork:
 
     @property
     def _stands(self) -> Bools:
+        """Which weights stand for variables: bool[n]."""
         return variables_in(self._folder)[0]
 
     def _examples(self, pipe: "CRFPipe", number: int) -> Iterator[Example]:
@@ -225,7 +228,7 @@ def variables_in(folder: Path) -> tuple[Bools, Ties]:
         expect_below("variables of weights", ties.group, len(ties.place))
         expect_below("places of variables", ties.place, len(ties.group))
         expect_below("copies of variables", ties.copies, len(ties.group) + 1, least=1)
-    except Exception as error:  # anything may be in the place of anything
+    except Exception as error:  # whatever a file may contain in place of arrays
         raise mapped.damaged(path, error) from error
     return stands, ties
 

@@ -66,7 +66,7 @@ class Staff(Protocol):
 
 
 class _Worker:
-    """Does tasks in another process."""
+    """Does tasks, in the process of a worker."""
 
     def __init__(self, make: Maker):
         self._make = make
@@ -76,6 +76,7 @@ class _Worker:
         return _versions()
 
     def do(self, task: object, shared: object) -> Outcome:
+        """Do a task. RETURNS (Outcome): The result, or the error, which can be sent to another process."""
         try:
             self._work = self._work or self._make()
             return (self._work(task) if shared is None else self._work(task, shared)), None
@@ -130,13 +131,14 @@ class _ProcessStaff:
         self.processes: dict[int, _Process] = {}  # processes by their place
 
     def run(self, tasks: Iterable[Task], shared: object = None) -> Iterator[tuple[Task, Any]]:
-        left = list(tasks)[::-1]
+        left = list(tasks)[::-1]  # the next task is the last
         deaths = Counter()
-        idle = list(range(self._workers))
+        idle = list(range(self._workers))  # places of processes without a task
         # Place and task of each process, by its connection
         busy: dict[Connection, tuple[int, Task]] = {}
 
         def give() -> None:
+            """Give tasks to idle processes, and start those that do not run."""
             while left and idle:
                 place = idle.pop(0)
                 task = left.pop()
@@ -150,12 +152,13 @@ class _ProcessStaff:
                 give()
                 done = []
                 for connection in cast(list[Connection], wait(list(busy))):
-                    message = cast(Outcome, self.processes[busy[connection][0]].receive())
+                    place, _ = busy[connection]
+                    message = cast(Outcome, self.processes[place].receive())
                     if message == _READY:
                         continue
                     place, task = busy.pop(connection)
                     idle.append(place)
-                    if message is None:
+                    if message is None:  # the process has died
                         self.processes.pop(place).end()
                         _add_death(deaths, task)
                         left.append(task)
@@ -177,7 +180,7 @@ class _Process:
     def __init__(self, make: Maker):
         context = get_context("spawn")
         self.connection, theirs = context.Pipe()
-        # A daemon, so that the main process can end without waiting for it
+        # A daemon: the main process can end without waiting for the worker
         self._process = context.Process(target=_serve, args=(theirs, make), daemon=True)
         self._process.start()
         theirs.close()  # so that reading ends when the process does
@@ -287,10 +290,8 @@ class _RayStaff:
         hire = self._ray.remote(_Worker).options(num_cpus=executor.cores).remote
         self._hire = lambda: hire(make)
         self._actors: list = []  # workers by their place
-        self._beginning: dict[
-            object, int
-            # Place of each starting worker, by the call that returns when it is ready
-        ] = {}
+        # The place of each starting worker, by the call that returns when the worker is ready
+        self._beginning: dict[object, int] = {}
 
     def run(self, tasks: Iterable[Task], shared: object = None) -> Iterator[tuple[Task, Any]]:
         """Run tasks, see `Executor.staff`. RAISES (ValueError): CRF782 if no worker gets ready, CRF783 if workers have other
@@ -298,7 +299,7 @@ class _RayStaff:
         ray = self._ray
         deaths = Counter()
         left = list(tasks)[::-1]
-        # Once for each machine
+        # Sent to each machine once, not with each task
         shared = None if shared is None else ray.put(shared)
         while len(self._actors) < min(self._executor.workers, len(left)):
             self._replace(len(self._actors))
@@ -307,6 +308,7 @@ class _RayStaff:
         running: dict[object, tuple[int, Any]] = {}
 
         def give() -> None:
+            """Give tasks to idle workers."""
             while left and idle:
                 place = idle.pop(0)
                 task = left.pop()
@@ -342,6 +344,7 @@ class _RayStaff:
                 check_versions(answer)
 
     def _replace(self, place: int) -> None:
+        """Start a worker at a place, the first or in place of a worker that died."""
         self._actors[place:] = [self._hire(), *self._actors[place + 1 :]]
         self._beginning[self._actors[place].versions.remote()] = place
 

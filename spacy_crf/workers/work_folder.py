@@ -105,7 +105,7 @@ def check_ours(folder: Path) -> None:
     RAISES (ValueError): CRF981.
     """
     owner = _owner_of_new_files(folder)
-    # Who may be told to work in the folder of any user
+    # The superuser may be asked to work in the folder of any user
     is_root = hasattr(os, "getuid") and os.getuid() == 0
     if not is_root and not {folder.lstat().st_uid, folder.stat().st_uid} <= {owner, 0}:
         raise ValueError(Errors.CRF981.format(path=folder, reason="a folder of another user"))
@@ -153,19 +153,16 @@ class Lock:
     def __init__(self, path: Path):
         if path.is_symlink():
             raise ValueError(Errors.CRF981.format(path=path, reason="a link"))
-        # Neither through a link nor, without a reader, a pipe, which would wait for one
-        further = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-        self._file = FileIO(path, "a+b", opener=lambda name, flags: os.open(name, flags | further, mode=0o666))
+        # Follow no link, and don't wait for the reader of a pipe
+        careful = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+        self._file = FileIO(path, "a+b", opener=lambda name, flags: os.open(name, flags | careful, mode=0o666))
         finalize(self, self._file.close)
         try:
             _lock(self._file)
         except (BlockingIOError, PermissionError):
             self._file.seek(0)
-            raise ValueError(
-                Errors.CRF736.format(
-                    path=path.parent, process=self._file.read(300).decode("utf8", "replace") or "another one"
-                )
-            ) from None
+            holder = self._file.read(300).decode("utf8", "replace") or "another one"
+            raise ValueError(Errors.CRF736.format(path=path.parent, process=holder)) from None
         except OSError as error:
             raise NoLocks(Errors.CRF737.format(path=path.parent, reason=error.strerror)) from error
         with room_for(path):
@@ -218,7 +215,7 @@ class WorkFolder:
         return ValueError(self._error.format(path=self.folder, reason=reason))
 
     def is_within(self, source: str) -> bool:
-        """Whether the folder is another folder, or in it."""
+        """Whether the folder is the folder `source`, or in it."""
         system, root = file_system(source)
         return system == self._system and f"{self._root}/".startswith(f"{root}/") and system.isdir(root)
 
@@ -250,7 +247,7 @@ class WorkFolder:
         """Make the folder. RAISES (ValueError): The folder's error if it contains files, but no manifest; CRF981 if somebody else
         has prepared it."""
         if self._system is LOCAL:
-            # An error of `check_ours`, which follows
+            # If a file is in the place of the folder, CRF981 says so below
             with suppress(FileExistsError):
                 os.makedirs(self._root, exist_ok=True)
             if not os.path.isdir(self._root):
@@ -266,13 +263,13 @@ class WorkFolder:
     def alone(self) -> Iterator[None]:
         """Make the folder, and lock it against other processes if the file system has locks; buckets have none."""
         self.make()
-        held = nullcontext()
+        lock = nullcontext()
         if self._system is LOCAL:
             try:
-                held = closing(Lock(Path(self._root) / LOCK))
+                lock = closing(Lock(Path(self._root) / LOCK))
             except NoLocks as error:
                 warnings.warn(Warnings.CRFW490.format(path=self.folder, reason=error.__cause__), stacklevel=4)
-        with held:
+        with lock:
             yield
 
     def remove(self) -> None:
@@ -326,19 +323,21 @@ class Manifest:
             before, *entries = map(json.loads, self._folder.read(MANIFEST).splitlines())
             differing = [key for key in self.head if before.get(key) != self.head[key]]
             sizes = self._folder.sizes()
-            for key, known in entries:
+            for key, entry in entries:
                 # An entry whose file is missing, or of another size, is not done
-                has_file = isinstance(known, dict) and "file" in known
-                if not has_file or sizes.get(str(known["file"])) == known.get("bytes", -1):
-                    self.done[key] = known
+                has_file = isinstance(entry, dict) and "file" in entry
+                if not has_file or sizes.get(str(entry["file"])) == entry.get("bytes", -1):
+                    self.done[key] = entry
         except (ValueError, TypeError, AttributeError, RecursionError) as error:
             raise self._folder.refusal(f"{MANIFEST}: {error}") from error
         if not differing:
-            for line in self.done.items():
-                if not self._is_entry(*line):
-                    raise self._folder.refusal(f"{MANIFEST} has a line that this command does not write: {shown(line)}")
+            for key, entry in self.done.items():
+                if not self._is_entry(key, entry):
+                    line = shown((key, entry))
+                    raise self._folder.refusal(f"{MANIFEST} has a line that this command does not write: {line}")
             return
-        if self.done if first is None else first in self.done:
+        is_worth_keeping = bool(self.done) if first is None else first in self.done
+        if is_worth_keeping:
             key = differing[0]
             difference = _difference(before.get(key), self.head[key])
             raise self._folder.refusal(f"it was made with other {key}: {difference}")
@@ -346,9 +345,9 @@ class Manifest:
             announcements.info("%s: other work was begun there, and is begun anew", self._folder.folder)
             self.done = {}
 
-    def enter(self, key: object, known: object, *, at_once: bool = False) -> None:
+    def enter(self, key: object, entry: object, *, at_once: bool = False) -> None:
         """Add the entry of a result, and write the manifest if a write is due or `at_once` is set."""
-        self.done[key] = known
+        self.done[key] = entry
         if at_once or time.monotonic() >= self._next:
             self.write()
 
