@@ -713,6 +713,7 @@ class _Segments:
     @cached_property
     def _probabilities(self) -> Array:
         """The probability of each span by first token, length and label: float64[T, K, labels]."""
+        # p[t, k, label] = sum over the label's states s of exp(before[t, s] + scores[t, k, s] + behind[t + k, s] - log_z)
         before, _, _, behind, log_z = self.sums
         n_tokens, longest, _ = self.scores.shape
         last = np.minimum(np.add.outer(np.arange(n_tokens), np.arange(longest)), n_tokens - 1)

@@ -55,7 +55,7 @@ class WordCounter:
     def text(self, min_count: int, *, lower: bool = False, digits: bool = False) -> CountedText:
         """Return the words that occur at least `min_count` times; words that differ only in case (`lower`) or in digits count as
         one word. White space is skipped; a rarer word separates its neighbours."""
-        # The number of each row of the table: several rows may be one word
+        # For each row of the table the number of its word, -2 for white space; several rows may be one word
         number_of_row = []
         number_of_word = {}
         for key in self._table.keys.tolist():
@@ -67,6 +67,7 @@ class WordCounter:
         # The last entry is for -1, the ends of texts
         tokens = np.array([*number_of_row, -1], dtype=np.int32)[rows]
         tokens = tokens[tokens != -2]
+        # Sort the frequent words; rarer ones get the rank -1, as do the ends of texts
         counts = np.bincount(tokens[tokens >= 0], minlength=len(number_of_word))
         words = list(number_of_word)
         frequent = [n for n in range(len(words)) if counts[n] >= min_count]

@@ -185,6 +185,7 @@ class ShardedTraining:
 
     def cut(self, examples: Iterable[Example]) -> Callable[[], Iterator[Example]]:
         """Write the texts to the folder. RETURNS (Callable): A function that reads the texts again."""
+        # A manifest whose config names no files does not tell whether the texts are the same: they are written, and compared
         if "cut" not in self._manifest.done or not self._manifest.head["files"]:
             before = self._manifest.done.get("cut")
             counts = self.pieces.write(examples, before if _FROZEN in self._manifest.done else None)
