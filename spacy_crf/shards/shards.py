@@ -381,7 +381,7 @@ class ShardedCorpus(PreparedCorpus):
         self._training = training
         self.n_tokens = n_tokens
         self.kind = training.kind
-        self._knows = self._of_pipe()
+        self._parts_before = self._parts_of_pipe()
         # The iteration of the last checkpoint, -1 before the first step
         self._saved_at = -1
         if self.kind == "sequences":
