@@ -113,10 +113,9 @@ class Automaton(NamedTuple):
             self.scores[states, events] += price
 
     def may_bind(self, length: int) -> bool:
-        """Ask whether the automaton lowers the score of any sequence of events.
+        """Whether a sequence of so many events can get a score below 0.
 
         length (int): Number of events in the sequence.
-        RETURNS (bool): Whether one of these sequences gets a score below 0.
         """
         # The scores are at most 0: as long as only free steps are taken, no score is lowered
         free = (self.next >= 0) & (self.scores == 0.0)  # [Q, E] steps that cost nothing

@@ -144,10 +144,11 @@ class LatticeSearch:
                 best = np.argpartition(elsewhere, n_least)[n_least:]
                 row, column = np.divmod(best, len(states))
                 added[row, states[column]] = True
+        # In rows that any automaton reads: the best nodes, and an alternative that none reads
         rows = np.unique(np.concatenate(self._rows_read))
-        is_read = np.any(self._states_read, axis=0)
-        _add_best(added, max_marginals, rows, np.ones_like(is_read), self._per_row)
-        _add_best(added, max_marginals, rows, ~is_read, 1)
+        is_read_by_any = np.any(self._states_read, axis=0)
+        _add_best(added, max_marginals, rows, np.ones_like(is_read_by_any), self._per_row)
+        _add_best(added, max_marginals, rows, ~is_read_by_any, 1)
         self._add(kept, added & possible, budget)
         budget.spend(_NODE * (3 + len(self._automata)) * max_marginals.size)
         return kept

@@ -227,6 +227,7 @@ class InOnePiece(Rule):
         _, within, behind = range(3)  # state 0 is before the piece
         events = [tags.begins(label), tags.inside(label)]
         automaton = make_automaton(3, tags.n_events)
+        # Any event ends the piece, but a break between sentences does not, nor do the label's own events
         automaton.next[within] = behind
         automaton.next[within, BREAK] = within
         automaton.next[:, events] = within
