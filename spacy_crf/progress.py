@@ -12,22 +12,22 @@ LINE_EVERY = 60.0  # seconds between two lines, where stderr is no terminal
 
 
 class Bar:
-    """A line on stderr, if that is a terminal. It appears after two seconds and disappears at the end; the bars of work within
-    work stand below each other.
+    """A progress bar on stderr, if stderr is a terminal. The bar appears after two seconds and disappears at the end of the
+    ``with`` block. Bars of nested blocks are on lines below each other.
 
     what (str): Text in front of the bar.
-    unit (str): Name of a counted thing; "" to show the share that is done.
-    total (Optional[int]): Their number, which may change; None if it is unknown.
-    at_once (bool): Show the bar from the beginning; without a terminal, print a line each minute.
+    unit (str): Name of the things that are counted; "" to show the share that is done.
+    total (Optional[int]): Number of all things, which may change; None if it is unknown.
+    at_once (bool): Whether to show the bar from the beginning and, if stderr is no terminal, to print a line each minute.
     """
 
     def __init__(self, what: str, unit: str, total: Optional[int] = None, *, at_once: bool = False):
         self.what = what
         self.total = total
         self._unit = unit
-        self._speaks = at_once
-        self._shown_at = time.monotonic() + (0.0 if at_once else SHORT)
-        self._spoke_at = time.monotonic()
+        self._prints_lines = at_once
+        self._appears_at = time.monotonic() + (0.0 if at_once else SHORT)
+        self._last_line_at = time.monotonic()
         self._is_terminal = sys.stderr is not None and sys.stderr.isatty()
         self._row: Optional[_Row] = None  # in the display
 
@@ -45,15 +45,15 @@ class Bar:
         return self._row is not None and _display.shows(self._row)
 
     def show(self, done: int, note: str = "") -> None:
-        """Show how many are done."""
+        """Show that `done` things are done, with a note behind the bar."""
         now = time.monotonic()
         if not self._is_terminal:
-            if self._speaks and now - self._spoke_at >= LINE_EVERY:
-                self._spoke_at = now
+            if self._prints_lines and now - self._last_line_at >= LINE_EVERY:
+                self._last_line_at = now
                 print(f"{self.what}: {self.share(done)} {note}".rstrip(), file=sys.stderr, flush=True)
             return
-        if self._row is None and now >= self._shown_at:
-            self._row = _display.row()
+        if self._row is None and now >= self._appears_at:
+            self._row = _display.add_row()
         if self._row is not None:
             _display.show(self._row, self, done, note)
 
@@ -83,9 +83,9 @@ class _Display:
         self._rows: dict[_Row, bool] = {}  # whether each is visible
         self._stderr: object = None
 
-    def row(self) -> _Row:
-        """Add a row. It is hidden."""
-        # While bars are shown, rich stands in front of stderr
+    def add_row(self) -> _Row:
+        """Add a hidden row."""
+        # While bars are shown, rich replaces sys.stderr by a proxy
         stderr = getattr(sys.stderr, "rich_proxied_file", sys.stderr)
         if self._progress is None or self._stderr is not stderr:
             self._progress = _new_progress()
@@ -100,9 +100,9 @@ class _Display:
         return self._rows.get(row, False) and row[0].live.is_started
 
     def show(self, row: _Row, bar: Bar, done: int, note: str) -> None:
-        """Write how many are done into a row, and make it visible."""
+        """Write how many things are done into the row of a bar, and make the row visible."""
         progress, task = row
-        if row in self._rows:
+        if row in self._rows:  # unless another stderr has a new display
             appears = not self._rows[row]
             self._rows[row] = True
             progress.update(
@@ -115,7 +115,7 @@ class _Display:
                 share=bar.share(done),
                 note=note,
             )
-            # Lines of the log begin where bars stood, not behind them
+            # Bars are removed before the log writes a line, which would begin behind a bar
             for handler in (*logging.getLogger("spacy").handlers, *logging.getLogger().handlers):
                 if _without_bars not in handler.filters:
                     handler.addFilter(_without_bars)

@@ -115,10 +115,10 @@ class CRF(BaseEstimator):
         X = sequences("X", X)
         y = sequences("y", y)
         check_lengths(X, y)
-        right = []
-        for gold, labels in zip(y, self.predict(X)):
-            right += [given == found for given, found in zip(gold, labels, strict=True)]
-        return float(np.mean(right)) if right else 0.0
+        is_right = []
+        for gold, predicted in zip(y, self.predict(X)):
+            is_right += [label == other for label, other in zip(gold, predicted, strict=True)]
+        return float(np.mean(is_right)) if is_right else 0.0
 
     # --------------------------------------------------------------------------------------- what it has learned
 
@@ -133,7 +133,7 @@ class CRF(BaseEstimator):
     def attributes_(self) -> list[str]:
         """Attributes that have a weight other than 0."""
         names = self._fitted.layers[0].attrs["features"].states.index.feature_names
-        # A single one each
+        # Each feature has a single part: its attribute
         return [names.strings[part] for part in names.parts]
 
     @property
@@ -187,7 +187,7 @@ class CRF(BaseEstimator):
 
 
 def sequences(name: str, given: object) -> list[Sequence]:
-    """The sequences of X or y. RAISES (ValueError): CRF853 for anything but a collection of sequences."""
+    """Make a list of the sequences of X or y. RAISES (ValueError): CRF853 for anything but a collection of sequences."""
     if not isinstance(given, Iterable) or isinstance(given, (str, bytes, Mapping, type)):
         raise ValueError(Errors.CRF853.format(problem=f"{name} is {shown(given)}"))
     found = list(given)

@@ -40,24 +40,24 @@ _VOCAB = Vocab()
 
 
 def fit(crf: "CRF", X: list["Rows"], y: list[Sequence[str]]) -> None:
-    """Train a CRF, see `CRF.fit`."""
+    """Train a CRF on sequences `X` with their labels `y`, as `CRF.fit` documents."""
     # First of all, since wrong parameters are refused before any data is read
     optimizer = _optimizer(crf)
     key = type(crf).__name__
     classes = _classes(y)
     source = _ItemsOfDocs()
     docs = source.docs(X)
-    state = {label: n for n, label in enumerate(classes)}
-    states = [np.fromiter(map(state.__getitem__, labels), dtype=np.int64) for labels in y]
+    state_of = {label: n for n, label in enumerate(classes)}
+    states = [np.array([state_of[label] for label in labels], dtype=np.int64) for labels in y]
 
     def blocks() -> Iterator[AnnotatedDocs]:
         for begin in range(0, len(docs), _BLOCK):
-            some = DocBatch(docs[begin : begin + _BLOCK])
-            gold = np.concatenate(states[begin : begin + _BLOCK])
+            batch = DocBatch(docs[begin : begin + _BLOCK])
+            gold = np.concatenate(states[begin : begin + _BLOCK])  # [T] states
             yield AnnotatedDocs(
-                docs=some,
+                docs=batch,
                 allowed=gold[:, np.newaxis] == np.arange(len(classes)),
-                starts=some.sequence_starts(),
+                starts=batch.sequence_starts(),
                 unset=np.zeros(len(gold), dtype=bool),
             )
 
@@ -76,7 +76,7 @@ def fit(crf: "CRF", X: list["Rows"], y: list[Sequence[str]]) -> None:
 
 
 def _optimizer(crf: "CRF") -> LBFGS:
-    """The optimizer that the parameters of a CRF describe, by the names of CRFsuite."""
+    """Make the optimizer from the parameters of a CRF, which have CRFsuite's names."""
     owner = type(crf).__name__
     checks.one_of(owner, "algorithm", crf.algorithm, ("lbfgs",))
     most = crf.max_iterations
@@ -93,7 +93,7 @@ def _optimizer(crf: "CRF") -> LBFGS:
 
 
 def _new_model(crf: "CRF", source: "_ItemsOfDocs", n_states: int) -> Model:
-    """A model that reads the dicts of `source`, without weights."""
+    """Make a model without weights. source: The features that the model reads, those of Docs that `source.docs` has made."""
     owner = type(crf).__name__
     features = FeatureSet([f"fn:{_SOURCE}[0]"], functions={_SOURCE: source})
     emissions = SparseEmissions(
@@ -124,7 +124,8 @@ def marginals_of(crf: "CRF", X: list["Rows"]) -> Iterator[list[dict[str, float]]
 
 
 def _scores(crf: "CRF", X: list["Rows"]) -> Iterator[tuple[list[int], ChainScores]]:
-    """Bounds of the sequences (some may be empty) and scores of each block."""
+    """Yield, for each block of sequences, the bounds of the sequences in the block, some of which may be empty, and the scores of
+    all tokens."""
     model = crf._fitted
     for begin in range(0, len(X), _BLOCK):
         docs = DocBatch(_ItemsOfDocs().docs(X[begin : begin + _BLOCK], begin))
@@ -155,7 +156,8 @@ def unpack(crf: "CRF", data: bytes, source: str) -> None:
 
 
 class _ItemsOfDocs:
-    """Represents sequences as Docs: reads feature dicts once, and attaches them to Docs with the same number of tokens."""
+    """Represents sequences as Docs, which models read: reads the features of tokens once, and attaches them to Docs with as many
+    tokens."""
 
     def __init__(self) -> None:
         self._list = ItemList("X")
@@ -177,16 +179,21 @@ class _ItemsOfDocs:
         items = self._list.items
         docs = []
         for begin, end in pairwise(accumulate(map(len, X), initial=0)):
-            some = slice(items.starts[begin], items.starts[end])
-            own = Items(items.hashes[some], items.values[some], items.starts[begin : end + 1] - items.starts[begin])
-            docs.append(Doc(_VOCAB, words=["x"] * (end - begin), user_data={_ITEMS: own}))
+            of_doc = slice(items.starts[begin], items.starts[end])
+            starts = items.starts[begin : end + 1] - items.starts[begin]
+            items_of_doc = Items(items.hashes[of_doc], items.values[of_doc], starts)
+            # Words do not matter: all features are in the items
+            docs.append(Doc(_VOCAB, words=["x"] * (end - begin), user_data={_ITEMS: items_of_doc}))
         return docs
 
     def __call__(self, doc: Doc, /) -> Iterable[object]:
         raise NotImplementedError  # Docs are read by batch alone
 
     def read_items(self, docs: list[Doc], names: Optional[dict[int, str]]) -> Items:
-        """The items that `docs` attached to Docs, laid end to end."""
+        """Concatenate the items that `docs` attached to Docs.
+
+        names (dict[int, str]): Gets the names of all features by their hashes, unless it is None.
+        """
         if names is not None:
             names.update(self._list.names)
         # `np.concatenate` needs an array even where there are no Docs
@@ -198,7 +205,8 @@ class _ItemsOfDocs:
             hashes.append(items.hashes)
             values.append(items.values)
             counts.append(np.diff(items.starts))
-        return Items(np.concatenate(hashes), np.concatenate(values), np.append(0, np.cumsum(np.concatenate(counts))))
+        starts = np.append(0, np.cumsum(np.concatenate(counts)))
+        return Items(np.concatenate(hashes), np.concatenate(values), starts)
 
 
 def _classes(y: list[Sequence[str]]) -> list[str]:
@@ -214,23 +222,25 @@ def _classes(y: list[Sequence[str]]) -> list[str]:
 
 
 def _drop_rare(model: Model, blocks: Callable[[], Iterator[AnnotatedDocs]], min_freq: float) -> None:
-    """Remove the weights of rare pairs of an attribute and a label (its count is the sum of values), and of rare label pairs."""
+    """Remove the weights of pairs of an attribute and a label whose values sum to less than `min_freq`, and of pairs of labels
+    that follow one another less often."""
     if not min_freq:
         return
     [emissions] = model.layers
     features = emissions.attrs["features"]
-    met = np.zeros(features.states.n_weights)
+    sums = np.zeros(features.states.n_weights)  # of the values of each attribute with each label
     observed = model.attrs["observed"]
-    steps = np.zeros(observed[:-2].shape)
+    pair_counts = np.zeros(observed[:-2].shape)  # [S, S]; the last two rows of `observed` are first and last labels
     for block in blocks():
-        gold = block.allowed.astype(np.float64)
-        features.states.scatter(features.look_up(block.docs).features["states"], gold, met)
-        inside = np.ones(len(gold), dtype=bool)
-        inside[block.starts[:-1][block.starts[:-1] < len(gold)]] = False
-        [at] = np.nonzero(inside)
-        # steps[i, j] += number of tokens with label j behind label i
-        steps += gold[at - 1].T @ gold[at]
-    observed[:-2] &= (steps >= min_freq).astype(np.uint8)
-    table = features.states.pruned(met >= min_freq)
+        gold = block.allowed.astype(np.float64)  # [T, S] one-hot
+        features.states.scatter(features.look_up(block.docs).features["states"], gold, sums)
+        begins = block.starts[:-1]
+        follows = np.ones(len(gold), dtype=bool)  # whether a token has one in front of it in its sequence
+        follows[begins[begins < len(gold)]] = False  # an empty sequence at the end begins behind the last token
+        [seconds] = np.nonzero(follows)
+        # pair_counts[i, j] += number of tokens with label j behind label i
+        pair_counts += gold[seconds - 1].T @ gold[seconds]
+    observed[:-2] &= (pair_counts >= min_freq).astype(np.uint8)
+    table = features.states.pruned(sums >= min_freq)
     emissions.attrs["features"] = features.with_tables({**features.tables, "states": table})
     emissions.set_param("states", emissions.ops.alloc1f(table.n_weights))

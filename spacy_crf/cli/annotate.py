@@ -90,19 +90,28 @@ def annotate_cli(
 
     import_code(code)
     default = "prodigy" if workers is None else "spans"
-    wanted = format_.value if format_ else default, sort and sort.value, min_prob, component, strict
-    options = AnnotateOptions(model, code, output_path, *wanted)
-    given = {"--executor": executor, "--address": address, "--strict": strict, "--part-size": part_size}
+    options = AnnotateOptions(
+        model=model,
+        code=code,
+        target=output_path,
+        format=format_.value if format_ else default,
+        sort=sort and sort.value,
+        min_prob=min_prob,
+        component=component,
+        strict=strict,
+    )
+    of_workers = {"--executor": executor, "--address": address, "--strict": strict, "--part-size": part_size}
     with _progress_bar() as progress:
         if workers is None:
-            for option in (option for option, value in given.items() if value):
-                raise ValueError(Errors.CRF788.format(option=option, other="--workers"))
+            for option, value in of_workers.items():
+                if value:
+                    raise ValueError(Errors.CRF788.format(option=option, other="--workers"))
             source = Path(texts)
             output = Path(output_path)
             is_standard = output_path == STANDARD
             if not is_standard:
                 check_writable(output, source)
-            # A pipe or a device
+            # The standard output, a pipe or a device takes texts one by one, and can't be replaced by a finished file
             if is_standard or (output.exists() and not output.is_file()):
                 name = "the standard output" if is_standard else output
                 with (
@@ -111,7 +120,7 @@ def annotate_cli(
                 ):
                     annotate_stream(options, source, file)
                 return
-            found = annotate_file(options, source, progress)
+            total = annotate_file(options, source, progress)
         else:
             from ..workers.executors import Processes, Ray
 
@@ -120,10 +129,10 @@ def annotate_cli(
             is_ray = executor is not None and executor.value == "ray"
             part_bytes = int(part_size * 2**20) if part_size else None
             workforce = Ray(workers, address) if is_ray else Processes(workers)
-            found = annotate_archive(options, texts, workforce, part_bytes, progress)
-    doubtful = f", {found['doubtful']:,} less probable ones left out" if min_prob else ""
-    left_out = f", {len(found['errors']):,} that could not be annotated are in errors.jsonl" if found["errors"] else ""
-    msg.good(f"{output_path}: {counted(found['texts'], 'text')}, {counted(found['spans'], 'span')}{doubtful}{left_out}")
+            total = annotate_archive(options, texts, workforce, part_bytes, progress)
+    doubtful = f", {total['doubtful']:,} less probable ones left out" if min_prob else ""
+    errors = f", {len(total['errors']):,} that could not be annotated are in errors.jsonl" if total["errors"] else ""
+    msg.good(f"{output_path}: {counted(total['texts'], 'text')}, {counted(total['spans'], 'span')}{doubtful}{errors}")
 
 
 @contextmanager
@@ -131,17 +140,19 @@ def _progress_bar() -> Iterator["Progress"]:
     """Show a progress bar with the speed of this run and the time left."""
     with progress_bar("annotating") as update:
         began = time.monotonic()
-        # Texts and bytes of earlier runs
-        before: Optional[tuple[int, int]] = None
+        earlier: Optional[tuple[int, int]] = None  # texts and bytes of earlier runs, which the first call tells
 
         def progress(texts: int, done: int, size: int) -> None:
-            nonlocal before
-            before = (texts, done) if before is None else before
-            spent = time.monotonic() - began
+            nonlocal earlier
+            if earlier is None:
+                earlier = texts, done
+            new_texts = texts - earlier[0]
+            new_bytes = done - earlier[1]
+            seconds = time.monotonic() - began
             description = "annotating"
-            if texts > before[0] and done > before[1]:
-                left = (size - done) * spent / (done - before[1]) / 60
-                description += f", {(texts - before[0]) / spent:,.0f} texts/s, about {left:.0f} minutes left"
+            if new_texts > 0 and new_bytes > 0:
+                minutes_left = (size - done) * seconds / new_bytes / 60
+                description += f", {new_texts / seconds:,.0f} texts/s, about {minutes_left:.0f} minutes left"
             update(description=description, completed=done, total=size or None)
 
         yield progress
@@ -167,11 +178,14 @@ Run = Callable[[Iterable[Task]], Iterator[tuple[Task, Entry]]]
 class AnnotateOptions(NamedTuple):
     """The options of the command `annotate`, for all of its workers.
 
-    model (str), code (Path): As in every command. target (str): The folder of the parts, or the file to write.
-    format (str): Name of the output format in ``WRITERS``. sort (str): "uncertainty" if texts with the least certain tags come
-    first, or an entry point of the group `spacy_crf_orders`.
-    min_prob (float): Less probable spans are left out. component (str): The component whose certainty counts; by default all of
-    ours. strict (bool): Whether the work stops at the first text that can't be annotated.
+    model (str): The pipeline: name of a package, or a folder.
+    code (Path): A Python file with functions that the pipeline names.
+    target (str): The folder of the parts, or the file to write.
+    format (str): Name of the output format in ``WRITERS``.
+    sort (str): "uncertainty" if texts with the least certain tags come first, or an entry point of the group `spacy_crf_orders`.
+    min_prob (float): Less probable spans are left out.
+    component (str): The component whose certainty counts; by default all of spacy_crf.
+    strict (bool): Whether the work stops at the first text that can't be annotated.
     """
 
     model: str
@@ -185,11 +199,11 @@ class AnnotateOptions(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Some texts of a file that is annotated without workers. size (int): Number of bytes read from the file for these texts."""
+    """Some texts of a file that is annotated without workers."""
 
-    number: int
+    number: int  # from 0 on, in the order of the file
     items: list[Item]
-    size: int
+    size: int  # number of bytes read from the file for these texts
 
     @property
     def checksum(self) -> int:
@@ -199,12 +213,12 @@ class Batch(NamedTuple):
 
 
 class Record(NamedTuple):
-    """A text in the output format, its uncertainty, and the numbers of spans that it has and of doubtful spans left out."""
+    """An annotated text, written in the output format."""
 
     uncertainty: float
-    spans: int
-    doubtful: int
-    text: str
+    spans: int  # number of written spans
+    doubtful: int  # number of spans below `min_prob`, which are left out
+    text: str  # in the output format
 
 
 # --------------------------------------------------------------------------------------------------------- all parts
@@ -213,7 +227,9 @@ class Record(NamedTuple):
 def annotate_archive(
     options: AnnotateOptions, source: str, executor: Executor, part_bytes: Optional[int], progress: Progress
 ) -> Entry:
-    """Annotate the parts of an archive that are not done yet, and list the texts that could not be annotated.
+    """Annotate the parts of an archive that earlier runs have not finished, and list the texts that could not be annotated.
+
+    source (str): A file or a folder; see `plan`.
 
     part_bytes (int): Size of a part, the work that is lost if a worker dies; by default `plan` chooses it.
     RAISES (ValueError): CRF491 if the target is within the source, where the next run would read the results as texts; other
@@ -286,26 +302,30 @@ def annotate_stream(options: AnnotateOptions, source: Path, file: BinaryIO) -> N
 
 
 def _annotate(run: Run, left: Iterable[Task], manifest: Manifest, source: str, size: int, progress: Progress) -> Entry:
-    """Run the parts that are left, and enter the result of each in the manifest.
+    """Annotate the parts that earlier runs have not finished, and enter the result of each in the manifest.
 
-    size (int): Bytes of all parts. source (str): Name of the source for messages.
+    run (Callable): Annotates parts, in this process or in workers.
+    left (Iterable[Task]): The parts to annotate. A list has their sizes, from which the number of finished bytes follows.
+    source (str): Name of the source for messages.
+    size (int): Number of bytes of all parts.
+    RETURNS (dict): The counts and errors of all parts, also of earlier runs.
     RAISES (ValueError): CRF779 if none of many texts can be annotated, CRF784 if there are no texts.
     """
     # A continued command counts what earlier runs have done
-    before = _totals(manifest)
-    texts = before["texts"]
-    left_out = len(before["errors"])
+    earlier = _totals(manifest)
+    texts = earlier["texts"]
+    n_errors = len(earlier["errors"])
     done = size - sum(part.size for part in left) if isinstance(left, list) else 0
     progress(texts, done, size)
     try:
         for part, entry in run(left):
             manifest.enter(part.number, entry)
-            texts = texts + entry["texts"]
-            left_out = left_out + len(entry["errors"])
-            done = done + part.size
-            # If nothing succeeds, the cause is the pipeline or the input, and the other parts would fail too
-            # The annotator itself checks large parts
-            if not texts and left_out >= TEXTS:
+            texts += entry["texts"]
+            n_errors += len(entry["errors"])
+            done += part.size
+            # If nothing succeeds, the cause is the pipeline or the input, and the other parts would fail too. `Annotator` checks
+            # this within a part, and this line over small parts
+            if not texts and n_errors >= TEXTS:
                 raise _all_wrong(part, entry["errors"])
             progress(texts, done, size)
     finally:
@@ -317,6 +337,7 @@ def _annotate(run: Run, left: Iterable[Task], manifest: Manifest, source: str, s
 
 
 def _all_wrong(part: Any, errors: list[tuple[str, str]]) -> ValueError:
+    """Make the error for a part none of whose texts can be annotated: it shows the first of their errors."""
     [place, error], *_ = errors
     return ValueError(Errors.CRF779.format(part=part.place, place=place, error=error))
 
@@ -333,7 +354,7 @@ def _totals(manifest: Manifest) -> Entry:
 
 
 def _is_entry(number: object, entry: object) -> bool:
-    """Whether a line of a manifest may be the entry of a part: others could name files that are no parts."""
+    """Whether a line of a manifest is the entry of a part. A damaged manifest could name files that are no parts."""
     counts = ("bytes", "checksum", "texts", "spans", "doubtful")
     if not isinstance(entry, dict) or {*entry} != {"file", "errors", *counts}:
         return False
@@ -348,6 +369,7 @@ def _is_entry(number: object, entry: object) -> bool:
 
 
 def _is_error(error: object) -> bool:
+    """Whether a value of JSON is the place and the reason of an error."""
     return isinstance(error, list) and list(map(type, error)) == [str, str]
 
 
@@ -374,30 +396,38 @@ def _head(options: AnnotateOptions) -> Entry:
 
 
 def _joined(files: Iterable[Path], by_uncertainty: bool) -> Iterator[str]:
-    """The texts of finished batches, in their order or the least certain first. Memory holds one text at a time."""
+    """Yield the texts of finished batches, in their order or the least certain first. Memory holds one text at a time."""
     if not by_uncertainty:
         for path in files:
-            yield from (text for _, _, text in _stored(path))
+            yield from (record.text for record in _stored(path))
         return
-    places = []
+    records = []
     for path in files:
-        places += [(uncertainty, path, at) for uncertainty, at, _ in _stored(path)]
-    for _, path, at in sorted(places, key=lambda place: -place[0]):
-        yield next(_stored(path, at))[2]
+        records += [(record.uncertainty, path, record.byte) for record in _stored(path)]
+    for _, path, byte in sorted(records, key=lambda record: -record[0]):
+        yield next(_stored(path, byte)).text
 
 
-def _stored(path: Path, at: int = 0) -> Iterator[tuple[float, int, str]]:
-    """Read the records of a file from byte `at` on: uncertainty, byte and text of each."""
+class _Stored(NamedTuple):
+    """A record in the file of a finished batch."""
+
+    uncertainty: float
+    byte: int  # where its line begins
+    text: str  # in the output format
+
+
+def _stored(path: Path, byte: int = 0) -> Iterator[_Stored]:
+    """Read the records in the file of a finished batch, from a byte on."""
     with path.open("rb") as file:
-        file.seek(at)
+        file.seek(byte)
         for line in file:
             try:
                 uncertainty, text = json.loads(line)
-                record = float(uncertainty), at, text + ""
+                record = _Stored(float(uncertainty), byte, text + "")  # no text raises TypeError
             except (ValueError, TypeError, RecursionError) as error:
-                raise ValueError(Errors.CRF786.format(path=path, reason=f"byte {at}: {error}")) from error
+                raise ValueError(Errors.CRF786.format(path=path, reason=f"byte {byte}: {error}")) from error
             yield record
-            at += len(line)
+            byte += len(line)
 
 
 # ---------------------------------------------------------------------------------------------------------- one part
@@ -432,26 +462,28 @@ class Annotator:
         return ((task, self(task)) for task in tasks)
 
     def __call__(self, part: Task) -> Entry:
+        """Annotate a part, and write its file. RETURNS (dict): Its entry for the manifest."""
         self._errors = []
         # A memory zone forgets the words of a part when the part ends. The first parts have no zone: only outside of zones does
         # the tokenizer cache how it splits words, a quarter of all work
         with self.nlp.memory_zone() if self._written >= _KEPT else nullcontext():
             if isinstance(part, Batch):
-                found = list(self.records(part.items))
-                kept = (json.dumps((record.uncertainty, record.text)) for record in found)
+                # `annotate_file` will join these lines, perhaps by uncertainty
+                records = list(self.records(part.items))
+                stored = [json.dumps((record.uncertainty, record.text)) + "\n" for record in records]
                 suffix = ".jsonl"
-                content = "".join(f"{line}\n" for line in kept).encode("ascii")
+                content = "".join(stored).encode("ascii")
             elif is_parquet(part.path):
                 suffix = PARQUET
-                (found, content) = self._annotate_rows(part)
+                records, content = self._annotate_rows(part)
             else:
                 writer = WRITERS[self._options.format]
                 file = io.BytesIO()
-                found = list(self._annotate(self._items_of_lines(part), self._options.format))
-                writer.join((record.text for record in found), file, self.nlp.vocab)
+                records = list(self._annotate(self._items_of_lines(part), self._options.format))
+                writer.join((record.text for record in records), file, self.nlp.vocab)
                 suffix = writer.suffix
                 content = file.getvalue()
-        if not found and len(self._errors) >= TEXTS:
+        if not records and len(self._errors) >= TEXTS:
             raise _all_wrong(part, self._errors)
         name = f"part-{part.number:0{self._digits}}{suffix}"
         self._folder.write(name, content)
@@ -460,10 +492,10 @@ class Annotator:
             "file": name,
             "bytes": len(content),
             "checksum": part.checksum if isinstance(part, Batch) else 0,
-            "texts": len(found),
-            "spans": sum(record.spans for record in found),
-            "doubtful": sum(record.doubtful for record in found),
-            # Places end with numbers
+            "texts": len(records),
+            "spans": sum(record.spans for record in records),
+            "doubtful": sum(record.doubtful for record in records),
+            # Places end with numbers, of which the shorter is less
             "errors": sorted(self._errors, key=lambda error: (len(error[0]), error[0])),
         }
 
@@ -483,34 +515,36 @@ class Annotator:
         with opened_parquet(part.path) as file:
             table = file.read_row_groups(range(part.begin, part.end))
         names = table.column_names
-        taken = [f"it has a column '{name}' already" for name in columns if name in names]
-        missing = [] if "text" in names else [f"it has no column 'text', but {', '.join(names)}"]
-        for reason in (*taken, *missing):
+        for name in columns:
+            if name in names:
+                raise ValueError(Errors.CRF784.format(path=part.path, reason=f"it has a column '{name}' already"))
+        if "text" not in names:
+            reason = f"it has no column 'text', but {', '.join(names)}"
             raise ValueError(Errors.CRF784.format(path=part.path, reason=reason))
         items = self._items_of_rows(part, table.column("text").to_pylist())
-        found = list(self._annotate(items, "spans"))
-        values = [json.loads(record.text) for record in found]
-        table = table.take([value[_ROW] for value in values])
-        for name, type_ in columns.items():
-            cells = [value.get(name, []) for value in values]
-            cells = [[*cell.items()] if isinstance(cell, dict) else cell for cell in cells]
-            table = table.append_column(name, pyarrow.array(cells, type=type_))
+        records = list(self._annotate(items, "spans"))
+        annotated = [json.loads(record.text) for record in records]
+        table = table.take([fields[_ROW] for fields in annotated])
+        spans = [fields["spans"] for fields in annotated]
+        cats = [list(fields.get("cats", {}).items()) for fields in annotated]  # Arrow takes maps as lists of pairs
+        for name, cells in (("spans", spans), ("cats", cats)):
+            table = table.append_column(name, pyarrow.array(cells, type=columns[name]))
         content = io.BytesIO()
         write_table(table, content)
-        return found, content.getvalue()
+        return records, content.getvalue()
 
     def _annotate(self, items: Iterable[Item], format_: str) -> Iterator[Record]:
         """Annotate texts in batches. If one text of a batch can't be annotated, each text of the batch is annotated alone."""
         items = iter(items)
-        while some := list(islice(items, TEXTS)):
+        while batch := list(islice(items, TEXTS)):
             try:
-                found = list(self.records(some, format_, with_places=False))
+                records = list(self.records(batch, format_, with_places=False))
             except Exception:  # whatever components raise
-                found = []
-                for item in some:
-                    with self._kept(item.place):
-                        found += self.records([item], format_, with_places=False)
-            yield from found
+                records = []
+                for item in batch:
+                    with self._collect_error(item.place):
+                        records += self.records([item], format_, with_places=False)
+            yield from records
 
     def records(
         self, items: Iterable[Item], format_: Optional[str] = None, *, with_places: bool = True
@@ -521,18 +555,18 @@ class Annotator:
         with_places (bool): Whether to write where each text comes from. Texts of archives keep only their fields, such as an id.
         """
         options = self._options
-        format_ = format_ or self._options.format
+        format_ = format_ or options.format
         # Texts go in together, since kernels label batches faster
         for doc, (place, fields) in self.nlp.pipe(((item.value["text"], item) for item in items), as_tuples=True):
             if with_places:
                 set_origin(doc, place, fields.get("id"))
             groups = [doc.spans[pipe.cfg["spans_key"]] for pipe in self._pipes if "spans_key" in pipe.cfg]
             check_spans(format_, doc, groups)
-            found = [(span, probability(span)) for span in doc.ents]
+            spans = [(span, probability(span)) for span in doc.ents]
             for group in groups:
-                found += [(span, round(float(p), 6)) for span, p in zip(group, group.attrs["scores"])]
-            likely = [(span, prob) for span, prob in found if prob >= options.min_prob]
-            doubtful = [span for span, prob in found if prob < options.min_prob]
+                spans += [(span, round(float(prob), 6)) for span, prob in zip(group, group.attrs["scores"])]
+            likely = [(span, prob) for span, prob in spans if prob >= options.min_prob]
+            doubtful = [span for span, prob in spans if prob < options.min_prob]
             yield Record(
                 uncertainty=self._uncertainty(doc) if options.sort and len(doc) else 0.0,
                 spans=len(likely),
@@ -542,21 +576,24 @@ class Annotator:
 
     def _items_of_lines(self, part: Part) -> Iterator[Item]:
         for place, line in lines(part):
-            with self._kept(place):
+            with self._collect_error(place):
                 text = decoded(line, place, is_first=True)
                 yield from (Item(place, _without_annotation(fields, place)) for _, fields in items_of_line(text, place))
 
     def _items_of_rows(self, part: Part, texts: list[object]) -> Iterator[Item]:
         for row, text in enumerate(texts):
             place = f"{part.place}, row {row + 1}"
-            with self._kept(place):
+            with self._collect_error(place):
                 if not isinstance(text, str):
                     raise ValueError(Errors.CRF709.format(place=place))
                 yield Item(place, {"text": text, _ROW: row})
 
     @contextmanager
-    def _kept(self, place: str) -> Iterator[None]:
-        """Collect the error of a text. RAISES (ValueError): CRF787 with the place, if the options are strict."""
+    def _collect_error(self, place: str) -> Iterator[None]:
+        """Collect the error that the text at a place raises, so that the work goes on.
+
+        RAISES (ValueError): CRF787 with the place, if the options are strict.
+        """
         try:
             yield
         except OSError:
@@ -570,7 +607,7 @@ class Annotator:
 
 
 def uncertainty_by(order: str, pipes: "list[CRFPipe]") -> Callable[[Doc], float]:
-    """Prepare components for an order of texts.
+    """Find the function by which texts are sorted.
 
     order (str): "uncertainty": the expected share of tokens whose most probable tag is wrong, so that long texts do not come
         first for being long. Or the name of an entry point of the group `spacy_crf_orders`: a function like this one, without
@@ -596,19 +633,21 @@ def read_batches(source: Path, nlp: Language, done: dict[int, Entry], folder: Wo
 
     RAISES (ValueError): As `unannotated`; CRF786 if the texts of a finished batch have changed.
     """
-    position = before = 0
+    position = 0  # number of bytes read
+    begin = 0  # position before the batch
 
-    def progress(now: int, size: int) -> None:
+    def progress(done: int, size: int) -> None:
         nonlocal position
-        position = now
+        position = done
 
     items = unannotated(source, nlp, progress)
     for number in count():
-        batch = Batch(number, list(islice(items, TEXTS)), position - before)
+        # The arguments are evaluated in this order: reading the texts moves the position
+        batch = Batch(number, list(islice(items, TEXTS)), position - begin)
         if not batch.items:
             return
         if number not in done:
-            before = position
+            begin = position  # not behind finished batches: their bytes count as those of the next one
             yield batch
         elif done[number]["checksum"] != batch.checksum:
             raise folder.refusal(f"the texts from {batch.items[0].place} on are others")

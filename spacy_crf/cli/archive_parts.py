@@ -20,14 +20,13 @@ _STAMPS = ("size", "mtime", "ETag", "etag", "md5Hash", "generation", "LastModifi
 
 
 class Part(NamedTuple):
-    """A part of a corpus. number (int): From 0 on, in the order of the corpus. size (int): Bytes. begin, end (int): Range of the
-    bytes in which the part's lines begin, or of its row groups."""
+    """A part of a corpus: the lines that begin within a range of bytes of a file, or a range of row groups of a Parquet file."""
 
-    number: int
+    number: int  # from 0 on, in the order of the corpus
     path: str
     begin: int
     end: int
-    size: int
+    size: int  # in bytes
 
     @property
     def place(self) -> str:
@@ -39,7 +38,7 @@ def plan(source: str, part_bytes: Optional[int] = None) -> tuple[list[Part], dic
     """Cut a file, or all text and Parquet files below a folder in the order of their names, into parts.
 
     part_bytes (int): Size of a part; by default derived from the size of the archive.
-    RETURNS (tuple): The parts; by file, the properties that show whether it has changed; the intended size of a part.
+    RETURNS (tuple): The parts; for each file, the properties that show whether the file has changed; the size of a part.
     RAISES (ValueError): CRF784 if there are no such files, or one can't be read. (FileNotFoundError): If the path does not exist.
     """
     system, root = file_system(source)
@@ -52,7 +51,9 @@ def plan(source: str, part_bytes: Optional[int] = None) -> tuple[list[Part], dic
             Errors.CRF784.format(path=source, reason=f"it has no file that ends with {', '.join(LINES)} or {PARQUET}")
         )
     infos = [(system.unstrip_protocol(path), system.info(path)) for path in paths]
-    part_bytes = part_bytes or min(max(sum(info["size"] for _, info in infos) // _PARTS, _LEAST), _MOST)
+    if not part_bytes:
+        total = sum(info["size"] for _, info in infos)
+        part_bytes = min(max(total // _PARTS, _LEAST), _MOST)
     parts: list[Part] = []
     for name, info in infos:
         for begin, end, size in _cut(name, info["size"], part_bytes):
@@ -70,33 +71,34 @@ def is_parquet(path: str) -> bool:
 
 
 def _cut(path: str, size: int, part_bytes: int) -> Iterator[tuple[int, int, int]]:
+    """Yield begin, end and size of the parts of a file of `size` bytes."""
     if not is_parquet(path):
         for begin in range(0, size, part_bytes):
             yield begin, min(begin + part_bytes, size), min(part_bytes, size - begin)
         return
     with opened_parquet(path) as file:
         begin = 0
-        together = 0
+        part_size = 0
         for n in range(file.num_row_groups):
-            together += file.metadata.row_group(n).total_byte_size
+            part_size += file.metadata.row_group(n).total_byte_size
             # A row group is never cut: Parquet reads it as a whole
-            if together >= part_bytes or n == file.num_row_groups - 1:
-                yield begin, n + 1, together
+            if part_size >= part_bytes or n == file.num_row_groups - 1:
+                yield begin, n + 1, part_size
                 begin = n + 1
-                together = 0
+                part_size = 0
 
 
 def lines(part: Part) -> Iterator[tuple[str, bytes]]:
     """Read the lines of a part, each with its place."""
     system, path = file_system(part.path)
     with system.open(path, "rb") as file:
-        at = part.begin
-        if at:  # a line that continues here belongs to the part before
-            file.seek(at - 1)
-            at += len(file.readline()) - 1
-        while at < part.end and (line := file.readline()):
-            yield f"{part.path}, byte {at}", line
-            at += len(line)
+        byte = part.begin
+        if byte:  # skip the rest of a line that began in the part before
+            file.seek(byte - 1)
+            byte += len(file.readline()) - 1
+        while byte < part.end and (line := file.readline()):
+            yield f"{part.path}, byte {byte}", line
+            byte += len(line)
 
 
 def opened_parquet(path: str) -> Any:

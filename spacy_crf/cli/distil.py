@@ -25,10 +25,25 @@ from .formats.source import Fields, Item, unreadable
 from .shared import LangOption, blank, check_writable, command, load_pipeline, progress_bar
 from .texts import read_items, read_raw
 
-# First token, token behind the last, label ("" for unknown), probability
-Soft = list[tuple[int, int, str, float]]
-Labelled = tuple[int, int, str]  # the first three of these
-UNSURE = ""
+UNSURE = ""  # the label of tokens about which a teacher is unsure
+
+
+class SoftLabel(NamedTuple):
+    """Tokens `begin` up to, not including, `end`, and the probability that they are a span of the label."""
+
+    begin: int
+    end: int
+    label: str
+    prob: float
+
+    @property
+    def span(self) -> "Labelled":
+        """First token, token behind the last, and label."""
+        return self.begin, self.end, self.label
+
+
+Soft = list[SoftLabel]
+Labelled = tuple[int, int, str]
 
 
 class Answer(NamedTuple):
@@ -39,16 +54,16 @@ class Answer(NamedTuple):
     spans: list[tuple[Characters, float]]  # with scores; the label UNSURE marks parts about which the teacher is unsure
 
     def of_tokens(self, doc: Doc) -> Soft:
-        """Soft labels of the tokens of a Doc. Tokens of a span that does not align with them are UNSURE."""
-        found = []
+        """Make soft labels for the tokens of a Doc. Where a span does not align with tokens, these are UNSURE."""
+        soft = []
         for (start, end, label), score in self.spans:
-            exact = doc.char_span(start, end)
-            touched = doc.char_span(start, end, alignment_mode="expand")
-            if exact is not None and label:
-                found.append((exact.start, exact.end, label, score))
-            elif touched is not None:
-                found.append((touched.start, touched.end, UNSURE, 1.0))
-        return found
+            aligned = doc.char_span(start, end)
+            expanded = doc.char_span(start, end, alignment_mode="expand")
+            if aligned is not None and label:
+                soft.append(SoftLabel(aligned.start, aligned.end, label, score))
+            elif expanded is not None:
+                soft.append(SoftLabel(expanded.start, expanded.end, UNSURE, 1.0))
+        return soft
 
 
 OWNER = "spacy crf distil"
@@ -74,9 +89,11 @@ class Teacher(NamedTuple):
     score_extension: Optional[str] = None
 
     def __str__(self) -> str:
-        of_ents = f"doc.ents, by span._.{self.score_extension}" if self.score_extension else "doc.ents, as certain"
-        source = self.component or (f"doc.spans['{self.spans_key}']" if self.spans_key else of_ents)
-        return f"probabilities of {source}" if self.component else source
+        if self.component:
+            return f"probabilities of {self.component}"
+        if self.spans_key:
+            return f"doc.spans['{self.spans_key}']"
+        return f"doc.ents, by span._.{self.score_extension}" if self.score_extension else "doc.ents, as certain"
 
 
 class Answers(NamedTuple):
@@ -129,25 +146,31 @@ def distil_cli(
                 answers = read_answers(path, wanted)
                 teachers.append(Answers(path, {answer.text: answer for answer in answers}))
         msg.info(f"Soft labels: {'; '.join(map(str, teachers))}")
+        # All teachers get the tokens of the first pipeline, so that their soft labels can be compared
         nlp = next((each.nlp for each in teachers if isinstance(each, Teacher)), None) or blank(lang)
         if texts is not None:
             raw = read_raw([texts], nlp, lambda done, total: progress(completed=done, total=total))
         elif isinstance(teachers[0], Answers):
             answers = teachers[0].by_text.values()
-            raw = (Item(each.place, tokenized(each.text, nlp, each.place)) for each in answers if each.text.strip())
+            raw = (
+                Item(answer.place, tokenized(answer.text, nlp, answer.place))
+                for answer in answers
+                if answer.text.strip()
+            )
         else:
             raise ValueError(Errors.CRF788.format(option=f"The pipeline {teacher}", other="TEXTS"))
         settings = {"labels": wanted, "min_prob": min_prob, "min_score": min_score, "n_process": n_process}
-        streams = [distil(each, part, **settings) for each, part in zip(teachers, tee(raw, len(teachers)))]
+        # Each teacher annotates its own copy of the stream of texts
+        streams = [distil(each, copy, **settings) for each, copy in zip(teachers, tee(raw, len(teachers)))]
         docs = DocBin()
         n_spans = 0
         n_dropped = 0
-        for of_text in zip(*streams):  # by each teacher
-            doc = of_text[0]
-            if len(of_text) > 1:
-                found, share = agreed([_soft_of(each) for each in of_text], len(doc))
-                doc = _softened(doc, found)
-                if share > most:
+        for annotated in zip(*streams):  # a text, as each teacher annotates it
+            doc = annotated[0]
+            if len(annotated) > 1:
+                soft, disagreement = agreed([_soft_of(by_teacher) for by_teacher in annotated], len(doc))
+                doc = _softened(doc, soft)
+                if disagreement > most:
                     n_dropped += 1
                     continue
             docs.add(doc)
@@ -227,21 +250,23 @@ def distil(
             if doc.text not in teacher.by_text:
                 reason = f"{teacher.path} has no answer for the text '{doc.text[:40]}...'"
                 raise ValueError(Errors.CRF787.format(place=place, error=reason, advice=""))
-            found = teacher.by_text[doc.text].of_tokens(doc)
-            yield _softened(doc, certain(found, min_prob, min_score, labels))
+            soft = teacher.by_text[doc.text].of_tokens(doc)
+            yield _softened(doc, certain(soft, min_prob, min_score, labels))
         return
-    nlp, component, *_ = teacher
+    nlp = teacher.nlp
+    component = teacher.component
     if component is not None:
         checks.labels("--labels", labels or (), nlp.get_pipe(component).labels)
     settings = {**teacher._asdict(), "labels": labels, "min_prob": min_prob, "min_score": min_score}
     del settings["nlp"]
-    # Components behind the teacher add nothing, and its own entities would count as certain: the teacher and those stay off
-    left_out = nlp.pipe_names[nlp.pipe_names.index(component) :] if component else []
+    # The teaching component and those behind it stay off: the softener asks it for probabilities, and its own entities, if they
+    # were in the Doc, would count as certain
+    disabled = nlp.pipe_names[nlp.pipe_names.index(component) :] if component else []
     nlp.add_pipe(_SOFTENER, config=settings)
     handler = nlp.default_error_handler
     nlp.set_error_handler(_refuse)
     try:
-        with nlp.select_pipes(disable=left_out):
+        with nlp.select_pipes(disable=disabled):
             yield from nlp.pipe((_placed(doc, nlp.vocab, place) for place, doc in texts), n_process=n_process)
     finally:
         nlp.set_error_handler(handler)
@@ -254,46 +279,41 @@ def _unannotated(doc: Doc, vocab: Vocab) -> Doc:
 
 
 def _placed(doc: Doc, vocab: Vocab, place: str) -> Doc:
-    """A Doc with the same words, which knows its file and line and has no annotation."""
+    """A Doc with the same words and no annotation, which carries its file and line through the teacher's processes."""
     placed = _unannotated(doc, vocab)
     placed.user_data[_PLACE] = place
     return placed
 
 
-def _softened(doc: Doc, found: Soft) -> Doc:
-    """A Doc with the same words and these soft labels."""
-    soft = _unannotated(doc, doc.vocab)
-    soft.spans[SOFT_LABELS] = SpanGroup(
-        soft,
-        spans=[Span(soft, begin, end, label=label) for begin, end, label, _ in found],
-        attrs={"scores": [score for *_, score in found]},
+def _softened(doc: Doc, soft: Soft) -> Doc:
+    """A Doc with the same words, and soft labels as its only annotation."""
+    softened = _unannotated(doc, doc.vocab)
+    softened.spans[SOFT_LABELS] = SpanGroup(
+        softened,
+        spans=[Span(softened, part.begin, part.end, label=part.label) for part in soft],
+        attrs={"scores": [part.prob for part in soft]},
     )
-    return soft
+    return softened
 
 
 def _soft_of(doc: Doc) -> Soft:
-    """The soft labels of a Doc."""
+    """Read the soft labels that `_softened` has written to a Doc."""
     group = doc.spans[SOFT_LABELS]
-    return [(span.start, span.end, span.label_, score) for span, score in zip(group, group.attrs["scores"])]
+    return [SoftLabel(span.start, span.end, span.label_, prob) for span, prob in zip(group, group.attrs["scores"])]
 
 
 def _refuse(name: str, pipe: object, docs: list[Doc], error: Exception) -> NoReturn:
     """Handle an error of the teacher. RAISES (ValueError): CRF787 with the places of the texts."""
-    _, code, said = str(error).strip().rpartition("CRF787")
-    # Raised by another component, or with a traceback by another process
+    _, code, message = str(error).strip().rpartition("CRF787")
+    # The error has a place already: another process has raised it with a traceback, or a component within a component
     if code:
-        raise ValueError(code + said) from error
+        raise ValueError(code + message) from error
     places = [doc.user_data[_PLACE] for doc in docs if _PLACE in doc.user_data]
+    place = "".join(places[:1]) or "a text"
+    if len(places) > 1:
+        place = f"{places[0]} to {places[-1].rpartition(', ')[2]}"
     reason = f"the teacher's component '{name}': {error or type(error).__name__}"
-    raise ValueError(
-        Errors.CRF787.format(
-            place=f"{places[0]} to {places[-1].rpartition(', ')[2]}"
-            if len(places) > 1
-            else "".join(places) or "a text",
-            error=reason,
-            advice="",
-        )
-    ) from error
+    raise ValueError(Errors.CRF787.format(place=place, error=reason, advice="")) from error
 
 
 # ------------------------------------------------------------------------------------------- in the teacher's processes
@@ -325,16 +345,17 @@ class Softener:
         from ..pipeline.supervision import soft_scores
 
         if self._pipe is not None:
-            found = _of_component(self._pipe, doc, self._min_prob)
+            soft = _of_component(self._pipe, doc, self._min_prob)
         elif self._spans_key is not None:
             group = doc.spans.get(self._spans_key, ())
             scores = soft_scores(group, self._spans_key) if self._spans_key in doc.spans else ()
-            found = [(span.start, span.end, span.label_, score) for span, score in zip(group, scores)]
+            soft = [SoftLabel(span.start, span.end, span.label_, score) for span, score in zip(group, scores)]
         else:
-            found = [(ent.start, ent.end, ent.label_, self._score(ent)) for ent in doc.ents]
-        return _softened(doc, certain(found, self._min_prob, self._min_score, self._labels))
+            soft = [SoftLabel(ent.start, ent.end, ent.label_, self._score(ent)) for ent in doc.ents]
+        return _softened(doc, certain(soft, self._min_prob, self._min_score, self._labels))
 
     def _score(self, ent: Span) -> float:
+        """The probability of an entity, from its extension; 1 without one. RAISES (ValueError): CRF020 for no probability."""
         if self._score_extension is None:
             return 1.0
         name = f"span._.{self._score_extension} of '{ent.text}'"
@@ -345,14 +366,21 @@ def _of_component(pipe: Any, doc: Doc, min_prob: float) -> Soft:
     """Labels and probabilities of a component of spacy_crf. Entities of components in front of it count as certain."""
     if not len(doc):
         return []
+    soft = []
     if pipe.annotation.spans_are_tokens:
         marginals, tags = pipe.marginals(doc, keep_annotation=True)
-        likely = zip(*(marginals >= min(min_prob, 1.0 / len(tags))).nonzero())
-        return [(int(t), int(t) + 1, tags[n], float(marginals[t, n])) for t, n in likely if marginals[t, n] > 0.0]
-    found = pipe.span_probabilities(doc, min_prob, keep_annotation=True)
-    # Of components in front of it
-    others = [(ent, 1.0) for ent in doc.ents if ent.label_ not in pipe.labels]
-    return sorted((span.start, span.end, span.label_, min(1.0, p)) for span, p in (*found, *others))
+        # Each token keeps at least its most probable tag
+        least = min(min_prob, 1.0 / len(tags))
+        for t, n in zip(*(marginals >= least).nonzero()):
+            if marginals[t, n] > 0.0:
+                soft.append(SoftLabel(int(t), int(t) + 1, tags[n], float(marginals[t, n])))
+        return soft
+    spans = list(pipe.span_probabilities(doc, min_prob, keep_annotation=True))
+    spans += [(ent, 1.0) for ent in doc.ents if ent.label_ not in pipe.labels]
+    for span, prob in spans:
+        # Rounding may lift a sum of probabilities above 1
+        soft.append(SoftLabel(span.start, span.end, span.label_, min(1.0, prob)))
+    return sorted(soft)
 
 
 # --------------------------------------------------------------------------------------------- answers of teachers
@@ -366,30 +394,35 @@ def read_answers(path: Path, labels: Optional[list[str]]) -> Iterator[Answer]:
     """
     for place, fields in read_items(path):
         text = fields["text"]
-        met = Counter()
+        n_listed = Counter()  # by words, number of entities that the teacher lists without offsets
         entities = fields.get("entities")
         unsure = fields.get("unsure") or []
         if not isinstance(entities, list) or not isinstance(unsure, list):
             raise unreadable(place, 'an answer needs a list under "entities"; "unsure" is a list, too')
-        spans = [_entity(entity, text, met, labels, place) for entity in entities]
-        # A teacher that lists some words twice means the first two occurrences
-        # Further occurrences of words that the teacher listed n times
-        for words, n in met.items():
-            spans += [(Characters(begin, begin + len(words), UNSURE), 1.0) for begin in _places(words, text, place)[n:]]
+        spans = [_entity(entity, text, n_listed, labels, place) for entity in entities]
+        # A teacher that lists some words n times means their first n occurrences: what it thinks of others is not known
+        for words, n in n_listed.items():
+            for begin in _occurrences(words, text, place)[n:]:
+                spans.append((Characters(begin, begin + len(words), UNSURE), 1.0))
         for part in unsure:
             if isinstance(part, str) or (isinstance(part, dict) and "start" not in part):
                 words: Any = part if isinstance(part, str) else part.get("text")
-                spans += [(Characters(at, at + len(words), UNSURE), 1.0) for at in _places(words, text, place)]
+                for begin in _occurrences(words, text, place):
+                    spans.append((Characters(begin, begin + len(words), UNSURE), 1.0))
             else:
-                given = {**part, "label": "unsure"} if isinstance(part, dict) else part
-                spans.append((parse_span(given, text, place)._replace(label=UNSURE), 1.0))
+                # `parse_span` refuses objects without a label
+                labelled = {**part, "label": "unsure"} if isinstance(part, dict) else part
+                spans.append((parse_span(labelled, text, place)._replace(label=UNSURE), 1.0))
         yield Answer(place, text, spans)
 
 
 def _entity(
-    entity: object, text: str, met: Counter[str], labels: Optional[list[str]], place: str
+    entity: object, text: str, n_listed: Counter[str], labels: Optional[list[str]], place: str
 ) -> tuple[Characters, float]:
-    """Read the span and the score of an entity. met (Counter[str]): Number of earlier entities with the same words, by words."""
+    """Read the span and the score of an entity. If it has words in place of offsets, it is counted in `n_listed`.
+
+    n_listed (Counter[str]): By words, the number of entities in front of this one that have these words and no offsets.
+    """
     fields: Fields = entity if isinstance(entity, dict) else {}
     label = fields.get("label", fields.get("entity_group"))
     score = fields.get("score", 1.0)
@@ -397,10 +430,11 @@ def _entity(
         span = parse_span({**fields, "label": label} if fields else entity, text, place)
     else:
         words = fields["text"]
-        places = _places(words, text, place)
-        begin = places[min(met[words], len(places) - 1)]
+        occurrences = _occurrences(words, text, place)
+        # The next occurrence; the last one again, if the teacher lists the words more often than they occur
+        begin = occurrences[min(n_listed[words], len(occurrences) - 1)]
         span = parse_span({"start": begin, "end": begin + len(words), "label": label}, text, place)
-        met[words] += 1
+        n_listed[words] += 1
     if not isinstance(score, Real) or isinstance(score, bool) or not 0.0 <= score <= 1.0:  # pyright: ignore[reportOperatorIssue]
         raise unreadable(place, f"the score of {span.named_in(text)} is {shown(score)}, and needs to be from 0 to 1")
     if labels is not None:
@@ -408,26 +442,33 @@ def _entity(
     return span, float(score)
 
 
-def _places(words: object, text: str, place: str) -> list[int]:
-    """Places of some words in a text, as whole words or else anywhere. RAISES (ValueError): CRF701 if they do not occur."""
+def _occurrences(words: object, text: str, place: str) -> list[int]:
+    """The characters of a text at which words begin: as whole words, or else as parts of words.
+
+    RAISES (ValueError): CRF701 if the words do not occur in the text.
+    """
     if isinstance(words, str) and words.strip():
         pattern = re.escape(words)
-        # Language models write words without their places: whole words are likelier than parts
-        for around in (rf"(?<!\w){pattern}(?!\w)", pattern):
-            found = [match.start() for match in re.finditer(around, text)]
-            if found:
-                return found
+        for bounded in (rf"(?<!\w){pattern}(?!\w)", pattern):
+            begins = [match.start() for match in re.finditer(bounded, text)]
+            if begins:
+                return begins
     raise unreadable(place, f"{shown(words)} does not occur in the text {shown(text)}")
 
 
-def certain(found: Soft, min_prob: float, min_score: float, labels: Optional[list[str]]) -> Soft:
+def certain(soft: Soft, min_prob: float, min_score: float, labels: Optional[list[str]]) -> Soft:
     """Remove soft labels below `min_prob`, and labels other than `labels`. Tokens whose spans all score less than `min_score`
     become UNSURE."""
-    # Parts without a label are UNSURE, and stay whatever is asked for
-    wanted = [part for part in found if not part[2] or (part[3] >= min_prob and (labels is None or part[2] in labels))]
-    sure = [part for part in wanted if not part[2] or part[3] >= min_score]
+    wanted = []
+    sure = []
+    for part in soft:
+        is_unsure = part.label == UNSURE  # such parts stay
+        if is_unsure or (part.prob >= min_prob and (labels is None or part.label in labels)):
+            wanted.append(part)
+            if is_unsure or part.prob >= min_score:
+                sure.append(part)
     doubted = _tokens(wanted) - _tokens(sure)
-    return sorted([*sure, *((t, t + 1, UNSURE, 1.0) for t in doubted)])
+    return sorted([*sure, *_unsure_tokens(doubted)])
 
 
 def agreed(answers: list[Soft], n_tokens: int) -> tuple[Soft, float]:
@@ -436,42 +477,47 @@ def agreed(answers: list[Soft], n_tokens: int) -> tuple[Soft, float]:
 
     RETURNS (Tuple[Soft, float]): The soft labels, and the share of tokens where teachers differ.
     """
-    unsure = []
-    for found in answers:
-        unsure.append(_tokens(part for part in found if not part[2]))
-    opinions: list[set[Optional[Labelled]]] = [
-        set() for _ in range(n_tokens)
-    ]  # by token, of the teachers that are sure
-    for found, open_ in zip(answers, unsure):
-        for t, decision in enumerate(_decisions(found, n_tokens)):
-            if t not in open_:
+    unsure = []  # by teacher: its UNSURE tokens
+    for soft in answers:
+        unsure.append(_tokens(part for part in soft if part.label == UNSURE))
+    # By token, the spans that the teachers see there, without those of teachers that are unsure about it
+    opinions: list[set[Optional[Labelled]]] = [set() for _ in range(n_tokens)]
+    for soft, unsure_tokens in zip(answers, unsure):
+        for t, decision in enumerate(_decisions(soft, n_tokens)):
+            if t not in unsure_tokens:
                 opinions[t].add(decision)
-    differ = {t for t, of_token in enumerate(opinions) if len(of_token) > 1}
-    unknown = differ | {t for t, of_token in enumerate(opinions) if not of_token}
+    differing = {t for t, decisions in enumerate(opinions) if len(decisions) > 1}
+    unknown = differing | {t for t, decisions in enumerate(opinions) if not decisions}
     means = []
-    for span in {part[:3] for part in chain.from_iterable(answers) if part[2]}:
-        tokens = {*range(span[0], span[1])}
-        asked = [found for found, open_ in zip(answers, unsure) if not tokens & open_]
-        if asked and not tokens & unknown:
-            scores = [_score_of(span, found) for found in asked]
-            means.append((*span, sum(scores) / len(scores)))
-    return sorted([*means, *((t, t + 1, UNSURE, 1.0) for t in unknown)]), len(differ) / max(1, n_tokens)
+    for span in {part.span for part in chain.from_iterable(answers) if part.label != UNSURE}:
+        begin, end, _ = span
+        tokens = {*range(begin, end)}
+        sure = [soft for soft, unsure_tokens in zip(answers, unsure) if not tokens & unsure_tokens]
+        if sure and not tokens & unknown:
+            probs = [_prob_of(span, soft) for soft in sure]
+            means.append(SoftLabel(*span, sum(probs) / len(probs)))
+    return sorted([*means, *_unsure_tokens(unknown)]), len(differing) / max(1, n_tokens)
 
 
-def _tokens(parts: Iterable[tuple[int, int, str, float]]) -> set[int]:
-    return set(chain.from_iterable(range(begin, end) for begin, end, *_ in parts))
+def _tokens(parts: Iterable[SoftLabel]) -> set[int]:
+    """The tokens that soft labels cover."""
+    return set(chain.from_iterable(range(part.begin, part.end) for part in parts))
 
 
-def _score_of(span: Labelled, found: Soft) -> float:
-    """The score that a teacher gives a span; 0 if it has not found the span."""
-    return max((part[3] for part in found if part[:3] == span), default=0.0)
+def _unsure_tokens(tokens: Iterable[int]) -> Soft:
+    return [SoftLabel(t, t + 1, UNSURE, 1.0) for t in tokens]
 
 
-def _decisions(found: Soft, n_tokens: int) -> list[Optional[Labelled]]:
-    """For each token, the span with a probability of at least 0.5 that covers it, or None."""
-    of_tokens: list[Optional[Labelled]] = [None] * n_tokens
+def _prob_of(span: Labelled, soft: Soft) -> float:
+    """The probability that a teacher gives a span; 0 if it has not found the span."""
+    return max((part.prob for part in soft if part.span == span), default=0.0)
+
+
+def _decisions(soft: Soft, n_tokens: int) -> list[Optional[Labelled]]:
+    """For each token, the most probable span that covers it, if its probability is at least 0.5, else None."""
+    spans: list[Optional[Labelled]] = [None] * n_tokens
     # The most probable span is written last
-    for begin, end, label, score in sorted(found, key=lambda part: part[3]):
-        if label and score >= 0.5:
-            of_tokens[begin:end] = [(begin, end, label)] * (end - begin)
-    return of_tokens
+    for part in sorted(soft, key=lambda part: part.prob):
+        if part.label != UNSURE and part.prob >= 0.5:
+            spans[part.begin : part.end] = [part.span] * (part.end - part.begin)
+    return spans

@@ -35,7 +35,7 @@ class Span(NamedTuple):
 
 
 class GivenSpan(NamedTuple):
-    """A span as it is written: anything, with None for what is not there."""
+    """The parts of a span as a file has them, of any type; None for a part that the file lacks."""
 
     start: Any
     end: Any
@@ -59,7 +59,6 @@ class GivenSpan(NamedTuple):
         if end is None:
             length = _first(span, keys.length)
             # Azure gives a length in place of an end
-            # Azure
             end = start + length if type(start) is int and type(length) is int else None
         return cls(start, end, _first(span, keys.label), _first(span, keys.words))
 
@@ -76,7 +75,7 @@ class _SpanKeys(NamedTuple):
 
 @lru_cache(maxsize=1000)
 def _span_keys(keys: tuple[str, ...]) -> _SpanKeys:
-    """Find the keys of the parts of a span, the first to count first."""
+    """Sort the keys of an object by the part of a span that they give; the key that counts if it has a value is first."""
 
     def named(names: tuple[str, ...]) -> list[str]:
         return [key for name, key in product(names, keys) if _plain(key) == name]
@@ -90,7 +89,7 @@ def _plain(key: object) -> str:
 
 
 def _first(fields: Fields, keys: Iterable[str]) -> Any:
-    """The value under the first of some keys that has one, or None."""
+    """The value under the first key whose value is not None; None without such a key."""
     for key in keys:
         if fields[key] is not None:
             return fields[key]
@@ -98,48 +97,48 @@ def _first(fields: Fields, keys: Iterable[str]) -> Any:
 
 
 def parse_span(span: object, text: str, place: str, index: Optional[dict[int, int]] = None) -> Span:
-    """Parse a span, as `GivenSpan.of` takes it apart.
+    """Parse a span of a file, in any form that `GivenSpan.of` takes apart.
 
-    text (str): The text that contains the span. place (str): Place of the span in the file, for messages.
-    index (Optional[dict[int, int]]): The characters at the file's offsets, if it counts otherwise than Python.
+    text (str): The text that contains the span.
+    place (str): Place of the span in the file, for messages.
+    index (Optional[dict[int, int]]): The character of the text at each offset of the file; None if the offsets are characters.
     RAISES (ValueError): CRF701 if the value is not a span of the text; CRF871 if the span's words differ from the text.
     """
     start, end, label, words = GivenSpan.of(span)
     are_offsets = type(start) is int and type(end) is int
-    at = start, end
+    first = start
+    behind = end
     if are_offsets and index is not None:
         # An offset within a character of the text is not in the index, and -1 is never within the text
-        at = index.get(start, -1), index.get(end, -1)
-    is_within = are_offsets and 0 <= at[0] < at[1] <= len(text)
+        first = index.get(start, -1)
+        behind = index.get(end, -1)
+    is_within = are_offsets and 0 <= first < behind <= len(text)
     if not is_within or not isinstance(label, str) or not label or not is_unicode(label):
         needs = f'a span needs "start" < "end" within the {len(text)} characters of the text, and a "label"'
         advice = _advice(text, end) if index is None else ""
         raise unreadable(place, f"{needs} – or is [start, end, label] – not {shown(span)}{advice}")
-    found = Span(*at, label)
+    parsed = Span(first, behind, label)
     # Without aggregation, Hugging Face writes a span for each subword
     if isinstance(span, dict) and span.get("entity") == label and _SUBWORD.fullmatch(label):
         advice = 'give `aggregation_strategy="simple"` to the pipeline of Hugging Face that wrote it'
-        raise unreadable(place, f"{found.named_in(text)} is a part of a word, not an entity: {advice}")
+        raise unreadable(place, f"{parsed.named_in(text)} is a part of a word, not an entity: {advice}")
     # Tools trim or join white space, so that only the words are compared
-    if isinstance(words, str) and words.split() != text[found.start : found.end].split():
+    in_text = text[first:behind]
+    if isinstance(words, str) and words.split() != in_text.split():
         advice = _advice(text, end) if index is None else ""
-        raise ValueError(
-            Errors.CRF871.format(
-                place=place, words=shown(words), found=shown(text[found.start : found.end]), advice=advice
-            )
-        )
-    return found
+        raise ValueError(Errors.CRF871.format(place=place, words=shown(words), found=shown(in_text), advice=advice))
+    return parsed
 
 
 def _advice(text: str, end: object) -> str:
-    """The likely cause of wrong offsets of a span with this end, to append to a message."""
+    """The likely cause of wrong offsets, to append to a message. end (object): The end of the span as the file has it."""
     before = text[:end] if type(end) is int and end > 0 else ""
     return "".join(f" – or does the file count {HABITS[name]}? Then add --offsets {name}" for name in suspected(before))
 
 
 def _other_offsets(doc: Doc, span: Span) -> str:
-    """The option under which a span would align with the tokens, for messages; empty if there is none."""
-    # Ask only for habits under which the offsets would differ here
+    """The option --offsets under which a span would align with the tokens, for messages; empty if there is none."""
+    # Other habits would count the characters in front of the span alike
     for habit in suspected(doc.text[: span.end]):
         index = index_of(doc.text, [habit]) or {}
         start = index.get(span.start)
@@ -152,20 +151,20 @@ def _other_offsets(doc: Doc, span: Span) -> str:
 def read_spans(
     values: Iterable[object], text: str, place: str, report: Report, index: Optional[dict[int, int]] = None
 ) -> tuple[list[Span], bool]:
-    """Parse the spans of a text. The report gets what is wrong with broken ones.
+    """Parse the spans of a text. Broken spans are left out, and the report gets messages about them.
 
     index (Optional[dict[int, int]]): As of `parse_span`.
-    RETURNS (Tuple[List[Span], bool]): The spans, and whether none of them is broken.
+    RETURNS (Tuple[List[Span], bool]): The spans, and whether no span is broken.
     """
-    found: list[Span] = []
+    spans: list[Span] = []
     is_complete = True
     for value in values:
         try:
-            found.append(parse_span(value, text, place, index))
+            spans.append(parse_span(value, text, place, index))
         except ValueError as error:
             report.broken.append(str(error))
             is_complete = False
-    return found, is_complete
+    return spans, is_complete
 
 
 def is_unicode(text: str) -> bool:
@@ -185,7 +184,7 @@ def holds_annotation(value: object) -> bool:
                 return True
             waiting.extend(value.values())
         elif isinstance(value, list):
-            # Tools write predictions with a score behind them
+            # A span as a list; tools write predictions with a score behind the three parts
             is_span = [type(part) for part in value[:3]] in ([int, int, str], [str, int, int]) and len(value) < 5
             if is_span or any(isinstance(part, str) and part[:2] in ("B-", "U-") for part in value):
                 return True
@@ -225,7 +224,7 @@ def make_doc(
     settings: ReadSettings,
     report: Report,
 ) -> Doc:
-    """Make a Doc whose entities are spans of its text, as `annotated` does."""
+    """Tokenize a text, and set its spans as `annotated` does; without `spans`, the Doc stays unannotated."""
     doc = tokenized(text, nlp, place)
     if spans is None:
         return doc
@@ -245,78 +244,104 @@ def annotated(
     settings: ReadSettings,
     report: Report,
 ) -> Doc:
-    """Set the entities of a Doc, which are spans of its text. The tokens of a span that does not align with them, and those of
-    ``missing``, become missing annotation; if spans are broken (not ``is_complete``), all tokens without an entity do. With
-    `spans_key` in the settings, the spans are in ``doc.spans`` instead, and a Doc with broken spans has none."""
+    """Set the entities of a Doc, which are spans of its text.
+
+    Tokens become missing annotation if they belong to a span that does not align with tokens, or to a span of `missing`; without
+    `is_complete`, all tokens without an entity do. With `spans_key` in the settings, the spans are in ``doc.spans`` instead.
+
+    is_complete (bool): Whether no span of the text is broken. Groups of ``doc.spans`` are complete, or are not set.
+    place (str): Place of the text in the file, for the report.
+    RETURNS (Doc): The same Doc.
+    """
+    trimmed, as_written = _trim(spans, text, place, report)
+    if settings.spans_key:
+        if is_complete:
+            _set_group(doc, trimmed, settings.spans_key, text, place, report)
+        return doc
+    longest, refused = _without_overlaps(trimmed, text, place, settings, report)
     entities = []
-    cut = []
-    for span in missing:
-        cut.extend(doc.char_span(span.start, span.end, alignment_mode="expand") or ())
+    without_entity = [*missing, *refused]
+    for span in longest:
+        entity = doc.char_span(span.start, span.end, label=span.label)
+        if entity is not None:
+            entities.append(entity)
+            continue
+        advice = "" if report.offsets else _other_offsets(doc, as_written.get(span, span))
+        report.misaligned.append(f"{place}, {span.named_in(text)}{advice}")
+        without_entity.append(span)
+    unknown: set[int] = set()  # tokens
+    for span in without_entity:
+        # None for a space between tokens
+        tokens = doc.char_span(span.start, span.end, alignment_mode="expand") or ()
+        unknown.update(token.i for token in tokens)
+    # If an entity covers a token of a misaligned span, the entity takes precedence
+    unknown -= {token.i for token in chain.from_iterable(entities)}
+    missing_tokens = [doc[i : i + 1] for i in sorted(unknown)]
+    doc.set_ents(entities, missing=missing_tokens, default="outside" if is_complete else "missing")
+    return doc
+
+
+def _trim(spans: Iterable[Span], text: str, place: str, report: Report) -> tuple[list[Span], dict[Span, Span]]:
+    """Leave out white space at the ends of spans, and spans of white space: no component predicts labels of blank tokens.
+
+    RETURNS (tuple[list[Span], dict[Span, Span]]): The trimmed spans; and by trimmed span, the longer span as it is written.
+    """
     trimmed = []
-    as_written: dict[Span, Span] = {}  # the trimmed ones
-    # A label on a space would be on a token of its own, which no component predicts
+    as_written: dict[Span, Span] = {}
     for span in spans:
         words = text[span.start : span.end]
         start = span.start + len(words) - len(words.lstrip())
         length = len(words.strip())
-        if length:
-            trimmed.append(Span(start, start + length, span.label))
+        if not length:
+            report.misaligned.append(f"{place}, {span.named_in(text)}")
+            continue
+        trimmed.append(Span(start, start + length, span.label))
         if length < len(words):
-            places = report.trimmed if length else report.misaligned
-            places.append(f"{place}, {span.named_in(text)}")
-        if 0 < length < len(words):
+            report.trimmed.append(f"{place}, {span.named_in(text)}")
             as_written[trimmed[-1]] = span
-    # A group of spans has no place for missing annotation
-    if settings.spans_key and not is_complete:
-        return doc
-    if settings.spans_key:
-        found = [(span, doc.char_span(span.start, span.end, label=span.label)) for span in sorted({*trimmed})]
-        report.unaligned += [f"{place}, {span.named_in(text)}" for span, of_tokens in found if of_tokens is None]
-        doc.spans[settings.spans_key] = [of_tokens for _, of_tokens in found if of_tokens is not None]
-        return doc
-    kept, refused = _without_overlaps(trimmed, text, place, settings, report)
-    for span in refused:
-        cut.extend(doc.char_span(span.start, span.end, alignment_mode="expand") or ())
-    for span in kept:
-        entity = doc.char_span(span.start, span.end, label=span.label)
-        if entity is None:
-            advice = "" if report.offsets else _other_offsets(doc, as_written.get(span, span))
-            report.misaligned.append(f"{place}, {span.named_in(text)}{advice}")
-            # char_span returns None for a space between tokens
-            cut.extend(doc.char_span(span.start, span.end, alignment_mode="expand") or ())
+    return trimmed, as_written
+
+
+def _set_group(doc: Doc, spans: list[Span], key: str, text: str, place: str, report: Report) -> None:
+    """Set the group ``doc.spans[key]`` to the spans that align with tokens, each once."""
+    group = []
+    for span in sorted({*spans}):
+        of_tokens = doc.char_span(span.start, span.end, label=span.label)
+        if of_tokens is None:
+            report.unaligned.append(f"{place}, {span.named_in(text)}")
         else:
-            entities.append(entity)
-    # If an entity covers a token of a misaligned span, the entity takes precedence
-    taken = {token.i for token in chain.from_iterable(entities)}
-    lost = {token.i for token in cut} - taken
-    unknown = [doc[i : i + 1] for i in sorted(lost)]
-    doc.set_ents(entities, missing=unknown, default="outside" if is_complete else "missing")
-    return doc
+            group.append(of_tokens)
+    doc.spans[key] = group
 
 
 def _without_overlaps(
     spans: list[Span], text: str, place: str, settings: ReadSettings, report: Report
 ) -> tuple[list[Span], list[Span]]:
-    """Sort spans, and keep only the longest of overlapping ones. RETURNS (Tuple): These, and spans that the settings refuse."""
-    kept: list[Span] = []
+    """Keep only the longest of overlapping spans.
+
+    RETURNS (tuple[list[Span], list[Span]]): The longest spans, sorted; and with ``overlaps = "error"`` the other spans.
+    """
+    longest: list[Span] = []
     refused: list[Span] = []
-    # One byte for each character: texts with thousands of spans are compared in linear time
-    taken = bytearray(len(text))
+    # 1 for each character of a kept span: texts with thousands of spans are compared in linear time
+    is_covered = bytearray(len(text))
     for span in sorted(spans, key=lambda span: (span.start - span.end, span.start)):
-        # Longer spans come first, so what is taken belongs to a longer or equal span
-        at = taken.find(1, span.start, span.end)
-        if at < 0:
-            kept.append(span)
-            taken[span.start : span.end] = b"\1" * (span.end - span.start)
+        # Longer spans come first, so that a longer or equal span covers a covered character
+        character = is_covered.find(1, span.start, span.end)
+        if character < 0:
+            longest.append(span)
+            is_covered[span.start : span.end] = b"\1" * (span.end - span.start)
             continue
-        other = next(other for other in kept if other.start <= at < other.end)
+        other = next(other for other in longest if other.start <= character < other.end)
         if settings.overlaps == "error":
-            first, second = (each.named_in(text) for each in sorted((other, span)))
-            report.broken.append(Errors.CRF702.format(place=place, first=first, second=second))
+            first, second = sorted((other, span))
+            report.broken.append(
+                Errors.CRF702.format(place=place, first=first.named_in(text), second=second.named_in(text))
+            )
             refused.append(span)
-            continue
-        report.overlapping.append(f"{place}, {span.named_in(text)} within {other.named_in(text)}")
-    return sorted(kept), refused
+        else:
+            report.overlapping.append(f"{place}, {span.named_in(text)} within {other.named_in(text)}")
+    return sorted(longest), refused
 
 
 # Labels of a text: a list, or a table with 1 for each label that the text has and 0 for each other one; None if not annotated
@@ -336,12 +361,13 @@ class TextLabels:
     def add(self, labels: Labels) -> None:
         """Collect the labels of a text."""
         self.names |= dict.fromkeys(labels or ())
-        # A table may list labels that the text does not have, with 0
-        has = [label for label, share in labels.items() if share] if isinstance(labels, dict) else labels or ()
-        self.is_exclusive &= len({*has}) < 2
+        # A table has 0 for labels that the text does not have
+        if isinstance(labels, dict):
+            labels = [label for label, share in labels.items() if share]
+        self.is_exclusive &= len({*(labels or ())}) < 2
 
     def cats(self, labels: Labels, place: str, report: Report) -> dict[str, float]:
-        """Make ``doc.cats`` from the labels of a text. A table stays unchanged."""
+        """Make ``doc.cats`` from the labels of a text: 1 for its labels, 0 for all others. A table is ``doc.cats`` already."""
         if isinstance(labels, dict):
             return labels
         if not self.names:

@@ -44,6 +44,8 @@ class _Written(NamedTuple):
 
 
 class _Standoff(NamedTuple):
+    """A text with its annotation."""
+
     place: str
     text: str
     spans: list[_Written]
@@ -72,13 +74,13 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
             report.unkept.setdefault(kind, []).append(place)
         index = index_of(standoff.text, report.offsets)
         for span in standoff.spans:
-            parts = _joined(span, standoff.text, index)
-            found, is_read = read_spans(parts, standoff.text, span.place, report)
-            is_complete &= is_read
+            parts = _join_parts(span, standoff.text, index)
+            parsed, none_is_broken = read_spans(parts, standoff.text, span.place, report)
+            is_complete &= none_is_broken
             if len(parts) == 1:
-                spans.extend(found)
+                spans.extend(parsed)
             else:
-                in_parts.extend(found)
+                in_parts.extend(parsed)
                 report.unkept.setdefault("spans in several parts", []).append(span.place)
         report.has_spans |= bool(spans)
         doc = make_doc(
@@ -96,6 +98,7 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
 
 
 def _annotated(path: Path) -> list[Path]:
+    """The files of annotation in a folder, or the one that belongs to a file."""
     return sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path.with_suffix(SUFFIX)]
 
 
@@ -106,18 +109,15 @@ def _standoffs(source: Source) -> Iterator[_Standoff]:
             if not file.is_file():
                 two = "brat keeps a text and its annotation in two files of the same name"
                 raise unreadable(source.path, f"{two}, and {file.name} is missing")
-        found = _Standoff(
-            place=str(annotated),
-            text=Source(annotated.with_suffix(".txt"), source.encoding).text(),
-            spans=[],
-            others=[],
-        )
+        text = Source(annotated.with_suffix(".txt"), source.encoding).text()
+        spans = []
+        others = []
         for place, kind, fields in _lines(Source(annotated, source.encoding)):
             if kind == "spans":
-                found.spans.append(_parsed(fields, place))
+                spans.append(_parse_span(fields, place))
             else:
-                found.others.append((place, kind))
-        yield found
+                others.append((place, kind))
+        yield _Standoff(str(annotated), text, spans, others)
 
 
 def _lines(source: Source) -> Iterator[tuple[str, str, list[str]]]:
@@ -140,8 +140,8 @@ def _lines(source: Source) -> Iterator[tuple[str, str, list[str]]]:
         yield place, _KINDS[name[0]], line[match.end() :].split("\t")
 
 
-def _parsed(fields: list[str], place: str) -> _Written:
-    """Parse the line of a span. RAISES (ValueError): CRF701 with the place, if the line has no label with offsets."""
+def _parse_span(fields: list[str], place: str) -> _Written:
+    """Parse the fields of a span. RAISES (ValueError): CRF701 with the place, if the line has no label with offsets."""
     match = _SPAN.fullmatch(fields[0])
     if match is None:
         needs = "a span needs a label and offsets, as 'PER 0 3' or 'PER 0 3;8 12'"
@@ -153,10 +153,11 @@ def _parsed(fields: list[str], place: str) -> _Written:
     return _Written(place, label, sorted(numbers), fields[1] if len(fields) > 1 else None)
 
 
-def _joined(span: _Written, text: str, index: Optional[dict[int, int]]) -> list[Fields]:
-    """The parts of a span as objects. Parts with only white space between them are one: brat writes spans across lines so.
+def _join_parts(span: _Written, text: str, index: Optional[dict[int, int]]) -> list[Fields]:
+    """Make an object of each part of a span, for `read_spans`. Parts with only white space between them become one part, since
+    brat cuts spans at the ends of lines.
 
-    index (Optional[dict[int, int]]): The characters at the file's offsets, if it counts otherwise than Python.
+    index (Optional[dict[int, int]]): The character of the text at each offset of the file; None if the offsets are characters.
     """
     joined: list[tuple[int, int]] = []
     for start, end in span.parts:

@@ -114,51 +114,52 @@ def read_sentences(
     for group in in_groups(sentences(source, settings, report), settings.n_sents):
         rows = list(chain.from_iterable(group))
         report.has_spans |= rows[0].ent is not None
-        whole = list(chain.from_iterable(in_bio(sentence, tagging, report) for sentence in group))
+        ents = list(chain.from_iterable(in_bio(sentence, tagging, report) for sentence in group))
         _, *levels = _levels(rows)
         # Spans that overlap are in columns of their own, each with tags of the same scheme
         inner = [in_bio(level, tagging, report) for level in levels]
-        first = {0, *accumulate(map(len, group))}
+        sent_starts = {0, *accumulate(map(len, group))}
         words = [row.word for row in rows]
         doc = Doc(
             nlp.vocab,
             words=words,
             spaces=spaces_between(words, nlp.lang),
             tags=[row.tag or "" for row in rows] if rows[0].tag is not None else None,
-            ents=whole if rows[0].ent is not None and not settings.spans_key else None,
-            sent_starts=[n in first for n in range(len(rows))] if settings.n_sents != 1 else None,
+            ents=ents if rows[0].ent is not None and not settings.spans_key else None,
+            sent_starts=[n in sent_starts for n in range(len(rows))] if settings.n_sents != 1 else None,
         )
         if settings.spans_key and rows[0].ent is not None:
-            layers = [Doc(nlp.vocab, words=words, ents=tags) for tags in (whole, *inner)]
-            found = chain.from_iterable(layer.ents for layer in layers)
+            # spaCy finds the spans of each column in its tags
+            layers = [Doc(nlp.vocab, words=words, ents=tags) for tags in (ents, *inner)]
+            spans = chain.from_iterable(layer.ents for layer in layers)
             # Two columns may have the same span; doc.spans would hold it twice
-            places = sorted({(ent.start, ent.end, ent.label_) for ent in found})
-            doc.spans[settings.spans_key] = [Span(doc, begin, end, label=label) for begin, end, label in places]
+            unique = sorted({(span.start, span.end, span.label_) for span in spans})
+            doc.spans[settings.spans_key] = [Span(doc, begin, end, label=label) for begin, end, label in unique]
         if settings.retokenize:
-            doc = _cut_again(doc, nlp, rows[0].place, settings, report)
+            doc = _retokenize(doc, nlp, rows[0].place, settings, report)
         set_origin(doc, rows[0].place)
         yield doc
 
 
 def spaces_between(words: Sequence[str], lang: Optional[str]) -> Optional[list[bool]]:
-    """Whether the text of some words has a space behind each of them; None where that is not known, and spaCy joins them by
-    spaces. A space stays between two words in Latin letters."""
+    """Tell whether a space follows each word. In a language without spaces, only a word in Latin letters before another one has
+    a space behind it. None for other languages, where spaCy joins words by spaces."""
     if lang not in _WITHOUT_SPACES:
         return None
     # Names and numbers in Latin letters would run together: "New York" in a Japanese text
-    are_latin = [_LATIN.match(one[-1:]) and _LATIN.match(other[:1]) for one, other in pairwise(words)]
+    are_latin = [_LATIN.match(word[-1:]) and _LATIN.match(behind[:1]) for word, behind in pairwise(words)]
     return [*map(bool, are_latin), False]
 
 
-def _cut_again(doc: Doc, nlp: Language, place: str, settings: ReadSettings, report: Report) -> Doc:
-    """Let the tokenizer cut the text of a Doc again."""
-    found = doc.spans[settings.spans_key] if settings.spans_key else doc.ents
-    spans = [Characters(span.start_char, span.end_char, span.label_) for span in found]
+def _retokenize(doc: Doc, nlp: Language, place: str, settings: ReadSettings, report: Report) -> Doc:
+    """Make a Doc of the same text and spans, whose tokens are those of the tokenizer."""
+    spans = doc.spans[settings.spans_key] if settings.spans_key else doc.ents
+    missing = [Characters(token.idx, token.idx + len(token), "") for token in doc if not token.ent_iob]
     return make_doc(
         nlp,
         doc.text.rstrip(),
-        spans,
-        missing=[Characters(token.idx, token.idx + len(token), "") for token in doc if not token.ent_iob],
+        [Characters(span.start_char, span.end_char, span.label_) for span in spans],
+        missing=missing,
         place=place,
         settings=settings,
         report=report,
@@ -168,16 +169,16 @@ def _cut_again(doc: Doc, nlp: Language, place: str, settings: ReadSettings, repo
 def in_groups(sentences: Iterable[Optional[list[T]]], n: int) -> Iterator[list[list[T]]]:
     """Group sentences into Docs of `n` sentences; with 0, of all sentences of a document. No Doc crosses the end of a
     document."""
-    waiting: list[list[T]] = []
+    group: list[list[T]] = []
     for sentence in sentences:
         if sentence:
-            waiting.append(sentence)
+            group.append(sentence)
         # With n = 0 no group is ever full: only the end of a document closes it
-        if waiting and (sentence is None or len(waiting) == n):
-            yield waiting
-            waiting = []
-    if waiting:
-        yield waiting
+        if group and (sentence is None or len(group) == n):
+            yield group
+            group = []
+    if group:
+        yield group
 
 
 # --------------------------------------------------------------------------------------------------------- schemes
@@ -186,7 +187,8 @@ def in_groups(sentences: Iterable[Optional[list[T]]], n: int) -> Iterator[list[l
 def find_tagging(sentences: Iterable[Optional[Sequence[Tagged]]], scheme: Optional[str], report: Report) -> Tagging:
     """Find the scheme of a file's entity tags, and their spelling.
 
-    sentences (Iterable): Rows, or other objects with a `place` and an `ent`. scheme (str): The scheme, if it is known.
+    sentences (Iterable): The tokens of each sentence; None at the end of a document.
+    scheme (str): The scheme that the user names, or None.
     RAISES (ValueError): CRF704 with the first wrong tag, if others are entity tags; CRF744 for a letter without a label; CRF748
         for brackets; CRF740 if only some tags have a spelling such as B_PER; CRF867 if none of them is an entity tag.
     """
@@ -209,6 +211,11 @@ def find_tagging(sentences: Iterable[Optional[Sequence[Tagged]]], scheme: Option
 
 
 def _tagging(first: dict[str, Tagged], follows: set[tuple[str, str]], scheme: Optional[str]) -> Tagging:
+    """Find scheme and spelling for `find_tagging`, which has looked through the sentences.
+
+    first (dict[str, Tagged]): The first token with each tag.
+    follows (set[tuple[str, str]]): Pairs of tags of neighbouring tokens.
+    """
     tags = [tag for tag in first if tag not in ("O", "-")]
     # CoNLL-2012 opens spans by (PER* and closes them by *)
     in_brackets = [tag for tag in tags if tag.startswith("(")]
@@ -250,15 +257,16 @@ def _tagging(first: dict[str, Tagged], follows: set[tuple[str, str]], scheme: Op
                 openings.add(letter)
     if "I" in openings and "B" not in openings and letters <= set("BI"):
         return Tagging("IOB1", spelling)
-    found = [name for name, known in SCHEMES.items() if letters <= set(known)]
-    # The check of BILUO will name the first wrong tag
-    return Tagging(found[0] if found else "BILUO", spelling)
+    schemes = [name for name, of_scheme in SCHEMES.items() if letters <= set(of_scheme)]
+    # If no scheme has all letters, `Tagging.split` will name the first tag that BILUO does not have
+    return Tagging(schemes[0] if schemes else "BILUO", spelling)
 
 
 def find_spelling(labels: Sequence[str]) -> tuple[Optional[re.Pattern[str]], list[str]]:
-    """Find labels that look like the tags of a scheme: all of them do, or a label has several letters, as B_PER and I_PER.
+    """Find the spelling of labels that may be tags of a scheme. Either all labels have this spelling, or two of them differ in
+    the letter alone, such as B_PER and I_PER.
 
-    RETURNS (Tuple[Optional[Pattern], List[str]]): The spelling, and the labels that have it.
+    RETURNS (Tuple[Optional[Pattern], List[str]]): The spelling, or None; and the labels that have it.
     """
     for spelling in _SPELLINGS:
         alike = [label for label in labels if spelling.fullmatch(label)]
@@ -270,13 +278,13 @@ def find_spelling(labels: Sequence[str]) -> tuple[Optional[re.Pattern[str]], lis
 
 
 def has_pair(spelling: Optional[re.Pattern[str]], tags: Sequence[str]) -> bool:
-    """Whether a label has tags with different letters."""
+    """Whether two tags have the same label and different letters."""
     names = [match["label"] for match in map(spelling.fullmatch, tags) if match] if spelling else []
     return len({*names}) < len(names)
 
 
 def _levels(sentence: Sequence[Any]) -> Iterator[Sequence[Tagged]]:
-    """The rows of a sentence, and those with the entity tags of each further column."""
+    """Yield the rows of a sentence; then, for each further column of entity tags, the rows with these tags in place of theirs."""
     yield sentence
     for n in range(len(getattr(sentence[0], "inner", ())) if sentence else 0):
         yield [row._replace(ent=row.inner[n]) for row in sentence]
@@ -289,39 +297,41 @@ def in_bio(rows: Sequence[Tagged], tagging: Tagging, report: Report) -> list[Any
     RAISES (ValueError): With the place, if a tag does not belong to the scheme, or can't follow the tag before it.
     """
     scheme = tagging.scheme
-    found: list[Optional[str]] = []
+    bio_tags: list[Optional[str]] = []
     before = "O"
     last_letter = "O"
     last_label = ""
     for row in rows:
         tag = row.ent or "-"
         letter, label = tagging.split(tag, row.place)
-        same = bool(label) and label == last_label
-        # L, U, E and S end an entity, so that nothing can go on behind them
-        goes_on = same and last_letter in ("B", "I")
+        has_last_label = bool(label) and label == last_label
+        is_open = last_letter in ("B", "I")  # L and U end an entity
         if scheme in ("bare", "BIO", "IOB1"):
-            is_wrong = (scheme == "BIO" and letter == "I" and not goes_on) or (
-                scheme == "IOB1" and letter == "B" and not same
-            )
+            can_continue = has_last_label and is_open
+            is_wrong = scheme == "BIO" and letter == "I" and not can_continue
+            # IOB1 has B- only where another entity of the same label ends
+            is_wrong |= scheme == "IOB1" and letter == "B" and not has_last_label
             if is_wrong:
                 report.repaired.append(f"{row.place}, '{tag}' after '{before}'")
-            opens = letter == "B" or not goes_on
+            begins = letter == "B" or not can_continue
         else:
             continues = letter in ("I", "L")
-            if continues != (last_letter in ("B", "I")) or (continues and not same):
+            if continues != is_open or (continues and not has_last_label):
                 raise ValueError(Errors.CRF866.format(place=row.place, tag=tag, before=before, scheme=scheme))
-            opens = not continues
+            begins = not continues
         if letter == "-":
-            found.append(None)
+            bio_tags.append(None)
+        elif not label:
+            bio_tags.append("O")
         else:
-            found.append(f"{'B' if opens else 'I'}-{label}" if label else "O")
+            bio_tags.append(f"B-{label}" if begins else f"I-{label}")
         before = tag
         last_letter = letter
         last_label = label
     # An entity that is still open at the end of the sentence
     if scheme in ("BILUO", "BIOES", "BMES") and last_letter in ("B", "I"):
         raise ValueError(Errors.CRF866.format(place=rows[-1].place, tag="the end", before=before, scheme=scheme))
-    return found
+    return bio_tags
 
 
 # --------------------------------------------------------------------------------------------------------- formats
@@ -338,27 +348,13 @@ def sentences_of_columns(source: Source, settings: ReadSettings, report: Report)
 
     RAISES (ValueError): CRF868 for columns that are not numbers from 1 on; with the place, if a line can't be read.
     """
-    numbers = []
-    inner = []
-    if settings.spans_key and settings.label_column and "," in settings.label_column:
-        first, *others = settings.label_column.split(",")
-        settings = replace(settings, label_column=first.strip())
-        if not all(re.fullmatch("[1-9][0-9]{0,5}", number.strip()) for number in others):
-            raise ValueError(
-                Errors.CRF868.format(option="label-column", value=",".join(others), known="numbers from 1, such as 3,4")
-            )
-        inner = [*map(int, others)]
-    for name in ("word_column", "label_column", "tag_column"):
-        value = getattr(settings, name)
-        if value is not None and not re.fullmatch("[1-9][0-9]{0,5}", value):
-            raise ValueError(Errors.CRF868.format(option=name.replace("_", "-"), value=value, known="numbers from 1"))
-        numbers.append(None if value is None else int(value))
-    word, label, tag = numbers
-    least = max(2, word or 0, label or 0, tag or 0, *inner)
+    word, label, tag, inner = _parse_columns(settings)
+    least = max(2, word or 0, label or 0, tag or 0, *inner)  # number of columns
     layout: Optional[_Layout] = None
     width = None
-    number = 0
+    # Whether the first column has the numbers of tokens so far, which would be read as words; and the last number
     is_numbered = word is None
+    number = 0
     rows: list[Row] = []
     for place, line in _unmarked_lines(source):
         cells = split_columns(line)
@@ -393,17 +389,18 @@ def sentences_of_columns(source: Source, settings: ReadSettings, report: Report)
             )
         if width is None:
             width = len(cells)
-            read_from = {word or 1, label or width, tag, *inner}
-            report.columns = [str(n) for n in range(1, width + 1) if n not in read_from]
+            columns_read = {word or 1, label or width, tag, *inner}
+            report.columns = [str(n) for n in range(1, width + 1) if n not in columns_read]
         if is_numbered:
             is_next = cells[0] == str(number + 1) or (not rows and cells[0] in ("0", "1"))
             is_numbered = is_next
             number = int(cells[0]) if is_next else 0
-        ent = cells[(label or width) - 1].strip() if label or tag != width else None
-        further = tuple([cells[column - 1].strip() for column in inner]) if inner else ()
         form = cells[(word or 1) - 1]
-        rows.append(Row(place, form.strip(" ") or form, ent, cells[tag - 1].strip() if tag else None, further))
-        if not form or ent == "" or "" in further:
+        # The last column has the entity tags, unless it is said to have `token.tag`
+        ent = cells[(label or width) - 1].strip() if label or tag != width else None
+        inner_tags = tuple([cells[column - 1].strip() for column in inner]) if inner else ()
+        rows.append(Row(place, form.strip(" ") or form, ent, cells[tag - 1].strip() if tag else None, inner_tags))
+        if not form or ent == "" or "" in inner_tags:
             raise unreadable(place, f"the {'tag' if form else 'word'} is empty")
     if rows:
         yield rows
@@ -411,18 +408,47 @@ def sentences_of_columns(source: Source, settings: ReadSettings, report: Report)
         raise ValueError(Errors.CRF741.format(place=source.path))
 
 
-class _Layout(NamedTuple):
-    """What the lines of a file of columns have in common, but for those that begin with ``#``: separator, number of columns, and
-    the values of the column of entity tags, which is the last without a number."""
+class _Columns(NamedTuple):
+    """Numbers of the columns of words, of entity tags and of ``token.tag``, from 1 on; None where the settings name none."""
 
-    has_tabs: bool = False
-    width: int = 0
-    label: Optional[int] = None
-    labels: frozenset[str] = frozenset()
+    word: Optional[int]
+    label: Optional[int]
+    tag: Optional[int]
+    inner: list[int]  # further columns of entity tags, for spans that overlap
+
+
+def _parse_columns(settings: ReadSettings) -> _Columns:
+    """Parse the columns that the settings name. RAISES (ValueError): CRF868 for columns that are not numbers from 1 on."""
+    inner = []
+    if settings.spans_key and settings.label_column and "," in settings.label_column:
+        first, *others = settings.label_column.split(",")
+        settings = replace(settings, label_column=first.strip())
+        if not all(re.fullmatch("[1-9][0-9]{0,5}", number.strip()) for number in others):
+            raise ValueError(
+                Errors.CRF868.format(option="label-column", value=",".join(others), known="numbers from 1, such as 3,4")
+            )
+        inner = [*map(int, others)]
+    numbers = []
+    for name in ("word_column", "label_column", "tag_column"):
+        value = getattr(settings, name)
+        if value is not None and not re.fullmatch("[1-9][0-9]{0,5}", value):
+            raise ValueError(Errors.CRF868.format(option=name.replace("_", "-"), value=value, known="numbers from 1"))
+        numbers.append(None if value is None else int(value))
+    word, label, tag = numbers
+    return _Columns(word, label, tag, inner)
+
+
+class _Layout(NamedTuple):
+    """What the lines of a file of columns have in common, but for those that begin with ``#``."""
+
+    has_tabs: bool = False  # whether tabs separate the columns
+    width: int = 0  # number of columns
+    label: Optional[int] = None  # number of the column of entity tags; None for the last
+    labels: frozenset[str] = frozenset()  # the values in this column
 
 
 def _find_layout(source: Source, label: Optional[int]) -> _Layout:
-    """Look through a file that has lines with ``#``."""
+    """Find the layout of a file, with the entity tags in the column `label`."""
     has_tabs = False
     width = 0
     labels: set[str] = set()
@@ -437,7 +463,8 @@ def _find_layout(source: Source, label: Optional[int]) -> _Layout:
 
 
 def _unmarked_lines(source: Source) -> Iterator[tuple[str, str]]:
-    """The lines of a source, without byte order marks, of which files that were joined have several, or blanks before marks."""
+    """Yield the places and lines of a source. Left out are byte order marks, of which joined files have several, and blanks in
+    front of ``#`` and ``-DOCSTART-``."""
     for place, line in source.lines():
         if line[:1] in (" ", "\ufeff"):
             bare = line.lstrip("\ufeff ")
@@ -452,10 +479,11 @@ def _is_comment(line: str, cells: list[str], layout: _Layout, *, within: bool) -
     """
     if len(cells) == (layout.width or len(cells)) > 1:
         label = cells[min(layout.label or len(cells), len(cells)) - 1].strip()
-        # Penn's tag of the token
-        is_known = label in layout.labels or label == "#"
+        is_known = label in layout.labels or label == "#"  # Penn's tag of the token
+        # Without tags such as B-PER, any last word could be a tag
         is_likely = within and not any(map(_STANDARD.fullmatch, layout.labels))
-        if is_tag(label) or (("\t" in line) == layout.has_tabs and (is_known or is_likely)):
+        has_separator = ("\t" in line) == layout.has_tabs
+        if is_tag(label) or (has_separator and (is_known or is_likely)):
             return False
     elif 1 < len(cells) < layout.width and is_tag(cells[-1].strip()):
         return False  # a token that lacks a column

@@ -110,22 +110,24 @@ def _header(line: str, settings: ReadSettings, words: tuple[str, ...], labels: t
 
 
 def _sentences(source: Source, settings: ReadSettings, report: Report) -> Iterator[Optional[list[Row]]]:
+    """Read tokens. Yields the rows of each sentence, and None at the end of each document."""
     rows: list[Row] = []
-    number = document = ""
+    last_sentence = ""  # numbers or names in the rows before
+    last_document = ""
     for place, cells, header in _table(source, settings, report, _WORD, _LABEL, has_tokens=True):
         is_empty = all(map(is_blank, cells))
-        # Some tables number only the first row of a sentence
-        new = "" if is_empty or header.sentence is None else cells[header.sentence].strip()
-        new_document = "" if is_empty or header.document is None else cells[header.document].strip()
-        # An empty cell continues the document
-        ends_document = bool(new_document) and new_document != document
-        if rows and (is_empty or (new and new != number) or ends_document):
+        # Some tables number only the first row of a sentence or document: an empty cell continues it
+        sentence = "" if is_empty or header.sentence is None else cells[header.sentence].strip()
+        document = "" if is_empty or header.document is None else cells[header.document].strip()
+        ends_sentence = bool(sentence) and sentence != last_sentence
+        ends_document = bool(document) and document != last_document
+        if rows and (is_empty or ends_sentence or ends_document):
             yield rows
             rows = []
-        if ends_document and document:
+        if ends_document and last_document:
             yield None
-        number = new or number
-        document = new_document or document
+        last_sentence = sentence or last_sentence
+        last_document = document or last_document
         if not is_empty:
             word, label, tag = (None if at is None else cells[at] for at in (header.word, header.label, header.tag))
             # A missing closing quote takes all lines up to the next quote into one cell
@@ -144,21 +146,24 @@ def _sentences(source: Source, settings: ReadSettings, report: Report) -> Iterat
 
 def _holds_lists(source: Source, settings: ReadSettings) -> bool:
     """Whether cells hold the tags of a sentence as a list, beside a list of its words or its words between spaces."""
+    words = []
+    tags = []
     try:
-        cells = [
-            (header.word is not None and cells[header.word], header.label is not None and cells[header.label])
-            for _, cells, header in islice(_rows_of_lists(source, settings, Report()), _HEAD)
-        ]
+        for _, cells, header in islice(_rows_of_lists(source, settings, Report()), _HEAD):
+            words.append(None if header.word is None else _as_list(cells[header.word]))
+            if header.label is not None and cells[header.label]:
+                tags.append(_as_list(cells[header.label]))
     except ValueError:  # the reader will report it
         return False
+    if None in tags:
+        return False
+    are_tags = any(isinstance(tag, str) and is_tag(tag) for tag in chain.from_iterable(tags))
     # Lists of numbers are tags too, if the words are lists beside them
-    tags = [_as_list(label) for _, label in cells if label]
-    of_lists = chain.from_iterable(parts or () for parts in tags)
-    are_tags = any(is_tag(tag) for tag in of_lists if isinstance(tag, str))
-    return None not in tags and (are_tags or (bool(tags) and all(_as_list(words) for words, _ in cells)))
+    return are_tags or (bool(tags) and all(words))
 
 
 def _rows_of_lists(source: Source, settings: ReadSettings, report: Report) -> Iterator[tuple[str, list[str], "Header"]]:
+    """Yield place and cells of each row, and the header, of a table with a sentence in each row."""
     return _table(source, settings, report, (*_WORD, *_TEXT), _LABEL, has_tokens=True)
 
 
@@ -170,9 +175,9 @@ def _as_list(cell: object) -> Optional[list[Any]]:
     with suppress(ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         if _ARRAY.fullmatch(cell.strip()):
             return [ast.literal_eval(item) for item in re.findall(_ITEM, cell, re.DOTALL)]
-        found = ast.literal_eval(cell.strip())
-        if isinstance(found, list):
-            return found
+        value = ast.literal_eval(cell.strip())
+        if isinstance(value, list):
+            return value
     return None
 
 
@@ -237,15 +242,16 @@ def _labelled_docs(source: Source, nlp: Language, settings: ReadSettings, report
 
 
 class TextRow(NamedTuple):
-    """A row as it is written."""
+    """The cells of a text."""
 
     place: str
     text: str
-    label: str
+    label: str  # one or several labels, see `_labels_of`
     id: Optional[str]
 
 
 def _text_rows(source: Source, settings: ReadSettings, report: Report) -> Iterator[TextRow]:
+    """Read the rows of a table of texts, without empty rows."""
     for place, cells, header in _table(source, settings, report, _TEXT, _CLASS, has_tokens=False):
         if any(cell.strip() for cell in cells):
             ids = [cell for name, cell in zip(header.names, cells) if name.lower() == "id"]
@@ -253,7 +259,11 @@ def _text_rows(source: Source, settings: ReadSettings, report: Report) -> Iterat
 
 
 def _labels_of(cell: str, cells: Collection[str], settings: ReadSettings, place: str) -> Labels:
-    """Parse the labels of a cell: a list, or labels between separators if another cell has one of these labels alone."""
+    """Parse the labels of a cell: a list, or labels between separators if another cell has one of these labels alone.
+
+    cells (Collection[str]): All cells of labels in the file, each once.
+    place (str): Place of the row, for messages.
+    """
     if not cell:
         return []
     value: object = cell
@@ -262,7 +272,7 @@ def _labels_of(cell: str, cells: Collection[str], settings: ReadSettings, place:
     elif cell[:1] == "{":
         with suppress(ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
             value = ast.literal_eval(cell)
-        # The format of Label Studio
+        # Label Studio writes several answers to a question so
         if isinstance(value, dict) and [*value] == ["choices"]:
             value = value["choices"]
     elif settings.tag_names and cell.isdecimal() and len(cell) < 9:
@@ -295,8 +305,10 @@ def _table(
     header = _header(line, settings, words, labels)
     if not header.is_usable() or (header.label is None and not has_tokens):
         raise ValueError(Errors.CRF869.format(place=first, names=", ".join(header.names)[:200]))
-    read_from = {header.word, header.label} | ({header.tag, header.sentence, header.document} if has_tokens else set())
-    report.columns = [name or str(n + 1) for n, name in enumerate(header.names) if n not in read_from]
+    columns_read = {header.word, header.label}
+    if has_tokens:
+        columns_read |= {header.tag, header.sentence, header.document}
+    report.columns = [name or str(n + 1) for n, name in enumerate(header.names) if n not in columns_read]
     width = len(header.names)
     # Tables between tabs are written without quoting, and a quote is a token there
     if header.separator == "\t":
@@ -316,11 +328,17 @@ def _table(
 def _unquoted(cell: str) -> str:
     """Read a cell between tabs. A quote is an ordinary word; four quotes, from programs that quote cells, are one quote."""
     inner = cell[1:-1]
-    is_quoted = len(cell) > 2 and cell[0] == cell[-1] == '"' and '""' in inner and '"' not in inner.replace('""', "")
+    is_enclosed = len(cell) > 2 and cell[0] == cell[-1] == '"'
+    has_only_doubled = '""' in inner and '"' not in inner.replace('""', "")
+    is_quoted = is_enclosed and has_only_doubled
     return inner.replace('""', '"') if is_quoted else cell
 
 
 def _quoted(lines: Iterator[tuple[str, str]], separator: str) -> Iterator[tuple[str, list[str]]]:
+    """Read the rows of CSV from lines with their places. Yields place and cells of each row.
+
+    RAISES (ValueError): CRF701 with the place, if the lines are not CSV.
+    """
     places: list[str] = []
 
     def texts() -> Iterator[str]:

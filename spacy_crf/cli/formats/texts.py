@@ -29,7 +29,7 @@ from .source import Fields, Item, ReadSettings, Report, Source, unreadable
 # The key in doc.spans, which the components' incorrect_spans_key names
 INCORRECT = "incorrect_spans"
 SPAN_KEYS = ("spans", "entities", "label", "labels", "annotation")
-# Of whole texts
+# Keys with labels of whole texts; some of them hold spans in other files
 LABEL_KEYS = ("cats", "accept", "label", "labels", "annotation")
 EXTENSIONS = "extensions"  # values of the extensions of a text, by their names
 _EMPTY = (None, "", [], {})
@@ -60,7 +60,6 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
     """Read objects with a "text", spans under any of ``SPAN_KEYS``, and labels under one of ``LABEL_KEYS``; or pairs of spaCy 2,
     of a text and ``{"entities": …, "cats": …}``. The "extensions" of a text are values of extensions of the Doc. The file is read
     twice, since any item may add a label, or show whether a key contains labels or spans."""
-    # Whether "label" holds spans or labels is seen only when all items are known
     label_keys, all_labels, some_has_spans = _look_through(source, settings, report)
     for place, item in _items(source, settings):
         text = item["text"]
@@ -75,19 +74,19 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
         report.has_spans |= has_spans
         index = index_of(text, report.offsets)
         spans, is_complete = read_spans(_spans_of(unread, place), text, place, report, index)
-        # An answer to Prodigy's question whether these spans are right leaves the rest of the text unannotated
-        # Where Prodigy does not say so, the view with single questions does
+        # An answer to Prodigy's question whether these spans are right leaves the rest of the text unannotated. Old versions do
+        # not write "_is_binary", but the view "ner" asks only such questions
         is_binary = has_spans and item.get("_is_binary", item.get("_view_id") == "ner") is True
         is_answered = answer == "reject" and (is_binary or (bool(labels) and _answers_label(item)))
         if answer not in (None, "accept") and not is_answered:
             report.rejected.append(f"{place} ({answer!r})")
             continue
-        # Argilla and DataTurks: not annotated yet
-        is_open = "annotation" in item and item["annotation"] is None
-        if is_open and not label_keys:
+        # Argilla and DataTurks write so that a text is not annotated yet
+        is_unannotated = "annotation" in item and item["annotation"] is None
+        if is_unannotated and not label_keys:
             report.unlabelled.append(place)
-        found = None if is_open or (label_keys and not has_spans) else spans
-        doc = make_doc(nlp, text, found, is_complete=is_complete, place=place, settings=settings, report=report)
+        known_spans = None if is_unannotated or (label_keys and not has_spans) else spans
+        doc = make_doc(nlp, text, known_spans, is_complete=is_complete, place=place, settings=settings, report=report)
         doc.cats = all_labels.cats(labels, place, report)
         set_origin(doc, place, _id_of(item))
         extensions = _extensions_of(item, place)
@@ -100,32 +99,32 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
             reason = "an answer about single spans leaves the rest of the text open, which groups of spans can't: convert it to"
             raise unreadable(place, f"{reason} doc.ents, without --spans-key")
         if is_binary:
-            judged = list(doc.ents)
-            is_rejected = answer == "reject"
-            # What was accepted is known, and of all other tokens nothing
-            doc.set_ents([] if is_rejected else judged, default="missing")
-            if is_rejected:
-                doc.spans[INCORRECT] = judged
+            ents = list(doc.ents)
+            if answer == "reject":
+                doc.spans[INCORRECT] = ents
+                ents = []
+            # All other tokens may belong to any entity
+            doc.set_ents(ents, default="missing")
             report.binary.append(place)
         yield doc
 
 
 def _id_of(item: Fields) -> object:
-    """The id of a text: its own, that in Prodigy's "meta", or the number of Prodigy's task."""
+    """The id of a text: under "id", under "id" in Prodigy's "meta", or else the hash of Prodigy's task; None without an id."""
     meta = item.get("meta")
-    # In the order in which users would name the text
-    given = (item.get("id"), meta.get("id") if isinstance(meta, dict) else None, item.get("_task_hash"))
-    return next((value for value in given if value is not None), None)
+    id_in_meta = meta.get("id") if isinstance(meta, dict) else None
+    candidates = (item.get("id"), id_in_meta, item.get("_task_hash"))
+    return next((id_ for id_ in candidates if id_ is not None), None)
 
 
 def _extensions_of(item: Fields, place: str) -> Fields:
     """The values of extensions of a text. RAISES (ValueError): CRF701 for anything but values by the name of an extension."""
-    found = item.get(EXTENSIONS) or {}
-    if not isinstance(found, dict) or not all(map(str.isidentifier, found)):
+    extensions = item.get(EXTENSIONS) or {}
+    if not isinstance(extensions, dict) or not all(map(str.isidentifier, extensions)):
         raise unreadable(
-            place, f'"{EXTENSIONS}" is {shown(found)}, not an object with values by the name of an extension'
+            place, f'"{EXTENSIONS}" is {shown(extensions)}, not an object with values by the name of an extension'
         )
-    return found
+    return extensions
 
 
 def _look_through(source: Source, settings: ReadSettings, report: Report) -> tuple[set[str], TextLabels, bool]:
@@ -309,18 +308,20 @@ def read_xml(source: Source, nlp: Language, settings: ReadSettings, report: Repo
 
 
 def _parts_of(element: ElementTree.Element) -> tuple[str, list[Span]]:
-    """The text of an element, joined by spaces, and the spans of its parts."""
-    pieces = [("", element.text)]
+    """The text of an element, whose parts are joined by spaces, and the spans of its parts."""
+    pieces = [("", element.text)]  # label and words
     for part in element:
         pieces += [("" if part.tag == _OUTSIDE else part.tag, part.text), ("", part.tail)]
     text = ""
-    spans = []
-    for label, words in ((label, " ".join(split_words(words or ""))) for label, words in pieces):
+    spans: list[Span] = []
+    for label, content in pieces:
+        words = " ".join(split_words(content or ""))
         if not words:
             continue
-        start = len(text) + bool(text)
+        start = len(text) + bool(text)  # behind a space
         text = f"{text} {words}" if text else words
+        if label and spans and spans[-1].label == label and spans[-1].end == start - 1:
+            start = spans.pop().start  # continue the span in front
         if label:
-            goes_on = bool(spans) and spans[-1].label == label and spans[-1].end == start - 1
-            spans.append(Span(spans.pop().start if goes_on else start, len(text), label))
+            spans.append(Span(start, len(text), label))
     return text, spans
