@@ -177,14 +177,14 @@ def blocks(size: int, structure: Structure, work: Work, annotation: AnnotatedBat
     # A block's term: log sum over its labellings, less the one over those that the annotation allows
     free = run_sequences(structure, work, np.ones_like(states), runs)
     named_only = run_sequences(structure, work, states, runs)
-    impossible = named_only.reached == -np.inf
+    impossible = named_only.expected == -np.inf
     weights = np.where(impossible, 0.0, annotation.weights)
     d_free = arrays.zeros(work.scores)
     d_scores = arrays.zeros(work.scores)
     free.subtract(structure, work, weights, d_free)
     arrays.subtract(d_scores, d_free)
     named_only.subtract(structure, work, weights, d_scores)
-    terms = np.subtract(free.reached, named_only.reached, out=np.zeros(len(weights)), where=~impossible)
+    terms = np.subtract(free.expected, named_only.expected, out=np.zeros(len(weights)), where=~impossible)
     return weights * terms, d_scores, impossible
 
 

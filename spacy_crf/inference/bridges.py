@@ -49,9 +49,9 @@ class Bridges(NamedTuple):
         continues = spans.continues & mask.transitions  # [S, S]
         leaves = mask.transitions & ~continues
         opens = mask.first | leaves.any(axis=0)  # [S] whether a span may begin with the state
-        closes = mask.last | leaves.any(axis=1)
+        closes = mask.last | leaves.any(axis=1)  # [S] whether a span may end with the state
         crosses = has_label & ~(opens | closes)  # as I-PER of BILUO, which may stand at a blank token
-        goes_on = has_label & continues.any(axis=0)
+        goes_on = has_label & continues.any(axis=0)  # [S] whether a span may go on with the state
         # Where a label has no state that only goes on, each state that may go on gets a copy that must
         copied = goes_on & ~np.isin(label_of, label_of[crosses])
         at_blank = ~has_label | crosses
@@ -61,9 +61,10 @@ class Bridges(NamedTuple):
         tag_of = np.repeat(np.arange(size), n_copies)  # [S + C]
         is_bridge = np.zeros(len(tag_of), dtype=bool)
         is_bridge[np.cumsum(n_copies)[copied] - 1] = True
-        either = is_bridge[:, np.newaxis] | is_bridge
+        # Transitions from and to bridges stay within a span
+        has_bridge = is_bridge[:, np.newaxis] | is_bridge
         pairs = np.ix_(tag_of, tag_of)
-        allowed = np.where(either, continues[pairs], mask.transitions[pairs])  # [S + C, S + C]
+        allowed = np.where(has_bridge, continues[pairs], mask.transitions[pairs])  # [S + C, S + C]
         source, target = np.nonzero(allowed)
         ends = np.where(is_bridge, -np.inf, 0.0)
         graph = StateGraph(
@@ -82,12 +83,15 @@ class Bridges(NamedTuple):
         return np.arange(self.n_states) if self.graph is None else self.graph.tag_of.astype(np.int64)
 
     def masked(self) -> "Bridges":
-        """Without copies, for scores that cannot be copied: spans do not cross blank tokens unless a state of their own does."""
+        """A variant without bridges, for scores that cannot be copied. Spans then only cross blank tokens by states such as
+        I-PER of
+        BILUO.
+        """
         if self.graph is None:
             return self
-        is_own = np.append(True, np.diff(self.graph.tag_of) > 0)  # [S + C] the state itself, not its copy
+        is_original = np.append(True, np.diff(self.graph.tag_of) > 0)  # [S + C] a state of the chain, not a bridge
         at_blank = self.at_blank & self.elsewhere
-        return Bridges(None, at_blank[is_own], np.ones(self.n_states, dtype=bool), self.n_states)
+        return Bridges(None, at_blank[is_original], np.ones(self.n_states, dtype=bool), self.n_states)
 
     def widened(self, scores: Potentials, blank: Bools) -> Potentials:
         """The scores of all states, -inf where a token is blank and its state would open or close a span.
@@ -107,16 +111,14 @@ class Bridges(NamedTuple):
             shared = [name for name in arrays.named(scores) if name != scores._fields[0]]
             scores = scores._replace(**arrays.expand(scores, self.graph, shared))
             emissions = emissions.take(self.graph.tag_of, axis=1)
-        allowed = np.stack(
-            [self.elsewhere, self.at_blank]
-        )  # [2, S + C] of tokens that are no white space, and that are
-        penalties = np.where(allowed, 0.0, -np.inf)
+        # Row 0 for tokens that are no white space, row 1 for blank tokens
+        penalties = np.where(np.stack([self.elsewhere, self.at_blank]), 0.0, -np.inf)  # [2, S + C]
         emissions = emissions + penalties.take(blank.astype(np.int64), axis=0)
         return scores._replace(**{scores._fields[0]: emissions})
 
     def by_steps(self, scores: ChainScores, blank: Bools) -> ChainScores:
-        """The scores of the chain's own states, -inf for the same labellings as `widened`. Transitions depend on the position,
-        which takes much memory.
+        """The scores of the chain's states, without bridges, with -inf for the labellings that `widened` excludes. Transitions
+        depend on the token, which takes much memory.
 
         scores (ChainScores): Potentials of the chain.
         blank (bool[T]): The tokens that are white space.
@@ -137,12 +139,14 @@ class Bridges(NamedTuple):
         return scores._replace(emissions=np.where(possible, scores.emissions, -np.inf), transitions=steps)
 
     def _at(self, blank: Bools) -> Ints:
-        """The state that stands for each state of the chain at each token: int64[T, S]."""
+        """The number, among all S + C states, of each state of the chain at each token: int64[T, S]. At a blank token it is the
+        number of the bridge, if the state has one.
+        """
         states = np.arange(self.n_states)
         tag_of = self.tag_of
-        own = np.searchsorted(tag_of, states)
+        original = np.searchsorted(tag_of, states)
         bridge = np.searchsorted(tag_of, states, side="right") - 1
-        return np.where(blank[:, np.newaxis], bridge, own)
+        return np.where(blank[:, np.newaxis], bridge, original)
 
     def clamp(self, clamp: Optional[ChainClamp]) -> Optional[ChainClamp]:
         """The clamp of all states.
@@ -170,19 +174,21 @@ class Bridges(NamedTuple):
         """
         if self.graph is None:
             return expected
-        # A bridge has the scores of the state that it copies: derivatives add up
+        # A bridge has the scores of the state that it copies, so their derivatives add up; other tokens use no bridges
         bridges = np.flatnonzero(~self.elsewhere)
         emissions = np.take(expected.emissions, np.flatnonzero(self.elsewhere), axis=1)
         emissions[np.ix_(blank, self.graph.tag_of[bridges])] += expected.emissions[np.ix_(blank, bridges)]
-        shared = expected._replace(emissions=np.zeros((0, len(self.at_blank))))
-        return arrays.contract(shared, self.graph, self.n_states)._replace(emissions=emissions)
+        # `contract` need not add up emissions again
+        no_emissions = np.zeros((0, len(self.at_blank)))
+        contracted = arrays.contract(expected._replace(emissions=no_emissions), self.graph, self.n_states)
+        return contracted._replace(emissions=emissions)
 
 
 class BridgedStructure:
-    """A chain in training whose spans neither begin nor end with white space. Losses ask it in the states of the chain,
-    by scores that they prepare.
+    """A chain in training whose spans neither begin nor end with white space. It translates the questions of losses, which are
+    about the states of the chain, to a structure over these states and bridges.
 
-    structure (Structure): The structure that it asks, over the states of `bridges`, perhaps with the rules of a batch.
+    structure (Structure): The structure over the states of `bridges`, perhaps with the rules of a batch.
     bridges (Bridges): The bridges of the chain.
     blank (bool[T]): The tokens of the batch that are white space.
 
@@ -202,54 +208,71 @@ class BridgedStructure:
         return self.bridges.graph is None and isinstance(self.of, Structure)
 
     def of_states(self, states: Ints) -> "BridgedStructure":
-        """The structure over some of the states, or over states that copy others, if it has masks alone.
+        """The structure of a chain with other states, if this structure only masks states.
 
-        states (int64[N]): The states of the chain.
+        states (int64[N]): For each state of the other chain, the state of this chain that it equals.
         """
         masks = Bridges(None, self.bridges.at_blank[states], self.bridges.elsewhere[states], len(states))
         return BridgedStructure(self.of, masks, self._blank)
 
     @property
     def signature(self) -> bytes:
-        """Equal for equal structures and equal white space."""
+        """Bytes that are equal for equal structures and equal white space."""
         return self.of.signature + self._blank.tobytes()
 
     def only_path(self, clamp: ChainClamp) -> Optional[States]:
-        """See `Structure.only_path`: the only labelling that `clamp` allows."""
+        """The labelling that `clamp` allows; None if it allows none or several."""
         return self.of.only_path(clamp)
 
     def prepare(self, scores: Potentials, *, annotated: Optional[ChainClamp] = None) -> Work:
-        """See `Structure.prepare`: the widened `scores`, checked; `annotated` is what the annotation allows."""
+        """Widen scores to all states, and check them.
+
+        scores (ChainScores or SegmentScores): Potentials of B sequences.
+        annotated (ChainClamp): What the annotation allows.
+        """
         return self.of.prepare(self.bridges.widened(scores, self._blank), annotated=self.bridges.clamp(annotated))
 
     def expectations(
         self, work: Work, *, clamp: Optional[ChainClamp] = None, weights: Optional[Floats] = None
     ) -> tuple[Floats, ChainScores]:
-        """See `Structure.expectations`; `work`, `clamp` and `weights` (float64[B]) are those of the batch."""
+        """Log partitions, and expected uses of the scores of the chain, as `Structure.expectations`.
+
+        work (Work): The result of `prepare`.
+        clamp (ChainClamp): What is still allowed, by state of the chain.
+        weights (float64[B]): Factor of each sequence, 1 by default.
+        """
         values, expected = self.of.expectations(work, clamp=self.bridges.clamp(clamp), weights=weights)
         return values, self.bridges.narrowed(expected, self._blank)
 
     def viterbi_counts(
         self, work: Work, *, clamp: Optional[ChainClamp] = None, weights: Optional[Floats] = None
     ) -> tuple[Floats, ChainScores]:
-        """See `Structure.viterbi_counts`; `work`, `clamp` and `weights` (float64[B]) are those of the batch."""
+        """Best scores, and the uses of the scores of the chain by the best paths, as `Structure.viterbi_counts`.
+
+        work (Work): The result of `prepare`.
+        clamp (ChainClamp): What is still allowed, by state of the chain.
+        weights (float64[B]): Factor of each sequence, 1 by default.
+        """
         values, used = self.of.viterbi_counts(work, clamp=self.bridges.clamp(clamp), weights=weights)
         return values, self.bridges.narrowed(used, self._blank)
 
     def path_score(self, work: Work, states: States) -> Floats:
-        """See `Structure.path_score`: scores by `work` of one labelling for each sequence, `states` (int32[T])."""
+        """The scores by `work` of one labelling for each sequence, `states` (int32[T]): float64[B]."""
         return self.of.path_score(work, self.bridges.path(states, self._blank))
 
     def path_expectations(self, work: Work, states: States, *, weights: Floats, out: ChainScores) -> ChainScores:
-        """See `Structure.path_expectations`: adds the uses by `states` (int32[T]), times `weights` (float64[B]), to `out`; `work`
-        has the potentials."""
+        """Add to `out` the uses of the scores of the chain by one labelling for each sequence, `states` (int32[T]), times
+        `weights` (float64[B]).
+        """
         path = self.bridges.path(states, self._blank)
         used = self.of.path_expectations(work, path, weights=weights)
         arrays.add(out, self.bridges.narrowed(used, self._blank), slice(0, len(states)))
         return out
 
     def differentiate_path(self, work: Work, states: States, weights: Floats) -> tuple[Floats, Floats, ChainScores]:
-        """See `Structure.differentiate_path`, for `work`, `states` (int32[T]) and `weights` (float64[B])."""
+        """Log partitions, scores of one labelling for each sequence (`states`, int32[T]), and the derivative of the sum of their
+        differences times `weights` (float64[B]).
+        """
         path = self.bridges.path(states, self._blank)
-        log_z, reached, derivative = self.of.differentiate_path(work, path, weights)
-        return log_z, reached, self.bridges.narrowed(derivative, self._blank)
+        log_z, path_scores, derivative = self.of.differentiate_path(work, path, weights)
+        return log_z, path_scores, self.bridges.narrowed(derivative, self._blank)

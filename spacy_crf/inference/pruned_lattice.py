@@ -416,8 +416,12 @@ def with_scores(work: HigherOrderWork, lattice: PrunedLattice) -> PrunedLattice:
 def _first_level(
     work: HigherOrderWork, annotated: Optional[Clamp], before: Optional[PrunedLattice], depth: Ints
 ) -> tuple[kernels.Level, float]:
-    """Build the lattice of single states. Sets ``depth`` to 0 where pruning loses the annotation.
+    """Build the lattice of single states.
 
+    work (HigherOrderWork): Potentials of the chunk.
+    annotated (bool[T, S]): In training the states that the annotation allows, None in prediction.
+    before (PrunedLattice): In training an earlier lattice, whose nodes stay; None if there is none.
+    depth (int64[B]): Becomes 0 for sequences in which pruning loses the annotation: they have no nodes.
     RETURNS (Level, float): The lattice, and the least probability of kept states by their emissions.
     """
     is_possible = work.emissions > -np.inf  # [T, S]
@@ -443,9 +447,11 @@ def _first_level(
         return level, threshold
     if work.is_free:  # any states form a path
         return level, threshold
+    # In prediction a sequence always has a path: where the scheme or a rule allows none through the likely states, a lower and
+    # lower threshold adds states, and at last all possible states
     is_lost = _lost(level, level.scores > -np.inf, work.table[level.used] > -np.inf, work.starts)
     lower = threshold
-    while is_lost.any() and lower >= 0.0:  # the scheme, or a rule, allows no path through the likely states
+    while is_lost.any() and lower >= 0.0:
         lower = lower * _LESS if lower > _LEAST else -1.0
         is_kept |= is_possible & (chances > lower) & is_lost[work.sequence_of, np.newaxis]
         level = _level_of(work, is_kept)

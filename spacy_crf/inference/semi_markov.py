@@ -367,6 +367,7 @@ class _Exponentials(NamedTuple):
 
 
 def _exponentials(transitions: Floats, lengths: Floats, first: Floats, last: Floats) -> _Exponentials:
+    """Compute the exponentials of transitions (float64[1 or n, S, S]), lengths (float64[K, S]), first and last (float64[S])."""
     exp_transitions = np.empty_like(transitions)
     exp_first = np.empty(len(first))
     exp_last = np.empty(len(last))

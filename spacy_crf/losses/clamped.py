@@ -27,7 +27,7 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class LabelledLoss:
-    """Base of all losses: settings by label, and the label of each state.
+    """Base of all losses: the label of each state, and settings by label.
 
     Many losses have the setting `label_weights`: how much a mistake at a token of this label counts; 1 for labels not named. Use
     values above 1 for labels that the model should miss less often; "O" above 1 makes false alarms rarer.
@@ -58,49 +58,51 @@ class LabelledLoss:
         return bound
 
     def among(self: OfLoss, states: Ints) -> OfLoss:
-        """A copy of the loss for some of its states (int64[N]), without the settings of labels that none of them has."""
-        found = self.bind([self.states[state] for state in states] if self.states else ())
-        object.__setattr__(found, "label_weights", found._known(self.label_weights))
-        return found
+        """A copy of the loss for some of its `states` (int64[N]), with the settings of labels that these states have."""
+        loss = self.bind([self.states[state] for state in states] if self.states else ())
+        object.__setattr__(loss, "label_weights", loss._of_states(self.label_weights))
+        return loss
 
-    def _known(self, by_label: Optional[dict[str, Any]]) -> dict[str, Any]:
+    def _of_states(self, by_label: Optional[dict[str, Any]]) -> dict[str, Any]:
+        """The settings of the labels that a state of this loss has."""
         return {label: value for label, value in (by_label or {}).items() if label in self.states}
 
     def check_labels(self) -> None:
-        """RAISES (ValueError): CRF846 for labels in the settings that no state has."""
+        """Check the labels in the settings. RAISES (ValueError): CRF846 for labels that no state has."""
         self.named_states(self.label_weights or {})
 
     def named_states(self, labels: Iterable[str]) -> dict[str, Ints]:
-        """The states of some labels.
+        """The states of each label: int64[N].
 
         labels (Iterable[str]): Labels that settings name.
-        RETURNS (dict[str, int64[N]]): The states of each.
         RAISES (ValueError): CRF846 for labels that no state has.
         """
-        states = np.array(self.states, dtype=object)
-        found = {label: np.flatnonzero(states == label) for label in labels}
         checks.labels(f"The settings of {type(self).__name__}", labels, self.states)
-        return found
+        labels_of_states = np.array(self.states, dtype=object)
+        return {label: np.flatnonzero(labels_of_states == label) for label in labels}
 
     def state_weights(self, n_states: int) -> Floats:
         """The label weight of each of n_states states: float64[S]."""
         weights = np.ones(n_states)
-        of_labels = self.label_weights or {}
-        for label, states in self.named_states(of_labels).items():
-            weights[states] = of_labels[label]
+        label_weights = self.label_weights or {}
+        for label, states in self.named_states(label_weights).items():
+            weights[states] = label_weights[label]
         return weights
 
     def least_costs(self, n_states: int) -> Floats:
-        """Least cost of choosing each of n_states states by mistake, added to scores: float64[S]."""
+        """The least cost that is added to the score of each of n_states states where it is a mistake: float64[S]."""
         return np.zeros(n_states)
 
     def excludes(self, labelled: str) -> bool:
-        """Whether the loss can exclude single spans that a clamp allows; labelled: "tokens", "segments" or "texts"."""
+        """Whether the loss can exclude single spans that a clamp allows.
+
+        labelled (str): What the model labels: "tokens", "segments" or "texts".
+        """
         return labelled == "segments" and not self.names_states
 
     @property
     def of_annotation(self) -> Any:
-        """The loss that applies to batches without soft labels."""
+        """The loss of batches without soft labels."""
         return self
 
 
@@ -138,41 +140,45 @@ class ClampedLoss(LabelledLoss):
         object.__setattr__(self, "cost", cost)
 
     def among(self: OfClamped, states: Ints) -> OfClamped:
-        """See `LabelledLoss.among`: the costs of labels that none of the states has go, too."""
-        found: Any = super().among(states)
-        rows = {gold: found._known(row) for gold, row in found._known(self.cost).items()}
-        object.__setattr__(found, "cost", rows)
-        return found
+        """A copy of the loss for some of its `states` (int64[N]), with the settings and costs of labels that these states
+        have.
+        """
+        loss: Any = super().among(states)
+        cost = {gold: loss._of_states(row) for gold, row in loss._of_states(self.cost).items()}
+        object.__setattr__(loss, "cost", cost)
+        return loss
 
     def check_labels(self) -> None:
-        """See `LabelledLoss.check_labels`, for the labels of `cost`, too."""
+        """Check the labels in the settings and in `cost`. RAISES (ValueError): CRF846 for labels that no state has."""
         super().check_labels()
         for gold, row in (self.cost or {}).items():
             self.named_states([gold, *row])
 
     def costs(self, n_states: int) -> Floats:
-        """Cost of each state (column) where the annotation names another (row).
+        """The cost of each state (column) where the annotation names another state (row).
 
         n_states (int): S.
-        RETURNS (float64[S, S]): Or [0, 0] if all are 0.
+        RETURNS (float64[S, S]): The costs; float64[0, 0] if all costs are 0.
         """
         if not self.margin and not self.cost and not self.label_weights:
             return np.zeros((0, 0))
         table = np.full((n_states, n_states), self.margin)
         for gold, row in (self.cost or {}).items():
+            gold_states = self.named_states([gold])[gold]
             for label, states in self.named_states(row).items():
-                table[np.ix_(self.named_states([gold])[gold], states)] = row[label]
+                table[np.ix_(gold_states, states)] = row[label]
         weights = self.state_weights(n_states)[:, np.newaxis]
+        # Without a margin there is nothing to multiply: log(factor) counts each wrong state as many times as the factor says
         table = table * weights if self.margin else table + np.log(weights)
         np.fill_diagonal(table, 0.0)
         return table
 
     def excludes(self, labelled: str) -> bool:
-        """See `LabelledLoss.excludes`: yes if "tokens" or "segments" are labelled."""
+        """Whether the loss can exclude single spans: yes if "tokens" or "segments" are `labelled`."""
         return labelled in ("tokens", "segments")
 
     def least_costs(self, n_states: int) -> Floats:
-        """See `LabelledLoss.least_costs`: the least entry of each of n_states columns, beside the diagonal."""
+        """The least cost of each of n_states states where it is a mistake: the least entry of its column beside the diagonal."""
         table = self.costs(n_states)
         if not len(table):
             return np.zeros(n_states)
@@ -182,15 +188,16 @@ class ClampedLoss(LabelledLoss):
     def __call__(
         self, structure: Structure[Scores], scores: Scores, clamp: Any, *, weights: Optional[Floats] = None
     ) -> tuple[Floats, Scores, Bools]:
-        """Loss of each sequence and the derivative of their sum.
+        """Evaluate the loss of each sequence, and differentiate the sum of the losses.
 
-        structure (Structure): Answers the questions about the scores.
+        structure (Structure): The structure that sums over the scores.
         scores (Scores): Potentials of B sequences.
         clamp: What the annotation allows.
         weights (float64[B]): Factor of each sequence, 1 by default.
-        RETURNS (float64[B], Scores, bool[B]): Weighted losses; their sum's derivative with respect to every score; and
-            which sequences have no labelling that the annotation allows: their loss and derivative are 0.
+        RETURNS (float64[B], Scores, bool[B]): Losses times the factors; the derivative of their sum with respect to every score;
+            and which sequences have no labelling that the annotation allows: their loss and derivative are 0.
         """
+        # Full annotation allows a single path, whose score needs no sums
         states = structure.only_path(clamp) if "path" in structure.answers else None
         if self.margin or self.cost or self.label_weights:
             scores = self._with_costs(scores, arrays.states_of(clamp))
@@ -202,21 +209,21 @@ class ClampedLoss(LabelledLoss):
         arrays.check_shape("weights", weights, (n_sequences,), "sequences")
         work = structure.prepare(scores, annotated=clamp)
         if states is not None and self.smooth:
-            best, reached, d_scores = structure.differentiate_path(work, states, weights)
-            impossible = reached == -np.inf
+            free_values, gold_values, d_scores = structure.differentiate_path(work, states, weights)
+            impossible = gold_values == -np.inf
         else:
             if states is None:
-                reached, d_clamped = value(work, clamp=clamp, weights=weights)
+                gold_values, d_clamped = value(work, clamp=clamp, weights=weights)
             else:
-                reached = structure.path_score(work, states)
-            impossible = reached == -np.inf
+                gold_values = structure.path_score(work, states)
+            impossible = gold_values == -np.inf
             weights = np.where(impossible, 0.0, weights)
-            best, d_scores = value(work, weights=weights)
-            if not self.smooth and "exact" not in structure.answers and (best < reached).any():
-                # The search found nothing better than the best known labelling, which is the annotation: nothing to learn
-                weights = np.where(best < reached, 0.0, weights)
-                best = np.maximum(best, reached)
-                (_, d_scores) = value(work, weights=weights)
+            free_values, d_scores = value(work, weights=weights)
+            if not self.smooth and "exact" not in structure.answers and (free_values < gold_values).any():
+                # The search found nothing better than the annotation, so there is nothing to learn
+                weights = np.where(free_values < gold_values, 0.0, weights)
+                free_values = np.maximum(free_values, gold_values)
+                _, d_scores = value(work, weights=weights)
                 if states is None:
                     _, d_clamped = value(work, clamp=clamp, weights=weights)
             if states is None:
@@ -224,16 +231,17 @@ class ClampedLoss(LabelledLoss):
             else:
                 structure.path_expectations(work, states, weights=-weights, out=d_scores)
         losses = np.zeros(len(weights))
-        np.subtract(best, reached, out=losses, where=~impossible)
-        return weights * without_rounding(losses, best, "exact" in structure.answers), d_scores, impossible
+        np.subtract(free_values, gold_values, out=losses, where=~impossible)
+        return weights * without_rounding(losses, free_values, "exact" in structure.answers), d_scores, impossible
 
     def _with_costs(self, scores: Scores, allowed: Clamp) -> Scores:
-        """Scores with costs added to the first array, which has a row for each token and a column for each state."""
+        """Scores with costs added for the states that `allowed` (bool[T, S]) excludes."""
         if self.cost or self.label_weights:
             costs = _token_costs(allowed, self.costs(allowed.shape[1]))
         else:
             costs = self.margin * ~allowed
-        return scores._replace(**{scores._fields[0]: scores[0] + costs})
+        token_scores = scores._fields[0]  # the first field has the scores of tokens, in every structure
+        return scores._replace(**{token_scores: scores[0] + costs})
 
 
 # Names of all `ClampedLoss` classes, for messages
@@ -286,26 +294,32 @@ class SoftmaxMargin(ClampedLoss):
 
 
 def without_rounding(losses: Floats, best: Floats, exact: bool) -> Floats:
-    """Losses with rounding errors below 0 set to 0. Larger negative values stay: an inexact structure may produce them, and in an
-    exact structure they reveal a mistake.
+    """Set losses to 0 that are only negative by rounding. Larger negative values stay: an inexact structure may produce them, and
+    in an exact structure they reveal a mistake.
 
     losses (float64[B]): Differences of two values.
-    best (float64[B]): The larger values, whose size determines the rounding error.
+    best (float64[B]): The larger of the two values, whose size determines the rounding error.
     exact (bool): Whether the structure is exact.
     """
     if not exact:
         return losses
-    rounded = (losses < 0.0) & (losses >= -_ROUNDING * np.maximum(1.0, np.abs(best)))
-    return np.where(rounded, 0.0, losses)
+    is_rounding = (losses < 0.0) & (losses >= -_ROUNDING * np.maximum(1.0, np.abs(best)))
+    return np.where(is_rounding, 0.0, losses)
 
 
 def _token_costs(allowed: Clamp, table: Floats) -> Floats:
-    """Cost of each state at each token; where the annotation allows several states, the least of their costs."""
+    """The cost of each state at each token: float64[T, S]. Where the annotation allows several states, it is the least cost
+    beside any of them.
+
+    allowed (bool[T, S]): The states that the annotation allows.
+    table (float64[S, S]): The result of `ClampedLoss.costs`.
+    """
     counts = allowed.sum(axis=1)
     costs = np.where((counts == 1)[:, np.newaxis], table[allowed.argmax(axis=1)], 0.0)
     [several] = np.nonzero((counts > 1) & (counts < allowed.shape[1]))
     if len(several):
-        # With several states of a tag these are few distinct rows over all tokens
-        kinds, kind_of = np.unique(allowed[several], axis=0, return_inverse=True)
-        costs[several] = np.array([table[kind].min(axis=0) for kind in kinds])[kind_of.ravel()]
+        # Many tokens have equal rows of `allowed`, for example all states of one tag
+        rows, row_of = np.unique(allowed[several], axis=0, return_inverse=True)
+        costs_of_rows = np.array([table[row].min(axis=0) for row in rows])
+        costs[several] = costs_of_rows[row_of.ravel()]
     return np.where(allowed, 0.0, costs)

@@ -26,32 +26,32 @@ NO_STATE = -1  # state beside a run at the beginning or end of a sequence
 
 
 class SoftSegments(NamedTuple):
-    """Expected number of tokens, or segments, with each state."""
+    """How often the teacher expects a segment (a single token, in a chain) with a state: N pairs."""
 
     begin: Ints  # [N]
-    end: Ints  # [N]
+    end: Ints  # [N] behind the last token
     state: Ints  # [N]
-    weight: Floats  # [N]
+    weight: Floats  # [N] the expected number
 
 
 class SoftTransitions(NamedTuple):
-    """Expected number of transitions between two segments."""
+    """How often the teacher expects a transition between two segments: N transitions."""
 
-    token: Ints  # [N] where the second one begins
-    before: Ints  # [N] states
-    after: Ints  # [N]
-    weight: Floats  # [N]
+    token: Ints  # [N] where the second segment begins
+    before: Ints  # [N] state of the first segment
+    after: Ints  # [N] state of the second segment
+    weight: Floats  # [N] the expected number
 
 
 class Runs(NamedTuple):
-    """Runs of tokens without soft labels, each listed once for each pair of states that may stand beside it."""
+    """Runs of tokens without soft labels, each listed once for each pair of states of the segments beside it."""
 
     begin: Ints  # [N]
-    end: Ints  # [N]
-    before: Ints  # [N] state of the piece before, NO_STATE where the sequence begins
-    after: Ints  # [N] state of the piece behind, NO_STATE where it ends
-    weight: Floats  # [N]
-    # [S, S] whether a state continues the span of the state before; None if pieces are whole spans
+    end: Ints  # [N] behind the last token
+    before: Ints  # [N] state of the segment before the run, NO_STATE where the sequence begins
+    after: Ints  # [N] state of the segment behind the run, NO_STATE where the sequence ends
+    weight: Floats  # [N] how often the teacher expects these two states
+    # [S, S] whether a state continues the span of the state before; None if segments are whole spans
     goes_on: Optional[Bools] = None
 
 
@@ -87,7 +87,7 @@ class SoftLabels(LabelledLoss):
 
     @property
     def of_annotation(self) -> LogLikelihood:
-        """See `LabelledLoss.of_annotation`: `LogLikelihood`."""
+        """The loss of batches without soft labels: `LogLikelihood`."""
         return LogLikelihood()
 
     def __call__(
@@ -99,25 +99,29 @@ class SoftLabels(LabelledLoss):
         weights: Optional[Floats] = None,
         soft: Optional[SoftLabelling] = None,
     ) -> tuple[Floats, Scores, Bools]:
-        """As `ClampedLoss.__call__`, with a `SoftLabelling`. Sequences whose soft labels are impossible count as impossible."""
+        """Evaluate the loss, as `ClampedLoss.__call__`. Sequences whose soft labels are impossible count as impossible.
+
+        soft (SoftLabelling): The soft labels of the batch; None without any.
+        """
         if soft is None:
             return self.of_annotation(structure, scores, clamp, weights=weights)
         work = structure.prepare(scores)
         weights = work.check_weights(weights) * np.where(soft.has_soft, self.weight, 1.0)
-        between = run_sequences(structure, work, clamp, soft.runs)
-        reached = _expected_scores(structure, work, soft) + between.reached
-        impossible = reached == -np.inf
+        runs = run_sequences(structure, work, clamp, soft.runs)
+        expected = _expected_scores(structure, work, soft) + runs.expected
+        impossible = expected == -np.inf
         weights = np.where(impossible, 0.0, weights)
+        # loss = log Z - expected score of the segments with soft labels - expected log sums of the runs between them
         log_z, d_scores = structure.expectations(work, weights=weights)
         _subtract_expected(structure, work, soft, weights, d_scores)
-        between.subtract(structure, work, weights, d_scores)
+        runs.subtract(structure, work, weights, d_scores)
         losses = np.zeros(len(weights))
-        np.subtract(log_z, reached, out=losses, where=~impossible)
+        np.subtract(log_z, expected, out=losses, where=~impossible)
         return weights * without_rounding(losses, log_z, "exact" in structure.answers), d_scores, impossible
 
 
 def per_sequence(terms: Floats, starts: Ints) -> Floats:
-    """Sums of the terms of tokens (float64[T]) by sequence, from starts (int64[B + 1]): float64[B]."""
+    """The sum of the `terms` of tokens (float64[T]) in each sequence that begins at `starts` (int64[B + 1]): float64[B]."""
     return np.diff(np.append(0.0, np.cumsum(terms))[starts])
 
 
@@ -130,36 +134,39 @@ def _expected_scores(structure: Structure, work: Work, soft: SoftLabelling) -> F
     steps = soft.steps
     scores = work.scores
     opens, closes = arrays.ends(work.starts, work.n_tokens)
-    of_pieces = structure.score_segments(work, begin, end)[np.arange(len(begin)), state]
-    of_pieces += np.where(opens[begin], scores.first[state], 0.0)
-    of_pieces += np.where(closes[end - 1], scores.last[state], 0.0)
-    of_steps = work.transitions[_rows(work, steps.token), steps.before, steps.after]
-    total = np.zeros(work.n_tokens)
-    for token, terms in ((begin, weight * of_pieces), (steps.token, steps.weight * of_steps)):
+    segment_scores = structure.score_segments(work, begin, end)[np.arange(len(begin)), state]
+    segment_scores += np.where(opens[begin], scores.first[state], 0.0)
+    segment_scores += np.where(closes[end - 1], scores.last[state], 0.0)
+    step_scores = work.transitions[_rows(work, steps.token), steps.before, steps.after]
+    total = np.zeros(work.n_tokens)  # [T] of what begins at each token
+    for token, terms in ((begin, weight * segment_scores), (steps.token, steps.weight * step_scores)):
         total += np.bincount(token, terms, minlength=work.n_tokens)
-    never = total == -np.inf
-    sums = per_sequence(np.where(never, 0.0, total), work.starts)
-    return np.where(per_sequence(never.astype(float), work.starts) > 0, -np.inf, sums)
+    # Differences of running sums would make -inf NaN
+    is_impossible = total == -np.inf
+    sums = per_sequence(np.where(is_impossible, 0.0, total), work.starts)
+    n_impossible = per_sequence(is_impossible.astype(float), work.starts)
+    return np.where(n_impossible > 0, -np.inf, sums)
 
 
 def _subtract_expected(
     structure: Structure, work: Work, soft: SoftLabelling, weights: Floats, d_scores: Scores
 ) -> None:
-    """Subtract the derivative of the expected scores, times the weights of the sequences (float64[B])."""
-    of_token = np.repeat(weights, np.diff(work.starts))
+    """Subtract from `d_scores` the derivative of the expected scores, times the weights of the sequences (float64[B])."""
+    token_weights = np.repeat(weights, np.diff(work.starts))  # [T]
     begin, end, state, weight = soft.pieces
     steps = soft.steps
-    of_pieces = np.zeros((len(begin), work.n_states))
-    of_pieces[np.arange(len(begin)), state] = weight * of_token[begin]
-    expected = structure.segments_derivative(work, begin, end, of_pieces)
-    place = (_rows(work, steps.token) * work.n_states + steps.before) * work.n_states + steps.after
-    of_steps = np.bincount(place, steps.weight * of_token[steps.token], minlength=expected.transitions.size)
-    expected.transitions.ravel()[:] = of_steps
+    d_segments = np.zeros((len(begin), work.n_states))
+    d_segments[np.arange(len(begin)), state] = weight * token_weights[begin]
+    expected = structure.segments_derivative(work, begin, end, d_segments)
+    # Transitions may repeat: `bincount` adds up what an assignment by index would overwrite
+    cells = (_rows(work, steps.token) * work.n_states + steps.before) * work.n_states + steps.after
+    step_weights = steps.weight * token_weights[steps.token]
+    expected.transitions.ravel()[:] = np.bincount(cells, step_weights, minlength=expected.transitions.size)
     arrays.subtract(d_scores, structure.narrow(work, expected))
 
 
 def _rows(work: Work, token: Ints) -> Ints:
-    """Rows of the transitions into these tokens."""
+    """The matrices of `work.transitions` that hold the transitions into these tokens: int64[N]."""
     return token if work.per_position else np.zeros_like(token)
 
 
@@ -167,45 +174,49 @@ def _rows(work: Work, token: Ints) -> Ints:
 
 
 class _RunSequences(NamedTuple):
-    """Runs as sequences of their own."""
+    """N runs as a batch of N sequences."""
 
     runs: Runs
-    work: Optional[Work]  # None without runs
-    tokens: Ints  # [t] their tokens in the batch
-    sequence: Ints  # [N] sequence of each run
-    reached: Floats  # [B] expected log sums
+    work: Optional[Work]  # scores of the N sequences; None without runs
+    tokens: Ints  # [t] the token in the batch of each token of the N sequences
+    sequence: Ints  # [N] the sequence in the batch of each run
+    expected: Floats  # [B] expected log sum over the labellings of the runs of each sequence of the batch
 
     def subtract(self, structure: Structure, work: Work, weights: Floats, d_scores: Scores) -> None:
-        """Subtract the runs' part from the derivative of the loss."""
+        """Subtract from `d_scores` the derivative of the expected log sums, times the `weights` (float64[B]) of the sequences of
+        the batch `work`.
+        """
         if self.work is None:
             return
         begin, end, before, after, weight, _ = self.runs
         _, expected = structure.expectations(self.work, weights=weight * weights[self.sequence])
         entered, left = _ends(expected)
         opening, closing = self.work.ends()
-        d_first = entered[opening]
+        d_first = entered[opening]  # [N, S]
         d_last = left[closing]
         total = arrays.zeros(work.scores)
         arrays.add_repeated(total, expected, self.tokens)
-        total.first[:] = d_first[before == NO_STATE].sum(axis=0)
-        total.last[:] = d_last[after == NO_STATE].sum(axis=0)
+        # A run begins with a transition from the segment before it, or with the score of a first state; it ends likewise
+        has_before = before != NO_STATE
+        has_after = after != NO_STATE
+        total.first[:] = d_first[~has_before].sum(axis=0)
+        total.last[:] = d_last[~has_after].sum(axis=0)
         d_transitions = total.transitions.reshape(work.transitions.shape)
-        inner = before != NO_STATE
-        outer = after != NO_STATE
-        np.add.at(d_transitions, (_rows(work, begin[inner]), before[inner]), d_first[inner])
+        np.add.at(d_transitions, (_rows(work, begin[has_before]), before[has_before]), d_first[has_before])
         by_target = d_transitions.swapaxes(1, 2)
-        np.add.at(by_target, (_rows(work, end[outer]), after[outer]), d_last[outer])
+        np.add.at(by_target, (_rows(work, end[has_after]), after[has_after]), d_last[has_after])
         arrays.subtract(d_scores, structure.narrow(work, total))
 
 
 def run_sequences(structure: Structure, work: Work, clamp: Any, runs: Runs) -> _RunSequences:
-    """Runs of tokens without soft labels as sequences of their own. The scores of the steps to the states beside a run replace
-    `first` and `last`.
+    """Sum over the labellings of each run of tokens without soft labels, as a sequence whose first and last scores are those
+    of the transitions from and to the states beside the run.
 
-    structure (Structure), work (Work): Of the batch.
+    structure (Structure): The structure of the batch.
+    work (Work): Potentials of the batch.
     clamp: What the annotation allows.
     runs (Runs): The runs.
-    RETURNS (_RunSequences)
+    RETURNS (_RunSequences): The runs as sequences, with their expected log sums.
     """
     begin, end, before, after, weight, goes_on = runs
     if not len(begin):
@@ -213,42 +224,42 @@ def run_sequences(structure: Structure, work: Work, clamp: Any, runs: Runs) -> _
         return _RunSequences(runs, None, none, none, np.zeros(work.n_sequences))
     tokens = arrays.ranges(begin, end)
     starts = np.append(0, np.cumsum(end - begin))
-    inner = before != NO_STATE
-    outer = after != NO_STATE
+    has_before = before != NO_STATE
+    has_after = after != NO_STATE
     opening = starts[:-1]
     closing = starts[1:] - 1
     clamp = arrays.cut_clamp(clamp, tokens)
     if goes_on is not None:  # exclude states that would extend the spans beside a run
-        _leave_out(clamp, opening[inner], goes_on[before[inner]])
-        _leave_out(clamp, closing[outer], goes_on[:, after[outer]].T)
+        _exclude_states(clamp, opening[has_before], goes_on[before[has_before]])
+        _exclude_states(clamp, closing[has_after], goes_on[:, after[has_after]].T)
     scores = arrays.cut(work.scores, tokens, starts)
-    # The states beside a run replace `first` and `last`
-    first = np.tile(work.scores.first, (len(begin), 1))
+    first = np.tile(work.scores.first, (len(begin), 1))  # [N, S]
     last = np.tile(work.scores.last, (len(begin), 1))
-    first[inner] = work.transitions[_rows(work, begin[inner]), before[inner]]
-    last[outer] = work.transitions[_rows(work, end[outer]), :, after[outer]]
+    first[has_before] = work.transitions[_rows(work, begin[has_before]), before[has_before]]
+    last[has_after] = work.transitions[_rows(work, end[has_after]), :, after[has_after]]
+    # Each run has first and last scores of its own, so they are added to the scores of its tokens
     entered, left = _ends(scores)
     entered[opening] += first
     left[closing] += last
-    none = np.zeros(work.n_states)
-    scores = scores._replace(first=none, last=none)
-    part = type(work)(scores, clamp, scores)
+    zeros = np.zeros(work.n_states)
+    scores = scores._replace(first=zeros, last=zeros)
+    run_work = type(work)(scores, clamp, scores)
     sequence = np.searchsorted(work.starts, begin, side="right") - 1
-    log_z = structure.log_partition(part)
-    finite = np.where(log_z > -np.inf, weight * log_z, 0.0)
-    reached = np.bincount(sequence, finite, minlength=work.n_sequences).astype(np.float64, copy=False)
-    reached[sequence[log_z == -np.inf]] = -np.inf
-    return _RunSequences(runs, part, tokens, sequence, reached)
+    log_z = structure.log_partition(run_work)
+    terms = np.where(log_z > -np.inf, weight * log_z, 0.0)
+    expected = np.bincount(sequence, terms, minlength=work.n_sequences).astype(np.float64, copy=False)
+    expected[sequence[log_z == -np.inf]] = -np.inf
+    return _RunSequences(runs, run_work, tokens, sequence, expected)
 
 
-def _leave_out(clamp: Clamp, at: Ints, states: Bools) -> None:
-    """Remove states (bool[N, S]) from the clamp of some tokens (int64[N]), in place, unless no state would remain: to IO, two
-    spans of one label that touch are one.
+def _exclude_states(clamp: Clamp, tokens: Ints, states: Bools) -> None:
+    """Remove states (bool[N, S]) from the clamp of `tokens` (int64[N]), unless a token would have no state left: in the scheme
+    IO, two spans of one label that touch are one span.
     """
-    others = clamp[at] & ~states
-    clamp[at] = np.where(others.any(axis=1, keepdims=True), others, clamp[at])
+    others = clamp[tokens] & ~states
+    clamp[tokens] = np.where(others.any(axis=1, keepdims=True), others, clamp[tokens])
 
 
 def _ends(scores: Scores) -> tuple[Floats, Floats]:
-    """Scores of a state at the first and at the last token of its segment: float64[T, S] each."""
+    """The scores of a state at the first, and at the last token of its segment: float64[T, S] each, in a chain the emissions."""
     return getattr(scores, "begins", scores[0]), getattr(scores, "ends", scores[0])

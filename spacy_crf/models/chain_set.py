@@ -19,10 +19,9 @@ from .structure import SharedScores, StructureModel, StructureNode
 
 
 def ChainSet(inner: Model) -> Model:
-    """The chains of ``crf_spancat``, or of ``crf_tagger`` with several attributes, which read features once: the scores of all
-    chains stand side by side.
+    """A set of chains that read features once, for ``crf_spancat``, or ``crf_tagger`` with several attributes.
 
-    inner (Model): A LinearChain or SemiMarkov, which each of the chains is; the component gives it the states of all of them.
+    inner (Model): A LinearChain or SemiMarkov, whose states are the states of all chains.
     """
     return check_inner("ChainSet", "inner", inner)
 
@@ -48,9 +47,11 @@ def check_inner(owner: str, setting: str, model: Any) -> Model:
 
 
 class ChainOfSet(StructureNode):
-    """Node of one chain. Scores are those of its states; outputs of layers, and weights, are those of all states.
+    """Node of one chain: its scores are the scores of the chain's states; outputs of layers, and weights, are those of all
+    states.
 
-    whole (Model): The model of the set. states (int64[S_c]): The states of the chain in it.
+    whole (Model): The model of the set.
+    states (int64[S_c]): The states of the chain, among the states of the set.
     """
 
     def __init__(self, whole: Model, states: Ints):
@@ -69,24 +70,23 @@ class ChainOfSet(StructureNode):
         return self.of.longest_of_states(self.whole)[self.states]
 
     def join(self, outputs: tuple, shared: SharedScores) -> PathScores:
-        """The scores of the chain's states among those that `outputs` of layers and `shared` scores give all states."""
+        """The scores of the chain's states, from the `outputs` of layers and `shared` scores for all states."""
         return of_states(self.of.join(outputs, shared), self.states)
 
     def _of_set(self, derivative: PathScores) -> PathScores:
-        """The derivative with respect to the scores of the set, from that with respect to the scores of the chain."""
-        # The chain has some of the states, on each axis of states
-        size = self.whole.get_dim("nO")
+        """The derivative with respect to the scores of all states, from the one with respect to the scores of the chain."""
+        n_states = self.whole.get_dim("nO")
         zeros = {}
         for name, array in arrays.named(derivative).items():
-            kinds = zip(arrays.axes(derivative, name), array.shape)
-            zeros[name] = np.zeros([size if kind.endswith("state") else n for kind, n in kinds])
+            axes = zip(arrays.axes(derivative, name), array.shape)
+            zeros[name] = np.zeros([n_states if axis.endswith("state") else size for axis, size in axes])
         total = derivative._replace(**zeros)
         add_states(total, derivative, self.states)
         return total
 
     def part(self, d_scores: PathScores, outputs: tuple) -> tuple[tuple, SharedScores]:
-        """From `d_scores` of the chain to derivatives with respect to the `outputs` of layers, and to shared scores, of
-        all states.
+        """The derivatives with respect to the `outputs` of layers, and to shared scores, for all states, from `d_scores` of the
+        chain's states.
         """
         return self.of.part(self._of_set(d_scores), outputs)
 
@@ -103,12 +103,12 @@ class ChainOfSet(StructureNode):
         return self.of.weighed(self.whole)
 
     def places_of(self, states: Ints) -> Ints:
-        """The places in the parameters of `states` of the chain."""
+        """The indices of `states` of the chain in the parameters of the set."""
         return self.states[states]
 
     def named_states(self, model: Model, parameter: Optional[str], places: tuple) -> tuple:
-        """Numbers in the chain of the states at `places` of a `parameter` of `model`. States of other chains are named
-        like the chain's first state: nothing of the chain uses them.
+        """The numbers in the chain of the states at `places` of a `parameter` of `model`. States of other chains, which the chain
+        does not use, get the number of the first state.
         """
         number = np.zeros(self.whole.get_dim("nO"), dtype=np.int64)
         number[self.states] = np.arange(len(self.states))
@@ -116,7 +116,7 @@ class ChainOfSet(StructureNode):
 
 
 class _ChainModel(StructureModel):
-    """Has no parameters of its own."""
+    """Model of one chain, which shares the layers and the parameters of the set."""
 
     def __init__(self, whole: Model, node: ChainOfSet):
         refs: dict[str, Optional[Model]] = {name: whole.get_ref(name) for name in whole.ref_names}
@@ -130,20 +130,18 @@ class _ChainModel(StructureModel):
 
 
 def chain_of(whole: Model, states: Ints) -> Model:
-    """The model of one chain: its scores are some of the scores of a set.
+    """Make the model of one chain of a set.
 
     whole (Model): The model of the set.
-    states (int64[S_c]): The states of the chain in it.
+    states (int64[S_c]): The states of the chain, among the states of the set.
     """
     return _ChainModel(whole, ChainOfSet(whole, states))
 
 
 def _forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[PathScores, Callable]:
     node: ChainOfSet = model.attrs["node"]
-    given = node.given
-    # The component scores a Doc once for all chains of the set
-    if given is not None and len(docs) == 1 and docs[0] is given[0]:
-        scores = given[1]
-    else:
+    # The component may have scored the Doc, once for all chains of the set
+    scored_doc, scores = node.given or (None, None)
+    if scores is None or len(docs) != 1 or docs[0] is not scored_doc:
         scores = node.whole.predict(docs)
     return of_states(scores, node.states), no_backprop

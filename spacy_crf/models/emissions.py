@@ -30,8 +30,8 @@ class Emissions(NamedTuple):
     """Scores of a batch of Docs, laid end to end and cut into sequences at known sentence starts."""
 
     scores: Floats  # [T, S]
-    transitions: Optional[Floats]  # [T, S, S] from transition templates, None without
-    starts: Ints  # [B + 1]
+    transitions: Optional[Floats]  # [T, S, S] from templates of transitions; None without such templates
+    starts: Ints  # [B + 1] where the sequences start
 
 
 def total(parts: Sequence[Emissions]) -> Emissions:
@@ -73,26 +73,31 @@ class EmissionFeatures(SparseFeatures):
         return self.tables["transitions"]
 
     def _compile(self) -> CompiledFeatures:
-        reader = self.feature_set.reader(self.gazetteers, self.clusters, self.vectors)
-        both = self.feature_set
-        templates = {"states": both.counted, "transitions": both.transitions, INNER: both.inner}
-        used = {kind: some for kind, some in templates.items() if some or kind == "states"}
-        return CompiledFeatures(reader, {kind: CompiledTemplates(some, reader) for kind, some in used.items()})
+        feature_set = self.feature_set
+        reader = feature_set.reader(self.gazetteers, self.clusters, self.vectors)
+        compiled = {"states": CompiledTemplates(feature_set.counted, reader)}
+        for kind, templates in (("transitions", feature_set.transitions), (INNER, feature_set.inner)):
+            if templates:
+                compiled[kind] = CompiledTemplates(templates, reader)
+        return CompiledFeatures(reader, compiled)
 
     def widths(self, n_states: int) -> dict[str, int]:
         """Number of columns of each table for `n_states`: S for states, vectors and inner states, S · S for pairs of
         states.
         """
-        has = {VECTORS: self.feature_set.vector_offsets, INNER: self.feature_set.inner}
-        of_some = {kind: n_states for kind, templates in has.items() if templates}
-        return {"states": n_states, "transitions": n_states * n_states, **of_some}
+        widths = {"states": n_states, "transitions": n_states * n_states}
+        if self.feature_set.vector_offsets:
+            widths[VECTORS] = n_states
+        if self.feature_set.inner:
+            widths[INNER] = n_states
+        return widths
 
     def output(self, scores: dict[str, Floats], starts: Ints, listed: Optional[SpanList]) -> Emissions:
         """Emissions from arrays of `scores`, for sequences with these `starts`; no spans are `listed`."""
         return Emissions(scores["scores"], scores.get("transitions"), starts)
 
     def with_states(self, states: Ints, n_states: int) -> "EmissionFeatures":
-        """The weights for other states. (For features without pairs of states and vectors.)
+        """A copy with the weights of other states. The features must have no weights of pairs of states and of vectors.
 
         states (int64[S]): The new number of each state.
         n_states (int): The new number of states.
@@ -104,31 +109,33 @@ class EmissionFeatures(SparseFeatures):
 
     def counters(self) -> dict[str, Counter]:
         """A counter of pairs for each table, and of vectors for the table of vectors."""
-        compiled = self.compiled.templates.items()
-        counters: dict[str, Counter] = {
-            kind: PairCounter(IndexBuilder(some, self.tables[kind].index), self.tables[kind]) for kind, some in compiled
-        }
+        counters: dict[str, Counter] = {}
+        for kind, templates in self.compiled.templates.items():
+            table = self.tables[kind]
+            counters[kind] = PairCounter(IndexBuilder(templates, table.index), table)
         if VECTORS in self.tables:
             counters[VECTORS] = VectorCounter(self.tables[VECTORS], self.feature_set.vector_offsets, self.vector_width)
         return counters
 
     def count(self, batch: AnnotatedDocs, columns: TokenColumns, counters: dict[str, Counter], sizes: Sizes) -> None:
-        """Count the features of a `batch` with attributes `columns` in the `counters` of the tables, for models of these
-        `sizes`.
+        """Count the features of a `batch`, whose tokens have the attributes `columns`, in the `counters` of the tables, for a
+        model of these `sizes`.
         """
         allowed = states_of(batch.allowed)
-        counters["states"].add(counters["states"].builder.add(columns), *tags_allowed(allowed, batch.unset))
+        tags, tag_starts = tags_allowed(allowed, batch.unset)
+        counters["states"].add(counters["states"].builder.add(columns), tags, tag_starts)
         if "transitions" in counters:
-            of_pairs = counters["transitions"]
-            found = of_pairs.builder.add(columns)
+            pair_counter = counters["transitions"]
+            features = pair_counter.builder.add(columns)
             # Each chain of a set has pairs of its own states
             for clamp in each_chain(batch.allowed):
-                of_pairs.add(found, *pairs_of_tags(states_of(clamp), batch.starts, sizes.tag_of))
+                pairs, pair_starts = pairs_of_tags(states_of(clamp), batch.starts, sizes.tag_of)
+                pair_counter.add(features, pairs, pair_starts)
         if INNER in counters:
             # Only states of inner levels have such weights
-            none = np.zeros(allowed.shape[1], dtype=bool)
-            some = tags_allowed(allowed & (none if sizes.inner is None else sizes.inner), batch.unset)
-            counters[INNER].add(counters[INNER].builder.add(columns), *some)
+            is_inner = np.zeros(allowed.shape[1], dtype=bool) if sizes.inner is None else sizes.inner
+            tags, tag_starts = tags_allowed(allowed & is_inner, batch.unset)
+            counters[INNER].add(counters[INNER].builder.add(columns), tags, tag_starts)
         if VECTORS in counters:
             counters[VECTORS].add(columns)
 
@@ -139,9 +146,9 @@ class EmissionFeatures(SparseFeatures):
         """
         if VECTORS not in self.tables or self.vectors is None:
             return {}
-        words = self.compiled.reader.table.words
-        n_known = int(words.any(axis=1).sum())
-        return {"vectors": self.vectors.scaled(words), "have_vectors": (n_known, len(words))}
+        vectors = self.compiled.reader.table.words  # of the words that were counted; 0 for words without a vector
+        n_with_vector = int(vectors.any(axis=1).sum())
+        return {"vectors": self.vectors.scaled(vectors), "have_vectors": (n_with_vector, len(vectors))}
 
     def check_indexes(self, model: Model) -> None:
         """Check the loaded indexes, and the number of hashed rows of `model`. RAISES (ValueError): CRF509."""
@@ -233,24 +240,23 @@ def _hashed_init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] =
     if is_new:
         features.tables["states"] = Table.full(HashedIndex(model.attrs["rows"]), n_tags)
     # Hashes of features, before they are cut down to rows, tell how many share one
-    met = CountingTable()
-    vectors = features.counters().get(VECTORS)
+    hash_counts = CountingTable()
+    vector_counter = features.counters().get(VECTORS)
     for batch in X():
         columns = features.compiled.reader.read(batch.docs)
         hashes = features.compiled.templates["states"].hash(columns)
-        met.add(hashes.hashes.ravel())
-        met.add(hashes.item_hashes)
-        if vectors is not None:
-            vectors.add(columns)
-    if vectors is not None:
-        features.tables[VECTORS] = vectors.freeze(0, Sizes(*Y).vocab)
+        hash_counts.add(hashes.hashes.ravel())
+        hash_counts.add(hashes.item_hashes)
+        if vector_counter is not None:
+            vector_counter.add(columns)
+    if vector_counter is not None:
+        features.tables[VECTORS] = vector_counter.freeze(0, Sizes(*Y).vocab)
     if is_new:
         for name, table in features.tables.items():
             write_param(model, name, np.zeros(table.n_weights))
-    # [N] row of each different feature of the corpus
-    rows = features.states.index.rows(met.keys)
-    known = rows >= 0
-    counts = np.bincount(rows[known], weights=met.counts[known], minlength=model.attrs["rows"])
+    rows = features.states.index.rows(hash_counts.keys)  # [N] of each different feature of the corpus
+    has_row = rows >= 0
+    counts = np.bincount(rows[has_row], weights=hash_counts.counts[has_row], minlength=model.attrs["rows"])
     features.states.counts = features.states.counts + counts.astype(np.int64)
     model.attrs["features"] = features.with_tables(
         features.tables,
@@ -258,73 +264,77 @@ def _hashed_init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] =
         **features.measured(Sizes(*Y)),
     )
     if is_new:
-        users = np.bincount(rows[known], minlength=model.attrs["rows"])
+        n_features = np.bincount(rows[has_row], minlength=model.attrs["rows"])  # that share each row
         announcements.info(
             "Hashed features: of %d features that the initialization saw, %d share their row with others; %d of %d rows are used",
-            len(met),
-            users[users > 1].sum(),
-            np.count_nonzero(users),
-            len(users),
+            len(hash_counts),
+            n_features[n_features > 1].sum(),
+            np.count_nonzero(n_features),
+            len(n_features),
         )
 
 
 def tags_allowed(allowed: Clamp, unset: Bools) -> tuple[NDArray[np.int32], Ints]:
-    """Tags that the annotation of each token allows; none for tokens without annotation that allow several tags.
+    """The tags that the annotation of each token allows; none for tokens without annotation, unless a single tag is possible.
 
     allowed (bool[T, S]): The allowed tags.
     unset (bool[T]): The tokens without annotation.
-    RETURNS (int32[N], int64[T + 1]): Compressed rows.
+    RETURNS (int32[N], int64[T + 1]): The tags of all tokens, and where the tags of each token start.
     """
-    # A token without annotation still says something where only one tag is possible
     counts = allowed.sum(axis=1)
-    silent = unset & (counts > 1)
-    _, tags = np.nonzero(allowed & ~silent[:, None])
-    return tags.astype(np.int32), np.append(0, np.cumsum(np.where(silent, 0, counts))).astype(np.int64)
+    is_open = unset & (counts > 1)
+    _, tags = np.nonzero(allowed & ~is_open[:, np.newaxis])
+    starts = np.append(0, np.cumsum(np.where(is_open, 0, counts)))
+    return tags.astype(np.int32), starts.astype(np.int64)
 
 
 def pairs_allowed(allowed: Clamp, starts: Ints, steps: Optional[Bools] = None) -> tuple[NDArray[np.int32], Ints]:
-    """The pair of tags ``i * S + j`` at each token whose annotation leaves one pair.
+    """The pair of a tag and the tag before it, ``before * S + tag``, at each token whose annotation allows a single pair.
 
     allowed (bool[T, S]): The allowed tags.
     starts (int64[B + 1]): Where the sequences start.
     steps (bool[T]): Tokens to consider; all if None.
-    RETURNS (int32[N], int64[T + 1]): Compressed rows.
+    RETURNS (int32[N], int64[T + 1]): The pairs of all tokens, and where the pairs of each token start.
     """
-    # -1 for tokens with several tags, which are in no pair
-    tags = np.where(allowed.sum(axis=1) == 1, allowed.argmax(axis=1), -1)
-    known = np.zeros(len(tags), dtype=bool)
-    known[1:] = (tags[1:] >= 0) & (tags[:-1] >= 0)
+    only_tag = np.where(allowed.sum(axis=1) == 1, allowed.argmax(axis=1), -1)  # [T] -1 for several
+    has_pair = np.zeros(len(only_tag), dtype=bool)
+    has_pair[1:] = (only_tag[1:] >= 0) & (only_tag[:-1] >= 0)
     # The first token of a sequence has no tag before it
-    known[starts[:-1][starts[:-1] < len(tags)]] = False
+    has_pair[starts[:-1][starts[:-1] < len(only_tag)]] = False
     if steps is not None:
-        known &= steps
-    [at] = np.nonzero(known)
-    pairs = tags[at - 1] * allowed.shape[1] + tags[at]
-    return pairs.astype(np.int32), np.append(0, np.cumsum(known)).astype(np.int64)
+        has_pair &= steps
+    [tokens] = np.nonzero(has_pair)
+    pairs = only_tag[tokens - 1] * allowed.shape[1] + only_tag[tokens]
+    return pairs.astype(np.int32), np.append(0, np.cumsum(has_pair)).astype(np.int64)
 
 
 def pairs_of_tags(allowed: Clamp, starts: Ints, tag_of: Optional[Ints]) -> tuple[NDArray[np.int32], Ints]:
-    """All pairs of states at each token whose annotation leaves one pair of tags.
+    """All pairs of states, as `pairs_allowed`, at each token whose annotation allows a single pair of tags.
 
     allowed (bool[T, S]): The allowed states.
     starts (int64[B + 1]): Where the sequences start.
     tag_of (int64[S]): The tag of each state, rising; None if states are tags.
-    RETURNS (int32[N], int64[T + 1]): Compressed rows.
+    RETURNS (int32[N], int64[T + 1]): The pairs of all tokens, and where the pairs of each token start.
     """
     if tag_of is None or len(tag_of) == 1 + tag_of.max(initial=-1):
         return pairs_allowed(allowed, starts)
-    size = len(tag_of)
-    first = np.searchsorted(tag_of, tag_of)
-    pairs, bounds = pairs_allowed(allowed & (first == np.arange(size)), starts)  # pairs of the first states
-    # Each pair of tags stands for counts[before] · counts[after] pairs of states, row by row
-    counts = np.bincount(first, minlength=size)
-    before = pairs // size
-    after = pairs % size
-    n = counts[before] * counts[after]
-    place = np.arange(n.sum()) - np.repeat(np.cumsum(n) - n, n)
-    width = np.repeat(counts[after], n)
-    every = (np.repeat(before, n) + place // width) * size + np.repeat(after, n) + place % width
-    return every.astype(np.int32), np.append(0, np.cumsum(n))[bounds]
+    n_states = len(tag_of)
+    first_of_tag = np.searchsorted(tag_of, tag_of)  # [S] the first state of the tag of each state
+    # The first states stand for their tags
+    is_first = first_of_tag == np.arange(n_states)
+    tag_pairs, bounds = pairs_allowed(allowed & is_first, starts)
+    # A pair of tags with n and m states becomes a table of n · m pairs of states, listed row by row
+    n_of_tag = np.bincount(first_of_tag, minlength=n_states)  # at the first states
+    before = tag_pairs // n_states
+    after = tag_pairs % n_states
+    sizes = n_of_tag[before] * n_of_tag[after]
+    cell = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # its number within the table
+    width = np.repeat(n_of_tag[after], sizes)
+    state_before = np.repeat(before, sizes) + cell // width
+    state_after = np.repeat(after, sizes) + cell % width
+    pairs = state_before * n_states + state_after
+    first_pair = np.append(0, np.cumsum(sizes))  # of each pair of tags
+    return pairs.astype(np.int32), first_pair[bounds]
 
 
 def check_emissions(owner: str, emissions: object) -> None:

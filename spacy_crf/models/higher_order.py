@@ -43,54 +43,56 @@ NAMED: dict[str, Callable[[str], list[str]]] = {
 
 
 class TagParts(NamedTuple):
-    """Columns of scores: one for each of S tags, and one for each of their parts. The order is that of first occurrence, tag by
-    tag, so the columns of new tags come last."""
+    """Columns of scores: one for each of S tags, and one for each of the parts of tags. They are in the order of first
+    occurrence, tag by tag, so the columns of new tags come last.
+    """
 
     names: list[list[str]]  # [S] parts of each tag
-    tag_columns: Ints  # [S]
-    starts: Ints  # [S + 1] the parts of a tag are columns[starts[y]:starts[y + 1]]
+    tag_columns: Ints  # [S] the column of each tag
+    starts: Ints  # [S + 1] the parts of tag y have the columns columns[starts[y] : starts[y + 1]]
     columns: Ints  # [N]
-    n_columns: int
+    n_columns: int  # C
 
     @classmethod
     def of(cls, tags: Sequence[str], label_parts: Union[str, Callable[[str], list[str]]]) -> "TagParts":
-        """Make the columns of some tags.
+        """Assign columns to tags and their parts.
 
         tags (Sequence[str]): The tags.
         label_parts (Union[str, Callable]): A name of `NAMED`, or a function from a tag to its parts.
         RAISES (ValueError): CRF327 if a function returns anything but texts.
         """
-        take_apart = NAMED[label_parts] if isinstance(label_parts, str) else label_parts
+        split = NAMED[label_parts] if isinstance(label_parts, str) else label_parts
         names = []
         tag_columns = []
         columns = []
         starts = [0]
-        known = {}
+        part_columns = {}  # the column of each part
         for tag in tags:
-            found = take_apart(tag)
-            if not isinstance(found, (list, tuple)) or not all(isinstance(part, str) for part in found):
-                raise ValueError(Errors.CRF327.format(tag=tag, found=shown(found)))
-            names.append(list(dict.fromkeys(found)))
-            tag_columns.append(len(tag_columns) + len(known))
-            for part in names[-1]:
-                known.setdefault(part, len(tag_columns) + len(known))
-            columns += [known[part] for part in names[-1]]
+            parts = split(tag)
+            if not isinstance(parts, (list, tuple)) or not all(isinstance(part, str) for part in parts):
+                raise ValueError(Errors.CRF327.format(tag=tag, found=shown(parts)))
+            different_parts = list(dict.fromkeys(parts))
+            names.append(different_parts)
+            tag_columns.append(len(tag_columns) + len(part_columns))
+            for part in different_parts:
+                part_columns.setdefault(part, len(tag_columns) + len(part_columns))
+            columns += [part_columns[part] for part in different_parts]
             starts.append(len(columns))
         return cls(
             names=names,
             tag_columns=np.array(tag_columns, dtype=np.int64),
             starts=np.array(starts, dtype=np.int64),
             columns=np.array(columns, dtype=np.int64),
-            n_columns=len(tag_columns) + len(known),
+            n_columns=len(tag_columns) + len(part_columns),
         )
 
     def allowed(self, tags: Bools) -> Bools:
-        """Columns that the allowed tags (bool[T, S]) use: bool[T, C]."""
-        # [S, C] whether a tag uses a column
-        member = np.zeros((len(self.tag_columns), self.n_columns), dtype=np.float32)
-        member[np.arange(len(member)), self.tag_columns] = 1.0
-        member[np.repeat(np.arange(len(member)), np.diff(self.starts)), self.columns] = 1.0
-        return tags.astype(np.float32) @ member > 0.0
+        """The columns that the allowed tags (bool[T, S]) use: bool[T, C]."""
+        n_tags = len(self.tag_columns)
+        uses = np.zeros((n_tags, self.n_columns), dtype=np.float32)  # [S, C] 1 where a tag uses a column
+        uses[np.arange(n_tags), self.tag_columns] = 1.0
+        uses[np.repeat(np.arange(n_tags), np.diff(self.starts)), self.columns] = 1.0
+        return tags.astype(np.float32) @ uses > 0.0
 
     def sums(self, scores: Floats) -> Floats:
         """Scores of tags (float64[T, S]), as sums of the scores of columns (float64[T, C])."""
@@ -133,24 +135,25 @@ class HigherOrderNode(StructureNode):
         super().__init__()
         self._label_parts = label_parts
         self._parts: Optional[TagParts] = None  # parts of the tags, if tags share weights
-        self._made: Optional[tuple] = None  # the cached orders, and the attributes they were made from
+        self._latest_orders: Optional[tuple] = None  # the cached orders, and the attributes that determine them
 
     # -------------------------------------------------------------------------------------------------- scores
 
     def orders(self, model: Model) -> Orders:
-        """N-grams and pruning of the model; the same object until they change."""
+        """N-grams and pruning of the model, cached until they change."""
         attrs = model.attrs
-        # Training replaces these attributes as a whole
-        made = self._made
-        made_of = attrs["allowed"], attrs["keys"], attrs["thresholds"], attrs["keep"]
-        if made is None or any(one is not other for one, other in zip(made[1], made_of)):
+        # Training replaces these attributes and does not change them in place, so identity tells whether they changed
+        key = attrs["allowed"], attrs["keys"], attrs["thresholds"], attrs["keep"]
+        latest = self._latest_orders
+        if latest is None or any(old is not new for old, new in zip(latest[1], key)):
             learned = attrs["thresholds"]
             thresholds = None
             if learned is not None and learned["keep"] == attrs["keep"]:
                 thresholds = np.array(learned["least"])
             orders = Orders(attrs["order"], attrs["keys"], model.get_dim("nO"), attrs["keep"], thresholds)
-            self._made = made = indexed(orders), made_of
-        return made[0]
+            self._latest_orders = latest = indexed(orders), key
+        orders, _ = latest
+        return orders
 
     def potentials(self, model: Model, weights: SharedScores) -> SharedScores:
         """The shared scores of `model` by `weights`, with its n-grams."""
@@ -197,7 +200,7 @@ class HigherOrderNode(StructureNode):
             return places
         parts = self._parts
         size = len(self._parts.tag_columns)
-        # Numbers of parts follow the numbers of tags and the number of the start of a sequence
+        # Names of parts follow those of the tags and of the start of a sequence
         numbers = np.full(parts.n_columns, -1)
         numbers[parts.tag_columns] = np.arange(size)
         numbers[numbers < 0] = size + 1 + np.arange((numbers < 0).sum())
@@ -213,12 +216,12 @@ class HigherOrderNode(StructureNode):
         blocks = []
         lengths = (tags >= 0).sum(axis=1)
         for length in np.unique(lengths).tolist():
-            some = lengths == length
-            states = tuple(tags[some, -length:].T)
+            has_length = lengths == length
+            states = tuple(tags[has_length, -length:].T)
             blocks.append(
                 Block(
                     name="grams",
-                    weights=weights[some],
+                    weights=weights[has_length],
                     states=states,
                     rows=np.zeros_like(states[0]),
                     feature=partial(Feature.shared, "n-gram"),
@@ -255,15 +258,20 @@ class HigherOrderNode(StructureNode):
         d_scores (Iterable[HigherOrderScores]): The derivatives of each batch, with its thresholds.
         """
         keep = model.attrs["keep"]
-        known = model.attrs["thresholds"]
-        measured = [d_batch.orders.measured for d_batch in d_scores]
-        measured = [least for least in measured if least is not None and np.isfinite(least).any()]
+        thresholds = model.attrs["thresholds"]
+        measured = []
+        for d_batch in d_scores:
+            batch_thresholds = d_batch.orders.measured
+            if batch_thresholds is not None and np.isfinite(batch_thresholds).any():
+                measured.append(batch_thresholds.tolist())
         if not measured:
             return
-        least = known["least"] if known is not None and known["keep"] == keep else [math.nan] * len(measured[0])
-        for latest in measured:
-            least = [_moved(old, new) for old, new in zip(least, latest.tolist())]
-        model.attrs["thresholds"] = {"keep": keep, "least": least}
+        averages = [math.nan] * len(measured[0])
+        if thresholds is not None and thresholds["keep"] == keep:
+            averages = thresholds["least"]
+        for batch_thresholds in measured:
+            averages = [_moved(average, latest) for average, latest in zip(averages, batch_thresholds)]
+        model.attrs["thresholds"] = {"keep": keep, "least": averages}
 
     def resize(self, model: Model, n_states: int) -> None:
         """Add states. Keys of n-grams are computed again for a larger base; their order stays.
@@ -282,28 +290,32 @@ class HigherOrderNode(StructureNode):
         model.attrs["parts"] = None if self._parts is None else self._parts.names
 
     def init_weights(self, model: Model, corpus: Batches, n_states: int, is_new: bool) -> None:
-        """Find the n-grams of `model` that get a weight: those of the `corpus`, or all possible ones of `n_states`
-        states; `is_new` if all weights are new.
+        """Find the n-grams that get a weight, in addition to transitions: all that are possible, or those of a corpus.
+
+        model (Model): The model.
+        corpus (Batches): The training data.
+        n_states (int): Number of states.
+        is_new (bool): Whether all weights are new.
         """
         super().init_weights(model, corpus, n_states, is_new)
         order = model.attrs["order"]
-        before = model.attrs["keys"]
+        old_keys = model.attrs["keys"]
         if order < 2:
             return
         if model.attrs["transitions_from"] == "possible":
             keys = _possible_keys(order, model.attrs["allowed"], n_states)
         else:
-            found = [_seen_keys(order, states_of(batch.allowed), batch.starts) for batch in corpus()]
-            keys = np.unique(np.concatenate([before, *found]))
-        # Weights of n-grams known before move to their place among all
-        places = np.searchsorted(keys, before)
+            seen = [_seen_keys(order, states_of(batch.allowed), batch.starts) for batch in corpus()]
+            keys = np.unique(np.concatenate([old_keys, *seen]))
+        old_indices = np.searchsorted(keys, old_keys)
 
-        def spread(values: NDArray) -> NDArray[np.float32]:
+        def move(values: NDArray) -> NDArray[np.float32]:
+            """Weights of n-grams that had one, in the new order; weights of new n-grams are 0."""
             moved = np.zeros(len(keys), dtype=np.float32)
-            moved[places] = values
+            moved[old_indices] = values
             return moved
 
-        rearrange_param(model, "grams", spread)
+        rearrange_param(model, "grams", move)
         model.attrs["keys"] = keys
 
     def check(self, model: Model, n_states: int) -> None:
@@ -313,9 +325,10 @@ class HigherOrderNode(StructureNode):
         thresholds = model.attrs["thresholds"]
         check_array("keys", keys, (len(keys) if isinstance(keys, np.ndarray) else 0,), np.int64)
         check_equal("the order of keys", bool((np.diff(keys) > 0).all()), True)
-        # Keys of three to order + 1 digits behind the digit 1
-        bounds = [(n_states + 1) ** (order + 2), (n_states + 1) ** 3]
-        check_equal("keys", not len(keys) or bool(keys[-1] < bounds[0] and keys[0] >= bounds[1]), True)
+        # A key is the digit 1 and three to order + 1 digits
+        least_key = (n_states + 1) ** 3
+        end = (n_states + 1) ** (order + 2)
+        check_equal("keys", not len(keys) or bool(keys[0] >= least_key and keys[-1] < end), True)
         if thresholds is not None:
             least = thresholds["least"]
             keep = thresholds["keep"]
@@ -325,57 +338,61 @@ class HigherOrderNode(StructureNode):
         super().check(model, n_states)
 
 
-def _moved(old: float, new: float) -> float:
-    if math.isnan(old) or math.isnan(new):
-        return new if math.isnan(old) else old
-    # log average = (1 - s) · log old + s · log new
-    return math.exp((1.0 - _SLOWLY) * math.log(old) + _SLOWLY * math.log(new))
+def _moved(average: float, latest: float) -> float:
+    """A running average of thresholds in the log domain, after the latest threshold; NaN stands for no value."""
+    if math.isnan(average):
+        return latest
+    if math.isnan(latest):
+        return average
+    return math.exp((1.0 - _SLOWLY) * math.log(average) + _SLOWLY * math.log(latest))
 
 
 def _seen_keys(order: int, allowed: Bools, starts: Ints) -> Ints:
     """Keys of the n-grams of neighbouring tokens whose annotation allows a single state each: int64[G]."""
     size = allowed.shape[1]
-    # Each sequence is preceded by the digit `size`, and that by -1 for nothing
+    # Before each sequence stand `order` digits: the last one is `size`, for the start of the sequence, the others are -1
     lengths = np.diff(starts)
-    # [T] place of each token once `order` digits stand before each sequence
-    place = np.arange(len(allowed)) + order * (1 + np.repeat(np.arange(len(lengths)), lengths))
+    sequence_of = np.repeat(np.arange(len(lengths)), lengths)
+    position = np.arange(len(allowed)) + order * (1 + sequence_of)  # [T] of each token among digits and tokens
     tags = np.full(len(allowed) + order * len(lengths), -1, dtype=np.int64)
-    tags[place] = np.where(allowed.sum(axis=1) == 1, allowed.argmax(axis=1), -1)
-    tags[place[starts[:-1][lengths > 0]] - 1] = size
-    found = [np.zeros(0, dtype=np.int64)]
+    tags[position] = np.where(allowed.sum(axis=1) == 1, allowed.argmax(axis=1), -1)
+    first_tokens = starts[:-1][lengths > 0]
+    tags[position[first_tokens] - 1] = size
+    keys = [np.zeros(0, dtype=np.int64)]
     for m in range(2, order + 1):
         # n-grams of m + 1 tags, of which the first is m tokens before the last
-        columns = [tags[place - back] for back in range(m, -1, -1)]
-        known = np.all([column >= 0 for column in columns], axis=0)
-        found.append(np.unique(key_of(tuple(column[known] for column in columns), size)))
-    return np.concatenate(found)
+        columns = [tags[position - distance] for distance in range(m, -1, -1)]
+        is_complete = np.all([column >= 0 for column in columns], axis=0)
+        grams = [column[is_complete] for column in columns]
+        keys.append(np.unique(key_of(grams, size)))
+    return np.concatenate(keys)
 
 
 def _possible_keys(order: int, allowed: TransitionMask, n_states: int) -> Ints:
     """Keys of all n-grams that the tag scheme allows: int64[G]. RAISES (ValueError): CRF321 if there are too many."""
     steps = np.vstack([allowed.transitions, allowed.first])  # tags that may follow each tag, and the start
-    grams = np.argwhere(steps)
-    found = [np.zeros(0, dtype=np.int64)]
+    grams = np.argwhere(steps)  # [G, m] n-grams of m tags
+    keys = [np.zeros(0, dtype=np.int64)]
     for m in range(2, order + 1):
-        # Counted before they are listed, as their number grows by a factor of the tags that may follow
-        n_more = int(allowed.transitions.sum(axis=1)[grams[:, -1]].sum())
-        if n_more > _MOST_GRAMS:
-            raise ValueError(Errors.CRF321.format(n=n_more, m=m + 1, most=_MOST_GRAMS))
-        counts = allowed.transitions.sum(axis=1)[grams[:, -1]]
+        counts = allowed.transitions.sum(axis=1)[grams[:, -1]]  # tags that may follow each n-gram
+        # Checked before memory is needed, since the number grows fast with m
+        n_longer = int(counts.sum())
+        if n_longer > _MOST_GRAMS:
+            raise ValueError(Errors.CRF321.format(n=n_longer, m=m + 1, most=_MOST_GRAMS))
         following = np.concatenate([np.flatnonzero(allowed.transitions[tag]) for tag in grams[:, -1]])
         grams = np.column_stack([np.repeat(grams, counts, axis=0), following])
-        found.append(key_of(tuple(grams.T), n_states))
-    return np.unique(np.concatenate(found))
+        keys.append(key_of(tuple(grams.T), n_states))
+    return np.unique(np.concatenate(keys))
 
 
 def _renumbered(keys: Ints, before: int, n_states: int) -> Ints:
-    """Recompute keys for another number of tags."""
+    """The keys of the same n-grams, if the number of tags changes from `before` to `n_states`: int64[G]."""
     # key = ((1 · base + tag) · base + tag) ..., with base = number of tags + 1
-    found = np.ones(len(keys), dtype=np.int64)
-    for tags in tags_of_keys(keys, before).T:
-        moved = np.where(tags == before, n_states, tags)
-        found = np.where(tags >= 0, found * (n_states + 1) + moved, found)
-    return found
+    new_keys = np.ones(len(keys), dtype=np.int64)
+    for tags in tags_of_keys(keys, before).T:  # -1 where an n-gram is shorter
+        digits = np.where(tags == before, n_states, tags)  # the start of a sequence is the digit behind all tags
+        new_keys = np.where(tags >= 0, new_keys * (n_states + 1) + digits, new_keys)
+    return new_keys
 
 
 def HigherOrder(

@@ -29,19 +29,23 @@ _MODES = ("adam", "frozen", "pool")
 
 
 class ChainNode(StructureNode):
+    """Node of a linear chain."""
+
     gives = ChainScores
     structure = LinearChainInference()
 
     def join(self, outputs: tuple[Emissions, ...], shared: SharedScores) -> ChainScores:
-        """emissions[t, j] = sum of the `outputs` of layers; transitions are `shared`, or sums of shared ones and those of
-        tokens.
+        """The potentials: emissions are the sum of the `outputs` of layers, transitions the `shared` ones, plus those of
+        tokens if a template reads transitions.
         """
         scores, transitions, starts = total(outputs)
         transitions = shared["transitions"] if transitions is None else transitions + shared["transitions"]
         return ChainScores(scores, transitions, shared["first"], shared["last"], starts)
 
     def part(self, d_scores: ChainScores, outputs: tuple[Emissions, ...]) -> tuple[tuple, SharedScores]:
-        """From `d_scores` to derivatives with respect to the `outputs` of layers, all the same, and to the shared scores."""
+        """Derivatives with respect to the `outputs` of layers, which are equal for all layers, and to the shared scores, from
+        `d_scores`.
+        """
         of_tokens = d_scores.transitions if per_position(d_scores) else None
         d_output = Emissions(d_scores.emissions, of_tokens, np.asarray(d_scores.starts))
         return (d_output,) * len(outputs), self.shared_part(d_scores)
@@ -92,9 +96,9 @@ class Joint(NamedTuple):
 
     @classmethod
     def read(cls, owner: str, given: Optional[Settings]) -> "Joint":
-        """Settings of a config.
+        """Read and check the settings of a config.
 
-        owner (str): The architecture, for messages.
+        owner (str): Name of the architecture, for messages.
         given (object): The settings, None for the defaults.
         RAISES (ValueError): CRF020 for settings that do not exist or do not fit.
         """
@@ -126,7 +130,7 @@ def scored_tokens(
     settings: Optional[Settings],
     of: Optional[Callable[[bool], "EncoderNode"]] = None,
 ) -> tuple[dict[str, Model], Joint]:
-    """Layers that score tokens by their names, and how they learn together, from the settings of an architecture.
+    """Check the settings of an architecture whose layers score tokens, and make the layers.
 
     owner (str): The architecture, for messages.
     emissions (Optional[Model]): Sums of weights of features.
@@ -134,9 +138,8 @@ def scored_tokens(
     hidden_width (int): Width of a hidden layer between the encoder and the scores, 0 for none.
     dropout (float): Share of the features that training leaves out.
     settings (Optional[dict]): Settings of `Joint`.
-    of (Callable): Makes the encoder's node; by default one that gives emissions. Called with whether the encoder is
-        trained.
-    RETURNS (dict[str, Model], Joint): The layers and the settings.
+    of (Callable): Makes the encoder's node, from whether the encoder is trained; by default a node of emissions.
+    RETURNS (dict[str, Model], Joint): The layers by name, and how they learn together.
     RAISES (ValueError): CRF020 for settings that do not fit.
     """
     joint = Joint.read(owner, settings)
@@ -144,18 +147,18 @@ def scored_tokens(
     layers = {}
     if emissions is not None or tok2vec is None:
         must = "sparse emissions, such as spacy_crf.SparseEmissions.v1; or nothing, with an encoder as tok2vec"
-        given: Any = emissions
-        fits = gives(given) is Emissions
-        is_sparse = fits and isinstance(given.attrs["node"], SparseNode)
-        # Others stand alone in a chain
-        is_alone = fits and given.attrs["node"].traits.is_linear and tok2vec is None and of is None
+        layer: Any = emissions
+        is_emissions = gives(layer) is Emissions
+        is_sparse = is_emissions and isinstance(layer.attrs["node"], SparseNode)
+        # Other linear emissions are possible as the only layer of a chain
+        is_alone = is_emissions and layer.attrs["node"].traits.is_linear and tok2vec is None and of is None
         checks.expect(is_sparse or is_alone, owner, "emissions", emissions, must)
-        layers["emissions"] = given
+        layers["emissions"] = layer
     if tok2vec is not None:
-        from .neural import EncoderNode, encoder_emissions  # features alone need no encoder
+        from .neural import EncoderNode, encoder_emissions  # slow, and features alone need no encoder
 
         layers["encoder"] = encoder_emissions(owner, tok2vec, hidden_width, (of or EncoderNode)(joint.learns))
-    # Dropout and rates only balance two parts
+    # Dropout and rates balance features and encoder
     both = len(layers) == 2
     if both:
         layers["emissions"].attrs.update(dropout=rate, lr_scale=joint.sparse_rate)
@@ -187,12 +190,12 @@ def scored_tokens(
 def put_together(
     name: str, make_node: Callable[[], StructureNode], layers: dict[str, Model], joint: Joint, **attrs: Any
 ) -> StructureModel:
-    """A model of the sum of some layers, or a pool of a model of sparse features and a model of an encoder.
+    """Make a model of the sum of layers, or a pool of a model of sparse features and a model of an encoder.
 
     name (str): Name of the model.
     make_node (Callable): Makes the node of each model.
     layers (dict[str, Model]): The layers by name.
-    joint (Joint): How they learn together.
+    joint (Joint): How the layers learn together.
     attrs: Attributes of the model.
     """
     if joint.mode != "pool":

@@ -44,48 +44,55 @@ _PARTS = 16  # parts of the keys, compared one after the other
 
 
 class Ties(NamedTuple):
-    """Groups of equal weights among n weights."""
+    """Groups of equal weights among n weights: m variables."""
 
-    group: NDArray[np.int32]  # [n] number of each weight's variable
-    place: NDArray[np.int32]  # [m] the weight that represents each variable
+    group: NDArray[np.int32]  # [n] the variable of each weight
+    place: NDArray[np.int32]  # [m] the first weight of each variable, which represents it
     copies: NDArray[np.int32]  # [m] number of weights of each variable
 
     @classmethod
     def of(cls, keys: NDArray[np.uint64], single: Bools) -> "Ties":
-        """Find the ties of n weights by keys (uint64[n]) that are equal for equal weights; a single weight (bool[n]) equals no
-        others, whatever its key.
+        """Group weights.
+
+        keys (uint64[n]): Keys that are equal for equal weights.
+        single (bool[n]): Which weights equal no other, whatever their keys.
         """
-        # the previous equal weight, and whether there is none
-        first = np.arange(len(keys))
-        stands = single.copy()
+        first = np.arange(len(keys))  # [n] the first weight of the group of each weight
+        is_first = single.copy()
+        # A table of all keys would take the most memory, so the keys are divided into parts
         part = keys.astype(np.uint8) % _PARTS
         part[single] = _PARTS
-        for number in range(_PARTS):  # a table of all keys would take the most memory
-            some = np.flatnonzero(part == number)
+        for number in range(_PARTS):
+            in_part = np.flatnonzero(part == number)
             table = CountingTable()
-            new = some[table.add(keys[some])]
-            first[some] = new[table.rows(keys[some])]
-            stands[new] = True
-        numbers = np.cumsum(stands, dtype=np.int32)
-        numbers -= 1
+            new = in_part[table.add(keys[in_part])]  # weights whose key is new in the table
+            first[in_part] = new[table.rows(keys[in_part])]
+            is_first[new] = True
+        number_of = np.cumsum(is_first, dtype=np.int32)
+        number_of -= 1
+        # In place and chunk by chunk, to save memory, `first` becomes the group
         for begin in range(0, len(first), _CHUNK):
-            first[begin : begin + _CHUNK] = numbers[first[begin : begin + _CHUNK]]
-        place = np.flatnonzero(stands)
+            first[begin : begin + _CHUNK] = number_of[first[begin : begin + _CHUNK]]
+        place = np.flatnonzero(is_first)
         copies = np.bincount(first, minlength=len(place))
         return cls(first.astype(np.int32), place.astype(np.int32), copies.astype(np.int32))
 
 
 class Variables:
-    """Base of objectives whose variables are groups of equal weights of a model."""
+    """Base of objectives as functions of m variables, each of which stands for equal weights of a model.
+
+    model (Model): The model with n weights.
+    ties (Ties): The groups of equal weights.
+    """
 
     def __init__(self, model: Model, ties: Ties):
-        self._every = Weights(model)
+        self._all_weights = Weights(model)
         self.ties = ties
         self._roots = np.sqrt(ties.copies)
 
     @property
     def stands(self) -> Bools:
-        """Which weights stand for variables: bool[n]."""
+        """Which weights represent variables: bool[n]."""
         stands = np.zeros(len(self.ties.group), dtype=bool)
         stands[self.ties.place] = True
         return stands
@@ -98,22 +105,23 @@ class Variables:
     @property
     def frequencies(self) -> Floats:
         """How often training met the feature, token or sequence of each variable: float64[m]."""
-        return self._every.met(self._every.evidence())[self.ties.place]
+        return self._all_weights.met(self._all_weights.evidence())[self.ties.place]
 
     def weights(self) -> Floats:
         """Values of the variables in the model: float64[m]."""
         # variable = √k · w for k equal weights w, here k · w / √k
-        return np.bincount(self.ties.group, self._every.weights(), minlength=len(self._roots)) / self._roots
+        weights = self._all_weights.weights()
+        return np.bincount(self.ties.group, weights, minlength=len(self._roots)) / self._roots
 
     def assign(self, weights: Floats) -> None:
         """Write variables to the model.
 
         weights (float64[m]): Values of the variables.
         """
-        self._every.assign((weights / self._roots)[self.ties.group])
+        self._all_weights.assign((weights / self._roots)[self.ties.group])
 
     def spread(self, variables: Floats) -> Floats:
-        """The weights that represent variables (float64[m]), from the variables."""
+        """The values of the weights that represent `variables` (float64[m]) in the objective: float64[m]."""
         return self._roots * variables
 
     def gathered(self, gradient: Floats) -> Floats:
@@ -126,38 +134,39 @@ class Variables:
 
 
 def keys_of(model: Model, marks: Sequence[Floats]) -> tuple[NDArray[np.uint64], Bools]:
-    """Keys for `Ties.of`.
+    """Keys that are equal for weights that training cannot distinguish, for `Ties.of`.
 
     model (Model): The model.
-    marks (Sequence[float64[n]]): For each seed, sums of random numbers that are equal for weights of the same scores.
+    marks (Sequence[float64[n]]): For each seed, marks of the weights, see `CorpusObjective.marks`.
     RETURNS (uint64[n], bool[n]): The keys, and which weights equal no others.
     """
-    every = Weights(model)
-    n_weights = int(every._starts[-1])
+    layout = Weights(model)
+    n_weights = int(layout._starts[-1])
     keys = np.empty(n_weights, dtype=np.uint64)
     single = np.ones(n_weights, dtype=bool)
-    for number, (block, start) in enumerate(zip(every._blocks, every._starts)):
-        is_table = number < len(every._tables) and block.name != VECTORS
+    for number, (block, start) in enumerate(zip(layout._blocks, layout._starts)):
+        is_table = number < len(layout._tables) and block.name != VECTORS
         weights = block.read()
         single[start : start + block.size] = not is_table
-        for begin in range(0, block.size, _CHUNK):
-            here = slice(start + begin, start + min(begin + _CHUNK, block.size))
-            inside = slice(begin, here.stop - start)
-            columns = block.table.pair_columns[inside] if is_table else np.zeros(here.stop - here.start)
-            # Equal keys for equal columns of one table, equal sums of random numbers and equal weights
+        for begin in range(0, block.size, _CHUNK):  # chunks save memory
+            end = min(begin + _CHUNK, block.size)
+            in_vector = slice(start + begin, start + end)
+            columns = block.table.pair_columns[begin:end] if is_table else np.zeros(end - begin)
+            # Weights are equal if table and column, marks and values are equal
             parts = [columns + np.float64(number << 32)]
-            parts += [of_seed[here] for of_seed in marks]
-            parts.append(weights[inside])
+            parts += [seed_marks[in_vector] for seed_marks in marks]
+            parts.append(weights[begin:end])
             rows = np.stack(parts, axis=1) + 0.0  # turns -0.0 into 0.0
-            keys[here] = hash_rows(rows.view(np.uint64))
+            keys[in_vector] = hash_rows(rows.view(np.uint64))
     return keys, single
 
 
 class MergedStates:
     """Mapping of S states to M merged states.
 
-    possible, weighed (SharedScores): Masks of the transitions, firsts and lasts that are possible, and that have a weight.
-    is_known (bool[S]): States for which features have weights; they are not merged.
+    possible (SharedScores): Masks of the transitions, firsts and lasts that are possible.
+    weighed (SharedScores): Masks of the transitions, firsts and lasts that have a weight.
+    is_known (bool[S]): Which states have weights of features; they are not merged.
     """
 
     def __init__(self, possible: SharedScores, weighed: SharedScores, is_known: Bools):
@@ -166,20 +175,21 @@ class MergedStates:
         group = _split(kinds, np.where(is_known, np.arange(len(is_known)), len(is_known)))
         n_groups = int(group.max()) + 1
         allowed = possible["transitions"]
-        # [M, M] which groups may follow one another
-        among = np.zeros((n_groups, n_groups), dtype=bool)
-        among[tuple(group[ends] for ends in np.nonzero(allowed))] = True
-        order = order_of(among)
+        source, target = np.nonzero(allowed)
+        may_follow = np.zeros((n_groups, n_groups), dtype=bool)  # [M, M]
+        may_follow[group[source], group[target]] = True
+        order = order_of(may_follow)
         self.of = np.argsort(order)[group]  # [S] merged state of each state
-        _, self.stands, self._sizes = np.unique(self.of, return_index=True, return_counts=True)  # [M]
-        # Possible transitions: places among S · S, and the merged transition (of M · M) of each
+        # [M] the first state, and the number of states, of each merged state
+        _, self.stands, self._sizes = np.unique(self.of, return_index=True, return_counts=True)
+        # Possible transitions as numbers i · S + j, and the merged transition A · M + B of each
         self._steps = np.flatnonzero(allowed)
         self._part_of = self.of[self._steps // len(group)] * n_groups + self.of[self._steps % len(group)]
         counts = np.bincount(self._part_of, minlength=n_groups**2).reshape(n_groups, n_groups)
         self._counts = np.maximum(counts, 1)
         # r: states of B that may follow each state of A
         self._successors = np.maximum(counts / self._sizes[:, np.newaxis], 1.0)
-        # One of the equal transitions of each pair of groups
+        # The first of the equal transitions of each pair of groups: of repeated indices the last assignment stays
         first = np.zeros(n_groups**2, dtype=np.int64)  # 0 for transitions that are impossible
         first[self._part_of[::-1]] = self._steps[::-1]
         impossible = np.flatnonzero(~allowed)
@@ -191,16 +201,17 @@ class MergedStates:
         return len(self.stands)
 
     def holds(self, shared: SharedScores) -> bool:
-        """Whether the shared scores of merged states are equal."""
+        """Whether all states of each merged state have equal scores among the `shared` scores of the S states."""
         steps = shared["transitions"].ravel()
-        ends = all(np.array_equal(shared[name], shared[name][self.stands][self.of]) for name in ("first", "last"))
-        return ends and np.array_equal(steps[self._steps], steps[self._first[self._part_of]])
+        has_equal_ends = all(
+            np.array_equal(shared[name], shared[name][self.stands][self.of]) for name in ("first", "last")
+        )
+        return has_equal_ends and np.array_equal(steps[self._steps], steps[self._first[self._part_of]])
 
     def potentials(self, shared: SharedScores) -> SharedScores:
-        """Shared scores of the M merged states: transitions'[A, B] = transitions[a, b] + log r, first'[A] = first[a] +
-        log |A|.
+        """Shared scores of the M merged states.
 
-        shared (SharedScores): Shared scores of the S states, which `holds`.
+        shared (SharedScores): Shared scores of the S states, for which `holds` is true.
         """
         # transitions'[A, B] = transitions[a, b] + log r, first'[A] = first[a] + log |A|, last'[A] = last[a]
         steps = shared["transitions"].ravel()[self._first].reshape(self._counts.shape)
@@ -213,10 +224,10 @@ class MergedStates:
     def spread(self, derivatives: SharedScores) -> SharedScores:
         """Derivatives with respect to the shared scores of the S states.
 
-        derivatives (SharedScores): Derivatives with respect to those of the merged states.
+        derivatives (SharedScores): Derivatives with respect to the shared scores of the M merged states.
         """
         size = len(self.of)
-        # The expectation of A → B is shared by its equal steps, and that of A by its states
+        # The equal transitions of A → B get equal shares of its derivative, and so do the states of A
         steps = np.zeros(size * size)
         steps[self._steps] = (derivatives["transitions"] / self._counts).ravel()[self._part_of]
         ends = {name: (derivatives[name] / self._sizes)[self.of] for name in ("first", "last")}
@@ -227,9 +238,12 @@ def _split(kinds: SharedScores, group: Ints) -> Ints:
     """The coarsest refinement of groups in which all states of a group have equally many transitions of each kind to and from
     each group: int64[S].
 
-    These numbers are not counted for each pair of groups, which takes S³ operations. A random number stands for each group, and
-    states are compared by the sums of those of the groups that they follow or precede, modulo 2**64. By chance the sums of two
+    Counting transitions for each pair of groups would take S³ operations. Instead each group has a random number, and states are
+    compared by the sums of the numbers of the groups that they follow or precede, modulo 2**64. By chance the sums of two
     different states are equal once in 2**64.
+
+    kinds (SharedScores): The kind of each score: 0 impossible, 1 without a weight, 2 with a weight.
+    group (int64[S]): The groups to refine.
     """
     first = kinds["first"]
     last = kinds["last"]
@@ -246,9 +260,9 @@ def _split(kinds: SharedScores, group: Ints) -> Ints:
         following = np.zeros(len(group), dtype=np.uint64)
         preceding = np.zeros(len(group), dtype=np.uint64)
         for kind, mark in zip((1, 2), marks):
-            of_kind = steps == kind  # [S, S]
-            following += np.where(of_kind, mark, 0).sum(axis=1, dtype=np.uint64)
-            preceding += np.where(of_kind.T, mark, 0).sum(axis=1, dtype=np.uint64)
+            has_kind = steps == kind  # [S, S]
+            following += np.where(has_kind, mark, 0).sum(axis=1, dtype=np.uint64)
+            preceding += np.where(has_kind.T, mark, 0).sum(axis=1, dtype=np.uint64)
         columns = preceding, following, last.astype(np.uint64), first.astype(np.uint64), group.astype(np.uint64)
         order = np.lexsort(columns)  # by the last one first
         rows = np.stack(columns, axis=1)[order]

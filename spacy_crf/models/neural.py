@@ -61,26 +61,27 @@ class EncoderNode(Node):
     def resize(self, model: Model, n_states: int) -> None:
         """Give the last layer of `model` weights of zero for new states, up to `n_states`."""
         output = model.get_ref("output")
-        size = self.kinds * n_states
         names = ("W", "b") if output.has_param("W") else ()
-        values = {name: self._resized(output, output.get_param(name), n_states) for name in names}
-        gradients = {
-            name: self._resized(output, output.get_grad(name), n_states) for name in names if output.has_grad(name)
-        }
+        values = {}
+        gradients = {}
         for name in names:
+            values[name] = self._resized(output, output.get_param(name), n_states)
+            if output.has_grad(name):
+                gradients[name] = self._resized(output, output.get_grad(name), n_states)
             output.set_param(name, None)  # thinc changes no dimension of a layer that has parameters
-        output.set_dim("nO", size, force=True)
+        output.set_dim("nO", self.kinds * n_states, force=True)
         for name in names:
             output.set_param(name, values[name])
         for name, gradient in gradients.items():
             output.set_grad(name, gradient)
 
     def _resized(self, layer: Model, values: Any, n_states: int) -> Any:
-        """A parameter of the last layer, or its gradient, on its device, for more states."""
+        """A parameter of the last layer, or its gradient (`values`), for more states, on its device."""
         # Rows are kinds of scores, and within each kind states
-        by_kind = layer.ops.to_numpy(values).reshape(self.kinds, len(values) // self.kinds, *values.shape[1:])
-        moved: Any = enlarged(by_kind, (self.kinds, n_states, *values.shape[1:]))
-        return layer.ops.asarray(moved.reshape(self.kinds * n_states, *values.shape[1:]))
+        width = values.shape[1:]
+        kinds = layer.ops.to_numpy(values).reshape(self.kinds, len(values) // self.kinds, *width)
+        resized: Any = enlarged(kinds, (self.kinds, n_states, *width))
+        return layer.ops.asarray(resized.reshape(self.kinds * n_states, *width))
 
     def forget(self, model: Model) -> None:
         """Return `model` and its last layer to their state before training."""
@@ -145,6 +146,7 @@ def encoder_emissions(owner: str, tok2vec: Any, hidden_width: int = 0, node: Opt
 
 
 def _forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[NamedTuple, Callable]:
+    """Scores of tokens from the vectors of the encoder, and the function that takes their derivatives."""
     node: EncoderNode = model.attrs["node"]
     # Vectors of all Docs, end to end, go through the dense layers
     encoder, *dense = model.layers
@@ -185,8 +187,10 @@ def _init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) 
     sample = next(batches).docs[:10]
     deque(batches, maxlen=0)  # the reader counts the batches
     encoder.initialize(X=sample)
-    # Transformers know their width from here on, but not all listeners to them do
-    known = encoder.has_dim("nO")
-    flat = model.ops.alloc2f(1, encoder.get_dim("nO")) if known else model.ops.flatten(encoder.predict(sample))
+    # Transformers know their width from here on, but some listeners to them do not
+    if encoder.has_dim("nO"):
+        flat = model.ops.alloc2f(1, encoder.get_dim("nO"))
+    else:
+        flat = model.ops.flatten(encoder.predict(sample))
     for layer in dense:
         flat = layer.initialize(X=flat).predict(flat)

@@ -92,20 +92,24 @@ def _init(model: Model, X: object = None, Y: object = None) -> None:
 
 
 class _Opened(NamedTuple):
+    """The files of an encoder, opened by one process."""
+
     process: int
     tokenizer: Any
     session: Any
     inputs: dict[str, type]  # types of the inputs by name
-    outputs: list[str]
+    outputs: list[str]  # names of the outputs to use
     width: int  # of the vectors
 
 
 class _Window(NamedTuple):
+    """Pieces of a Doc that go through the encoder together. Of the N kept pieces the vectors are used; the others are context."""
+
     doc: int
     ids: list[int]
     types: list[int]
-    own: NDArray[np.int64]  # places of the pieces that get their vectors from this window
-    text: NDArray[np.int64]  # [N, 2] first character of each of these pieces, and the character behind it
+    kept: NDArray[np.int64]  # [N] indices of the kept pieces
+    text: NDArray[np.int64]  # [N, 2] first character of each kept piece, and the character behind the piece
 
 
 class OnnxEncoder:
@@ -188,10 +192,10 @@ class OnnxEncoder:
             ids[row, :n] = window.ids
             types[row, :n] = window.types
             mask[row, :n] = 1
-        places = np.broadcast_to(np.arange(ids.shape[1]), ids.shape)
-        given: dict[str, NDArray[np.int64]] = dict(zip(_INPUTS, (ids, mask, types, places)))
+        positions = np.broadcast_to(np.arange(ids.shape[1]), ids.shape)
+        arrays: dict[str, NDArray[np.int64]] = dict(zip(_INPUTS, (ids, mask, types, positions)))
         try:
-            feeds = {name: given[name].astype(dtype) for name, dtype in opened.inputs.items()}
+            feeds = {name: arrays[name].astype(dtype) for name, dtype in opened.inputs.items()}
             outputs = opened.session.run(opened.outputs, feeds)
         except Exception as error:  # the package has no others
             advice = f"If the encoder takes fewer than {self.settings['window']} pieces, lower window"
@@ -218,49 +222,51 @@ class OnnxEncoder:
         opened = self.open()
         windows = self._windows(opened, docs)
         batch = []
-        pieces: list[Vectors] = [np.zeros((0, opened.width), np.float32)] * len(windows)
-        # Windows of about equal length together, so that little is padded
+        pieces: list[Vectors] = [np.zeros((0, opened.width), np.float32)] * len(windows)  # of each window
+        # Batches have windows of about equal length, so that little is padded
         by_length = sorted(range(len(windows)), key=lambda number: len(windows[number].ids))
-        for place, number in enumerate(by_length, start=1):
+        for n_done, number in enumerate(by_length, start=1):
             batch.append(number)
-            is_last = place == len(by_length)
-            if is_last or (len(batch) + 1) * len(windows[by_length[place]].ids) > _BATCH:
-                found = self._run(opened, [windows[number] for number in batch])
+            is_last = n_done == len(by_length)
+            # The next window would be padded to the longest one, which is itself
+            if is_last or (len(batch) + 1) * len(windows[by_length[n_done]].ids) > _BATCH:
+                outputs = self._run(opened, [windows[number] for number in batch])
                 for row, number in enumerate(batch):
-                    pieces[number] = found[row, windows[number].own]
+                    pieces[number] = outputs[row, windows[number].kept]
                 batch = []
-        of_docs: list[list[int]] = [[] for _ in docs]
+        windows_of_docs: list[list[int]] = [[] for _ in docs]
         for number, window in enumerate(windows):
-            of_docs[window.doc].append(number)
+            windows_of_docs[window.doc].append(number)
         vectors = []
-        for doc, numbers in zip(docs, of_docs):
-            text = np.concatenate([np.zeros((0, 2), np.int64), *(windows[number].text for number in numbers)])
-            of_pieces = np.concatenate([np.zeros((0, opened.width), np.float32), *(pieces[n] for n in numbers)])
-            vectors.append(_pooled(self.settings["pooling"], doc, text, of_pieces))
+        for doc, numbers in zip(docs, windows_of_docs):
+            text = np.concatenate([np.zeros((0, 2), np.int64), *(windows[n].text for n in numbers)])
+            doc_pieces = np.concatenate([np.zeros((0, opened.width), np.float32), *(pieces[n] for n in numbers)])
+            vectors.append(_pooled(self.settings["pooling"], doc, text, doc_pieces))
         return vectors
 
     def _windows(self, opened: _Opened, docs: list[Doc]) -> list[_Window]:
-        found = []
+        """Divide the pieces of each Doc into overlapping windows."""
+        windows = []
         half = self.settings["overlap"] // 2
         for number, encoding in enumerate(opened.tokenizer.encode_batch([doc.text for doc in docs])):
             parts = [encoding, *encoding.overflowing]
             for part in parts:
-                [own] = np.nonzero(np.array(part.special_tokens_mask) == 0)
-                # Half of the overlap belongs to each of two windows; the text's ends belong to one
+                [pieces] = np.nonzero(np.array(part.special_tokens_mask) == 0)
+                # Of the pieces that two windows share, each window keeps half
                 begin = 0 if part is parts[0] else half
-                end = len(own) - (0 if part is parts[-1] else self.settings["overlap"] - half)
-                own = own[begin:end]
-                if len(own):
-                    found.append(
+                end = len(pieces) - (0 if part is parts[-1] else self.settings["overlap"] - half)
+                kept = pieces[begin:end]
+                if len(kept):
+                    windows.append(
                         _Window(
                             doc=number,
                             ids=part.ids,
                             types=part.type_ids,
-                            own=own,
-                            text=np.array(part.offsets, dtype=np.int64)[own],
+                            kept=kept,
+                            text=np.array(part.offsets, dtype=np.int64)[kept],
                         )
                     )
-        return found
+        return windows
 
 
 @serialize_attr.register(OnnxEncoder)
@@ -293,26 +299,26 @@ def _pooled(pooling: str, doc: Doc, text: NDArray[np.int64], pieces: Vectors) ->
 
     text (int64[P, 2]): Characters of each piece. A piece belongs to each token whose characters it contains.
     """
-    # first and behind: the pieces that share characters with each token
     vectors = np.zeros((len(doc), pieces.shape[1]), dtype=np.float32)
     idx, length, is_space = doc.to_array([IDX, LENGTH, IS_SPACE]).astype(np.int64).T.reshape(3, len(doc))
     begins, ends = np.maximum.accumulate(text, axis=0).T
+    # [T] the pieces first, ..., behind - 1 share characters with a token
     first = np.searchsorted(ends, idx, side="right")
     behind = np.searchsorted(begins, idx + length, side="left")
-    [there] = np.nonzero((behind > first) & (is_space == 0))
-    first = first[there]
-    behind = behind[there]
-    if not len(there):
+    [tokens] = np.nonzero((behind > first) & (is_space == 0))  # that have pieces
+    first = first[tokens]
+    behind = behind[tokens]
+    if not len(tokens):
         return vectors
     if pooling in ("first", "last"):
-        vectors[there] = pieces[first if pooling == "first" else behind - 1]
+        vectors[tokens] = pieces[first if pooling == "first" else behind - 1]
         return vectors
     # Sums or maxima over ranges of pieces, which may overlap where a piece belongs to two tokens
     counts = behind - first
     reduce = np.add if pooling == "mean" else np.maximum
-    vectors[there] = reduce.reduceat(pieces[ranges(first, behind)], np.cumsum(counts) - counts, axis=0)
+    vectors[tokens] = reduce.reduceat(pieces[ranges(first, behind)], np.cumsum(counts) - counts, axis=0)
     if pooling == "mean":
-        vectors[there] /= counts[:, np.newaxis]
+        vectors[tokens] /= counts[:, np.newaxis]
     return vectors
 
 

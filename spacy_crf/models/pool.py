@@ -32,7 +32,7 @@ from .node import (
 )
 from .structure import StructureModel, StructureNode
 
-_SHARED = ("allowed", "longest")  # attributes that the component sets, for all members
+_SHARED = ("allowed", "longest")  # attributes that the component sets for the pool and all members
 
 
 class Pooled(NamedTuple):
@@ -49,7 +49,7 @@ class Pooled(NamedTuple):
 
 
 class PoolNode(Node):
-    """Node of a pool whose members have nodes of the same kind as `of`."""
+    """Node of a pool. `of` is a node like those of the members."""
 
     def __init__(self, of: StructureNode):
         self.holds_out = True  # whether some texts train no member
@@ -66,9 +66,7 @@ class PoolNode(Node):
         )
 
     def begin(self, model: Model, initialization: Any, is_new: bool) -> None:
-        """Find the optimum of `model`, if the optimizer of the `initialization` does so; `is_new` if
-        weights are new.
-        """
+        """Find the optimum of `model` at once, if the optimizer of the component can. `is_new` is not used."""
         if initialization.pipe.training.finds_optimum:
             initialization.find_optimum()
 
@@ -85,7 +83,7 @@ class PoolNode(Node):
             model.attrs[name] = model.layers[0].attrs[name]
 
     def expect(self, model: Model, n_states: int, saved: dict[str, bytes]) -> None:
-        """Give the members of `model` its attributes before `n_states` states and the attributes `saved` are loaded."""
+        """Prepare for loading: give the members the attributes of `model`, whatever `n_states` and `saved` are."""
         share_attributes(model)
 
     def check(self, model: Model, n_states: int) -> None:
@@ -94,7 +92,7 @@ class PoolNode(Node):
 
 
 def make_pool(make_node: Callable[[], StructureNode], members: Sequence[Model], **attrs: Any) -> StructureModel:
-    """A pool of models.
+    """Make a pool of models.
 
     make_node (Callable): Makes the node of each member.
     members (Sequence[Model]): The models.
@@ -104,9 +102,11 @@ def make_pool(make_node: Callable[[], StructureNode], members: Sequence[Model], 
     refs: dict[str, Optional[Model]] = {}
     for member in members:
         refs.update({part: member.get_ref(part) for part in member.ref_names})
+    attrs["node"] = PoolNode(node)
     # Settings of the members are settings of the pool too, which saving compares
-    of_members = {name: members[0].attrs.get(name) for name in (*_SHARED, *node.traits.meaning)}
-    attrs |= {"node": PoolNode(node)} | {name: of_members[name] for name in of_members if name in members[0].attrs}
+    for name in (*_SHARED, *node.traits.meaning):
+        if name in members[0].attrs:
+            attrs[name] = members[0].attrs[name]
     return StructureModel(
         "pool", _forward, init=_init, layers=members, refs=refs, params={"shares": None}, attrs=attrs, ops=NumpyOps()
     )
@@ -122,12 +122,13 @@ def share_attributes(model: Model) -> None:
 
 
 def _forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Union[PathScores, Pooled], Callable]:
+    """Scores of the pool, in training together with those of the members, and the function that takes their derivatives."""
     node: PoolNode = model.attrs["node"]
     share_attributes(model)
-    # Members before `rest` are not trained now: they give scores as in prediction
-    rest = node.n_frozen
-    both = [member(docs, is_train and number >= rest) for number, member in enumerate(model.layers)]
-    outputs, backprops = zip(*both)
+    # Frozen members score as in prediction
+    n_frozen = node.n_frozen
+    results = [member(docs, is_train and number >= n_frozen) for number, member in enumerate(model.layers)]
+    outputs, backprops = zip(*results)
     shares = read_params(model, ["shares"])["shares"].astype(np.float64)
     # score(y) = sum_m shares[m] · score_m(y)
     total = node.of.weighted_sum(outputs, shares)
@@ -138,12 +139,12 @@ def _forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Union[PathS
         if d_scores.held_out.any():  # a gradient of zeros would let weight decay shrink the shares
             d_shares = [node.of.dot(d_scores.pool, output) for output in outputs]
             add_gradient(model, "shares", np.array(d_shares))
-        for backprop_member, d_member in zip(backprops[rest:], d_scores.members):
+        for backprop_member, d_member in zip(backprops[n_frozen:], d_scores.members):
             backprop_member(d_member)
         return []
 
     share = model.attrs["held_out"] if node.holds_out else 0.0
-    return Pooled(outputs[rest:], total, held_out_sequences(docs, total.starts, share)), backprop
+    return Pooled(outputs[n_frozen:], total, held_out_sequences(docs, total.starts, share)), backprop
 
 
 def _init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) -> None:
@@ -164,29 +165,29 @@ def pooled_loss(
     weights: Optional[Floats] = None,
     **soft: object,
 ) -> tuple[Floats, Pooled, Bools]:
-    """The summed losses of the members; for held-out texts, the negative log probability that the pool gives them (see
-    `ClampedLoss`), from which the shares are learned. Other losses may be smallest where all scores are 0, so they
-    could not determine shares.
+    """Evaluate the loss of a pool: the sum of the losses of the members, and for held-out texts, from which the shares are
+    learned, the negative log probability by the pool. (Other losses may be smallest where all scores are 0, so they could not
+    determine shares.)
 
     loss (Callable): The loss of the members.
-    structure (TrainingStructure): The structure of each.
+    structure (TrainingStructure): The structure of all members.
     scores (Pooled): The output of the pool.
     clamp (AnyClamp): What the annotation allows.
     weights (float64[B]): Factor of each sequence, 1 by default.
     soft: Soft labels, if the loss takes any.
     RETURNS (float64[B], Pooled, bool[B]): Losses, derivatives of their sum, and which sequences are impossible.
     """
-    of_pool = loss if soft else LogLikelihood()
+    pool_loss = loss if soft else LogLikelihood()
     weights = np.ones(len(scores.held_out)) if weights is None else weights
     held_out = scores.held_out
-    # A text is held out from the members or from the pool: factors of 0 take it out of the other loss
-    of_held_out = np.where(held_out, weights, 0.0)
-    losses, d_pool, impossible = evaluate(of_pool, structure, scores.pool, clamp, weights=of_held_out, **soft)
+    # Each text counts for the loss of the pool or for the losses of the members; its factor for the other is 0
+    pool_weights = np.where(held_out, weights, 0.0)
+    member_weights = np.where(held_out, 0.0, weights)
+    losses, d_pool, impossible = evaluate(pool_loss, structure, scores.pool, clamp, weights=pool_weights, **soft)
     d_members = []
     for member in scores.members:
-        of_members = np.where(held_out, 0.0, weights)
-        of_member, d_member, _ = evaluate(loss, structure, member, clamp, weights=of_members, **soft)
-        losses = losses + of_member
+        member_losses, d_member, _ = evaluate(loss, structure, member, clamp, weights=member_weights, **soft)
+        losses = losses + member_losses
         d_members.append(d_member)
     return losses, Pooled(tuple(d_members), d_pool, held_out), impossible
 
@@ -205,11 +206,11 @@ def train_all_members(model: Model, *, holds_out: bool) -> None:
 
 
 def held_out_sequences(docs: list[Doc], starts: Ints, share: float) -> Bools:
-    """Sequences of a share of the texts, the same in each epoch and for all copies of a text: bool[B].
+    """Which sequences belong to held-out texts: bool[B]. They are the same in each epoch, and for all copies of a text.
 
     docs (list[Doc]): The texts.
     starts (int64[B + 1]): Where the sequences start.
-    share (float): The share of the texts.
+    share (float): The share of the texts that are held out.
     """
     # A checksum of the text, not a random number, so that no copy of a held-out text trains a member
     chosen = np.array([zlib.crc32(doc.text.encode("utf8")) < share * (1 << 32) for doc in docs], dtype=bool)

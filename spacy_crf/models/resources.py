@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 AnyFeatureSet = Union["FeatureSet", "SegmentFeatureSet"]
 Listed = TypeVar("Listed", bound="ListedFeatures")
-# Lists found so far in the model that is being saved or loaded; None outside of `shared_lists`
+# Lists of the model that were saved or loaded so far; None outside of `shared_lists`
 _met: ContextVar[Optional[list]] = ContextVar("met", default=None)
 
 
@@ -40,43 +40,43 @@ def shared_lists() -> Iterator[None]:
         _met.reset(token)
 
 
-def write(each: Any) -> Union[int, Settings]:
-    """Data of a list for `read`.
+def write(resource: Any) -> Union[int, Settings]:
+    """Turn a list into data for `read`.
 
-    each (object): The list.
-    RETURNS (dict or int): Its data, or its number if an earlier node has the same list.
+    resource (object): The list: a Gazetteer, Clusters or WordVectors.
+    RETURNS (dict or int): The data, or the number of the list if an earlier node has the same object.
     """
-    met = _met.get()
-    if met is None:
-        return each.to_dict()
+    saved = _met.get()
+    if saved is None:
+        return resource.to_dict()
     # By identity: equal lists of two nodes stay two lists
-    number = next((n for n, other in enumerate(met) if other is each), None)
-    if number is not None:
-        return number
-    met.append(each)
-    return each.to_dict()
+    for number, other in enumerate(saved):
+        if other is resource:
+            return number
+    saved.append(resource)
+    return resource.to_dict()
 
 
 def read(saved: Any, kind: type) -> Any:
-    """A list from the data that `write` gives.
+    """Make a list from the result of `write`.
 
     saved (dict or int): The data, or the number of an earlier list.
     kind (type): The class of the list.
-    RAISES (ValueError): CRF509 for the number of a list of another class.
+    RAISES (ValueError): CRF509 if a number belongs to a list of another class.
     """
-    met = _met.get()
+    loaded = _met.get()
     if isinstance(saved, int):
-        found = met[saved] if met is not None and 0 <= saved < len(met) else None
-        check_equal("a list that nodes share", type(found), kind)
-        return found
-    made = kind.from_dict(saved)
-    if met is not None:
-        met.append(made)
-    return made
+        shared = loaded[saved] if loaded is not None and 0 <= saved < len(loaded) else None
+        check_equal("a list that nodes share", type(shared), kind)
+        return shared
+    resource = kind.from_dict(saved)
+    if loaded is not None:
+        loaded.append(resource)
+    return resource
 
 
 class ListedFeatures:
-    """Base of the features of a node, with the lists that they read and that are saved with them.
+    """Base of the features of a node, with the lists that templates read, which are saved with the features.
 
     feature_set (FeatureSet): The templates.
     """
@@ -119,11 +119,11 @@ class ListedFeatures:
         RAISES (ValueError): CRF106 if the templates name another gazetteer, CRF940 if they read clusters and get none,
             CRF800 for vectors.
         """
-        reads = self.feature_set
-        reads.reader(gazetteers, clusters, vectors)
-        self.gazetteers = {name: gazetteers[name] for name in reads.gazetteers}
-        self.clusters = {name: (clusters or {})[name] for name in reads.cluster_tables}
-        self.vectors = vectors if reads.vector_offsets else None
+        feature_set = self.feature_set
+        feature_set.reader(gazetteers, clusters, vectors)  # checks the lists
+        self.gazetteers = {name: gazetteers[name] for name in feature_set.gazetteers}
+        self.clusters = {name: (clusters or {})[name] for name in feature_set.cluster_tables}
+        self.vectors = vectors if feature_set.vector_offsets else None
         self.recompile()
 
     def set_stage(self, feature_set: AnyFeatureSet, first_stage: Optional[Labeller]) -> None:
@@ -142,7 +142,7 @@ class ListedFeatures:
 
     def to_dict(self) -> Settings:
         """Data to save, for msgpack."""
-        data: Settings = {"gazetteers": {name: write(each) for name, each in self.gazetteers.items()}}
+        data: Settings = {"gazetteers": {name: write(gazetteer) for name, gazetteer in self.gazetteers.items()}}
         if self.clusters:
             data["cluster_tables"] = {name: write(table) for name, table in self.clusters.items()}
         if self.vectors is not None:

@@ -49,7 +49,7 @@ class SpanScores(NamedTuple):
 class SegmentFeatures(SparseFeatures):
     """Features of segments. Spans that are longer than the longest segment of any label (``longest``) need none."""
 
-    # "repeats" subtracts features of tokens that a span has more than once
+    # Features of "repeats" subtract the weights of token features that a span has more than once
     kinds: ClassVar = {place: ScoreKind(place, place) for place in PLACES} | {"repeats": ScoreKind("tokens", "spans")}
     has_spans = True
     first_state = 1  # token features suffice for O
@@ -79,54 +79,52 @@ class SegmentFeatures(SparseFeatures):
         return dict.fromkeys(PLACES, n_states)
 
     def find_spans(self, docs: list[Doc], columns: TokenColumns) -> tuple[dict[str, TokenFeatures], Optional[SpanList]]:
-        """Features of the spans of `docs` with attributes `columns` of tokens, and the spans that have any."""
+        """Features of the spans of `docs`, whose tokens have the attributes `columns`, and the spans that have features."""
         spans = self.tables["spans"].index
         tokens = self.tables["tokens"].index
         known = self.compiled.known_spans(docs, columns, self.longest, spans, tokens)
         return {"spans": known.rows, "repeats": known.repeats}, known.listed
 
     def output(self, scores: dict[str, Floats], starts: Ints, listed: Optional[SpanList]) -> SpanScores:
-        """Scores of segments from arrays of `scores`, for the spans that are `listed`, whatever the `starts` of
-        sequences.
-        """
+        """Scores of segments, from arrays of `scores` and the `listed` spans. `starts` is not used."""
         return SpanScores(**scores, listed=listed)
 
     def counters(self) -> dict[str, Counter]:
         """A counter of pairs for each place."""
         builders: dict[str, Union[IndexBuilder, SpanIndexBuilder]] = {
-            kind: IndexBuilder(some, self.tables[kind].index) for kind, some in self.compiled.templates.items()
+            place: IndexBuilder(templates, self.tables[place].index)
+            for place, templates in self.compiled.templates.items()
         }
         builders["spans"] = SpanIndexBuilder(self.compiled, self.tables["spans"].index)
         return {place: PairCounter(builder, self.tables[place]) for place, builder in builders.items()}
 
     def count(self, batch: AnnotatedDocs, columns: TokenColumns, counters: dict[str, Counter], sizes: Sizes) -> None:
-        """Count the features of the annotated segments of a `batch` with attributes `columns` in the `counters` of the
-        places, for segments up to the longest of the `sizes`.
+        """Count the features of the annotated segments of a `batch`, whose tokens have the attributes `columns`, in the
+        `counters` of the places. Segments are up to `sizes.longest` tokens long.
         """
-        # Alternatives have labels, of which states are one more
-        others = batch.alternatives._replace(label=1 + batch.alternatives.label)
-        parts = [
-            certain_segments(clamp, batch.starts)
-            for clamp in each_chain(batch.allowed)
-            if isinstance(clamp, SegmentClamp)
-        ]
-        parts.append(others)
+        parts = []
+        for clamp in each_chain(batch.allowed):
+            if isinstance(clamp, SegmentClamp):
+                parts.append(certain_segments(clamp, batch.starts))
+        # Label l is state 1 + l
+        parts.append(batch.alternatives._replace(label=1 + batch.alternatives.label))
         begin = np.concatenate([part.start for part in parts])
         end = np.concatenate([part.end for part in parts])
         state = np.concatenate([part.label for part in parts])
         length = end - begin
-        of_tokens = {
+        tokens_of_places = {
             "begins": (begin, state),
             "ends": (end - 1, state),
             "tokens": (ranges(begin, end), np.repeat(state, length)),
         }
-        for place, chosen in of_tokens.items():
-            counters[place].add_chosen(counters[place].builder.add(columns), *chosen)
+        for place, (tokens, states) in tokens_of_places.items():
+            counters[place].add_chosen(counters[place].builder.add(columns), tokens, states)
         # Longer segments are impossible, but their tokens count
-        short = length <= sizes.longest
-        spans = begin[short], length[short].astype(np.int32)
-        found = counters["spans"].builder.add(batch.docs, columns, *spans)
-        counters["spans"].add_chosen(found, np.arange(len(spans[0])), state[short])
+        is_short = length <= sizes.longest
+        span_begin = begin[is_short]
+        span_length = length[is_short].astype(np.int32)
+        features = counters["spans"].builder.add(batch.docs, columns, span_begin, span_length)
+        counters["spans"].add_chosen(features, np.arange(len(span_begin)), state[is_short])
 
     def measured(self, sizes: Sizes) -> Settings:
         """The longest segment, by the `sizes` of the corpus."""
@@ -174,25 +172,24 @@ def SparseSegments(
 
 
 def certain_segments(clamp: SegmentClamp, starts: Ints) -> Segments:
-    """Segments in every path that a clamp allows, except those of ``O``, with states in place of labels.
+    """The segments that all paths which a clamp allows have in common, without segments of ``O``. Their labels are states.
 
     clamp (SegmentClamp): What the annotation allows.
     starts (int64[B + 1]): Where the sequences start.
     """
     n_tokens = len(clamp.states)
-    # [T] whether a segment surely begins
-    opens = clamp.must_begin.copy()
-    opens[starts[:-1][starts[:-1] < n_tokens]] = True
-    single = clamp.states.sum(axis=1) == 1
-    state = np.where(single, clamp.states.argmax(axis=1), 0)
-    # [T] whether the token surely continues the segment of the token before
-    joined = ~clamp.may_begin & ~opens & single
-    [begin] = np.nonzero(opens & (state > 0))
-    # A segment ends before the first token that cannot continue it
-    stops = np.append(np.flatnonzero(~joined), n_tokens)
+    begins = clamp.must_begin.copy()  # [T] whether every path begins a segment here
+    begins[starts[:-1][starts[:-1] < n_tokens]] = True
+    has_one_state = clamp.states.sum(axis=1) == 1
+    state = np.where(has_one_state, clamp.states.argmax(axis=1), 0)
+    continues = ~clamp.may_begin & ~begins & has_one_state  # [T] whether every path continues the segment before
+    [begin] = np.nonzero(begins & (state > 0))
+    # A segment reaches up to the next token that does not continue it in every path
+    stops = np.append(np.flatnonzero(~continues), n_tokens)
     end = stops[np.searchsorted(stops, begin, side="right")]
-    closed = np.append(opens, True)[end]
-    return Segments(begin[closed], end[closed], state[begin][closed].astype(np.int64))
+    # It is certain to end there if every path begins a segment, or the corpus ends
+    is_certain = np.append(begins, True)[end]
+    return Segments(begin[is_certain], end[is_certain], state[begin][is_certain].astype(np.int64))
 
 
 # ---------------------------------------------------------------------------------------- scores of a neural encoder
@@ -202,6 +199,8 @@ MOST_TOKENS = 24  # in a list of all spans, which takes memory for each
 
 
 class EncodedSegments(NamedTuple):
+    """Scores that an encoder gives segments."""
+
     emissions: Emissions
     spans: SpanScores  # scores of tokens are 0
 
@@ -217,17 +216,18 @@ class SegmentEncoderNode(EncoderNode):
         """The output of `model`: `scores` of tokens, begins and ends, and means over the tokens of spans within sequences
         (`starts`).
         """
-        # [T, kinds, S]
-        by_kind = scores.reshape(len(scores), self.kinds, scores.shape[1] // self.kinds)
-        tokens, begins, ends, of_means = np.ascontiguousarray(by_kind.transpose(1, 0, 2))
+        kinds = scores.reshape(len(scores), self.kinds, scores.shape[1] // self.kinds)  # [T, kinds, S]
+        tokens, begins, ends, averaged = np.ascontiguousarray(kinds.transpose(1, 0, 2))
         listed = every_span(starts, model.attrs["longest"])
         return EncodedSegments(
             emissions=Emissions(tokens, None, starts),
-            spans=SpanScores(begins, ends, np.zeros_like(tokens), means(of_means, listed), listed),
+            spans=SpanScores(begins, ends, np.zeros_like(tokens), means(averaged, listed), listed),
         )
 
     def join(self, d_output: EncodedSegments) -> Floats:
-        """The way back through `split`: derivatives by kind, from `d_output`."""
+        """The way back through `split`: derivatives with respect to the scores of tokens, from `d_output`: float64[T, kinds ·
+        S].
+        """
         spans = d_output.spans
         d_means = scatter_means(spans.spans, spans.listed)
         parts = [d_output.emissions.scores, spans.begins, spans.ends, d_means]
@@ -250,7 +250,7 @@ def means(scores: Floats, listed: SpanList) -> Floats:
     """Mean of the scores of the tokens of each span: float64[N, S].
 
     scores (float64[T, S]): Scores of tokens.
-    listed (SpanList): The spans, all up to some length.
+    listed (SpanList): The spans.
     """
     # sums[t] = sum of scores before t, so a mean is a difference of two sums
     sums = np.vstack([np.zeros_like(scores[:1]), scores]).cumsum(axis=0) if len(scores) else scores
@@ -269,36 +269,36 @@ def scatter_means(d_spans: Floats, listed: SpanList) -> Floats:
     changes = np.zeros((len(listed.starts), d_spans.shape[1]))
     begin = begins_of(listed)
     for length in range(1, 1 + int(listed.lengths.max(initial=0))):
-        some = np.flatnonzero(listed.lengths == length)  # no two of these spans begin at the same token
-        changes[begin[some]] += shares[some]
-        changes[begin[some] + length] -= shares[some]
+        spans = np.flatnonzero(listed.lengths == length)  # no two of these spans begin at the same token
+        changes[begin[spans]] += shares[spans]
+        changes[begin[spans] + length] -= shares[spans]
     return changes[:-1].cumsum(axis=0)
 
 
 def total_of_spans(parts: list[SpanScores], tokens: Floats) -> SpanScores:
-    """Sum of the scores of several layers for the same segments.
+    """The sum of the scores of segments by several layers.
 
-    parts (list[SpanScores]): The scores of each layer, which lists some spans.
-    tokens (float64[T, S]): Scores of tokens, whose shape is that of the sum if there are no parts.
+    parts (list[SpanScores]): The scores by each layer, which may list other spans than the others.
+    tokens (float64[T, S]): Scores of tokens, for the shape of the sum if there are no layers.
     """
     if not parts:
-        none = np.zeros_like(tokens)
-        return SpanScores(none, none, none, np.zeros((0, tokens.shape[1])), None)
-    whole = parts[0]
+        zeros = np.zeros_like(tokens)
+        return SpanScores(zeros, zeros, zeros, np.zeros((0, tokens.shape[1])), None)
+    total = parts[0]
     for part in parts[1:]:
         begin = begins_of(part.listed)
-        listed, own, added = add_spans(whole.listed, begin, begin + part.listed.lengths, len(tokens))
+        listed, old_numbers, part_numbers = add_spans(total.listed, begin, begin + part.listed.lengths, len(tokens))
         spans = np.zeros((len(listed.lengths), tokens.shape[1]))
-        spans[own] += whole.spans
-        spans[added] += part.spans
-        whole = SpanScores(
-            begins=whole.begins + part.begins,
-            ends=whole.ends + part.ends,
-            tokens=whole.tokens + part.tokens,
+        spans[old_numbers] += total.spans
+        spans[part_numbers] += part.spans
+        total = SpanScores(
+            begins=total.begins + part.begins,
+            ends=total.ends + part.ends,
+            tokens=total.tokens + part.tokens,
             spans=spans,
             listed=listed,
         )
-    return whole
+    return total
 
 
 def part_of_spans(d_spans: SpanScores, listed: SpanList) -> SpanScores:
@@ -310,5 +310,5 @@ def part_of_spans(d_spans: SpanScores, listed: SpanList) -> SpanScores:
     if listed is None or d_spans.listed is None or len(listed.lengths) == len(d_spans.listed.lengths):
         return d_spans
     begin = begins_of(listed)
-    _, _, own = add_spans(d_spans.listed, begin, begin + listed.lengths, len(d_spans.tokens))
-    return d_spans._replace(spans=d_spans.spans[own], listed=listed)
+    _, _, numbers = add_spans(d_spans.listed, begin, begin + listed.lengths, len(d_spans.tokens))
+    return d_spans._replace(spans=d_spans.spans[numbers], listed=listed)

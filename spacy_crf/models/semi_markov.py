@@ -28,7 +28,9 @@ LongestSegment = Union[None, int, float, ByLabel]
 
 
 class SegmentsNode(StructureNode):
-    """Node of a semi-Markov chain: any segment may follow any other. The attribute "longest" has the longest segments."""
+    """Node of a semi-Markov chain: any segment may follow any other. The attribute "longest" (int32[S]) says how many tokens a
+    segment of each state may have.
+    """
 
     gives = SegmentScores
     traits = StructureNode.traits._replace(
@@ -57,7 +59,7 @@ class SegmentsNode(StructureNode):
         )
 
     def part(self, d_scores: SegmentScores, outputs: tuple) -> tuple[tuple, SharedScores]:
-        """Split `d_scores` into the derivatives for the `outputs` of layers and those for the shared scores."""
+        """Derivatives with respect to the `outputs` of layers, and with respect to the shared scores, from `d_scores`."""
         of_tokens = d_scores.transitions if per_position(d_scores) else None
         emissions = Emissions(d_scores.tokens, of_tokens, np.asarray(d_scores.starts))
         spans = SpanScores(d_scores.begins, d_scores.ends, d_scores.tokens, d_scores.spans, d_scores.listed)
@@ -76,14 +78,15 @@ class SegmentsNode(StructureNode):
         if other.listed is None:
             return scores
         begin = begins_of(other.listed)
-        return with_listed(scores, begin, begin + other.listed.lengths)[0]
+        with_spans, _, _ = with_listed(scores, begin, begin + other.listed.lengths)
+        return with_spans
 
     def shapes(self, model: Model, n_states: int) -> dict[str, tuple[int, ...]]:
         """Shapes of the parameters of `model` for `n_states` states, with a row for each length of segments."""
         return {**super().shapes(model, n_states), "lengths": (self.longest(model), n_states)}
 
     def potentials_key(self, model: Model) -> NDArray[np.int32]:
-        """The longest segments of `model`."""
+        """The array of the longest segments of `model`, which `resize` replaces."""
         return model.attrs["longest"]
 
     def possible(self, model: Model) -> SharedScores:
@@ -104,7 +107,7 @@ class SegmentsNode(StructureNode):
         return {**super().weighed(model), "lengths": lengths}
 
     def longest(self, model: Model) -> int:
-        """Tokens of the longest segment of any state of `model`."""
+        """How many tokens a segment of any state of `model` may have."""
         return int(model.attrs["longest"].max())
 
     def resize(self, model: Model, n_states: int) -> None:
@@ -131,7 +134,7 @@ class SegmentsNode(StructureNode):
 
 
 def _each(outputs: tuple, kind: type) -> list:
-    """Outputs of one kind, of all layers."""
+    """The outputs of all layers that are of class `kind`; an encoder's output has both kinds."""
     parts = []
     for output in outputs:
         parts += output if isinstance(output, EncodedSegments) else [output]
@@ -197,22 +200,24 @@ def _check_longest(value: LongestSegment) -> LongestSegment:
 
 
 def longest_of(setting: LongestSegment, labels: list[str], lengths: dict[str, list[int]]) -> NDArray[np.int32]:
-    """Tokens of the longest segment of each state, by the setting of the config and the lengths of annotated segments.
+    """How many tokens a segment of each state may have.
 
+    setting (LongestSegment): The setting of the config.
+    labels (list[str]): The labels.
+    lengths (dict[str, list[int]]): The lengths of the annotated segments of each label.
     RETURNS (int32[S]): 1 for ``O``; labels without setting and annotation get the maximum of the others.
     RAISES (ValueError): CRF846 for a setting of an unknown label.
     """
     if isinstance(setting, int):
         return np.array([1] + [setting] * len(labels), dtype=np.int32)
     quantile = setting if isinstance(setting, float) else 1.0
-    given = setting if isinstance(setting, dict) else {}
-    checks.labels("longest_segment", given, labels)
-    # A quantile of the lengths that occur, not between two of them
-    measured = {
-        label: int(np.ceil(np.quantile(found, quantile, method="inverted_cdf")))
-        for label, found in lengths.items()
-        if found
-    }
-    measured.update(given)
-    rest = max(measured.values(), default=1)
-    return np.array([1] + [measured.get(label, rest) for label in labels], dtype=np.int32)
+    by_label = setting if isinstance(setting, dict) else {}
+    checks.labels("longest_segment", by_label, labels)
+    longest = {}
+    for label, annotated in lengths.items():
+        if annotated:
+            # One of the lengths that occur, not a value between two of them
+            longest[label] = int(np.ceil(np.quantile(annotated, quantile, method="inverted_cdf")))
+    longest.update(by_label)
+    default = max(longest.values(), default=1)
+    return np.array([1] + [longest.get(label, default) for label in labels], dtype=np.int32)

@@ -37,24 +37,26 @@ _OF_SPANS = _OF_SEGMENTS[3:]
 class _Batch(NamedTuple):
     """A batch of Docs with their features looked up."""
 
-    starts: Ints  # [B + 1]
-    weights: Floats  # [B]
-    clamp: Any  # of the class that the structure takes
+    starts: Ints  # [B + 1] where the sequences start
+    weights: Floats  # [B] factors of the sequences
+    clamp: Any  # what the annotation allows: of the class that the structure takes
     uses: dict[str, SlotUses]  # by kind of features
-    listed: Optional[SpanList]
-    excluded: Optional[Bools]  # [N, S] listed spans that are known to be wrong with a state
+    listed: Optional[SpanList]  # N spans that have features, or are excluded; None in chains of tokens
+    excluded: Optional[Bools]  # [N, S] the states that a listed span must not have
 
 
 class SequencesObjective(Weights):
-    """Objective for online optimizers: a corpus, whose batches are read once, with its features looked up, and the layout of the
-    weights of a model on sparse features.
+    """Objective for online optimizers (`SequenceObjective`): a corpus, whose batches are read once, with its features looked up,
+    and the layout of the weights of a model on sparse features.
+
+    model (Model): The model.
+    loss (ClampedLoss): The loss.
+    corpus (Iterable[AnnotatedDocs]): The batches.
     """
 
-    # Set if the model continues from earlier training, see `optimizers.anchor.Anchor`
-    anchor: Any = None
+    anchor: Any = None  # the `Anchor` if the model continues from earlier training
     mixed: Any = None
-    # Names the sequence that begins at a token, for humans
-    describe_token: Optional[Callable[[int], str]] = None
+    describe_token: Optional[Callable[[int], str]] = None  # names the sequence that begins at a token, for messages
 
     def __init__(self, model: Model, loss: ClampedLoss, corpus: Iterable[AnnotatedDocs]):
         super().__init__(model)
@@ -76,29 +78,29 @@ class SequencesObjective(Weights):
         return self.describe_token(int(self.corpus.starts[sequence]))
 
     def _look_up(self, batch: AnnotatedDocs) -> _Batch:
+        """Look up the features of a batch."""
         docs = DocBatch.of(batch.docs)
-        found = {}
+        features = {}  # by kind
+        tables = {}  # names of tables by kind
         listed = None
         excluded = None
-        for features in self.features:
-            of_layer = features.look_up(docs)
-            kinds = features.kinds
-            for kind, of_kind in of_layer.features.items():
-                found[kind] = kinds[kind].table, of_kind
-            listed = of_layer.listed
+        for layer_features in self.features:
+            found = layer_features.look_up(docs)
+            features.update(found.features)
+            tables.update({kind: layer_features.kinds[kind].table for kind in found.features})
+            listed = found.listed
         if listed is not None:
             # Excluded spans are listed too, though most of them have no feature
             wrong = batch.excluded
-            listed, own, numbers = add_spans(listed, wrong.start, wrong.end, int(batch.starts[-1]))
+            listed, old_numbers, numbers = add_spans(listed, wrong.start, wrong.end, int(batch.starts[-1]))
             excluded = np.zeros((len(listed.lengths), self.n_states), dtype=bool)
             excluded[numbers, 1 + wrong.label] = True
             for kind in _OF_SPANS:
-                table, of_kind = found[kind]
-                found[kind] = table, _spread(of_kind, own, len(excluded))
-        uses = {
-            kind: find_slots(features, self._layouts[table], self._width(table), self._first_slot[table])
-            for kind, (table, features) in found.items()
-        }
+                features[kind] = _renumber_spans(features[kind], old_numbers, len(excluded))
+        uses = {}
+        for kind, table in tables.items():
+            layout = self._layouts[table]
+            uses[kind] = find_slots(features[kind], layout, self._width(table), self._first_slot[table])
         if VECTORS in uses:
             uses["states"] = uses_of_both(uses["states"], uses.pop(VECTORS))
         return _Batch(
@@ -111,38 +113,41 @@ class SequencesObjective(Weights):
         )
 
     def _width(self, table: str) -> int:
+        """Number of columns of a table."""
         return self.n_states**2 if table == "transitions" else self.n_states
 
     def _lay_out(self, batches: list[_Batch]) -> ChainCorpus:
+        """Join the batches in the arrays that kernels read."""
         starts = join_starts([batch.starts for batch in batches])
         # All batches have the same kinds of features
         uses = {}
         for kind in batches[0].uses:
             uses[kind] = join_uses([batch.uses[kind] for batch in batches])
         states = np.concatenate([states_of(batch.clamp) for batch in batches])
-        single = states.sum(axis=1) == 1
-        gold = np.where(single, states.argmax(axis=1), -1).astype(np.int32)
-        of_spans = {kind: count_slots(uses[kind], self.n_states) for kind in _OF_SPANS if kind in uses}
-        of_tokens = [kind for kind in uses if kind not in of_spans]
-        touched = np.sum([count_slots(uses[kind], self._width(kind)) for kind in of_tokens], axis=0)  # [T + 1]
+        has_one_state = states.sum(axis=1) == 1
+        gold = np.where(has_one_state, states.argmax(axis=1), -1).astype(np.int32)
+        # How many slots the tokens, and the listed spans, before each one use
+        span_counts = {kind: count_slots(uses[kind], self.n_states) for kind in _OF_SPANS if kind in uses}
+        token_counts = [count_slots(uses[kind], self._width(kind)) for kind in uses if kind not in span_counts]
+        n_used = np.sum(token_counts, axis=0)  # [T + 1]
         segments = None
-        certain = single
-        if of_spans:
-            segments, certain = self._segments(batches, uses, gold, starts)
-            at_spans = np.sum([*of_spans.values()], axis=0)
-            touched = touched + at_spans[segments.listed_starts]
-        # A sequence is known if no token of it is uncertain
-        is_known = np.diff(np.append(0, np.cumsum(~certain))[starts]) == 0
+        is_certain = has_one_state
+        if span_counts:
+            segments, is_certain = self._segments(batches, uses, gold, starts)
+            n_used_by_spans = np.sum([*span_counts.values()], axis=0)
+            n_used = n_used + n_used_by_spans[segments.listed_starts]
+        # A sequence is known if all of its tokens are certain
+        is_known = np.diff(np.append(0, np.cumsum(~is_certain))[starts]) == 0
         # Behind the slots of tables come those of shared scores: a slot for each entry, also for entries without a weight
         possible = self.node.possible(self.model)
         forbidden = []
-        places = [self._first_slot[name] + layout.slot_of_weight for name, layout in self._layouts.items()]
+        slots = [self._first_slot[name] + layout.slot_of_weight for name, layout in self._layouts.items()]
         n_slots = self._chain_start
         for block in self._shared:
-            places.append(n_slots + np.flatnonzero(block.mask))
+            slots.append(n_slots + np.flatnonzero(block.mask))
             forbidden.append(n_slots + np.flatnonzero(~np.broadcast_to(possible[block.name], block.mask.shape)))
             n_slots += block.mask.size
-        slot_of_weight = np.concatenate(places)
+        slot_of_weight = np.concatenate(slots)
         learned = np.zeros(n_slots, dtype=bool)
         learned[slot_of_weight] = True
         return ChainCorpus(
@@ -158,14 +163,16 @@ class SequencesObjective(Weights):
             learned=learned,
             slot_of_weight=slot_of_weight,
             forbidden=np.concatenate(forbidden),
-            most_slots=int(np.diff(touched[starts]).max(initial=0)) + n_slots - self._chain_start,
+            most_slots=int(np.diff(n_used[starts]).max(initial=0)) + n_slots - self._chain_start,
             segments=segments,
         )
 
     def _segments(
         self, batches: list[_Batch], uses: dict[str, SlotUses], gold: NDArray[np.int32], starts: Ints
     ) -> tuple[SegmentUses, Bools]:
-        """Segments of the corpus, and tokens whose annotation is certain (bool[T]): where a segment begins, and its state."""
+        """Segments of the corpus, and the tokens whose annotation is certain (bool[T]): their state is known, and whether a
+        segment begins there.
+        """
         columns = zip(*[batch.clamp for batch in batches])
         clamp = SegmentClamp(*map(np.concatenate, columns))
         excluded = np.concatenate([batch.excluded for batch in batches if batch.excluded is not None])
@@ -173,10 +180,11 @@ class SequencesObjective(Weights):
         # A segment begins where a sequence does
         begins = clamp.must_begin.copy()
         begins[starts[:-1][starts[:-1] < starts[1:]]] = True
-        goes_on = ~clamp.may_begin & np.append(False, gold[1:] == gold[:-1])[: len(gold)]
-        longest = self._shared[-1].mask
+        has_state_before = np.append(False, gold[1:] == gold[:-1])[: len(gold)]
+        continues = ~clamp.may_begin & has_state_before
+        lengths = self._shared[-1]  # the last parameter of segments
         segments = SegmentUses(
-            longest=len(longest),
+            longest=len(lengths.mask),
             path=np.where(begins, gold, GOES_ON).astype(np.int32),
             may_begin=clamp.may_begin,
             must_begin=clamp.must_begin,
@@ -186,7 +194,7 @@ class SequencesObjective(Weights):
             length_start=self._chain_start + sum(block.mask.size for block in self._shared[:-1]),
             excluded=excluded if excluded.any() else excluded[:0],
         )
-        return segments, (gold >= 0) & (begins | goes_on)
+        return segments, (gold >= 0) & (begins | continues)
 
 
 def _arrays(corpus: ChainCorpus) -> Iterable[NDArray]:
@@ -198,15 +206,15 @@ def _arrays(corpus: ChainCorpus) -> Iterable[NDArray]:
         yield from (listed_starts, listed_lengths, excluded)
 
 
-def _spread(features: TokenFeatures, at: Ints, n: int) -> TokenFeatures:
-    """Features of spans as features of n spans, among which the spans have the numbers `at`."""
-    counts = np.zeros(n, dtype=np.int64)
-    counts[at] = np.diff(features.starts)
+def _renumber_spans(features: TokenFeatures, numbers: Ints, n_spans: int) -> TokenFeatures:
+    """Features of N spans as features of a longer list of spans, in which the N spans have these `numbers` (int64[N])."""
+    counts = np.zeros(n_spans, dtype=np.int64)
+    counts[numbers] = np.diff(features.starts)
     return features._replace(starts=np.append(0, np.cumsum(counts)))
 
 
 def find_slots(features: TokenFeatures, layout: SlotLayout, n_columns: int, start: int) -> SlotUses:
-    """Slots that the features of each token, or span, use.
+    """The slots that the features of each token, or of each span, use.
 
     features (TokenFeatures): Features of T tokens.
     layout (SlotLayout): Slots of the table.
@@ -214,43 +222,43 @@ def find_slots(features: TokenFeatures, layout: SlotLayout, n_columns: int, star
     start (int): The number of the table's first slot among all slots.
     """
     n_tokens = len(features.starts) - 1
-    # The features of each token, those whose row is whole first
-    widths = np.diff(layout.starts)[features.rows]
-    is_whole = widths == n_columns
+    widths = np.diff(layout.starts)[features.rows]  # [nnz] slots of each feature
+    is_whole = widths == n_columns  # whether the feature has a slot for every column
     tokens = np.repeat(np.arange(n_tokens), np.diff(features.starts))
+    # Token after token; within a token whole rows first, of which only the first slot is listed
     order = np.argsort(2 * tokens + ~is_whole, kind="stable")
-    n_slots = np.where(is_whole, 1, widths)[order]
-    after = np.append(0, np.cumsum(n_slots))
+    n_listed = np.where(is_whole, 1, widths)[order]
+    ends = np.append(0, np.cumsum(n_listed))
     first_slots = layout.starts[features.rows[order]]
-    slots = np.arange(after[-1]) + np.repeat(first_slots - after[:-1], n_slots)
-    # bounds[2 t] is the first row of token t, and bounds[2 t + 1] its first single slot
+    slots = np.arange(ends[-1]) + np.repeat(first_slots - ends[:-1], n_listed)
+    # bounds[2 t] is the first whole row of token t, and bounds[2 t + 1] its first single slot
     n_whole = np.append(0, np.cumsum(is_whole))[features.starts]
     bounds = np.empty(2 * n_tokens + 1, dtype=np.int64)
-    bounds[0::2] = after[features.starts]
+    bounds[0::2] = ends[features.starts]
     bounds[1::2] = bounds[:-1:2] + np.diff(n_whole)
+    is_narrow = start + len(layout.columns) <= np.iinfo(np.int32).max
     return SlotUses(
-        slots=(start + slots).astype(np.int32 if start + len(layout.columns) <= np.iinfo(np.int32).max else np.int64),
+        slots=(start + slots).astype(np.int32 if is_narrow else np.int64),
         columns=layout.columns[slots],
-        values=_NO_VALUES if features.values is None else np.repeat(features.values[order], n_slots),
+        values=_NO_VALUES if features.values is None else np.repeat(features.values[order], n_listed),
         bounds=bounds,
     )
 
 
 def join_uses(parts: Sequence[SlotUses]) -> SlotUses:
-    """Uses of slots of several batches, one behind the other.
+    """Join the uses of slots of several batches, one batch behind the other.
 
     parts (Sequence[SlotUses]): The uses of each batch.
     """
-    # A part may have left out values that are all 1
     slots, columns, values, bounds = zip(*parts)
-    if any(map(len, values)):
-        ones = [np.ones(len(of_part), dtype=np.float32) for of_part in slots]
-        values = [of_part if len(of_part) else one for of_part, one in zip(values, ones)]
+    if any(map(len, values)):  # a batch whose values are all 1 has left them out
+        ones = [np.ones(len(part_slots), dtype=np.float32) for part_slots in slots]
+        values = [part_values if len(part_values) else ones[n] for n, part_values in enumerate(values)]
     return SlotUses(np.concatenate(slots), np.concatenate(columns), np.concatenate(values), join_starts(bounds))
 
 
 def uses_of_both(one: SlotUses, other: SlotUses) -> SlotUses:
-    """Uses of the slots of two tables by the same tokens.
+    """Join the uses of the slots of two tables by the same tokens.
 
     one (SlotUses): Uses of the first table.
     other (SlotUses): Uses of the second table, whose features have values.
@@ -264,9 +272,8 @@ def uses_of_both(one: SlotUses, other: SlotUses) -> SlotUses:
         slots=slots,
         columns=np.empty(len(slots), np.int32),
         values=np.empty(len(slots), np.float32),
-        bounds=one.bounds + other.bounds,
+        bounds=one.bounds + other.bounds,  # a bound counts the slots before it
     )
-    # bounds add up, as rows and single slots of both tables alternate in the same way
     for mask, part in ((~from_other, one._replace(values=values)), (from_other, other)):
         for target, source in zip(joined[:3], part[:3]):
             target[mask] = source
@@ -286,9 +293,9 @@ def count_slots(uses: SlotUses, n_columns: int) -> Ints:
 
 
 def join_starts(parts: Sequence[Ints]) -> Ints:
-    """Starts of several batches as starts of one batch: int64[n + 1].
+    """Where sequences start if several batches are laid end to end: int64[n + 1].
 
-    parts (Sequence[int64[B + 1]]): The starts of each batch.
+    parts (Sequence[int64[B + 1]]): Where the sequences of each batch start.
     """
     lengths = [np.diff(part) for part in parts]
     return np.append(0, np.cumsum(np.concatenate(lengths))).astype(np.int64)

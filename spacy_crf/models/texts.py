@@ -27,26 +27,24 @@ from .table import Table
 
 
 class Reasons(NamedTuple):
-    """Scores of the labels of D texts, with and without each of their U units (tokens or sentences).
-
-    further (Callable): Returns more that is known of units, from the label of each text.
-    """
+    """Scores of the labels of D texts, with and without each of their U units (tokens or sentences), for explanations."""
 
     scores: Floats  # [D, Y] of the labels
     units: UnitRows
-    left_out: Floats  # [U, Y] of the labels without the features of the unit
+    left_out: Floats  # [U, Y] scores of the labels of the unit's text, without the features of the unit
     are_odds: bool = False  # whether scores are the log-odds of labels, which do not exclude each other
-    further: Optional[Callable[[Ints], dict[str, Floats]]] = None
+    further: Optional[Callable[[Ints], dict[str, Floats]]] = (
+        None  # further numbers of units, from the label of each text
+    )
 
     def of_units(self, labels: Ints) -> dict[str, Floats]:
-        """What is known of each unit under its text's label.
+        """Numbers that explain each unit's part in the label of its text.
 
         labels (int64[D]): The label of each text.
-        RETURNS (dict[str, float64[U]]): "evidence", the contribution of each unit to the log-odds of the label, and
-            further arrays.
+        RETURNS (dict[str, float64[U]]): "evidence", the log-odds of the label that are lost without the unit, and further arrays.
         """
-        text_of = np.repeat(np.arange(len(labels)), np.diff(self.units.texts))
-        label_of = labels[text_of]
+        text_of = np.repeat(np.arange(len(labels)), np.diff(self.units.texts))  # [U]
+        label_of = labels[text_of]  # [U]
         if self.are_odds:
             odds = self.scores[text_of, label_of]
             without_unit = self.left_out[np.arange(len(text_of)), label_of]
@@ -58,7 +56,7 @@ class Reasons(NamedTuple):
 
 
 def _log_odds(scores: Floats, labels: Ints) -> Floats:
-    """Log-odds of one label of each row: float64[N]."""
+    """Log-odds of one label (`labels`, int64[N]) for each row of scores (float64[N, Y]): float64[N]."""
     # log p(label) - log p(any other label) = score - logsum of the other scores
     rows = np.arange(len(scores))
     others = scores.copy()
@@ -75,18 +73,18 @@ class OfTexts(Node):
     def check_fit(self, model: Model, pipe: Any, optimizer: Optional[Optimizer]) -> None:
         """Check the labels and the loss of the component `pipe` of `model`, with any `optimizer`.
 
-        RAISES (ValueError): CRF480 for a model of one label in a component of several labels, and the other way round;
-            CRF482 for a loss with costs, if labels do not exclude each other.
+        RAISES (ValueError): CRF480 if only one of model and component allows a text several labels; CRF482 for a loss with costs,
+            if labels do not exclude each other.
         """
         super().check_fit(model, pipe, optimizer)
-        asked = pipe.cfg["multilabel"]
-        if self.several != asked:
+        multilabel = pipe.cfg["multilabel"]
+        if self.several != multilabel:
             raise ValueError(
                 Errors.CRF480.format(
                     name=pipe.name,
                     model=model.name,
                     what="several labels" if self.several else "one label",
-                    asked=asked,
+                    asked=multilabel,
                 )
             )
         if self.several and (pipe.loss.cost or pipe.loss.label_weights):
@@ -118,7 +116,7 @@ class OfTexts(Node):
         return UnitRows.of(self.traits.unit, docs.sequence_starts(), docs.bounds)
 
     def starts(self, docs: DocBatch) -> Ints:
-        """Bounds of the rows of scores of each text of `docs`."""
+        """Where the rows of scores of each text of `docs` start."""
         return self.rows(docs).texts
 
     def layer_batch(self, batch: AnnotatedDocs) -> AnnotatedDocs:
@@ -157,9 +155,10 @@ class TextNode(OfTexts, ChainNode):
     def reasons(self, model: Model, docs: DocBatch) -> Reasons:
         """Scores of the labels of `docs` by `model`, with and without each token."""
         scores = model.predict(docs)
-        units, of_units = scores_of_tokens(model, docs)
-        labels = scores.emissions + scores.first
-        return Reasons(labels, units, np.repeat(labels, np.diff(docs.bounds), axis=0) - of_units)
+        units, token_scores = scores_of_tokens(model, docs)
+        label_scores = scores.emissions + scores.first
+        left_out = np.repeat(label_scores, np.diff(docs.bounds), axis=0) - token_scores
+        return Reasons(label_scores, units, left_out)
 
     def init_weights(self, model: Model, corpus: Batches, n_states: int, is_new: bool) -> None:
         """The biases of `model` get a weight, whatever the `corpus`, for `n_states` labels; `is_new` if all weights are
@@ -168,9 +167,10 @@ class TextNode(OfTexts, ChainNode):
         model.attrs["observed"] = self._possible_steps(model, n_states).astype(np.uint8)
 
     def _possible_steps(self, model: Model, n_states: int) -> Bools:
-        observed = np.zeros((n_states + 2, n_states), dtype=bool)
-        observed[-2] = True
-        return observed
+        """Texts have biases, which are the firsts, and neither transitions nor lasts: bool[S + 2, S]."""
+        possible = np.zeros((n_states + 2, n_states), dtype=bool)
+        possible[-2] = True
+        return possible
 
 
 class LabelSetNode(TextNode):
@@ -203,10 +203,9 @@ class LabelSetNode(TextNode):
     def reasons(self, model: Model, docs: DocBatch) -> Reasons:
         """Log-odds of the labels of `docs` by `model`, with and without each token."""
         odds, _ = np.hsplit(model.predict(docs).labels, 2)
-        units, of_units = scores_of_tokens(model, docs)
-        return Reasons(
-            scores=odds, units=units, left_out=np.repeat(odds, np.diff(docs.bounds), axis=0) - of_units, are_odds=True
-        )
+        units, token_scores = scores_of_tokens(model, docs)
+        left_out = np.repeat(odds, np.diff(docs.bounds), axis=0) - token_scores
+        return Reasons(odds, units, left_out, are_odds=True)
 
 
 def allow_several(model: object) -> None:
@@ -228,9 +227,10 @@ def scores_of_tokens(model: Model, docs: DocBatch) -> tuple[UnitRows, Floats]:
     emissions = model.get_ref("emissions")
     features = emissions.attrs["node"].features(emissions)
     weights = read_params(emissions, features.tables)
-    of_tokens = features.of_unit(TOKEN)
+    token_features = features.of_unit(TOKEN)
     units = UnitRows.of(TOKEN, docs.sequence_starts(), docs.bounds)
-    return units, of_tokens.score(of_tokens.look_up(docs), of_tokens.slots(weights)).scores
+    found = token_features.look_up(docs)
+    return units, token_features.score(found, token_features.slots(weights)).scores
 
 
 def MaxEntText(emissions: Model[list[Doc], Emissions]) -> Model[list[Doc], TextScores]:
@@ -270,6 +270,8 @@ def check_text_emissions(owner: str, emissions: Model, unit: str) -> None:
 
 
 class NaiveBayesNode(TextNode):
+    """Node of naive Bayes, which sets weights by counting and not by an optimizer."""
+
     traits = TextNode.traits._replace(
         meaning=("alpha",),
         counts="annotated",
@@ -292,34 +294,34 @@ class NaiveBayesNode(TextNode):
             return
         alpha = model.attrs["alpha"]
         emissions = model.get_ref("emissions")
-        table, n_texts, n_pairs = _counted(emissions, corpus, model.get_dim("nO"))
+        table, n_texts, n_pairs = _count(emissions, corpus, model.get_dim("nO"))
         columns = table.pair_columns
-        # [Y] sum_f n(f, label)
-        n_labels = np.bincount(columns, n_pairs, minlength=len(n_texts))
+        n_labels = np.bincount(columns, n_pairs, minlength=len(n_texts))  # [Y] sum_f n(f, label)
         # [W] log p(feature | label)
-        of_pairs = np.log((n_pairs + alpha) / (n_labels + alpha * len(table.index))[columns])
-        write_param(emissions, "states", of_pairs)
-        # [Y] log p(label)
-        prior = np.log((n_texts + alpha) / (n_texts.sum() + alpha * len(n_texts)))
-        write_param(model, "first", prior)
+        log_likelihoods = np.log((n_pairs + alpha) / (n_labels + alpha * len(table.index))[columns])
+        write_param(emissions, "states", log_likelihoods)
+        log_priors = np.log((n_texts + alpha) / (n_texts.sum() + alpha * len(n_texts)))  # [Y] log p(label)
+        write_param(model, "first", log_priors)
 
 
-def _counted(emissions: Model, corpus: Batches, n_labels: int) -> tuple[Table, NDArray, NDArray]:
-    """Counts in a corpus, without texts that may have several labels: the table of the features, the number of texts with each
-    label (float64[Y]), and the count of each pair of feature and label (float64[W]).
+def _count(emissions: Model, corpus: Batches, n_labels: int) -> tuple[Table, NDArray, NDArray]:
+    """Count in the texts of a corpus whose annotation allows a single label.
+
+    RETURNS (Table, float64[Y], float64[W]): The table of the features, the number of texts with each label, and the count of each
+        pair of feature and label.
     """
     features = emissions.attrs["node"].features(emissions)
     table = features.states
     n_texts = np.zeros(n_labels)
     n_pairs = np.zeros(table.n_weights)
     for batch in corpus():
-        # [D, Y] the factor of each text at its label; texts that may have several labels count for none
         factors = np.ones(len(batch.docs)) if batch.weights is None else batch.weights
-        share = factors[:, np.newaxis] * (batch.allowed & (batch.allowed.sum(axis=1) == 1)[:, np.newaxis])
-        n_texts += share.sum(axis=0)
-        # Counts are the gradient of weights for the shares as derivatives
+        has_one_label = batch.allowed.sum(axis=1) == 1
+        label_counts = factors[:, np.newaxis] * (batch.allowed & has_one_label[:, np.newaxis])  # [D, Y]
+        n_texts += label_counts.sum(axis=0)
+        # The gradient for these numbers as derivatives adds them up at each feature of a text
         found = features.look_up(DocBatch.of(batch.docs))
-        features.scatter(found, Emissions(share, None, found.starts), {"states": n_pairs})
+        features.scatter(found, Emissions(label_counts, None, found.starts), {"states": n_pairs})
     return table, n_texts, n_pairs
 
 

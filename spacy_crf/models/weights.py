@@ -47,29 +47,27 @@ class TableBlock(NamedTuple):
         return read_params(self.model, [self.name])[self.name]
 
     def laid_out(self, weights: NDArray) -> NDArray:
-        """Weights in the shape of the parameter, as a view.
-
-        weights (float[N]): The weights.
-        """
+        """Weights (float[N]) in the shape of the parameter."""
         return weights
 
     def places(self, before: "TableBlock") -> Ints:
-        """Places in this block of the weights of an earlier block, from before the model got more labels or features.
+        """The indices in this block of the weights of an earlier block: int64[N of the earlier block].
 
-        before (TableBlock): The earlier block.
+        before (TableBlock): The block from before the model got more labels or features.
         """
-        return self.table.find_weights(before.table, before.features.columns_among(self.features.n_states)[self.name])
+        columns = before.features.columns_among(self.features.n_states)[self.name]
+        return self.table.find_weights(before.table, columns)
 
     def met(self, evidence: Evidence, key: str) -> Floats:
-        """How often training met the feature of each weight: float64[N]. New features come last.
+        """How often training met the feature of each weight: float64[N].
 
-        evidence (Evidence): How often training met what.
+        evidence (Evidence): How often training met each feature.
         key (str): Key of the table in the evidence.
         """
-        # The evidence may be older than the table
+        # The evidence may be older than the table, in which new features come last
         counts = np.zeros(len(self.table.index))
-        known = evidence.counts[key]
-        counts[: len(known)] = known
+        old_counts = evidence.counts[key]
+        counts[: len(old_counts)] = old_counts
         return counts[self.table.rows_of_pairs()]
 
 
@@ -78,8 +76,8 @@ class ArrayBlock(NamedTuple):
 
     model: Model
     name: str
-    mask: Bools  # entries that have a weight; one or more axes are states, and may grow
-    shape: tuple[int, ...]  # of the parameter
+    mask: Bools  # which entries have a weight; axes of states may grow
+    shape: tuple[int, ...]  # of the parameter; the mask may have an axis more
     of_sequences: bool = False  # whether each sequence, not each token, uses one of the scores
 
     @property
@@ -98,18 +96,18 @@ class ArrayBlock(NamedTuple):
 
     def laid_out(self, weights: NDArray) -> NDArray:
         """`weights` in the shape of the parameter, 0 for entries that have none."""
-        whole = np.zeros(self.mask.shape, dtype=weights.dtype)
-        whole[self.mask] = weights
-        return whole.reshape(self.shape)
+        array = np.zeros(self.mask.shape, dtype=weights.dtype)
+        array[self.mask] = weights
+        return array.reshape(self.shape)
 
     def places(self, before: "ArrayBlock") -> Ints:
-        """Places in this block of the weights of the block `before` the model got more states."""
-        # [shape] place in the block of each entry that has a weight
-        number = np.cumsum(self.mask).reshape(self.mask.shape) - 1
-        return number[tuple(map(slice, before.mask.shape))][before.mask]
+        """The indices in this block of the weights of the block from `before` the model got more states."""
+        number = np.cumsum(self.mask).reshape(self.mask.shape) - 1  # of each entry that has a weight
+        old_corner = tuple(map(slice, before.mask.shape))
+        return number[old_corner][before.mask]
 
     def met(self, evidence: Evidence, key: str) -> Floats:
-        """Number of tokens, or of sequences, in the `evidence` for each weight, whatever its `key`."""
+        """How often training met each weight: the number of tokens, or of sequences, in the `evidence`; `key` is not used."""
         return np.full(self.size, float(evidence.sequences if self.of_sequences else evidence.tokens))
 
 
@@ -117,7 +115,7 @@ NAMES = ("W", "b")
 
 
 def _blocks_on_encoder(layer: Model) -> Iterator[ArrayBlock]:
-    """Weights of the layer on an encoder: all entries, for each kind of scores and each state."""
+    """The parameters of the layer on an encoder, in which each kind of scores has rows for all states."""
     output = layer.get_ref("output")
     kinds = layer.attrs["node"].kinds
     for name in NAMES:
@@ -147,21 +145,21 @@ class Weights:
         self._line_up(tables)
 
     def _line_up(self, tables: list[TableBlock]) -> None:
-        """Put the blocks one after the other."""
+        """Set the order of the blocks, and the keys of the weights of layers."""
         self._tables = tables
         self._of_layers = [*tables, *self._dense]
         self._blocks = [*self._of_layers, *self._shared]
         self._starts = np.append(0, np.cumsum([block.size for block in self._blocks]))
-        # Keys of the weights of the layers, of which several may have tables of the same name: "states", "states 2" …
-        met: Counter[str] = Counter()
+        # Several layers may have tables of one name, whose keys are "states", "states 2" …
+        counts: Counter[str] = Counter()
         self._keys: dict[tuple[int, str], str] = {}
         for block in self._of_layers:
-            met[block.name] += 1
-            n = met[block.name]
+            counts[block.name] += 1
+            n = counts[block.name]
             self._keys[block.model.id, block.name] = block.name if n == 1 else f"{block.name} {n}"
 
     def _key(self, model: Model, name: str) -> str:
-        """Key of the weights of a parameter in the two parts that `split` returns."""
+        """The key of a parameter in the dicts that `split` returns."""
         return self._keys.get((model.id, name), name)
 
     @property
@@ -171,7 +169,7 @@ class Weights:
 
     @property
     def layout(self) -> tuple[int, ...]:
-        """Number of weights and a checksum, equal for vectors with the same weights in the same order."""
+        """Number of weights and a checksum, which are equal if vectors have the same weights in the same order."""
         check = 0
         for block in self._blocks:
             check = checksum(block.fingerprint, check)
@@ -182,7 +180,7 @@ class Weights:
         return Weights(self.model)
 
     def places(self, before: "Weights") -> Ints:
-        """Places of the weights of an earlier layout: int64[n before].
+        """The indices of the weights of an earlier layout in this one: int64[n of the earlier layout].
 
         before (Weights): The layout from before the model got more labels or features.
         """
@@ -190,12 +188,12 @@ class Weights:
         return np.concatenate([start + block.places(earlier) for start, block, earlier in blocks])
 
     def evidence(self) -> Evidence:
-        """Evidence of the training so far."""
+        """How often training so far met each feature, tokens and sequences."""
         counts = {self._key(block.model, block.name): block.table.counts for block in self._tables}
         return Evidence.of_model(counts, self.model.attrs["met"])
 
     def evidence_of(self, docs: list[Doc]) -> Evidence:
-        """Evidence in texts.
+        """How often texts have each feature, tokens and sequences.
 
         docs (list[Doc]): The texts.
         """
@@ -212,7 +210,7 @@ class Weights:
     def met(self, evidence: Evidence) -> Floats:
         """How often training met the feature, token or sequence of each weight: float64[n].
 
-        evidence (Evidence): How often training met what.
+        evidence (Evidence): How often training met each feature, tokens and sequences.
         """
         return np.concatenate([block.met(evidence, self._key(block.model, block.name)) for block in self._blocks])
 
@@ -221,7 +219,7 @@ class Weights:
         return np.concatenate([block.read() for block in self._blocks]).astype(np.float64)
 
     def parameters(self, weights: Floats) -> dict[tuple[int, str], Any]:
-        """Weights (in float32) by thinc's keys: the id of their model and their name.
+        """The parameters (float32) by thinc's keys: the id of a model and the name of a parameter.
 
         weights (float64[n]): The weights.
         """
@@ -237,23 +235,26 @@ class Weights:
             block.model.set_param(block.name, block.model.ops.asarray(array))
 
     def _laid_out(self, weights: NDArray) -> Iterable[tuple[Any, NDArray]]:
+        """The blocks, each with its part of a vector of weights in the shape of the parameter."""
         parts = np.split(weights, self._starts[1:-1])
         return ((block, block.laid_out(part)) for block, part in zip(self._blocks, parts))
 
     def split(self, weights: Floats) -> tuple[dict[str, Floats], dict[str, Floats]]:
-        """Weights of the layers by key, and shared scores by parameter, 0 for scores without a weight.
+        """Split a vector into the weights of the layers, by key, and the shared scores, by parameter; scores without a weight
+        are 0.
 
         weights (float64[n]): The weights.
         """
-        parts = [(self._key(block.model, block.name), array) for block, array in self._laid_out(weights)]
-        return dict(parts[: len(self._of_layers)]), dict(parts[len(self._of_layers) :])
+        items = [(self._key(block.model, block.name), array) for block, array in self._laid_out(weights)]
+        n_of_layers = len(self._of_layers)
+        return dict(items[:n_of_layers]), dict(items[n_of_layers:])
 
     def join(self, of_layers: dict[str, Floats], shared: dict[str, Floats], into: Optional[Floats] = None) -> Floats:
-        """A vector of weights from the two parts that `split` returns: float64[n].
+        """Join a vector from the two dicts that `split` returns: float64[n].
 
         of_layers (dict[str, float64[...]]): Weights of the layers by key.
         shared (dict[str, float64[...]]): Shared scores by parameter.
-        into (float64[n]): Receives the weights; parts that are views of it need no copy.
+        into (float64[n]): Receives the vector; None for a new one.
         """
         parts = [of_layers[self._key(block.model, block.name)] for block in self._of_layers]
         return np.concatenate([*parts, *(shared[block.name][block.mask] for block in self._shared)], out=into)

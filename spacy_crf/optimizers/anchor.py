@@ -1,4 +1,4 @@
-"""Continuing training from weights that stand for data that is no longer there.
+"""Continuing training from weights that stand for earlier data, which is not available any more.
 
 Near the first weights w0 of a model the loss of its earlier data is about ``Σ hold · (w − w0)²``: the more often training met a
 feature, the more it costs to change its weights. The objective is this cost and the loss of N new sequences. Optimizers that
@@ -30,11 +30,11 @@ LATER = 0.01
 
 
 class Data(Protocol):
-    """How often some data has each feature (`models.node.Evidence`)."""
+    """How often data has each feature (`models.node.Evidence`)."""
 
     @property
     def sequences(self) -> int:
-        """Number of its sequences."""
+        """Number of sequences of the data."""
         ...
 
 
@@ -44,34 +44,41 @@ class Anchor(NamedTuple):
     begin: Floats  # [n] w0
     hold: Floats  # [n] cost of (w - w0)², on top of the loss of all new sequences
     now: Floats  # [n] w1
-    others: Floats  # [n] cost of (w - w1)² for the new sequences that are not in the next step
+    others: Floats  # [n] cost of (w - w1)², which stands for the new sequences that are not in the next step
     n_since: int  # number of new sequences
     share: float  # share of the new sequences in the next step
 
     @classmethod
     def of(cls, frame: Frame, begin: tuple[Frame, Floats], before: Data, since: Any, batch: Optional[Data]) -> "Anchor":
-        """Anchor of a model.
+        """Make the anchor of a model.
 
-        frame (Weights): Layout of the weights. begin (tuple): The earlier layout, and w0.
-        before, since, batch (Evidence): Evidence of the earlier data, all new data, and the next step (None: all new data).
+        frame (Weights): The layout of the n weights.
+        begin (tuple[Weights, float64[m]]): The layout and the weights from which training continues; since then the model may
+            have got further weights.
+        before (Evidence): How often the earlier data has each feature.
+        since (Evidence): How often all new data has each feature.
+        batch (Evidence): How often the data of the next step has each feature; None if the step takes all new data.
         """
-        was, known = begin
-        places = frame.places(was)
+        frame_before, weights_before = begin
+        places = frame.places(frame_before)
         now = frame.weights()
-        weights = np.zeros_like(now)
-        asked_for = np.full_like(now, LATER)
-        weights[places] = known
-        asked_for[places] = 1.0
-        others = np.zeros_like(now) if batch is None else np.maximum(frame.met(since) - frame.met(batch), 0.0)
-        share = 1.0 if batch is None else min(1.0, batch.sequences / max(1, since.sequences))
-        hold = STRENGTH * asked_for * frame.met(before)
-        return cls(weights, hold, now, STRENGTH * others, since.sequences, share)
+        first_weights = np.zeros_like(now)
+        first_weights[places] = weights_before
+        factors = np.full_like(now, LATER)
+        factors[places] = 1.0
+        hold = STRENGTH * factors * frame.met(before)
+        others = np.zeros_like(now)
+        share = 1.0
+        if batch is not None:
+            others = np.maximum(frame.met(since) - frame.met(batch), 0.0)
+            share = min(1.0, batch.sequences / max(1, since.sequences))
+        return cls(first_weights, hold, now, STRENGTH * others, since.sequences, share)
 
     @property
     def unit(self) -> float:
         """RETURNS (float): The scale of the weights, their root mean square; 1 where all are 0."""
-        known = self.begin[self.begin != 0.0]
-        return float(np.sqrt(np.mean(known**2))) if len(known) else 1.0
+        nonzero = self.begin[self.begin != 0.0]
+        return float(np.sqrt(np.mean(nonzero**2))) if len(nonzero) else 1.0
 
     @property
     def strength(self) -> Floats:
@@ -81,35 +88,38 @@ class Anchor(NamedTuple):
     @property
     def centre(self) -> Floats:
         """RETURNS (float64[n]): The weights at distance zero, for a batch optimizer."""
-        to_begin = np.divide(
+        # share · hold · (w - w0)² + (strength - share · hold) · (w - w1)² is strength · (w - centre)², plus a constant
+        towards_begin = np.divide(
             self.share * self.hold, self.strength, out=np.ones_like(self.hold), where=self.strength > 0
         )
-        return self.now + to_begin * (self.begin - self.now)
+        return self.now + towards_begin * (self.begin - self.now)
 
     def cost(self, weights: Floats, n_sequences: int) -> float:
         """Cost of weights (float64[n]), to be added to the loss of `n_sequences` sequences."""
         return float(self.hold @ (weights - self.begin) ** 2) * n_sequences / max(1, self.n_since)
 
-    def drawn(self, weights: Floats, rates: Union[float, Floats], n_sequences: int) -> Floats:
+    def draw_back(self, weights: Floats, rates: Union[float, Floats], n_sequences: int) -> Floats:
         """Weights after a proximal step towards the first weights.
 
-        weights (float64[n]): The weights before it.
-        rates (float or float64[n]): See `OnlineOptimizer.rates`.
-        n_sequences (int): Number of sequences for which the step stands.
-        RETURNS (float64[n])
+        weights (float64[n]): The weights before the step.
+        rates (float or float64[n]): How far a unit of a sequence's derivative moves a weight.
+        n_sequences (int): Number of sequences since the last proximal step.
+        RETURNS (float64[n]): The weights after the step.
         """
+        # The minimum of rate · cost(w) + (w - weights)² / 2
         cost = 2.0 * rates * self.hold * (n_sequences / max(1, self.n_since))
         return self.begin + (weights - self.begin) / (1.0 + cost)
 
 
 class Anchored:
-    """An objective as a function of the distance from the anchor's centre: ``loss(centre + d) + Σ strength · d²``.
+    """An objective as a function of the distance d from the anchor's centre: ``loss(centre + d) + Σ strength · d²``.
 
     objective (Objective): The loss of the new data.
+    anchor (Anchor): The weights from which the model continues, and the cost of leaving them.
     """
 
     def __init__(self, objective: Objective, anchor: Anchor):
-        self._objective: Any = objective  # which may have more than a function needs, see `Objective`
+        self._objective: Any = objective
         self.origin = anchor.centre
         self.strength = anchor.strength
         # Weights as the model has them, and the distance that they represent
@@ -123,24 +133,29 @@ class Anchored:
         return self._objective.n_impossible
 
     def renew(self) -> bool:
-        """See `objective.renew`."""
+        """Adopt changes of the data. RETURNS (bool): Whether the objective may have changed."""
         return renew(self._objective)
 
     def weights(self) -> Floats:
-        """RETURNS (float64[n]): The distance from the centre, without the model's rounding to float32."""
+        """RETURNS (float64[n]): The distance of the weights from the centre."""
         weights = self._objective.weights()
-        (assigned, distance) = self._assigned
+        assigned, distance = self._assigned
+        # The model has rounded the weights to float32, the assigned distance is exact
         return distance.copy() if np.array_equal(weights, assigned) else weights - self.origin
 
     def evaluate(self, weights: Floats) -> tuple[float, Floats]:
-        """See `Objective.evaluate`; weights (float64[n]): the distance from the centre."""
+        """Evaluate the loss of the new data and the cost of a distance (`weights`, float64[n]), as `Objective.evaluate`."""
         value, gradient = self._objective.evaluate(self.origin + weights)
         pull = self.strength * weights
-        with np.errstate(over="ignore", invalid="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):  # the optimizer notices steps too far
             return value + float(pull @ weights), gradient + 2.0 * pull
 
     def ask(self, weights: Floats, **asked: object) -> tuple[float, Floats]:
-        """A loss of the new data at a distance (weights), without the cost of the distance; asked: see `CorpusObjective.ask`."""
+        """Evaluate a loss of the new data at a distance (`weights`), without the cost of the distance.
+
+        weights (float64[n]): The distance.
+        asked: Further arguments of `CorpusObjective.ask`.
+        """
         return self._objective.ask(self.origin + weights, **asked)
 
     @property
@@ -159,6 +174,6 @@ class Anchored:
         return self._objective.least_value
 
     def assign(self, weights: Floats) -> None:
-        """Write the weights at a distance (weights, float64[n]) to the model."""
+        """Write the weights at a distance (`weights`, float64[n]) from the centre to the model."""
         self._objective.assign(self.origin + weights)
         self._assigned = self._objective.weights(), weights.copy()

@@ -81,21 +81,21 @@ class BatchRun:
         return self.position.weights
 
     def to_msg(self) -> dict[str, object]:
-        """See `Run.to_msg`."""
-        written = {"position": list(self.position), "memory": self.memory.to_msg(), "values": list(self.values)}
-        return {**vars(self), **written}
+        """The state in a form that msgpack can write and `BatchOptimizer.run_from_msg` can read."""
+        converted = {"position": list(self.position), "memory": self.memory.to_msg(), "values": list(self.values)}
+        return {**vars(self), **converted}
 
     def continues(self, objective: Objective) -> bool:
-        """Whether the objective is the same function at the same weights, apart from the model's rounding to float32."""
+        """Whether an objective has the function and the weights of this run, apart from the model's rounding to float32."""
         if self.signature != objective.signature:
             return False
         weights = objective.weights()
-        return len(weights) == len(self.position.weights) and np.allclose(
-            weights, self.position.weights, rtol=ROUNDED, atol=TINY
-        )
+        ours = self.position.weights
+        return len(weights) == len(ours) and np.allclose(weights, ours, rtol=ROUNDED, atol=TINY)
 
 
 def _count_or_auto(owner: str, name: str, value: Union[int, str]) -> Union[int, str]:
+    """Check a setting that is a positive number, or "auto"."""
     return value if value == "auto" else checks.count(owner, name, value)
 
 
@@ -160,6 +160,7 @@ class BatchOptimizer(CRFOptimizer):
         """Run the iterations of a step, with a progress bar in a terminal."""
         n_iterations = self.iterations_per_step
         if isinstance(n_iterations, str):  # "auto"
+            # So many that evaluating the model takes the share OVERHEAD of the time
             wanted = math.ceil((1 / OVERHEAD - 1) * getattr(objective, "passes_per_evaluation", 0.0))
             n_iterations = min(max(FEWEST, wanted), MOST) if run.is_near_minimum else EARLY
         with Bar(f"{key}: {type(self).__name__}", "iteration", n_iterations) as self._bar:
@@ -170,7 +171,7 @@ class BatchOptimizer(CRFOptimizer):
                 self._bar.show(done, f"objective {run.position.value:,.1f}")
 
     def _renew(self, objective: Objective, run: BatchRun, key: str) -> None:
-        """Continue with an objective that may have changed; if it has not, a run that has stopped stays stopped."""
+        """Evaluate an objective that may have changed. If its value has changed, a run that has stopped continues."""
         before = run.position.value
         run.position = self.evaluate(objective, run.position.weights)
         after = run.position.value
@@ -180,20 +181,22 @@ class BatchOptimizer(CRFOptimizer):
             self._judge(objective, run, key)
 
     def resume(self, objective: Objective, data: bytes, *, key: str) -> int:
-        """See `CRFOptimizer.resume`, for objective, data and key. The stop rules, which may have changed, apply to the
-        checkpoint."""
-        at = super().resume(objective, data, key=key)
+        """Continue training from a checkpoint, as `CRFOptimizer.resume`. The present stop rules apply to the checkpoint."""
+        n_iterations = super().resume(objective, data, key=key)
         run = self._runs[key]
-        if run.stop_reason is not None:  # stop rules may have changed since
+        if run.stop_reason is not None:  # by stop rules that may have changed since
             run.stop_reason = None
             self._judge(objective, run, key)
-        return at
+        return n_iterations
 
     def is_worth_evaluating(self, key: str) -> bool:
-        """See `CRFOptimizer.is_worth_evaluating`; with "auto", the component (key) has to be near the minimum."""
+        """Whether the model of a component (`key`) should be evaluated now: with "auto", only near the minimum of its
+        objective.
+        """
         return self.iterations_per_step != "auto" or key not in self._runs or self._runs[key].is_near_minimum
 
     def _start(self, objective: Objective, key: str) -> BatchRun:
+        """Begin a run at the weights of the model. RAISES (ValueError): CRF203 if the objective is not finite there."""
         renew(objective)
         position = self.evaluate(objective, objective.weights())
         if not math.isfinite(position.value):
@@ -206,6 +209,7 @@ class BatchOptimizer(CRFOptimizer):
         return run
 
     def _iterate(self, objective: Objective, run: BatchRun, key: str) -> None:
+        """Make one iteration: search along a direction, move to the point, learn from the move, and apply the stop rules."""
         before = run.position
         ascent = run.memory.ascent(self, objective, before)
         evaluations = 0
@@ -225,12 +229,12 @@ class BatchOptimizer(CRFOptimizer):
         run.values.append(point.value)
         self._judge(objective, run, key)
         progress = Progress(key, run.iteration, point.value, run.gradient_norm, point.step, evaluations)
-        say = logger.debug
+        log = logger.debug
         now = time.monotonic()
         if now - self._last_said >= SILENCE and not self._bar.is_shown:
-            say = announcements.info
+            log = announcements.info
             self._last_said = now
-        say("%s: iteration %d objective %.6f gradient norm %.4g step %.4g evaluations %d", *progress)
+        log("%s: iteration %d objective %.6f gradient norm %.4g step %.4g evaluations %d", *progress)
         if self.on_iteration is not None:
             self.on_iteration(progress)
 
@@ -239,7 +243,7 @@ class BatchOptimizer(CRFOptimizer):
 
         objective (Objective): The loss.
         weights (float64[n]): The weights.
-        RETURNS (Position)
+        RETURNS (Position): The weights with value and gradient; the value is inf if either is not finite.
         """
         value, gradient = objective.evaluate(weights)
         with np.errstate(over="ignore", invalid="ignore"):  # value and gradient are checked for steps too far
@@ -263,8 +267,9 @@ class BatchOptimizer(CRFOptimizer):
         """Search along a direction from the position of a run.
 
         objective (Objective): The function.
-        run (BatchRun): The search begins at its `position`.
-        gradient (float64[n]), direction (float64[n]): The direction may be changed.
+        run (BatchRun): The state, at whose `position` the search begins.
+        gradient (float64[n]): The gradient there.
+        direction (float64[n]): The direction.
         step (float): The first step to try.
         curvature (float): c2 of the strong Wolfe conditions.
         RETURNS (tuple[Optional[RayPoint], int]): The accepted point, with its Position, and the number of evaluations.
@@ -275,6 +280,7 @@ class BatchOptimizer(CRFOptimizer):
             return None, 0
 
         def phi(step: float) -> RayPoint:
+            """The objective along the direction."""
             weights = step * direction
             weights += before.weights
             after = self.evaluate(objective, weights)
@@ -285,7 +291,7 @@ class BatchOptimizer(CRFOptimizer):
         return strong_wolfe(phi, start, step, curvature=curvature, max_evaluations=self.max_line_search)
 
     def _judge(self, objective: Objective, run: BatchRun, key: str) -> None:
-        """Apply the stop rules of CRFsuite."""
+        """Apply the stop rules of CRFsuite, and find out whether the minimum is near."""
         run.gradient_norm = norm(run.memory.ascent(self, objective, run.position))
         improvement = run.values[0] - run.values[-1]
         if run.gradient_norm <= self.tolerance * max(1.0, norm(run.position.weights)):
@@ -304,13 +310,14 @@ class BatchOptimizer(CRFOptimizer):
                 announcements.info(text, key, run.iteration, run.position.value)
 
     def _stop(self, run: BatchRun, key: str, reason: str) -> None:
+        """End a run, and log the reason."""
         run.stop_reason = reason
         self._bar.pause()
         text = "%s: %s stopped after %d iterations at objective %.6f: %s"
         announcements.info(text, key, type(self).__name__, run.iteration, run.position.value, reason)
 
     def run_from_msg(self, msg: dict[str, Any]) -> BatchRun:
-        """See `CRFOptimizer.run_from_msg`; msg: as `BatchRun.to_msg` returns it."""
+        """Load a run from the result of `BatchRun.to_msg`. RAISES: An error of any class if it is damaged."""
         memory = self.new_memory()
         run = read_run(msg, memory)
         values = [checks.number("a run", "values", value, least=-checks.MOST) for value in msg["values"]]
@@ -320,14 +327,14 @@ class BatchOptimizer(CRFOptimizer):
 
 
 def read_run(msg: dict[str, Any], memory: Any) -> BatchRun:
-    """A saved run without its values.
+    """Load a run, except its `values`.
 
-    msg (dict): As `BatchRun.to_msg` returns it.
-    memory (Memory): An empty one, which is filled.
-    RAISES: An error of any kind for a damaged one.
+    msg (dict): The result of `BatchRun.to_msg`.
+    memory (object): An empty memory, which `from_msg` fills.
+    RAISES: An error of any class if the message is damaged.
     """
     owner = "a run"
-    hash(msg["signature"])  # an array has none
+    hash(msg["signature"])  # raises an error for an array, which a damaged message may have here
     weights, value, gradient = msg["position"]
     weights = of_file("the weights", weights, np.float64, (None,))
     gradient = of_file("the gradient", gradient, np.float64, weights.shape)

@@ -45,40 +45,47 @@ class LBFGS(BatchOptimizer):
     memory: int = setting(20, checks.count, fixed=True, most=1000)
 
     def new_memory(self) -> "CurvaturePairs":
-        """See `BatchOptimizer.new_memory`."""
+        """An empty memory of moves."""
         return CurvaturePairs(self.memory)
 
     def evaluate(self, objective: Objective, weights: Floats) -> Position:
-        """See `BatchOptimizer.evaluate`: the objective at the weights, with l1·|w|."""
+        """Evaluate the objective, loss + l1·|w| + l2·w². The gradient is that of loss + l2·w²."""
         position = super().evaluate(objective, weights)
         if not self.l1:
             return position
-        return position._replace(value=position.value + float(np.sum(self.prices(objective) * np.abs(weights))))
+        cost = float(np.sum(self.prices(objective) * np.abs(weights)))
+        return position._replace(value=position.value + cost)
 
     def prices(self, objective: Objective) -> Union[float, Floats]:
-        """Cost of |w|: √k times l1 for a variable that stands for k weights, each of them smaller by 1 / √k."""
+        """The cost of |w|: l1, or √k · l1 for a variable that stands for k weights, each of which is w / √k."""
         copies = getattr(objective, "copies", None)
         return self.l1 if copies is None else self.l1 * np.sqrt(copies)
 
 
 def pseudo_gradient(position: Position, l1: Union[float, Floats]) -> Floats:
-    """The one-sided derivative of loss + l1·|w| + l2·w² where it descends, 0 where neither side does (eq. 4).
+    """The gradient of loss + l1·|w| + l2·w². At w = 0 it is the one-sided derivative on the side where the function descends,
+    and 0 if the function descends on neither side (eq. 4).
 
     position (Position): Weights with the gradient of loss + l2·w².
     l1 (float or float64[n]): Cost of |w|.
-    RETURNS (float64[n])
+    RETURNS (float64[n]): The pseudo-gradient.
     """
     weights, _, gradient = position
     pseudo = l1 * np.sign(weights)
     pseudo += gradient
-    zero = weights == 0
-    at_zero = gradient[zero]
-    pseudo[zero] = np.sign(at_zero) * np.maximum(np.abs(at_zero) - np.broadcast_to(l1, weights.shape)[zero], 0.0)
+    is_zero = weights == 0
+    at_zero = gradient[is_zero]
+    l1_at_zero = np.broadcast_to(l1, weights.shape)[is_zero]
+    pseudo[is_zero] = np.sign(at_zero) * np.maximum(np.abs(at_zero) - l1_at_zero, 0.0)
     return pseudo
 
 
 class CurvaturePairs:
-    """Memory of L-BFGS: the inverse Hessian from the last few moves; its diagonal starts from frequencies of features."""
+    """Memory of L-BFGS, which infers the inverse Hessian from the last moves. Without moves it is a diagonal matrix that
+    depends on the frequencies of features.
+
+    size (int): How many moves to keep.
+    """
 
     def __init__(self, size: int) -> None:
         # Oldest first: s (float64[n]) the difference of weights, y (float64[n]) the difference of gradients, and s·y
@@ -89,7 +96,7 @@ class CurvaturePairs:
         return bool(self.pairs)
 
     def prepare(self, objective: Objective, key: str) -> None:
-        """Take over the frequencies of features from the objective, once; key: the component."""
+        """Take over the frequencies of features from the first objective. `key` is not used."""
         frequencies = getattr(objective, "frequencies", None)
         if frequencies is not None and self._reach is None:
             self._reach = (1.0 + frequencies) ** _REACH
@@ -103,8 +110,10 @@ class CurvaturePairs:
     ) -> tuple[Optional[RayPoint], int]:
         """Search along the direction that the curvature gives.
 
-        optimizer (LBFGS), objective (Objective), run (BatchRun): Search by this optimizer from the position of the run.
-        gradient (float64[n]): As `ascent` returns it.
+        optimizer (LBFGS): The optimizer, with its settings.
+        objective (Objective): The function.
+        run (BatchRun): The state, at whose `position` the search begins.
+        gradient (float64[n]): The result of `ascent` there.
         RETURNS (tuple[Optional[RayPoint], int]): As `BatchOptimizer.search`.
         """
         if optimizer.l1:
@@ -120,10 +129,13 @@ class CurvaturePairs:
         gradient: Floats,
         stays: Union[np.bool_, Bools],
     ) -> tuple[Optional[RayPoint], int]:
-        """Search by ever shorter steps, in which weights that would change their sign stay at 0.
+        """Search by ever shorter steps, in which weights that would change their sign stop at 0.
 
-        optimizer, objective, run, gradient: See `search`.
-        stays (bool or bool[n]): The weights that do so.
+        optimizer (LBFGS): The optimizer, with its settings.
+        objective (Objective): The function.
+        run (BatchRun): The state, at whose `position` the search begins.
+        gradient (float64[n]): The result of `ascent` there.
+        stays (bool or bool[n]): Which weights must not change their sign.
         RETURNS (tuple[Optional[RayPoint], int]): As `BatchOptimizer.search`.
         """
         direction, step = self.propose(gradient)
@@ -136,13 +148,14 @@ class CurvaturePairs:
         if not falls_fast or not optimizer.l1:
             against &= before.weights == 0
         direction[against & stays] = 0.0
-        orthant = np.where(before.weights != 0, before.weights, direction)
+        orthant = np.where(before.weights != 0, before.weights, direction)  # its signs are those that weights may have
         if not dot(gradient, direction) < 0:
             return None, 0
         if self.pairs:
             step = min(step, GROWTH * norm(self.pairs[-1][0]) / norm(direction))
 
         def phi(step: float) -> RayPoint:
+            """The objective along the direction, projected onto the orthant."""
             weights = step * direction
             weights += before.weights
             weights[(weights * orthant <= 0) & stays] = 0.0
@@ -152,9 +165,9 @@ class CurvaturePairs:
         return backtracking(phi, RayPoint(0.0, before.value, 0.0), step, max_evaluations=optimizer.max_line_search)
 
     def propose(self, gradient: Floats) -> tuple[Floats, float]:
-        """The two-loop recursion (Nocedal & Wright, algorithm 7.4) on -gradient, where H0 is diagonal.
+        """The direction -H · gradient, by the two-loop recursion (Nocedal & Wright, algorithm 7.4), where H0 is diagonal.
 
-        gradient (float64[n]): At the present position.
+        gradient (float64[n]): The gradient at the present position.
         RETURNS (tuple[float64[n], float]): The direction, and the first step to try along it.
         """
         direction = np.negative(gradient)
@@ -175,11 +188,12 @@ class CurvaturePairs:
         return direction, 1.0
 
     def learn(self, before: Position, after: Position, step: float) -> None:
-        """Keep the move between two positions (before, after), whatever the step, if it fits a convex function."""
+        """Keep the move between two positions if it fits a convex function. `step` is not used."""
         move = after.weights - before.weights
         change = after.gradient - before.gradient
         curvature = dot(move, change)
-        if curvature > np.finfo(np.float64).eps * norm(move) * norm(change):  # else the move contradicts a convex model
+        # Otherwise the Hessian would not be positive definite along the move
+        if curvature > np.finfo(np.float64).eps * norm(move) * norm(change):
             self.pairs.append((move, change, curvature))
 
     def clear(self) -> None:
@@ -191,7 +205,7 @@ class CurvaturePairs:
         return [list(pair) for pair in self.pairs]
 
     def from_msg(self, msg: list[Any], n: int) -> None:
-        """Take over saved pairs (msg) of n weights. RAISES: An error of any kind for damaged ones."""
+        """Take over the pairs that `to_msg` returned, of n weights. RAISES: An error of any class if they are damaged."""
         for move, change, curvature in msg:
             move = of_file("a move of the memory", move, np.float64, (n,))
             change = of_file("a move of the memory", change, np.float64, (n,))

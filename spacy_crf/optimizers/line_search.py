@@ -49,12 +49,13 @@ def strong_wolfe(
         elif abs(point.slope) <= -curvature * start.slope:
             return point, evaluations
         else:
-            ahead = 1.0 if high is None else high.step - low.step
+            # If phi rises from the new point towards `high`, a minimum lies between the new point and the old `low`
+            towards_high = 1.0 if high is None else high.step - low.step
             before = low._replace(where=None)
             low = point
-            if point.slope * ahead >= 0:
+            if point.slope * towards_high >= 0:
                 high = before
-            elif high is None:
+            elif high is None:  # no minimum is bracketed yet
                 step = _extrapolate(before, low)
                 continue
         last_width = width

@@ -36,8 +36,8 @@ class Objective(Protocol):
 
     @property
     def signature(self) -> Hashable:
-        """Equal as long as the function is the same: same data, same layout of the weights. The optimizer saves it for later
-        processes, so it consists of str, bytes, int and tuples of these, without any id or hash."""
+        """A value that is equal for equal functions: of the same data, with the same layout of the weights. Checkpoints hold
+        it, so it consists of str, bytes, int and tuples, without the id or the hash of an object."""
         ...
 
     def weights(self) -> Floats:
@@ -66,25 +66,26 @@ class Frame(Protocol):
         ...
 
     def places(self, before: Any) -> Ints:
-        """RETURNS (int64[n before]): The place here of each weight of an earlier layout (`before`), which this one contains."""
+        """RETURNS (int64[n before]): The index of each weight of an earlier layout (`before`), all of which this layout
+        contains.
+        """
         ...
 
     def met(self, evidence: Any) -> Floats:
-        """RETURNS (float64[n]): How often data has the feature of each weight, by its `evidence` (`models.node.Evidence`)."""
+        """RETURNS (float64[n]): How often data has the feature of each weight, by the `evidence` (`models.node.Evidence`)."""
         ...
 
 
 class SequenceObjective(Frame, Protocol):
-    """The corpus, for optimizers that learn from one sequence after the other; `signature` and `assign` are those of
-    `Objective`."""
+    """The corpus, for optimizers that learn from one sequence after the other."""
 
-    signature: Any
-    layout: Any  # ints, equal for vectors with the same weights in the same order, whatever the data
+    signature: Any  # as that of an `Objective`
+    layout: Any  # a tuple of ints, equal if vectors have the same weights in the same order, whatever the data
     loss: ClampedLoss
     corpus: ChainCorpus
     anchor: Any  # an `Anchor` if the model continues from earlier training, or None
-    n_sequences: int  # number of sequences of the whole corpus, if this objective has a part of it
-    mixed: Any  # object whose `epoch` walks through the corpus part by part, in place of the optimizer; or None
+    n_sequences: int  # number of sequences of the whole corpus, of which this objective may have a part
+    mixed: Any  # an object whose `epoch` walks through a corpus in parts, in place of that of the optimizer; or None
 
     def assign(self, weights: Floats) -> None:
         """Write the weights (float64[n]) to the model."""
@@ -104,7 +105,7 @@ class SequenceObjective(Frame, Protocol):
 
 
 class Run(Protocol):
-    """State of the training of one component, kept from step to step."""
+    """State of the training of one component, which an optimizer keeps from step to step."""
 
     iteration: int
     stop_reason: Optional[str]  # why training has ended; None while it has not
@@ -159,25 +160,25 @@ class Component(Protocol):
 
     @property
     def told(self) -> set[str]:
-        """Warnings that it gives once, and has given."""
+        """The warnings that the component gives only once, and has given already."""
         ...
 
 
 def renew(objective: Objective) -> bool:
     """Adopt changes of the data. RETURNS (bool): Whether the objective may differ from the function of the step before."""
-    own = getattr(objective, "renew", None)
-    return own is not None and own()
+    adopt_changes = getattr(objective, "renew", None)
+    return adopt_changes is not None and adopt_changes()
 
 
 def setting(
     default: object, check: Callable, *, fixed: bool = False, tried: tuple[object, ...] = (), **bounds: object
 ) -> Any:
-    """Field of a dataclass that users fill in, such as an optimizer; see `check_settings`.
+    """A field of a dataclass of settings, such as an optimizer, which `check_settings` checks.
 
-    default (object): The value without a setting.
-    check (Callable): One of `spacy_crf.checks`. None is possible if it is the default.
-    fixed (bool): Whether a training that continues from a checkpoint must have the same value.
-    tried (tuple): Values that `crf tune` tries.
+    default (object): The default.
+    check (Callable): One of `spacy_crf.checks`. The value None needs no check if it is the default.
+    fixed (bool): Whether a training that continues from a checkpoint must have an equal value.
+    tried (tuple): The values that `crf tune` tries.
     **bounds: Further arguments of the check.
     """
     return field(default=default, metadata={"check": partial(check, **bounds), "fixed": fixed, "tried": tried})
@@ -188,40 +189,50 @@ L2_TRIED = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 
 
 def no_l1(owner: str, name: str, value: object) -> float:
-    """The check of the `l1` of optimizers that cannot set weights to 0.
+    """Check the setting `l1` of optimizers that cannot set weights to 0.
 
-    owner (str), name (str), value (object): Of the setting, for the message.
-    RETURNS (float): 0. RAISES (ValueError): CRF020 for another value.
+    owner (str): Name of the optimizer, for the message.
+    name (str): Name of the setting, for the message.
+    value (object): The value.
+    RETURNS (float): 0.
+    RAISES (ValueError): CRF020 for values other than 0.
     """
     checks.expect(value in (0, None), owner, name, value, "0; LBFGS, SGD and AdaGrad train with l1")
     return 0.0
 
 
-def check_settings(given: Any) -> None:
-    """Replace each setting of an object (`given`, a dataclass of `setting`s) by the value that its check returns.
+def check_settings(settings: Any) -> None:
+    """Check the settings of an object, a dataclass of `setting`s, and replace them by the values that the checks return.
 
     RAISES (ValueError): CRF020 for values that are not possible.
     """
-    for each in fields(given):
-        value = getattr(given, each.name)
-        if value is not None or each.default is not None:
-            setattr(given, each.name, each.metadata["check"](type(given).__name__, each.name, value))
+    owner = type(settings).__name__
+    for declared in fields(settings):
+        value = getattr(settings, declared.name)
+        if value is not None or declared.default is not None:
+            check = declared.metadata["check"]
+            setattr(settings, declared.name, check(owner, declared.name, value))
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class CRFOptimizer(Optimizer):
-    """Base of the optimizers that evaluate the objective; a thinc optimizer, since ``[training.optimizer]`` accepts no other."""
+    """Base of the optimizers that take an `Objective` or a `SequenceObjective` in place of gradients. It is a thinc optimizer,
+    since ``[training.optimizer]`` accepts no other class.
+    """
 
     # What a step takes: an `Objective` of the whole corpus ("objective"), or a `SequenceObjective` of the whole corpus ("corpus")
     # or of a batch ("batch")
     reads = "objective"
-    losses: ClassVar[Optional[tuple[type, ...]]] = None  # that it can minimize; None for all that have a gradient
-    assigns_averages = False  # whether a step writes the averages to the model; set where no other code does
+    losses: ClassVar[Optional[tuple[type, ...]]] = (
+        None  # classes that it can minimize; None for all that have a gradient
+    )
+    assigns_averages = False  # whether a step writes the averages to the model, where no other code does
 
     def __post_init__(self) -> None:
-        given = {each.name: getattr(self, each.name) for each in fields(self)}
+        # thinc's constructor overwrites fields, such as `averages`
+        settings = {declared.name: getattr(self, declared.name) for declared in fields(self)}
         super().__init__(1.0, use_averages=False)
-        for name, value in given.items():
+        for name, value in settings.items():
             setattr(self, name, value)
         check_settings(self)
         # Whether many weights are 0, so that saving the model drops them
@@ -238,7 +249,7 @@ class CRFOptimizer(Optimizer):
     @classmethod
     def tried(cls) -> dict[str, tuple[object, ...]]:
         """The values that `crf tune` tries, by setting."""
-        return {each.name: each.metadata["tried"] for each in fields(cls) if each.metadata["tried"]}
+        return {declared.name: declared.metadata["tried"] for declared in fields(cls) if declared.metadata["tried"]}
 
     @property
     def wants_sequences(self) -> bool:
@@ -251,25 +262,27 @@ class CRFOptimizer(Optimizer):
         return self.reads != "batch"
 
     def _fixed(self) -> dict[str, object]:
-        """The settings on which a checkpoint depends."""
-        return {each.name: getattr(self, each.name) for each in fields(self) if each.metadata["fixed"]}
+        """The settings that must be equal to continue from a checkpoint."""
+        return {declared.name: getattr(self, declared.name) for declared in fields(self) if declared.metadata["fixed"]}
 
     def check_fit(self, pipe: Component) -> None:
-        """Check whether this optimizer can train a component (`pipe`). Training asks before it begins.
+        """Check before training whether this optimizer can train a component (`pipe`).
 
         RAISES (ValueError): CRF210 for a loss that it can't minimize, with the names of losses and optimizers that fit; CRF347 or
-            CRF365 for what else it can't train.
+            CRF365 for a component that it can't train for other reasons.
         """
         if self.fits(type(pipe.loss)):
             return
-        registry: Any = thinc_registry  # catalogue's, which thinc annotates as decorators
-        registered = sorted(registry.losses.get_all().items())
-        losses = [name for name, make in registered if name.startswith("spacy_crf.") and self.fits(make)]
-        optimizers = [
-            name
-            for name, make in sorted(registry.optimizers.get_all().items())
-            if not (isinstance(make, type) and issubclass(make, CRFOptimizer)) or make.fits(type(pipe.loss))
-        ]
+        registry: Any = thinc_registry  # thinc's annotation hides that these are catalogues
+        losses = []
+        for name, make in sorted(registry.losses.get_all().items()):
+            if name.startswith("spacy_crf.") and self.fits(make):
+                losses.append(name)
+        optimizers = []
+        for name, make in sorted(registry.optimizers.get_all().items()):
+            is_ours = isinstance(make, type) and issubclass(make, CRFOptimizer)
+            if not is_ours or make.fits(type(pipe.loss)):  # thinc's optimizers take any gradient
+                optimizers.append(name)
         raise ValueError(
             Errors.CRF210.format(
                 optimizer=type(self).__name__,
@@ -313,10 +326,11 @@ class CRFOptimizer(Optimizer):
     def resume(self, objective: Any, data: bytes, *, key: str) -> int:
         """Continue training from a checkpoint, with its weights.
 
-        objective (Objective or SequenceObjective): As `reads` says.
-        data (bytes): The checkpoint. key (str): The component.
+        objective (Objective or SequenceObjective): The objective, of the kind that `reads` names.
+        data (bytes): The checkpoint.
+        key (str): Name of the component.
         RETURNS (int): Number of iterations before the checkpoint.
-        RAISES (ValueError): CRF204 if the checkpoint was made with other settings, CRF921 if it is damaged or of other weights.
+        RAISES (ValueError): CRF204 if the checkpoint was made with other settings, CRF921 if it is damaged or has other weights.
         """
         run = self.saved_run(data, key)
         self.expect_alike("weights", len(run.weights), len(objective.weights()))
@@ -343,7 +357,7 @@ class CRFOptimizer(Optimizer):
         return self._runs[key].iteration if key in self._runs else 0
 
     def to_bytes(self) -> bytes:
-        """The state of all runs, so that they continue exactly from here in this process or another."""
+        """The state of the training of all components, from which this or another process continues exactly."""
         return b"".join(self._packed(self._runs))
 
     def _packed(self, runs: dict[str, Any]) -> Iterator[bytes]:
@@ -375,24 +389,27 @@ class CRFOptimizer(Optimizer):
         return self
 
     def unusable(self, reason: object) -> ValueError:
-        """The error for a saved state that is damaged, or does not fit, with the reason in words or as another error: CRF921."""
+        """The error (CRF921) for a saved state that is damaged or does not fit. `reason` is a text, or the error that was
+        raised.
+        """
         if isinstance(reason, Exception) and not isinstance(reason, ValueError):
             reason = f"{type(reason).__name__}: {reason}"
         return ValueError(Errors.CRF921.format(optimizer=type(self).__name__, reason=str(reason).rstrip(".")))
 
     def expect_alike(self, what: str, saved: object, ours: object) -> None:
-        """Compare a size or shape of a saved run with that of this training.
+        """Compare a size or shape in a saved state with the one in this training.
 
-        what (str): Words for what has the size.
-        saved (object), ours (object): The sizes.
+        what (str): What has the size, for the message.
+        saved (object): The saved size.
+        ours (object): The size in this training.
         RAISES (ValueError): CRF921 if they differ.
         """
         if saved != ours:
             raise self.unusable(f"it is of {saved} {what}, and there are {ours}")
 
     def run_from_msg(self, msg: Any) -> Run:
-        """The state of one component's training whose `to_msg` returned the message (`msg`), with parts that fit each other. An
-        error of any kind means that the message is damaged."""
+        """Load the state of one component's training from a message (`msg`) that its `to_msg` returned. An error of any class
+        means that the message is damaged, or that its parts do not fit each other."""
         raise NotImplementedError
 
 

@@ -1,7 +1,7 @@
-"""Base of the online optimizers: a kernel makes one pass over the sequences in random order.
+"""Base of the online optimizers, which learn from one sequence after the other, in random order.
 
-Online rules take the component's corpus (`SequenceObjective`) instead of a gradient. Weights stay in float64 from step to step;
-the same seed gives the same model.
+A kernel makes the passes over the corpus (`SequenceObjective`). Weights stay in float64 from step to step; one seed gives one
+model.
 """
 
 import logging
@@ -24,21 +24,21 @@ from .objective import Component, CRFOptimizer, SequenceObjective, setting
 logger = logging.getLogger("spacy.spacy_crf")
 
 
-# Number of sequences after which a model that continues from earlier training takes a proximal step towards its first weights,
-# and the largest move of a weight in between, as a share of the largest weight: the first steps of AdaGrad, for example, would
-# otherwise lose the scale of the weights
+# Number of sequences after which a model that continues from earlier training takes a proximal step towards its first weights
 PROXIMAL_AFTER = 10
+# The largest move of a weight between two proximal steps, as a share of the largest weight: the first steps of AdaGrad, for
+# example, would otherwise lose the scale of the weights
 LONGEST_STEP = 0.1
-EMPTY = np.empty(0)  # memory of rules that need none
+EMPTY = np.empty(0)  # for rules without memory
 
 
 class CorpusPass(NamedTuple):
     """Arguments of a kernel for one pass over a corpus."""
 
     corpus: ChainCorpus
-    order: Ints  # [B] order of the sequences
+    order: Ints  # [B] the sequences in the order of the pass
     costs: Floats  # [S, S], or [0, 0] without costs
-    room: PassBuffers
+    room: PassBuffers  # work space
 
 
 @dataclass
@@ -46,19 +46,20 @@ class OnlineRun:
     """State of the training of one component, kept from step to step."""
 
     layout: tuple
-    weights: NDArray[np.float32]  # [n] those last written to the model
+    weights: NDArray[np.float32]  # [n] the weights that the latest step wrote to the model
     slots: Floats  # [M] the weights in the kernels' layout
-    arrays: dict[str, NDArray] = field(default_factory=dict)  # [M] memory of the rule for each slot
-    numbers: dict[str, float] = field(default_factory=dict)
-    count: float = 0  # sequences seen; their mean over the parts of a corpus that is trained in parts
+    arrays: dict[str, NDArray] = field(default_factory=dict)  # [M] memory of the rule for each slot, by name
+    numbers: dict[str, float] = field(default_factory=dict)  # further memory of the rule, by name
+    count: float = 0  # number of sequences seen; of a corpus that is trained in parts, the mean over the parts
     iteration: int = 0  # epochs
     stop_reason: Optional[str] = None  # why training has ended; None for rules that never end
-    frame: Any = None  # layout of the weights, to find them again when others are added; not saved: None in loaded runs
+    # The layout, by which a later step finds the weights if the model got further ones; not saved: None in loaded runs
+    frame: Any = None
     slot_of_weight: Optional[Ints] = None  # [n] None without a frame
     is_held: bool = False  # whether weights are held near those of earlier training, without l1 and l2
 
     def to_msg(self) -> list[object]:
-        """See `Run.to_msg`."""
+        """The state in a form that msgpack can write and `OnlineOptimizer.run_from_msg` can read."""
         arrays = [self.layout, self.weights, self.slots, self.arrays]
         return [*arrays, self.numbers, self.count, self.iteration, self.stop_reason]
 
@@ -71,9 +72,9 @@ class OnlineOptimizer(CRFOptimizer):
 
     reads = "batch"
     losses: ClassVar = (Perceptron, MaxMargin)
-    drifts: ClassVar[tuple[str, ...]] = ()  # memory with the sum of all moves, each times the time of the move
-    follows: ClassVar[tuple[str, ...]] = ()  # memory that is scaled like the weights when they are drawn back
-    walks_in_parts: ClassVar[bool] = True  # whether weights may be drawn back within a pass
+    drifts: ClassVar[tuple[str, ...]] = ()  # names of memory that sums move · time over all moves of a weight
+    follows: ClassVar[tuple[str, ...]] = ()  # names of memory that a shortened step shortens as it does the weights
+    walks_in_parts: ClassVar[bool] = True  # whether proximal steps may interrupt a pass
 
     epochs_per_step: int = setting(1, checks.count, most=1000)
     seed: int = setting(0, checks.count, fixed=True, least=0, most=checks.ANY)
@@ -90,12 +91,12 @@ class OnlineOptimizer(CRFOptimizer):
     def rates(
         self, run: OnlineRun, objective: SequenceObjective, moves: Floats, n_sequences: int
     ) -> Union[float, Floats]:
-        """Distance that a unit of a sequence's derivative moves a weight.
+        """How far a unit of a sequence's derivative moves a weight: float, or float64[n] for each weight.
 
-        run (OnlineRun), objective (SequenceObjective): The state after the latest sequences, and the corpus.
-        moves (float64[n]): The latest moves of the weights.
-        n_sequences (int): Number of sequences that made them.
-        RETURNS (float or float64[n])
+        run (OnlineRun): The state after the latest sequences.
+        objective (SequenceObjective): The corpus.
+        moves (float64[n]): How far the latest sequences moved the weights.
+        n_sequences (int): Number of the latest sequences.
         """
         raise NotImplementedError
 
@@ -103,8 +104,9 @@ class OnlineOptimizer(CRFOptimizer):
         """Learn from the sequences of a pass.
 
         pass_ (CorpusPass): The sequences, in the order in which they are seen.
-        run (OnlineRun): Its slots and memory change.
-        RETURNS (tuple[float, int]): The sum of losses, and -1; or a loss that is not finite, and its place in the order.
+        run (OnlineRun): The state, whose slots and memory change.
+        RETURNS (tuple[float, int]): The sum of losses, and -1; or a loss that is not finite, and the index in the order of its
+            sequence.
         """
         raise NotImplementedError
 
@@ -117,22 +119,25 @@ class OnlineOptimizer(CRFOptimizer):
         memory: Floats = EMPTY,
         squares: Floats = EMPTY,
     ) -> tuple[float, int]:
-        """Learn by one of the kernels' rules.
+        """Learn from the sequences of a pass by one of the kernels' rules.
 
         rule (int): Number of the rule in `kernels.online.rules`.
-        pass_ (CorpusPass), run (OnlineRun): See `walk`.
+        pass_ (CorpusPass): The sequences, in the order in which they are seen.
+        run (OnlineRun): The state, whose slots change.
         settings (float): Up to four settings of the rule.
-        memory (float64[M]), squares (float64[M]): Memory of the rule for each slot, which changes.
+        memory (float64[M]): Memory of the rule for each slot, which changes.
+        squares (float64[M]): Further memory of the rule for each slot, which changes.
         RETURNS (tuple[float, int]): As `walk`.
         """
         numbers = run.numbers
-        scaling = np.array([numbers.get("scale", 1.0), numbers.get("due", 0.0)])
+        scaling = np.array([numbers.get("scale", 1.0), numbers.get("due", 0.0)])  # the kernel changes both
         four: Any = (*map(float, settings), 0.0, 0.0, 0.0, 0.0)[:4]  # the kernel takes a tuple of one size
-        given = pass_.order, pass_.costs, run.slots, rule, four, float(run.count)
-        found = kernels.walk(*pass_.room, kernels.RuleRun(*given, scaling, memory, squares))
+        count = float(run.count)
+        rule_run = kernels.RuleRun(pass_.order, pass_.costs, run.slots, rule, four, count, scaling, memory, squares)
+        result = kernels.walk(*pass_.room, rule_run)
         if "scale" in numbers:
             numbers["scale"], numbers["due"] = scaling.tolist()
-        return found
+        return result
 
     def present(self, run: OnlineRun) -> Floats:
         """The current weights of a run by slot: float64[M]."""
@@ -149,7 +154,9 @@ class OnlineOptimizer(CRFOptimizer):
     # -------------------------------------------------------------------------------------------------------- a step
 
     def check_fit(self, pipe: Component) -> None:
-        """See `CRFOptimizer.check_fit` and `check_sequences`, which check the component (pipe)."""
+        """Check before training whether this optimizer can train a component (`pipe`). RAISES (ValueError): CRF210, CRF347,
+        CRF365.
+        """
         super().check_fit(pipe)
         check_sequences(self, pipe)
 
@@ -170,7 +177,7 @@ class OnlineOptimizer(CRFOptimizer):
             pass_ = self.pass_through(objective)
             self.prepare(objective, pass_, run, key)
         losses = 0.0
-        backup = self._snapshot(run)
+        backup = self._snapshot(run)  # of the last epoch in which all was finite
         for _ in range(self.epochs_per_step):
             try:
                 if pass_ is None:
@@ -182,13 +189,13 @@ class OnlineOptimizer(CRFOptimizer):
                 raise
             run.iteration += 1
         weights = self.present(run)[slots]
-        chosen = weights
+        assigned = weights
         if self.averages is not None:
             averages = self.average(run)[slots]
-            self.averages.update(objective.parameters(averages))
-            chosen = averages if self.assigns_averages else weights
-        objective.assign(chosen)
-        run.weights = chosen.astype(np.float32)
+            self.averages.update(objective.parameters(averages))  # spaCy evaluates with them
+            assigned = averages if self.assigns_averages else weights
+        objective.assign(assigned)
+        run.weights = assigned.astype(np.float32)
         value = float(losses + (0.0 if run.is_held else self.penalty(weights)))
         logger.debug("%s: %s epoch %d objective %.6f", key, type(self).__name__, run.iteration, value)
         return value
@@ -208,19 +215,22 @@ class OnlineOptimizer(CRFOptimizer):
     ) -> float:
         """Learn from all sequences once, in random order.
 
-        pass_ (CorpusPass), run (OnlineRun): See `walk`.
-        objective (SequenceObjective), key (str): See `step`.
+        pass_ (CorpusPass): All sequences.
+        run (OnlineRun): The state, whose slots and memory change.
+        objective (SequenceObjective): The corpus.
         seed (tuple[int, ...]): Seed of the order.
+        key (str): Name of the component, for messages.
         RETURNS (float): The sum of the losses.
         RAISES (ValueError): CRF206 if the loss or a weight is not finite.
         """
         order = np.random.default_rng(seed).permutation(len(pass_.order))
-        losses, place = self._walk_through(pass_._replace(order=order), run, objective)
+        losses, failed = self._walk_through(pass_._replace(order=order), run, objective)
         n_finite = np.count_nonzero(np.isfinite(run.slots))
-        if place < 0 and not (math.isfinite(losses) and n_finite == len(run.slots) - len(pass_.corpus.forbidden)):
-            place = len(order) - 1
-        if place >= 0:
-            sequence = objective.describe(int(order[place]))
+        n_possible = len(run.slots) - len(pass_.corpus.forbidden)  # slots of forbidden transitions are -inf
+        if failed < 0 and not (math.isfinite(losses) and n_finite == n_possible):
+            failed = len(order) - 1
+        if failed >= 0:
+            sequence = objective.describe(int(order[failed]))
             raise ValueError(
                 Errors.CRF206.format(
                     what="The loss",
@@ -233,19 +243,27 @@ class OnlineOptimizer(CRFOptimizer):
     # ------------------------------------------------------------------------------------------------ within a step
 
     def prepare(self, objective: SequenceObjective, pass_: CorpusPass, run: OnlineRun, key: str) -> None:
-        """Prepare a step; `step` calls this method first. For objective, pass_, run and key see `step` and `walk`."""
+        """Prepare a step; `step` calls this method first.
+
+        objective (SequenceObjective): The corpus of a component.
+        pass_ (CorpusPass): All sequences.
+        run (OnlineRun): The state.
+        key (str): Name of the component, for messages.
+        """
 
     def _walk_through(self, pass_: CorpusPass, run: OnlineRun, objective: SequenceObjective) -> tuple[float, int]:
-        """`walk`, with the weights drawn back in between if the model continues from earlier training. RETURNS: As `walk`."""
+        """Learn from the sequences of a pass, with proximal steps if the model continues from earlier training. RETURNS: As
+        `walk`.
+        """
         order = pass_.order
         losses = 0.0
-        length = PROXIMAL_AFTER if run.is_held and self.walks_in_parts else max(1, len(order))
-        for begin in range(0, len(order), length):
-            part = order[begin : begin + length]
+        n_between = PROXIMAL_AFTER if run.is_held and self.walks_in_parts else max(1, len(order))
+        for begin in range(0, len(order), n_between):
+            part = order[begin : begin + n_between]
             start = self._snapshot(run) if run.is_held else run
-            loss, place = self.walk(pass_._replace(order=part), run)
-            if place >= 0:
-                return loss, begin + place
+            loss, failed = self.walk(pass_._replace(order=part), run)
+            if failed >= 0:
+                return loss, begin + failed
             losses += loss
             run.count += len(part)
             if run.is_held:
@@ -264,19 +282,22 @@ class OnlineOptimizer(CRFOptimizer):
         weights = self.present(run)[slots]
         before = self.present(start)[slots]
         rates = self.rates(run, objective, weights - before, n_sequences)
-        way = anchor.drawn(weights, rates, n_sequences) - before
-        farthest = np.abs(way).max(initial=0.0)
+        step = anchor.draw_back(weights, rates, n_sequences) - before  # of the sequences and of the anchor together
+        longest = np.abs(step).max(initial=0.0)
         allowed = LONGEST_STEP * np.abs(anchor.begin).max(initial=0.0)
-        part = allowed / farthest if 0.0 < allowed < farthest else 1.0
-        moves = before + part * way - weights
+        share = allowed / longest if 0.0 < allowed < longest else 1.0  # of the step that is made
+        moves = before + share * step - weights
         run.slots[slots] += moves / run.numbers.get("scale", 1.0)
         for name in self.drifts:
             run.arrays[name][slots] += run.count * moves
         for name in self.follows:
             array = run.arrays[name]
-            array[slots] = start.arrays[name][slots] + part * (array - start.arrays[name])[slots]
+            array[slots] = start.arrays[name][slots] + share * (array - start.arrays[name])[slots]
 
     def _run_of(self, objective: SequenceObjective, key: str) -> OnlineRun:
+        """The run of a component: the earlier one if model and weights are unchanged, else a new one, which takes over what it
+        can.
+        """
         earlier = self._runs.get(key)
         corpus = objective.corpus
         weights = objective.weights()
@@ -297,9 +318,9 @@ class OnlineOptimizer(CRFOptimizer):
         return run
 
     def expect_fits(self, run: OnlineRun, objective: SequenceObjective) -> None:
-        """Check that a loaded run is of the slots of the corpus of an objective, by which kernels index its arrays.
+        """Check whether the arrays of a loaded run fit the corpus of an objective, since kernels trust them.
 
-        RAISES (ValueError): CRF921 if it is not.
+        RAISES (ValueError): CRF921 if they do not fit.
         """
         fresh = OnlineRun(run.layout, run.weights, run.slots)
         self.start(fresh, objective)
@@ -310,25 +331,25 @@ class OnlineOptimizer(CRFOptimizer):
             raise self.unusable(f"it lacks the numbers {', '.join(missing)}")
 
     def expect_arrays(self, run: OnlineRun, fresh: dict[str, NDArray]) -> None:
-        """RAISES (ValueError): CRF921 if a run has no arrays of the types and shapes of fresh ones."""
+        """Check whether a run has all arrays of a `fresh` run, with their types and shapes. RAISES (ValueError): CRF921."""
         saved = {name: _kind_of(run.arrays.get(name, EMPTY)) for name in fresh}
         ours = {name: _kind_of(array) for name, array in fresh.items()}
         self.expect_alike("arrays", saved, ours)
 
     @staticmethod
     def _take_over(run: OnlineRun, earlier: OnlineRun, objective: SequenceObjective) -> None:
-        """Continue from an earlier run if its weights are unchanged; weights that were added start anew."""
+        """Copy the state of an earlier run into a new one, if no other code has changed the weights. Added weights start anew."""
         places = objective.places(earlier.frame)
-        grown = np.zeros_like(run.weights)
-        grown[places] = earlier.weights
-        if not np.array_equal(grown, run.weights):
+        expected = np.zeros_like(run.weights)
+        expected[places] = earlier.weights
+        if not np.array_equal(expected, run.weights):
             return
-        there = earlier.slot_of_weight
-        here = objective.corpus.slot_of_weight[places]
-        run.slots[here] = earlier.slots[there]
+        old_slots = earlier.slot_of_weight
+        new_slots = objective.corpus.slot_of_weight[places]
+        run.slots[new_slots] = earlier.slots[old_slots]
         for name, values in earlier.arrays.items():
             if name in run.arrays and values.shape == earlier.slots.shape:
-                run.arrays[name][here] = values[there]
+                run.arrays[name][new_slots] = values[old_slots]
         run.numbers = dict(earlier.numbers)
         run.count = earlier.count
         run.iteration = earlier.iteration
@@ -344,12 +365,12 @@ class OnlineOptimizer(CRFOptimizer):
         )
 
     def run_from_msg(self, msg: list[Any]) -> OnlineRun:
-        """See `CRFOptimizer.run_from_msg`; msg: as `OnlineRun.to_msg` returns it."""
+        """Load a run from the result of `OnlineRun.to_msg`. RAISES: An error of any class if it is damaged."""
         owner = "a run"
-        (layout, weights, slots, arrays, numbers, count, iteration, reason) = msg
-        hash((layout, numbers.get("signature")))  # arrays have none
-        given = {name: float(number) for name, number in numbers.items() if name != "signature"}
-        checks.expect(not np.isnan([*given.values()]).any(), owner, "numbers", given, "numbers")
+        layout, weights, slots, arrays, numbers, count, iteration, reason = msg
+        hash((layout, numbers.get("signature")))  # raises an error for arrays, which a damaged message may have here
+        floats = {name: float(number) for name, number in numbers.items() if name != "signature"}
+        checks.expect(not np.isnan([*floats.values()]).any(), owner, "numbers", floats, "numbers")
         checks.number(owner, "count", count)
         copies = {}
         for name, array in arrays.items():
@@ -368,14 +389,14 @@ class OnlineOptimizer(CRFOptimizer):
 
 
 def _kind_of(array: NDArray) -> tuple[str, tuple[int, ...]]:
-    """Type of the numbers of an array, and its shape."""
+    """The type and the shape of an array."""
     return str(array.dtype), array.shape
 
 
 def check_sequences(optimizer: CRFOptimizer, pipe: Component) -> None:
     """Check whether learning from one sequence after the other can train a component.
 
-    optimizer (CRFOptimizer): Named in the message.
+    optimizer (CRFOptimizer): The optimizer, for the message.
     pipe (Component): The component.
     RAISES (ValueError): CRF347 or CRF365 if it can't.
     """
@@ -408,9 +429,9 @@ class Averaged(OnlineOptimizer):
         self.averages = {} if self.use_averages else None
 
     def start(self, run: OnlineRun, objective: SequenceObjective) -> None:
-        """See `OnlineOptimizer.start`: no weight of the run has moved, whatever the objective."""
+        """Set up the memory of a new run: no weight has moved. `objective` is not used."""
         run.arrays["drift"] = np.zeros_like(run.slots)
 
     def average(self, run: OnlineRun) -> Floats:
-        """See `OnlineOptimizer.average`: w - drift / (count + 1), for the weights and the drift of a run."""
+        """The averaged weights of a run by slot: w - drift / (count + 1)."""
         return run.slots - run.arrays["drift"] / (run.count + 1)

@@ -29,16 +29,16 @@ class AveragedPerceptron(Averaged):
     """
 
     def start(self, run: OnlineRun, objective: SequenceObjective) -> None:
-        """See `OnlineOptimizer.start`: the run moves by the unit of the objective."""
+        """Set up the memory of a new run: an update moves weights by 1, or by the scale of the weights of the anchor."""
         super().start(run, objective)
         run.numbers["unit"] = 1.0 if objective.anchor is None else objective.anchor.unit
 
     def rates(self, run: OnlineRun, objective: SequenceObjective, moves: Floats, n_sequences: int) -> float:
-        """See `OnlineOptimizer.rates`: the unit of the run; objective, moves and n_sequences do not matter."""
+        """How far a unit of a sequence's derivative moves a weight: the unit of the run. Other arguments are not used."""
         return run.numbers["unit"]
 
     def walk(self, pass_: CorpusPass, run: OnlineRun) -> tuple[float, int]:
-        """See `OnlineOptimizer.walk`, of a run through a pass_: w += unit · (uses by the annotation - uses by the best path)."""
+        """Learn from the sequences of a pass: w += unit · (uses by the annotation - uses by the best path)."""
         return self.apply(kernels.PERCEPTRON, pass_, run, run.numbers["unit"], memory=run.arrays["drift"])
 
 
@@ -56,19 +56,19 @@ class BatchPerceptron(OnlineOptimizer):
     walks_in_parts = False
 
     def start(self, run: OnlineRun, objective: SequenceObjective) -> None:
-        """See `OnlineOptimizer.start`: the run moves by the unit of the objective."""
+        """Set up the memory of a new run: an update moves weights by 1, or by the scale of the weights of the anchor."""
         run.numbers["unit"] = 1.0 if objective.anchor is None else objective.anchor.unit
 
     def rates(self, run: OnlineRun, objective: SequenceObjective, moves: Floats, n_sequences: int) -> float:
-        """See `OnlineOptimizer.rates`: the unit of the run / n_sequences; objective and moves do not matter."""
+        """How far a unit of a sequence's derivative moves a weight: unit / n_sequences. `objective` and `moves` are not used."""
         return run.numbers["unit"] / n_sequences
 
     def walk(self, pass_: CorpusPass, run: OnlineRun) -> tuple[float, int]:
-        """See `OnlineOptimizer.walk`: the updates of all sequences of pass_ change the run together."""
+        """Decode the sequences of a pass, then add the mean of their updates."""
         updates = np.zeros_like(run.slots)
-        loss, place = self.apply(kernels.BATCH_PERCEPTRON, pass_, run, memory=updates)
+        result = self.apply(kernels.BATCH_PERCEPTRON, pass_, run, memory=updates)
         run.slots += run.numbers["unit"] * updates
-        return loss, place
+        return result
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -93,12 +93,14 @@ class PassiveAggressive(Averaged):
     error_sensitive: bool = setting(True, checks.flag, fixed=True)
 
     def rates(self, run: OnlineRun, objective: SequenceObjective, moves: Floats, n_sequences: int) -> float:
-        """See `OnlineOptimizer.rates`: the root mean square of the moves; run, objective and n_sequences do not matter."""
-        moved = moves[moves != 0.0]  # length of the step, since derivatives of features are 1
-        return float(np.sqrt(np.mean(moved**2))) if len(moved) else 0.0
+        """How far a unit of a sequence's derivative moves a weight: the root mean square of the moves that are not 0. Other
+        arguments are not used.
+        """
+        nonzero = moves[moves != 0.0]  # derivatives of features are 1, so moves are the lengths of steps
+        return float(np.sqrt(np.mean(nonzero**2))) if len(nonzero) else 0.0
 
     def walk(self, pass_: CorpusPass, run: OnlineRun) -> tuple[float, int]:
-        """See `OnlineOptimizer.walk`, of a run through a pass_; the kernel has the step sizes of PA, PA-I and PA-II."""
+        """Learn from the sequences of a pass; the kernel has the step sizes of PA, PA-I and PA-II."""
         settings = (self.type, self.c, self.error_sensitive)
         return self.apply(kernels.PASSIVE_AGGRESSIVE, pass_, run, *settings, memory=run.arrays["drift"])
 
@@ -120,17 +122,18 @@ class AROW(OnlineOptimizer):
     gamma: float = setting(1.0, checks.positive, fixed=True, tried=(0.1, 1.0, 10.0))
 
     def start(self, run: OnlineRun, objective: SequenceObjective) -> None:
-        """See `OnlineOptimizer.start`: the variances of the run, from the anchor of the objective if it has one."""
-        run.arrays["variance"] = variance = np.full_like(run.slots, self.variance)
-        if objective.anchor is not None:  # the variance of each weight follows from the earlier training
+        """Set up the memory of a new run: the variance of each weight."""
+        variance = np.full_like(run.slots, self.variance)
+        run.arrays["variance"] = variance
+        if objective.anchor is not None:  # earlier training makes weights more certain
             slots = objective.corpus.slot_of_weight
             anchor = objective.anchor
             variance[slots] = 1.0 / (1.0 / self.variance + 2.0 * anchor.hold)
 
     def rates(self, run: OnlineRun, objective: SequenceObjective, moves: Floats, n_sequences: int) -> float:
-        """See `OnlineOptimizer.rates`: 0, for any run, objective, moves and n_sequences."""
-        return 0.0  # the variance already keeps weights from moving
+        """0, so that proximal steps do nothing: the variances already keep weights from moving. No argument is used."""
+        return 0.0
 
     def walk(self, pass_: CorpusPass, run: OnlineRun) -> tuple[float, int]:
-        """See `OnlineOptimizer.walk`, of a run through a pass_: weights move by their variances, which shrink."""
+        """Learn from the sequences of a pass: weights move in proportion to their variances, which shrink."""
         return self.apply(kernels.AROW, pass_, run, self.gamma, memory=run.arrays["variance"])

@@ -28,12 +28,12 @@ class Regularized(OnlineOptimizer):
     sequences: Optional[int] = setting(None, checks.count, fixed=True, most=checks.ANY)
 
     def prepare(self, objective: SequenceObjective, pass_: CorpusPass, run: OnlineRun, key: str) -> None:
-        """See `OnlineOptimizer.prepare`: the run (of key and pass_) keeps the number of sequences of its first objective."""
+        """Prepare a step: a new run gets the number of sequences of its `objective`. `pass_` and `key` are not used."""
         # l1 and l2 apply to the sum of the losses of all sequences
         run.numbers.setdefault("sequences", float(self.sequences or max(1, objective.n_sequences)))
 
     def penalty(self, weights: Floats) -> float:
-        """See `OnlineOptimizer.penalty`: l1·|w| + l2·w² of the weights."""
+        """The regularizer at the weights: l1·|w| + l2·w²."""
         return self.l1 * float(np.abs(weights).sum()) + self.l2 * float(weights @ weights)
 
 
@@ -61,30 +61,37 @@ class SGD(Regularized):
     calibration_candidates: int = setting(10, checks.count, most=100)
 
     def start(self, run: OnlineRun, objective: SequenceObjective) -> None:
-        """See `OnlineOptimizer.start`: a run begins with the scale 1 and no penalty due, whatever the objective."""
+        """Set up the memory of a new run: the scale is 1, and no penalty is due. `objective` is not used."""
         run.numbers = {"scale": 1.0, "due": 0.0}
         if self.l1:
             run.arrays["paid"] = np.zeros_like(run.slots)
 
     def prepare(self, objective: SequenceObjective, pass_: CorpusPass, run: OnlineRun, key: str) -> None:
-        """See `OnlineOptimizer.prepare`: for a new run of key, trials with a sample of pass_ choose a rate for the objective."""
+        """Prepare a step: trials on a sample of `pass_` choose the first learning rate of a new run.
+
+        objective (SequenceObjective): The corpus of a component.
+        pass_ (CorpusPass): All sequences.
+        run (OnlineRun): The state.
+        key (str): Name of the component, for messages.
+        """
         super().prepare(objective, pass_, run, key)
         if "eta" not in run.numbers:
             run.numbers["eta"] = self._calibrate(pass_, run, objective, key)
 
     def rates(self, run: OnlineRun, objective: SequenceObjective, moves: Floats, n_sequences: int) -> float:
-        """See `OnlineOptimizer.rates`: rate / (offset + count) of the run; objective, moves and n_sequences do not matter."""
+        """The learning rate of a run: rate / (offset + count). `objective`, `moves` and `n_sequences` are not used."""
         _, rate, offset = self._schedule(run)
         return rate / (offset + run.count)
 
     def _schedule(self, run: OnlineRun) -> tuple[float, float, float]:
+        """Decay, rate and offset of a run: the learning rate at time t is rate / (offset + t)."""
         decay = 0.0 if run.is_held else 2.0 * self.l2 / run.numbers["sequences"]
         # eta / (1 + decay · eta · t) = (1 / decay) / (t0 + t); without decay, the rate falls as with l2 = 1
-        slower = decay if decay > 0.0 else 2.0 / run.numbers["sequences"]
-        return decay, 1.0 / slower, 1.0 / (slower * run.numbers["eta"])
+        slowing = decay if decay > 0.0 else 2.0 / run.numbers["sequences"]
+        return decay, 1.0 / slowing, 1.0 / (slowing * run.numbers["eta"])
 
     def walk(self, pass_: CorpusPass, run: OnlineRun) -> tuple[float, int]:
-        """See `OnlineOptimizer.walk`, of a run through a pass_: with l1, weights pay at the end what they owe."""
+        """Learn from the sequences of a pass. With l1, weights that did not occur lately pay their penalty at the end."""
         numbers = run.numbers
         sequences = run.numbers["sequences"]
         l1 = 0.0 if run.is_held else self.l1
@@ -92,17 +99,18 @@ class SGD(Regularized):
         if not l1:
             return self.apply(kernels.SGD, pass_, run, *schedule)
         paid = run.arrays["paid"]
-        loss, place = self.apply(kernels.SGD_L1, pass_, run, *schedule, l1 / sequences, memory=paid)
+        result = self.apply(kernels.SGD_L1, pass_, run, *schedule, l1 / sequences, memory=paid)
         kernels.charge_all(pass_.corpus.learned, run.slots, numbers["scale"], numbers["due"], paid)
-        return loss, place
+        return result
 
     def present(self, run: OnlineRun) -> Floats:
-        """See `OnlineOptimizer.present`: scale · slots of the run."""
+        """The current weights of a run by slot: scale · slots."""
         return run.numbers["scale"] * run.slots
 
     def _calibrate(self, pass_: CorpusPass, run: OnlineRun, goal: SequenceObjective, key: str) -> float:
-        """The rate with the lowest objective after one pass over a sample. RAISES (ValueError): CRF213 if all diverge."""
-        # Multiply the first rate while that helps, then divide it
+        """Find the learning rate with the lowest objective after one pass over a sample. It tries larger and larger rates
+        while that helps, then rates below the first one. RAISES (ValueError): CRF213 if all rates diverge.
+        """
         corpus = pass_.corpus
         n_sequences = len(pass_.order)
         sample = np.random.default_rng((self.seed, 1 << 20)).permutation(n_sequences)[: self.calibration_samples]
@@ -110,25 +118,29 @@ class SGD(Regularized):
         share = len(sample) / run.numbers["sequences"]  # the corpus may have more sequences than this part
 
         def objective(position: OnlineRun) -> float:
+            """The objective on the sample, at the weights of a run."""
             loss, _ = self.apply(kernels.NOTHING, pass_, position)
             weights = self.present(position)[corpus.slot_of_weight]
-            return loss + (goal.anchor.cost(weights, len(sample)) if run.is_held else share * self.penalty(weights))
+            if run.is_held:
+                return loss + goal.anchor.cost(weights, len(sample))
+            return loss + share * self.penalty(weights)
 
         def try_rate(eta: float) -> float:
+            """The objective after a pass with this first rate; inf if the weights diverge."""
             trial = self._snapshot(run)
             trial.numbers["eta"] = eta
             decay, rate, offset = self._schedule(trial)
             if decay * rate >= offset + trial.count:  # the first step would shrink weights to 0 or beyond
                 return np.inf
-            _, place = self._walk_through(pass_, trial, goal)
-            after = objective(trial) if place < 0 else np.inf
-            return after if np.isfinite(after) else np.inf
+            _, failed = self._walk_through(pass_, trial, goal)
+            value = objective(trial) if failed < 0 else np.inf
+            return value if np.isfinite(value) else np.inf
 
         before = objective(run)
         best = np.inf
         best_eta = self.calibration_eta
         factor = self.calibration_rate
-        lower = 0
+        n_lower = 0  # rates that lowered the objective
         eta = self.calibration_eta
         for _ in range(4 * self.calibration_candidates):
             after = try_rate(eta)
@@ -136,13 +148,13 @@ class SGD(Regularized):
                 best = after
                 best_eta = eta
             if after < before:
-                lower += 1
-            if lower >= self.calibration_candidates and factor < 1.0:
+                n_lower += 1
+            if n_lower >= self.calibration_candidates and factor < 1.0:
                 break
             if factor > 1.0 and (after > best or after == np.inf):  # too large: continue below the first rate
                 eta = self.calibration_eta
                 factor = 1.0 / self.calibration_rate
-            elif factor < 1.0 and after > best and lower > 0:
+            elif factor < 1.0 and after > best and n_lower > 0:
                 break
             eta *= factor
         if best == np.inf:
@@ -171,27 +183,26 @@ class AdaGrad(Regularized):
     epsilon: float = setting(1e-6, checks.positive, fixed=True)
 
     def start(self, run: OnlineRun, objective: SequenceObjective) -> None:
-        """See `OnlineOptimizer.start`: the sums of squared gradients of the run are 0, whatever the objective."""
+        """Set up the memory of a new run: the sums of squared gradients are 0. `objective` is not used."""
         run.arrays["squares"] = np.zeros_like(run.slots)
         run.arrays["regularized"] = np.zeros_like(run.slots)
 
     def walk(self, pass_: CorpusPass, run: OnlineRun) -> tuple[float, int]:
-        """See `OnlineOptimizer.walk`, of a run through a pass_: weights that did not occur are regularized at the end."""
+        """Learn from the sequences of a pass, and regularize the weights that did not occur at the end."""
         sequences = run.numbers["sequences"]
         regularized = run.arrays["regularized"]
         squares = run.arrays["squares"]
         l1, l2 = (0.0, 0.0) if run.is_held else (self.l1, self.l2)
         settings = (float(self.learn_rate), float(self.epsilon), l1 / sequences, l2 / sequences)
-        loss, place = self.apply(kernels.ADAGRAD, pass_, run, *settings, memory=regularized, squares=squares)
+        result = self.apply(kernels.ADAGRAD, pass_, run, *settings, memory=regularized, squares=squares)
         if l1 or l2:
             seen = float(run.count + len(pass_.order))
             kernels.catch_up_all(pass_.corpus.learned, run.slots, settings, seen, regularized, squares)
-        return loss, place
+        return result
 
     def rates(self, run: OnlineRun, objective: SequenceObjective, moves: Floats, n_sequences: int) -> Floats:
-        """See `OnlineOptimizer.rates`, of a run at the weights of the objective; moves and n_sequences do not matter.
-
-        learn_rate / (epsilon + √sum of squared gradients)
+        """The learning rate of each weight: learn_rate / (epsilon + √sum of squared gradients). `moves` and `n_sequences` are not
+        used.
         """
         squares = run.arrays["squares"][objective.corpus.slot_of_weight]
         return np.where(squares > 0.0, self.learn_rate / (self.epsilon + np.sqrt(squares)), 0.0)

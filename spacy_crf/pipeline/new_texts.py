@@ -164,7 +164,7 @@ def proximal_step_of(
         anchor = pipe.training.continuation.anchor(pipe)
         # A single rate, since optimizers with several do not expose them
         rate = float(np.linalg.norm(anchor.now - start)) / length if length else 0.0
-        moves = pipe.training.frame().parameters(anchor.drawn(anchor.now, rate, n_sequences) - anchor.now)
+        moves = pipe.training.frame().parameters(anchor.draw_back(anchor.now, rate, n_sequences) - anchor.now)
         for node, name in params:
             key = (node.id, name)
             if key in moves:

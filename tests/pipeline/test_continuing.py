@@ -221,7 +221,7 @@ def test_a_proximal_step_weighs_the_cost_against_the_move():
     def objective(after):
         return np.sum(2 / 6 * hold * (after - first) ** 2 + (after - weights) ** 2 / (2.0 * rates))
 
-    assert_allclose(anchor.drawn(weights, rates, 2), minimize(objective, weights).x, atol=1e-5)
+    assert_allclose(anchor.draw_back(weights, rates, 2), minimize(objective, weights).x, atol=1e-5)
 
 
 @pytest.mark.parametrize("component", COMPONENTS)
