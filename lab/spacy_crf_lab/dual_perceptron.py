@@ -219,7 +219,7 @@ class DualPerceptron(CRFOptimizer):
         output.set_dim("nI", int(used.sum()), force=True)
         output.set_param("b", np.zeros(len(averages["counters"][0]), dtype=np.float32))
         for name, (node, param) in places.items():
-            arrays: list[Any] = [
+            arrays: list = [
                 np.ascontiguousarray(values[name][used].T if name == "counters" else values[name], dtype=np.float32)
                 for values in (run.values, averages)
             ]

@@ -23,7 +23,7 @@ from spacy_crf.optimizers.batch import ROUNDED, TINY, BatchOptimizer
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.optimizers.objective import CRFOptimizer, setting
 from spacy_crf.pipeline.prediction import CRFPipe
-from spacy_crf.types import Bools, Floats, Ints
+from spacy_crf.types import Bools, Floats, Ints, Settings
 
 from .conjugate_gradient import ConjugateGradient
 from .errors import Warnings
@@ -307,7 +307,7 @@ class FeatureInduction(CRFOptimizer):
         self._runs[key] = run
         return run.iteration
 
-    def run_from_msg(self, msg: dict[str, Any]) -> InductionRun:
+    def run_from_msg(self, msg: Settings) -> InductionRun:
         """The run of `run_to_msg`."""
         owner = "a run"
         reason = msg["stop_reason"]

@@ -34,7 +34,7 @@ from spacy_crf.models.structure import Block, Feature, SharedScores, StructureNo
 from spacy_crf.models.texts import OfTexts, check_text_emissions
 from spacy_crf.pipeline.annotation.entities import GoldReport, Keys, Starts, Supervision
 from spacy_crf.pipeline.prediction import CRFPipe
-from spacy_crf.types import Clamp, Floats, Ints
+from spacy_crf.types import Clamp, Floats, Ints, Settings
 
 from .errors import Errors
 from .kernels import gaussian_chain as kernels
@@ -77,7 +77,7 @@ class Moments(NamedTuple):
     derivative: GaussianScores  # of the weighted sum of log_z
 
 
-class Gaussians(Structure[Any]):
+class Gaussians(Structure):
     """Answers the questions of losses about numbers. Clamps are numbers that are known: float64[N], NaN for others. The log
     partition is that of the integral over the others."""
 
@@ -338,7 +338,7 @@ def _begin(logs: Floats) -> Floats:
 def GaussianChain(
     emissions: Model[list[Doc], Emissions],
     similar: Optional[Sequence[str]] = None,
-    functions: Optional[dict[str, Any]] = None,  # registered ones, which spaCy checks before it makes them
+    functions: Optional[Settings] = None,  # registered ones, which spaCy checks before it makes them
 ) -> Model[list[Doc], GaussianScores]:
     """Numbers by a linear regression whose errors are Gaussian, and smooth where numbers are similar. ``crf_scorer`` says whether
     tokens, sentences or texts have numbers.

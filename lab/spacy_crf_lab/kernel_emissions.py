@@ -33,7 +33,7 @@ from spacy_crf.models.emissions import CompiledFeatures, Emissions, check_counte
 from spacy_crf.models.neural import EncoderNode
 from spacy_crf.models.node import Batches, Sizes, Traits, check_equal, no_backprop, remove_params
 from spacy_crf.models.sparse import ClusteredWords, SparseFeatures
-from spacy_crf.types import Floats, Ints
+from spacy_crf.types import Floats, Ints, Settings
 
 from .errors import Errors
 from .kernel_basis import KERNELS, OWNER, Basis, HashedTokens, Kernel, read_trees
@@ -127,7 +127,7 @@ class KernelFeatures(SparseFeatures):
             "basis": [*basis.tokens[:3], of_kernels if len(of_kernels) > 1 else basis.kernels[0].gamma, basis.whitener]
         }
 
-    def load(self, data: dict[str, Any]) -> dict[str, object]:
+    def load(self, data: Settings) -> dict[str, object]:
         """Take over what `pack` returned. RETURNS (dict): No tables."""
         self._forget()
         self.basis = None
@@ -247,7 +247,7 @@ def KernelEmissions(
     basis: int = 2000,
     select: str = "random",
     seed: int = 0,
-    kernels: Optional[dict[str, dict[str, Any]]] = None,
+    kernels: Optional[dict[str, Settings]] = None,
     norm: float = 2.0,
 ) -> Model[list[Doc], Emissions]:
     """Scores by a kernel that compares tokens with those of a basis, which is a part of the training data.
@@ -296,7 +296,7 @@ def KernelEmissions(
     )
 
 
-def _compared(place: str, given: dict[str, Any], features: FeatureSet) -> tuple[Kernel, list[Template]]:
+def _compared(place: str, given: Settings, features: FeatureSet) -> tuple[Kernel, list[Template]]:
     """A kernel from its settings, and the templates that it reads. RAISES (ValueError): CRF020."""
     for key in given:
         checks.one_of(OWNER, f"{place}setting", key, ("kernel", "degree", "offset", "gamma", "templates"))

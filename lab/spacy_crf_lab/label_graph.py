@@ -21,7 +21,7 @@ from spacy_crf.features.doc_batch import TEXT, DocBatch
 from spacy_crf.inference.structure import ScoresOrWork
 from spacy_crf.losses.clamped import LogLikelihood, SoftmaxMargin
 from spacy_crf.models.emissions import Emissions
-from spacy_crf.models.node import Batches, check_array, check_equal, check_weights
+from spacy_crf.models.node import Batches, check_array, check_equal, check_weights, read_params
 from spacy_crf.models.structure import Block, Feature, SharedScores, build
 from spacy_crf.models.texts import LabelSetNode, Reasons, check_text_emissions, scores_of_tokens
 from spacy_crf.pipeline.annotation.entities import Annotation
@@ -164,7 +164,7 @@ class LabelGraphNode(LabelSetNode):
         if name != "pairs":
             return None
         edges = model.attrs["edges"]
-        weights = self._strength * model.get_param(name)
+        weights = self._strength * read_params(model, [name])[name]
         return [Block(name, weights, (*edges.T,), np.zeros(len(edges), np.int64), partial(Feature.shared, name))]
 
     def named_states(self, model: Model, parameter: Optional[str], places: tuple[Ints, ...]) -> tuple[Ints, ...]:

@@ -32,14 +32,14 @@ from spacy_crf.models.linear_chain import ChainNode
 from spacy_crf.models.node import AnnotatedDocs
 from spacy_crf.models.structure import Explained, SharedScores, StructureNode, TokenTerms, build, exact_weights
 from spacy_crf.pipeline.prediction import CRFPipe
-from spacy_crf.types import Clamp, Floats
+from spacy_crf.types import Clamp, Floats, Settings
 
 from .kernels import memm as kernels
 
 # ---------------------------------------------------------------------------------------------------------- structures
 
 
-class LocalChoices(Structure[Any]):
+class LocalChoices(Structure):
     """Answers the questions of training for scores of choices, which are not normalised yet: log partitions are 0.
 
     ruled: The structure with the rules that hold in training, if any.
@@ -225,6 +225,6 @@ def MEMM(
     layers = {"emissions": emissions}
     if order == 1:
         return build("memm", MEMMNode(), layers, possible_transitions=possible)
-    grams: dict[str, Any] = {"keep": None, "keys": None, "parts": None, "thresholds": None}
+    grams: Settings = {"keep": None, "keys": None, "parts": None, "thresholds": None}
     weighed = {"possible_transitions": possible, "transitions_from": "possible" if possible else "seen"}
     return build("memm", PairsNode(), layers, order=order, **weighed, **grams)

@@ -38,7 +38,7 @@ from spacy_crf.models.structure import Block, Explained, SharedScores, build, ex
 from spacy_crf.optimizers.batch import BatchOptimizer
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.pipeline.prediction import CRFPipe
-from spacy_crf.types import ChainScores, Floats, Ints
+from spacy_crf.types import ChainScores, Floats, Ints, Settings
 
 from .conjugate_gradient import ConjugateGradient
 from .errors import Errors, Warnings
@@ -328,7 +328,7 @@ def _(node: OpinionPoolNode, model: Model) -> Iterator[Block]:
 
 def OpinionPool(
     emissions: Optional[Model[list[Doc], Emissions]] = None,
-    experts: Union[str, dict[str, Any]] = "random",
+    experts: Union[str, Settings] = "random",
     weights: str = "likelihood",
     holdout: float = 0.1,
     n: int = 4,
@@ -362,7 +362,7 @@ def OpinionPool(
         "seed": checks.count(_OWNER, "seed", seed, least=0, most=checks.ANY),
     }
     expert_of: list[int] = []
-    layers: dict[str, Any]
+    layers: Settings
     reads: Optional[Callable] = None
     if isinstance(experts, dict):
         checks.expect(emissions is None, _OWNER, "emissions", emissions, "null: each of the named experts has its own")
@@ -412,7 +412,7 @@ def _check_positions(features: FeatureSet) -> None:
         )
 
 
-def _layers_of(experts: dict[str, Any], possible: bool) -> tuple[dict[str, Model], list[int]]:
+def _layers_of(experts: Settings, possible: bool) -> tuple[dict[str, Model], list[int]]:
     """The layers of named experts by name, and the expert of each. RAISES (ValueError): CRF020."""
     checks.expect(len(experts) > 1, _OWNER, "experts", [*experts], "two models or more")
     layers: dict[str, Model] = {}

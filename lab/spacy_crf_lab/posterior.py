@@ -26,7 +26,7 @@ from spacy_crf.pipeline.distribution import Distribution
 from spacy_crf.pipeline.prediction import CRFPipe
 from spacy_crf.pipeline.probabilities import Batch
 from spacy_crf.schemes import Segments
-from spacy_crf.types import Floats, Ints
+from spacy_crf.types import Floats, Ints, Settings
 
 from .errors import Errors
 from .kernels.draws import add_scores_of_draws
@@ -48,7 +48,7 @@ def _mark(weights: Weights) -> list[int]:
     return [*weights.layout, checksum([weights.weights().astype(np.float32)])]
 
 
-def posterior_of(model: Model) -> Optional[dict[str, Any]]:
+def posterior_of(model: Model) -> Optional[Settings]:
     """RETURNS (dict): The variances that `save_posterior` stored with a model; None for a model without variances."""
     return (model.attrs.get("beside") or {}).get("posterior")
 
@@ -72,7 +72,7 @@ def precision_of(model: Model, name: str) -> Floats:
 
 def check_layers(model: Model) -> Optional[str]:
     """Why weights of a model cannot have variances; None if they can."""
-    nodes: list[Any] = [layer.attrs.get("node") for layer in model.layers]
+    nodes: list = [layer.attrs.get("node") for layer in model.layers]
     if not all(isinstance(node, SparseNode) for node in nodes):
         return "it has weights that belong to no sparse features, as those of an encoder, a kernel, ties or a pool"
     if type(model.attrs["node"]).in_prediction is not StructureNode.in_prediction:
@@ -165,7 +165,7 @@ def drawn_weights(model: Model, name: str, n: int) -> DrawnWeights:
     return found
 
 
-def _outputs_of(features: SparseFeatures, docs: DocBatch, drawn: dict[str, Slots], n_draws: int) -> list[Any]:
+def _outputs_of(features: SparseFeatures, docs: DocBatch, drawn: dict[str, Slots], n_draws: int) -> list:
     """Outputs of a layer by each draw."""
     found = features.look_up(docs)
     scores = {}
@@ -183,7 +183,7 @@ def _outputs_of(features: SparseFeatures, docs: DocBatch, drawn: dict[str, Slots
     return outputs
 
 
-_SCORES: WeakKeyDictionary[Batch, list[Any]] = WeakKeyDictionary()  # of the Docs of a batch, by each draw
+_SCORES: WeakKeyDictionary[Batch, list] = WeakKeyDictionary()  # of the Docs of a batch, by each draw
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,7 @@ class Draws(Decoder):
         drawn = [batch.by(scores, d) for scores in self._scores(batch)]
         return AveragedDistribution(batch.by(batch.scores, d), drawn)
 
-    def _scores(self, batch: Batch) -> list[Any]:
+    def _scores(self, batch: Batch) -> list:
         """The scores of the tokens that take part, by each draw."""
         known = _SCORES.get(batch)
         if known is not None:

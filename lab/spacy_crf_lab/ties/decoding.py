@@ -211,7 +211,8 @@ class TiedBatch(Batch):
         tokens = slice(int(self._bounds[d]), int(self._bounds[d + 1]))
         clamp: Any = self._clamp  # of a chain, as ties have no segments
         if self._rules is None or self._is_exact:
-            found = self._under_rules(d, tokens, *cut_document(scores, clamp, tokens))
+            of_doc: Any = cut_document(scores, clamp, tokens)
+            found = self._under_rules(d, tokens, *of_doc)
             if found is not None:
                 return found
         return self._of_chains.distribution(d)
@@ -232,7 +233,7 @@ class TiedBatch(Batch):
         of_doc = Joined(scores, clamp, np.arange(len(scores.emissions)))
         if self._rules is not None:
             rules = self._rules.upto(tokens.stop - tokens.start)
-            kept = self._kept(d)
+            kept = self._kept_rules(d)
             self._warn_of_ignored(rules)
             scores = rules.apply(scores, self._facts.at(tokens), kept)
             ruled = joined(scores, clamp)

@@ -30,7 +30,7 @@ from spacy_crf.optimizers.batch import BatchRun, Position
 from spacy_crf.optimizers.lbfgs import LBFGS, CurvaturePairs
 from spacy_crf.optimizers.line_search import RayPoint
 from spacy_crf.optimizers.objective import CRFOptimizer, Objective
-from spacy_crf.types import Bools, Floats
+from spacy_crf.types import Bools, Floats, Settings
 
 from ..errors import Errors
 from .belief_propagation import BeliefPropagation
@@ -79,7 +79,7 @@ class FactorGraphNode(ChainNode):
         chains = super().join(tuple(emissions), shared)
         return TiedScores(*chains[:4], shared["tables"], shared["label_of"], ties, chains.starts)
 
-    def part(self, d_scores: TiedScores, outputs: tuple[Any, ...]) -> tuple[tuple, SharedScores]:
+    def part(self, d_scores: TiedScores, outputs: tuple) -> tuple[tuple, SharedScores]:
         """Derivatives by the emissions and by the shared scores; ties have none."""
         of_chains: Any = d_scores  # which have the fields of chains
         d_outputs, d_shared = super().part(of_chains, outputs[:-1])
@@ -252,7 +252,7 @@ class BoundedPairs:
         """The pairs, for `from_msg`."""
         return self._pairs.to_msg()
 
-    def from_msg(self, msg: list[Any], n: int) -> None:
+    def from_msg(self, msg: list, n: int) -> None:
         """Take over saved pairs of n weights."""
         self._pairs.from_msg(msg, n)
 
@@ -268,7 +268,7 @@ def _ties(model: Model) -> Model:
 
 def FactorGraph(
     emissions: Model[list[Doc], Emissions],
-    cliques: Optional[dict[str, Any]] = None,
+    cliques: Optional[Settings] = None,
     inference: Any = None,
     training_inference: Any = None,
     chain: bool = True,
