@@ -123,7 +123,7 @@ class _Judged:
             point = best(self.points)
             if point.f() >= _f(self.counts.sum(axis=0)) + LEAST_GAIN:
                 # The best threshold of few entities is chance: `shrunk` moves it to what the model expects
-                return point.counts, shrunk(self.points)
+                return np.array(point.counts, dtype=np.float64), shrunk(self.points)
         return self.counts, None
 
 
@@ -542,6 +542,5 @@ def _sum(points: Optional[list[Point]], others: list[Point]) -> list[Point]:
         found = point.found + other.found
         right = point.expected_right + other.expected_right
         gold = point.expected_gold + other.expected_gold
-        counts = np.concatenate([point.counts, other.counts])
-        sums.append(Point(point.min_prob, found, right, gold, by_label, counts))
+        sums.append(Point(point.min_prob, found, right, gold, by_label, point.counts + other.counts))
     return sums

@@ -15,12 +15,12 @@ from tests.reference_pages import tomllib
 from tests.test_package import MODULES, PACKAGE, ROOT
 
 # What is there may shrink; who lets it grow says why in the commit that raises a bound.
-MOST_STATEMENTS = 36_826
-MOST_STATEMENTS_OF_CORE = 25_862
-MOST_FILES = 232
-MOST_CLASSES = 533
+MOST_STATEMENTS = 37_816
+MOST_STATEMENTS_OF_CORE = 26_265
+MOST_FILES = 233
+MOST_CLASSES = 540
 MOST_ENTRY_POINTS = 48
-MOST_ANY = 495  # how often `Any` is written
+MOST_ANY = 504  # how often `Any` is written
 BESIDE_CORE = (
     "cli",
     "explain",
@@ -30,6 +30,7 @@ BESIDE_CORE = (
     "sklearn_model.py",
     "lite.py",
     "cross_validation.py",
+    "folds.py",
 )
 # How many files name the scores of a structure that are neither its own nor those of all structures
 STRUCTURES = {

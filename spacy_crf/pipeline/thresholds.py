@@ -6,14 +6,12 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple, Optional
 
-import numpy as np
 from spacy.language import Language
 from spacy.tokens import Doc
 from spacy.training import Example
 
 from .. import checks
 from ..errors import no_component
-from ..types import Floats
 from .annotation.entities import Prediction
 from .corpora import Corpus
 from .crf_textcat import CRFTextClassifier
@@ -38,9 +36,7 @@ class Point(NamedTuple):
     expected_right: float  # sum of the spans' probabilities
     expected_gold: float  # sum of the probabilities of all spans
     by_label: dict[str, Counter[str]]  # for annotated texts: numbers of spans "judged", "right" and "gold"
-    counts: Floats = np.zeros(
-        (0, 3)
-    )  # [N, 3] for annotated texts: numbers of gold, judged and right spans in each text
+    counts: tuple[tuple[int, int, int], ...] = ()  # for annotated texts: numbers of gold, judged and right spans in each
 
     @property
     def all(self) -> Counter[str]:
@@ -106,7 +102,7 @@ def measure(
                             before.by_label.setdefault(label, Counter()).update(counts)
                         total = sum(counts_by_label.values(), Counter())
                         rows.append((total["gold"], total["judged"], total["right"]))
-                    before = before._replace(counts=np.concatenate([before.counts, np.array(rows, dtype=np.float64)]))
+                    before = before._replace(counts=(*before.counts, *rows))
                 points[n] = before._replace(
                     found=before.found + len(probabilities),
                     expected_right=before.expected_right + float(probabilities.sum()),
@@ -130,7 +126,7 @@ def _measure_labels(
         by_label: dict[str, Counter[str]] = {}
         for n, label in enumerate(pipe.labels):
             by_label[label] = Counter({name: int(count[:, n].sum()) for name, count in counts.items()} if judge else {})
-        of_texts = np.stack([counts[name].sum(axis=1) for name in ("gold", "judged", "right")], axis=1)
+        columns = [counts[name].sum(axis=1).tolist() for name in ("gold", "judged", "right")]
         points.append(
             Point(
                 min_prob=min_prob,
@@ -138,7 +134,7 @@ def _measure_labels(
                 expected_right=float(probabilities[chosen].sum()),
                 expected_gold=float(probabilities.sum()),
                 by_label=by_label,
-                counts=of_texts.astype(np.float64),
+                counts=tuple(zip(*columns)),
             )
         )
     return points

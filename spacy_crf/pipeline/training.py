@@ -471,8 +471,9 @@ class Training:
 
 def _tick_of(examples: list[Example]) -> Optional[ClockMessage]:
     """The tick of the clock that one of the examples carries; None without a tick."""
-    ticks = map(ClockMessage.of, examples)
-    return next((tick for tick in ticks if tick is not None), None)
+    # Only Examples without words carry one
+    empty = [example for example in examples if not len(example.reference)]
+    return next(filter(None, map(ClockMessage.of, empty)), None)
 
 
 def add_labels(pipe: LearningPipe, examples: Iterable[Example]) -> None:

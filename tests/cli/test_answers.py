@@ -8,7 +8,7 @@ import spacy
 from spacy.language import Language
 from spacy.tokens import Span
 
-from spacy_crf.cli.distil import agreed, certain
+from spacy_crf.cli.distil import SoftLabel, agreed, certain
 from tests.cli.test_distil import read, run, soft
 
 
@@ -102,19 +102,25 @@ def test_several_teachers(scored, tmp_path):
     assert labels_of(tmp_path / "soft.spacy") == [agree, [("nobody", "", 1.0)]]
 
 
+def parts(*found):
+    return [SoftLabel(*part) for part in found]
+
+
 def test_what_is_certain():
-    found = [(0, 2, "A", 0.9), (1, 4, "B", 0.3), (5, 6, "A", 0.02), (6, 7, "C", 1.0)]
+    found = parts((0, 2, "A", 0.9), (1, 4, "B", 0.3), (5, 6, "A", 0.02), (6, 7, "C", 1.0))
     assert certain(found, 0.05, 0.0, None) == [(0, 2, "A", 0.9), (1, 4, "B", 0.3), (6, 7, "C", 1.0)]
     doubted = [(2, 3, "", 1.0), (3, 4, "", 1.0)]
     assert certain(found, 0.05, 0.5, ["A", "B"]) == [(0, 2, "A", 0.9), *doubted]
 
 
 def test_what_teachers_agree_about():
-    one, other = [(0, 2, "A", 0.9), (3, 4, "B", 0.4)], [(0, 2, "A", 0.7), (4, 5, "", 1.0), (3, 4, "B", 0.6)]
+    one = parts((0, 2, "A", 0.9), (3, 4, "B", 0.4))
+    other = parts((0, 2, "A", 0.7), (4, 5, "", 1.0), (3, 4, "B", 0.6))
     soft, share = agreed([one, other], 6)
     assert soft == [(0, 2, "A", pytest.approx(0.8)), (3, 4, "", 1.0)] and share == pytest.approx(1 / 6)
-    assert agreed([[(0, 1, "", 1.0)], [(0, 1, "", 1.0)]], 1) == ([(0, 1, "", 1.0)], 0.0)
-    assert agreed([[(0, 1, "", 1.0)], [(0, 1, "A", 0.9)]], 1) == ([(0, 1, "A", 0.9)], 0.0)
+    unsure = parts((0, 1, "", 1.0))
+    assert agreed([unsure, unsure], 1) == ([(0, 1, "", 1.0)], 0.0)
+    assert agreed([unsure, parts((0, 1, "A", 0.9))], 1) == ([(0, 1, "A", 0.9)], 0.0)
     assert agreed([[], []], 0) == ([], 0.0)
 
 

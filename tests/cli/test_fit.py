@@ -263,11 +263,8 @@ def test_points_of_two_sets_add_up_to_those_of_both(fitted):
     added = cross_validation._sum(measure(pipe, examples[:2]), measure(pipe, examples[2:]))
     for one, other in zip(added, measure(pipe, examples), strict=True):
         assert one.by_label == other.by_label and one.found == other.found
-        assert (one.counts == other.counts).all() and one.counts.sum(axis=0).tolist() == [
-            other.all["gold"],
-            other.all["judged"],
-            other.all["right"],
-        ]
+        assert one.counts == other.counts
+        assert [*map(sum, zip(*one.counts))] == [other.all[name] for name in ("gold", "judged", "right")]
         assert one.expected_right == pytest.approx(other.expected_right)
         assert one.expected_gold == pytest.approx(other.expected_gold)
 
