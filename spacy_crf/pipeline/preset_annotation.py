@@ -135,7 +135,7 @@ def _block(parts: Parts, settled: PresetAnnotation, span: Span, shift: int) -> O
     present = settled.present[tokens]
     settled.blocked[tokens, labels] |= (present == 0)[:, np.newaxis]
     contradicts = present == span.label if span.label else present != 0
-    return f"{parts.annotation.unit} is there already" if contradicts.any() else None
+    return f"{parts.annotation.noun} is there already" if contradicts.any() else None
 
 
 def _force(parts: Parts, settled: PresetAnnotation, starts: Ints, span: Span, shift: int) -> Optional[str]:
@@ -161,7 +161,7 @@ def _force(parts: Parts, settled: PresetAnnotation, starts: Ints, span: Span, sh
         agrees &= agrees.all() and not is_longer
     contradicts = settled.taken[tokens] & ~agrees
     if (settled.present[tokens][contradicts] != 0).any():
-        return f"{annotation.unit} is there already"
+        return f"{annotation.noun} is there already"
     if (settled.iob[tokens][contradicts] == OUTSIDE).any():
         return "its tokens are blocked in doc.ents"
     if contradicts.any():

@@ -20,7 +20,7 @@ class Cats(Annotation):
     """
 
     assigns = ("doc.cats",)
-    unit = "a label"
+    noun = "a label"
     scores_prefix = "cats"
 
     def gold_labels(self, doc: Doc) -> Iterable[str]:

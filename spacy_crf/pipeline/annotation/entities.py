@@ -161,7 +161,7 @@ class Annotation:
 
     writes: tuple[str, ...] = ()  # token attributes
     assigns: Sequence[str] = ()  # attributes that the annotation writes, as `nlp.analyze_pipes` names them
-    unit: str  # what messages call a labelled span, token or text
+    noun: str  # what messages call a labelled span, token or text
     spans_are_tokens = False  # whether each token is labelled by itself
     scores_prefix: str  # prefix of the names of scores
     needs_neighbours = False  # whether the tags of a span depend on the span before
@@ -365,7 +365,7 @@ class Entities(Annotation):
 
     writes = ("ent_iob", "ent_type")
     assigns = ("doc.ents", "token.ent_iob", "token.ent_type")
-    unit = "an entity"
+    noun = "an entity"
     scores_prefix = "ents"
     may_have_no_labels = True  # a component without labels finds nothing
     outside = frozenset(["", "O"])

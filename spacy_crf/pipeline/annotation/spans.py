@@ -45,7 +45,7 @@ class Spans(Entities):
 
     writes = ()
     assigns = ("doc.spans",)
-    unit = "a span"
+    noun = "a span"
     outside = frozenset([""])
     slots: list[Slot]  # the labels, each on each of its levels
 

@@ -44,7 +44,7 @@ class TokenTags(Annotation):
     prefix (str): What labels have in front of the value of the attribute, see `TagSet`.
     """
 
-    unit = "a label"
+    noun = "a label"
     spans_are_tokens = True
     scores_prefix = "tags"
 
@@ -300,7 +300,7 @@ class TagSet(Annotation):
     attributes (Sequence[str]), overwrite (bool), neg_prefix (str): See `TokenTags`.
     """
 
-    unit = TokenTags.unit
+    noun = TokenTags.noun
     spans_are_tokens = True
     scores_prefix = TokenTags.scores_prefix
 
