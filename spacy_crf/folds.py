@@ -137,10 +137,9 @@ def _repeats(docs: Sequence[Doc]) -> dict[Hashable, list[int]]:
 
 
 def _reach_of_neighbours(docs: Sequence[Doc], seed: int) -> int:
-    """Up to how many texts away texts share more rare words than in any of `_DRAWS` random orders: 1 if even the next text
-    does not.
-
-    The statistic of a distance is the number of pairs (text, word) whose word is in the text that far behind too.
+    """The distance, in texts, from which on neighbours are no more alike than texts in a random order; 1 if even the next text
+    is not. Texts are alike at a distance if more pairs (text, word) have the word in the text that far behind too than in any of
+    `_DRAWS` random orders.
     """
     words, places = _rare_words(docs[:_MOST_TEXTS])
     n = min(len(docs), _MOST_TEXTS)
@@ -155,7 +154,7 @@ def _reach_of_neighbours(docs: Sequence[Doc], seed: int) -> int:
     for lag, count, most in zip(lags, observed, most_by_chance):
         if count <= most:
             break
-        reach = 2 * lag
+        reach = 2 * lag  # the next distance in `_LAGS`
     return reach
 
 

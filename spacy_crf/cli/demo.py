@@ -166,6 +166,7 @@ class Demo:
             pipe.annotation.check_label(span.label_)
             if span.label_ not in pipe.labels:
                 _check_new_label(span.label_)
+        # Raises for spans that overlap
         labelling(pipe.name, doc, spans, overlap=kind == "spans")
         line = json.dumps(_record(doc, spans, kind, list(pipe.labels)), ensure_ascii=False) + "\n"
         # A second click on "save" must not repeat the text
@@ -326,7 +327,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_POST = do_GET
 
     def _answer(self) -> tuple[str, bytes]:
-        """Type and content of the answer. RAISES (ValueError): With a code, see `STATUS`."""
+        """Type and content of the answer. RAISES (ValueError): With an error code, to which `STATUS` gives the HTTP status."""
         self._check_sender()
         path = self.path.partition("?")[0]
         demo = self.server.demo

@@ -492,7 +492,8 @@ def _show(trials: list[Trial], best: Trial, folds: int) -> None:
 
 
 def use(config: Config, name: str, candidate: Candidate) -> None:
-    """Write the scheme of a candidate, and the settings of its optimizer, to a config for the component `name`."""
+    """Write the scheme of a candidate, and the settings of its optimizer, to a config for the component `name`, with the batcher
+    that an optimizer of [training] needs."""
     component = config["components"][name]
     training = config["training"]
     if candidate.scheme is not None:
@@ -507,6 +508,7 @@ def use(config: Config, name: str, candidate: Candidate) -> None:
     if not _is_of(owner.get("optimizer"), candidate.optimizer):
         owner["optimizer"] = {"@optimizers": candidate.optimizer}
         if owner is training:
+            # Optimizers of this package need the whole corpus in a batch
             training["batcher"] = {"@batchers": "spacy_crf.full_batch.v1"}
     owner["optimizer"].update(candidate.settings)
 

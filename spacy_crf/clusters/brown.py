@@ -119,14 +119,14 @@ class Brown:
         size = n + 1
         n_words = len(text.words)
         self.window = Window(
-            np.zeros((size, size), dtype=np.int32),
-            np.zeros((size, size), dtype=np.int32),
-            np.zeros(size, dtype=np.int64),
-            np.zeros(size, dtype=np.int64),
-            np.full((size, size), np.inf),
-            np.zeros(size, dtype=np.bool_),
-            np.zeros(n_words, dtype=np.int32),
-            np.zeros(n_words, dtype=np.int32),
+            after=np.zeros((size, size), dtype=np.int32),
+            before=np.zeros((size, size), dtype=np.int32),
+            first=np.zeros(size, dtype=np.int64),
+            second=np.zeros(size, dtype=np.int64),
+            losses=np.full((size, size), np.inf),
+            is_used=np.zeros(size, dtype=np.bool_),
+            parent=np.zeros(n_words, dtype=np.int32),
+            slot=np.zeros(n_words, dtype=np.int32),
         )
         small = np.arange(_LOGS, dtype=np.float64)
         self.logs = small * np.log(np.maximum(small, 1.0))
@@ -225,11 +225,13 @@ class Brown:
         )
         window.losses[:] = losses
         window.slot[:done] = slots
+        # The parent of a word is the first word of its class
         _, first_words, class_of_word = np.unique(slots, return_index=True, return_inverse=True)
         window.parent[:done] = first_words[class_of_word]
         are_done = (left < done) & (right < done)
         left_slots = slots[left[are_done]]
         right_slots = slots[right[are_done]]
+        # after[k, i]: how often a word of class k stands behind one of class i
         np.add.at(window.after, (right_slots, left_slots), counts[are_done])
         window.before[:] = window.after.T
         window.first[:] = window.after.sum(axis=0)

@@ -262,8 +262,8 @@ class RuleSearch:
         """The best labelling under the masks of the kept rules (int32[T]), -1 in sequences without a labelling."""
         kept = kept & self.rules.decodable_places
         if kept not in self._decoded:
-            self.begin_with(kept)
-            self.budget.spend(CALL + self.recursion)
+            self.begin_with(kept)  # stores the labelling in `_decoded`
+            self.budget.spend(CALL + self.recursion)  # the time of one call and one recursion
         return self._decoded[kept]
 
     @cached_property

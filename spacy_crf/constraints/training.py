@@ -377,13 +377,14 @@ class RuledStructure:
 
     def _ask(self, question: str, group: RuleGroup, scores: Any, clamp: Any, weights: Floats) -> tuple[Floats, Any]:
         """Answer a question for a group under its automata, from the scores, clamp and weights of the group's sequences."""
-        # Pruning keeps the annotation, but does not know copies of tags: with them, nothing is pruned
+        # `annotated` is the clamp that pruning must keep. Pruning does not know copies of tags: with them, nothing is pruned
         annotated = None if group.copies is not None else arrays.cut_clamp(self._clamp, group.tokens)
         if not group.automata:
             return _asked(self.without_rules, question, scores, annotated, clamp, weights)
         joined = arrays.join_sequences(scores, clamp, group.doc_starts)
         graph = self._rules.graph(group.automata)
-        if graph is None:  # with a rule that this annotation breaks, the product was smaller
+        # The product of all automata had room, but it may grow where a rule that the annotation breaks is dropped
+        if graph is None:
             self._refuse(self._rules.automata[max(group.automata)].rule)
         if group.copies is not None:
             the_break = len(self._rules.tags.label_of)  # the tag between joined sequences, which has no copies

@@ -162,9 +162,9 @@ def largest(
         top = checks.count(pipe.owner, "top", top, least=0, most=checks.ANY)
     pipe.require_ready([])
     names = names_of(pipe)
-    is_wanted = np.full(len(names), label is None)  # parts of states belong to no label
     states = _states_of(pipe, label)
-    is_wanted[: len(states)] = states
+    # Names behind those of the states are names of parts of states, which belong to no label
+    is_wanted = np.append(states, np.full(len(names) - len(states), label is None))
     weights = []
     for block in blocks(pipe):
         indices = np.flatnonzero(block.about(is_wanted) & chosen(block))
@@ -173,7 +173,7 @@ def largest(
             indices = indices[np.argpartition(-np.abs(block.weights[indices]), top)[:top]]
         weights += [(block, int(n)) for n in indices]
     weights.sort(key=lambda weight: -abs(float(weight[0].weights[weight[1]])))
-    labels = pipe.decoding.state_labels
+    labels = pipe.decoding.state_labels  # they name the weights of blocks that count labels
     return [_row(block, n, names if block.label_of is None else labels) for block, n in weights[:top]]
 
 

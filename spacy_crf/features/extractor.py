@@ -311,6 +311,7 @@ class CompiledTemplates:
 
     def __init__(self, templates: list[Template], reader: ColumnReader):
         plain = [t for t in templates if not any(map(is_item, t.attributes))]
+        # A template of n-grams becomes a template for each column of n-grams
         self.templates = list(chain.from_iterable(map(_one_valued, plain)))
         self.item_templates = [t for t in templates if any(map(is_item, t.attributes))]
         self.reader = reader

@@ -187,7 +187,7 @@ class ColumnReader:
         docs = DocBatch.of(docs)
         labelling = None
         if self._stage_attributes or self._reads_outer:
-            # First of all, since it may read the same Docs by this reader
+            # The first stage may call this method for the same Docs, which may replace `self.table`: so it runs first
             labelling = docs.labelled_by(self.first_stage)
         attributes = docs.read(self._attribute_ids)  # [T, C]
         table = self.table

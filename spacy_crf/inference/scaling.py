@@ -90,10 +90,13 @@ class ChainWork(LogWork[ChainScores]):
         """
         shared = (self.transitions, self.scores.first, self.scores.last)
         expansion = self.expansion
+        # Each token has transitions of its own: nothing is shared
         if self.per_position:
             return OrderedScores(_whole(self.n_states), *shared)
+        # A chunk of the batch asks the work on the whole batch
         if self.whole is not self:
             return self.whole.steps
+        # An expanded chain keeps the result for its graph; other chains share the latest one, if their transitions are equal
         if expansion is not None:
             return expansion.cached(OrderedScores, lambda: OrderedScores.shared(*shared, expansion.graph))
         return _shared.of(OrderedScores.shared, *shared)

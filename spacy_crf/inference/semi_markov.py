@@ -292,8 +292,9 @@ class SemiMarkov(Structure[SegmentScores]):
         [possible] = np.nonzero(segments.end - segments.start <= len(work.scores.lengths))
         # A listed span has a score, so its probability is the derivative with respect to this score
         listing, _, numbers = with_listed(work.scores, segments.start[possible], segments.end[possible])
-        _, expected = SemiMarkov().expectations(SegmentWork(listing, work.clamp, listing))
-        tag_probabilities = expected.spans  # [listed spans, tags]
+        # By the plain structure, whatever subclass this is, since `listing` has the scores of this work
+        _, expected = SemiMarkov().expectations(SegmentWork(listing, work.clamp))
+        tag_probabilities = expected.spans  # [listed spans, states], by tags below
         if work.tag_of is not None:
             tag_probabilities = arrays.by_tag(expected.spans, work.tag_of, work.n_tags)
         tag = spans.offset + segments.label[possible]

@@ -308,8 +308,8 @@ def without_rounding(losses: Floats, best: Floats, exact: bool) -> Floats:
 
 
 def _token_costs(allowed: Clamp, table: Floats) -> Floats:
-    """The cost of each state at each token: float64[T, S]. Where the annotation allows several states, it is the least cost
-    beside any of them.
+    """The cost of each state at each token: float64[T, S]. Where the annotation allows several states, a state costs as much as
+    beside the allowed state where it is cheapest. Tokens without annotation cost nothing.
 
     allowed (bool[T, S]): The states that the annotation allows.
     table (float64[S, S]): The result of `ClampedLoss.costs`.

@@ -149,7 +149,7 @@ def crfpp_rival(path: Path, columns: Sequence[str]) -> Rival:
     """Load a model in CRF++. RAISES (ImportError): CRF781 without crfpy. (ValueError): CRF854 if CRF++ can't read the model."""
     try:
         tagger = _program("CRFPP", "CRF++", "crfpy").Tagger(f"-m {path}")
-    except RuntimeError as error:  # as for text
+    except RuntimeError as error:  # for example if the file is the model as text
         raise ValueError(
             Errors.CRF854.format(source=path, reason=error, kind="a model by CRF++ itself", place="--check")
         ) from error

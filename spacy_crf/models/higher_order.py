@@ -156,7 +156,7 @@ class HigherOrderNode(StructureNode):
         return orders
 
     def potentials(self, model: Model, weights: SharedScores) -> SharedScores:
-        """The shared scores of `model` by `weights`, with its n-grams."""
+        """The shared scores that `weights` give, and the n-grams of `model`."""
         return {**super().potentials(model, weights), "orders": self.orders(model)}
 
     def potentials_key(self, model: Model) -> Orders:
@@ -274,7 +274,8 @@ class HigherOrderNode(StructureNode):
         model.attrs["thresholds"] = {"keep": keep, "least": averages}
 
     def resize(self, model: Model, n_states: int) -> None:
-        """Add states. Keys of n-grams are computed again for a larger base; their order stays.
+        """Add states, and keep the names of their parts that `name_tags` found. Keys of n-grams are computed again for a larger
+        base; their order stays.
 
         model (Model): The model.
         n_states (int): The new number of states.

@@ -64,10 +64,10 @@ class BatchPerceptron(OnlineOptimizer):
         return run.numbers["unit"] / n_sequences
 
     def walk(self, pass_: CorpusPass, run: OnlineRun) -> tuple[float, int]:
-        """Decode the sequences of a pass, then add the mean of their updates."""
-        updates = np.zeros_like(run.slots)
-        result = self.apply(kernels.BATCH_PERCEPTRON, pass_, run, memory=updates)
-        run.slots += run.numbers["unit"] * updates
+        """Decode the sequences of a pass, then add the mean of their updates: w += unit · mean update."""
+        mean_update = np.zeros_like(run.slots)  # filled by the kernel
+        result = self.apply(kernels.BATCH_PERCEPTRON, pass_, run, memory=mean_update)
+        run.slots += run.numbers["unit"] * mean_update
         return result
 
 

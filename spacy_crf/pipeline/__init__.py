@@ -48,7 +48,8 @@ Found = Union[Span, Token, Doc]
 
 
 def place_of(found: Found) -> tuple[Optional[int], Optional[int]]:
-    """Where the extensions of a span, token or Doc (`found`) are in ``doc.user_data``, in characters."""
+    """Start and end, in characters, in the keys that the extensions of a span, token or Doc (`found`) have in
+    ``doc.user_data``; None for what the key lacks."""
     if isinstance(found, Doc):
         return None, None
     return (found.idx, None) if isinstance(found, Token) else (found.start_char, found.end_char)

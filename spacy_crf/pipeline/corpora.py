@@ -211,7 +211,7 @@ def in_words(origin: dict[str, object]) -> str:
 
 
 def _encodable(text: str) -> str:
-    """Replace halves of characters, which JSON and names of files may have and which can't be saved."""
+    """Replace lone surrogates, which UTF-8 can't encode; texts from JSON and names of files may have them."""
     return text.encode("utf8", "replace").decode("utf8")
 
 

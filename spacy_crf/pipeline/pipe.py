@@ -227,7 +227,7 @@ class LearningPipe(Warner, TrainablePipe):
         self.check_optimizer(None)
 
     def parts(self) -> Parts:
-        """The parts by which the component learns, with its present settings."""
+        """The model, annotation, decoding, loss and settings of the component, as functions of training take them."""
         return Parts(self.name, self.model, self.annotation, self.decoding, self.loss, None, self.cfg, self.warned)
 
     def rules(self) -> Optional[Rules]:

@@ -199,7 +199,7 @@ def sequence_weights(examples: list[Example], starts: Ints, bounds: Ints) -> Opt
     if all(weight == 1.0 for weight in weights):
         return None
     of_docs = np.array(weights, dtype=np.float64)
-    if np.array_equal(starts, bounds):  # those without tokens too
+    if np.array_equal(starts, bounds):  # each Doc is one sequence, also a Doc without tokens
         return of_docs
     # Sequences without tokens at the end of the batch belong to the last Doc
     doc_of_sequence = np.searchsorted(bounds, starts[:-1], side="right") - 1

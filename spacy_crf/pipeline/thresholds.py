@@ -36,7 +36,8 @@ class Point(NamedTuple):
     expected_right: float  # sum of the spans' probabilities
     expected_gold: float  # sum of the probabilities of all spans
     by_label: dict[str, Counter[str]]  # for annotated texts: numbers of spans "judged", "right" and "gold"
-    counts: tuple[tuple[int, int, int], ...] = ()  # for annotated texts: numbers of gold, judged and right spans in each
+    # For annotated texts: numbers of gold, judged and right spans in each text
+    counts: tuple[tuple[int, int, int], ...] = ()
 
     @property
     def all(self) -> Counter[str]:

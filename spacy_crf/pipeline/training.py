@@ -90,12 +90,12 @@ class Training:
     # ------------------------------------------------------------------------------------------------------- optimizers
 
     def optimizer_for(self, given: Optional[Optimizer]) -> Optional[Optimizer]:
-        """The optimizer that the component uses when the pipeline passes the `given` one: its own optimizer if it has one, with
-        two exceptions. `Minibatch` gives way to an optimizer that uses the objective, and to any optimizer if the model has an
-        encoder. A pool's own optimizer that uses the objective has finished by then, so the pool uses the given one."""
+        """The optimizer of a step for which the pipeline passes the `given` one."""
         own = self.pipe.optimizer
+        # A pool's own optimizer has found the weights of the features before the first step
         if own is None or self.finds_optimum:
             return given
+        # Minibatch, the default of components, gives way to optimizers of this package, and to any if there is an encoder
         if isinstance(own, Minibatch) and given is not None:
             gives_way = isinstance(given, CRFOptimizer) or not self.pipe.is_linear
             return given if gives_way else own

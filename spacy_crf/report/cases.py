@@ -187,8 +187,8 @@ Reason = tuple[str, float]  # a word, and how much the log-odds fall without it
 
 
 def reasons(judged: Judged, most: int = MOST_EXPLAINED) -> dict[int, list[Reason]]:
-    """Explain the most certain mistakes: by words for the found mention against the annotated one, or against all alternatives
-    if there is no annotated one; for a missed mention, by words for and against it.
+    """Explain the most certain mistakes by words. A found mention is compared with the annotated one, or with everything else if
+    there is none. A missed mention is compared with everything else.
 
     RETURNS (dict[int, list[Reason]]): Reasons by the number of the mistake; none for held-out texts, labelled by other models.
     """

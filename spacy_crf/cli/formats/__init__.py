@@ -176,8 +176,9 @@ _UNPACK = "Unpack it, and convert what is in it"
 # What is in a zip file decides between these, by name
 _IN_ZIP = {".xlsx": ("an Excel file", _TABLE), ".ods": ("a spreadsheet", _TABLE)}
 _IN_ZIP |= dict.fromkeys((".docx", ".odt", ".pptx"), ("a document of an office program", _TEXT))
+_ZIP = b"PK\x03\x04"
 _BINARY = (
-    Refused("a zip archive", b"PK\x03\x04", _UNPACK),
+    Refused("a zip archive", _ZIP, _UNPACK),
     Refused("a gzip archive", b"\x1f\x8b", _UNPACK),
     Refused("an old Excel or Word file", b"\xd0\xcf\x11\xe0", "Save it as CSV (UTF-8) or as text"),
     Refused("a PDF", b"%PDF", _TEXT),
@@ -217,7 +218,11 @@ def refuse_binary(path: Path) -> None:
     head = _head(path)
     for known in _BINARY:
         if head.startswith(known.begins):
-            title, advice = _IN_ZIP.get(path.suffix.lower(), (known.title, known.advice))
+            title = known.title
+            advice = known.advice
+            # Office files are zip archives: there the name says which
+            if known.begins == _ZIP:
+                title, advice = _IN_ZIP.get(path.suffix.lower(), (title, advice))
             raise _refusal(path, title, advice)
 
 
