@@ -15,7 +15,7 @@ from tests.reference_pages import tomllib
 from tests.test_package import MODULES, PACKAGE, ROOT
 
 # What is there may shrink; who lets it grow says why in the commit that raises a bound.
-MOST_STATEMENTS = 37_816
+MOST_STATEMENTS = 37_819
 MOST_STATEMENTS_OF_CORE = 26_265
 MOST_FILES = 233
 MOST_CLASSES = 540
