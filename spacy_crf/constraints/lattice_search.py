@@ -220,7 +220,7 @@ class LatticeSearch:
         return [automaton.rows_read(self._on_best) for automaton in self._automata]
 
     def _relevant(self, nodes: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Those of the given nodes at which automata may change the labelling.
+        """Select the given nodes at which automata may change the labelling.
 
         The rows of the given nodes, other than those of the best labelling without automata, form runs. A run whose rows matter
         to no automaton is left out: there, that labelling remains the best. Rows matter where an automaton reads that labelling,

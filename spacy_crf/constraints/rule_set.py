@@ -221,7 +221,8 @@ class RuleSet:
         return ruled._replace(transitions=ruled.transitions + lift[:-1, :-1], first=ruled.first + lift[-1, :-1])
 
     def _lift(self, kept: Optional[frozenset[int]]) -> Optional[Floats]:
-        """What the automata of the kept rules add to each pair of tags in every state: float64[S + 1, S + 1], or None."""
+        """The score that the automata of the kept rules add to each pair of tags, whatever the automata's state: float64[S + 1,
+        S + 1]; None if they add nothing."""
         automata = range(len(self.automata)) if kept is None else self.automata_of(kept)
         # lift[e] = sum over automata of what each gives to event e in every state
         lift = sum((self.parts[n][0] for n in automata), np.zeros(self.tags.n_events))
@@ -369,7 +370,7 @@ class RuleSet:
         return self.cache.find(("graph", automata, limit), lambda: self._make_graph(automata, limit))
 
     def _make_graph(self, automata: frozenset[int], limit: int) -> Any:
-        """What `graph` caches."""
+        """Build the graph of states under these automata; None if it would have more than `limit` states."""
         together = make_automaton(1, self.tags.n_events)
         for n in sorted(automata):
             together = self._with(together, n, limit)

@@ -35,7 +35,7 @@ FUNCTIONS = "registered functions, as [....functions.NAME] @misc = ... gives the
 
 
 class AttributesRead:
-    """What is known of a set of templates from the attributes that they read."""
+    """Base of sets of templates: answers questions about the attributes that the templates read."""
 
     def attributes(self) -> list[str]:
         """The attributes that the templates read, each once."""

@@ -79,8 +79,8 @@ class Gazetteer:
 
     @cached_property
     def _beginnings(self) -> tuple[tuple[NDArray, NDArray], NDArray[np.int32], NDArray[np.uint64]]:
-        """What `positions_in_phrases` reads: a table of the beginnings of phrases ("New", "New York" …), the label of each that
-        is a whole phrase (int32[R], else -1), and the values of each label (uint64[L, 4])."""
+        """Arguments of `positions_in_phrases`: a table of the R beginnings of phrases ("New", "New York" …), the label of each
+        beginning (int32[R], -1 if it is no whole phrase), and the values of each label (uint64[L, 4])."""
         spell = SPELLINGS[self.attr]
         # Long lists repeat most of their words
         hash_of = cache(lambda word: get_string_id(spell(word)))

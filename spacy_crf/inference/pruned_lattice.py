@@ -162,7 +162,7 @@ class HigherOrderWork(Work[HigherOrderScores]):
     cache: Optional[LatticeCache]  # keeps lattices from one evaluation of training to the next
 
     def around(self, clamp: Clamp, cache: Optional[LatticeCache]) -> "HigherOrderWork":
-        """The same scores, for lattices in which pruning keeps the labellings of an annotation.
+        """Return work on the same scores whose pruned lattices keep the labellings that an annotation allows.
 
         clamp (bool[T, S]): What the annotation allows.
         cache (Optional[LatticeCache]): Keeps the lattices from one evaluation to the next; None to build them each time.

@@ -155,7 +155,7 @@ class _Command(dict[str, str]):
         return text
 
     def _test_or_match(self, octets: bytes) -> str:
-        """What %t and %m make of a word: whether the expression matches, or the bytes that it matches."""
+        """The value of a test (%t) for a word, "true" or "false"; or of a match (%m), the part of the word that matches."""
         match = self._expression.find(octets)
         if self._kind == "t":
             return "false" if match is None else "true"

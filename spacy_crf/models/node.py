@@ -78,7 +78,7 @@ class Evidence(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """What nodes must know of a corpus and of the states to be initialized."""
+    """Facts about the corpus and the states that nodes need when they are initialized."""
 
     vocab: Vocab
     n_states: int

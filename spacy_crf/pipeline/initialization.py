@@ -424,7 +424,7 @@ def _attributes_of_others(pipe: LearningPipe) -> set[str]:
 
 
 def _attributes_in(doc: Doc, attributes: set[str]) -> set[str]:
-    """Those of the attributes and extensions (as "ext:NAME") that a Doc has."""
+    """Return the attributes, and extensions (as "ext:NAME"), of `attributes` for which a Doc has values."""
     extensions = {f"ext:{key[1]}" for key in doc.user_data if key[0] == "._."}
     built_in = {name for name in attributes if ":" not in name and doc.has_annotation(name.upper())}
     return built_in | (attributes & extensions)

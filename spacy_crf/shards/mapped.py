@@ -36,7 +36,7 @@ def write(path: Path, value: object) -> None:
     arrays: list[NDArray] = []
 
     def to_json(item: Union[NDArray, np.generic]) -> object:
-        """What stands for a number or an array of numpy in JSON. Arrays are added to `arrays`."""
+        """Turn a number or an array of numpy into JSON. An array becomes its type and shape, and joins `arrays`."""
         if not isinstance(item, np.ndarray):
             return item.item()
         arrays.append(item)

@@ -439,7 +439,7 @@ def _parse_columns(settings: ReadSettings) -> _Columns:
 
 
 class _Layout(NamedTuple):
-    """What the lines of a file of columns have in common, but for those that begin with ``#``."""
+    """The columns of a file, as its lines without ``#`` at the beginning show them."""
 
     has_tabs: bool = False  # whether tabs separate the columns
     width: int = 0  # number of columns
