@@ -1,6 +1,6 @@
 """Train on all annotated texts, with settings that cross-validation chooses: no annotation is set aside as a dev set.
 
-For each fold, every candidate (l1, l2, word clusters or none) is trained on the other folds and scored on the held-out one; texts
+For each fold, every candidate (l1, l2, knowledge of words) is trained on the other folds and scored on the held-out one; texts
 that belong together are held out together (`folds`). Candidates that fall behind by more than chance leave the race (Maron &
 Moore 1994, "Hoeffding races"). The scores over all folds choose the winner and its threshold; then the winner is trained on all
 texts.
@@ -8,7 +8,7 @@ texts.
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
@@ -59,10 +59,22 @@ LEVEL = 0.95
 SURE_FOLDS = 3
 
 
+class WordKnowledge(NamedTuple):
+    """What is known of words from elsewhere: clusters, vectors and gazetteers."""
+
+    templates: Sequence[str]  # read it
+    settings: Settings  # load it: of [initialize.components.NAME.words]
+
+
+# By name, as of `fit`
+NO_WORDS = {"none": WordKnowledge((), {})}
+PACKAGED = {"clusters": WordKnowledge(CLUSTER_TEMPLATES, {"tables": PACKAGE})}
+
+
 class Candidate(NamedTuple):
     """Settings for the training of a component."""
 
-    clusters: bool  # whether templates read the word clusters of spacy-lookups-data
+    words: str  # name of the knowledge of words that its templates read
     l1: float
     l2: float
 
@@ -134,7 +146,7 @@ def fit(
     folds: int = FOLDS,
     l1: Sequence[float] = L1,
     l2: Sequence[float] = L2,
-    words: bool = True,
+    words: Union[bool, Mapping[str, WordKnowledge]] = True,
     thresholds: bool = True,
     seed: int = 0,
     on_fold: Callable[[], None] = lambda: None,
@@ -144,8 +156,8 @@ def fit(
     config (Config): A config for `spacy train`, interpolated. Its corpora are not read.
     read (Callable[[Language], Sequence[Example]]): Reads the annotated texts. Each text is held out as a whole.
     l1, l2 (Sequence[float]): The candidates are all pairs of these values, and the pair in the config.
-    words (bool): Whether to try word clusters from spacy-lookups-data, if the package has the language and the config names no
-        clusters.
+    words (Union[bool, Mapping[str, WordKnowledge]]): Knowledge of words to try, by its name in `Candidate.words`. True for the
+        clusters of spacy-lookups-data, if the package has the language. What the config names itself is not tried.
     thresholds (bool): Whether to try thresholds of probabilities. They gain F1 by leaving out doubtful entities; where every
         token belongs to a field, such as in addresses, fewer texts are right as a whole.
     on_fold (Callable[[], None]): Called after each fold of each component, and after the component's last training.
@@ -167,7 +179,7 @@ def fit(
     for n, name in enumerate(names):
         # A component reads what components before it predict
         with nlp.select_pipes(disable=names[n + 1 :]):
-            race = _Race(nlp, name, _candidates(nlp, name, l1, l2, words), thresholds, drawn)
+            race = _Race(nlp, name, _pairs(nlp, name, l1, l2), _possible(nlp, name, words), thresholds, drawn)
             for fold in range(folds):
                 race.run(examples, fold)
                 on_fold()
@@ -256,25 +268,29 @@ def _lbfgs(nlp: Language, name: str) -> Settings:
     return dict(block) if block.get("@optimizers") == "spacy_crf.LBFGS.v1" else {}
 
 
-def _candidates(nlp: Language, name: str, l1: Sequence[float], l2: Sequence[float], words: bool) -> list[Candidate]:
-    """All pairs of l1 and l2, and that of the config: each without clusters, and if `words` is set and the component can use
-    clusters, also with them. For each l1 the greatest l2 is first: each training starts with the weights of the one before."""
+def _pairs(nlp: Language, name: str, l1: Sequence[float], l2: Sequence[float]) -> list[tuple[float, float]]:
+    """All pairs of l1 and l2, and that of the config. For each l1 the greatest l2 is first: each training starts with the weights
+    of the one before."""
     in_config = LBFGS(**{key: value for key, value in _lbfgs(nlp, name).items() if key in ("l1", "l2")})
     pairs = {*product(l1, l2), (in_config.l1, in_config.l2)}
-    pairs = sorted(pairs, key=lambda pair: (pair[0], -pair[1]))
-    use_of_clusters = [False, True] if words and _can_cluster(nlp, name) else [False]
-    return [Candidate(clusters, *pair) for clusters, pair in product(use_of_clusters, pairs)]
+    return sorted(pairs, key=lambda pair: (pair[0], -pair[1]))
 
 
-def _can_cluster(nlp: Language, name: str) -> bool:
-    """Whether a component can use the packaged clusters, and names no clusters itself."""
-    if not has_packaged_clusters(str(nlp.lang)):
-        return False
+def _possible(nlp: Language, name: str, words: Union[bool, Mapping[str, WordKnowledge]]) -> dict[str, WordKnowledge]:
+    """The knowledge of words that a component can use, with none of it first: templates can be added, and the config has no
+    setting for the same kind of lists.
+
+    words (Union[bool, Mapping[str, WordKnowledge]]): See `fit`.
+    """
+    if _features(nlp.config["components"][name]).get("@misc") not in PRESETS:
+        return NO_WORDS
+    if isinstance(words, bool):
+        words = PACKAGED if words and has_packaged_clusters(str(nlp.lang)) else {}
     initialize = nlp.config["initialize"]["components"].get(name) or {}
-    tables = (initialize.get("words") or {}).get("tables")
-    if initialize.get("clusters") is not None or tables is not None:
-        return False
-    return _features(nlp.config["components"][name]).get("@misc") in PRESETS
+    settings = [*nlp.config["initialize"].items(), *initialize.items(), *(initialize.get("words") or {}).items()]
+    # `tables` of `words` are clusters
+    in_config = {"tables" if key == "clusters" else key for key, value in settings if value is not None}
+    return NO_WORDS | {key: known for key, known in words.items() if not in_config & known.settings.keys()}
 
 
 def _features(component: Settings) -> Settings:
@@ -286,7 +302,17 @@ def _features(component: Settings) -> Settings:
 class _Race:
     """The cross-validation of one component: a race of its candidates."""
 
-    def __init__(self, nlp: Language, name: str, candidates: list[Candidate], thresholds: bool, folds: Folds):
+    def __init__(
+        self,
+        nlp: Language,
+        name: str,
+        pairs: list[tuple[float, float]],
+        words: dict[str, WordKnowledge],
+        thresholds: bool,
+        folds: Folds,
+    ):
+        candidates = [Candidate(key, *pair) for key, pair in product(words, pairs)]
+        self._words = words
         self._nlp = nlp
         self._name = name
         self._thresholds = thresholds
@@ -295,9 +321,9 @@ class _Race:
         self._settings = nlp.config.interpolate()["components"][name]
         self._initialize_settings = nlp.config["initialize"]["components"].get(name) or {}
         self._judged = {candidate: _Judged(np.zeros((0, 3))) for candidate in candidates}
-        self._running = list(candidates)
-        # By whether templates read clusters: the component with the labels and features of all texts
-        self._untrained: dict[bool, LearningPipe] = {}
+        self._running = candidates
+        # By what is known of words: the component with the labels and features of all texts
+        self._untrained: dict[str, LearningPipe] = {}
 
     def run(self, examples: list[Example], fold: int) -> None:
         """Train the running candidates without the held-out texts of a fold, score them on these texts, and drop the bad ones.
@@ -307,11 +333,11 @@ class _Race:
         """
         held = self._folds.fold_of == fold
         self._texts = np.concatenate([self._texts, np.flatnonzero(held)])
-        for clusters in sorted({candidate.clusters for candidate in self._running}):
-            candidates = [candidate for candidate in self._running if candidate.clusters == clusters]
-            if clusters not in self._untrained:
-                self._untrained[clusters] = self._put_untrained(clusters, examples)
-            pipe = copy.deepcopy(self._untrained[clusters])
+        for words in dict.fromkeys(candidate.words for candidate in self._running):
+            candidates = [candidate for candidate in self._running if candidate.words == words]
+            if words not in self._untrained:
+                self._untrained[words] = self._put_untrained(words, examples)
+            pipe = copy.deepcopy(self._untrained[words])
             seen = self._annotated(pipe, examples, ~held)
             unseen = self._annotated(pipe, examples, held)
             # All labels, but only the features of these texts
@@ -332,12 +358,12 @@ class _Race:
         """
         trials = self._trials()
         chosen = trials[0]
-        clusters, l1, l2 = chosen.candidate
+        words, l1, l2 = chosen.candidate
         held_out, suspects = self._held_out(chosen, examples)
-        interval = _interval(_counts(self._untrained[clusters], held_out), self._folds.group_of)
-        # The pipeline holds the untrained component that was made last: that with clusters, if there is one
-        in_pipeline = clusters == max(self._untrained)
-        pipe = self._nlp.get_pipe(self._name) if in_pipeline else self._put_untrained(clusters, examples)
+        interval = _interval(_counts(self._untrained[words], held_out), self._folds.group_of)
+        # The pipeline holds the untrained component that was made last
+        in_pipeline = words == [*self._untrained][-1]
+        pipe = self._nlp.get_pipe(self._name) if in_pipeline else self._put_untrained(words, examples)
         self._optimizer_block().update(l1=l1, l2=l2)
         others = [name for name in self._nlp.pipe_names if name != self._name]
         self._nlp.update(examples, sgd=self._optimizer(chosen.candidate), exclude=others, annotates=others)
@@ -372,20 +398,21 @@ class _Race:
         error = np.linalg.norm(np.bincount(groups, shares))
         return _f(best_counts.sum(axis=0)) - _f(counts.sum(axis=0)), float(error)
 
-    def _put_untrained(self, clusters: bool, examples: list[Example]) -> LearningPipe:
+    def _put_untrained(self, words: str, examples: list[Example]) -> LearningPipe:
         """Put a new component into the pipeline, initialized with the labels and features of the examples but untrained.
 
-        clusters (bool): Whether its templates read the packaged clusters.
+        words (str): Name of the knowledge of words that its templates read.
         """
         nlp = self._nlp
         name = self._name
         settings = copy.deepcopy(self._settings)
         # The component would read labels and features from a corpus of its own
         initialize = {key: value for key, value in self._initialize_settings.items() if key not in ("corpus", "shards")}
-        if clusters:
-            initialize["clusters"] = PACKAGE
+        known = self._words[words]
+        if known.templates:
+            initialize["words"] = {**(initialize.get("words") or {}), **known.settings}
             features = _features(settings)
-            features["extra"] = [*(features.get("extra") or []), *CLUSTER_TEMPLATES]
+            features["extra"] = [*(features.get("extra") or []), *known.templates]
         nlp.replace_pipe(name, settings.pop("factory"), config=settings)
         # spaCy has removed this block with the pipe
         nlp.config["initialize"]["components"][name] = initialize

@@ -351,9 +351,8 @@ def _show_fitted(fitted: "Fitted", folds: int) -> None:
         is_best = trial is fitted.chosen
         f = f"{100 * trial.f:.1f}" if trial.folds == folds else ""
         behind = "" if is_best else f"{100 * trial.behind:.1f} ± {100 * trial.error:.1f}"
-        clusters, l1, l2 = trial.candidate
+        words, l1, l2 = trial.candidate
         min_prob = "best path" if trial.min_prob is None else f"{trial.min_prob:.2f}"
-        words = "clusters" if clusters else "none"
         mark = "best" if is_best else ""
         rows.append([mark, words, f"{l1:g}", f"{l2:g}", min_prob, f, behind, f"{trial.folds}"])
     print_table(

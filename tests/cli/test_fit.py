@@ -208,7 +208,7 @@ def race_of(candidates, n_texts):
 
 def test_who_is_behind_by_more_than_chance_leaves():
     """By two standard errors of the difference; after three folds by one, and half of the candidates leave."""
-    top, near, far = (Candidate(False, 0.0, l2) for l2 in (0.1, 0.2, 0.3))
+    top, near, far = (Candidate("none", 0.0, l2) for l2 in (0.1, 0.2, 0.3))
     race = race_of([near, far, top], 80)
     rights = {
         top: [1, 1, 1, 0] * 20,
@@ -228,7 +228,7 @@ def test_who_is_behind_by_more_than_chance_leaves():
 
 def test_differences_are_those_on_the_same_texts():
     """A candidate that left after two texts is compared with the winner on these two."""
-    winner, left = Candidate(False, 0.0, 0.1), Candidate(False, 0.0, 0.2)
+    winner, left = Candidate("none", 0.0, 0.1), Candidate("none", 0.0, 0.2)
     race = race_of([winner], 4)
     race._judged = {winner: judged([(2, 2, 1), (2, 2, 2), (2, 2, 0), (2, 2, 0)]), left: judged([(2, 2, 1), (2, 2, 1)])}
     first, second = race._trials()
@@ -297,13 +297,13 @@ def packaged(monkeypatch):
 
 def test_clusters_are_tried_where_the_package_has_them(packaged):
     nlp, (found,) = fit(config(), read, folds=4)
-    assert {trial.candidate.clusters for trial in found.trials} == {False, True}
+    assert {trial.candidate.words for trial in found.trials} == {"none", "clusters"}
     of_initialize = nlp.config["initialize"]["components"]["crf_ner"]
     extra = nlp.config["components"]["crf_ner"]["model"]["emissions"]["features"]["extra"]
-    if found.chosen.candidate.clusters:
-        assert of_initialize["clusters"] == "spacy-lookups-data" and "cluster[-2..2]" in extra
+    if found.chosen.candidate.words == "clusters":
+        assert of_initialize["words"] == {"tables": "spacy-lookups-data"} and "cluster[-2..2]" in extra
     else:
-        assert "clusters" not in of_initialize and extra is None
+        assert "words" not in of_initialize and extra is None
 
 
 @pytest.mark.parametrize(
@@ -311,13 +311,17 @@ def test_clusters_are_tried_where_the_package_has_them(packaged):
     [
         lambda settings: settings["nlp"].update(lang="fi"),
         lambda settings: settings["initialize"]["components"].update(crf_ner={"clusters": "own.txt"}),
+        lambda settings: settings["initialize"]["components"].update(crf_ner={"words": {"tables": "own.txt"}}),
+        lambda settings: settings["components"]["crf_ner"]["model"]["emissions"].update(
+            features={"@misc": "spacy_crf.features.v1", "templates": ["lower[0]"]}
+        ),
     ],
 )
 def test_clusters_are_not_tried_otherwise(packaged, change):
     settings = config()
     change(settings)
     nlp = spacy.util.load_model_from_config(settings, auto_fill=True)
-    assert not cross_validation._can_cluster(nlp, "crf_ner")
+    assert [*cross_validation._possible(nlp, "crf_ner", True)] == ["none"]
 
 
 # --------------------------------------------------------------------------------------------------------- bad input
