@@ -496,7 +496,7 @@ def convert_cli(
     The command prints the format of each file and the annotation that it could not use. Where a span does not align with tokens,
     their annotation is missing; of overlapping spans it keeps the longest. Unknown annotation is an error unless --ignore names
     its key; a file without any annotation is an error too. With --spans-key sc, `crf_spancat` finds overlapping spans, of columns
-    those of several: --label-column 3,4.
+    those in all that have a label in common, or in --label-column 3,4.
     """
     habits = [name.strip() for name in offsets.split(",") if name.strip()]
     for habit in habits:

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 import spacy
-from spacy.tokens import DocBin
-from spacy.training import Corpus
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from spacy.tokens import Doc, DocBin, Span
+from spacy.training import Corpus, iob_to_biluo
 from thinc.api import Adam
 from typer.testing import CliRunner
 
@@ -17,6 +19,7 @@ from spacy_crf.cli import app
 from spacy_crf.cli.formats import ReadSettings, Report
 from spacy_crf.cli.texts import items_of_line, read_docs, read_examples
 from spacy_crf.optimizers.lbfgs import LBFGS
+from spacy_crf.pipeline.annotation.spans import with_levels
 from tests.util import entities
 
 
@@ -581,14 +584,64 @@ def test_several_columns_of_tags_go_to_a_group(columns, tmp_path):
     assert spans_of(second) == [] and "sc" in second.spans and not first.ents
     outer, _ = convert(path, word_column="2", label_column="3", spans_key="sc")
     assert spans_of(outer) == [("University of Oslo", "ORG")]
-    with pytest.raises(ValueError, match="CRF868"):
-        convert(path, word_column="2", label_column="3,x", spans_key="sc")
+    for wrong in ("3,x", "3,", "0,3"):
+        with pytest.raises(ValueError, match=f"CRF868: --label-column {wrong}: .*numbers from 1"):
+            convert(path, word_column="2", label_column=wrong, spans_key="sc")
+    with pytest.raises(ValueError, match=r"CRF868: --label-column 3,4: .*with --spans-key several"):
+        convert(path, word_column="2", label_column="3,4")
     output = tmp_path / "found.spacy"
     args = ["convert", path, "-o", output, "--word-column", 2, "--label-column", "3,4", "--spans-key", "sc"]
     result = CliRunner().invoke(app, list(map(str, args)))
     assert result.exit_code == 0 and "2 documents, 2 spans" in result.output
     [first, _] = DocBin().from_disk(output).get_docs(spacy.blank("en").vocab)
     assert spans_of(first) == [("University of Oslo", "ORG"), ("Oslo", "LOC")]
+
+
+def test_columns_with_a_label_in_common_go_to_a_group(columns):
+    """Two levels as in GermEval 2014, behind comments, numbers and words; the last column shares its label with the third."""
+    text = "# n-tv, 2010\n1\tOslo\tB-LOC\tO\n2\tUni\tO\tO\n\n# n-tv\n1\tUni\tB-ORG\tO\n2\tOslo\tI-ORG\tB-LOC\n"
+    report = Report()
+    first, second = convert(columns(text), word_column="2", spans_key="sc", report=report)
+    assert spans_of(first) == [("Oslo", "LOC")] and spans_of(second) == [("Uni Oslo", "ORG"), ("Oslo", "LOC")]
+    assert report.tag_columns == ["3", "4"] and report.columns == ["1"]
+    flat, last = convert(columns(text), word_column="2", report=report)
+    assert not flat.ents and entities(last) == [(1, 2, "LOC")] and report.tag_columns == ["4"]
+
+
+def test_columns_without_a_label_in_common_are_other_annotation(columns, tmp_path):
+    """CoNLL-2003: word, part of speech, chunk, entity."""
+    path = columns("EU NNP B-NP B-ORG\nrejects VBZ B-VP O\nGerman JJ B-NP B-MISC\ncall NN I-NP O\n")
+    report = Report()
+    [doc] = convert(path, spans_key="sc", report=report)
+    assert spans_of(doc) == [("EU", "ORG"), ("German", "MISC")] and report.columns == ["2", "3"]
+    both = ["--label-column", "3,4", "--spans-key", "sc"]
+    code, output = run(path, "-o", tmp_path / "a.spacy", *both)
+    assert code == 0 and "1 document, 5 spans" in output and "tags in columns 3, 4" in output
+
+
+WORDS = list("abcdef")
+PLACES = st.tuples(st.integers(0, 5), st.integers(1, 6), st.sampled_from(["PER", "ORG"])).filter(
+    lambda it: it[0] < it[1]
+)
+
+
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(places=st.lists(PLACES, max_size=6), in_biluo=st.booleans())
+def test_nested_spans_written_level_by_level_are_read_again(columns, places, in_biluo):
+    """Each level is a column. The first text has one label on all levels, as large files do."""
+    vocab = spacy.blank("en").vocab
+    doc = Doc(vocab, words=WORDS)
+    leveled = with_levels(Span(doc, begin, end, label=label) for begin, end, label in places)
+    tags_of_levels = []
+    for n in range(1 + max((level for _, level in leveled), default=0)):
+        doc.ents = [span for span, level in leveled if level == n]
+        tags = [f"{token.ent_iob_}-{token.ent_type_}".strip("-") for token in doc]
+        tags_of_levels.append(iob_to_biluo(["B-PER", *tags]) if in_biluo else ["B-PER", *tags])
+    first, *rows = ("\t".join(row) for row in zip(["Ann", *WORDS], *tags_of_levels))
+    report = Report()
+    _, read = convert(columns("\n".join([first, "", *rows])), spans_key="sc", report=report)
+    assert {(span.start, span.end, span.label_) for span in read.spans["sc"]} == {*places}
+    assert len(report.tag_columns) == len(tags_of_levels)
 
 
 def test_an_answer_about_single_spans_has_no_group(jsonl):

@@ -5,8 +5,7 @@ Also reads JSON of words with spans of words: GLiNER's ``{"tokenized_text": […
 and SpERT's ``{"tokens": […], "entities": [{"type": "PER", "start": 0, "end": 2}]}``."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import accumulate, chain, pairwise, product
 from typing import Any, NamedTuple, Optional, Protocol, TypeVar
 
@@ -348,9 +347,12 @@ def sentences_of_columns(source: Source, settings: ReadSettings, report: Report)
 
     RAISES (ValueError): CRF868 for columns that are not numbers from 1 on; with the place, if a line can't be read.
     """
-    word, label, tag, inner = _parse_columns(settings)
-    least = max(2, word or 0, label or 0, tag or 0, *inner)  # number of columns
+    [word, _], [tag, _], [label, inner] = (_columns_named(settings, name) for name in ("word", "tag", "label"))
     layout: Optional[_Layout] = None
+    if settings.spans_key and label is None:
+        layout = _find_layout(source, None)
+        inner = layout.columns_like_last({word or 1, tag})
+    least = max(2, word or 0, label or 0, tag or 0, *inner)  # number of columns
     width = None
     # Whether the first column has the numbers of tokens so far, which would be read as words; and the last number
     is_numbered = word is None
@@ -391,6 +393,7 @@ def sentences_of_columns(source: Source, settings: ReadSettings, report: Report)
             width = len(cells)
             columns_read = {word or 1, label or width, tag, *inner}
             report.columns = [str(n) for n in range(1, width + 1) if n not in columns_read]
+            report.tag_columns = [str(n) for n in sorted({label or width, *inner})]
         if is_numbered:
             is_next = cells[0] == str(number + 1) or (not rows and cells[0] in ("0", "1"))
             is_numbered = is_next
@@ -408,34 +411,26 @@ def sentences_of_columns(source: Source, settings: ReadSettings, report: Report)
         raise ValueError(Errors.CRF741.format(place=source.path))
 
 
-class _Columns(NamedTuple):
-    """Numbers of the columns of words, of entity tags and of ``token.tag``, from 1 on; None where the settings name none."""
+def _columns_named(settings: ReadSettings, name: str) -> tuple[Optional[int], list[int]]:
+    """Parse the setting that names the columns of words, of entity tags or of ``token.tag``.
 
-    word: Optional[int]
-    label: Optional[int]
-    tag: Optional[int]
-    inner: list[int]  # further columns of entity tags, for spans that overlap
-
-
-def _parse_columns(settings: ReadSettings) -> _Columns:
-    """Parse the columns that the settings name. RAISES (ValueError): CRF868 for columns that are not numbers from 1 on."""
-    inner = []
-    if settings.spans_key and settings.label_column and "," in settings.label_column:
-        first, *others = settings.label_column.split(",")
-        settings = replace(settings, label_column=first.strip())
-        if not all(re.fullmatch("[1-9][0-9]{0,5}", number.strip()) for number in others):
-            raise ValueError(
-                Errors.CRF868.format(option="label-column", value=",".join(others), known="numbers from 1, such as 3,4")
-            )
-        inner = [*map(int, others)]
-    numbers = []
-    for name in ("word_column", "label_column", "tag_column"):
-        value = getattr(settings, name)
-        if value is not None and not re.fullmatch("[1-9][0-9]{0,5}", value):
-            raise ValueError(Errors.CRF868.format(option=name.replace("_", "-"), value=value, known="numbers from 1"))
-        numbers.append(None if value is None else int(value))
-    word, label, tag = numbers
-    return _Columns(word, label, tag, inner)
+    name (str): "word", "label" or "tag".
+    RETURNS (tuple[Optional[int], list[int]]): The number of the column, from 1 on, None where the setting names none; and the
+        further columns of entity tags, for spans that overlap.
+    RAISES (ValueError): CRF868 for columns that are not numbers from 1 on, or for several that only `spans_key` can hold.
+    """
+    value = getattr(settings, f"{name}_column")
+    if value is None:
+        return None, []
+    known = "numbers from 1"
+    numbers = [value]
+    if name == "label":
+        known += ", with --spans-key several, such as 3,4"
+        numbers = value.split(",") if settings.spans_key else numbers
+    if not all(re.fullmatch("[1-9][0-9]{0,5}", number.strip()) for number in numbers):
+        raise ValueError(Errors.CRF868.format(option=f"{name}-column", value=value, known=known))
+    first, *others = map(int, numbers)
+    return first, others
 
 
 class _Layout(NamedTuple):
@@ -445,6 +440,29 @@ class _Layout(NamedTuple):
     width: int = 0  # number of columns
     label: Optional[int] = None  # number of the column of entity tags; None for the last
     labels: frozenset[str] = frozenset()  # the values in this column
+    values: Sequence[set[str]] = ()  # the values in each column
+
+    def columns_like_last(self, others: Collection[Optional[int]]) -> list[int]:
+        """Numbers of the columns with entity tags that belong to those of the last column, as levels of nested spans: they have a
+        label in common, with the last column or with another level. Chunks and entities have none.
+
+        others (Collection[Optional[int]]): Numbers of the columns of words and of ``token.tag``.
+        """
+        common = _labels_of_tags(self.values[-1]) if self.values else set()
+        levels = []
+        for n in reversed(range(1, len(self.values))):
+            labels = set() if n in others else _labels_of_tags(self.values[n - 1])
+            if not labels.isdisjoint(common):
+                levels.append(n)
+                common |= labels
+        return levels
+
+
+def _labels_of_tags(values: Collection[str]) -> set[str]:
+    """The labels of the values of a column; none if some value is no entity tag."""
+    tags = [value for value in values if value not in ("O", "-")]
+    spelling, alike = find_spelling(tags)
+    return {spelling.fullmatch(tag)["label"] for tag in tags} if spelling and alike == tags else set()
 
 
 def _find_layout(source: Source, label: Optional[int]) -> _Layout:
@@ -452,14 +470,18 @@ def _find_layout(source: Source, label: Optional[int]) -> _Layout:
     has_tabs = False
     width = 0
     labels: set[str] = set()
+    values_of_columns: list[set[str]] = []
     for _, line in _unmarked_lines(Source(source.path, source.encoding)):
         if not is_blank(line) and not line.startswith(("#", _DOCUMENT)):
             cells = split_columns(line)
             if not width:
                 has_tabs = "\t" in line
                 width = len(cells)
+                values_of_columns = [set() for _ in cells]
             labels.add(cells[min(label or len(cells), len(cells)) - 1].strip())
-    return _Layout(has_tabs, width, label, frozenset(labels))
+            for values, cell in zip(values_of_columns, cells):
+                values.add(cell.strip())
+    return _Layout(has_tabs, width, label, frozenset(labels), values_of_columns)
 
 
 def _unmarked_lines(source: Source) -> Iterator[tuple[str, str]]:

@@ -93,6 +93,7 @@ class Report:
     long: list[str] = field(default_factory=list)
     binary: list[str] = field(default_factory=list)
     columns: list[str] = field(default_factory=list)  # columns that were not read
+    tag_columns: list[str] = field(default_factory=list)  # columns of entity tags that were read
     repaired: list[str] = field(default_factory=list)  # tags that go on with an entity that does not stand before them
     comments: list[str] = field(default_factory=list)  # lines that could be the token "#"
 
@@ -134,6 +135,8 @@ class Report:
             msg.info(f"Tags such as {self.spelling} are read as letter and label")
         if self.offsets:
             msg.info(f"The offsets of its spans count {' and '.join(HABITS[name] for name in self.offsets)}")
+        if len(self.tag_columns) > 1:
+            msg.info(f"Spans are those of the tags in columns {', '.join(self.tag_columns)}")
         if self.columns:
             msg.info(f"Columns that are not read: {', '.join(self.columns)}")
 
