@@ -3,7 +3,8 @@
 Nested: GermEval 2014, whose entities have a second level inside the first. F1 counts the entities of both levels, and those of
 each level alone (of what is found: entities inside no other, and the rest). spaCy's ``spancat`` has all n-grams up to 8 words as
 candidates and learns for the CPU time that ours takes. Flat: groups = "auto", which finds a single chain. Cost: all labels in
-chains of their own. Times are seconds of CPU; ``crf_ner`` computes probabilities too where `confidence` is named.
+chains of their own. Fit: the nested entities by `spacy_crf.cross_validation.fit` without settings. Times are seconds of CPU;
+``crf_ner`` computes probabilities too where `confidence` is named.
 """
 
 import time
@@ -15,18 +16,19 @@ import typer
 from spacy.language import Language
 from spacy.tokens import Doc, Span
 from spacy.training import Example
-from spacy.util import minibatch
+from spacy.util import load_config, minibatch
 from spacy.vocab import Vocab
 from thinc.api import fix_random_seed
 
+from spacy_crf.cross_validation import fit
 from spacy_crf.optimizers.lbfgs import LBFGS
 
-from .data import Sentence, make_gold_doc, read_sentences
+from .data import ROOT, Sentence, make_gold_doc, read_sentences
 from .measure import show, side_by_side
 
 KEY = "sc"
 THRESHOLDS = (0.5, 0.4, 0.3, 0.25, 0.2, 0.15, 0.1)
-PARTS = ("nested", "flat", "cost")
+PARTS = ("nested", "fit", "flat", "cost")
 SPANCAT = {
     "suggester": {"@misc": "spacy.ngram_range_suggester.v1", "min_size": 1, "max_size": 8},
     "model": {
@@ -78,6 +80,8 @@ def main(
             ["learner", "F1", "outer F1", "inner F1", "s"],
             nested(train, test, iterations),
         )
+    if "fit" in only:
+        show(f"GermEval 2014, {train} sentences", ["learner", "F1", "outer F1", "inner F1", "s"], [fitted(train, test)])
     if "flat" in only:
         rows = [row for name in sets.split(",") for row in flat(name, iterations, repeats)]
         show('Flat sets, groups = "auto"', ["set", "learner", "F1", "pass ms", "words/s"], rows)
@@ -137,35 +141,55 @@ def component(factory: str, **config: Any) -> Language:
     return nlp
 
 
-def nested(n_train: int, n_test: int, iterations: int) -> list[list[object]]:
-    parts = {"train": n_train, "dev": 1000, "test": n_test}
-    train, dev, test = (read_sentences("germeval14", part, limit=limit) for part, limit in parts.items())
-    vocab, rows = spacy.blank("de").vocab, []
+def level_scores(test: list[Sentence], found: list[Found], outer: list[Found]) -> list[float]:
+    """F1 of all entities, of the outer ones and of the others, percent."""
+    vocab = spacy.blank("de").vocab
     gold = [found_in(spans_doc(vocab, s.words, s.pos, s.tags)) for s in test]
     outer_gold = [found_in(spans_doc(vocab, s.words, s.tags)) for s in test]
     inner_gold = [found_in(spans_doc(vocab, s.words, s.pos)) for s in test]
+    inner = [[span for span in every if span not in some] for every, some in zip(found, outer)]
+    return [f1(gold, found), f1(outer_gold, outer), f1(inner_gold, inner)]
 
-    def row(name: str, found: list[Found], outer: list[Found], seconds: float) -> None:
-        inner = [[span for span in every if span not in some] for every, some in zip(found, outer)]
-        scores = (f1(*both) for both in ((gold, found), (outer_gold, outer), (inner_gold, inner)))
-        rows.append([name, *scores, round(seconds)])
 
-    def spans(nlp: Language, sentences: list[Sentence]) -> list[Doc]:
-        return [spans_doc(nlp.vocab, s.words, s.pos, s.tags) for s in sentences]
+def spans_of(nlp: Language, sentences: list[Sentence]) -> list[Doc]:
+    return [spans_doc(nlp.vocab, s.words, s.pos, s.tags) for s in sentences]
+
+
+def fitted(n_train: int, n_test: int) -> list[object]:
+    """The row of `fit` with its own choices, and of the F1 that it expects."""
+    train = read_sentences("germeval14", "train", limit=n_train)
+    test = read_sentences("germeval14", "test", limit=n_test)
+    block = "components.crf_spancat"
+    overrides = {"nlp.lang": "de", f"{block}.groups": "auto", f"{block}.nested": True}
+    overrides[f"{block}.model.emissions.features.extra"] = OUTER
+    config = load_config(ROOT / "configs" / "crf_spancat.cfg", overrides=overrides, interpolate=True)
+    begin = time.process_time()
+    nlp, [report] = fit(config, lambda nlp: examples_of(spans_of(nlp, train)))
+    seconds = time.process_time() - begin
+    found = predicted(nlp, spans_of(nlp, test))
+    scores = level_scores(test, found, [*map(outer_of, found)])
+    return [f"fit, expected {100 * report.f.value:.1f}", *scores, round(seconds)]
+
+
+def nested(n_train: int, n_test: int, iterations: int) -> list[list[object]]:
+    parts = {"train": n_train, "dev": 1000, "test": n_test}
+    train, dev, test = (read_sentences("germeval14", part, limit=limit) for part, limit in parts.items())
+    rows = []
 
     def rows_of(name: str, nlp: Language, seconds: float) -> None:
         """With the threshold of the default, and with the best one on dev."""
         pipe = nlp.get_pipe(nlp.pipe_names[0])
-        for threshold in (0.5, best_threshold(nlp, spans(nlp, dev))):
+        for threshold in (0.5, best_threshold(nlp, spans_of(nlp, dev))):
             pipe.cfg["threshold"] = threshold
-            found = predicted(nlp, spans(nlp, test))
-            row(f"{name}, {threshold}", found, [*map(outer_of, found)], seconds)
+            found = predicted(nlp, spans_of(nlp, test))
+            scores = level_scores(test, found, [*map(outer_of, found)])
+            rows.append([f"{name}, {threshold}", *scores, round(seconds)])
 
     levels = {"nested": True, "groups": "auto"}
     ways = {"labels": {"groups": "label"}, "levels": levels, "levels, outer": {**levels, "model": READS_OUTER}}
     for name, settings in ways.items():
         nlp = component("crf_spancat", **settings)
-        seconds = learn(nlp, examples_of(spans(nlp, train)), iterations)
+        seconds = learn(nlp, examples_of(spans_of(nlp, train)), iterations)
         rows_of(f"crf_spancat, {name}", nlp, seconds)
         longest = max(seconds, rows[0][-1])
     of_levels, total = [], 0.0
@@ -173,11 +197,11 @@ def nested(n_train: int, n_test: int, iterations: int) -> list[list[object]]:
         nlp = component("crf_ner")
         own = [sentence._replace(pos=None, tags=getattr(sentence, level)) for sentence in train]
         total += learn(nlp, examples_of(make_gold_doc(nlp.vocab, sentence) for sentence in own), iterations)
-        of_levels.append(predicted(nlp, spans(nlp, test)))
+        of_levels.append(predicted(nlp, spans_of(nlp, test)))
     both = [[*{*outer, *inner}] for outer, inner in zip(*of_levels)]
-    row("two crf_ner", both, of_levels[0], total)
+    rows.append(["two crf_ner", *level_scores(test, both, of_levels[0]), round(total)])
     nlp = component("spancat", **SPANCAT)
-    learn_as_rival(nlp, spans(nlp, train), longest)
+    learn_as_rival(nlp, spans_of(nlp, train), longest)
     rows_of("spaCy's spancat", nlp, longest)
     return rows
 

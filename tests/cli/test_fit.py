@@ -154,6 +154,29 @@ def test_overlapping_spans_get_a_threshold():
     assert pipe.n_best(longer, 1)[0][0] == 0.0 and suspect.log_ratio > 0.0
 
 
+@pytest.mark.parametrize("nested_texts", [1, 8])
+def test_inner_spans_that_read_the_outer_ones(nested_texts):
+    """Folds without nested spans train a single level."""
+    block = "components.crf_spancat"
+    overrides = {f"{block}.groups": "auto", f"{block}.nested": True}
+    overrides[f"{block}.model.emissions.features.extra"] = ["outer[-1..1]", "outer[0]|lower[0]"]
+
+    def nested(nlp):
+        examples = ner_examples(nlp, TEXTS[:12])
+        for n, example in enumerate(examples):
+            doc = example.reference
+            person, place = doc.ents
+            first_name = Span(doc, person.start, person.start + 1, label="GPE")
+            doc.spans["sc"] = [person, place, first_name] if n < nested_texts else [person, place]
+        return [Example(example.predicted, example.reference) for example in examples]
+
+    nlp, (found,) = fit(config("crf_spancat", **overrides), nested, folds=3, words=False)
+    pipe = nlp.get_pipe("crf_spancat")
+    assert pipe.cfg["levels"] == {"PER": 2, "GPE": 2} and pipe.reads_outer
+    assert found.f.value == pytest.approx(pipe.score(found.held_out)["spans_sc_f"])
+    assert found.f.value > 0.8
+
+
 def test_without_thresholds_the_best_path_stays(monkeypatch):
     def fail(*_):
         raise AssertionError

@@ -462,7 +462,8 @@ def _labels_of_tags(values: Collection[str]) -> set[str]:
     """The labels of the values of a column; none if some value is no entity tag."""
     tags = [value for value in values if value not in ("O", "-")]
     spelling, alike = find_spelling(tags)
-    return {spelling.fullmatch(tag)["label"] for tag in tags} if spelling and alike == tags else set()
+    matches = map(spelling.fullmatch, tags) if spelling and alike == tags else ()
+    return {match["label"] for match in matches if match}
 
 
 def _find_layout(source: Source, label: Optional[int]) -> _Layout:
