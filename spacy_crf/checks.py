@@ -12,28 +12,33 @@ from typing import Any, Optional, TypeVar, Union, cast
 from .errors import Errors, known_names, shown
 from .types import Settings
 
-# Squares and products of larger numbers overflow
+# Squares and products of smaller numbers underflow, those of larger ones overflow
 LEAST = 1e-100
 MOST = 1e100
-# Bounds of numbers of repetitions or of cached things: larger ones would never end or take all memory. Seeds may be anything.
+# Largest counts: of repetitions and cached things, since more would never end or take all memory; of anything else, such as seeds
 MANY = 1_000_000
 ANY = 2**63 - 1
 # How configs write tables by label: a section whose keys are the labels, or a list of pairs of a label and a value
 ByLabel = Union[Settings, list]
 Value = TypeVar("Value")
-# In pairs %24 stands for $, which spaCy writes twice whenever it saves a config, and %25 for a % before 24 or 25
+# In pairs %24 stands for $, which spaCy doubles whenever it saves a config, and %25 for a % before 24 or 25
 _ESCAPED = re.compile("%24|%25")
 _MOST_SHOWN = 400  # characters of a table in a message
 
 
 def expect(is_possible: object, owner: str, name: str, value: object, must: str) -> None:
-    """RAISES (ValueError): CRF020 if the value is not possible; `must` says what it must be."""
+    """RAISES (ValueError): CRF020 if the value is not possible.
+
+    owner (str): Whose setting or argument it is, for the message, as in the other functions: a component, function or command.
+    name (str): Name of the setting or argument.
+    must (str): What the value must be: "a whole number".
+    """
     if not is_possible:
         raise ValueError(Errors.CRF020.format(owner=owner, name=name, value=shown(value), must=must))
 
 
 def number(owner: str, name: str, value: Any, *, least: float = 0.0, most: float = MOST) -> float:
-    """A number between bounds, bounds included."""
+    """Check that a value is a number from `least` to `most`, and return it as float."""
     must = f"a number from {least:g} to {most:g}" if most < MOST else f"a finite number, at least {least:g}"
     expect(_is_a(Real, value) and least <= value <= most, owner, name, value, must)
     return float(value)
@@ -45,39 +50,40 @@ def is_number(value: object) -> bool:
 
 
 def positive(owner: str, name: str, value: float) -> float:
-    """A number above 0."""
+    """Check that a value is a number above 0, and return it as float."""
     return number(owner, name, value, least=LEAST)
 
 
 def count(owner: str, name: str, value: Any, *, least: int = 1, most: int = MANY) -> int:
-    """A whole number between bounds, bounds included."""
+    """Check that a value is a whole number from `least` to `most`, and return it as int."""
     is_whole = _is_a(Integral, value)
-    is_usual = most in (MANY, ANY) and not (is_whole and value > most)
-    must = f"a whole number, at least {least}" if is_usual else f"a whole number from {least} to {most}"
+    # The bounds for anything are named only if the value exceeds them
+    hides_most = most in (MANY, ANY) and not (is_whole and value > most)
+    must = f"a whole number, at least {least}" if hides_most else f"a whole number from {least} to {most}"
     expect(is_whole and least <= value <= most, owner, name, value, must)
     return int(value)
 
 
 def _is_a(kind: type, value: object) -> bool:
-    """Whether a value is a number of that kind: to Python True and False are numbers too."""
+    """Whether a value is a number of that kind, and neither True nor False, which to Python are numbers too."""
     return isinstance(value, kind) and not isinstance(value, bool)
 
 
 def flag(owner: str, name: str, value: bool) -> bool:
-    """True or false."""
+    """Check that a value is True or False, and return it."""
     expect(isinstance(value, bool), owner, name, value, "true or false")
     return value
 
 
 def text(owner: str, name: str, value: str) -> str:
-    """A text that is not empty."""
+    """Check that a value is a text that is not empty, and return it."""
     expect(isinstance(value, str) and value, owner, name, value, "text")
     return value
 
 
 def one_of(owner: str, name: str, value: Value, allowed: Collection[object]) -> Value:
-    """One of the allowed values, of the same type."""
-    if not any(type(value) is type(each) and value == each for each in allowed):
+    """Check that a value equals one of the allowed values and has its type (True is not 1), and return it."""
+    if not any(type(value) is type(possible) and value == possible for possible in allowed):
         expect(False, owner, name, value, f"one of {known_names(map(repr, allowed), repr(value))}")
     return value
 
@@ -93,9 +99,9 @@ def labels(owner: str, asked: Iterable[str], known: Iterable[str]) -> None:
 
 
 def listed(owner: str, name: str, value: Optional[Sequence[Value]], of: str) -> list[Value]:
-    """A list; an empty one for None.
+    """Check that a value is a list, a tuple or None, and return its items in a new list.
 
-    of (str): Name of its items, for the message.
+    of (str): Name of the items, for the message.
     """
     expect(value is None or isinstance(value, (list, tuple)), owner, name, value, f"a list of {of}")
     return list(value or [])
@@ -108,48 +114,56 @@ def table(
     of: str,
     is_possible: Optional[Callable] = None,
 ) -> Settings:
-    """A table by names; an empty one for None.
+    """Check that a value is None or a table whose keys are text, and return a new table with its items.
 
-    of (str): Name of its values, for the message. is_possible (Callable): Whether a value is possible.
+    of (str): Name of the values of the table, for the message.
+    is_possible (Callable): Whether a value of the table is possible; None: each is.
     """
     is_table = isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
-    possible = value is None or (is_table and (is_possible is None or all(map(is_possible, value.values()))))
-    expect(possible, owner, name, value, f"a table from names to {of}")
+    if is_table and is_possible is not None:
+        is_table = all(map(is_possible, value.values()))
+    expect(value is None or is_table, owner, name, value, f"a table from names to {of}")
     return dict(value or {})
 
 
 def by_label(owner: str, name: str, value: Any, of: str, *, text: bool = False) -> Settings:
-    """The table by label that a config writes as a section or as a list of pairs; an empty one for None.
+    """Check a table by label, which a config writes as a section or as a list of pairs, and return it as a table; an empty table
+    for None.
 
-    of (str): Name of its values, for the message. text (bool): Whether the values are text.
-    RAISES (ValueError): CRF020 for other values, CRF925 for a table that the next config would not keep in this form, CRF926 for
+    of (str): Name of the values of the table, for the message.
+    text (bool): Whether the values of the table are text.
+    RAISES (ValueError): CRF020 for anything else, CRF925 for a table that spaCy would change when it saves the config, CRF926 for
         a line of a section that the config parser has cut in the wrong place.
     """
     if isinstance(value, (list, tuple)):
-        found = _of_pairs(value)
-        is_table = len(found) == len(value) and not any(isinstance(given, Mapping) for given in found.values())
+        values = _of_pairs(value)
+        is_table = len(values) == len(value) and not any(isinstance(given, Mapping) for given in values.values())
         must = f"a list of pairs of a label and one of {of}, in which each label is once and tables are lists of pairs"
         expect(is_table, owner, name, value, must)
+        # spaCy doubles each $, which is why pairs write %24
         is_kept = not any(isinstance(part, str) and "$" in part for part in chain.from_iterable(value))
     else:
-        found = table(owner, name, value, of)
-        for label, given in found.items():
+        values = table(owner, name, value, of)
+        for label, given in values.items():
+            # A label with = or : was cut there, and its end has become the beginning of the value
             if isinstance(given, str) and not text and {"=", ":"} & {*given}:
                 raise ValueError(Errors.CRF926.format(owner=owner, name=name, line=f"{label} = {given}"))
-        is_kept = _is_section(found)
+        is_kept = _is_section(values)
     if not is_kept:
-        instead = json.dumps(_pairs(found), ensure_ascii=False, default=str)
-        instead = instead if len(instead) <= _MOST_SHOWN else f"{instead[:_MOST_SHOWN]}…"
-        raise ValueError(Errors.CRF925.format(owner=owner, name=name, pairs=instead))
-    return found
+        pairs = json.dumps(_pairs(values), ensure_ascii=False, default=str)
+        pairs = pairs if len(pairs) <= _MOST_SHOWN else f"{pairs[:_MOST_SHOWN]}…"
+        raise ValueError(Errors.CRF925.format(owner=owner, name=name, pairs=pairs))
+    return values
 
 
 def of_config(value: object) -> object:
-    """The table for which the pairs of a config stand, without what is no pair; any other setting as it is."""
+    """The inverse of `in_config`: the table of a setting that is a list of pairs, without items that are no pairs; any other
+    setting as it is."""
     return _of_pairs(value) if isinstance(value, (list, tuple)) else value
 
 
 def _of_pairs(value: Sequence) -> Settings:
+    """The table of a list of pairs of a label and a value, without items that are no such pairs."""
     pairs = [pair for pair in value if isinstance(pair, (list, tuple)) and len(pair) == 2]
     return {_unescaped(label): _unescaped(given) for label, given in pairs if isinstance(label, str)}
 
@@ -160,6 +174,7 @@ def in_config(value: object) -> object:
 
 
 def _pairs(table: Mapping[str, object]) -> list[list[object]]:
+    """The items of a table, and of the tables in it, as lists of pairs, with $ escaped."""
     pairs = []
     for label, value in table.items():
         if isinstance(value, Mapping):
@@ -169,12 +184,13 @@ def _pairs(table: Mapping[str, object]) -> list[list[object]]:
 
 
 def _escaped(value: object) -> object:
-    """A text in which %24 stands for $; any other value as it is."""
+    """A text with %24 in place of each $; any other value as it is."""
     return re.sub("%(?=2[45])", "%25", value).replace("$", "%24") if isinstance(value, str) else value
 
 
 def _unescaped(value: Value) -> Union[Value, str]:
-    return _ESCAPED.sub(lambda found: {"%24": "$", "%25": "%"}[found[0]], value) if isinstance(value, str) else value
+    """A text with $ in place of each %24; any other value as it is."""
+    return _ESCAPED.sub(lambda match: {"%24": "$", "%25": "%"}[match[0]], value) if isinstance(value, str) else value
 
 
 def _is_section(table: Mapping[str, object]) -> bool:
@@ -183,11 +199,14 @@ def _is_section(table: Mapping[str, object]) -> bool:
 
 
 def _is_kept(label: str, value: object) -> bool:
-    """Whether a config keeps a line with this label as its name, or a section that ends with it. The parser cuts a line at the
-    first = or :, cuts names of sections at dots, and takes some beginnings for comments, sections or registered functions."""
+    """Whether a config keeps the line `label = value`, or a section whose name ends with the label and whose table is the value.
+
+    The parser cuts a line at the first = or :, cuts names of sections at dots, and takes some beginnings for comments, sections
+    or registered functions.
+    """
     try:
         label.encode()
-    except UnicodeEncodeError:
+    except UnicodeEncodeError:  # half of a surrogate pair can't be written to a file
         return False
     if not label or label != label.strip() or label[0] in "#;[@" or len(label.splitlines()) > 1:
         return False
@@ -209,26 +228,27 @@ def is_optional_count(value: object) -> bool:
 def path_and_settings(
     owner: str, name: str, given: object, possible: Mapping[str, Callable[..., bool]], must: str
 ) -> Settings:
-    """A file that a user names: a path, or a table with the path and settings.
+    """Check how a user names a file: by its path alone, or by a table with the path and settings.
 
     possible (Dict[str, Callable]): For each setting, including "path", a function that returns whether a value is possible.
-    RETURNS (Dict[str, Any]): The table.
-    RAISES (ValueError): CRF020.
+    RETURNS (Dict[str, Any]): The table, also for a path alone.
+    RAISES (ValueError): CRF020 for an unknown setting, or a value that is not possible.
     """
-    settings = {"path": None, **(given if isinstance(given, dict) else {"path": given})}
+    named = given if isinstance(given, dict) else {"path": given}
+    settings = {"path": None, **named}  # without a path, None is checked
     is_possible = all(key in possible and possible[key](value) for key, value in settings.items())
     expect(is_possible, owner, name, given, must)
     return settings
 
 
 def is_written(saved: object, read: object) -> bool:
-    """Whether a config with one value reads as another value.
+    """Whether the value of a setting that is `read` from a config is the `saved` one, however often spaCy has saved the config.
 
     spaCy writes each ``$`` in a config twice, and keeps both when it loads a pipeline; after another save there are four. The
     value that the component itself has saved shows the original number.
     """
-    ours = json.dumps(saved, sort_keys=True)
+    expected = json.dumps(saved, sort_keys=True)
     found = json.dumps(read, sort_keys=True)
-    while "$" in ours and len(ours) < len(found):
-        ours = ours.replace("$", "$$")
-    return ours == found
+    while "$" in expected and len(expected) < len(found):
+        expected = expected.replace("$", "$$")
+    return expected == found
