@@ -58,7 +58,7 @@ def test_projects_look_alike(name):
     for asset in config.get("assets", ()):
         assert re.match(r"https://raw\.githubusercontent\.com/[\w-]+/[\w-]+/[0-9a-f]{40}/", asset["url"])
     meta = srsly.read_json(ROOT / "projects" / name / "meta.json")
-    assert set(meta) <= set(projects._OF_META) and meta["license"] and meta["sources"]
+    assert set(meta) <= set(projects._KEYS_OF_META) and meta["license"] and meta["sources"]
     assert config["vars"] == {
         "package": f"{'de' if name == 'german_law' else 'en'}_{meta['name']}",
         "version": meta["version"],

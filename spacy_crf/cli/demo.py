@@ -6,6 +6,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
 from pathlib import Path
@@ -28,14 +29,15 @@ if TYPE_CHECKING:
 HOST = "127.0.0.1"
 MOST_BYTES = 1_000_000  # of a request
 MOST_CHARACTERS = 10_000  # of a text: others wait while it is answered
-MOST_EXPLAINED = 2_000  # of a text whose labels are explained
-MOST_UNDER_RULES = 1_000  # the same under rules, which are searched again without each word
+MOST_EXPLAINED = 2_000  # characters of a text whose labels are explained
+MOST_UNDER_RULES = 1_000  # likewise under rules, where an explanation searches the labelling again without each word
 MOST_BEST = 20  # labellings
 _MOST_OF_LABEL = 200  # characters
 _TOP = 12  # words of an explanation
-# For each label, words that might change the decision
+# Options of `explain`: how many words that might change the decision to try for each label, and how many words on each side are
+# left out one by one
 _EXPLAINED = {"candidates": 1}
-_UNDER_RULES = {"candidates": 0, "near": 10}  # explain by 10 words on each side
+_UNDER_RULES = {"candidates": 0, "near": 10}
 _SECONDS = 10.0  # that a client may take for a part of its request
 
 
@@ -62,10 +64,12 @@ def demo_cli(
 
 
 class Demo:
-    """Answers the questions of the page. Each question is JSON, and so is its answer.
+    """Answers the requests of the page. Each request is a JSON object, and so is its answer.
 
-    nlp (Language): The pipeline. component (str): Name of the only component to show; None for all of spacy_crf.
-    file (Path): JSONL to append corrected texts to; None for none. title (str): Name of the pipeline.
+    nlp (Language): The pipeline.
+    component (str): Name of the only component to show; None for all of spacy_crf.
+    file (Path): JSONL to append corrected texts to; None if texts can't be corrected.
+    title (str): Name of the pipeline.
     RAISES (ValueError): CRF710 without a component; CRF977 or CRF978 for a file that can't hold what they find.
     """
 
@@ -92,36 +96,40 @@ class Demo:
                 raise ValueError(Errors.CRF978.format(name=name, attribute=attribute))
         self._title = title
         self._saved: set[str] = set()  # lines that this demo has written
-        # Memory zones are not for several threads, nor are sets of chains, which keep the scores of a Doc while they are asked
+        # Memory zones are not for several threads, nor are sets of chains, which keep the scores of a Doc while they decode it
         self._lock = threading.Lock()
-        # What stays, such as compiled rules, begins outside of a memory zone
+        # Compiles kernels and rules, which stay in memory and thus must not begin in a memory zone
         self.find({"text": "Compiles what is not compiled yet."})
 
-    def answer(self, question: Callable[[Fields], Fields], given: Fields) -> Fields:
-        """Ask a question. The words of its text are forgotten. RAISES (ValueError): With a code."""
-        error: Optional[str] = None
-        _check_length(given, MOST_CHARACTERS)
-        # Else each text that is tried would add its words to the vocabulary for good
+    def answer(self, method: Callable[[Fields], Fields], request: Fields) -> Fields:
+        """Answer a request by a method of this object (`find`, `why` or `save`), and forget the words of its text.
+
+        RAISES (ValueError): Any error, with a code.
+        """
+        message = ""
+        _check_length(request, MOST_CHARACTERS)
+        # Without the zone, each text would add its words to the vocabulary for good
         with self._lock, self._nlp.memory_zone():
             try:
-                return question(given)
-            except Exception as raised:
-                # Whatever components raise; it must not hold Docs when the zone ends
-                error = str(raised) if _code(str(raised)) else Errors.CRF979.format(reason=f"{raised!r:.300}")
-        raise ValueError(error)
+                return method(request)
+            except Exception as error:
+                # Components may raise any error. Only its message is kept, since the error may hold Docs, which end with the zone
+                message = str(error) if _code(str(error)) else Errors.CRF979.format(reason=f"{error!r:.300}")
+        raise ValueError(message)
 
     def about(self) -> Fields:
         """The name of the pipeline, and whether corrections can be saved."""
         return {"model": self._title, "saves": self._file is not None}
 
-    def find(self, given: Fields) -> Fields:
-        """Label a "text". Spans are lists of the first token, the token behind the last, the label, and the probability.
+    def find(self, request: Fields) -> Fields:
+        """Label the "text" of a request. The label of a whole text is a span of all tokens.
 
-        RETURNS (dict): The "components"; each with its "tokens" (word and white space behind it), "spans", and the
-            "best" labellings: as many as "n", each with its probability and spans.
+        RETURNS (dict): The "components"; each with its "tokens" (word and white space behind it), "spans" (the first token,
+            the token behind the last, the label and the probability), and the "best" labellings: as many as "n" in the request,
+            each with its probability and spans.
         """
-        text = _field(given, "text", str)
-        n = given.get("n", 5)
+        text = _field(request, "text", str)
+        n = request.get("n", 5)
         sections = []
         if type(n) is not int or not 1 <= n <= MOST_BEST:
             raise _wrong("n", f"a number from 1 to {MOST_BEST}", n)
@@ -129,45 +137,51 @@ class Demo:
             doc = doc_before(self._nlp, pipe, text)
             tokens = [[token.text, token.whitespace_] for token in doc]
             if _kind(pipe) == "cats":
-                found = [(p, [[0, len(doc), label]]) for label, p in pipe.probabilities(doc).items()]
-                best = found[:n]
-                spans = [[*found[0][1][0], found[0][0]]]
+                # Labels come with the most probable first
+                best = [(p, [[0, len(doc), label]]) for label, p in pipe.probabilities(doc).items()][:n]
+                p, [span] = best[0]
+                spans = [[*span, p]]
             else:
-                best = [(p, list(map(_plain, of))) for p, of in pipe.n_best(doc, n, keep_annotation=True)]
-                mentions = pipe.annotation.mentions_in(pipe(doc))
-                places = [doc.char_span(mention.start, mention.end, mention.label) for mention in mentions]
-                spans = [[*_plain(span), m.probability] for span, m in zip(places, mentions) if span is not None]
+                best = [(p, list(map(_as_list, spans))) for p, spans in pipe.n_best(doc, n, keep_annotation=True)]
+                spans = []
+                for mention in pipe.annotation.mentions_in(pipe(doc)):
+                    span = doc.char_span(mention.start, mention.end, mention.label)
+                    if span is not None:
+                        spans.append([*_as_list(span), mention.probability])
             about = {"name": name, "kind": _kind(pipe), "labels": list(dict.fromkeys(pipe.labels))}
             sections.append({**about, "tokens": tokens, "spans": spans, "best": best})
         return {"components": sections}
 
-    def why(self, given: Fields) -> Fields:
-        """Explain a "span" of a "text", by the words that decide for a "component"."""
-        pipe = self._pipe(given)
+    def why(self, request: Fields) -> Fields:
+        """Explain why the "component" of a request finds, or does not find, the "span" of the "text": the words that decide."""
+        pipe = self._pipe(request)
         has_rules = getattr(pipe, "constraints", None) is not None
-        _check_length(given, MOST_UNDER_RULES if has_rules else MOST_EXPLAINED)
-        doc = doc_before(self._nlp, pipe, _field(given, "text", str))
-        [span] = _spans([given.get("span")], doc)
-        asked = span.label_ if _kind(pipe) == "cats" else span
-        explanation = pipe.explain(doc, asked, kind="words", **(_UNDER_RULES if has_rules else _EXPLAINED))
+        _check_length(request, MOST_UNDER_RULES if has_rules else MOST_EXPLAINED)
+        doc = doc_before(self._nlp, pipe, _field(request, "text", str))
+        [span] = _spans([request.get("span")], doc)
+        decision = span.label_ if _kind(pipe) == "cats" else span
+        explanation = pipe.explain(doc, decision, kind="words", **(_UNDER_RULES if has_rules else _EXPLAINED))
         return {"title": explanation.title, "lines": explanation.lines(), "rows": explanation.table(_TOP)}
 
-    def save(self, given: Fields) -> Fields:
-        """Append a "text" with all its "spans", the annotation of a "component", to the file, unless it was appended before."""
+    def save(self, request: Fields) -> Fields:
+        """Append the "text" of a request to the file, with its "spans" as the annotation for the "component", unless this demo
+        has appended them before.
+
+        RETURNS (dict): The file ("saved"), and whether the text "is_new".
+        """
         from ..pipeline.probabilities import labelling
 
         if self._file is None:
             raise ValueError(Errors.CRF975)
-        pipe = self._pipe(given)
-        doc = doc_before(self._nlp, pipe, _field(given, "text", str))
-        spans = _spans(_field(given, "spans", list), doc)
+        pipe = self._pipe(request)
+        doc = doc_before(self._nlp, pipe, _field(request, "text", str))
+        spans = _spans(_field(request, "spans", list), doc)
         kind = _kind(pipe)
         for span in spans:
             pipe.annotation.check_label(span.label_)
             if span.label_ not in pipe.labels:
                 _check_new_label(span.label_)
-        # Raises for spans that overlap
-        labelling(pipe.name, doc, spans, overlap=kind == "spans")
+        labelling(pipe.name, doc, spans, overlap=kind == "spans")  # raises an error for spans that overlap
         line = json.dumps(_record(doc, spans, kind, list(pipe.labels)), ensure_ascii=False) + "\n"
         # A second click on "save" must not repeat the text
         if line in self._saved:
@@ -175,44 +189,50 @@ class Demo:
         self._saved.add(line)
         self._file.parent.mkdir(parents=True, exist_ok=True)
         with self._file.open("a+b") as file:
-            if file.seek(0, 2):
+            if file.seek(0, 2):  # the size of the file
                 file.seek(-1, 2)
+                # A user may have left the last line of the file without its end
                 line = line if file.read() == b"\n" else f"\n{line}"
             file.write(line.encode("utf8"))
         return {"saved": str(self._file), "is_new": True}
 
-    def _pipe(self, given: Fields) -> "LearningPipe":
-        name = _field(given, "component", str)
+    def _pipe(self, request: Fields) -> "LearningPipe":
+        """The "component" of a request. RAISES (ValueError): CRF976 if there is no such component."""
+        name = _field(request, "component", str)
         if name not in self._pipes:
             raise _wrong("component", f"one of {', '.join(self._pipes)}", name)
         return self._pipes[name]
 
 
 def _kind(pipe: "LearningPipe") -> str:
-    """The kind of labels of a component: "cats", "tags", "spans" or "entities"."""
+    """The kind of labels of a component: "cats", "tags", "spans" (which may overlap) or "entities"."""
     if pipe.labelled == "texts":
         return "cats"
-    return "tags" if pipe.annotation.spans_are_tokens else "spans" if "spans_key" in pipe.cfg else "entities"
+    if pipe.annotation.spans_are_tokens:
+        return "tags"
+    return "spans" if "spans_key" in pipe.cfg else "entities"
 
 
-def _plain(span: Span) -> list[object]:
+def _as_list(span: Span) -> list[object]:
+    """A span as JSON has it, see `_spans`."""
     return [span.start, span.end, span.label_]
 
 
 def _wrong(key: str, must: str, value: object) -> ValueError:
+    """The error CRF976 for a value of a request."""
     return ValueError(Errors.CRF976.format(key=key, must=must, value=shown(value)))
 
 
-def _field(given: Fields, key: str, kind: type) -> Any:
-    """Get a value of a question. RAISES (ValueError): CRF976 unless the value is a string or a list, as `kind` says."""
-    if not isinstance(given.get(key), kind):
-        raise _wrong(key, "a list" if kind is list else "a string", given.get(key))
-    return given[key]
+def _field(request: Fields, key: str, kind: type) -> Any:
+    """Get a value of a request. RAISES (ValueError): CRF976 unless the value is a string or a list, as `kind` says."""
+    if not isinstance(request.get(key), kind):
+        raise _wrong(key, "a list" if kind is list else "a string", request.get(key))
+    return request[key]
 
 
-def _check_length(given: Fields, most: int) -> None:
-    """Check the length of the "text" of a question. RAISES (ValueError): CRF914 for more than `most` characters."""
-    text = given.get("text")
+def _check_length(request: Fields, most: int) -> None:
+    """Check the length of the "text" of a request. RAISES (ValueError): CRF914 for more than `most` characters."""
+    text = request.get("text")
     if isinstance(text, str) and len(text) > most:
         raise ValueError(Errors.CRF914.format(n=len(text), most=most))
 
@@ -235,7 +255,11 @@ def _check_new_label(label: str) -> None:
 
 
 def _record(doc: Doc, spans: list[Span], kind: str, labels: list[str]) -> Fields:
-    """The annotation of a text in a format that `update` reads."""
+    """The annotation of a text in a format that `update` reads.
+
+    kind (str): The kind of the component's labels, see `_kind`.
+    labels (List[str]): The labels of the component.
+    """
     if kind == "tags":
         tags = {}
         for span in spans:
@@ -243,17 +267,17 @@ def _record(doc: Doc, spans: list[Span], kind: str, labels: list[str]) -> Fields
         words = [token for token in doc if not token.is_space]
         return {"tokens": [token.text for token in words], "pos_tags": [tags.get(token.i, "") for token in words]}
     if kind == "cats":
-        chosen = [span.label_ for span in spans][:1]
+        chosen = [span.label_ for span in spans[:1]]  # a text has one label, or none; the label may be new
         cats = {label: float(label in chosen) for label in dict.fromkeys([*labels, *chosen])}
         return {"text": doc.text, "cats": cats}
-    found = [{"start": span.start_char, "end": span.end_char, "label": span.label_} for span in sorted(spans)]
-    return {"text": doc.text, "spans": found}
+    spans_in_text = [{"start": span.start_char, "end": span.end_char, "label": span.label_} for span in sorted(spans)]
+    return {"text": doc.text, "spans": spans_in_text}
 
 
 # ------------------------------------------------------------------------------------------------------------ server
 
 
-PAGES = {  # package, file and type
+PAGES = {  # for each path: package, file and type
     "/": ("spacy_crf.cli", "demo.html", "text/html"),
     "/page.css": ("spacy_crf.report", "page.css", "text/css"),
     "/demo.css": ("spacy_crf.cli", "demo.css", "text/css"),
@@ -281,12 +305,14 @@ _HEADERS = {
 
 
 def _code(message: str) -> str:
-    """The code of a message of ours, "" without one."""
+    """The code at the beginning of a message of this package; the empty string for any other message."""
     match = re.match(r"CRFW?\d{3}(?=: )", message)
     return match[0] if match else ""
 
 
 class Server(ThreadingHTTPServer):
+    """Serves the page and answers of a demo, each request in its own thread."""
+
     daemon_threads = True
     request_queue_size = 128
     demo: Demo
@@ -303,7 +329,7 @@ class Server(ThreadingHTTPServer):
 
 
 def open_server(demo: Demo, port: int) -> Server:
-    """Make a server, which `serve_forever` runs. RAISES (ValueError): CRF980 if the port can't be used."""
+    """Make a server, which its method `serve_forever` runs. RAISES (ValueError): CRF980 if the port can't be used."""
     try:
         server = Server((HOST, port), _Handler)
     except OSError as error:
@@ -327,7 +353,10 @@ class _Handler(BaseHTTPRequestHandler):
     do_POST = do_GET
 
     def _answer(self) -> tuple[str, bytes]:
-        """Type and content of the answer. RAISES (ValueError): With an error code, to which `STATUS` gives the HTTP status."""
+        """The type and the content of the answer to the request.
+
+        RAISES (ValueError): With an error code, for which `STATUS` has the HTTP status.
+        """
         self._check_sender()
         path = self.path.partition("?")[0]
         demo = self.server.demo
@@ -336,25 +365,26 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command != METHODS[path]:
             raise ValueError(Errors.CRF972.format(path=shown(path), method=self.command))
         if path in QUESTIONS:
-            return _as_json(demo.answer(QUESTIONS[path].__get__(demo), self._body()))
+            return _as_json(demo.answer(partial(QUESTIONS[path], demo), self._body()))
         if path == "/about":
             return _as_json(demo.about())
         package, name, kind = PAGES[path]
         return kind, resources.files(package).joinpath(name).read_bytes()
 
     def _check_sender(self) -> None:
-        """Refuse pages of others, also such as have given their name to this machine (DNS rebinding).
+        """Refuse requests from the pages of other servers, even if such a server has made its name point to this machine (DNS
+        rebinding).
 
         RAISES (ValueError): CRF970 for another host or origin.
         """
-        known = [f"{name}:{self.server.server_port}" for name in (HOST, "localhost")]
-        hosts, origins = (self.headers.get_all(name, []) for name in ("Host", "Origin"))
+        own_hosts = [f"{name}:{self.server.server_port}" for name in (HOST, "localhost")]
+        hosts = self.headers.get_all("Host", [])
         # Several Host headers could pass one check and be read by another
-        if len(hosts) != 1 or hosts[0].lower() not in known:
-            raise ValueError(Errors.CRF970.format(what="Host", value=shown(hosts), known=known[0]))
-        ours = {f"http://{name}" for name in known}
-        if not ours.issuperset(origins):
-            raise ValueError(Errors.CRF970.format(what="Origin", value=shown(origins), known=known[0]))
+        if len(hosts) != 1 or hosts[0].lower() not in own_hosts:
+            raise ValueError(Errors.CRF970.format(what="Host", value=shown(hosts), known=own_hosts[0]))
+        origins = self.headers.get_all("Origin", [])  # browsers leave it out for GET
+        if not {*origins} <= {f"http://{host}" for host in own_hosts}:
+            raise ValueError(Errors.CRF970.format(what="Origin", value=shown(origins), known=own_hosts[0]))
 
     def _body(self) -> Fields:
         """Read the JSON of a request. RAISES (ValueError): CRF973 if it can't be read, CRF974 if it is too long."""
@@ -369,29 +399,32 @@ class _Handler(BaseHTTPRequestHandler):
         if len(body) < int(lengths[0]):
             raise ConnectionAbortedError
         try:
-            given = json.loads(body)
+            request = json.loads(body)
         except (ValueError, RecursionError) as error:
             raise ValueError(Errors.CRF973.format(reason=f"it is not JSON ({error})")) from None
-        if not isinstance(given, dict):
+        if not isinstance(request, dict):
             raise ValueError(Errors.CRF973.format(reason="it is not a JSON object"))
-        return given
+        return request
 
     def _refuse(self, message: str) -> None:
+        """Answer with an error, as JSON and by the status for the code of the message."""
         status = STATUS.get(_code(message), 400)
         self._send(status, *_as_json({"error": {"code": _code(message), "message": message}}))
         # A connection that closes with an unread request is reset, and the client may not see the answer
         self.connection.settimeout(1.0)
         self.connection.shutdown(socket.SHUT_WR)
-        rest = 4 * MOST_BYTES
+        rest = 4 * MOST_BYTES  # bytes to read at most
         while rest > 0 and (part := self.rfile.read1(1 << 16)):
             rest -= len(part)
 
     def _send(self, status: int, kind: str, content: bytes) -> None:
+        """Send an answer with this status, content type (`kind`) and content."""
         self.close_connection = True
         self.send_response(status)
-        own = {"Content-Type": f"{kind}; charset=utf-8", "Content-Length": str(len(content))}
-        own |= {"Allow": METHODS.get(self.path.partition("?")[0], "GET")} if status == 405 else {}
-        for name, value in {**own, **_HEADERS}.items():
+        headers = {"Content-Type": f"{kind}; charset=utf-8", "Content-Length": str(len(content)), **_HEADERS}
+        if status == 405:
+            headers["Allow"] = METHODS.get(self.path.partition("?")[0], "GET")
+        for name, value in headers.items():
             self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":
@@ -409,4 +442,5 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _as_json(value: object) -> tuple[str, bytes]:
+    """The type and the content of an answer in JSON."""
     return "application/json", json.dumps(value).encode("ascii")

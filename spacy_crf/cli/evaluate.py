@@ -39,6 +39,7 @@ from .shared import (
 from .texts import SUSPECTS, read_examples, read_judged, read_raw
 
 if TYPE_CHECKING:
+    from ..pipeline.annotation.trimming import Mention
     from ..pipeline.pipe import LearningPipe
     from ..pipeline.prediction import CRFPipe
     from ..pipeline.thresholds import Point
@@ -93,20 +94,25 @@ def evaluate_cli(
         write_whole(output, page.encode("utf8"))
         msg.good(f"Report in {output}")
         return
-    found = {}
-    for judged in _judge(nlp, data, pipes)[0]:
-        chosen = [case for case in judged.errors if kind in (None, case.kind) and label in (None, *_labels(case))]
-        chosen.sort(key=certainty, reverse=True)
+    as_data = {}  # by the name of the component
+    judged_pipes, _ = _judge(nlp, data, pipes)
+    for judged in judged_pipes:
+        errors = [case for case in judged.errors if kind in (None, case.kind) and label in (None, *_labels(case))]
+        errors.sort(key=certainty, reverse=True)
         if as_json:
-            found[judged.pipe.name] = _as_data(judged, chosen)
+            as_data[judged.pipe.name] = _as_data(judged, errors)
         else:
-            _show_errors(judged, chosen, top)
+            _print_scores(judged)
+            _print_errors(judged, errors, top)
     if as_json:
-        print(json.dumps(found, ensure_ascii=False))
+        print(json.dumps(as_data, ensure_ascii=False))
 
 
 def _judge(nlp: Language, data: Path, pipes: "list[LearningPipe]") -> "tuple[list[Judged], bool]":
-    """Judge components by annotated texts. RETURNS (tuple): The results, and whether `fit` held the texts out."""
+    """Compare the predictions of components with annotated texts.
+
+    RETURNS (tuple): The comparison for each component, and whether `fit` held the texts out.
+    """
     from ..report.cases import judge
 
     examples, held_out = read_judged(data, nlp)
@@ -116,11 +122,12 @@ def _judge(nlp: Language, data: Path, pipes: "list[LearningPipe]") -> "tuple[lis
 
 
 def _labels(case: "Case") -> list[str]:
+    """The labels of the annotated and of the found mention."""
     return [mention.label for mention in (case.gold, case.found) if mention]
 
 
-def _show_errors(judged: "Judged", chosen: "list[Case]", top: int) -> None:
-    from ..report.cases import KINDS
+def _print_scores(judged: "Judged") -> None:
+    """Print a table of the scores of each label."""
     from ..report.figures import scores
 
     columns = ("label", "annotated", "found", "precision", "recall", "F1", "95 %")
@@ -130,36 +137,47 @@ def _show_errors(judged: "Judged", chosen: "list[Case]", top: int) -> None:
         between = f"{100 * row.f.low:.1f}–{100 * row.f.high:.1f}"
         rows.append((row.label, f"{row.n_gold:,}", f"{row.n_found:,}", *shares, between))
     print_table(judged.pipe.name, columns, rows, n_texts=1)
-    rows = []
-    for case in chosen[:top]:
-        text = judged.texts[case.doc]
-        shown = None if judged.labels_texts else text
-        mentions = _described(shown, case.gold), _described(shown, case.found)
-        origin = named_origin(judged.examples[case.doc].reference)
-        around = " ".join(shorter(text, 4 * _AROUND).split()) if judged.labels_texts else _around(text, *case.extent)
-        rows.append((KINDS[case.kind], *mentions, around, origin))
-    if not chosen:
+
+
+def _print_errors(judged: "Judged", errors: "list[Case]", top: int) -> None:
+    """Print a table of the first mistakes; `top` is their number."""
+    from ..report.cases import KINDS
+
+    if not errors:
+        # Options may have left out all mistakes
         msg.good("No mistakes of this kind" if judged.errors else "No mistakes")
         return
-    title = f"{min(top, len(chosen))} of {counted(len(chosen), 'mistake')}"
+    rows = []
+    for case in errors[:top]:
+        text = judged.texts[case.doc]
+        if judged.labels_texts:
+            mentions = _described(None, case.gold), _described(None, case.found)
+            around = " ".join(shorter(text, 4 * _AROUND).split())
+        else:
+            mentions = _described(text, case.gold), _described(text, case.found)
+            around = _around(text, *case.extent)
+        origin = named_origin(judged.examples[case.doc].reference)
+        rows.append((KINDS[case.kind], *mentions, around, origin))
+    title = f"{min(top, len(errors))} of {counted(len(errors), 'mistake')}"
     print_table(title, ("kind", "annotated", "found", "around it", "text"), rows, n_texts=5)
 
 
-def _around(text: str, first: int, last: int) -> str:
-    """The text of a place with some words on each side, or with some letters in texts without spaces."""
-    start = max(0, first - _AROUND)
-    end = last + _AROUND
-    before = _SPACE.sub(" ", text[start:first])
-    after = _SPACE.sub(" ", text[last:end])
-    if start and not text[start - 1].isspace() and " " in before:
+def _around(text: str, begin: int, end: int) -> str:
+    """The characters from `begin` to `end` with some words on each side, or with some letters in texts without spaces."""
+    first = max(0, begin - _AROUND)
+    last = end + _AROUND
+    before = _SPACE.sub(" ", text[first:begin])
+    after = _SPACE.sub(" ", text[end:last])
+    # Leave out words that are cut
+    if first and not text[first - 1].isspace() and " " in before:
         before = before.partition(" ")[2]
-    if text[end : end + 1].strip() and " " in after:
+    if text[last : last + 1].strip() and " " in after:
         after = after.rpartition(" ")[0]
-    return " ".join((before + text[first:last] + after).split())
+    return " ".join((before + text[begin:end] + after).split())
 
 
-def _described(text: Optional[str], mention) -> str:
-    """A mention with its label; the label alone without a text."""
+def _described(text: Optional[str], mention: "Optional[Mention]") -> str:
+    """The words of a mention with its label and probability. Without a text, the words are left out."""
     if mention is None:
         return ""
     probability = "" if mention.probability is None else f" {mention.probability:.1%}"
@@ -168,19 +186,20 @@ def _described(text: Optional[str], mention) -> str:
     return f"{text[mention.start : mention.end]} ({mention.label}{probability})"
 
 
-def _as_data(judged: "Judged", chosen: "list[Case]") -> Fields:
+def _as_data(judged: "Judged", errors: "list[Case]") -> Fields:
+    """The scores of each label and the mistakes, for JSON."""
     from ..report.figures import scores
 
-    of_labels = {}
+    scores_of_labels = {}
     for row in scores(judged):
         shares = {name: getattr(row, name)._asdict() for name in ("precision", "recall", "f")}
-        of_labels[row.label] = {"annotated": row.n_gold, "found": row.n_found, "right": row.n_right, **shares}
-    errors = []
-    for case in chosen:
-        sides = {"annotated": case.gold and case.gold._asdict(), "found": case.found and case.found._asdict()}
+        scores_of_labels[row.label] = {"annotated": row.n_gold, "found": row.n_found, "right": row.n_right, **shares}
+    rows = []
+    for case in errors:
+        mentions = {"annotated": case.gold and case.gold._asdict(), "found": case.found and case.found._asdict()}
         origin = origin_of(judged.examples[case.doc].reference)
-        errors.append({"text": case.doc, **origin, "kind": case.kind, **sides})
-    return {"scores": of_labels, "errors": errors}
+        rows.append({"text": case.doc, **origin, "kind": case.kind, **mentions})
+    return {"scores": scores_of_labels, "errors": rows}
 
 
 def _page(
@@ -192,6 +211,11 @@ def _page(
     folds: int,
     points: list[tuple[float, float]],
 ) -> str:
+    """Make the page of HTML that `evaluate --output` writes.
+
+    train (Path): The training texts, or None. folds (int): The number of folds in which wrong annotation is searched in them.
+    points (List[Tuple[float, float]]): The numbers of texts and the scores of a learning curve.
+    """
     from ..report.page import render
     from ..report.suspects import cross_validated, of_jsonl
 
@@ -199,17 +223,16 @@ def _page(
         progress(total=2 + folds * len(pipes))
         training = [] if train is None else read_examples(train, nlp)
         judged, held_out = _judge(nlp, data, pipes)
-        # The texts may be annotated for one of several components
+        # Leave out components that label texts if no text has such a label: it is annotated for the others. If only these are
+        # left, show them without cases
         with_labels = [of_pipe for of_pipe in judged if of_pipe.cases or not of_pipe.labels_texts]
-        # The texts may have no labels of their own
-        judged = with_labels or judged
         progress(advance=1, description="training without each part" if folds else "writing")
         subjects = []
         suspects = None
         if held_out:
             with _written_by("spacy crf fit", data / SUSPECTS) as text:
                 suspects = of_jsonl(text)
-        for of_pipe in judged:
+        for of_pipe in with_labels or judged:
             if folds:
                 suspects = cross_validated(nlp, of_pipe.pipe, training, folds, on_fold=partial(progress, advance=1))
             subjects.append(of_pipe._replace(training=training, suspects=suspects))
@@ -217,7 +240,7 @@ def _page(
 
 
 def _read_curve(path: Path) -> list[tuple[float, float]]:
-    """Read the numbers of texts and the scores that `curve --json` has written."""
+    """Read the points of a learning curve, each the number of texts and the score, that `curve --json` has written."""
     with _written_by("spacy crf curve --json", path) as text:
         points = [(float(row["texts"]), float(row["score"])) for row in json.loads(text)]
         if len(points) < 2:
@@ -227,7 +250,10 @@ def _read_curve(path: Path) -> list[tuple[float, float]]:
 
 @contextmanager
 def _written_by(command: str, path: Path) -> Iterator[str]:
-    """Read a file that a command wrote. RAISES (ValueError): CRF701 if the command did not write it."""
+    """Read the file (`path`) that a command wrote, and give its text.
+
+    RAISES (ValueError): CRF701 for errors within the context, where the text is read as what the command writes.
+    """
     try:
         yield path.read_text(encoding="utf8")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -235,20 +261,23 @@ def _written_by(command: str, path: Path) -> Iterator[str]:
 
 
 def _compare_probabilities(nlp: Language, data: Path, pipes: "list[CRFPipe]", chart: Optional[Path]) -> None:
-    """Print tables of probabilities and shares of right spans."""
+    """Print a table for each component that compares the probabilities of spans with the shares of right spans.
+
+    chart (Path): The file to which to draw the comparison for a single component, or None.
+    """
     from ..pipeline.probabilities import turn_on_confidence
     from ..report import charts
 
-    if chart is not None and len(pipes) > 1:  # a chart shows a single component
+    if chart is not None and len(pipes) > 1:
         raise ValueError(Errors.CRF746.format(components=", ".join(pipe.name for pipe in pipes)))
     turn_on_confidence(pipes)
     examples, held_out = read_judged(data, nlp)
     if not held_out:
         warn_of_learned_texts(pipes, examples, data)
     # Held-out texts carry the predictions of other models, which this pipeline must not replace
-    of_all = {} if held_out else nlp.evaluate(examples)
+    scores_of_pipeline = {} if held_out else nlp.evaluate(examples)
     for pipe in pipes:
-        scores = pipe.score(examples) if held_out else of_all
+        scores = pipe.score(examples) if held_out else scores_of_pipeline
         name = pipe.name
         prefix = pipe.annotation.scores_prefix
         calibration = scores[f"{prefix}_calibration"]
@@ -306,31 +335,43 @@ def threshold_cli(
         alpha = 0.05 if alpha is None else alpha
         spans_key = "crf_candidates" if spans_key is None else spans_key
         _promise(nlp, data, _with_thresholds(nlp, component), of, goal, alpha, spans_key, per_label=per_label)
-        found = {}
     else:
         for option, value in (("--alpha", alpha), ("--spans-key", spans_key)):
             checks.expect(value is None, "threshold", option, value, "left out without --recall or --precision")
-        found = threshold(nlp, data, component=component, beta=beta, expected=expected, per_label=per_label)
-    for name, points in found.items():
-        chosen = points[-1] if per_label else best(points, beta, expected=expected)
-        judged = () if expected else ("precision", "recall", f"F{beta:g}")
-        rows = []
-        for point in points:
-            shares = (point.precision, point.recall, point.f(beta), point.expected_f(beta))[3 - len(judged) :]
-            least = "per label" if isinstance(point.min_prob, dict) else f"{point.min_prob:g}"
-            rows.append([least, f"{point.found:,}", *(f"{100 * share:.2f}" for share in shares)])
-        pipe: Any = nlp.get_pipe(name)
-        columns = [pipe.threshold_setting, "found", *judged, f"expected F{beta:g}"]
-        print_table(name, columns, rows, bold=rows[points.index(chosen)])
-        use(nlp, pipe, chosen.min_prob)
-        _print_config({name: pipe.threshold_settings(checks.in_config(chosen.min_prob))})
+        points_of_pipes = threshold(nlp, data, component=component, beta=beta, expected=expected, per_label=per_label)
+        for name, points in points_of_pipes.items():
+            # `threshold` has put the point with a threshold for each label last
+            chosen = points[-1] if per_label else best(points, beta, expected=expected)
+            pipe: Any = nlp.get_pipe(name)
+            _print_points(pipe, points, chosen, beta, expected=expected)
+            use(nlp, pipe, chosen.min_prob)
+            _print_config({name: pipe.threshold_settings(checks.in_config(chosen.min_prob))})
     if output is not None:
         save_pipeline(nlp, output)
         msg.good(f"Saved with it to {output}")
 
 
+def _print_points(pipe: "LearningPipe", points: "list[Point]", chosen: "Point", beta: float, *, expected: bool) -> None:
+    """Print a table with a row for each threshold of a component (`pipe`), that of the chosen one in bold.
+
+    expected (bool): Whether the texts have no annotation, so that only the expected F score is known.
+    """
+    judged = () if expected else ("precision", "recall", f"F{beta:g}")
+    rows = []
+    for point in points:
+        shares = [] if expected else [point.precision, point.recall, point.f(beta)]
+        shares.append(point.expected_f(beta))
+        min_prob = "per label" if isinstance(point.min_prob, dict) else f"{point.min_prob:g}"
+        rows.append([min_prob, f"{point.found:,}", *(f"{100 * share:.2f}" for share in shares)])
+    columns = [pipe.threshold_setting, "found", *judged, f"expected F{beta:g}"]
+    print_table(pipe.name, columns, rows, bold=rows[points.index(chosen)])
+
+
 def _with_thresholds(nlp: Language, component: Optional[str]) -> "list[LearningPipe]":
-    """The components whose decisions may have a threshold: those that label tokens, or texts with several labels."""
+    """The components whose decisions may have a threshold: those that label tokens, or texts with several labels.
+
+    component (str): The name of the only component, or None for all.
+    """
     wanted = "that gives probabilities of spans or tokens, or crf_textcat with multilabel = true"
 
     def is_wanted(pipe: "LearningPipe") -> bool:
@@ -350,36 +391,48 @@ def _promise(
     *,
     per_label: bool,
 ) -> None:
-    """Find the thresholds of a component that keep a promise, print them, and add the component that uses them."""
+    """Find the thresholds of a component that keep a promise, print them, and add a component `crf_candidates` with them. For
+    a component that labels texts, set them.
+
+    pipes (List[LearningPipe]): The components with thresholds, of which there must be one.
+    of (str): What is promised: "recall" or "precision".
+    goal (float): The recall or precision on new texts.
+    alpha (float): The probability that the texts in `data` allow a promise that is broken.
+    key (str): The key of ``doc.spans`` for the spans of `crf_candidates`.
+    per_label (bool): Whether to promise it for each label, with a threshold of its own.
+    """
     from ..pipeline.annotation.trimming import warn_of_trimmed
     from ..pipeline.candidates import check_spans_key
     from ..pipeline.promises import judge as judge_promises
     from ..pipeline.promises import min_prob_of, promises
     from ..pipeline.thresholds import annotated_before, use
 
-    only = ", ".join(pipe.name for pipe in pipes)
-    checks.expect(len(pipes) == 1, "threshold", "--component", None, f"one of {only}, where a promise is made")
-    [pipe], name = pipes, "crf_candidates"
+    names = ", ".join(pipe.name for pipe in pipes)
+    checks.expect(len(pipes) == 1, "threshold", "--component", None, f"one of {names}, where a promise is made")
+    [pipe] = pipes
+    name = "crf_candidates"
     checks.text("threshold", "--spans-key", key)
     check_spans_key(name, key, pipe)
     examples = read_examples(data, nlp)
     warn_of_learned_texts(pipes, examples, data)
     warn_of_trimmed(pipe, (example.reference for example in examples))
     judged = judge_promises(pipe, annotated_before(nlp, pipe.name, examples))
-    found = promises(pipe, judged, goal, alpha, of=of, per_label=per_label)
+    kept = promises(pipe, judged, goal, alpha, of=of, per_label=per_label)
     columns = ("label", "min_prob", "annotated", "recall", "precision", "spans a text")
     rows = []
-    for row in found:
-        shares = (f"{100 * share:.2f}" for share in (row.recall, row.precision))
-        rows.append((row.label or "all", f"{row.min_prob:g}", f"{row.n_gold:,}", *shares, f"{row.found:.2f}"))
+    for promise in kept:
+        shares = (f"{100 * share:.2f}" for share in (promise.recall, promise.precision))
+        numbers = (f"{promise.min_prob:g}", f"{promise.n_gold:,}", *shares, f"{promise.found:.2f}")
+        rows.append((promise.label or "all", *numbers))
     print_table(f"{pipe.name}, all spans with at least min_prob", columns, rows, n_texts=1)
-    each = " of each label" if per_label else ""
-    msg.info(f"With probability {1 - alpha:g}, the {of}{each} on new texts like these is at least {goal:g}")
+    of_each_label = " of each label" if per_label else ""
+    msg.info(f"With probability {1 - alpha:g}, the {of}{of_each_label} on new texts like these is at least {goal:g}")
+    min_prob = min_prob_of(kept, of)
     if pipe.labelled == "texts":
-        use(nlp, pipe, min_prob_of(found, of))
-        _print_config({pipe.name: pipe.threshold_settings(checks.in_config(min_prob_of(found, of)))})
+        use(nlp, pipe, min_prob)
+        _print_config({pipe.name: pipe.threshold_settings(checks.in_config(min_prob))})
         return
-    settings = {"component": pipe.name, "spans_key": key, "min_prob": checks.in_config(min_prob_of(found, of))}
+    settings = {"component": pipe.name, "spans_key": key, "min_prob": checks.in_config(min_prob)}
     if name in nlp.component_names:
         nlp.remove_pipe(name)
     nlp.add_pipe(name, before=pipe.name, config=settings)
@@ -387,7 +440,7 @@ def _promise(
 
 
 def _print_config(settings: Mapping[str, object]) -> None:
-    """Print settings of components under the heads that they have in a config."""
+    """Print the settings of components (by their names) as sections of a config: [components.NAME]."""
     text = Config({"components": settings}).to_str(interpolate=False)
     print(text.removeprefix("[components]").strip())
 
@@ -404,8 +457,11 @@ def threshold(
     """Score the entities that components find with different thresholds of probabilities.
 
     data (Path): Annotated texts; with `expected` also raw texts.
-    per_label (bool): Whether to add a point that has the best threshold of each label.
-    RETURNS (dict[str, list[Point]]): Points by the name of the component.
+    component (str): The name of the only component, or None for all.
+    beta (float): How many times as much as precision recall counts in the F score.
+    expected (bool): Whether to score by the model's probabilities alone, without annotation.
+    per_label (bool): Whether to add, as the last point, one with the best threshold of each label.
+    RETURNS (dict[str, list[Point]]): The scores with each threshold, by the name of the component.
     RAISES (ValueError): If there is no such component, or the texts have no entities.
     """
     from ..pipeline.annotation.trimming import warn_of_trimmed
@@ -418,14 +474,15 @@ def threshold(
     else:
         examples = read_examples(data, nlp)
         warn_of_learned_texts(pipes, examples, data)
-    found = {}
+    points_of_pipes = {}
     for pipe in pipes:
         if not expected:
             warn_of_trimmed(pipe, (example.reference for example in examples))
         annotated = annotated_before(nlp, pipe.name, examples)
-        points = found[pipe.name] = measure(pipe, annotated, judge=not expected)
+        points = measure(pipe, annotated, judge=not expected)
         if not expected and not points[0].all["gold"]:
             raise ValueError(Errors.CRF423.format(name=pipe.name, path=data))
         if per_label:
             points += measure(pipe, annotated, [best_of_labels(points, beta)])
-    return found
+        points_of_pipes[pipe.name] = points
+    return points_of_pipes

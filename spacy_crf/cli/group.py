@@ -59,7 +59,7 @@ _HABITS = {  # names that spaCy or other programs use
 
 @cache
 def command_modules() -> dict[str, str]:
-    """RETURNS (dict[str, str]): The module of each command, of this package and of others, by the name of the command."""
+    """The module of each command, of this package and of others, by the name of the command."""
     modules = {entry.name: entry.value for entry in entry_points(group="spacy_crf_commands")}
     for commands in _GROUPS.values():
         modules |= {name: f"{__package__}.{file}" for name, file in commands.items()}
@@ -67,13 +67,15 @@ def command_modules() -> dict[str, str]:
 
 
 def import_commands(names: Optional[Iterable[str]] = None) -> None:
-    """Import the modules of some commands, by default of all, which add the commands to `app`."""
+    """Import the modules of the commands with these names, by default of all. Each module adds its commands to `app`."""
     modules = command_modules()
     for name in modules if names is None else names:
         import_module(modules[name])
 
 
 class _LazyGroup(TyperGroup):
+    """A group that imports a command when typer asks for it."""
+
     def list_commands(self, ctx: Any) -> list[str]:
         self._import(command_modules())
         return list(command_modules())
@@ -89,20 +91,22 @@ class _LazyGroup(TyperGroup):
         """List the commands by group."""
         others = command_modules().keys() - chain.from_iterable(_GROUPS.values())
         names_by_title = {**_GROUPS, _OTHERS: sorted(others)}
-        widest = max(map(len, command_modules()))
+        widest = max(map(len, command_modules()))  # characters of the longest name
         for title, names in names_by_title.items():
             rows = []
             for name in names:
                 command: Any = self.get_command(ctx, name)
+                # click takes 6 columns for the margins
                 rows.append((name.ljust(widest), command.get_short_help_str(formatter.width - 6 - widest)))
             if rows:
                 with formatter.section(title):
                     formatter.write_dl(rows)
 
     def _import(self, names: Iterable[str]) -> None:
+        """Import the commands with these names, unless the group has all of them already."""
         if not self.commands.keys() >= set(names):
             import_commands(names)
-            self.commands = get_group(app).commands
+            self.commands = get_group(app).commands  # with those that the modules have added to `app`
 
 
 # No markup, as in spaCy

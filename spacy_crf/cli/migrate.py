@@ -4,7 +4,6 @@ import sys
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice, pairwise
-from operator import add
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Optional
 
@@ -53,8 +52,7 @@ if TYPE_CHECKING:
 
 Blocks = dict[str, dict[str, Any]]  # of functions in a config, by their names
 PROGRAMS = ("crfsuite", "crfpp", "wapiti")
-# First bytes of files of templates or patterns
-_LINES = (b"#", b"U", b"u", b"B", b"b", b"*")
+_FIRST_BYTES = (b"#", b"U", b"u", b"B", b"b", b"*")  # of files of templates or patterns
 _MOST_SHOWN = 10  # names of features in a message
 
 
@@ -91,7 +89,7 @@ def import_cli(
         head = stream.read(1000).removeprefix(BOM_UTF8).lstrip()
         stream.seek(0)
         # The first line tells templates and patterns from models, whatever the file is called. "#mdl#" begins a model of Wapiti
-        if program in _SYNTAX and head[:1] in _LINES and not head.startswith(b"#mdl#"):
+        if program in _SYNTAX and head[:1] in _FIRST_BYTES and not head.startswith(b"#mdl#"):
             check_writable(output, file)
             block = features_block(stream.read().decode("utf-8-sig"), program, names)
             write_whole(output, block.to_str().encode("utf8"))
@@ -126,8 +124,12 @@ def import_cli(
         makes = " and ".join(paths) + (" make" if len(paths) > 1 else " makes")
         registered = write_registration(output, paths)
         msg.info(f"{makes} its features: give --code {registered} to commands that load the pipeline")
-    if comparison is None:
-        return
+    if comparison is not None:
+        _print_comparison(comparison)
+
+
+def _print_comparison(comparison: "Comparison") -> None:
+    """Print how many labels of a pipeline differ from those of the other program. RAISES (SystemExit): If some do."""
     counts = f"{counted(comparison.sequences, 'sequence')}, {counted(comparison.tokens, 'token')}"
     if comparison.is_same:
         ties = f", but for {comparison.ties} in ties" if comparison.ties else ""
@@ -184,10 +186,10 @@ def find_words(model: "ForeignModel", path: str, edges: str, features: Optional[
     names = tuple(name.strip() for name in edges.split(","))
     checks.expect(len(names) == 2, "crf import", "--edges", edges, "two names with a comma between them")
     native = native_of_words(model, find_function(path)[1], names)
-    left = [name for name, _ in native.replayed]
-    if left and features is None:
-        some = f"{known_names(left[:_MOST_SHOWN])}{', …' if len(left) > _MOST_SHOWN else ''}"
-        raise ValueError(Errors.CRF897.format(path=path, n=len(left), total=len(model.states.names), names=some))
+    others = [name for name, _ in native.replayed]  # which the function of a word does not make
+    if others and features is None:
+        shown = f"{known_names(others[:_MOST_SHOWN])}{', …' if len(others) > _MOST_SHOWN else ''}"
+        raise ValueError(Errors.CRF897.format(path=path, n=len(others), total=len(model.states.names), names=shown))
     return native
 
 
@@ -238,9 +240,11 @@ def make_pipeline(
 
 
 def _registered(path: Optional[str], columns: Sequence[str] = ()) -> dict[str, str]:
-    """Register the function that a path names. RETURNS (dict[str, str]): Its block for a config.
-    RAISES (ValueError): CRF861 without a path."""
+    """Register the function that a path names.
 
+    RETURNS (dict[str, str]): The block of the function for a config.
+    RAISES (ValueError): CRF861 without a path.
+    """
     if path is None:
         raise ValueError(Errors.CRF861)
     name, function = find_function(path)
@@ -250,26 +254,29 @@ def _registered(path: Optional[str], columns: Sequence[str] = ()) -> dict[str, s
 
 
 def _lines(templates: list[str], program: str) -> tuple[list[str], list[str]]:
-    """Split lines into lines for features of labels, and lines with commands for features of pairs of labels."""
+    """Split lines into lines for features of labels, and lines for features of pairs of labels. Of the latter, lines that insert
+    no word (without "%") are left out: their features are the same everywhere, and their weights are transitions."""
     _, _, of_labels, of_pairs = _SYNTAX[program]
-    reading = [line for line in templates if line[0] in of_pairs and "%" in line]
-    return [line for line in templates if line[0] in of_labels], reading
+    pair_lines = [line for line in templates if line[0] in of_pairs and "%" in line]
+    return [line for line in templates if line[0] in of_labels], pair_lines
 
 
 def _functions(program: str, lines: tuple[list[str], list[str]], columns: list[str]) -> Blocks:
     """Blocks of functions for a config: one for features of labels and, if there are lines for them, one for features of pairs of
-    labels."""
+    labels.
 
+    lines (Tuple[List[str], List[str]]): The lines for both, as `_lines` splits them.
+    """
     source, argument, _, _ = _SYNTAX[program]
     return {
-        name: {"@misc": source, argument: [*map(for_config, some)], "columns": columns}
-        for name, some in zip((SOURCE, PAIRS), lines)
-        if some or name == SOURCE
+        name: {"@misc": source, argument: list(map(for_config, lines_of_kind)), "columns": columns}
+        for name, lines_of_kind in zip((SOURCE, PAIRS), lines)
+        if lines_of_kind or name == SOURCE
     }
 
 
 def _resolved(functions: Blocks) -> dict[str, Callable]:
-    """Resolve blocks of functions. RAISES (ValueError): CRF856, CRF868 or CRF864 for wrong lines or columns."""
+    """Make the functions of blocks. RAISES (ValueError): CRF856, CRF868 or CRF864 for wrong lines or columns."""
     return {name: registry.resolve({"source": block})["source"] for name, block in functions.items()}
 
 
@@ -332,16 +339,16 @@ def export_cli(
     `spacy_crf.migrate.pipeline.features_of` makes them. For Wapiti it was trained on the features that
     `import PATTERNS --from wapiti` wrote.
     """
-    # Whether options of npz and json are used
-    of_lite = {"--columns": columns != "orth", "--prune": prune != 0.0, "--bits": bits != 32}
-    of_lite |= {"--check": check is not None, "--with-reader": with_reader}
+    # Whether the user gives the options that only npz and json have
+    is_given = {"--columns": columns != "orth", "--prune": prune != 0.0, "--bits": bits != 32}
+    is_given |= {"--check": check is not None, "--with-reader": with_reader}
     if form is None:
         suffix = output.name.removesuffix(".gz").rpartition(".")[2]
         form = suffix if suffix in FORMS else "crfsuite"
     kind = checks.one_of(OWNER, "--to", form, FORMS)
-    for option, is_used in of_lite.items():
-        fits = not is_used or kind in ("npz", "json")
-        checks.expect(fits, OWNER, option, f"with --to {kind}", "left out: it is for npz and json")
+    if kind not in ("npz", "json"):
+        for option, is_wrong in is_given.items():
+            checks.expect(not is_wrong, OWNER, option, f"with --to {kind}", "left out: it is for npz and json")
     check_writable(output, check)
     if kind == "crfsuite":
         from ..migrate.crfsuite import write_crfsuite
@@ -400,61 +407,68 @@ def tag_cli(
     else:
         tagger = _PipelineTagger(load_pipeline(model), component, [name.strip() for name in columns.split(",")])
     lines = read_lines(sys.stdin.buffer, "the standard input")
-    word = tagger.columns.index("orth") if isinstance(tagger, _PipelineTagger) else None
-    sequences = _sequences(lines, len(tagger.columns), word)
+    word_column = tagger.columns.index("orth") if isinstance(tagger, _PipelineTagger) else None
+    sequences = _sequences(lines, len(tagger.columns), word_column)
     # In batches, so that the output begins before the input ends
     while batch := [*islice(sequences, _AT_ONCE)]:
-        text = "".join(_written(tagger, batch, n_best, marginals))
+        text = "".join(_tagged_lines(tagger, batch, n_best, marginals))
         sys.stdout.buffer.write(text.encode("utf8"))
         sys.stdout.buffer.flush()
 
 
 class _Sequence(NamedTuple):
-    lines: list[str]
-    rows: list[list[str]]
+    lines: list[str]  # as they were read
+    rows: list[list[str]]  # the columns of each line
 
 
-def _sequences(lines: Iterable[tuple[str, str]], width: int, word: Optional[int]) -> Iterator[_Sequence]:
-    """The sequences of a file of columns, from its lines with their places.
+def _sequences(lines: Iterable[tuple[str, str]], width: int, word_column: Optional[int]) -> Iterator[_Sequence]:
+    """The sequences of a file of columns.
 
-    word (Optional[int]): The column of words, of which none is empty.
-    RAISES (ValueError): CRF703 for a line with too few columns, CRF701 for one without a word.
+    lines (Iterable[Tuple[str, str]]): The place and the text of each line.
+    width (int): The number of columns that the tagger reads.
+    word_column (Optional[int]): The column of words, of which none may be empty.
+    RAISES (ValueError): CRF703 for a line with too few columns, CRF701 for a line without a word.
     """
-    gathered = _Sequence([], [])
-    for place, line in chain(lines, [("", "")]):
+    sequence = _Sequence([], [])
+    for place, line in chain(lines, [("", "")]):  # an empty line ends the last sequence
         if not is_blank(line):
             row = split_columns(line)
             if len(row) < width:
                 raise ValueError(Errors.CRF703.format(place=place, got=len(row), expected=f"{width} or more"))
-            if word is not None and not row[word]:
-                raise unreadable(place, f"the word in column {word + 1} is empty")
-            gathered.lines.append(line)
-            gathered.rows.append(row)
-        elif gathered.lines:
-            yield gathered
-            gathered = _Sequence([], [])
+            if word_column is not None and not row[word_column]:
+                raise unreadable(place, f"the word in column {word_column + 1} is empty")
+            sequence.lines.append(line)
+            sequence.rows.append(row)
+        elif sequence.lines:
+            yield sequence
+            sequence = _Sequence([], [])
 
 
-def _written(tagger: Any, batch: list[_Sequence], n_best: int, marginals: bool) -> Iterator[str]:
-    """The lines with their tags."""
-    texts = [sequence.rows for sequence in batch]
-    best = [] if n_best else tagger.tag_all(texts)
+def _tagged_lines(tagger: Any, batch: list[_Sequence], n_best: int, marginals: bool) -> Iterator[str]:
+    """The lines of sequences, each with its tag in a further column, and an empty line behind each sequence.
+
+    tagger (lite.Model or _PipelineTagger): Finds the tags.
+    n_best (int): How many labellings of each sequence to write, each below its rank and probability; 0 for the best alone.
+    marginals (bool): Whether to write the probability of each tag behind it.
+    """
+    number_of_tag = {tag: number for number, tag in enumerate(tagger.tags)}
+    best = [] if n_best else tagger.tag_all([sequence.rows for sequence in batch])
     for n, (lines, rows) in enumerate(batch):
-        found = [(None, best[n])] if not n_best else tagger.n_best(rows, n_best)
-        of_tags = tagger.marginals(rows).tolist() if marginals else None
-        place = {tag: number for number, tag in enumerate(tagger.tags)}
-        for rank, (probability, tags) in enumerate(found):
+        labellings = tagger.n_best(rows, n_best) if n_best else [(None, best[n])]
+        probabilities = tagger.marginals(rows).tolist() if marginals else None
+        for rank, (probability, tags) in enumerate(labellings):
             if probability is not None:
                 yield f"# {rank} {probability:.6f}\n"
-            if of_tags is not None:
-                beside = [f"/{row[place[tag]]:.6f}" if tag in place else "" for row, tag in zip(of_tags, tags)]
-                tags = map(add, tags, beside)
-            yield from map("{}\t{}\n".format, lines, tags)
+            for t, (line, tag) in enumerate(zip(lines, tags)):
+                # White space of a pipeline's tokens has no tag, thus no probability
+                if probabilities is not None and tag in number_of_tag:
+                    tag = f"{tag}/{probabilities[t][number_of_tag[tag]]:.6f}"
+                yield f"{line}\t{tag}\n"
             yield "\n"
 
 
 _ONE_TAG = "that gives each word one tag: a crf_ner, semicrf_ner, or crf_tagger of one attribute"
-# Of Doc, by attribute
+# The arguments of Doc for attributes of tokens
 _ARGUMENTS = {"tag": "tags", "pos": "pos", "lemma": "lemmas"}
 
 
@@ -468,27 +482,32 @@ class _PipelineTagger:
         checks.expect("orth" in columns, "crf tag", "--columns", ",".join(columns), "with orth, the column of the word")
         [self._pipe, *_] = our_pipes(nlp, component, _ONE_TAG, lambda pipe: pipe.chains[0] is pipe)
         self.tags = self._pipe.tags()
+        # Segments of a label are written as B- and I- tags
         labels = self._pipe.labels if self._pipe.labelled == "segments" else ()
         self._names = [*SCHEMES["BIO"].tags(list(labels))] if labels else self.tags
 
-    def tag_all(self, texts: list[list[list[str]]]) -> list[list[str]]:
-        prediction = self._pipe.predict([*map(self._doc, texts)])
-        names = [*self._names, ""]  # the last for no tag
+    def tag_all(self, sequences: list[list[list[str]]]) -> list[list[str]]:
+        """The best tags of several sequences, each a list of rows."""
+        prediction = self._pipe.predict([*map(self._doc, sequences)])
+        names = [*self._names, ""]  # tokens without a tag have the number -1
         tags = [names[tag] for tag in prediction.tags.tolist()]
-        return [tags[b:e] for b, e in pairwise(prediction.doc_starts.tolist())]
+        return [tags[begin:end] for begin, end in pairwise(prediction.doc_starts.tolist())]
 
     def marginals(self, rows: list[list[str]]) -> Any:
+        """The probability of each of `tags` at each row of a sequence."""
         return self._pipe.marginals(self._doc(rows))[0]
 
     def n_best(self, rows: list[list[str]], n: int) -> list[tuple[float, list[str]]]:
-        found = self._pipe.distribution(self._doc(rows)).n_best(n)
-        return [(probability, list(map(self._names.__getitem__, tags.tolist()))) for probability, tags in found]
+        """The `n` most probable labellings of a sequence, each its probability and tags."""
+        labellings = self._pipe.distribution(self._doc(rows)).n_best(n)
+        return [(probability, [self._names[tag] for tag in tags.tolist()]) for probability, tags in labellings]
 
     def _doc(self, rows: list[list[str]]) -> Doc:
+        """Make the Doc of a sequence, with the attributes in its columns."""
         values: dict[str, Any] = dict(zip(self.columns, zip(*rows)))
         words = values.pop("orth")
-        # Token by token, columns would take longer than the labels
-        quick: dict[str, Any] = {_ARGUMENTS[name]: values.pop(name) for name in [*values] if name in _ARGUMENTS}
-        doc = Doc(self._nlp.vocab, words=words, **quick)
+        # To set these attributes token by token would take longer than to label the tokens
+        arguments: dict[str, Any] = {_ARGUMENTS[name]: values.pop(name) for name in [*values] if name in _ARGUMENTS}
+        doc = Doc(self._nlp.vocab, words=words, **arguments)
         set_columns(doc, [*values], [*values.values()])
         return doc

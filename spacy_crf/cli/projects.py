@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 FOLDER = packaged("projects")
 _SPLITS = ("train", "dev", "test")
-# of the annotated texts that are copied into a project
+# Bounds for the annotated texts that are copied into a project
 _MOST_FILES = 10_000
 MOST_BYTES = 4_000_000_000
-_WARM_UP = 20  # texts, so that the speed is not that of compiling kernels
-_OF_META = ("name", "version", "description", "author", "email", "url", "license", "sources")
+_WARM_UP = 20  # texts to predict before the speed is measured, so that it does not include the compilation of kernels
+_KEYS_OF_META = ("name", "version", "description", "author", "email", "url", "license", "sources")
 
 
 @command("project", has_code=False)
@@ -61,38 +61,38 @@ def project_cli(
     target = folder or Path(name)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ValueError(Errors.CRF796.format(path=target))
-    given = [] if assets is None else _texts(assets)
-    # An empty folder of the user stays if the command fails
+    files = [] if assets is None else _files_of_texts(assets)
     was_there = target.exists()
     try:
         shutil.copytree(FOLDER / name, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
         (target / "assets").mkdir()
-        for path in given:
+        for path in files:
             copy = target / "assets" / path.relative_to(assets or path)
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, copy)
-        if not given:
+        if not files:
             _fetch(name, target)
     except BaseException:
-        # Also when the user stops it: the same command shall work again
+        # Also when the user stops the command: it shall work when the user repeats it
         shutil.rmtree(target, ignore_errors=True)
-        if was_there:
+        if was_there:  # as an empty folder of the user
             target.mkdir(exist_ok=True)
         raise
     msg.good(f"Project in {target}. Next: python -m spacy project run all {target}")
 
 
-def _texts(folder: Path) -> list[Path]:
+def _files_of_texts(folder: Path) -> list[Path]:
     """The files of annotated texts in a folder: train, test and dev, with any suffix, each a file or a folder of files.
 
-    RAISES (ValueError): CRF797 without train or test, CRF983 for what is no usual file, or if there are too many or too large.
+    RAISES (ValueError): CRF797 without train or test; CRF983 for anything but files and folders, or for too many or too large
+        files.
     """
-    found = sorted(path for path in folder.iterdir() if path.stem in _SPLITS)
-    if not {"train", "test"} <= {path.stem for path in found}:
+    splits = sorted(path for path in folder.iterdir() if path.stem in _SPLITS)
+    if not {"train", "test"} <= {path.stem for path in splits}:
         raise ValueError(Errors.CRF797.format(path=folder))
     files: list[Path] = []
     size = 0
-    for path in chain.from_iterable([path, *path.rglob("*")] if path.is_dir() else [path] for path in found):
+    for path in chain.from_iterable([path, *path.rglob("*")] for path in splits):
         if path.is_dir() and not path.is_symlink():
             continue
         if not path.is_file():
@@ -109,23 +109,26 @@ def _texts(folder: Path) -> list[Path]:
 
 
 def _fetch(name: str, target: Path) -> None:
-    """Fetch the texts of a project. RAISES (ValueError): CRF982 for texts that can't be fetched."""
-    listed = load_project_config(target).get("assets") or []
-    if not listed:  # it makes its texts
+    """Fetch the texts of the project `name` into its copy in the folder `target`.
+
+    RAISES (ValueError): CRF982 for texts that can't be fetched.
+    """
+    assets = load_project_config(target).get("assets") or []
+    if not assets:  # a step of the project makes its texts
         return
-    failed: Optional[OSError] = None
+    failure: Optional[OSError] = None
     try:
         project_assets(target)  # which prints some errors, and raises others
     except OSError as error:
-        failed = error
-    places = [asset["dest"] for asset in listed]
-    missing = [place for place in places if not (target / place).is_file() or not (target / place).stat().st_size]
-    if missing or failed is not None:
+        failure = error
+    files = [asset["dest"] for asset in assets]
+    missing = [file for file in files if not (target / file).is_file() or not (target / file).stat().st_size]
+    if missing or failure is not None:
         raise ValueError(
             Errors.CRF982.format(
-                name=name, missing=", ".join(missing or places), reason="see above" if failed is None else failed
+                name=name, missing=", ".join(missing or files), reason="see above" if failure is None else failure
             )
-        ) from failed
+        ) from failure
 
 
 @command("card")
@@ -151,6 +154,7 @@ def card_cli(
     examples = read_examples(data, nlp)
     for _ in nlp.pipe(example.reference.text for example in examples[:_WARM_UP]):
         pass
+    # Copies, since `judge` predicts the same examples
     scores = nlp.evaluate([Example(example.predicted.copy(), example.reference) for example in examples])
     speed = scores.pop("speed")
     nlp.meta.update(about)
@@ -173,32 +177,35 @@ def card_cli(
 
 
 def _read_meta(path: Path) -> dict[str, object]:
-    """RAISES (ValueError): CRF798 if the file is not a JSON object with known keys."""
+    """Read what a user says about a pipeline, for its meta.json.
+
+    RAISES (ValueError): CRF798 if the file is not a JSON object with known keys.
+    """
     try:
         about = srsly.read_json(path)
     except ValueError:
         about = None
-    if not isinstance(about, dict) or not set(about) <= set(_OF_META):
-        raise ValueError(Errors.CRF798.format(path=path, known=", ".join(_OF_META)))
+    if not isinstance(about, dict) or not set(about) <= set(_KEYS_OF_META):
+        raise ValueError(Errors.CRF798.format(path=path, known=", ".join(_KEYS_OF_META)))
     return about
 
 
 def _scores(judged: "Judged") -> str:
-    """The scores of a component, as a table of Markdown."""
+    """The part of the card about a component: a sentence about the texts, and the scores as a table, in Markdown."""
     from ..report.figures import scores
 
-    wrong = len({case.doc for case in judged.errors})
-    n = len(judged.examples)
-    lines = [f"### What `{judged.pipe.name}` finds", ""]
-    learned = judged.pipe.training.learned.count(judged.examples)
-    if learned is None:
-        which = " (which of them it has learned from, is not known)"
-    elif learned:
-        which = f", {learned:,} of which it has learned from (in new texts it makes more mistakes)"
+    n_texts = len(judged.examples)
+    n_wrong = len({case.doc for case in judged.errors})
+    right = (n_texts - n_wrong) / max(n_texts, 1)
+    n_learned = judged.pipe.training.learned.count(judged.examples)
+    if n_learned is None:
+        learned = " (which of them it has learned from, is not known)"
+    elif n_learned:
+        learned = f", {n_learned:,} of which it has learned from (in new texts it makes more mistakes)"
     else:
-        which = " from which it did not learn"
-    right = (n - wrong) / max(n, 1)
-    lines += [f"In {counted(n, 'text')}{which}, {right:.1%} without a mistake:", ""]
+        learned = " from which it did not learn"
+    lines = [f"### What `{judged.pipe.name}` finds", ""]
+    lines += [f"In {counted(n_texts, 'text')}{learned}, {right:.1%} without a mistake:", ""]
     lines += ["| Label | Annotated | Precision | Recall | F1 | 95 % |", "| --- | ---: | ---: | ---: | ---: | --- |"]
     for row in scores(judged):
         shares = " | ".join(f"{100 * share.value:.1f}" for share in (row.precision, row.recall, row.f))

@@ -26,8 +26,8 @@ from .shared import blank
 if TYPE_CHECKING:
     from ..pipeline.pipe import LearningPipe
 
-STANDARD = "-"  # input or output
-# in a folder of held-out texts
+STANDARD = "-"  # the name of the standard input or output
+# Files in a folder of texts that `fit` has held out
 PREDICTED = "predicted.spacy"
 ANNOTATED = "annotated.spacy"
 SUSPECTS = "suspects.jsonl"
@@ -45,25 +45,28 @@ def doc_before(nlp: Language, pipe: "LearningPipe", text: str) -> Doc:
 
     RAISES (ValueError): CRF878 if the text is too long, CRF701 if it is not valid Unicode.
     """
-    return nlp(tokenized(text, nlp, "The text"), disable=nlp.pipe_names[nlp.pipe_names.index(pipe.name) :])
+    first_disabled = nlp.pipe_names.index(pipe.name)
+    return nlp(tokenized(text, nlp, "The text"), disable=nlp.pipe_names[first_disabled:])
 
 
 def read_raw(paths: Iterable[Path], nlp: Language, progress: Optional[Progress] = None) -> Iterator[Item]:
     """Read the texts of files: JSONL, ``.spacy``, or one text on each line. Skips texts without words.
 
     nlp (Language): The pipeline whose tokenizer makes the Docs.
+    progress (Callable): Called with the number of bytes read and the number of bytes of all files.
     RETURNS (Iterator[Item]): Place and Doc of each text.
     RAISES (ValueError): With file and line, if a text can't be read.
     """
-    sizes = [(path, 0 if str(path) == STANDARD else path.stat().st_size) for path in paths]
-    total = sum(size for _, size in sizes)
-    before = 0
+    size_of_path = [(path, 0 if str(path) == STANDARD else path.stat().st_size) for path in paths]
+    total = sum(size for _, size in size_of_path)
+    finished = 0  # bytes of the files that are read
 
     def add_progress(done: int, _: int = 0) -> None:
+        """Report that `done` bytes of the next file are read."""
         if progress is not None:
-            progress(before + done, total)
+            progress(finished + done, total)
 
-    for path, size in sizes:
+    for path, size in size_of_path:
         if path.suffix == ".spacy":
             for number, doc in enumerate(docs_of(path, nlp), start=1):
                 yield Item(f"{path}, text {number}", doc)
@@ -71,7 +74,7 @@ def read_raw(paths: Iterable[Path], nlp: Language, progress: Optional[Progress] 
             for place, fields in read_items(path, add_progress):
                 if fields["text"].strip():
                     yield Item(place, tokenized(fields["text"], nlp, place))
-        before += size
+        finished += size
         add_progress(0)
 
 
@@ -79,6 +82,7 @@ def read_items(path: Path, progress: Optional[Progress] = None) -> Iterator[Item
     """Read the texts of a file: JSON objects with a "text" and any other keys, or one text on each line.
 
     path (Path): "-" for the standard input.
+    progress (Callable): Called with the number of bytes read and the number of bytes of the file.
     RETURNS (Iterator[Item]): Place and fields of each text.
     RAISES (ValueError): With the place, if a text can't be read.
     """
@@ -96,7 +100,7 @@ def read_items(path: Path, progress: Optional[Progress] = None) -> Iterator[Item
         if progress is not None and source.position - reported >= source.size // _STEPS:
             reported = source.position
             progress(reported, source.size)
-        yield from [_item(value, place)] if is_json else items_of_line(value, place)
+        yield from ([_item(value, place)] if is_json else items_of_line(value, place))
 
 
 def items_of_line(line: str, place: str) -> list[Item]:
@@ -105,10 +109,15 @@ def items_of_line(line: str, place: str) -> list[Item]:
     RAISES (ValueError): CRF701 or CRF709 if the JSON is wrong or has no "text".
     """
     text = line.strip(BLANKS)
-    return [_item(parsed(text, place) if _OBJECT.match(text) else {"text": text}, place)] if text else []
+    value = parsed(text, place) if _OBJECT.match(text) else {"text": text}
+    return [_item(value, place)] if text else []
 
 
 def _item(value: object, place: str) -> Item:
+    """The place and fields of a text that is read from JSON: a text alone, or an object with the field "text".
+
+    RAISES (ValueError): CRF709 for any other value, CRF701 if the text is not valid Unicode.
+    """
     if isinstance(value, str):
         return Item(place, {"text": value})
     if not isinstance(value, dict) or not isinstance(value.get("text"), str):
@@ -132,8 +141,8 @@ def read_docs(
     report = report or Report()
     files = sorted(path.rglob("*.spacy")) if path.is_dir() and not brat.is_collection(path) else [path]
     try:
-        read_docs = (read(Source(file, settings.encoding), nlp, settings, report) for file in files)
-        docs = list(chain.from_iterable(read_docs))
+        docs_of_files = (read(Source(file, settings.encoding), nlp, settings, report) for file in files)
+        docs = list(chain.from_iterable(docs_of_files))
     except ValueError as error:
         # Messages of formats name options of `convert`, which other commands lack
         if _OPTION.search(str(error)) is None:
@@ -163,18 +172,18 @@ def read_all_examples(paths: Iterable[Path], nlp: Language) -> list[Example]:
 
 @contextmanager
 def with_corpora(config: Config, train: list[Path], dev: Optional[Path]) -> Iterator[Config]:
-    """Make a config whose corpora hold the texts of some files, in place of those that the config names.
+    """Give a config whose corpora read the texts of these files, converted to temporary .spacy files.
 
     config (Config): A config for `spacy train`, not interpolated.
-    train, dev: Files of annotated texts; without files, a corpus stays as it is.
+    train, dev: Files of annotated texts; without files, a corpus stays as the config has it.
     RAISES (ValueError): CRF876 if the config has no setting for the path of a corpus; if texts can't be read.
     """
-    of_nlp = config.interpolate().get("nlp", {})
+    settings = config.interpolate().get("nlp", {})
     with TemporaryDirectory() as folder:
         for corpus, paths in (("train", train), ("dev", [] if dev is None else [dev])):
             if not paths:
                 continue
-            nlp = blank(of_nlp.get("lang", "en"), of_nlp.get("tokenizer"))
+            nlp = blank(settings.get("lang", "en"), settings.get("tokenizer"))
             texts = Path(folder) / f"{corpus}.spacy"
             doc_bin(example.reference for example in read_all_examples(paths, nlp)).to_disk(texts)
             config = config.copy().merge(dot_to_dict({path_setting(config, corpus): str(texts)}))
@@ -182,9 +191,10 @@ def with_corpora(config: Config, train: list[Path], dev: Optional[Path]) -> Iter
 
 
 def path_setting(config: Config, corpus: str) -> str:
-    """Name of the setting that holds the path of a corpus, "train" or "dev": the variable if the reader uses one, since other
-    settings may use it too.
+    """The name of the setting that holds the path of a corpus: "corpora.train.path", or the variable ("paths.train") to which
+    this setting refers, since other settings may refer to it too.
 
+    corpus (str): "train" or "dev".
     RAISES (ValueError): CRF876 if there is no such setting.
     """
     # Config readers name their corpus by path: training.train_corpus = "corpora.train"
@@ -200,7 +210,7 @@ def path_setting(config: Config, corpus: str) -> str:
 
 
 def read_examples(path: Path, nlp: Language, spans_key: Optional[str] = None) -> list[Example]:
-    """Read the examples of a .spacy file, of a folder of .spacy files, or of a file that `read_docs` reads. Prints warnings about
+    """Read the examples of a .spacy file, of a folder of .spacy files, or of a file that `read_docs` reads. Print warnings about
     annotation that could not be used.
 
     spans_key (str): Key of ``doc.spans`` for the spans of files other than .spacy; None for ``doc.ents``.

@@ -18,36 +18,34 @@ POS_AND_MORPH = "pos+morph"
 
 
 def make_tagger_scorer() -> Callable:
-    """Scorer for the accuracy of the attribute that a ``crf_tagger`` writes (``spacy_crf.tagger_scorer.v1``)."""
+    """Make a scorer for the accuracy of the attribute that a ``crf_tagger`` writes (``spacy_crf.tagger_scorer.v1``)."""
     return score_tags
 
 
 def score_tags(examples: Iterable[Example], *, attribute: Union[str, Sequence[str]] = "tag", **kwargs: object) -> dict:
-    """Share of tokens with the right value, under the attribute's own name (such as ``tag_acc``), and as ``crf_tag_acc`` for
-    every attribute.
+    """Score the values that a tagger has written: the share of the tokens with the right value, None if no token is annotated.
 
     examples (Iterable[Example]): Examples with predicted Docs.
-    attribute (Union[str, Sequence[str]]): ``tag``, ``pos``, ``morph``, ``pos+morph`` (both are also scored separately), or a
-        Token extension. Of several attributes each is scored; ``crf_tag_acc`` is the mean of their accuracies.
+    attribute (Union[str, Sequence[str]]): ``tag``, ``pos``, ``morph``, ``pos+morph`` (both are also scored separately), a Token
+        extension, or several of these.
+    RETURNS (Dict): The accuracy of each attribute under its name (``tag_acc``), and the mean of these accuracies as
+        ``crf_tag_acc``.
     """
     if not isinstance(attribute, str):
         examples = list(examples)
-        parts = [score_tags(examples, attribute=part) for part in attribute]
-        known = [part["crf_tag_acc"] for part in parts if part["crf_tag_acc"] is not None]
-        single = {name: value for part in parts for name, value in part.items()}
-        return {**single, "crf_tag_acc": sum(known) / len(known) if known else None}
-    # Scored by its two parts as well, under their own names
+        scores_of_parts = [score_tags(examples, attribute=part) for part in attribute]
+        accuracies = [scores["crf_tag_acc"] for scores in scores_of_parts if scores["crf_tag_acc"] is not None]
+        of_parts = dict(chain.from_iterable(scores.items() for scores in scores_of_parts))
+        return {**of_parts, "crf_tag_acc": sum(accuracies) / len(accuracies) if accuracies else None}
+    of_parts = {}
     if attribute == POS_AND_MORPH:
         examples = list(examples)
-        parts = [score_tags(examples, attribute=part) for part in attribute.split("+")]
-        single = {name: value for part in parts for name, value in part.items() if name != "crf_tag_acc"}
-    else:
-        single = {}
+        of_parts = score_tags(examples, attribute=["pos", "morph"])
     getter = attribute_getter(attribute)
-    name = attribute if attribute in ("tag", "pos", "morph") else "custom"
+    name = attribute if attribute in ("tag", "pos", "morph") else "custom"  # spaCy's scorer takes any name
     scores = Scorer.score_token_attr(examples, name, getter=lambda token, _: getter(token), missing_values={None, ""})
     accuracy = scores[f"{name}_acc"]
-    return {**single, f"{attribute}_acc": accuracy, "crf_tag_acc": accuracy}
+    return {**of_parts, f"{attribute}_acc": accuracy, "crf_tag_acc": accuracy}
 
 
 def attribute_getter(attribute: str) -> Callable[[Token], str]:
@@ -69,12 +67,17 @@ def _pos_and_morph(token: Token) -> str:
     """The morphology and part of speech in the form of spaCy's morphologizer: "Number=Sing|POS=NOUN"."""
     pos = token.pos_
     feats = _morph(token)
-    fields = [f"POS={pos}"] * bool(pos) + feats.split("|") * bool(feats)
+    fields = feats.split("|") if feats else []
+    if pos:
+        fields.insert(0, f"POS={pos}")
     return "|".join(sorted(fields, key=lambda field: field.partition("=")[0]))
 
 
 def pos_and_feats(label: str) -> tuple[str, str]:
-    """Split a label in the form of spaCy's morphologizer. RETURNS (Tuple[str, str]): The part of speech, and the features."""
+    """Split a label in the form of spaCy's morphologizer, "Number=Sing|POS=NOUN".
+
+    RETURNS (Tuple[str, str]): The part of speech ("NOUN"), and the morphological features ("Number=Sing").
+    """
     fields = label.split("|")
     pos = next((field[4:] for field in fields if field.startswith("POS=")), "")
     return pos, "|".join(field for field in fields if not field.startswith("POS="))
@@ -89,10 +92,10 @@ N_BINS = 10
 
 
 def calibration(probabilities: Floats, right: Bools) -> dict:
-    """Calibration of probabilities against the truth.
+    """Compare the probabilities of spans with the shares of spans that are right.
 
-    probabilities (float64[N]): Of N spans or tokens.
-    right (bool[N]): Which of them are right.
+    probabilities (float64[N]): The probabilities of N spans or tokens.
+    right (bool[N]): Whether each span or token is right.
     RETURNS (Dict): "calibration", ten bins with their bounds, the number of spans, their mean probability and the share
         of right spans (None without spans); "calibration_error", the mean distance of the two, weighted by the number of spans
         (Naeini et al. 2015); "brier", the mean squared distance of probability and truth. Both are None without spans.
@@ -100,9 +103,9 @@ def calibration(probabilities: Floats, right: Bools) -> dict:
     bins = []
     error = 0.0
     # A probability of 1 is in the last bin
-    number = np.minimum((probabilities * N_BINS).astype(np.int64), N_BINS - 1)
+    bin_of_span = np.minimum((probabilities * N_BINS).astype(np.int64), N_BINS - 1)  # [N]
     for n in range(N_BINS):
-        inside = number == n
+        inside = bin_of_span == n  # [N]
         count = int(inside.sum())
         mean = share = None
         if count:
@@ -119,12 +122,14 @@ def calibration(probabilities: Floats, right: Bools) -> dict:
 
 
 def score_calibration(annotation: Annotation, examples: Iterable[Example]) -> dict:
-    """Calibration of the spans that the predicted Docs of examples have by an annotation, by their ``crf_prob``, under the names
-    ``ents_…`` (``tags_…`` for taggers).
-
+    """Compare the probabilities (``crf_prob``) of predicted spans with the shares of spans that are right, see `calibration`.
     Spans whose gold annotation is missing do not count.
+
+    annotation (Annotation): Where the predicted Docs have the spans, such as in ``doc.ents``.
+    RETURNS (Dict): The scores of `calibration` under the names ``ents_…`` (``tags_…`` for taggers).
     """
+    # For each predicted span its probability and whether it is right
     decisions = list(chain.from_iterable(map(annotation.decisions, examples)))
     probabilities, right = zip(*decisions) if decisions else ((), ())
-    measured = calibration(np.array(probabilities, dtype=np.float64), np.array(right, dtype=bool))
-    return {f"{annotation.scores_prefix}_{name}": value for name, value in measured.items()}
+    scores = calibration(np.array(probabilities, dtype=np.float64), np.array(right, dtype=bool))
+    return {f"{annotation.scores_prefix}_{name}": value for name, value in scores.items()}

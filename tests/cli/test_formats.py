@@ -823,6 +823,13 @@ def test_contractions_and_spaces_of_conllu(write):
     assert not doc.has_annotation("ENT_IOB")
 
 
+def test_a_contraction_ends_with_its_sentence(write):
+    """The words of the next sentence once lost their spaces."""
+    row = "{}\t{}\t_\t_\t_\t_\t_\t_\t_\t_\n".format
+    text = row("1-2", "Im") + row(1, "In") + row(2, "dem") + "\n" + row(1, "Da") + row(2, "ist") + row(3, "er")
+    assert [doc.text for doc in docs_of(write("a.conllu", text), n_sents=1)] == ["Indem ", "Da ist er "]
+
+
 def test_labels_of_conllu_are_kept_whole(write):
     """Not cut after their capitals."""
     [doc] = docs_of(write("a.conllu", "1\tAnn\t_\t_\t_\t_\t_\t_\t_\tname=B-Person2\n"))

@@ -90,10 +90,7 @@ def _plain(key: object) -> str:
 
 def _first(fields: Fields, keys: Iterable[str]) -> Any:
     """The value under the first key whose value is not None; None without such a key."""
-    for key in keys:
-        if fields[key] is not None:
-            return fields[key]
-    return None
+    return next((fields[key] for key in keys if fields[key] is not None), None)
 
 
 def parse_span(span: object, text: str, place: str, index: Optional[dict[int, int]] = None) -> Span:
@@ -106,6 +103,7 @@ def parse_span(span: object, text: str, place: str, index: Optional[dict[int, in
     """
     start, end, label, words = GivenSpan.of(span)
     are_offsets = type(start) is int and type(end) is int
+    # The characters of the text
     first = start
     behind = end
     if are_offsets and index is not None:
@@ -131,7 +129,10 @@ def parse_span(span: object, text: str, place: str, index: Optional[dict[int, in
 
 
 def _advice(text: str, end: object) -> str:
-    """The likely cause of wrong offsets, to append to a message. end (object): The end of the span as the file has it."""
+    """The likely causes of wrong offsets, with the option for each, to append to a message.
+
+    end (object): The end of the span as the file has it.
+    """
     before = text[:end] if type(end) is int and end > 0 else ""
     return "".join(f" – or does the file count {HABITS[name]}? Then add --offsets {name}" for name in suspected(before))
 
@@ -157,14 +158,14 @@ def read_spans(
     RETURNS (Tuple[List[Span], bool]): The spans, and whether no span is broken.
     """
     spans: list[Span] = []
-    is_complete = True
+    messages = []
     for value in values:
         try:
             spans.append(parse_span(value, text, place, index))
         except ValueError as error:
-            report.broken.append(str(error))
-            is_complete = False
-    return spans, is_complete
+            messages.append(str(error))
+    report.broken += messages
+    return spans, not messages
 
 
 def is_unicode(text: str) -> bool:

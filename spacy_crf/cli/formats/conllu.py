@@ -15,20 +15,22 @@ from ...types import Settings
 from .columns import Tagging, find_spelling, find_tagging, has_pair, in_bio, in_groups, is_tag
 from .source import ReadSettings, Report, Source, unreadable
 
-_WIDTH = 10
-# A word, the words of a contraction, or an empty node
+_WIDTH = 10  # columns
+# The number of a word (1), of the words of a contraction (1-2), or of an empty node (1.1)
 _ID = re.compile(r"[0-9]{1,9}([-.][0-9]{1,9})?")
-_BARE = ""  # in place of a key: the last column holds B-PER alone
-# Keys in the last column: NER=B-PER
+_BARE = ""  # the key of what has no key: the last column is B-PER, not NER=B-PER
+# Keys in the last column (NER=B-PER), in lower case
 _ENTITY_KEYS = ("ner", "ne", "name", "tag", _BARE)
 _SURE_KEYS = ("ner", "ne")  # whose values are entity tags in any case
 _SPANS = "entity"  # Entity=(1-person-1-cf1 of GUM and CorefUD
 
 
 class Word(NamedTuple):
-    place: str
-    cells: list[str]
-    space: bool
+    """A line of a file: a word of a sentence."""
+
+    place: str  # the file and the number of the line, for messages
+    cells: list[str]  # of the ten columns
+    space: bool  # whether a space follows the word
     misc: dict[str, str]  # the last column, by keys
     ent: Optional[str] = None  # the entity tag
 
@@ -58,14 +60,17 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
 
 
 def _entity_key(source: Source, settings: ReadSettings) -> Optional[str]:
-    """Find the key of the entity tags in the last column: most of its values are tags.
+    """Find the key of the entity tags in the last column: the key that the settings name, else the only key whose values are
+    tags for the most part.
 
-    RAISES (ValueError): CRF868 for a key that no word has; CRF714 if several keys hold tags, CRF742 if another key does.
+    RETURNS (Optional[str]): The key; None if the file has no entity tags.
+    RAISES (ValueError): CRF868 for a key that no word has; CRF714 if several of the usual keys hold tags, CRF742 if any other key
+        does.
     """
     ignored = {key.lower() for key in settings.ignore}
-    places: dict[str, str] = {}  # by key, the first place
-    values: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    # Any sentence may be the first with a key
+    places: dict[str, str] = {}  # where each key occurs first
+    values: defaultdict[str, Counter[str]] = defaultdict(Counter)  # of each key
+    # The whole file is read, since any sentence may be the first with a key
     for sentence in _sentences(source):
         for word in sentence or ():
             for key, value in word.misc.items():
@@ -82,32 +87,36 @@ def _entity_key(source: Source, settings: ReadSettings) -> Optional[str]:
                 )
             )
         return settings.label_column
-    found = [key for key in places if _holds_tags(key.lower(), values[key])]
-    keys = sorted((key for key in found if key.lower() in _ENTITY_KEYS), key=lambda key: key == _BARE)
-    for key in found:
-        if key not in keys:
+    tag_keys = [key for key in places if _holds_tags(key.lower(), values[key])]
+    usual_keys = [key for key in tag_keys if key.lower() in _ENTITY_KEYS]
+    for key in tag_keys:
+        if key not in usual_keys:
             raise ValueError(Errors.CRF742.format(place=places[key], key=key))
-    if len(keys) > 1:
-        names = " and ".join(repr(key) if key else "tags without a key" for key in keys)
-        raise ValueError(Errors.CRF714.format(place=places[keys[0]], keys=names, last=keys[0]))
-    return keys[0] if keys else None
+    if len(usual_keys) > 1:
+        usual_keys.sort(key=lambda key: key == _BARE)  # the message suggests the first key as an option
+        names = " and ".join(repr(key) if key else "tags without a key" for key in usual_keys)
+        raise ValueError(Errors.CRF714.format(place=places[usual_keys[0]], keys=names, last=usual_keys[0]))
+    return usual_keys[0] if usual_keys else None
 
 
 def _holds_tags(key: str, values: Counter[str]) -> bool:
-    """Whether a key of the last column, in lower case, holds annotation of entities."""
+    """Whether a key of the last column, in lower case, holds annotation of entities. `values` counts how often each of its values
+    occurs."""
     if key == _SPANS or key in _SURE_KEYS:
         return True
+    is_usual = key in _ENTITY_KEYS
     labels = [value for value in values if value not in ("O", "-")]
     n_tags = sum(n for value, n in values.items() if is_tag(value))
+    # Tags may be spelled otherwise than B-PER, but then all in the same way
     spelling, alike = find_spelling(labels)
-    is_spelled = len(alike) == len(labels) and (key in _ENTITY_KEYS or has_pair(spelling, alike))
-    # Half of the values of a usual key are tags, or more than half of those of another key
-    needed = values.total() if key in _ENTITY_KEYS else values.total() + 1
-    return 2 * n_tags >= needed or (spelling is not None and is_spelled)
+    is_spelled = len(alike) == len(labels) and (is_usual or has_pair(spelling, alike))
+    # Half of the values of a usual key must be tags, or more than half of those of another key
+    has_tags = 2 * n_tags >= values.total() + (0 if is_usual else 1)
+    return has_tags or (spelling is not None and is_spelled)
 
 
 def _tagged(source: Source, key: Optional[str]) -> Iterator[Optional[list[Word]]]:
-    """The sentences of a source, with the entity tags that the last column has under a key."""
+    """The sentences of a source, with the entity tags that the last column has under a key. None ends a document."""
     for sentence in _sentences(source):
         if sentence is None or key is None:
             yield sentence
@@ -118,8 +127,9 @@ def _tagged(source: Source, key: Optional[str]) -> Iterator[Optional[list[Word]]
 def _sentences(source: Source) -> Iterator[Optional[list[Word]]]:
     """Yield the words of each sentence, and None at the end of each document."""
     words: list[Word] = []
-    # Its last word, and whether a space follows it
-    contraction: Optional[tuple[int, bool]] = None
+    # Of the last contraction in the sentence: the number of its last word, and whether a space follows
+    contraction_end = 0
+    contraction_space = False
     for place, line in source.lines():
         if is_blank(line) or line.startswith("#"):
             if words:
@@ -127,6 +137,7 @@ def _sentences(source: Source) -> Iterator[Optional[list[Word]]]:
             if line.replace(" ", "").startswith("#newdoc"):
                 yield None
             words = []
+            contraction_end = 0
             continue
         cells = line.split("\t")
         if len(cells) != _WIDTH:
@@ -136,7 +147,8 @@ def _sentences(source: Source) -> Iterator[Optional[list[Word]]]:
         space = "SpaceAfter=No" not in cells[9].split("|")
         # A contraction, as 1-2 du for 1 de and 2 le: its words are kept, and it tells whether a space follows
         if "-" in cells[0]:
-            contraction = int(cells[0].partition("-")[2]), space
+            contraction_end = int(cells[0].partition("-")[2])
+            contraction_space = space
             continue
         # An empty node, which is no word of the text
         if "." in cells[0]:
@@ -145,10 +157,8 @@ def _sentences(source: Source) -> Iterator[Optional[list[Word]]]:
         if number != len(words) + 1:
             at = f"it is word {len(words) + 1} of its sentence but has the number {number}"
             raise unreadable(place, f"{at}: a line is missing")
-        if contraction and number <= contraction[0]:
-            space = number == contraction[0] and contraction[1]
-        else:
-            contraction = None
+        if number <= contraction_end:
+            space = number == contraction_end and contraction_space
         if not cells[1].strip(" "):
             raise unreadable(place, "the word is empty")
         words.append(Word(place, cells, space, _misc_of(cells[9])))
@@ -157,23 +167,29 @@ def _sentences(source: Source) -> Iterator[Optional[list[Word]]]:
 
 
 def _misc_of(cell: str) -> dict[str, str]:
-    """The last column by keys. What has no key stands under an empty one, tags first."""
+    """The values in a cell of the last column (KEY=VALUE|KEY=VALUE), by key. Of values without a key the first tag is kept, or
+    the last value if none is a tag."""
     misc: dict[str, str] = {}
     for part in cell.split("|"):
         key, equals, value = part.strip().partition("=")
         if equals:
             misc.setdefault(key, value)
         elif key != "_" and not is_tag(misc.get(_BARE, "")):
-            misc[_BARE] = key
+            misc[_BARE] = key  # which is the value: there is no =
     return misc
 
 
 def _make_doc(words: list[Word], nlp: Language, tagging: Optional[Tagging], report: Report) -> Doc:
-    """Make the Doc of a sentence, with everything that its columns say."""
+    """Make the Doc of a sentence, with its lemmas, tags, morphology, heads, labels of dependencies and entities.
+
+    tagging (Tagging): How the entity tags are spelled; None without entity tags.
+    RAISES (ValueError): With the place, if a head is not a word of the sentence, or spaCy refuses the annotation.
+    """
 
     def column(n: int) -> list[str]:
         return ["" if word.cells[n] == "_" else word.cells[n] for word in words]
 
+    # Arguments of spaCy's Doc
     annotation: Settings = {"lemmas": column(2), "pos": column(3), "tags": column(4), "morphs": column(5)}
     if not any(annotation["tags"]):
         annotation["tags"] = annotation["pos"]
@@ -184,11 +200,13 @@ def _make_doc(words: list[Word], nlp: Language, tagging: Optional[Tagging], repo
         annotation["heads"] = []
         for n, word in enumerate(words):
             head = word.cells[6]
-            if head not in ("0", "_") and (not head.isdecimal() or len(head) > 9 or not 0 < int(head) <= len(words)):
-                has = counted(len(words), "word")
-                raise unreadable(word.place, f"its head '{head}' is not a word of its sentence, which has {has}")
-            annotation["heads"].append(n if head in ("0", "_") else int(head) - 1)
+            is_root = head in ("0", "_")
+            if not is_root and (not head.isdecimal() or len(head) > 9 or not 0 < int(head) <= len(words)):
+                n_words = counted(len(words), "word")
+                raise unreadable(word.place, f"its head '{head}' is not a word of its sentence, which has {n_words}")
+            annotation["heads"].append(n if is_root else int(head) - 1)  # to spaCy, a root is its own head
         annotation["deps"] = ["ROOT" if dep.lower() == "root" else dep for dep in deps]
+    # Without empty columns; the only head may be 0
     annotation = {name: values for name, values in annotation.items() if any(values) or name == "heads"}
     if tagging is not None:
         annotation["ents"] = in_bio(words, tagging, report)

@@ -20,13 +20,13 @@ _OTHER_MIN_KEYS = {"created_at", "updated_at", "agreement"}
 
 
 class LabelledTask(NamedTuple):
-    """A text with its spans as they are written, and its labels by the name of the question."""
+    """A text with its annotation."""
 
-    place: str
+    place: str  # the file and the number of the item, for messages
     id: object
     text: str
-    spans: list[Fields]
-    choices: dict[str, Labels]
+    spans: list[Fields]  # as the file has them
+    choices: dict[str, Labels]  # labels of the text, by the name of the question
 
     @property
     def labels(self) -> Labels:
@@ -41,34 +41,39 @@ def sniff(source: Source) -> bool:
 
 
 def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) -> Iterator[Doc]:
-    """Read tasks. Of several annotations of a task, the one marked as ground truth counts, else the first. Skipped tasks, and
+    """Read tasks. If a task has several annotations, the one marked as ground truth counts, else the first. Skipped tasks, and
     tasks without annotation, are left out. If texts have labels and no text has a span, entities stay unannotated.
 
     RAISES (ValueError): CRF714 with the place, if there are several questions about whole texts.
     """
     labels = TextLabels()
-    names = {}
+    questions = {}  # by name, in the order of the file
     has_spans = False
     habits = HabitSearch(settings.offsets)
+    # The labels, and how the file counts characters, are known only when all tasks are read; these reports are not needed
     for task in _tasks(source, settings, Report()):
-        names |= dict.fromkeys(task.choices)
-        if len(names) > 1:
-            raise ValueError(
-                Errors.CRF714.format(place=task.place, keys=" and ".join(map(repr, names)), last=list(names)[-1])
-            )
+        questions |= dict.fromkeys(task.choices)
+        if len(questions) > 1:
+            names = " and ".join(map(repr, questions))
+            raise ValueError(Errors.CRF714.format(place=task.place, keys=names, last=list(questions)[-1]))
         labels.add(task.labels)
         has_spans |= bool(task.spans)
         if habits.needs(task.text):
-            given = [GivenSpan.of(span) for span in task.spans]
-            habits.see(task.text, ((span.start, span.end, span.words) for span in given))
-    report.has_spans = has_spans or not names
+            spans = [GivenSpan.of(span) for span in task.spans]
+            habits.see(task.text, ((span.start, span.end, span.words) for span in spans))
+    report.has_spans = has_spans or not questions
     report.offsets = habits.found()
     for task in _tasks(source, settings, report):
         index = index_of(task.text, report.offsets)
         spans, is_complete = read_spans(task.spans, task.text, task.place, report, index)
-        found = spans if report.has_spans else None
         doc = make_doc(
-            nlp, task.text, found, is_complete=is_complete, place=task.place, settings=settings, report=report
+            nlp,
+            task.text,
+            spans if report.has_spans else None,
+            is_complete=is_complete,
+            place=task.place,
+            settings=settings,
+            report=report,
         )
         doc.cats = labels.cats(task.labels, task.place, report)
         set_origin(doc, task.place, task.id)
@@ -76,50 +81,57 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
 
 
 def _tasks(source: Source, settings: ReadSettings, report: Report) -> Iterator[LabelledTask]:
+    """Read the tasks that have an annotation, and report the others."""
     for place, value in source.items():
         if not isinstance(value, dict):
             raise unreadable(place, f"it is not a task of Label Studio, but {shown(value)}")
         if _is_min(value):
-            yield _of_min({key: part for key, part in value.items() if key not in settings.ignore}, place, settings)
+            yield _read_min({key: part for key, part in value.items() if key not in settings.ignore}, place, settings)
         elif (annotation := _annotation(value, place, settings, report)) is not None:
-            yield _of_task(value, annotation, place, settings)
+            yield _read_task(value, annotation, place, settings)
 
 
 def _is_min(item: Fields) -> bool:
+    """Whether an item is a task of the export JSON-MIN."""
     return bool(_MIN_KEYS & item.keys()) and "data" not in item
 
 
 def _annotation(fields: Fields, place: str, settings: ReadSettings, report: Report) -> Optional[Fields]:
-    """Choose the annotation of a task that counts, or None."""
+    """Choose the annotation of a task that counts; None, with a line in the report, if there is none."""
     keys = (*_ANNOTATIONS, "predictions") if settings.predictions else _ANNOTATIONS
-    of_task = next((fields[key] for key in keys if fields.get(key)), None) or []
-    if not isinstance(of_task, list) or not all(isinstance(one, dict) for one in of_task):
-        raise unreadable(place, f'"annotations" is not a list of objects: {shown(of_task)}')
-    valid = [one for one in of_task if not one.get("was_cancelled")]
+    annotations = next((fields[key] for key in keys if fields.get(key)), None) or []
+    if not isinstance(annotations, list) or not all(isinstance(annotation, dict) for annotation in annotations):
+        raise unreadable(place, f'"annotations" is not a list of objects: {shown(annotations)}')
+    valid = [annotation for annotation in annotations if not annotation.get("was_cancelled")]
     if not valid:
-        report.rejected.append(f"{place} ({'skipped' if of_task else 'not annotated'})")
+        report.rejected.append(f"{place} ({'skipped' if annotations else 'not annotated'})")
         return None
     if len(valid) > 1:
         report.unread.append(f"{place} ({len(valid)} annotations)")
-    return next((one for one in valid if one.get("ground_truth")), valid[0])
+    return next((annotation for annotation in valid if annotation.get("ground_truth")), valid[0])
 
 
-def _of_task(fields: Fields, annotation: Fields, place: str, settings: ReadSettings) -> LabelledTask:
+def _read_task(fields: Fields, annotation: Fields, place: str, settings: ReadSettings) -> LabelledTask:
+    """Read the text of a task, and the spans and labels of one of its annotations.
+
+    RAISES (ValueError): CRF701 for a result that is no object, CRF707 for another kind of annotation.
+    """
     results = annotation.get("result")
-    if not isinstance(results, list) or not all(isinstance(one, dict) for one in results):
+    if not isinstance(results, list) or not all(isinstance(result, dict) for result in results):
         raise unreadable(place, f'"result" is not a list of objects: {shown(results)}')
     data = fields["data"] if isinstance(fields.get("data"), dict) else {}
-    found = LabelledTask(place, fields.get("id"), _text(data, place, settings), [], {})
+    task = LabelledTask(place, fields.get("id"), _text(data, place, settings), [], {})
     for result in results:
         kind = result.get("type")
-        name = str(result.get("from_name"))
+        question = str(result.get("from_name"))
         value = result.get("value")
-        if kind in settings.ignore or name in settings.ignore:
+        if kind in settings.ignore or question in settings.ignore:
             continue
         if kind == "labels" and isinstance(value, dict):
-            found.spans.extend(_spans(value, place))
+            task.spans.extend(_spans(value, place))
         elif kind == "choices" and isinstance(value, dict) and "start" not in value:
-            found.choices[name] = [*(found.choices.get(name) or ()), *(parse_labels(value.get("choices"), place) or ())]
+            labels = parse_labels(value.get("choices"), place) or []
+            task.choices[question] = [*(task.choices.get(question) or ()), *labels]
         else:
             raise ValueError(
                 Errors.CRF707.format(
@@ -129,20 +141,23 @@ def _of_task(fields: Fields, annotation: Fields, place: str, settings: ReadSetti
                     known="results of type 'labels', and of type 'choices' that are about the whole text",
                 )
             )
-    return found
+    return task
 
 
-def _of_min(fields: Fields, place: str, settings: ReadSettings) -> LabelledTask:
-    """Read a task of JSON-MIN: data come before the task's number, annotation after it."""
+def _read_min(fields: Fields, place: str, settings: ReadSettings) -> LabelledTask:
+    """Read a task of JSON-MIN, in which the keys of data come before the key "id", and those of annotation behind it.
+
+    RAISES (ValueError): CRF707 for annotation that is neither spans nor labels, CRF714 for several lists of spans.
+    """
     keys = list(fields)
-    made = {*keys[keys.index("id") + 1 :]} if "id" in keys else set()
-    made -= _MIN_KEYS | _OTHER_MIN_KEYS | {settings.word_column or "text"}
+    annotated = {*keys[keys.index("id") + 1 :]} if "id" in keys else set()
+    annotated -= _MIN_KEYS | _OTHER_MIN_KEYS | {settings.word_column or "text"}
     choices = {}
     lists = {}
     for key, value in fields.items():
         if isinstance(value, dict) and "choices" in value:
             choices[key] = parse_labels(value["choices"], place)
-        elif key in made and is_labels(value):
+        elif key in annotated and is_labels(value):
             choices[key] = parse_labels(value, place)
         elif isinstance(value, list):
             lists[key] = value
@@ -150,32 +165,35 @@ def _of_min(fields: Fields, place: str, settings: ReadSettings) -> LabelledTask:
             raise ValueError(Errors.CRF707.format(place=place, key=key, value=shown(value), known="lists of spans"))
     if len(lists) > 1:
         raise ValueError(Errors.CRF714.format(place=place, keys=" and ".join(map(repr, lists)), last=list(lists)[-1]))
-    values = chain.from_iterable(lists.values())
+    regions = chain.from_iterable(lists.values())
     return LabelledTask(
         place=place,
         id=fields.get("id"),
         text=_text({key: value for key, value in fields.items() if key not in choices}, place, settings),
-        spans=list(chain.from_iterable(_spans(value, place) for value in values)),
+        spans=list(chain.from_iterable(_spans(region, place) for region in regions)),
         choices=choices,
     )
 
 
 def _text(data: Fields, place: str, settings: ReadSettings) -> str:
-    """Find the text of a task. RAISES (ValueError): CRF701 if the task has no text, or several candidates."""
-    asked = settings.word_column or "text"
-    texts = [value for key, value in data.items() if isinstance(value, str) and key == asked]
-    known = _MIN_KEYS | _OTHER_MIN_KEYS
-    texts = texts or [value for key, value in data.items() if isinstance(value, str) and key not in known]
+    """Find the text of a task: under the key that the settings name, by default "text", or the only text of its data.
+
+    RAISES (ValueError): CRF701 if the task has no text, or several candidates.
+    """
+    text_key = settings.word_column or "text"
+    texts = [value for key, value in data.items() if isinstance(value, str) and key == text_key]
+    others = _MIN_KEYS | _OTHER_MIN_KEYS
+    texts = texts or [value for key, value in data.items() if isinstance(value, str) and key not in others]
     if len(texts) != 1:
-        wrong = f'its data hold {"several texts, none of them" if texts else "nothing"} under the key "{asked}"'
+        wrong = f'its data hold {"several texts, none of them" if texts else "nothing"} under the key "{text_key}"'
         raise unreadable(place, f"{wrong}: {shown(data)}. Name the key of the text with --word-column")
     return texts[0]
 
 
-def _spans(value: object, place: str) -> list[Fields]:
-    """The spans of a region in the text: one for each of its labels."""
-    region: Fields = value if isinstance(value, dict) else {}
-    labels = region.get("labels")
+def _spans(region: object, place: str) -> list[Fields]:
+    """The spans of a region in the text: one for each of its labels. RAISES (ValueError): CRF701 if it has no labels."""
+    fields: Fields = region if isinstance(region, dict) else {}
+    labels = fields.get("labels")
     if not isinstance(labels, list) or not labels:
-        raise unreadable(place, f'a span has no "labels": {shown(value)}')
-    return [{**region, "label": label} for label in labels]
+        raise unreadable(place, f'a span has no "labels": {shown(region)}')
+    return [{**fields, "label": label} for label in labels]

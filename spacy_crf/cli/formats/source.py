@@ -19,7 +19,7 @@ from .offsets import HABITS
 _SHOWN = 3  # number of places in each warning
 
 _HEAD = 50  # number of lines or items from which the format of a file is detected
-# TRAIN_DATA = [("a text", {"entities": …
+# A file of Python that begins with TRAIN_DATA = [("a text", {"entities": …
 _PYTHON = re.compile(r"\s*(\w+\s*=\s*)?\[\s*\(")
 _JSON_SUFFIXES = (".json", ".jsonl", ".ndjson")
 _BLANK = " \t\r\n\ufeff"
@@ -82,16 +82,17 @@ class Report:
     has_spans: bool = False  # whether the file has keys or columns for spans, filled or empty
     offsets: list[str] = field(default_factory=list)  # how the file counts characters: keys of HABITS
     broken: list[str] = field(default_factory=list)  # messages about spans that can't be read
-    trimmed: list[str] = field(default_factory=list)
-    overlapping: list[str] = field(default_factory=list)
-    misaligned: list[str] = field(default_factory=list)
-    unaligned: list[str] = field(default_factory=list)  # the same, for spans in doc.spans
-    rejected: list[str] = field(default_factory=list)
-    unread: list[str] = field(default_factory=list)
+    # Places, for warnings
+    trimmed: list[str] = field(default_factory=list)  # spans with white space at their edges
+    overlapping: list[str] = field(default_factory=list)  # spans that overlap others and are left out
+    misaligned: list[str] = field(default_factory=list)  # entities whose edges are not those of tokens
+    unaligned: list[str] = field(default_factory=list)  # spans in doc.spans whose edges are not those of tokens
+    rejected: list[str] = field(default_factory=list)  # texts that the annotator rejected
+    unread: list[str] = field(default_factory=list)  # texts with further annotations, which are not read
     unlabelled: list[str] = field(default_factory=list)  # texts without labels, if other texts have some
-    unkept: dict[str, list[str]] = field(default_factory=dict)  # by kind, annotation that a Doc can't hold
-    long: list[str] = field(default_factory=list)
-    binary: list[str] = field(default_factory=list)
+    unkept: dict[str, list[str]] = field(default_factory=dict)  # annotation that a Doc can't hold, by kind
+    long: list[str] = field(default_factory=list)  # very long documents
+    binary: list[str] = field(default_factory=list)  # answers about a single span
     columns: list[str] = field(default_factory=list)  # columns that were not read
     tag_columns: list[str] = field(default_factory=list)  # columns of entity tags that were read
     repaired: list[str] = field(default_factory=list)  # tags that go on with an entity that does not stand before them
@@ -99,7 +100,7 @@ class Report:
 
     def print_warnings(self) -> None:
         """Print what was left out or repaired, with the first places of each."""
-        for places, what in (
+        for places, message in (
             (self.trimmed, "span|spans began or ended with white space, which is left out"),
             (self.broken, "span|spans can't be read: the rest of the text|texts counts as missing annotation"),
             (
@@ -124,7 +125,7 @@ class Report:
             (self.long, "document|documents of great length: are the ends of sentences marked in the file?"),
         ):
             if places:
-                msg.warn(f"{in_number(len(places), what)}. First: {'; '.join(places[:_SHOWN])}")
+                msg.warn(f"{in_number(len(places), message)}. First: {'; '.join(places[:_SHOWN])}")
         if self.binary:
             msg.info(
                 f"{in_number(len(self.binary), 'answer|answers is|are about a single span')}: the rest of the text counts as "
@@ -145,7 +146,9 @@ Fields = dict[str, Any]  # a JSON object
 
 
 class Item(NamedTuple):
-    place: str
+    """A value that was read from a file."""
+
+    place: str  # the file and the number of the line or item, for messages
     value: Any
 
 
@@ -157,7 +160,8 @@ def unreadable(place: object, reason: object) -> ValueError:
 class Source:
     """A file to read. Each call of `lines` and `items` reads it from its beginning.
 
-    position (int): Number of bytes, of `size`, that the latest call has read.
+    size (int): Number of bytes of the file.
+    position (int): Number of bytes that the latest call has read.
     """
 
     def __init__(self, path: Path, encoding: str = "utf-8") -> None:
@@ -182,6 +186,7 @@ class Source:
         return "".join(line for _, line in self._whole_lines())
 
     def _whole_lines(self) -> Iterator[tuple[str, str]]:
+        """Read the lines with their ends, each with its place, and count the bytes in `position`."""
         self.position = 0
         with self.path.open("rb") as file:
             name = str(self.path)
@@ -223,13 +228,13 @@ class Source:
 
     def head_items(self) -> list[Any]:
         """The first values, up to the first one that is neither JSON nor Python."""
-        found = []
+        values = []
         try:
             for item in islice(self.items(), _HEAD):
-                found.append(item.value)
-        except ValueError:  # the reader will report it with its place
+                values.append(item.value)
+        except ValueError:  # the reader will report the error with its place
             pass
-        return found
+        return values
 
     def head_objects(self) -> list[Fields]:
         """The first JSON objects; none if the file is not JSON."""
@@ -242,12 +247,13 @@ class Source:
         return any(isinstance(value, dict | list) for value in self.head_items()[:1])
 
     def _is_one_value(self, first: str) -> bool:
-        """Whether the file is one JSON value rather than one on each line."""
+        """Whether the file is one JSON value rather than one on each line. `first` is its first line."""
         try:
             value = json.loads(first.strip(_BLANK))
-        except (ValueError, RecursionError):
+        except (ValueError, RecursionError):  # the value goes on in the next line
             return first.strip(_BLANK).startswith("[") or self.path.suffix == ".json"
-        return isinstance(value, list) and bool(value) and not isinstance(value[0], str)  # ["a text", {…}] is an item
+        # A list is the whole file, but ["a text", {…}] is the item of one line
+        return isinstance(value, list) and bool(value) and not isinstance(value[0], str)
 
 
 def read_lines(file: Iterable[bytes], name: str) -> Iterator[tuple[str, str]]:
@@ -257,14 +263,18 @@ def read_lines(file: Iterable[bytes], name: str) -> Iterator[tuple[str, str]]:
 
 
 def _without_ends(lines: Iterable[tuple[str, str]], name: str) -> Iterator[tuple[str, str]]:
-    """Cut off the ends of lines. Where a carriage return alone ends the first line, as on old Macs, it ends every line."""
-    number = 0
+    """Cut off the ends of lines. If a carriage return alone ends the first line, as on old Macs, carriage returns end all lines,
+    and are counted for the places.
+
+    name (str): Name of the file, for the places.
+    """
     by_returns = False
-    for place, line in lines:
+    number = 0  # of the line, if carriage returns end lines
+    for n, (place, line) in enumerate(lines):
         line = line.rstrip("\r\n")
-        by_returns |= number == 0 and "\r" in line
+        if n == 0:
+            by_returns = "\r" in line
         if not by_returns:
-            number = 1
             yield place, line
             continue
         for part in line.split("\r"):
@@ -283,16 +293,18 @@ def _decoded_lines(file: Iterable[bytes], name: str, encoding: str = "utf-8") ->
 
 
 def decoded(line: bytes, place: str, encoding: str = "utf-8", *, is_first: bool = False) -> str:
-    """Decode a line, of the first one without its byte order mark.
+    """Decode a line of a file.
 
+    is_first (bool): Whether the line is the first one, which may begin with a byte order mark. The mark is left out.
     RAISES (ValueError): CRF701 with the place, if the line is not in this encoding.
     """
-    is_marked = is_first and encoding.lower().replace("_", "-") in ("utf-8", "utf8")
+    may_have_mark = is_first and encoding.lower().replace("_", "-") in ("utf-8", "utf8")
     try:
-        text = line.decode("utf-8-sig" if is_marked else encoding)
+        text = line.decode("utf-8-sig" if may_have_mark else encoding)
     except UnicodeError as error:
         raise _not_in(encoding, place, line, error) from None
-    if is_marked and text.count("\0") > len(text) // 3:
+    # UTF-16 without a mark is valid UTF-8 if the text is ASCII
+    if may_have_mark and text.count("\0") > len(text) // 3:
         raise _not_in(encoding, place, line)
     return text
 
@@ -312,9 +324,9 @@ def _in_utf8(data: bytes, name: str, encoding: str) -> bytes:
 def _not_in(encoding: str, place: str, line: bytes, error: Optional[UnicodeError] = None) -> ValueError:
     """Make the error CRF701 for a line in another encoding, with a guess at that encoding."""
     is_utf16 = line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in line
-    found = getattr(error, "reason", error) or "every second byte is 0"
     advice = "probably --encoding utf-16" if is_utf16 else "such as --encoding cp1252"
-    wrong = f"it is not {encoding.upper()} ({found})"
+    reason = getattr(error, "reason", error) or "every second byte is 0"
+    wrong = f"it is not {encoding.upper()} ({reason})"
     return unreadable(place, f"{wrong}. Save the file as UTF-8, or name its encoding for `spacy crf convert`, {advice}")
 
 
@@ -327,19 +339,23 @@ def parsed(text: str, place: str) -> Any:
 
 
 def _not_json(error: Exception, place: str) -> ValueError:
+    """Make the error CRF701 for a place that the JSON decoder could not read."""
     if "int_max_str_digits" in str(error):
         return unreadable(place, "an integer has more than 4,300 digits, which Python does not read")
-    found = f"{error.msg}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else error
-    return unreadable(place, f"it is not JSON ({found})")
+    reason = f"{error.msg}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else error
+    return unreadable(place, f"it is not JSON ({reason})")
 
 
 def _without_twins(pairs: list[tuple[str, object]]) -> Fields:
-    """Make a JSON object. RAISES (ValueError): If it has a key twice, since all but the last value would be lost."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    """Make a JSON object from its keys and values.
+
+    RAISES (ValueError): If it has a key twice, since all but the last value would be lost.
+    """
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
         keys = [key for key, _ in pairs]
         raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} stands twice in one object")
-    return found
+    return fields
 
 
 # json.loads would make a decoder for each line
@@ -347,46 +363,53 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_without_twins)
 
 
 def _json_items(text: str, path: Path) -> Iterator[Item]:
-    """Parse the values of one JSON list, or successive values."""
-    at = _next(text, 0)
-    in_list = text[at : at + 1] == "["
-    at = _next(text, at + 1) if in_list else at
-    line = 1
+    """Parse the values of a file that is one JSON list, or of a file with one value after the other.
+
+    RAISES (ValueError): CRF701 with the place, if a value is not JSON, or the list does not end properly.
+    """
+    position = _skip_blanks(text, 0)  # of the next character to parse
+    in_list = text[position : position + 1] == "["
+    position = _skip_blanks(text, position + 1) if in_list else position
     number = 0
-    counted = 0
-    while at < len(text) and not (in_list and text[at] == "]"):
-        number = number + 1
-        line = line + text.count("\n", counted, at)
-        counted = at
+    line = 1
+    counted_to = 0  # the position up to which lines are counted
+    while position < len(text) and not (in_list and text[position] == "]"):
+        number += 1
+        line += text.count("\n", counted_to, position)
+        counted_to = position
         place = f"{path}, line {line}, item {number}"
         try:
-            value, at = _DECODER.raw_decode(text, at)
+            value, position = _DECODER.raw_decode(text, position)
         except json.JSONDecodeError as error:
             raise _not_json(error, f"{path}, line {error.lineno}, item {number}") from None
         except (ValueError, RecursionError) as error:
             raise _not_json(error, place) from None
         yield Item(place, value)
-        at = _next(text, at)
-        if in_list and text[at : at + 1] == ",":
-            at = _next(text, at + 1)
-        elif in_list and text[at : at + 1] != "]":
-            reason = "the list ends without ']', so the file may have been cut" if at >= len(text) else "',' is missing"
+        position = _skip_blanks(text, position)
+        if in_list and text[position : position + 1] == ",":
+            position = _skip_blanks(text, position + 1)
+        elif in_list and text[position : position + 1] != "]":
+            is_cut = position >= len(text)
+            reason = "the list ends without ']', so the file may have been cut" if is_cut else "',' is missing"
             raise unreadable(place, f"it is not JSON (after it, {reason})")
-    if in_list and (at >= len(text) or _next(text, at + 1) < len(text)):
-        reason = "there is more after the list" if at < len(text) else "the list ends without ']'"
+    is_cut = position >= len(text)
+    if in_list and (is_cut or _skip_blanks(text, position + 1) < len(text)):
+        reason = "the list ends without ']'" if is_cut else "there is more after the list"
         raise unreadable(f"{path}, line {text.count(chr(10)) + 1}", reason)
 
 
-def _next(text: str, at: int) -> int:
-    """Skip the white space at `at`. RETURNS (int): The place behind it."""
-    while at < len(text) and text[at] in _BLANK:
-        at += 1
-    return at
+def _skip_blanks(text: str, position: int) -> int:
+    """The position of the first character from `position` on that is not white space; the end of the text if there is none."""
+    while position < len(text) and text[position] in _BLANK:
+        position += 1
+    return position
 
 
 def _python_items(text: str, path: Path) -> Iterator[Item]:
-    """Read the elements of the list in a Python file, without running its code."""
-    # spaCy 2 trained on lists in Python files; they are parsed, never run
+    """Read the elements of the list in a Python file, as spaCy 2 was trained on, without running the code.
+
+    RAISES (ValueError): CRF701 with the place, if the file is not Python, has several lists, or an element is not a literal.
+    """
     try:
         tree: Any = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -399,7 +422,7 @@ def _python_items(text: str, path: Path) -> Iterator[Item]:
     for number, node in enumerate(lists[0].elts if lists else (), start=1):
         place = f"{path}, line {node.lineno}, item {number}"
         try:
-            # With lists in place of tuples
+            # By way of JSON, which has lists in place of tuples
             yield Item(place, json.loads(json.dumps(ast.literal_eval(node))))
         except (ValueError, TypeError, RecursionError, MemoryError) as error:
             raise unreadable(place, f"it is not a Python literal ({error})") from None

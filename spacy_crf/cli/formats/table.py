@@ -43,9 +43,10 @@ class Header(NamedTuple):
 
     separator: str
     names: list[str]
-    word: Any  # Optional[int], as label
-    label: Any
-    tag: Optional[int]
+    # Numbers of columns from 0 on, or None. Readers of `is_usable` headers know which of them are numbers
+    word: Any  # of words or texts
+    label: Any  # of tags of entities or labels of texts
+    tag: Optional[int]  # of `token.tag`
     sentence: Optional[int]
     document: Optional[int]
 
@@ -76,7 +77,11 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
 
 
 def _header(line: str, settings: ReadSettings, words: tuple[str, ...], labels: tuple[str, ...]) -> Header:
-    """Parse the header. RAISES (ValueError): CRF868 if it lacks a column that the settings name."""
+    """Parse the header.
+
+    words, labels (Tuple[str]): The usual names of the columns of words (or texts) and of labels, the most usual first.
+    RAISES (ValueError): CRF868 if the header lacks a column that the settings name.
+    """
     # The separator of the table is the most frequent one in its header
     separator = max(_SEPARATORS, key=line.count)
     try:
@@ -85,18 +90,19 @@ def _header(line: str, settings: ReadSettings, words: tuple[str, ...], labels: t
         names = []
     lower = [name.lower() for name in names]
 
-    def column(known: tuple[str, ...], option: str = "") -> Optional[int]:
-        asked = getattr(settings, option) if option else None
-        if asked is None:
-            return next((lower.index(name) for name in known if name in lower), None)
-        if asked in names:
-            return names.index(asked)
+    def column(usual_names: tuple[str, ...], option: str = "") -> Optional[int]:
+        """The column that the user names by an option, by its name or its number from 1 on; else the first usual one."""
+        choice = getattr(settings, option) if option else None
+        if choice is None:
+            return next((lower.index(name) for name in usual_names if name in lower), None)
+        if choice in names:
+            return names.index(choice)
         numbers = [str(n) for n in range(1, len(names) + 1)]
-        if asked in numbers:
-            return numbers.index(asked)
-        spelled = option.replace("_", "-")
-        alike = known_names(names, asked)
-        raise ValueError(Errors.CRF868.format(option=spelled, value=asked, known=alike))
+        if choice in numbers:
+            return numbers.index(choice)
+        raise ValueError(
+            Errors.CRF868.format(option=option.replace("_", "-"), value=choice, known=known_names(names, choice))
+        )
 
     return Header(
         separator=separator,
@@ -112,7 +118,8 @@ def _header(line: str, settings: ReadSettings, words: tuple[str, ...], labels: t
 def _sentences(source: Source, settings: ReadSettings, report: Report) -> Iterator[Optional[list[Row]]]:
     """Read tokens. Yields the rows of each sentence, and None at the end of each document."""
     rows: list[Row] = []
-    last_sentence = ""  # numbers or names in the rows before
+    # The latest numbers or names of a sentence and a document
+    last_sentence = ""
     last_document = ""
     for place, cells, header in _table(source, settings, report, _WORD, _LABEL, has_tokens=True):
         is_empty = all(map(is_blank, cells))
@@ -129,13 +136,14 @@ def _sentences(source: Source, settings: ReadSettings, report: Report) -> Iterat
         last_sentence = sentence or last_sentence
         last_document = document or last_document
         if not is_empty:
-            word, label, tag = (None if at is None else cells[at] for at in (header.word, header.label, header.tag))
-            # A missing closing quote takes all lines up to the next quote into one cell
-            for what, cell in (("word", word), ("tag", label)):
+            columns = (header.word, header.label, header.tag)
+            word, label, tag = (None if column is None else cells[column] for column in columns)
+            for name, cell in (("word", word), ("tag", label)):
                 if cell is not None and is_blank(cell):
-                    raise unreadable(place, f"the {what} is empty")
+                    raise unreadable(place, f"the {name} is empty")
+                # A missing closing quote takes all lines up to the next quote into one cell
                 if cell is not None and "\n" in cell:
-                    raise unreadable(place, f"the {what} {cell[:40]!r} has several lines: look for a quote")
+                    raise unreadable(place, f"the {name} {cell[:40]!r} has several lines: look for a quote")
             rows.append(Row(place, word or "", label.strip() if label is not None else None, tag))
     if rows:
         yield rows
@@ -146,7 +154,7 @@ def _sentences(source: Source, settings: ReadSettings, report: Report) -> Iterat
 
 def _holds_lists(source: Source, settings: ReadSettings) -> bool:
     """Whether cells hold the tags of a sentence as a list, beside a list of its words or its words between spaces."""
-    words = []
+    words = []  # the list of words in each row, or None
     tags = []
     try:
         for _, cells, header in islice(_rows_of_lists(source, settings, Report()), _HEAD):
@@ -187,17 +195,17 @@ def _sentences_of_lists(source: Source, settings: ReadSettings, report: Report) 
         if all(map(is_blank, cells)):
             continue
         words = _as_list(cells[header.word]) or split_words(cells[header.word])
-        columns = [None if at is None else _as_list(cells[at]) or [] for at in (header.label, header.tag)]
-        for column in columns:
-            if column is not None and len(column) != len(words):
-                raise unreadable(place, f"{len(words)} words, but {len(column)} tags in a list")
-        labels, tags = columns
+        labels = None if header.label is None else _as_list(cells[header.label]) or []
+        tags = None if header.tag is None else _as_list(cells[header.tag]) or []
+        for values in (labels, tags):
+            if values is not None and len(values) != len(words):
+                raise unreadable(place, f"{len(words)} words, but {len(values)} tags in a list")
         rows = []
         for n, word in enumerate(words):
             label = labels[n] if labels else None
             label = named(label, settings.tag_names, place) if type(label) is int else label
             tag = tags[n] if tags else None
-            if not all(part is None or (isinstance(part, str) and not is_blank(part)) for part in (label, tag)):
+            if any(value is not None and (not isinstance(value, str) or is_blank(value)) for value in (label, tag)):
                 raise unreadable(place, f"a tag is not a word: {shown([label, tag])}")
             if not isinstance(word, str) or is_blank(word):
                 raise unreadable(place, f"a word is empty or not a text: {shown(word)}")
@@ -224,11 +232,12 @@ def _holds_texts(source: Source, settings: ReadSettings) -> bool:
 
 def _labelled_docs(source: Source, nlp: Language, settings: ReadSettings, report: Report) -> Iterator[Doc]:
     """Make Docs of texts with labels. The file is read twice, since any row may add a label."""
-    cells: dict[str, str] = {}
+    cells: dict[
+        str, str
+    ] = {}  # the different cells of labels, each with its first place: a table may have millions of rows
     for row in _text_rows(source, settings, Report()):
         cells.setdefault(row.label, row.place)
     labels = TextLabels()
-    # Each label once: a table may have millions of rows with two labels
     for cell, place in cells.items():
         labels.add(_labels_of(cell, cells, settings, place))
     for row in _text_rows(source, settings, report):
@@ -272,13 +281,14 @@ def _labels_of(cell: str, cells: Collection[str], settings: ReadSettings, place:
     elif cell[:1] == "{":
         with suppress(ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
             value = ast.literal_eval(cell)
-        # Label Studio writes several answers to a question so
+        # Label Studio writes several answers to a question as {'choices': […]}
         if isinstance(value, dict) and [*value] == ["choices"]:
             value = value["choices"]
     elif settings.tag_names and cell.isdecimal() and len(cell) < 9:
         value = int(cell)
     for separator in _JOINED:
         parts = [part.strip() for part in cell.split(separator)]
+        # Not for cells that were parsed above, or cut at an earlier separator
         if value == cell and len(parts) > 1 and all(parts) and any(part in cells for part in parts):
             value = parts
     return parse_labels(value, place, settings.tag_names)
@@ -296,15 +306,17 @@ def _table(
     *,
     has_tokens: bool,
 ) -> Iterator[tuple[str, list[str], Header]]:
-    """Yield place and cells of each row, and the header.
+    """Read a table. Yields place and cells of each row, and the header. Empty rows have as many empty cells as others.
 
+    words, labels (Tuple[str]): The usual names of the columns of words (or texts) and of labels.
+    has_tokens (bool): Whether rows are tokens or sentences, so that a column of `token.tag` may stand for that of labels.
     RAISES (ValueError): CRF869 if the header does not name the columns, CRF703 if a row has more or fewer cells than the header.
     """
     lines = source.lines()
-    first, line = next(((place, line) for place, line in lines if line.strip()), ("", ""))
+    header_place, line = next(((place, line) for place, line in lines if line.strip()), ("", ""))
     header = _header(line, settings, words, labels)
     if not header.is_usable() or (header.label is None and not has_tokens):
-        raise ValueError(Errors.CRF869.format(place=first, names=", ".join(header.names)[:200]))
+        raise ValueError(Errors.CRF869.format(place=header_place, names=", ".join(header.names)[:200]))
     columns_read = {header.word, header.label}
     if has_tokens:
         columns_read |= {header.tag, header.sentence, header.document}
@@ -330,25 +342,24 @@ def _unquoted(cell: str) -> str:
     inner = cell[1:-1]
     is_enclosed = len(cell) > 2 and cell[0] == cell[-1] == '"'
     has_only_doubled = '""' in inner and '"' not in inner.replace('""', "")
-    is_quoted = is_enclosed and has_only_doubled
-    return inner.replace('""', '"') if is_quoted else cell
+    return inner.replace('""', '"') if is_enclosed and has_only_doubled else cell
 
 
 def _quoted(lines: Iterator[tuple[str, str]], separator: str) -> Iterator[tuple[str, list[str]]]:
-    """Read the rows of CSV from lines with their places. Yields place and cells of each row.
+    """Read the rows of CSV from lines with their places. Yields place and cells of each row. A cell in quotes may have several
+    lines; the place of its row is that of the first line.
 
     RAISES (ValueError): CRF701 with the place, if the lines are not CSV.
     """
-    places: list[str] = []
+    places: list[str] = []  # of the lines that the reader has asked for
 
     def texts() -> Iterator[str]:
         for place, line in lines:
             places.append(place)
             yield line + "\n"
 
-    # A cell in quotes may have several lines, so the reader asks for them, and the row has the place of the first
     reader = csv.reader(texts(), delimiter=separator, strict=True)
-    begin = 0
+    begin = 0  # the first line of the next row
     try:
         for cells in reader:
             yield places[begin], cells

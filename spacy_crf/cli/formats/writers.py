@@ -15,29 +15,30 @@ from .source import Fields
 
 
 class Annotated(NamedTuple):
-    """A text with its predicted spans, and the fields of its input, such as an id."""
+    """A text that a pipeline has annotated."""
 
     doc: Doc
-    fields: Fields
+    fields: Fields  # of the input, such as an id
     spans: list[tuple[Span, float]]  # with their probabilities
-    doubtful: list[Span]  # spans below the least probability
+    doubtful: list[Span]  # spans below the least probability that the user wants
 
 
 class Writer(NamedTuple):
-    """A format. render: Makes the record of a text. join: Writes records to a file. suffix: The suffix of such files."""
+    """A format."""
 
-    render: Callable[[Annotated], str]
-    join: Callable[[Iterable[str], BinaryIO, Vocab], None]
-    suffix: str
+    render: Callable[[Annotated], str]  # makes the record of a text
+    join: Callable[[Iterable[str], BinaryIO, Vocab], None]  # writes the records of a file
+    suffix: str  # of the names of such files
 
 
 def probability(span: Span) -> float:
     """The probability of a span; 1 if its component does not set it."""
-    known = span._.crf_prob
-    return 1.0 if known is None else round(known, 6)
+    crf_prob = span._.crf_prob
+    return 1.0 if crf_prob is None else round(crf_prob, 6)
 
 
-def _prodigy(found: Annotated) -> str:
+def _prodigy(text: Annotated) -> str:
+    """Make a task of Prodigy."""
     tokens = [
         {
             "text": token.text,
@@ -46,32 +47,35 @@ def _prodigy(found: Annotated) -> str:
             "id": token.i,
             "ws": bool(token.whitespace_),
         }
-        for token in found.doc
+        for token in text.doc
     ]
-    spans = [{**_span(span, prob), "token_start": span.start, "token_end": span.end - 1} for span, prob in found.spans]
-    given = found.fields.get("meta", {})
-    # The place goes into "meta", which Prodigy shows below the text and keeps
-    meta = {"meta": {**origin_of(found.doc), **given}} if isinstance(given, dict) else {}
-    return _line({**found.fields, **meta, "text": found.doc.text, "tokens": tokens, "spans": spans})
+    spans = [{**_span(span, prob), "token_start": span.start, "token_end": span.end - 1} for span, prob in text.spans]
+    meta = text.fields.get("meta", {})
+    # The place goes into "meta", which Prodigy shows below the text and keeps. A "meta" that is no object stays as it is
+    with_place = {"meta": {**origin_of(text.doc), **meta}} if isinstance(meta, dict) else {}
+    return _line({**text.fields, **with_place, "text": text.doc.text, "tokens": tokens, "spans": spans})
 
 
 def _span(span: Span, prob: float) -> Fields:
+    """A span with its characters, label and probability, for JSON."""
     return {"start": span.start_char, "end": span.end_char, "label": span.label_, "prob": prob}
 
 
-def _spans(found: Annotated) -> str:
-    """Write text, spans, and the labels of the text if it has any."""
-    cats = {"cats": found.doc.cats} if found.doc.cats else {}
-    spans = [_span(span, prob) for span, prob in found.spans]
-    return _line({**origin_of(found.doc), **found.fields, "text": found.doc.text, "spans": spans, **cats})
+def _spans(text: Annotated) -> str:
+    """Make a JSON object of the text, its spans, and its labels if it has any."""
+    cats = {"cats": text.doc.cats} if text.doc.cats else {}
+    spans = [_span(span, prob) for span, prob in text.spans]
+    return _line({**origin_of(text.doc), **text.fields, "text": text.doc.text, "spans": spans, **cats})
 
 
-def _doccano(found: Annotated) -> str:
-    spans = [[span.start_char, span.end_char, span.label_] for span, _ in found.spans]
-    return _line({**origin_of(found.doc), **found.fields, "text": found.doc.text, "label": spans})
+def _doccano(text: Annotated) -> str:
+    """Make a line of doccano's JSONL."""
+    spans = [[span.start_char, span.end_char, span.label_] for span, _ in text.spans]
+    return _line({**origin_of(text.doc), **text.fields, "text": text.doc.text, "label": spans})
 
 
-def _labelstudio(found: Annotated) -> str:
+def _labelstudio(text: Annotated) -> str:
+    """Make a task of Label Studio, with the spans as a prediction."""
     result = [
         {
             "from_name": "label",
@@ -80,76 +84,80 @@ def _labelstudio(found: Annotated) -> str:
             "value": {"start": span.start_char, "end": span.end_char, "text": span.text, "labels": [span.label_]},
             "score": prob,
         }
-        for span, prob in found.spans
+        for span, prob in text.spans
     ]
     # Label Studio sorts tasks by this score: the least certain span decides
-    score = min((prob for _, prob in found.spans), default=1.0)
-    data = {**origin_of(found.doc), **found.fields, "text": found.doc.text}
+    score = min((prob for _, prob in text.spans), default=1.0)
+    data = {**origin_of(text.doc), **text.fields, "text": text.doc.text}
     return _line({"data": data, "predictions": [{"result": result, "score": score}]})
 
 
-def _conll(found: Annotated) -> str:
-    """Write words and the tags of entities, without white space tokens. Tokens of doubtful entities have missing annotation."""
-    doc = found.doc
+def _conll(text: Annotated) -> str:
+    """Make the lines of words and tags of entities, without white space tokens. Tokens of doubtful entities have missing
+    annotation ("-"). Where the pipeline sets no entities, the tags are `token.tag_`."""
+    doc = text.doc
     blocks = ["-DOCSTART-\tO\n"]
     has_ents = doc.has_annotation("ENT_IOB")
-    entity: dict[int, str] = {}
-    for span, _ in found.spans:
+    entity_tags: dict[int, str] = {}  # by the number of the token
+    for span, _ in text.spans:
         # An entity may begin or end with white space, which columns can not hold
         words = [token.i for token in span if not token.is_space]
-        entity |= dict.fromkeys(words, f"I-{span.label_}") | dict.fromkeys(words[:1], f"B-{span.label_}")
-    entity |= {token.i: "-" for token in chain.from_iterable(found.doubtful)}
-    entity |= {token.i: "-" for token in doc if token.ent_iob == 0}
+        entity_tags |= dict.fromkeys(words, f"I-{span.label_}") | dict.fromkeys(words[:1], f"B-{span.label_}")
+    entity_tags |= {token.i: "-" for token in chain.from_iterable(text.doubtful)}
+    entity_tags |= {token.i: "-" for token in doc if token.ent_iob == 0}  # missing in the Doc
     for sentence in doc.sents if doc.has_annotation("SENT_START") else [doc[:]]:
-        rows = [
-            f"{token.text}\t{entity.get(token.i, 'O') if has_ents else token.tag_ or '-'}\n"
-            for token in sentence
-            if not token.is_space
-        ]
+        rows = []
+        for token in sentence:
+            tag = entity_tags.get(token.i, "O") if has_ents else token.tag_ or "-"
+            if not token.is_space:
+                rows.append(f"{token.text}\t{tag}\n")
         blocks.append("".join(rows))
     return "\n".join(blocks) + "\n"
 
 
-def _spacy(found: Annotated) -> str:
-    """Write the Doc as bytes. Tokens of doubtful entities have missing annotation; doubtful spans of groups are left out."""
-    doc = found.doc
-    likely = [span for span, _ in found.spans]
-    doubtful = {*found.doubtful}
+def _spacy(text: Annotated) -> str:
+    """Make the bytes of the Doc, in base 64. Tokens of doubtful entities have missing annotation; doubtful spans of groups are
+    left out. The Doc is changed."""
+    doc = text.doc
+    likely = [span for span, _ in text.spans]
+    doubtful = {*text.doubtful}
     if doc.has_annotation("ENT_IOB"):
         ents = {*doc.ents}
-        missing = [span for span in found.doubtful if span in ents]
+        missing = [span for span in text.doubtful if span in ents]
         missing += [doc[token.i : token.i + 1] for token in doc if token.ent_iob == 0]
         doc.set_ents([span for span in likely if span in ents], missing=missing, default="outside")
-    for key, group in doc.spans.items() if doubtful else ():
+    for key, group in doc.spans.items():
         scores = group.attrs.get("scores")
-        if scores is not None:
+        if doubtful and scores is not None:
             kept = [n for n, span in enumerate(group) if span not in doubtful]
             doc.spans[key] = SpanGroup(
                 doc, name=key, spans=[group[n] for n in kept], attrs={**group.attrs, "scores": scores[kept]}
             )
-    return base64.b64encode(found.doc.to_bytes()).decode("ascii")
+    return base64.b64encode(doc.to_bytes()).decode("ascii")
 
 
 def _line(value: object) -> str:
     return json.dumps(value, ensure_ascii=False) + "\n"
 
 
-def _join_lines(texts: Iterable[str], file: BinaryIO, vocab: Vocab) -> None:
-    for text in texts:
-        file.write(text.encode("utf8"))
+def _join_lines(records: Iterable[str], file: BinaryIO, vocab: Vocab) -> None:
+    """Write records that are whole lines."""
+    for record in records:
+        file.write(record.encode("utf8"))
 
 
-def _join_list(texts: Iterable[str], file: BinaryIO, vocab: Vocab) -> None:
-    # One JSON list, written text by text: an archive does not fit into memory
+def _join_list(records: Iterable[str], file: BinaryIO, vocab: Vocab) -> None:
+    """Write records as one JSON list. Each is written at once, since an archive does not fit into memory."""
     separator = "["
-    for text in texts:
-        file.write((separator + "\n" + text.rstrip("\n")).encode("utf8"))
+    for record in records:
+        file.write((separator + "\n" + record.rstrip("\n")).encode("utf8"))
         separator = ","
     file.write(b"\n]\n" if separator == "," else b"[]\n")
 
 
-def _join_docs(texts: Iterable[str], file: BinaryIO, vocab: Vocab) -> None:
-    docs = doc_bin(Doc(vocab).from_bytes(base64.b64decode(text)) for text in texts)
+def _join_docs(records: Iterable[str], file: BinaryIO, vocab: Vocab) -> None:
+    """Write records of Docs, which have this vocab, as a .spacy file."""
+    docs = doc_bin(Doc(vocab).from_bytes(base64.b64decode(record)) for record in records)
     file.write(docs.to_bytes())
 
 
@@ -167,13 +175,13 @@ WITHOUT_SPANS = ("conll", "spacy")  # formats that take tags of tokens too
 def check_spans(format_: str, doc: Doc, groups: Sequence[SpanGroup] = ()) -> None:
     """Check that a Doc, with groups of spans that the pipeline sets, fits a format.
 
-    RAISES (ValueError): CRF874 if the format has no place for what the pipeline sets, that is, tags or labels of texts; CRF883 if
-        spans of groups don't fit.
+    RAISES (ValueError): CRF874 if the pipeline sets only tags or labels of texts, and the format has no place for these; CRF883
+        if spans of groups don't fit.
     """
     if format_ == "conll" and groups:
         raise ValueError(Errors.CRF883.format(key=groups[0].name))
-    has_any = groups or doc.has_annotation("ENT_IOB") or (format_ == "spans" and doc.cats)
-    has_tags = doc.has_annotation("TAG")
-    loses_cats = format_ == "conll" and doc.cats and not has_any and not has_tags
-    if len(doc) and (loses_cats or (format_ not in WITHOUT_SPANS and not has_any)):
+    has_spans = groups or doc.has_annotation("ENT_IOB") or (format_ == "spans" and doc.cats)
+    loses_cats = format_ == "conll" and doc.cats and not has_spans and not doc.has_annotation("TAG")
+    loses_tags = format_ not in WITHOUT_SPANS and not has_spans
+    if len(doc) and (loses_cats or loses_tags):  # an empty Doc has no annotation at all
         raise ValueError(Errors.CRF874.format(format=format_, known=" or ".join(WITHOUT_SPANS)))
