@@ -106,7 +106,7 @@ def made(make: "Callable[..., LearningPipe]", factory: str, nlp: Language, **set
         **_OF_TOKENS,
         **_defaults("LinearChain.v1", "ner_features.v1", "spacy.ner_scorer"),
     },
-    default_score_weights={"ents_f": 1.0, "ents_p": 0.0, "ents_r": 0.0, "ents_per_type": None},
+    default_score_weights={"ents_f": 1.0, "ents_p": 0.0, "ents_r": 0.0, "ents_texts": 0.0, "ents_per_type": None},
 )
 def make_crf_ner(
     nlp: Language,
@@ -287,7 +287,7 @@ def make_crf_tagger(
         **_OF_TOKENS,
         **_defaults("SemiMarkov.v1", "ner_features.v1", "spacy.ner_scorer").merge(Config().from_str(_SEGMENTS)),
     },
-    default_score_weights={"ents_f": 1.0, "ents_p": 0.0, "ents_r": 0.0, "ents_per_type": None},
+    default_score_weights={"ents_f": 1.0, "ents_p": 0.0, "ents_r": 0.0, "ents_texts": 0.0, "ents_per_type": None},
 )
 def make_semicrf_ner(
     nlp: Language,

@@ -514,11 +514,16 @@ class CRFPipe(LearningPipe):
         return explain(self, doc, span, against, kind, **options)
 
     def score(self, examples: Iterable[Example], **kwargs: object) -> dict[str, Any]:
-        """Scores of the component's scorer for examples with predicted Docs; with confidence also the calibration of
-        probabilities; with a `decoder` that searches in its own way also the share of texts for which it finds the most probable
-        labelling. `kwargs` are settings of the scorer."""
+        """Scores of the component's scorer for examples with predicted Docs; if it finds entities or spans, also the share of
+        texts in which all are right and none is missing; with confidence also the calibration of probabilities; with a `decoder`
+        that searches in its own way also the share of texts for which it finds the most probable labelling. `kwargs` are settings
+        of the scorer."""
         examples = list(examples)
         scores = super().score(examples, **kwargs)
+        if isinstance(self.annotation, Entities):
+            from .scorers import score_texts
+
+            scores.update(score_texts(self.annotation, examples))
         if self.cfg["confidence"]:
             from .scorers import score_calibration
 

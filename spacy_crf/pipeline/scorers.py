@@ -1,4 +1,5 @@
-"""Scorers for annotation that spaCy's own scorers do not know, and the calibration of probabilities."""
+"""Scorers for annotation that spaCy's own scorers do not know, the share of texts that are right as a whole, and the calibration
+of probabilities."""
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -12,7 +13,7 @@ from spacy.tokens import Token
 from spacy.training import Example
 
 from ..types import Bools, Floats
-from .annotation.entities import Annotation
+from .annotation.entities import Annotation, Entities
 
 POS_AND_MORPH = "pos+morph"
 
@@ -86,6 +87,30 @@ def pos_and_feats(label: str) -> tuple[str, str]:
 def _extension(name: str, token: Token) -> str:
     value = token._.get(name)
     return "" if value is None else str(value)
+
+
+def texts_right(annotation: Entities, examples: Iterable[Example]) -> list[bool]:
+    """Whether each annotated text is right as a whole: the predicted Doc has exactly the annotated spans, or none if none is
+    annotated. Found spans count only where the text is annotated, and a text without any annotation is left out.
+
+    annotation (Entities): Where the spans of the examples are.
+    examples (Iterable[Example]): Examples with predicted Docs.
+    RETURNS (list[bool]): One value for each annotated text.
+    """
+    are_right = []
+    for example in examples:
+        if annotation.is_annotated(example.reference):
+            gold, found = annotation.mentions(example)
+            are_right.append({mention.place for mention in gold} == {mention.place for mention in found})
+    return are_right
+
+
+def score_texts(annotation: Entities, examples: Iterable[Example]) -> dict:
+    """The share of texts that are right as a whole, see `texts_right`: ``ents_texts`` (``spans_…_texts`` for spans); None without
+    annotated texts."""
+    are_right = texts_right(annotation, examples)
+    share = sum(are_right) / len(are_right) if are_right else None
+    return {f"{annotation.scores_prefix}_texts": share}
 
 
 N_BINS = 10

@@ -521,6 +521,10 @@ class Entities(Annotation):
         """The entities of a Doc, with their probabilities."""
         return self._mentions(doc.ents)
 
+    def is_annotated(self, doc: Doc) -> bool:
+        """Whether a reference Doc has annotation, be it that it has no entities: a Doc without any is not scored."""
+        return doc.has_annotation("ENT_IOB")
+
     def _mentions(self, ents: Iterable[Span]) -> list[Mention]:
         ents = list(ents)
         return mentions_of(ents, map(probability_of, ents), space_edges=self.space_edges)

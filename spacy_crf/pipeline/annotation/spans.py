@@ -219,10 +219,14 @@ class Spans(Entities):
         probabilities = [None] * len(group) if scores is None else map(float, scores)
         return mentions_of(group, probabilities, space_edges=self.space_edges)
 
+    def is_annotated(self, doc: Doc) -> bool:
+        """Whether a reference Doc has ``doc.spans[key]``, be it empty."""
+        return self.key in doc.spans
+
     def mentions(self, example: Example) -> tuple[list[Mention], list[Mention]]:
         """RETURNS (Tuple[List[Mention], List[Mention]]): The gold spans and the spans found; neither for a text without
         annotation."""
-        if self.key not in example.reference.spans:
+        if not self.is_annotated(example.reference):
             return [], []
         return self.mentions_in(example.reference), self.mentions_in(example.predicted)
 
