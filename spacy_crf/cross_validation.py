@@ -31,6 +31,7 @@ from .pipeline.initialization import earlier_annotation
 from .pipeline.pipe import LearningPipe
 from .pipeline.prediction import CRFPipe
 from .pipeline.thresholds import Point, best, measure, shrunk, use
+from .report.figures import DRAWS, LEVEL, Share
 from .report.suspects import Suspect, judged_by, ranked
 from .types import Ints, Settings
 
@@ -51,10 +52,10 @@ CLUSTER_TEMPLATES = (
     "cluster[-1]|cluster[0]",
     "cluster[0]|cluster[1]",
 )
-# Least gain of F1 for which a threshold is used: decoding by probabilities takes longer than the best path
+# Least gain of the optimized score for which a threshold is used: decoding by probabilities takes longer than the best path
 LEAST_GAIN = 0.005
-DRAWS = 1000
-LEVEL = 0.95
+# Scores that can choose the settings: F1, and the share of texts that are right as a whole
+OPTIMIZED = ("f", "texts")
 # Number of folds after which candidates leave the race by less than two standard errors: fewer say little
 SURE_FOLDS = 3
 
@@ -80,22 +81,15 @@ class Candidate(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """The F1 of a candidate on the held-out texts; for a tagger the accuracy."""
+    """The scores of a candidate on the held-out texts."""
 
     candidate: Candidate
-    f: float
+    f: float  # F1; for a tagger the accuracy
+    whole_texts: float  # share of the texts in which all mentions are right and none is missing
     min_prob: Optional[float]  # None for the best path
     folds: int  # number of folds that the candidate took part in
-    behind: float = 0.0  # F1 of the winner on the texts of these folds, minus that of the candidate
+    behind: float = 0.0  # the optimized score of the winner on the texts of these folds, minus that of the candidate
     error: float = 0.0  # standard error of `behind`
-
-
-class Interval(NamedTuple):
-    """A value and its bootstrap interval over texts (95 %)."""
-
-    value: float
-    low: float
-    high: float
 
 
 class Fitted(NamedTuple):
@@ -104,17 +98,20 @@ class Fitted(NamedTuple):
     name: str
     texts: int
     chosen: Trial
-    f: Interval
+    f: Share
+    whole_texts: Optional[Share]  # share of texts that are right as a whole; None if the component finds no spans
     trials: list[Trial]  # the best first
     held_out: list[Example]  # each text with the prediction of a model trained without it, in the order of the texts
     suspects: list[Suspect]  # texts whose annotation looks wrong to a model trained without them
     together: str = ""  # which texts were held out together, see `folds.Folds.reason`
 
     def expectation(self) -> str:
-        """The expected F1 of the component, in words."""
-        f, low, high = (100 * share for share in self.f)
+        """The expected scores of the component, in words."""
+        scores = f"F1 {self.f.percent()}"
+        if self.whole_texts is not None:
+            scores += f", whole texts right {self.whole_texts.percent()}"
         together = f". Held out together: {self.together}" if self.together else ""
-        return f"F1 {f:.1f} on texts that it had not seen (95 %: {low:.1f} to {high:.1f}){together}"
+        return f"{scores}, on texts that it had not seen{together}"
 
 
 @dataclass
@@ -125,17 +122,24 @@ class _Judged:
     points: Optional[list[Point]] = None  # counts for each threshold; None for components that find no spans
     pipes: list[LearningPipe] = field(default_factory=list)  # the trained component of each fold
 
-    def best(self) -> tuple[NDArray[np.float64], Optional[float]]:
-        """Choose how to decode: by a threshold of probabilities if this gains enough F1, else by the best path.
+    def best(self, optimize: str) -> tuple[NDArray[np.float64], Optional[float]]:
+        """Choose how to decode: by a threshold of probabilities if this gains enough, else by the best path.
 
+        optimize (str): The score that is to gain, one of `OPTIMIZED`.
         RETURNS (float64[N, 3], Optional[float]): Annotated, found and right mentions in each held-out text, and the threshold
             `min_prob`; None for the best path.
         """
         if self.points is not None:
-            point = best(self.points)
-            if point.f() >= _f(self.counts.sum(axis=0)) + LEAST_GAIN:
+            if optimize == "texts":
+                point = max(self.points, key=lambda point: _score(np.array(point.counts), optimize))
+                min_prob = cast(float, point.min_prob)
+            else:
+                point = best(self.points)
                 # The best threshold of few entities is chance: `shrunk` moves it to what the model expects
-                return np.array(point.counts, dtype=np.float64), shrunk(self.points)
+                min_prob = shrunk(self.points)
+            counts = np.array(point.counts, dtype=np.float64)
+            if _score(counts, optimize) >= _score(self.counts, optimize) + LEAST_GAIN:
+                return counts, min_prob
         return self.counts, None
 
 
@@ -148,6 +152,7 @@ def fit(
     l2: Sequence[float] = L2,
     words: Union[bool, Mapping[str, WordKnowledge]] = True,
     thresholds: bool = True,
+    optimize: str = "f",
     seed: int = 0,
     on_fold: Callable[[], None] = lambda: None,
 ) -> tuple[Language, list[Fitted]]:
@@ -160,11 +165,14 @@ def fit(
         clusters of spacy-lookups-data, if the package has the language. What the config names itself is not tried.
     thresholds (bool): Whether to try thresholds of probabilities. They gain F1 by leaving out doubtful entities; where every
         token belongs to a field, such as in addresses, fewer texts are right as a whole.
+    optimize (str): The score that chooses the settings: "f" for F1, or "texts" for the share of texts in which all entities are
+        right and none is missing.
     on_fold (Callable[[], None]): Called after each fold of each component, and after the component's last training.
     RETURNS (tuple[Language, list[Fitted]]): The pipeline, whose config has the chosen settings, and a report on each component.
     RAISES (ValueError): CRF770 for fewer than two folds, or more folds than texts; CRF771 and CRF772 for components that cannot
         be fitted.
     """
+    optimize = checks.one_of("fit", "optimize", optimize, OPTIMIZED)
     training = dict(config.get("training") or {})
     if (training.get("before_to_disk") or {}).get("@callbacks") in CHOOSE_TOO:
         config = Config({**config, "training": {**training, "before_to_disk": None}})
@@ -179,7 +187,8 @@ def fit(
     for n, name in enumerate(names):
         # A component reads what components before it predict
         with nlp.select_pipes(disable=names[n + 1 :]):
-            race = _Race(nlp, name, _pairs(nlp, name, l1, l2), _possible(nlp, name, words), thresholds, drawn)
+            pairs = _pairs(nlp, name, l1, l2)
+            race = _Race(nlp, name, pairs, _possible(nlp, name, words), thresholds, optimize, drawn)
             for fold in range(folds):
                 race.run(examples, fold)
                 on_fold()
@@ -193,6 +202,7 @@ def refit(
     dev: Optional[Union[str, Path]] = None,
     folds: int = FOLDS,
     words: bool = True,
+    optimize: str = "f",
     seed: int = 0,
 ) -> Callable[[Language], Language]:
     """Make a callback for ``[training.before_to_disk]`` (``spacy_crf.refit.v1``), which replaces the pipeline that `spacy train`
@@ -202,11 +212,13 @@ def refit(
     dev (Path): More texts, such as ${paths.dev}; none by default.
     folds (int): Number of folds; each is held out once.
     words (bool): Whether to try word clusters from spacy-lookups-data.
+    optimize (str): The score that chooses the settings: "f" for F1, or "texts" for the share of texts that are right as a whole.
     seed (int): Random seed that draws the folds.
     """
     owner = "spacy_crf.refit.v1"
     folds = checks.count(owner, "folds", folds)
     words = checks.flag(owner, "words", words)
+    optimize = checks.one_of(owner, "optimize", optimize, OPTIMIZED)
     refitted: Optional[Language] = None
 
     def read(nlp: Language) -> list[Example]:
@@ -216,7 +228,8 @@ def refit(
     def replace(nlp: Language) -> Language:
         nonlocal refitted
         if refitted is None:
-            refitted, fitted = fit(nlp.config.interpolate(), read, folds=folds, words=words, seed=seed)
+            config = nlp.config.interpolate()
+            refitted, fitted = fit(config, read, folds=folds, words=words, optimize=optimize, seed=seed)
             refitted.meta["performance"] = performance(refitted, fitted)
             for component in fitted:
                 announcements.info(
@@ -228,11 +241,17 @@ def refit(
 
 
 def performance(nlp: Language, fitted: Iterable[Fitted]) -> Settings:
-    """The scores of components on held-out texts, and their F1 with its interval, for the meta.json of a pipeline."""
+    """The scores of components on held-out texts, and their F1 and share of whole texts with intervals, for the meta.json of a
+    pipeline."""
     scores: Settings = {}
     for component in fitted:
         scores.update(nlp.get_pipe(component.name).score(component.held_out))
-        scores[f"{component.name}_cross_validation"] = {**component.f._asdict(), "texts": component.texts}
+        whole_texts = component.whole_texts and component.whole_texts._asdict()
+        scores[f"{component.name}_cross_validation"] = {
+            **component.f._asdict(),
+            "whole_texts": whole_texts,
+            "texts": component.texts,
+        }
     return scores
 
 
@@ -309,6 +328,7 @@ class _Race:
         pairs: list[tuple[float, float]],
         words: dict[str, WordKnowledge],
         thresholds: bool,
+        optimize: str,
         folds: Folds,
     ):
         candidates = [Candidate(key, *pair) for key, pair in product(words, pairs)]
@@ -316,6 +336,7 @@ class _Race:
         self._nlp = nlp
         self._name = name
         self._thresholds = thresholds
+        self._optimize = optimize
         self._folds = folds
         self._texts = np.zeros(0, dtype=np.int64)  # the texts held out so far, in the order of the rows of counts
         self._settings = nlp.config.interpolate()["components"][name]
@@ -360,7 +381,9 @@ class _Race:
         chosen = trials[0]
         words, l1, l2 = chosen.candidate
         held_out, suspects = self._held_out(chosen, examples)
-        interval = _interval(_counts(self._untrained[words], held_out), self._folds.group_of)
+        untrained = self._untrained[words]
+        counts = _counts(untrained, held_out)
+        whole_texts = _interval(_of_texts(counts), self._folds.group_of) if _finds_spans(untrained) else None
         # The pipeline holds the untrained component that was made last
         in_pipeline = words == [*self._untrained][-1]
         pipe = self._nlp.get_pipe(self._name) if in_pipeline else self._put_untrained(words, examples)
@@ -369,34 +392,54 @@ class _Race:
         self._nlp.update(examples, sgd=self._optimizer(chosen.candidate), exclude=others, annotates=others)
         if chosen.min_prob is not None:
             use(self._nlp, pipe, chosen.min_prob)
-        together = self._folds.reason
-        return Fitted(self._name, len(examples), chosen, interval, trials, held_out, suspects, together)
+        return Fitted(
+            name=self._name,
+            texts=len(examples),
+            chosen=chosen,
+            f=_interval(counts, self._folds.group_of),
+            whole_texts=whole_texts,
+            trials=trials,
+            held_out=held_out,
+            suspects=suspects,
+            together=self._folds.reason,
+        )
 
     def _trials(self) -> list[Trial]:
         """The trials of all candidates: the winner first, then those that stayed to the end, then those that left later."""
-        decoded = {candidate: judged.best() for candidate, judged in self._judged.items()}
-        winner = max(self._running, key=lambda candidate: _f(decoded[candidate][0].sum(axis=0)))
+        decoded = {candidate: judged.best(self._optimize) for candidate, judged in self._judged.items()}
+        winner = max(self._running, key=lambda candidate: self._rank(decoded[candidate][0]))
         winner_counts, _ = decoded[winner]
         trials = []
         for candidate, (counts, min_prob) in decoded.items():
             # On the same texts: those of the folds that the candidate took part in
             behind, error = self._behind(winner_counts[: len(counts)], counts)
             n_folds = len(self._judged[candidate].pipes)
-            trials.append(Trial(candidate, _f(counts.sum(axis=0)), min_prob, n_folds, behind, error))
+            f, whole_texts = (_score(counts, score) for score in OPTIMIZED)
+            trials.append(Trial(candidate, f, whole_texts, min_prob, n_folds, behind, error))
         trials.sort(key=lambda trial: (-trial.folds, trial.candidate != winner, trial.behind))
         return trials
 
     def _behind(self, best_counts: NDArray[np.float64], counts: NDArray[np.float64]) -> tuple[float, float]:
-        """How much lower the F1 of a candidate is than the best one, and the standard error of the difference.
+        """How much lower the optimized score of a candidate is than the best one, and the standard error of the difference.
 
         best_counts, counts (float64[n, 3]): Annotated, found and right mentions in the first n texts held out, by the best
             candidate and by the other one.
         """
+        if self._optimize == "texts":
+            best_counts = _of_texts(best_counts)
+            counts = _of_texts(counts)
         shares = _shares(best_counts) - _shares(counts)
         groups = self._folds.group_of[self._texts[: len(counts)]]
         # Texts of a group are alike: their shares do not average out
         error = np.linalg.norm(np.bincount(groups, shares))
         return _f(best_counts.sum(axis=0)) - _f(counts.sum(axis=0)), float(error)
+
+    def _rank(self, counts: NDArray[np.float64]) -> tuple[float, float]:
+        """Sort key of candidates by their counts: the optimized score, and F1, since many candidates have as many whole texts.
+
+        counts (float64[n, 3]): Annotated, found and right mentions in each text.
+        """
+        return _score(counts, self._optimize), _score(counts, "f")
 
     def _put_untrained(self, words: str, examples: list[Example]) -> LearningPipe:
         """Put a new component into the pipeline, initialized with the labels and features of the examples but untrained.
@@ -452,12 +495,12 @@ class _Race:
         return LBFGS(**settings)
 
     def _drop(self) -> None:
-        """Drop the candidates whose F1 is more than two standard errors of the difference below the best F1. From the fold
+        """Drop the candidates whose score is more than two standard errors of the difference below the best one. From the fold
         `SURE_FOLDS` on one standard error is enough, and at least half of the candidates leave (successive halving, Jamieson &
         Talwalkar 2016).
         """
-        counts = {candidate: self._judged[candidate].best()[0] for candidate in self._running}
-        ascending = sorted(self._running, key=lambda candidate: _f(counts[candidate].sum(axis=0)))
+        counts = {candidate: self._judged[candidate].best(self._optimize)[0] for candidate in self._running}
+        ascending = sorted(self._running, key=lambda candidate: self._rank(counts[candidate]))
         n_folds = len(self._judged[ascending[-1]].pipes)
         most_errors = 2
         if n_folds >= SURE_FOLDS:
@@ -519,6 +562,27 @@ def _counts(pipe: LearningPipe, examples: list[Example]) -> NDArray[np.float64]:
     return counts
 
 
+def _of_texts(counts: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Counts of whole texts in place of their mentions: each text counts as one that is annotated and one that is found, and as a
+    right one if all its mentions are right and none is missing. So their F1 is the share of texts that are right as a whole.
+
+    counts (float64[N, 3]): Annotated, found and right mentions of each text.
+    RETURNS (float64[N, 3])
+    """
+    gold, found, right = counts.T
+    one = np.ones(len(counts))
+    return np.stack([one, one, (gold == right) & (found == right)], axis=1)
+
+
+def _score(counts: NDArray[np.float64], score: str) -> float:
+    """F1 ("f"), or the share of texts that are right as a whole ("texts").
+
+    counts (float64[N, 3]): Annotated, found and right mentions of each text.
+    """
+    scored = _of_texts(counts) if score == "texts" else counts
+    return _f(scored.sum(axis=0))
+
+
 def _f(counts: NDArray[np.float64]) -> float:
     """F1 from the numbers of annotated, found and right mentions: float64[3]."""
     gold, found, right = counts
@@ -542,7 +606,7 @@ def _shares(counts: NDArray[np.float64]) -> NDArray[np.float64]:
     return (2 * right - f * (gold + found)) / max(1.0, total)
 
 
-def _interval(counts: NDArray[np.float64], group_of: Ints) -> Interval:
+def _interval(counts: NDArray[np.float64], group_of: Ints) -> Share:
     """F1 of all texts with its bootstrap interval over groups of texts, by percentiles (Efron & Tibshirani 1993, chapter 13).
 
     counts (float64[N, 3]): Annotated, found and right mentions of each text.
@@ -554,7 +618,7 @@ def _interval(counts: NDArray[np.float64], group_of: Ints) -> Interval:
     frequencies = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), size=DRAWS)  # [DRAWS, G]
     f_of_draws = [_f(total) for total in frequencies @ of_groups]
     low, high = np.quantile(f_of_draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Interval(_f(counts.sum(axis=0)), float(low), float(high))
+    return Share(_f(counts.sum(axis=0)), float(low), float(high))
 
 
 def _sum(points: Optional[list[Point]], others: list[Point]) -> list[Point]:

@@ -127,8 +127,8 @@ def _labels(case: "Case") -> list[str]:
 
 
 def _print_scores(judged: "Judged") -> None:
-    """Print a table of the scores of each label."""
-    from ..report.figures import scores
+    """Print a table of the scores of each label, and the share of texts that are right as a whole."""
+    from ..report.figures import scores, whole_texts
 
     columns = ("label", "annotated", "found", "precision", "recall", "F1", "95 %")
     rows = []
@@ -137,6 +137,9 @@ def _print_scores(judged: "Judged") -> None:
         between = f"{100 * row.f.low:.1f}–{100 * row.f.high:.1f}"
         rows.append((row.label, f"{row.n_gold:,}", f"{row.n_found:,}", *shares, between))
     print_table(judged.pipe.name, columns, rows, n_texts=1)
+    whole = whole_texts(judged)
+    if whole is not None:
+        msg.info(f"whole texts right {whole.percent()}")
 
 
 def _print_errors(judged: "Judged", errors: "list[Case]", top: int) -> None:
@@ -187,8 +190,8 @@ def _described(text: Optional[str], mention: "Optional[Mention]") -> str:
 
 
 def _as_data(judged: "Judged", errors: "list[Case]") -> Fields:
-    """The scores of each label and the mistakes, for JSON."""
-    from ..report.figures import scores
+    """The scores of each label, the share of texts that are right as a whole, and the mistakes, for JSON."""
+    from ..report.figures import scores, whole_texts
 
     scores_of_labels = {}
     for row in scores(judged):
@@ -199,7 +202,8 @@ def _as_data(judged: "Judged", errors: "list[Case]") -> Fields:
         mentions = {"annotated": case.gold and case.gold._asdict(), "found": case.found and case.found._asdict()}
         origin = origin_of(judged.examples[case.doc].reference)
         rows.append({"text": case.doc, **origin, "kind": case.kind, **mentions})
-    return {"scores": scores_of_labels, "errors": rows}
+    whole = whole_texts(judged)
+    return {"scores": scores_of_labels, "whole_texts": whole and whole._asdict(), "errors": rows}
 
 
 def _page(

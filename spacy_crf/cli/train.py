@@ -286,6 +286,9 @@ def fit_cli(
         "--thresholds/--no-thresholds",
         help="Try leaving out entities below a probability; not for addresses and names.",
     ),
+    optimize: str = Opt(
+        "f", help="Score that chooses the settings: f for F1, texts for the share of texts without mistake."
+    ),
     seed: int = Opt(0, help="Random seed that draws the folds."),
 ) -> None:
     """Train on all texts with cross-validated settings. No text is set aside for good: each fold is held out once
@@ -308,6 +311,7 @@ def fit_cli(
                 l2=l2_values,
                 words=words,
                 thresholds=thresholds,
+                optimize=optimize,
                 seed=seed,
                 on_fold=lambda: progress(advance=1),
             )
@@ -344,17 +348,17 @@ def _save_fitted(nlp: Language, fitted: "list[Fitted]", output: Path) -> None:
 
 def _show_fitted(fitted: "Fitted", folds: int) -> None:
     """Print a table of a component's candidates, the winner first and in bold, and the score to expect on new texts."""
-    columns = ("", "words", "l1", "l2", "min_prob", "F1", "behind the best", "folds")
+    columns = ("", "words", "l1", "l2", "min_prob", "F1", "whole\ntexts", "behind\nthe best", "folds")
     rows = []
     for trial in fitted.trials:
-        # F1 over different texts can't be compared, but the difference on the same texts can
+        # Scores over different texts can't be compared, but the difference on the same texts can
         is_best = trial is fitted.chosen
-        f = f"{100 * trial.f:.1f}" if trial.folds == folds else ""
+        scores = [f"{100 * score:.1f}" if trial.folds == folds else "" for score in (trial.f, trial.whole_texts)]
         behind = "" if is_best else f"{100 * trial.behind:.1f} ± {100 * trial.error:.1f}"
         words, l1, l2 = trial.candidate
         min_prob = "best path" if trial.min_prob is None else f"{trial.min_prob:.2f}"
         mark = "best" if is_best else ""
-        rows.append([mark, words, f"{l1:g}", f"{l2:g}", min_prob, f, behind, f"{trial.folds}"])
+        rows.append([mark, words, f"{l1:g}", f"{l2:g}", min_prob, *scores, behind, f"{trial.folds}"])
     print_table(
         f"{fitted.name}: {folds} folds of {counted(fitted.texts, 'text')}", columns, rows, n_texts=1, bold=rows[0]
     )

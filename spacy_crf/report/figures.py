@@ -3,13 +3,15 @@
 import bisect
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, Union
+from typing import NamedTuple, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
 from spacy.tokens import Doc, Span
 
+from ..pipeline.annotation.entities import Entities
 from ..pipeline.annotation.trimming import Mention
+from ..pipeline.scorers import texts_right
 from .cases import Case, Judged
 
 DRAWS = 1000
@@ -27,6 +29,11 @@ class Share(NamedTuple):
     value: float
     low: float
     high: float
+
+    def percent(self) -> str:
+        """The share in percent, with its interval in brackets."""
+        value, low, high = (100 * share for share in self)
+        return f"{value:.1f} ({100 * LEVEL:g} %: {low:.1f} to {high:.1f})"
 
 
 class Score(NamedTuple):
@@ -90,6 +97,15 @@ def _precision_recall_f(counts: NDArray[np.float64]) -> NDArray[np.float64]:
     np.divide(right, gold, out=shares[:, 1], where=gold > 0)
     np.divide(2 * right, found + gold, out=shares[:, 2], where=found + gold > 0)
     return shares
+
+
+def whole_texts(judged: Judged) -> Optional[Share]:
+    """The share of the annotated texts that are right as a whole, see `texts_right`; None if the component finds no spans."""
+    annotation = judged.pipe.annotation
+    if not isinstance(annotation, Entities):
+        return None
+    are_right = texts_right(annotation, judged.examples)
+    return wilson(sum(are_right), len(are_right))
 
 
 def labels_of(cases: Iterable[Case]) -> list[str]:

@@ -31,6 +31,7 @@ from .figures import (
     confusion,
     labels_of,
     scores,
+    whole_texts,
 )
 from .suspects import Suspect, judged_by, ranked
 
@@ -88,6 +89,7 @@ def _section(judged: Judged) -> dict[str, object]:
     return {
         "name": judged.pipe.name,
         "scores": rows,
+        "whole_texts": whole_texts(judged),
         "chart_of_scores": charts.shares("F1 by label", [(row.label, row.f) for row in rows[: MOST_LABELS + 1]]),
         "kinds": [(name, kinds[kind]) for kind, name in KINDS.items() if kinds[kind] or not judged.labels_texts],
         "labels": labels,

@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import spacy
+from hypothesis import given
+from hypothesis import strategies as st
 from spacy.strings import hash_string
 from spacy.tokens import Doc, DocBin, Span
 from spacy.training import Example
@@ -221,9 +223,10 @@ def judged(counts):
     return cross_validation._Judged(np.array(counts, dtype=float))
 
 
-def race_of(candidates, n_texts):
+def race_of(candidates, n_texts, optimize="f"):
     race = cross_validation._Race.__new__(cross_validation._Race)
     race._running = candidates
+    race._optimize = optimize
     race._texts = np.arange(n_texts)
     race._folds = Folds(race._texts, race._texts, "")
     return race
@@ -257,6 +260,94 @@ def test_differences_are_those_on_the_same_texts():
     first, second = race._trials()
     assert (first.candidate, first.f, first.behind) == (winner, 0.375, 0.0)
     assert (second.candidate, second.f, second.behind) == (left, 0.5, 0.25)
+
+
+WRONG_IN_ONE = [(3, 3, 3), (3, 3, 3), (3, 3, 3), (3, 3, 0)]  # F1 .75, three of four texts whole
+WRONG_IN_ALL = [(3, 3, 3), (3, 3, 3), (3, 4, 3), (3, 3, 2)]  # F1 .88, two of four
+
+
+@pytest.mark.parametrize(
+    "optimize, best, behind",
+    [("f", 1, 22 / 25 - 0.75), ("texts", 0, 0.25)],
+)
+def test_the_optimized_score_chooses_the_winner(optimize, best, behind):
+    candidates = [Candidate("none", 0.0, 0.1), Candidate("none", 0.0, 0.2)]
+    race = race_of(candidates, 4, optimize)
+    race._judged = dict(zip(candidates, map(judged, (WRONG_IN_ONE, WRONG_IN_ALL))))
+    first, second = race._trials()
+    assert first.candidate == candidates[best]
+    assert {trial.candidate: trial.f for trial in (first, second)} == dict(zip(candidates, (0.75, 22 / 25)))
+    assert {trial.candidate: trial.whole_texts for trial in (first, second)} == dict(zip(candidates, (0.75, 0.5)))
+    assert second.behind == pytest.approx(behind)
+    if optimize == "texts":  # a wrong text more in four: one text is 3/4 off the mean difference, the others 1/4
+        assert second.error == pytest.approx(np.linalg.norm([1 / 16, 1 / 16, 3 / 16, 1 / 16]))
+
+
+def test_of_candidates_with_as_many_whole_texts_that_with_the_best_f1_wins():
+    candidates = [Candidate("none", 0.0, l2) for l2 in (0.1, 0.2, 0.3)]
+    race = race_of(candidates, 2, "texts")
+    counts = [[(2, 2, 2), (2, 2, 0)], [(2, 2, 2), (2, 2, 1)], [(2, 2, 1), (2, 2, 1)]]
+    race._judged = dict(zip(candidates, map(judged, counts)))
+    assert [trial.candidate for trial in race._trials()] == [candidates[n] for n in (1, 0, 2)]
+
+
+def points_of(*rows):
+    """For each threshold, with the counts of its texts."""
+    points = []
+    for min_prob, counts in rows:
+        gold, found, right = map(sum, zip(*counts))
+        by_label = {"X": Counter(judged=found, right=right, gold=gold)}
+        points.append(Point(min_prob, found, right, gold, by_label, tuple(counts)))
+    return points
+
+
+@pytest.mark.parametrize("optimize, min_prob", [("f", 0.6), ("texts", 0.3)])
+def test_the_optimized_score_chooses_the_threshold(optimize, min_prob):
+    """0.3 leaves out what is wrong in one text; 0.6 what is wrong in two, and something right in each."""
+    path = [(100, 150, 100), (100, 101, 100), (2, 2, 1)]
+    low = [(100, 150, 100), (100, 100, 100), (2, 2, 1)]
+    high = [(100, 99, 99), (100, 99, 99), (2, 1, 1)]
+    candidate = judged(path)
+    candidate.points = points_of((0.3, low), (0.6, high))
+    counts, chosen = candidate.best(optimize)
+    assert chosen == min_prob and counts.tolist() == [[*map(float, row)] for row in (low if min_prob == 0.3 else high)]
+    # A threshold that gains nothing is not used
+    candidate.counts = counts
+    assert candidate.best(optimize)[1] is None
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_texts_chosen_by_whole_texts_have_at_least_as_many_of_them(seed):
+    """By cross-validation, against those that F1 chooses, with thresholds and without."""
+    draws = np.random.default_rng(seed)
+    candidates = [Candidate("none", 0.0, l2) for l2 in (0.1, 0.2, 0.3)]
+
+    def counts():
+        gold_and_found = draws.integers(0, 4, (6, 2))
+        right = draws.integers(0, gold_and_found.min(axis=1) + 1)
+        return np.column_stack([gold_and_found, right])
+
+    of_candidates = {candidate: judged(counts()) for candidate in candidates}
+    if draws.random() < 0.5:
+        for each in of_candidates.values():
+            each.points = points_of(*((min_prob, counts().tolist()) for min_prob in (0.2, 0.5)))
+    chosen = {}
+    for optimize in ("f", "texts"):
+        race = race_of(candidates, 6, optimize)
+        race._judged = of_candidates
+        chosen[optimize] = race._trials()[0]
+    assert chosen["texts"].whole_texts >= chosen["f"].whole_texts - cross_validation.LEAST_GAIN
+    assert chosen["f"].f >= chosen["texts"].f - 2 * cross_validation.LEAST_GAIN
+
+
+def test_the_share_of_whole_texts_is_expected_with_its_interval(fitted):
+    nlp, found = fitted
+    value, low, high = found.whole_texts
+    assert value == nlp.get_pipe("crf_ner").score(found.held_out)["ents_texts"] and 0.0 <= low <= value <= high <= 1.0
+    assert f"F1 {found.f.percent()}, whole texts right {100 * value:.1f} (95 %: " in found.expectation()
+    saved = cross_validation.performance(nlp, [found])
+    assert saved["ents_texts"] == value
+    assert saved["crf_ner_cross_validation"]["whole_texts"] == {"value": value, "low": low, "high": high}
 
 
 def test_the_standard_error_of_a_difference_is_that_of_the_bootstrap():
@@ -406,6 +497,7 @@ def test_the_command_saves_the_pipeline_and_the_held_out_texts(corpus):
     result = run(*files, "--config", CONFIGS / "crf_ner.cfg", "--folds", 3, "--no-words", "--l1", "0", "--l2", "0.1,1")
     assert result.exit_code == 0, result.output
     assert "crf_ner: 3 folds of 20 texts" in result.stdout and "ents_f" in result.stdout
+    assert "whole" in result.stdout.splitlines()[2] and ", whole texts right " in result.stdout
     nlp = spacy.load(output)
     assert nlp.meta["performance"]["crf_ner_cross_validation"]["texts"] == len(TEXTS)
     annotated, predicted = (
@@ -445,6 +537,7 @@ def test_reports_read_the_held_out_texts(corpus):
 
     errors = json.loads(told("evaluate", output, held_out, "--json"))["crf_ner"]
     assert errors["scores"]["all"]["f"]["value"] == pytest.approx(expected["ents_f"])
+    assert errors["whole_texts"]["value"] == pytest.approx(expected["ents_texts"])
     assert any(error["text"] == len(TEXTS) and error["kind"] == "label" for error in errors["errors"])
     assert "expected calibration error" in told("evaluate", output, held_out, "--calibration")
     told("evaluate", output, held_out, "--output", corpus / "report.html")
@@ -458,7 +551,9 @@ def test_reports_read_the_held_out_texts(corpus):
     assert result.exit_code == 1 and "CRF701" in result.stdout
 
 
-@pytest.mark.parametrize("options, code", [(["--folds", "1"], "CRF770"), (["--l2", "-1"], "CRF020")])
+@pytest.mark.parametrize(
+    "options, code", [(["--folds", "1"], "CRF770"), (["--l2", "-1"], "CRF020"), (["--optimize", "all"], "CRF020")]
+)
 def test_the_command_refuses_settings_by_code(corpus, options, code):
     output = corpus / "model"
     result = run(corpus / "train.spacy", "--output", output, *options)
@@ -493,7 +588,7 @@ def test_spacy_train_saves_what_fit_trains(corpus, caplog):
         assert (saved.training.frame().weights() == expected.get_pipe("crf_ner").training.frame().weights()).all()
 
 
-@pytest.mark.parametrize("setting", [{"folds": 0}, {"words": "yes"}])
+@pytest.mark.parametrize("setting", [{"folds": 0}, {"words": "yes"}, {"optimize": "F"}])
 def test_refit_checks_its_settings(setting):
     with pytest.raises(ValueError, match="CRF020"):
         registry.callbacks.get("spacy_crf.refit.v1")("train.spacy", **setting)

@@ -139,6 +139,19 @@ def test_scores_are_those_of_spacy(judged):
     }
 
 
+def test_the_share_of_whole_texts_is_that_of_texts_without_mistakes(nlp, judged):
+    wrong = {case.doc for case in judged.errors}
+    share = figures.whole_texts(judged)
+    assert 0 < len(wrong) < len(judged.examples)
+    assert (
+        share.value
+        == 1 - len(wrong) / len(judged.examples)
+        == nlp.get_pipe("crf_ner").score(judged.examples)["ents_texts"]
+    )
+    assert share == figures.wilson(len(judged.examples) - len(wrong), len(judged.examples))
+    assert f"no others: {100 * share.value:.1f} %" in render("texts", [judged])
+
+
 def test_intervals_are_quantiles_of_samples_of_texts(judged):
     """Against all samples of a few texts, each as probable as the others."""
     few = judged._replace(examples=judged.examples[4:], cases=[])
@@ -402,10 +415,11 @@ def test_mistakes_are_shown_between_whole_words(text, shown):
 
 def test_errors(files, capsys):
     code, printed = run("evaluate", files / "model", files / "data.spacy", "--kind", "missed")
-    assert code == 0 and "missed" in printed and "wrong label" not in printed
+    assert code == 0 and "missed" in printed and "wrong label" not in printed and "whole texts right" in printed
     code, printed = run("evaluate", files / "model", files / "data.spacy", "--label", "GPE", "--json")
     found = json.loads(printed)["crf_ner"]
     assert code == 0 and found["scores"]["all"]["annotated"] == 17
+    assert {*found["whole_texts"]} == {"value", "low", "high"}
     assert all(e["place"] == f"{files / 'data.spacy'}, document {e['text'] + 1}" for e in found["errors"])
     assert all("GPE" in ((e["annotated"] or {}).get("label"), (e["found"] or {}).get("label")) for e in found["errors"])
 
@@ -436,7 +450,8 @@ def test_taggers():
     accuracy = nlp.evaluate(examples)["tag_acc"]
     assert rows[0].n_gold == 6 and rows[0].f.value == pytest.approx(accuracy) and accuracy < 1
     html = render("tags", [judged._replace(training=examples)])
-    assert "by length" not in html and "wrong label" in html
+    assert "by length" not in html and "wrong label" in html and "right as a whole" not in html
+    assert figures.whole_texts(judged) is None
     assert [suspect.text for suspect in suspects.judged_by(judged.pipe, examples)] == ["the dog barks "]
 
 
