@@ -7,10 +7,10 @@ texts.
 """
 
 import copy
-from collections import Counter
+from collections import ChainMap, Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import product
+from itertools import chain, combinations, product
 from pathlib import Path
 from typing import NamedTuple, Optional, Union, cast
 
@@ -161,8 +161,8 @@ def fit(
     config (Config): A config for `spacy train`, interpolated. Its corpora are not read.
     read (Callable[[Language], Sequence[Example]]): Reads the annotated texts. Each text is held out as a whole.
     l1, l2 (Sequence[float]): The candidates are all pairs of these values, and the pair in the config.
-    words (Union[bool, Mapping[str, WordKnowledge]]): Knowledge of words to try, by its name in `Candidate.words`. True for the
-        clusters of spacy-lookups-data, if the package has the language. What the config names itself is not tried.
+    words (Union[bool, Mapping[str, WordKnowledge]]): Kinds of knowledge of words to try, alone and together, by name. True for
+        clusters of spacy-lookups-data, if the package has the language. A kind that the config names is not tried.
     thresholds (bool): Whether to try thresholds of probabilities. They gain F1 by leaving out doubtful entities; where every
         token belongs to a field, such as in addresses, fewer texts are right as a whole.
     optimize (str): The score that chooses the settings: "f" for F1, or "texts" for the share of texts in which all entities are
@@ -187,11 +187,14 @@ def fit(
     for n, name in enumerate(names):
         # A component reads what components before it predict
         with nlp.select_pipes(disable=names[n + 1 :]):
+            possible = _possible(nlp, name, words)
+            race = _Race(nlp, name, possible, thresholds, optimize, drawn)
             pairs = _pairs(nlp, name, l1, l2)
-            race = _Race(nlp, name, pairs, _possible(nlp, name, words), thresholds, optimize, drawn)
-            for fold in range(folds):
-                race.run(examples, fold)
-                on_fold()
+            best = "none"
+            if len(possible) > 1:
+                # One pair compares what is known of words, since all pairs would take too long
+                best = race.run([Candidate(key, *pairs[0]) for key in possible], examples, on_fold).words
+            race.run([Candidate(best, *pair) for pair in pairs], examples, on_fold)
             fitted.append(race.finish(examples))
             on_fold()
     return nlp, fitted
@@ -296,20 +299,28 @@ def _pairs(nlp: Language, name: str, l1: Sequence[float], l2: Sequence[float]) -
 
 
 def _possible(nlp: Language, name: str, words: Union[bool, Mapping[str, WordKnowledge]]) -> dict[str, WordKnowledge]:
-    """The knowledge of words that a component can use, with none of it first: templates can be added, and the config has no
-    setting for the same kind of lists.
+    """The knowledge of words that a component can use, by name: none of it, and each selection of kinds. A component can use the
+    kinds for which the config has no setting, if templates can be added to its features.
 
-    words (Union[bool, Mapping[str, WordKnowledge]]): See `fit`.
+    words (Union[bool, Mapping[str, WordKnowledge]]): Kinds of knowledge, see `fit`.
     """
     if _features(nlp.config["components"][name]).get("@misc") not in PRESETS:
-        return NO_WORDS
+        return {**NO_WORDS}
     if isinstance(words, bool):
         words = PACKAGED if words and has_packaged_clusters(str(nlp.lang)) else {}
     initialize = nlp.config["initialize"]["components"].get(name) or {}
     settings = [*nlp.config["initialize"].items(), *initialize.items(), *(initialize.get("words") or {}).items()]
     # `tables` of `words` are clusters
     in_config = {"tables" if key == "clusters" else key for key, value in settings if value is not None}
-    return NO_WORDS | {key: known for key, known in words.items() if not in_config & known.settings.keys()}
+    kinds = {kind: known for kind, known in words.items() if not in_config & known.settings.keys()}
+    possible = {**NO_WORDS}
+    for n in range(len(kinds)):
+        for names in combinations(kinds, n + 1):
+            together = [kinds[kind] for kind in names]
+            templates = chain.from_iterable(known.templates for known in together)
+            settings = ChainMap(*(known.settings for known in together))
+            possible[" and ".join(names)] = WordKnowledge([*templates], dict(settings))
+    return possible
 
 
 def _features(component: Settings) -> Settings:
@@ -325,35 +336,47 @@ class _Race:
         self,
         nlp: Language,
         name: str,
-        pairs: list[tuple[float, float]],
         words: dict[str, WordKnowledge],
         thresholds: bool,
         optimize: str,
         folds: Folds,
     ):
-        candidates = [Candidate(key, *pair) for key, pair in product(words, pairs)]
         self._words = words
         self._nlp = nlp
         self._name = name
         self._thresholds = thresholds
         self._optimize = optimize
         self._folds = folds
-        self._texts = np.zeros(0, dtype=np.int64)  # the texts held out so far, in the order of the rows of counts
+        # The texts that the folds hold out, in the order of the rows of counts
+        self._texts = np.argsort(folds.fold_of, kind="stable")
         self._settings = nlp.config.interpolate()["components"][name]
         self._initialize_settings = nlp.config["initialize"]["components"].get(name) or {}
-        self._judged = {candidate: _Judged(np.zeros((0, 3))) for candidate in candidates}
-        self._running = candidates
+        self._judged: dict[Candidate, _Judged] = {}
+        self._running: list[Candidate] = []
         # By what is known of words: the component with the labels and features of all texts
         self._untrained: dict[str, LearningPipe] = {}
 
-    def run(self, examples: list[Example], fold: int) -> None:
+    def run(self, candidates: list[Candidate], examples: list[Example], on_fold: Callable[[], None]) -> Candidate:
+        """Let candidates race on all folds. RETURNS (Candidate): The best one.
+
+        examples (list[Example]): All N texts.
+        on_fold (Callable[[], None]): Called after each fold.
+        """
+        self._judged |= {candidate: _Judged(np.zeros((0, 3))) for candidate in candidates}
+        self._running = candidates
+        for fold in range(self._folds.fold_of.max() + 1):
+            self._run_fold(examples, fold)
+            on_fold()
+        best, *_ = self._trials()
+        return best.candidate
+
+    def _run_fold(self, examples: list[Example], fold: int) -> None:
         """Train the running candidates without the held-out texts of a fold, score them on these texts, and drop the bad ones.
 
         examples (list[Example]): All N texts.
         fold (int): Number of the fold.
         """
         held = self._folds.fold_of == fold
-        self._texts = np.concatenate([self._texts, np.flatnonzero(held)])
         for words in dict.fromkeys(candidate.words for candidate in self._running):
             candidates = [candidate for candidate in self._running if candidate.words == words]
             if words not in self._untrained:

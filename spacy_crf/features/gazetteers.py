@@ -25,6 +25,7 @@ from ..kernels.gazetteers import hash_beginnings, positions_in_phrases
 from ..types import Settings
 from ..whole_files import Saved
 from .feature_index import HashTable
+from .packaged_lists import find_list
 
 logger = logging.getLogger("spacy.spacy_crf")
 
@@ -98,6 +99,9 @@ class Gazetteer:
         values = np.array([hash_string(text) for text in self._values()], dtype=np.uint64)
         return HashTable(keys).arrays, labels, values.reshape(-1, len(_POSITIONS))
 
+    def __deepcopy__(self, memo: dict) -> "Gazetteer":
+        return self  # nothing changes it
+
     def __getstate__(self) -> Saved:
         return {name: value for name, value in self.__dict__.items() if name != "_beginnings"}
 
@@ -126,15 +130,22 @@ class Gazetteer:
 
 
 def read_gazetteers(
-    files: Mapping[str, GazetteerFile], tokenizer: Callable[[str], Doc], known: Mapping[str, Gazetteer], *, owner: str
+    files: Mapping[str, GazetteerFile],
+    tokenizer: Callable[[str], Doc],
+    known: Mapping[str, Gazetteer],
+    *,
+    owner: str,
+    lang: str = "en",
 ) -> dict[str, Gazetteer]:
-    """Read the gazetteers that a config names. The model keeps a gazetteer whose file is missing.
+    """Read the gazetteers that a config names. The model keeps a gazetteer whose file or package is missing.
 
-    files: By name: a path, or a table with `path` and, to replace the model's or the default values, `attr` and `scan`.
+    files: By name: a path, or "PACKAGE/LIST" (`packaged_lists`), or a table with either as `path` and, to replace the model's or
+        the default values, `attr` and `scan`.
     known: The gazetteers of the model.
     owner: The component, for messages.
+    lang: The language of lists in packages.
     RETURNS (Dict[str, Gazetteer]): The gazetteers of the model and of the files.
-    RAISES (ValueError): CRF701 for a file that can't be read, CRF020 for other settings.
+    RAISES (ValueError): CRF701 for a file or package that can't be read, CRF020 for other settings.
     """
     gazetteers = dict(known)
     possible = {
@@ -146,13 +157,26 @@ def read_gazetteers(
     for name, file in files.items():
         settings = checks.path_and_settings("[initialize.components.NAME.gazetteers]", name, file, possible, must)
         path = Path(settings.pop("path"))
-        if name in known and not path.exists():
-            announcements.info("%s: the gazetteer '%s' is the one in the model: there is no file %s", owner, name, path)
+        found = find_list(path.as_posix())
+        is_there = path.exists() if found is None else found[0].installed is not None
+        if name in known and not is_there:
+            announcements.info("%s: the gazetteer '%s' is the one in the model: there is no %s", owner, name, path)
             current = known[name]
             settings = {"attr": current.attr, "scan": current.scan, **settings}
             gazetteers[name] = Gazetteer(current.entries, **settings)
+            continue
+        if found is None:
+            entries = read_entries(name, path, tokenizer)
         else:
-            gazetteers[name] = Gazetteer(read_entries(name, path, tokenizer), **settings)
+            package, list_name = found
+            try:
+                phrases = package.phrases(list_name, lang)
+            except Exception as error:
+                # Another version of the package may have other functions
+                place = f"The gazetteer '{name}' ({path}, pip install {package.name})"
+                raise ValueError(Errors.CRF701.format(place=place, reason=error)) from error
+            entries = _tokenized([(phrase, _NO_LABEL) for phrase in phrases], tokenizer)
+        gazetteers[name] = Gazetteer(entries, **settings)
     return gazetteers
 
 
@@ -179,6 +203,13 @@ def read_entries(name: str, path: Path, tokenizer: Callable[[str], Doc]) -> Iter
             ) from error
     if not entries:
         logger.warning(Warnings.CRFW130.format(name=name, path=path))
+    return _tokenized(entries, tokenizer)
+
+
+def _tokenized(
+    entries: list[tuple[str, str]], tokenizer: Callable[[str], Doc]
+) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Split the phrases of `entries`, pairs of a phrase and a label, into words."""
 
     # Tokenizers treat each chunk between blanks separately; long lists repeat most of their words
     @cache

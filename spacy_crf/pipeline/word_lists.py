@@ -94,7 +94,7 @@ def set_lists(pipe: LearningPipe, words: Settings, nlp: Optional[Language], *, a
     # Entries are compared with tokens, so they are split as texts are
     tokenizer = nlp.make_doc if nlp is not None else lambda text: Doc(pipe.vocab, words=text.split())
     known = {name: gazetteer for features in stores for name, gazetteer in features.gazetteers.items()}
-    read = read_gazetteers(words.gazetteers, tokenizer, known, owner=pipe.owner)
+    read = read_gazetteers(words.gazetteers, tokenizer, known, owner=pipe.owner, lang=str(pipe.vocab.lang))
     for features in stores:
         features.set_lists(read, clusters, vectors)
 

