@@ -153,6 +153,14 @@ def entity_f1(gold: Tags, predicted: Tags) -> float:
     return 100 * float(f1_score([list(tags) for tags in gold], [list(tags) for tags in predicted]))
 
 
+def whole_texts(gold: Tags, predicted: Tags) -> float:
+    """Percent of texts in which exactly the gold entities are found."""
+    from seqeval.metrics.sequence_labeling import get_entities
+
+    are_right = [get_entities(list(g)) == get_entities(list(p)) for g, p in zip(gold, predicted, strict=True)]
+    return 100 * statistics.mean(are_right)
+
+
 def token_accuracy(gold: Tags, predicted: Tags) -> float:
     """Percent of tokens with the right tag."""
     pairs = [(g, p) for one, other in zip(gold, predicted, strict=True) for g, p in zip(one, other, strict=True)]
