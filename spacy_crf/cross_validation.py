@@ -30,9 +30,11 @@ from .pipeline.corpora import Corpus
 from .pipeline.initialization import earlier_annotation
 from .pipeline.pipe import LearningPipe
 from .pipeline.prediction import CRFPipe
+from .pipeline.scorers import score_calibration
 from .pipeline.thresholds import Point, best, measure, shrunk, use
 from .report.figures import DRAWS, LEVEL, Share
 from .report.suspects import Suspect, judged_by, ranked
+from .temperature import best_temperature, divide_scores
 from .types import Ints, Settings
 
 FOLDS = 5
@@ -104,6 +106,10 @@ class Fitted(NamedTuple):
     held_out: list[Example]  # each text with the prediction of a model trained without it, in the order of the texts
     suspects: list[Suspect]  # texts whose annotation looks wrong to a model trained without them
     together: str = ""  # which texts were held out together, see `folds.Folds.reason`
+    temperature: float = 1.0  # by which all scores were divided
+    # Calibration errors of the probabilities in `held_out` before and after the division; None without probabilities
+    error_before: Optional[float] = None
+    error_after: Optional[float] = None
 
     def expectation(self) -> str:
         """The expected scores of the component, in words."""
@@ -112,6 +118,15 @@ class Fitted(NamedTuple):
             scores += f", whole texts right {self.whole_texts.percent()}"
         together = f". Held out together: {self.together}" if self.together else ""
         return f"{scores}, on texts that it had not seen{together}"
+
+    def calibration(self) -> str:
+        """How the probabilities were calibrated, in words."""
+        errors = ""
+        if self.error_before is not None and self.error_after is not None:
+            errors = (
+                f", calibration error on held-out texts {self.error_before:.3f} before, {self.error_after:.3f} after"
+            )
+        return f"scores divided by {self.temperature:.2f}{errors}"
 
 
 @dataclass
@@ -153,6 +168,7 @@ def fit(
     words: Union[bool, Mapping[str, WordKnowledge]] = True,
     thresholds: bool = True,
     optimize: str = "f",
+    calibrate: bool = True,
     seed: int = 0,
     on_fold: Callable[[], None] = lambda: None,
 ) -> tuple[Language, list[Fitted]]:
@@ -167,6 +183,8 @@ def fit(
         token belongs to a field, such as in addresses, fewer texts are right as a whole.
     optimize (str): The score that chooses the settings: "f" for F1, or "texts" for the share of texts in which all entities are
         right and none is missing.
+    calibrate (bool): Whether to divide the scores by the temperature that makes the annotation of held-out texts most probable.
+        The best path stays what it is.
     on_fold (Callable[[], None]): Called after each fold of each component, and after the component's last training.
     RETURNS (tuple[Language, list[Fitted]]): The pipeline, whose config has the chosen settings, and a report on each component.
     RAISES (ValueError): CRF770 for fewer than two folds, or more folds than texts; CRF771 and CRF772 for components that cannot
@@ -188,7 +206,7 @@ def fit(
         # A component reads what components before it predict
         with nlp.select_pipes(disable=names[n + 1 :]):
             possible = _possible(nlp, name, words)
-            race = _Race(nlp, name, possible, thresholds, optimize, drawn)
+            race = _Race(nlp, name, possible, thresholds, optimize, calibrate, drawn)
             pairs = _pairs(nlp, name, l1, l2)
             best = "none"
             if len(possible) > 1:
@@ -206,6 +224,7 @@ def refit(
     folds: int = FOLDS,
     words: bool = True,
     optimize: str = "f",
+    calibrate: bool = True,
     seed: int = 0,
 ) -> Callable[[Language], Language]:
     """Make a callback for ``[training.before_to_disk]`` (``spacy_crf.refit.v1``), which replaces the pipeline that `spacy train`
@@ -216,12 +235,14 @@ def refit(
     folds (int): Number of folds; each is held out once.
     words (bool): Whether to try word clusters from spacy-lookups-data.
     optimize (str): The score that chooses the settings: "f" for F1, or "texts" for the share of texts that are right as a whole.
+    calibrate (bool): Whether to divide the scores by a temperature, see `fit`.
     seed (int): Random seed that draws the folds.
     """
     owner = "spacy_crf.refit.v1"
     folds = checks.count(owner, "folds", folds)
     words = checks.flag(owner, "words", words)
     optimize = checks.one_of(owner, "optimize", optimize, OPTIMIZED)
+    calibrate = checks.flag(owner, "calibrate", calibrate)
     refitted: Optional[Language] = None
 
     def read(nlp: Language) -> list[Example]:
@@ -232,7 +253,8 @@ def refit(
         nonlocal refitted
         if refitted is None:
             config = nlp.config.interpolate()
-            refitted, fitted = fit(config, read, folds=folds, words=words, optimize=optimize, seed=seed)
+            settings = {"folds": folds, "words": words, "optimize": optimize, "calibrate": calibrate, "seed": seed}
+            refitted, fitted = fit(config, read, **settings)
             refitted.meta["performance"] = performance(refitted, fitted)
             for component in fitted:
                 announcements.info(
@@ -254,6 +276,8 @@ def performance(nlp: Language, fitted: Iterable[Fitted]) -> Settings:
             **component.f._asdict(),
             "whole_texts": whole_texts,
             "texts": component.texts,
+            "temperature": component.temperature,
+            "calibration_error_before": component.error_before,
         }
     return scores
 
@@ -339,6 +363,7 @@ class _Race:
         words: dict[str, WordKnowledge],
         thresholds: bool,
         optimize: str,
+        calibrate: bool,
         folds: Folds,
     ):
         self._words = words
@@ -346,6 +371,7 @@ class _Race:
         self._name = name
         self._thresholds = thresholds
         self._optimize = optimize
+        self._calibrate = calibrate
         self._folds = folds
         # The texts that the folds hold out, in the order of the rows of counts
         self._texts = np.argsort(folds.fold_of, kind="stable")
@@ -389,11 +415,15 @@ class _Race:
             for candidate in self._train(pipe, seen, candidates):
                 judged = self._judged[candidate]
                 judged.pipes.append(copy.deepcopy(pipe))
-                counts = _counts(pipe, _predicted(pipe, unseen))
-                judged.counts = np.concatenate([judged.counts, counts])
-                if self._thresholds and _finds_spans(pipe):
-                    judged.points = _sum(judged.points, measure(pipe, unseen))
+                self._judge(judged, pipe, unseen)
         self._drop()
+
+    def _judge(self, judged: _Judged, pipe: LearningPipe, unseen: list[Example]) -> None:
+        """Add the results of a trained component on texts that it has not seen to the results of its candidate."""
+        counts = _counts(pipe, _predicted(pipe, unseen))
+        judged.counts = np.concatenate([judged.counts, counts])
+        if self._thresholds and _finds_spans(pipe):
+            judged.points = _sum(judged.points, measure(pipe, unseen))
 
     def finish(self, examples: list[Example]) -> Fitted:
         """Train the winner on all texts, and write its settings to the pipeline's config.
@@ -401,31 +431,61 @@ class _Race:
         examples (list[Example]): All N texts.
         """
         trials = self._trials()
-        chosen = trials[0]
-        words, l1, l2 = chosen.candidate
-        held_out, suspects = self._held_out(chosen, examples)
+        words, l1, l2 = candidate = trials[0].candidate
+        judged = self._judged[candidate]
+        fold_of = self._folds.fold_of
+        unseen = [self._annotated(pipe, examples, fold_of == fold) for fold, pipe in enumerate(judged.pipes)]
+        held_out = self._held_out(judged, unseen, trials[0].min_prob)
         untrained = self._untrained[words]
+        temperature = 1.0
+        error_before = error_after = _calibration_error(untrained, held_out)
+        _, n_found, _ = judged.counts.sum(axis=0)
+        if self._calibrate and n_found:
+            temperature = best_temperature(judged.pipes, unseen)
+            judged = self._divided(judged, unseen, temperature)
+            # Another threshold now stands for the same odds
+            counts, min_prob = judged.best(self._optimize)
+            f, whole_texts = (_score(counts, score) for score in OPTIMIZED)
+            trials[0] = trials[0]._replace(f=f, whole_texts=whole_texts, min_prob=min_prob)
+            held_out = self._held_out(judged, unseen, min_prob)
+            error_after = _calibration_error(untrained, held_out)
         counts = _counts(untrained, held_out)
-        whole_texts = _interval(_of_texts(counts), self._folds.group_of) if _finds_spans(untrained) else None
         # The pipeline holds the untrained component that was made last
         in_pipeline = words == [*self._untrained][-1]
         pipe = self._nlp.get_pipe(self._name) if in_pipeline else self._put_untrained(words, examples)
         self._optimizer_block().update(l1=l1, l2=l2)
         others = [name for name in self._nlp.pipe_names if name != self._name]
-        self._nlp.update(examples, sgd=self._optimizer(chosen.candidate), exclude=others, annotates=others)
-        if chosen.min_prob is not None:
-            use(self._nlp, pipe, chosen.min_prob)
+        self._nlp.update(examples, sgd=self._optimizer(candidate), exclude=others, annotates=others)
+        if temperature != 1.0:
+            divide_scores(pipe, temperature)
+        if trials[0].min_prob is not None:
+            use(self._nlp, pipe, trials[0].min_prob)
+        groups = self._folds.group_of
         return Fitted(
             name=self._name,
             texts=len(examples),
-            chosen=chosen,
-            f=_interval(counts, self._folds.group_of),
-            whole_texts=whole_texts,
+            chosen=trials[0],
+            f=_interval(counts, groups),
+            whole_texts=_interval(_of_texts(counts), groups) if _finds_spans(untrained) else None,
             trials=trials,
             held_out=held_out,
-            suspects=suspects,
+            suspects=_suspects(judged, unseen),
             together=self._folds.reason,
+            temperature=temperature,
+            error_before=error_before,
+            error_after=error_after,
         )
+
+    def _divided(self, judged: _Judged, unseen: list[list[Example]], temperature: float) -> _Judged:
+        """The results of a candidate after the scores of its trained components were divided by a temperature.
+
+        unseen (list[list[Example]]): The held-out texts of each fold.
+        """
+        divided = _Judged(np.zeros((0, 3)), pipes=judged.pipes)
+        for pipe, texts in zip(judged.pipes, unseen):
+            divide_scores(pipe, temperature)
+            self._judge(divided, pipe, texts)
+        return divided
 
     def _trials(self) -> list[Trial]:
         """The trials of all candidates: the winner first, then those that stayed to the end, then those that left later."""
@@ -537,31 +597,48 @@ class _Race:
         # In their old order, in which each training starts with the weights of the previous one
         self._running = [candidate for candidate in self._running if candidate in good]
 
-    def _held_out(self, chosen: Trial, examples: list[Example]) -> tuple[list[Example], list[Suspect]]:
-        """Predict each text with the component that was trained with the winner's settings on the other folds.
+    def _held_out(self, judged: _Judged, unseen: list[list[Example]], min_prob: Optional[float]) -> list[Example]:
+        """Predict each text with the component of a candidate that was trained on the other folds.
 
-        RETURNS (tuple[list[Example], list[Suspect]]): All texts with their predictions, in the order of `examples`, and the texts
-            whose annotation looks wrong to the component that has not seen them.
+        judged (_Judged): The candidate, with these components.
+        unseen (list[list[Example]]): The held-out texts of each fold.
+        min_prob (Optional[float]): The threshold; None for the best path.
+        RETURNS (list[Example]): All N texts with their predictions, in their order.
         """
         predicted = {}
-        suspects = []
-        fold_of = self._folds.fold_of
-        judged = self._judged[chosen.candidate]
-        # The rows of counts are in the order of the folds, and of the texts in each fold
-        ends = np.cumsum(np.bincount(fold_of))
-        counts_of_folds = np.split(judged.counts, ends[:-1])
-        for fold, (pipe, counts) in enumerate(zip(judged.pipes, counts_of_folds)):
-            unseen = self._annotated(pipe, examples, fold_of == fold)
-            if isinstance(pipe, CRFPipe):
-                # A text is no suspect if it has as many mentions annotated as found and as right ones: most have
-                annotated = counts[:, :1]
-                wrong = np.flatnonzero((counts != annotated).any(axis=1))
-                suspects += judged_by(pipe, [unseen[n] for n in wrong])
+        for fold, (pipe, texts) in enumerate(zip(judged.pipes, unseen)):
+            settings = dict(pipe.cfg)
             pipe.cfg["confidence"] = _finds_spans(pipe)
-            if chosen.min_prob is not None:
-                pipe.cfg.update(pipe.threshold_settings(chosen.min_prob))
-            predicted.update(zip(np.flatnonzero(fold_of == fold), _predicted(pipe, unseen)))
-        return [predicted[n] for n in range(len(examples))], ranked(suspects)
+            if min_prob is not None:
+                pipe.cfg.update(pipe.threshold_settings(min_prob))
+            predicted.update(zip(np.flatnonzero(self._folds.fold_of == fold), _predicted(pipe, texts)))
+            pipe.cfg.update(settings)
+        return [predicted[n] for n in range(len(predicted))]
+
+
+def _suspects(judged: _Judged, unseen: list[list[Example]]) -> list[Suspect]:
+    """Find texts whose annotation looks wrong to the component that has not seen them.
+
+    judged (_Judged): A candidate, with its trained component of each fold.
+    unseen (list[list[Example]]): The held-out texts of each fold.
+    """
+    suspects = []
+    # The rows of counts are in the order of the folds, and of the texts in each fold
+    ends = np.cumsum([len(texts) for texts in unseen])
+    counts_of_folds = np.split(judged.counts, ends[:-1])
+    for pipe, texts, counts in zip(judged.pipes, unseen, counts_of_folds):
+        if isinstance(pipe, CRFPipe):
+            # A text is no suspect if it has as many mentions annotated as found and as right ones: most have
+            annotated = counts[:, :1]
+            wrong = np.flatnonzero((counts != annotated).any(axis=1))
+            suspects += judged_by(pipe, [texts[n] for n in wrong])
+    return ranked(suspects)
+
+
+def _calibration_error(pipe: LearningPipe, examples: list[Example]) -> Optional[float]:
+    """The calibration error of predicted probabilities of the kind of annotation that `pipe` writes; None if there are none."""
+    scores = score_calibration(pipe.annotation, examples)
+    return scores[f"{pipe.annotation.scores_prefix}_calibration_error"]
 
 
 def _predicted(pipe: LearningPipe, examples: list[Example]) -> list[Example]:

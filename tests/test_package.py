@@ -35,7 +35,7 @@ LAYERS = [
     ("shards",),
     ("explain", "migrate", "sklearn", "sklearn_model"),
     ("report",),
-    ("folds",),
+    ("folds", "temperature"),
     ("cross_validation",),
     ("cli",),
 ]

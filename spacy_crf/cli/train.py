@@ -289,6 +289,11 @@ def fit_cli(
     optimize: str = Opt(
         "f", help="Score that chooses the settings: f for F1, texts for the share of texts without mistake."
     ),
+    calibrate: bool = Opt(
+        True,
+        "--calibrate/--no-calibrate",
+        help="Divide all scores by a number that makes held-out texts most probable.",
+    ),
     seed: int = Opt(0, help="Random seed that draws the folds."),
 ) -> None:
     """Train on all texts with cross-validated settings. No text is set aside for good: each fold is held out once
@@ -311,6 +316,7 @@ def fit_cli(
                 words=known_of_words(settings["nlp"]["lang"]) if words else {},
                 thresholds=thresholds,
                 optimize=optimize,
+                calibrate=calibrate,
                 seed=seed,
                 on_fold=lambda: progress(advance=1),
             )
@@ -363,6 +369,8 @@ def _show_fitted(fitted: "Fitted", folds: int) -> None:
         f"{fitted.name}: {folds} folds of {counted(fitted.texts, 'text')}", columns, rows, n_texts=1, bold=rows[0]
     )
     msg.info(f"{fitted.name}: {fitted.expectation()}")
+    if fitted.temperature != 1.0:
+        msg.info(f"{fitted.name}: probabilities: {fitted.calibration()}")
 
 
 def _regularizers(option: str, text: str) -> list[float]:
