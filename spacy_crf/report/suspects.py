@@ -63,7 +63,9 @@ def judged_by(pipe: CRFPipe, examples: Iterable[Example]) -> Iterator[Suspect]:
             found = [Mention(span.start_char, span.end_char, span.label_) for span in best]
             if {mention.place for mention in found} != {mention.place for mention in gold}:
                 log_ratio = pipe.log_probability(doc, best) - pipe.log_probability(doc, spans)
-                yield Suspect(doc.text, log_ratio, gold, found, origin_of(example.reference))
+                # Spans of several levels are judged on the levels where training has them, which may be others than here
+                if log_ratio > 0.0:
+                    yield Suspect(doc.text, log_ratio, gold, found, origin_of(example.reference))
 
 
 def cross_validated(

@@ -138,7 +138,9 @@ def test_overlapping_spans_get_a_threshold():
             doc.spans["sc"] = [*doc.ents, *(Span(doc, ent.start, ent.start + 1, label="WORD") for ent in doc.ents)]
         return [Example(example.predicted, example.reference) for example in examples]
 
-    nlp, (found,) = fit(config("crf_spancat"), nested, folds=2, words=False)
+    block = "components.crf_spancat"
+    layers = {f"{block}.nested": False, f"{block}.model.emissions.features.extra": None}
+    nlp, (found,) = fit(config("crf_spancat", **layers), nested, folds=2, words=False)
     pipe = nlp.get_pipe("crf_spancat")
     assert found.f.value > 0.8
     assert pipe.cfg["threshold"] == (0.5 if found.chosen.min_prob is None else found.chosen.min_prob)
@@ -160,9 +162,6 @@ def test_overlapping_spans_get_a_threshold():
 @pytest.mark.parametrize("nested_texts", [1, 8])
 def test_inner_spans_that_read_the_outer_ones(nested_texts):
     """Folds without nested spans train a single level."""
-    block = "components.crf_spancat"
-    overrides = {f"{block}.groups": "auto", f"{block}.nested": True}
-    overrides[f"{block}.model.emissions.features.extra"] = ["outer[-1..1]", "outer[0]|lower[0]"]
 
     def nested(nlp):
         examples = ner_examples(nlp, TEXTS[:12])
@@ -173,7 +172,7 @@ def test_inner_spans_that_read_the_outer_ones(nested_texts):
             doc.spans["sc"] = [person, place, first_name] if n < nested_texts else [person, place]
         return [Example(example.predicted, example.reference) for example in examples]
 
-    nlp, (found,) = fit(config("crf_spancat", **overrides), nested, folds=3, words=False)
+    nlp, (found,) = fit(config("crf_spancat"), nested, folds=3, words=False)
     pipe = nlp.get_pipe("crf_spancat")
     assert pipe.cfg["levels"] == {"PER": 2, "GPE": 2} and pipe.reads_outer
     assert found.f.value == pytest.approx(pipe.score(found.held_out)["spans_sc_f"])
