@@ -359,7 +359,8 @@ class Errors:
     CRF749 = """{path} is a pipe or a device, and files are read several times. Write its contents to a file; `spacy crf annotate`
         also reads the standard input, named -."""
     CRF745 = """The options given ({given}) do not choose one config. Give --component NAME, optionally with --preset
-        NAME and --optimize NAME; or --file NAME alone, for a config that comes with the package."""
+        NAME and --optimize NAME; --for TEXTS alone, to have it chosen by annotated texts; or --file NAME alone, for a
+        config of the package."""
     CRF746 = (
         "Components {components} give probabilities, and --output draws one of them. Name it with --component NAME."
     )
@@ -376,6 +377,9 @@ class Errors:
         optimizer; for others, and for components that give numbers, use `crf tune` and `spacy train`."""
     CRF772 = """Component '{name}' needs training too, and `fit` trains components of spacy_crf alone. Train it first,
         then source and freeze it, or leave it out of the pipeline."""
+    CRF773 = """{path} has nothing to learn: no spans, no tags of tokens and no labels of texts. `spacy crf data` shows how it is
+        read; annotate it, or convert it with the options of `spacy crf convert` first."""
+    CRF774 = "The words of {path} do not show their language: {reason}. Name it: --lang en, or --lang xx for any."
     CRF722 = "[training.score_weights] weighs no score of '{name}', so there is nothing to tune. Its scores: {scores}."
     CRF865 = """{path}: none of {documents} texts, read as {format}, is annotated, though there are keys or columns for
         annotation; {lost} spans did not align with the tokens (if the tool counted UTF-16 units, or CR LF as one: --offsets

@@ -8,6 +8,7 @@ The command `lookups` gathers what installed packages know of words, for the pre
 import json
 import re
 import sys
+from collections.abc import Sequence
 from importlib.metadata import distributions, entry_points, version
 from itertools import chain
 from pathlib import Path
@@ -325,70 +326,6 @@ FITTED = ("fast", "partial", "words")  # presets that `crf fit` trains
 # The file with the changes of `accuracy`, for any preset
 _MORE_ENTITIES = "crf_ner_threshold"
 ComponentName = choice("ComponentName", PRESETS)
-PresetName = choice("PresetName", _ANY)
-OptimizeName = choice("OptimizeName", OPTIMIZE)
-SegmenterName = choice("SegmenterName", SEGMENTERS)
-FileName = choice("FileName", sorted(config_files()))
-
-
-@command("init-config")
-def init_config_cli(
-    component: Optional[ComponentName] = Opt(None, help="The component of the pipeline."),
-    preset: Optional[PresetName] = Opt(None, help="The way to learn; by default fast."),
-    optimize: Optional[OptimizeName] = Opt(None, help="By default efficiency; accuracy finds more, and is slower."),
-    file: Optional[FileName] = Opt(None, help="Copy a file of the package in place of all this."),
-    clusters: Optional[list[str]] = Opt(None, help="A table of clusters, SOURCE or NAME=SOURCE; may be repeated."),
-    vectors: Optional[str] = Opt(None, help="A pipeline with vectors, or a folder."),
-    gazetteers: Optional[Path] = Opt(None, help="A folder of lists of phrases."),
-    lookups: Optional[Path] = Opt(None, help="A folder that `lookups` has written."),
-    output: str = Opt("-", "--output", "-o", help="The file, - for the standard output."),
-    lang: LangOption = "en",
-    segmenter: Optional[SegmenterName] = Opt(None, help="zh: what cuts texts into tokens; by default char."),
-    force: bool = Opt(False, "--force", help="Replace an existing file."),
-) -> None:
-    """Write a complete, commented config for `spacy train`. It is made for a component and a way to learn.
-
-    fast: sparse features and L-BFGS; accurate: an encoder beside them; pool: an encoder that learns alone beside them; neural:
-    an encoder alone; words: clusters, vectors and gazetteers; stream: a corpus that may be larger than the memory; partial:
-    incomplete annotation. `--optimize accuracy` decides entities by their probability, and tags token by token.
-    """
-    checks.expect(
-        segmenter is None or lang == "zh", "init-config", "--segmenter", segmenter, "left out but for --lang zh"
-    )
-    blank(lang, {} if segmenter is None else {"segmenter": segmenter.value})
-    options: dict[str, Any] = {"--component": component, "--file": file, "--preset": preset, "--optimize": optimize}
-    options |= {"--clusters": clusters, "--vectors": vectors, "--gazetteers": gazetteers, "--lookups": lookups}
-    used = [option for option, value in options.items() if value is not None]
-    name = "config.cfg" if output == "-" else output
-    if used == ["--file"]:
-        file_name = options["--file"].value
-        text = config_files()[file_name].read_text(encoding="utf8")
-        # Files name themselves in the commands of their first lines. A function, since `name` may hold backslashes
-        text = re.sub(rf"[\w/]*configs/{file_name}\.cfg", lambda match: name, text)
-    elif component is None or file is not None:
-        raise ValueError(Errors.CRF745.format(given=" and ".join(used) or "nothing"))
-    else:
-        gathered = NO_WORDS if lookups is None else Words.gathered(lookups)
-        words = Words(
-            clusters=(*gathered.clusters, *(clusters or ())),
-            vectors=vectors or gathered.vectors,
-            gazetteers=gazetteers or gathered.gazetteers,
-        )
-        preset_name = (preset or PresetName.fast).value
-        optimized_for = (optimize or OptimizeName.efficiency).value
-        text = make_config(component.value, preset_name, words, optimized_for, lang, name)
-    text = in_language(text, lang, None if segmenter is None else segmenter.value)
-    if output == "-":
-        sys.stdout.write(text)
-        return
-    path = Path(output)
-    check_writable(path)
-    if path.exists() and not force:
-        raise ValueError(Errors.CRF750.format(path=path, advice="--force replaces it"))
-    write_whole(path, text.encode("utf8"))
-    msg.good(f"Config in {path}. Next: {_command(name)}")
-    if _fit(name) in text:
-        msg.info(f"Without a dev set, and more accurate with few texts: {_fit(name)}")
 
 
 def make_config(component: str, preset: str, words: Words, optimize: str, lang: str, name: str) -> str:
@@ -431,12 +368,58 @@ def make_config(component: str, preset: str, words: Words, optimize: str, lang: 
     elif optimize == "accuracy":
         _change(sections, component, _read("crf_ner"), _read(_MORE_ENTITIES))
         head += "# Entities are decided by their probability, with the threshold that is best on dev: prediction takes longer.\n"
-    head += f"#\n#   {_command(name)}\n"
+    head += f"#\n#   {train_command(name)}\n"
     if preset in FITTED:
         head += "#\n# Or without a dev set, trained on all texts with cross-validated settings (docs/training.md):\n#\n"
-        head += f"#   {_fit(name)}\n"
+        head += f"#   {fit_command(name)}\n"
+    return head + _text(sections)
+
+
+class Part(NamedTuple):
+    """A component of a config.
+
+    file (str): The file of `CONFIGS` that has it.
+    settings (tuple): Section, key and value of settings to change, as in `Preset`; "" removes a setting. A section that is empty
+        or begins with a dot is of the component.
+    """
+
+    file: str
+    settings: tuple[tuple[str, str, str], ...] = ()
+
+    @property
+    def component(self) -> str:
+        return self.file.removesuffix("_multilabel")
+
+
+def join_parts(parts: Sequence[Part], head: str) -> str:
+    """Make the text of a config with several components, in English. The settings of [training] are those of the first part.
+
+    head (str): Comments above the first section.
+    """
+    names = [part.component for part in parts]
+    joined: Sections = {}
+    score_weights: dict[str, str] = {}
+    for part, name in zip(parts, names):
+        sections = _read(part.file)
+        for section, key, value in part.settings:
+            is_of_component = section[:1] in ("", ".")
+            _set(sections, f"components.{name}{section}" if is_of_component else section, key, value)
+        _, weights = sections["training.score_weights"]
+        # Each component has the same weight in the score
+        share = f"= {1 / len(parts):.3g}"
+        score_weights |= {key: line.replace("= 1.0", share) for key, line in weights.items()}
+        joined = joined or sections
+        for section, (above, lines) in sections.items():
+            if section not in joined and name in section.split("."):
+                _insert(joined, section, above, lines)
+    _set(joined, "nlp", "pipeline", _json(names))
+    joined["training.score_weights"][1].update(score_weights)
+    return head + _text(joined)
+
+
+def _text(sections: Sections) -> str:
     blocks = [f"{above}[{section}]\n{''.join(lines.values())}" for section, (above, lines) in sections.items()]
-    return head + "".join(blocks)
+    return "".join(blocks)
 
 
 def in_language(text: str, lang: str, segmenter: Optional[str] = None) -> str:
@@ -460,12 +443,12 @@ def in_language(text: str, lang: str, segmenter: Optional[str] = None) -> str:
     return text
 
 
-def _command(name: str) -> str:
+def train_command(name: str) -> str:
     """The command that trains with the config file `name`."""
     return f"python -m spacy train {name} --paths.train train.spacy --paths.dev dev.spacy --output training"
 
 
-def _fit(name: str) -> str:
+def fit_command(name: str) -> str:
     """The command that trains with the config file `name` and without a dev set."""
     return f"python -m spacy crf fit train.spacy --config {name} --output fitted"
 
@@ -494,13 +477,22 @@ def _change(sections: Sections, component: str, before: Sections, after: Section
             _, lines = sections.get(renamed(name), ("", {}))
             _change_settings(lines, old_lines, new_lines)
             continue
-        # Insert the section behind the last section of the same block. A dict has no insert
-        block = renamed(name).rpartition(".")[0]
-        items = list(sections.items())
-        behind = 1 + max(n for n, (section, _) in enumerate(items) if f"{section}.".startswith(f"{block}."))
-        items.insert(behind, (renamed(name), (renamed(above), new_lines)))
-        sections.clear()
-        sections.update(items)
+        _insert(sections, renamed(name), renamed(above), new_lines)
+
+
+def _insert(sections: Sections, name: str, above: str, lines: dict[str, str]) -> None:
+    """Insert a section behind the last section of the same block.
+
+    name (str): Name of the section.
+    above (str): Comments and empty lines above its head.
+    lines (dict[str, str]): Its lines by key.
+    """
+    block = name.rpartition(".")[0]
+    items = list(sections.items())  # a dict has no insert
+    behind = 1 + max(n for n, (section, _) in enumerate(items) if f"{section}.".startswith(f"{block}."))
+    items.insert(behind, (name, (above, lines)))
+    sections.clear()
+    sections.update(items)
 
 
 def _change_settings(lines: dict[str, str], old: dict[str, str], new: dict[str, str]) -> None:

@@ -21,10 +21,21 @@ from ..errors import Errors, counted
 from ..explain.explanation import shorter
 from ..pipeline.corpora import doc_bin, in_words, named_origin, origin_of
 from ..whole_files import write_whole
-from .formats import FORMATS, ReadSettings, Report, Source, brat, read
+from .formats import FORMATS, SUFFIXES, ReadSettings, Report, Source, brat, read
 from .formats.columns import SCHEMES, find_spelling
 from .formats.offsets import HABITS
-from .shared import JsonOption, LangOption, blank, check_writable, choice, command, print_table, progress_bar
+from .look import look
+from .shared import (
+    JsonOption,
+    LangOption,
+    blank,
+    blank_for_words,
+    check_writable,
+    choice,
+    command,
+    print_table,
+    progress_bar,
+)
 from .texts import read_docs
 
 Words = tuple[str, ...]
@@ -295,13 +306,14 @@ def _numbers(doc: Doc) -> dict[str, float]:
 def data_cli(
     path: Path = Arg(..., help="Annotated texts: .spacy, a folder, or a file that `convert` reads.", exists=True),
     dev: Optional[Path] = Opt(None, help="Dev texts to compare with the training texts.", exists=True),
-    lang: LangOption = "en",
+    lang: Optional[str] = Opt(None, help="Language of the tokenizer; by default shown by the words, else en."),
     top: int = Opt(20, min=0, help="Number of listed strings that are annotated in several ways."),
     as_json: JsonOption = False,
 ) -> None:
-    """Describe annotated texts and suspicious annotation. The command prints labels and lengths of spans, misaligned
-    spans, repeated texts, the overlap of train and dev, and words that are annotated in several ways."""
-    nlp = blank(lang)
+    """Describe annotated texts and suspicious annotation. The command prints what `fit` would train and why, labels and lengths
+    of spans, misaligned spans, repeated texts, the overlap of train and dev, and words that are annotated in several ways."""
+    findings = look([path], lang)
+    nlp = blank(lang or findings.lang or "en")
     settings = ReadSettings(overlaps="longest", without_spans=True)
     report = Report()
     dev_report = Report()
@@ -311,12 +323,15 @@ def data_cli(
     dev_facts = describe(dev_docs, nlp) if dev else None
     common = overlap(docs, dev_docs) if dev else None
     if as_json:
-        answer = {"train": asdict(facts) | {"unread": asdict(report)}}
+        answer: dict[str, Any] = {"findings": findings.lines()}
+        answer["train"] = asdict(facts) | {"unread": asdict(report)}
         if dev_facts and common:
             answer["dev"] = asdict(dev_facts) | {"unread": asdict(dev_report)}
             answer["overlap"] = common
         print(json.dumps(answer, ensure_ascii=False, indent=2))
         return
+    for line in findings.lines():
+        msg.info(line)
     _show_corpus(str(path), facts, report, dev_facts)
     if dev_facts and common:
         _show_corpus(str(dev), dev_facts, dev_report)
@@ -455,10 +470,6 @@ def _some(texts: list[str]) -> str:
     return "; ".join(texts[:_SHOWN]) + (" …" if len(texts) > _SHOWN else "")
 
 
-SUFFIXES = (
-    *(".jsonl", ".ndjson", ".json", ".conllu", ".conllx", ".csv", ".tsv", ".xml"),
-    *(".conll", ".iob", ".iob2", ".bio", ".biluo", ".bioes"),
-)
 _MOST_NAMED = 5  # names of files in a warning
 FormatName = choice("FormatName", FORMATS)
 SchemeName = choice("SchemeName", SCHEMES)
@@ -519,7 +530,7 @@ def convert_cli(
         offsets=habits,
         skip_broken=skip_broken,
     )
-    nlp = blank(lang)
+    nlp = blank_for_words(lang)
     targets = _files(source, output)
     unread = _unread(source, [path for path, _ in targets])
     if unread:

@@ -21,7 +21,7 @@ from typer.core import TyperGroup
 from typer.main import get_group
 
 _GROUPS = {  # by title: the file of each command
-    "Start": {"init-config": "configs", "project": "projects", "demo": "demo", "compile": "train"},
+    "Start": {"init-config": "init_config", "project": "projects", "demo": "demo", "compile": "train"},
     "Data and words": {
         "convert": "data",
         "data": "data",

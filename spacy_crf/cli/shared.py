@@ -17,8 +17,9 @@ import typer
 from click import UsageError
 from spacy.cli._util import Arg, Opt, parse_config_overrides
 from spacy.language import Language
+from spacy.tokens import Doc
 from spacy.training import Example
-from spacy.util import Config, import_file, load_config
+from spacy.util import Config, DummyTokenizer, import_file, load_config
 from typer.core import TyperCommand
 from typer.main import get_command
 from wasabi import msg
@@ -268,6 +269,32 @@ def blank(lang: str, tokenizer: Optional[dict[str, object]] = None) -> Language:
         return spacy.blank(lang, config={"nlp": {"tokenizer": tokenizer or {}}})
     except Exception as error:  # whatever the tokenizers of others raise
         raise ValueError(Errors.CRF986.format(lang=lang, reason=error)) from error
+
+
+def blank_for_words(lang: str) -> Language:
+    """Make a pipeline for reading files. If the tokenizer of the language can't be made, files that have words need none: it
+    raises its error when it is called.
+
+    RAISES (ValueError): CRF020 if spaCy lacks the language.
+    """
+    try:
+        return blank(lang)
+    except ValueError as error:
+        if "CRF986" not in str(error):
+            raise
+        nlp = blank(lang, {"@tokenizers": "spacy.Tokenizer.v1"})
+        nlp.tokenizer = _NoTokenizer(error)
+        return nlp
+
+
+class _NoTokenizer(DummyTokenizer):
+    """Stands for a tokenizer that can't be made."""
+
+    def __init__(self, error: ValueError):
+        self._error = error
+
+    def __call__(self, text: str) -> Doc:
+        raise self._error
 
 
 def numbers(command: str, option: str, text: str, is_possible: Callable[[float], bool], must: str) -> list[float]:

@@ -30,6 +30,7 @@ from ..pipeline.corpora import doc_bin
 from ..whole_files import write_whole
 from .configs import PRESETS, ComponentName, known_of_words, missing_packages
 from .formats import ReadSettings
+from .look import Search, look
 from .shared import (
     CONFIGS,
     WITH_OVERRIDES,
@@ -275,19 +276,21 @@ HELD_OUT = "held_out"
 def fit_cli(
     files: FilesArgument,
     output: PipelineOption,
-    config: ConfigOption = None,
+    config: Optional[Path] = Opt(None, help="A training config; by default chosen by the texts.", exists=True),
+    lang: Optional[str] = Opt(None, help="Language of the chosen config; by default shown by the words."),
     dev: Optional[Path] = Opt(None, help="Texts for scoring the pipeline only.", exists=True),
     folds: int = Opt(5, help="Number of folds; each is held out once."),
-    l1: str = Opt("0,0.05", help="Values to try, separated by commas."),
-    l2: str = Opt("0.1,0.03", help="Values to try, separated by commas."),
+    l1: Optional[str] = Opt(None, help="Values to try, separated by commas; by default 0,0.05 (fields: 0.05,0.02)."),
+    l2: Optional[str] = Opt(None, help="Values to try, separated by commas; by default 0.1,0.03 (fields: 0.03,0.01)."),
     words: bool = Opt(True, "--words/--no-words", help="Try clusters, lists and vectors of installed packages."),
-    thresholds: bool = Opt(
-        True,
+    thresholds: Optional[bool] = Opt(
+        None,
         "--thresholds/--no-thresholds",
-        help="Try leaving out entities below a probability; not for addresses and names.",
+        help="Try leaving out entities below a probability; by default not for fields.",
     ),
-    optimize: str = Opt(
-        "f", help="Score that chooses the settings: f for F1, texts for the share of texts without mistake."
+    optimize: Optional[str] = Opt(
+        None,
+        help="Score that chooses: f for F1, texts for the share of texts without mistake; by default f (fields: texts).",
     ),
     calibrate: bool = Opt(
         True,
@@ -297,30 +300,52 @@ def fit_cli(
     seed: int = Opt(0, help="Random seed that draws the folds."),
 ) -> None:
     """Train on all texts with cross-validated settings. No text is set aside for good: each fold is held out once
-    to score values of l1 and l2, thresholds of probabilities, and word clusters. The best settings then train on all texts."""
+    to score values of l1 and l2, thresholds of probabilities, and word clusters. The best settings then train on all texts.
+
+    Without --config, the command looks at the texts – entities, fields, nested spans, tags, labels of texts – and writes the
+    config that suits them beside the pipeline. Of a folder with train, dev and test, test is left alone.
+    """
     from ..cross_validation import fit
 
+    check_writable(output / "meta.json")
+    paths, overrides = split_overrides(files or ())
+    l1_values = None if l1 is None else _regularizers("--l1", l1)
+    l2_values = None if l2 is None else _regularizers("--l2", l2)
+    checks.expect(
+        lang is None or config is None, "crf fit", "--lang", lang, "left out with --config, which has nlp.lang"
+    )
+    search = Search()
+    spans_key = None
+    test: list[Path] = []
+
+    def read(nlp: Language) -> list[Example]:
+        return read_all_examples(paths, nlp)
+
+    if config is None:
+        found = look(paths, lang)
+        config = Path(f"{output}.cfg")
+        found.write_config(config)
+        read = found.examples
+        search = found.tasks[0].search
+        spans_key = found.reading.settings.spans_key
+        test = found.files.test
+    settings = read_config(config, overrides, interpolate=True)
     with progress_bar("training", "fold") as progress:
-        check_writable(output / "meta.json")
-        paths, overrides = split_overrides(files or ())
-        settings = read_config(config, overrides, interpolate=True)
-        l1_values = _regularizers("--l1", l1)
-        l2_values = _regularizers("--l2", l2)
         with quietly():
             nlp, fitted = fit(
                 settings,
-                lambda nlp: read_all_examples(paths, nlp),
+                read,
                 folds=folds,
-                l1=l1_values,
-                l2=l2_values,
+                l1=l1_values or search.l1,
+                l2=l2_values or search.l2,
                 words=known_of_words(settings["nlp"]["lang"]) if words else {},
-                thresholds=thresholds,
-                optimize=optimize,
+                thresholds=search.thresholds if thresholds is None else thresholds,
+                optimize=optimize or search.optimize,
                 calibrate=calibrate,
                 seed=seed,
                 on_fold=lambda: progress(advance=1),
             )
-        scores = {} if dev is None else nlp.evaluate(read_examples(dev, nlp))
+        scores = {} if dev is None else nlp.evaluate(read_examples(dev, nlp, spans_key))
         _save_fitted(nlp, fitted, output)
     weighted = set()
     for component in fitted:
@@ -335,6 +360,9 @@ def fit_cli(
     if words and missing:
         msg.info(f"Not tried: words in {', '.join(missing)}. {GAIN}: pip install 'spacy-crf[words]'")
     msg.good(f"Pipeline in {output}, trained on all texts; predictions of the held-out texts in {output / HELD_OUT}")
+    for path in test:
+        msg.info(f"Next: python -m spacy crf evaluate {output} {path}")
+    msg.info(f"Next: python -m spacy crf show {output} 'A text of yours'")
 
 
 def _save_fitted(nlp: Language, fitted: "list[Fitted]", output: Path) -> None:

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -647,3 +648,16 @@ def test_nested_spans_written_level_by_level_are_read_again(columns, places, in_
 def test_an_answer_about_single_spans_has_no_group(jsonl):
     with pytest.raises(ValueError, match=r"CRF701.*without --spans-key"):
         convert(jsonl(item("Ann ran", (0, 3, "PER"), _view_id="ner", answer="accept")), spans_key="sc")
+
+
+def test_files_of_words_need_no_tokenizer(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sudachipy", None)
+    words, texts = tmp_path / "a.conll", tmp_path / "a.jsonl"
+    words.write_text("東京\tB-GPE\nへ\tO\n", encoding="utf8")
+    texts.write_text('{"text": "東京へ", "spans": []}\n', encoding="utf8")
+    result = CliRunner().invoke(app, ["convert", str(words), "-o", str(tmp_path / "a.spacy"), "--lang", "ja"])
+    assert result.exit_code == 0, result.output
+    (doc,) = DocBin().from_disk(tmp_path / "a.spacy").get_docs(spacy.blank("xx").vocab)
+    assert doc.text == "東京へ" and [ent.label_ for ent in doc.ents] == ["GPE"]
+    result = CliRunner().invoke(app, ["convert", str(texts), "-o", str(tmp_path / "b.spacy"), "--lang", "ja"])
+    assert result.exit_code == 1 and "CRF986" in result.output and not (tmp_path / "b.spacy").exists()

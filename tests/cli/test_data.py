@@ -174,7 +174,7 @@ def test_the_command(files):
 def test_json(files):
     code, output = run(files / "train.jsonl", "--dev", files / "dev.conll", "--json")
     found = json.loads(output)
-    assert code == 0 and set(found) == {"train", "dev", "overlap"}
+    assert code == 0 and set(found) == {"findings", "train", "dev", "overlap"}
     assert found["train"]["labels"]["PER"]["spans"] == 1 and len(found["train"]["unread"]["misaligned"]) == 1
     [paris] = found["train"]["inconsistent"]
     places = paris.pop("places")

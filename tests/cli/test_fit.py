@@ -534,7 +534,7 @@ WRONG = "[Ann Lee](GPE) lives in [Rome](GPE) ."
 def test_reports_read_the_held_out_texts(corpus):
     nlp = spacy.blank("en")
     DocBin(docs=[ner_doc(nlp, text) for text in [*TEXTS, WRONG]]).to_disk(corpus / "train.spacy")
-    output, settings = corpus / "model", ["--no-words", "--l1", "0", "--l2", "0.1"]
+    output, settings = corpus / "model", ["--lang", "en", "--no-words", "--l1", "0", "--l2", "0.1"]
     assert run(corpus / "train.spacy", "--output", output, *settings).exit_code == 0
     held_out = output / "held_out" / "crf_ner"
     expected = spacy.load(output).meta["performance"]
@@ -565,7 +565,7 @@ def test_reports_read_the_held_out_texts(corpus):
 )
 def test_the_command_refuses_settings_by_code(corpus, options, code):
     output = corpus / "model"
-    result = run(corpus / "train.spacy", "--output", output, *options)
+    result = run(corpus / "train.spacy", "--output", output, "--lang", "en", *options)
     assert result.exit_code == 1 and code in result.stdout and not output.exists()
 
 

@@ -19,6 +19,11 @@ from .annotation import check_doc
 from .columns import is_tag
 from .source import ReadSettings, Report, Source
 
+# Names of files that can be read, beside those of spaCy and brat
+SUFFIXES = (
+    *(".jsonl", ".ndjson", ".json", ".conllu", ".conllx", ".csv", ".tsv", ".xml"),
+    *(".conll", ".iob", ".iob2", ".bio", ".biluo", ".bioes"),
+)
 _LISTED = 20  # most broken spans that one message lists
 _LONG = 5_000  # tokens: a longer document probably consists of several
 
@@ -155,7 +160,7 @@ def sniff(source: Source) -> str:
     return found
 
 
-__all__ = ["FORMATS", "Format", "ReadSettings", "Report", "Source", "check_doc", "read", "sniff"]
+__all__ = ["FORMATS", "SUFFIXES", "Format", "ReadSettings", "Report", "Source", "check_doc", "read", "sniff"]
 
 
 _HEAD_BYTES = 512
