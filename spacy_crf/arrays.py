@@ -108,12 +108,17 @@ def conform(scores: Arrays) -> Arrays:
 # Checking the shapes of a sentence took as long as decoding it
 @lru_cache(maxsize=1024)
 def _check_shapes(kind: Any, shapes: tuple[tuple[int, ...], ...]) -> None:
-    """RAISES (ValueError): CRF011 unless arrays of these shapes agree in the axes that scores of this class name."""
-    sizes: dict[str, int] = {}
+    """Check that all arrays have the axes that their class names, and that each axis has the same size in all arrays.
+
+    kind (type): The class of the scores.
+    shapes (tuple): The shape of each array, in the order of `kind.AXES`.
+    RAISES (ValueError): CRF011 for the first array that does not fit to those in front of it.
+    """
+    sizes: dict[str, int] = {}  # of the axes, by the first array that has them
     for (name, axes), shape in zip(kind.AXES.items(), shapes):
-        if axes[0].endswith("?"):
-            axes = axes[1:] if len(shape) == len(axes) - 1 else ("token", *axes[1:])
-        axes = [axis.removeprefix("next ") for axis in axes]
+        if axes[0].endswith("?"):  # arrays may have this axis or lack it
+            axes = axes[1:] if len(shape) == len(axes) - 1 else (axes[0][:-1], *axes[1:])
+        axes = [axis.removeprefix("next ") for axis in axes]  # "next state" is as long as "state"
         if len(shape) == len(axes):
             for axis, size in zip(axes, shape):
                 sizes.setdefault(axis, size)
@@ -345,20 +350,23 @@ def join_sequences(
     The scores of `first` and `last` become transitions from and to the break, state S, which no token has (and which no segment
     crosses).
 
+    scores (PathScores): Potentials of sequences.
+    clamp (Clamp or SegmentClamp): What is still allowed, or None.
     doc_starts (int64[D + 1]): Where documents start; by default there is one document.
     """
     n_tokens, size = np.shape(scores[0])
     starts = np.array([0, n_tokens]) if scores.starts is None else np.asarray(scores.starts)
     doc_starts = np.array([0, n_tokens]) if doc_starts is None else doc_starts
     # A break comes before each sequence that does not begin its document, except empty sequences
-    opening = np.unique(starts[:-1][starts[:-1] < starts[1:]])
-    opening = opening[~np.isin(opening, doc_starts)]
-    places = np.arange(n_tokens) + np.searchsorted(opening, np.arange(n_tokens), side="right")
-    breaks = opening + np.arange(len(opening))
+    openings = np.unique(starts[:-1][starts[:-1] < starts[1:]])  # tokens that begin sequences
+    behind_breaks = openings[~np.isin(openings, doc_starts)]  # [C] tokens
+    # Places in the joined sequences, where tokens are shifted by the number of breaks before them
+    places = np.arange(n_tokens) + np.searchsorted(behind_breaks, np.arange(n_tokens), side="right")  # [T]
+    breaks = behind_breaks + np.arange(len(behind_breaks))  # [C]
     length = n_tokens + len(breaks)
     joined: dict[str, Floats] = {}
     for number, (name, array) in enumerate(named(scores).items()):
-        kinds = axes(scores, name)
+        kinds = axes(scores, name)  # of the axes of this array
         # -inf forbids breaks to begin or end a document, to follow each other or to be longer than one token, and other tokens to
         # have their state. Other scores of a break are 0
         is_zero = kinds[0] == "span" or (kinds == ("token", "state") and number > 0)
@@ -366,20 +374,22 @@ def join_sequences(
         joined[name] = np.full(shape, 0.0 if is_zero else -np.inf)
         inside = [places if kind == "token" else slice(n) for kind, n in zip(kinds, array.shape)]
         joined[name][tuple(inside)] = array
-        if number == 0:
+        if number == 0:  # emissions, or the scores of beginning a segment
             joined[name][breaks, size] = 0.0
-        elif kinds[0] == "length":
+        elif kinds[0] == "length":  # a break is one token long
             joined[name][0, size] = 0.0
     joined["transitions"][..., :size, size] = scores.last
     joined["transitions"][..., size, :size] = scores.first
-    joined_starts = (doc_starts + np.searchsorted(opening, doc_starts, side="left")).astype(np.int64)
+    joined_starts = (doc_starts + np.searchsorted(behind_breaks, doc_starts, side="left")).astype(np.int64)
     listed = getattr(scores, "listed", None)
+    joined_listed: dict[str, SpanList] = {}
     if listed is not None:
+        # Breaks begin no listed spans
         counts = np.zeros(length, dtype=np.int64)
         counts[places] = np.diff(listed.starts)
-        listed = {"listed": SpanList(np.append(0, np.cumsum(counts)).astype(np.int64), listed.lengths)}
+        joined_listed["listed"] = SpanList(np.append(0, np.cumsum(counts)).astype(np.int64), listed.lengths)
     return Joined(
-        scores=scores._replace(**joined, **(listed or {}), starts=joined_starts),
+        scores=scores._replace(**joined, **joined_listed, starts=joined_starts),
         clamp=_join_clamp(clamp, size, length, places, breaks),
         tokens=places,
     )
@@ -388,6 +398,8 @@ def join_sequences(
 def _join_clamp(
     clamp: Optional[Union[Clamp, SegmentClamp]], size: int, length: int, places: Ints, breaks: Ints
 ) -> Optional[Union[Clamp, SegmentClamp]]:
+    """The clamp of joined sequences of `length` tokens: breaks have the state `size` alone, and tokens (at `places`) do not have
+    it."""
     if clamp is None:
         return None
     states = np.zeros((length, size + 1), dtype=bool)

@@ -54,7 +54,7 @@ class ConjugateGradient(BatchOptimizer):
 
 def preconditioner(optimizer: BatchOptimizer, objective: Any, weights: Floats) -> Floats:
     """Factors of the gradient (float64[n]) from estimates of the second derivative by each weight."""
-    curvatures = np.abs(objective.ask(weights, loss=Variances())[1])  # features may have negative values
+    curvatures = np.abs(objective.evaluate_loss(weights, loss=Variances())[1])  # features may have negative values
     if hasattr(objective, "copies"):  # a variable is used √k times where each of its k weights is used once
         curvatures *= np.sqrt(objective.copies)
     curvatures += 2.0 * (optimizer.l2 + getattr(objective, "strength", 0.0))

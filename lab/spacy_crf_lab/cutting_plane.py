@@ -89,7 +89,7 @@ class CuttingPlane(CRFOptimizer):
             raise cant_train(
                 self, f"the shards of '{key}'", "workers evaluate nothing but the loss", "SGD or a perceptron"
             )
-        objective.ask(objective.weights(), loss=Observed(incomplete))
+        objective.evaluate_loss(objective.weights(), loss=Observed(incomplete))
         if incomplete:
             raise cant_train(
                 self,

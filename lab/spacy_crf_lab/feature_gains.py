@@ -42,8 +42,8 @@ def uncertain_tokens(objective: CorpusObjective, place: int, weights: Floats) ->
     name = layer.features.kinds[STATES].scores
     errors: list[Floats] = []
     uses: list[Floats] = []
-    objective.ask(weights, into=errors)
-    objective.ask(weights, loss=Observed([]), into=uses)
+    objective.evaluate_loss(weights, into=errors)
+    objective.evaluate_loss(weights, loss=Observed([]), into=uses)
     for number, (error, use) in enumerate(zip(errors, uses)):
         error = getattr(error[place], name)
         use = getattr(use[place], name)

@@ -111,7 +111,7 @@ class Chosen:
         self.signature = (*objective.signature, checksum([chosen]))
         self.frequencies = self.restricted.frequencies
         self.renew = self.restricted.renew
-        self.ask = self.restricted.ask
+        self.evaluate_loss = self.restricted.evaluate_loss
         self.evaluate = self.restricted.evaluate
 
     def weights(self) -> Floats:

@@ -136,10 +136,10 @@ class Masses:
         at = objective.weights()
         # With weights of 1 the best score is the largest sum of feature values: the mass
         ones = 1.0 - getattr(objective, "origin", np.zeros_like(at))
-        objective.ask(ones, loss=Highest())
+        objective.evaluate_loss(ones, loss=Highest())
         masses, shares = split(objective.losses, self._optimizer.masses)
         incomplete: list[bool] = []
-        observed = [objective.ask(at, loss=Observed(incomplete), factors=some)[1] for some in shares]
+        observed = [objective.evaluate_loss(at, loss=Observed(incomplete), factors=some)[1] for some in shares]
         if incomplete:
             raise cant_train(self._optimizer, f"'{key}'", "some sequences are not annotated completely", _FITTING)
         self.shares = shares
@@ -160,7 +160,7 @@ class Masses:
         expected = np.empty_like(self.observed)
         expected[0] = gradient - 2.0 * strength * before.weights + self.observed.sum(axis=0)
         for m, shares in enumerate(self.shares[1:], 1):
-            expected[m] = objective.ask(before.weights, factors=shares)[1] + self.observed[m]
+            expected[m] = objective.evaluate_loss(before.weights, factors=shares)[1] + self.observed[m]
             expected[0] -= expected[m]
         # The part of bound' that does not depend on the move
         pull = 2.0 * strength * before.weights - self.observed.sum(axis=0)

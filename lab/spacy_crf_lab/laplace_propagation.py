@@ -143,7 +143,7 @@ class LaplacePropagation(LBFGS):
         value = super().step(objective, key=key)
         if self.is_worth_evaluating(key):
             # p = 2 · l2 + sum_t mu_t (1 - mu_t), divided by the temperature
-            curvature = objective.ask(self._runs[key].weights, loss=Curvature())[1]
+            curvature = objective.evaluate_loss(self._runs[key].weights, loss=Curvature())[1]
             if hasattr(objective, "copies"):  # a variable is used √k times where each of its k weights is used once
                 curvature = (curvature / np.sqrt(objective.copies))[objective.ties.group]
             prior = 2.0 * (self.l2 + getattr(objective, "strength", 0.0))

@@ -123,7 +123,7 @@ class TreeBoost(CRFOptimizer):
         derivatives: NDArray[np.float32] = np.empty((len(before), 2 * size), dtype=np.float32)
         derivatives[:, :size] = -corpus.derivatives
         # P (1 - P) for the scores of states, and likewise for transitions
-        _, curvature = objective.ask(run.weights, loss=Variances())
+        _, curvature = objective.evaluate_loss(run.weights, loss=Variances())
         derivatives[:, size:] = corpus.derivatives
         # By the round's number, so that a resumed training draws the same
         drawn = np.random.default_rng((self.seed, run.iteration)).random(len(before)) < self.subsample

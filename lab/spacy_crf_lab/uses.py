@@ -1,4 +1,5 @@
-"""How often scores are used, how much that varies, and the highest scores, in the form of losses: see `CorpusObjective.ask`."""
+"""How often scores are used, how much that varies, and the highest scores, in the form of losses for
+`CorpusObjective.evaluate_loss`."""
 
 from typing import Optional
 

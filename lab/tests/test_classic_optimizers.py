@@ -143,7 +143,7 @@ def test_masses_are_those_of_the_heaviest_labellings(component):
     assert_allclose(shares.sum(axis=0), 1.0)
     for sequence, alone, mass in zip(sequences, np.eye(len(sequences)), memory.masses @ shares):
         if sequence.weight:
-            gold = objective.ask(objective.weights(), loss=Observed([]), factors=[alone])[1] / sequence.weight
+            gold = objective.evaluate_loss(objective.weights(), loss=Observed([]), factors=[alone])[1] / sequence.weight
             assert mass == pytest.approx(gold.sum() + sequence.differences.sum(axis=1).max())
 
 
@@ -196,7 +196,7 @@ def test_variances_are_close_to_the_second_derivatives(component, loss):
     _, pipe, examples = make_pipe(LogLikelihood(), component)
     objective, _ = objectives(pipe, examples)
     weights = np.random.default_rng(0).normal(scale=0.3, size=len(objective.weights()))
-    value, found = objective.ask(weights, loss=Variances())
+    value, found = objective.evaluate_loss(weights, loss=Variances())
     rows = 1e-4 * np.eye(len(weights))
     near = [objective.evaluate(weights + row)[1] - objective.evaluate(weights - row)[1] for row in rows]
     exact = np.diag(near) / 2e-4
@@ -215,10 +215,10 @@ def test_a_text_of_weight_2_varies_as_the_text_twice(structure, loss):
     nlp.initialize(lambda: [first, *rest])
     objective, _ = objectives(pipe, [first, first, *rest])
     weights = np.random.default_rng(0).normal(scale=0.3, size=len(objective.weights()))
-    _, twice = objective.ask(weights, loss=loss)
+    _, twice = objective.evaluate_loss(weights, loss=loss)
     first.reference._.crf_weight = 2.0
     weighted, _ = objectives(pipe, [first, *rest])
-    assert_allclose(weighted.ask(weights, loss=loss)[1], twice, rtol=1e-4, atol=1e-6)
+    assert_allclose(weighted.evaluate_loss(weights, loss=loss)[1], twice, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("component", ["crf_ner", "semicrf_ner"])

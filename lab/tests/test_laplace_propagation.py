@@ -79,7 +79,7 @@ def test_the_curvature_is_the_diagonal_of_the_second_derivatives(component):
     _, pipe, examples = trained(component, texts)
     objective = CorpusObjective(pipe.model, pipe.loss, [pipe.training.data(examples)])
     weights, small = objective.weights(), 1e-4
-    found = objective.ask(weights, loss=Curvature())[1]
+    found = objective.evaluate_loss(weights, loss=Curvature())[1]
     for n, move in enumerate(small * np.eye(len(weights))):
         ends = [objective.evaluate(weights + sign * move)[1][n] for sign in (1, -1)]
         expected = (ends[0] - ends[1]) / (2 * small)
@@ -96,7 +96,7 @@ def test_texts_without_annotation_tell_nothing_about_the_weights():
         _, pipe, examples = trained("crf_tagger")
         examples = [*examples, *texts]
         objective = CorpusObjective(pipe.model, pipe.loss, [pipe.training.data(examples)])
-        return objective.ask(objective.weights(), loss=Curvature())[1]
+        return objective.evaluate_loss(objective.weights(), loss=Curvature())[1]
 
     with_blank, without = curvature([Example(blank.copy(), blank)]), curvature([])
     n = len(without) - 5 * 3  # the shared scores, of which a share of all uses counts

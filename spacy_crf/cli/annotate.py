@@ -100,10 +100,10 @@ def annotate_cli(
         component=component,
         strict=strict,
     )
-    of_workers = {"--executor": executor, "--address": address, "--strict": strict, "--part-size": part_size}
+    only_of_workers = {"--executor": executor, "--address": address, "--strict": strict, "--part-size": part_size}
     with _progress_bar() as progress:
         if workers is None:
-            for option, value in of_workers.items():
+            for option, value in only_of_workers.items():
                 if value:
                     raise ValueError(Errors.CRF788.format(option=option, other="--workers"))
             source = Path(texts)
@@ -150,7 +150,7 @@ def _progress_bar() -> Iterator["Progress"]:
             new_bytes = done - earlier[1]
             seconds = time.monotonic() - began
             description = "annotating"
-            if new_texts > 0 and new_bytes > 0:
+            if new_texts > 0 and new_bytes > 0:  # else the speed is not known yet
                 minutes_left = (size - done) * seconds / new_bytes / 60
                 description += f", {new_texts / seconds:,.0f} texts/s, about {minutes_left:.0f} minutes left"
             update(description=description, completed=done, total=size or None)
@@ -160,11 +160,9 @@ def _progress_bar() -> Iterator["Progress"]:
 
 ERRORS = "errors.jsonl"
 TEXTS = 512  # texts of a batch; if one of them can't be annotated, each is annotated alone
-# Names of files in a work folder
-_PART = re.compile(r"part-([0-9]{5,20})\.[a-z0-9.]+")
+_PART = re.compile(r"part-([0-9]{5,20})\.[a-z0-9.]+")  # names of files in a work folder
 _ROW = "row"  # key of an item for the number of its row in the table
-# A worker that has written as many bytes forgets the words of each part
-_KEPT = 1 << 20
+_KEPT = 1 << 20  # bytes that a worker writes before it begins to forget the words of each part
 
 # Called with the numbers of finished texts, finished bytes and all bytes
 Progress = Callable[[int, int, int], object]
@@ -230,8 +228,10 @@ def annotate_archive(
     """Annotate the parts of an archive that earlier runs have not finished, and list the texts that could not be annotated.
 
     source (str): A file or a folder; see `plan`.
-
+    executor (Executor): Runs the workers.
     part_bytes (int): Size of a part, the work that is lost if a worker dies; by default `plan` chooses it.
+    progress (Callable): Called with the numbers of finished texts, finished bytes and all bytes.
+    RETURNS (dict): The counts and the errors of all parts, see `_totals`.
     RAISES (ValueError): CRF491 if the target is within the source, where the next run would read the results as texts; other
         codes if the source, the target or a worker fails.
     """
@@ -575,12 +575,14 @@ class Annotator:
             )
 
     def _items_of_lines(self, part: Part) -> Iterator[Item]:
+        """Read the texts of a part whose lines are texts or JSON objects, and collect the errors of lines that can't be read."""
         for place, line in lines(part):
             with self._collect_error(place):
                 text = decoded(line, place, is_first=True)
                 yield from (Item(place, _without_annotation(fields, place)) for _, fields in items_of_line(text, place))
 
     def _items_of_rows(self, part: Part, texts: list[object]) -> Iterator[Item]:
+        """Make an item for each cell of the column "text", and collect the errors of cells that are no texts."""
         for row, text in enumerate(texts):
             place = f"{part.place}, row {row + 1}"
             with self._collect_error(place):

@@ -38,12 +38,12 @@ class SoftLabel(NamedTuple):
 
     @property
     def span(self) -> "Labelled":
-        """First token, token behind the last, and label."""
+        """The tokens and the label, without the probability."""
         return self.begin, self.end, self.label
 
 
-Soft = list[SoftLabel]
-Labelled = tuple[int, int, str]
+Soft = list[SoftLabel]  # of one text
+Labelled = tuple[int, int, str]  # first token, token behind the last, and label
 
 
 class Answer(NamedTuple):
@@ -69,10 +69,8 @@ class Answer(NamedTuple):
 OWNER = "spacy crf distil"
 _TEACHES = "to learn from: one of spacy_crf, one that writes spans with scores (such as spancat; name the key of any other with "
 _TEACHES += "--spans-key), or one that finds entities"
-# Component that `distil` adds behind the teacher
-_SOFTENER = "spacy_crf_softener"
-# In user_data: file and line of a text
-_PLACE = "spacy_crf_place"
+_SOFTENER = "spacy_crf_softener"  # the component that `distil` adds behind the teacher
+_PLACE = "spacy_crf_place"  # the key of doc.user_data for the file and line of a text
 
 
 class Teacher(NamedTuple):
@@ -147,32 +145,29 @@ def distil_cli(
                 teachers.append(Answers(path, {answer.text: answer for answer in answers}))
         msg.info(f"Soft labels: {'; '.join(map(str, teachers))}")
         # All teachers get the tokens of the first pipeline, so that their soft labels can be compared
-        nlp = next((each.nlp for each in teachers if isinstance(each, Teacher)), None) or blank(lang)
+        pipelines = [source.nlp for source in teachers if isinstance(source, Teacher)]
+        nlp = pipelines[0] if pipelines else blank(lang)
         if texts is not None:
             raw = read_raw([texts], nlp, lambda done, total: progress(completed=done, total=total))
         elif isinstance(teachers[0], Answers):
-            answers = teachers[0].by_text.values()
-            raw = (
-                Item(answer.place, tokenized(answer.text, nlp, answer.place))
-                for answer in answers
-                if answer.text.strip()
-            )
+            answers = [answer for answer in teachers[0].by_text.values() if answer.text.strip()]
+            raw = (Item(answer.place, tokenized(answer.text, nlp, answer.place)) for answer in answers)
         else:
             raise ValueError(Errors.CRF788.format(option=f"The pipeline {teacher}", other="TEXTS"))
         settings = {"labels": wanted, "min_prob": min_prob, "min_score": min_score, "n_process": n_process}
         # Each teacher annotates its own copy of the stream of texts
-        streams = [distil(each, copy, **settings) for each, copy in zip(teachers, tee(raw, len(teachers)))]
+        streams = [distil(source, copy, **settings) for source, copy in zip(teachers, tee(raw, len(teachers)))]
         docs = DocBin()
         n_spans = 0
         n_dropped = 0
-        for annotated in zip(*streams):  # a text, as each teacher annotates it
-            doc = annotated[0]
-            if len(annotated) > 1:
-                soft, disagreement = agreed([_soft_of(by_teacher) for by_teacher in annotated], len(doc))
-                doc = _softened(doc, soft)
+        for by_teachers in zip(*streams):  # a text, as each teacher annotates it
+            doc = by_teachers[0]
+            if len(by_teachers) > 1:
+                soft, disagreement = agreed(list(map(_soft_of, by_teachers)), len(doc))
                 if disagreement > most:
                     n_dropped += 1
                     continue
+                doc = _softened(doc, soft)
             docs.add(doc)
             n_spans += sum(bool(span.label) for span in doc.spans[SOFT_LABELS])
         if not len(docs):
@@ -238,7 +233,11 @@ def distil(
 ) -> Iterator[Doc]:
     """Annotate texts with the soft labels of a teacher, one by one, and remove all other annotation.
 
-    labels, min_prob, min_score, n_process: As of the command; by default all labels.
+    texts (Iterable[Item]): The place and the Doc of each text.
+    labels (List[str]): The labels to keep; None for all.
+    min_prob (float): Labels with a lower probability are left out.
+    min_score (float): Tokens whose spans all score less are left open.
+    n_process (int): Number of processes that annotate.
     RAISES (ValueError): CRF846 for labels that the teacher does not have; CRF787 with file and line of a text that the teacher
         can't annotate.
     """
@@ -258,7 +257,7 @@ def distil(
     if component is not None:
         checks.labels("--labels", labels or (), nlp.get_pipe(component).labels)
     settings = {**teacher._asdict(), "labels": labels, "min_prob": min_prob, "min_score": min_score}
-    del settings["nlp"]
+    del settings["nlp"]  # a config can't hold it; the others are arguments of `Softener`
     # The teaching component and those behind it stay off: the softener asks it for probabilities, and its own entities, if they
     # were in the Doc, would count as certain
     disabled = nlp.pipe_names[nlp.pipe_names.index(component) :] if component else []
@@ -342,6 +341,7 @@ class Softener:
         self._min_score = min_score
 
     def __call__(self, doc: Doc) -> Doc:
+        """Return a Doc with the words of this one, and soft labels by the source of probabilities that `Teacher` describes."""
         from ..pipeline.supervision import soft_scores
 
         if self._pipe is not None:
@@ -363,13 +363,14 @@ class Softener:
 
 
 def _of_component(pipe: Any, doc: Doc, min_prob: float) -> Soft:
-    """Labels and probabilities of a component of spacy_crf. Entities of components in front of it count as certain."""
+    """The labels of a Doc and their probabilities, by a component of spacy_crf. Entities of components in front of it count as
+    certain."""
     if not len(doc):
         return []
     soft = []
     if pipe.annotation.spans_are_tokens:
         marginals, tags = pipe.marginals(doc, keep_annotation=True)
-        # Each token keeps at least its most probable tag
+        # The most probable tag of a token has at least the probability 1 / len(tags), and is kept
         least = min(min_prob, 1.0 / len(tags))
         for t, n in zip(*(marginals >= least).nonzero()):
             if marginals[t, n] > 0.0:
@@ -459,15 +460,11 @@ def _occurrences(words: object, text: str, place: str) -> list[int]:
 def certain(soft: Soft, min_prob: float, min_score: float, labels: Optional[list[str]]) -> Soft:
     """Remove soft labels below `min_prob`, and labels other than `labels`. Tokens whose spans all score less than `min_score`
     become UNSURE."""
-    wanted = []
-    sure = []
-    for part in soft:
-        is_unsure = part.label == UNSURE  # such parts stay
-        if is_unsure or (part.prob >= min_prob and (labels is None or part.label in labels)):
-            wanted.append(part)
-            if is_unsure or part.prob >= min_score:
-                sure.append(part)
-    doubted = _tokens(wanted) - _tokens(sure)
+    likely = [part for part in soft if part.prob >= min_prob or part.label == UNSURE]
+    if labels is not None:
+        likely = [part for part in likely if part.label in (*labels, UNSURE)]
+    sure = [part for part in likely if part.prob >= min_score or part.label == UNSURE]
+    doubted = _tokens(likely) - _tokens(sure)
     return sorted([*sure, *_unsure_tokens(doubted)])
 
 
@@ -478,24 +475,25 @@ def agreed(answers: list[Soft], n_tokens: int) -> tuple[Soft, float]:
     RETURNS (Tuple[Soft, float]): The soft labels, and the share of tokens where teachers differ.
     """
     unsure = []  # by teacher: its UNSURE tokens
+    # By token, the most probable labels that the teachers find there: spans, or None. Teachers that are unsure about the token do
+    # not count
+    decisions: list[set[Optional[Labelled]]] = [set() for _ in range(n_tokens)]
     for soft in answers:
-        unsure.append(_tokens(part for part in soft if part.label == UNSURE))
-    # By token, the spans that the teachers see there, without those of teachers that are unsure about it
-    opinions: list[set[Optional[Labelled]]] = [set() for _ in range(n_tokens)]
-    for soft, unsure_tokens in zip(answers, unsure):
+        unsure_tokens = _tokens(part for part in soft if part.label == UNSURE)
+        unsure.append(unsure_tokens)
         for t, decision in enumerate(_decisions(soft, n_tokens)):
             if t not in unsure_tokens:
-                opinions[t].add(decision)
-    differing = {t for t, decisions in enumerate(opinions) if len(decisions) > 1}
-    unknown = differing | {t for t, decisions in enumerate(opinions) if not decisions}
+                decisions[t].add(decision)
+    differing = {t for t, of_teachers in enumerate(decisions) if len(of_teachers) > 1}
+    unknown = differing | {t for t, of_teachers in enumerate(decisions) if not of_teachers}
     means = []
     for span in {part.span for part in chain.from_iterable(answers) if part.label != UNSURE}:
         begin, end, _ = span
         tokens = {*range(begin, end)}
         sure = [soft for soft, unsure_tokens in zip(answers, unsure) if not tokens & unsure_tokens]
         if sure and not tokens & unknown:
-            probs = [_prob_of(span, soft) for soft in sure]
-            means.append(SoftLabel(*span, sum(probs) / len(probs)))
+            total = sum(_prob_of(span, soft) for soft in sure)
+            means.append(SoftLabel(*span, total / len(sure)))
     return sorted([*means, *_unsure_tokens(unknown)]), len(differing) / max(1, n_tokens)
 
 
@@ -505,6 +503,7 @@ def _tokens(parts: Iterable[SoftLabel]) -> set[int]:
 
 
 def _unsure_tokens(tokens: Iterable[int]) -> Soft:
+    """Soft labels that say that a teacher is unsure about each of these tokens."""
     return [SoftLabel(t, t + 1, UNSURE, 1.0) for t in tokens]
 
 
@@ -514,7 +513,7 @@ def _prob_of(span: Labelled, soft: Soft) -> float:
 
 
 def _decisions(soft: Soft, n_tokens: int) -> list[Optional[Labelled]]:
-    """For each token, the most probable span that covers it, if its probability is at least 0.5, else None."""
+    """For each token, the most probable span that covers it; None if no span has a probability of at least 0.5."""
     spans: list[Optional[Labelled]] = [None] * n_tokens
     # The most probable span is written last
     for part in sorted(soft, key=lambda part: part.prob):

@@ -3,6 +3,7 @@
 import sys
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Optional
@@ -11,6 +12,7 @@ from spacy.cli._util import Arg, Opt
 from spacy.language import Language
 from spacy.tokens import Doc
 from spacy.util import registry
+from spacy.vocab import Vocab
 from thinc.api import Config
 from wasabi import msg
 
@@ -304,7 +306,7 @@ def check_model(
     features (str): Path of the function that makes all features for that program, if its file has no lines for them.
     RAISES (ValueError): CRF781 if the program is not installed, CRF861 without the function.
     """
-    from ..migrate.checking import RIVALS, compare, read_columns
+    from ..migrate.checking import RIVALS, compare
 
     if model.program in _SYNTAX:
         blocks = _functions(model.program, _lines(model.templates, model.program), columns)
@@ -313,6 +315,17 @@ def check_model(
     functions = _resolved(blocks)
     rival = RIVALS[model.program](file, columns)
     return compare(nlp, model, read_columns(data, nlp, columns), rival, functions)
+
+
+def read_columns(path: Path, nlp: Language, columns: Sequence[str]) -> Iterator[Doc]:
+    """Read Docs from a file with columns between tabs or blanks, and an empty line after each sentence.
+
+    columns (Sequence[str]): Attributes of tokens in the first columns, one of them the word; further columns are ignored.
+    RAISES (ValueError): CRF703 for a line with too few columns.
+    """
+    with path.open("rb") as file:
+        for sequence in _sequences(read_lines(file, str(path)), len(columns)):
+            yield _doc_of_rows(nlp.vocab, columns, sequence.rows)
 
 
 FORMS = ("npz", "json", "crfsuite", "wapiti")
@@ -421,12 +434,12 @@ class _Sequence(NamedTuple):
     rows: list[list[str]]  # the columns of each line
 
 
-def _sequences(lines: Iterable[tuple[str, str]], width: int, word_column: Optional[int]) -> Iterator[_Sequence]:
+def _sequences(lines: Iterable[tuple[str, str]], width: int, word_column: Optional[int] = None) -> Iterator[_Sequence]:
     """The sequences of a file of columns.
 
     lines (Iterable[Tuple[str, str]]): The place and the text of each line.
-    width (int): The number of columns that the tagger reads.
-    word_column (Optional[int]): The column of words, of which none may be empty.
+    width (int): The number of columns that each line needs.
+    word_column (Optional[int]): The column of words, of which none may be empty; None if words are not checked.
     RAISES (ValueError): CRF703 for a line with too few columns, CRF701 for a line without a word.
     """
     sequence = _Sequence([], [])
@@ -476,10 +489,10 @@ class _PipelineTagger:
     """A component of a pipeline, with the methods of `lite.Model` that `crf tag` calls."""
 
     def __init__(self, nlp: Language, component: Optional[str], columns: list[str]):
-        self._nlp = nlp
         self.columns = columns
         Columns(columns)  # checks the names
         checks.expect("orth" in columns, "crf tag", "--columns", ",".join(columns), "with orth, the column of the word")
+        self._doc = partial(_doc_of_rows, nlp.vocab, columns)
         [self._pipe, *_] = our_pipes(nlp, component, _ONE_TAG, lambda pipe: pipe.chains[0] is pipe)
         self.tags = self._pipe.tags()
         # Segments of a label are written as B- and I- tags
@@ -502,12 +515,14 @@ class _PipelineTagger:
         labellings = self._pipe.distribution(self._doc(rows)).n_best(n)
         return [(probability, [self._names[tag] for tag in tags.tolist()]) for probability, tags in labellings]
 
-    def _doc(self, rows: list[list[str]]) -> Doc:
-        """Make the Doc of a sequence, with the attributes in its columns."""
-        values: dict[str, Any] = dict(zip(self.columns, zip(*rows)))
-        words = values.pop("orth")
-        # To set these attributes token by token would take longer than to label the tokens
-        arguments: dict[str, Any] = {_ARGUMENTS[name]: values.pop(name) for name in [*values] if name in _ARGUMENTS}
-        doc = Doc(self._nlp.vocab, words=words, **arguments)
-        set_columns(doc, [*values], [*values.values()])
-        return doc
+
+def _doc_of_rows(vocab: Vocab, columns: Sequence[str], rows: list[list[str]]) -> Doc:
+    """Make the Doc of a sequence, with the attributes in its first columns. The words are in the column orth, or else in the
+    first one."""
+    values: dict[str, Any] = dict(zip(columns, zip(*rows)))
+    words = values.pop("orth", None) or values[columns[0]]
+    # To set these attributes token by token would take longer than to label the tokens
+    arguments: dict[str, Any] = {_ARGUMENTS[name]: values.pop(name) for name in [*values] if name in _ARGUMENTS}
+    doc = Doc(vocab, words=words, **arguments)
+    set_columns(doc, [*values], [*values.values()])
+    return doc

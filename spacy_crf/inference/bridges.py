@@ -36,43 +36,43 @@ class Bridges(NamedTuple):
 
     @classmethod
     def of(cls, mask: TransitionMask, spans: SpanStates) -> "Bridges":
-        """The bridges of a chain.
+        """Find the states that blank tokens may have, and the states that need bridges for blank tokens.
 
         mask (TransitionMask): Transitions that the tag scheme allows.
         spans (SpanStates): How states encode spans; None as `continues` for segments, each of which is a span.
         """
-        label_of = spans.label_of[:-1]
+        label_of = spans.label_of[:-1]  # [S] -1 for none
         has_label = label_of >= 0
         size = len(label_of)
         if spans.continues is None:
             return cls(None, ~has_label, np.ones(size, dtype=bool), size)
-        continues = spans.continues & mask.transitions  # [S, S]
+        continues = spans.continues & mask.transitions  # [S, S] transitions within a span
         leaves = mask.transitions & ~continues
-        opens = mask.first | leaves.any(axis=0)  # [S] whether a span may begin with the state
-        closes = mask.last | leaves.any(axis=1)  # [S] whether a span may end with the state
-        crosses = has_label & ~(opens | closes)  # as I-PER of BILUO, which may stand at a blank token
-        goes_on = has_label & continues.any(axis=0)  # [S] whether a span may go on with the state
-        # Where a label has no state that only goes on, each state that may go on gets a copy that must
-        copied = goes_on & ~np.isin(label_of, label_of[crosses])
-        at_blank = ~has_label | crosses
-        if not copied.any():
+        may_open = mask.first | leaves.any(axis=0)  # [S] whether a span may begin with the state
+        may_close = mask.last | leaves.any(axis=1)  # [S] whether a span may end with the state
+        is_inner = has_label & ~(may_open | may_close)  # as I-PER of BILUO, which may stand at a blank token
+        may_continue = has_label & continues.any(axis=0)
+        # If a label has no inner state, each of its states that may continue a span gets a bridge
+        has_bridge = may_continue & ~np.isin(label_of, label_of[is_inner])
+        at_blank = ~has_label | is_inner
+        if not has_bridge.any():
             return cls(None, at_blank, np.ones(size, dtype=bool), size)
-        n_copies = 1 + copied.astype(np.int64)
+        n_copies = 1 + has_bridge.astype(np.int64)  # the state itself, and its bridge behind it
         tag_of = np.repeat(np.arange(size), n_copies)  # [S + C]
         is_bridge = np.zeros(len(tag_of), dtype=bool)
-        is_bridge[np.cumsum(n_copies)[copied] - 1] = True
-        # Transitions from and to bridges stay within a span
-        has_bridge = is_bridge[:, np.newaxis] | is_bridge
+        is_bridge[np.cumsum(n_copies)[has_bridge] - 1] = True
+        # A bridge has the transitions of its state within a span, and no others
+        touches_bridge = is_bridge[:, np.newaxis] | is_bridge
         pairs = np.ix_(tag_of, tag_of)
-        allowed = np.where(has_bridge, continues[pairs], mask.transitions[pairs])  # [S + C, S + C]
+        allowed = np.where(touches_bridge, continues[pairs], mask.transitions[pairs])  # [S + C, S + C]
         source, target = np.nonzero(allowed)
-        ends = np.where(is_bridge, -np.inf, 0.0)
+        at_ends = np.where(is_bridge, -np.inf, 0.0)  # no sequence begins or ends with a bridge
         graph = StateGraph(
             source=source.astype(np.int32),
             target=target.astype(np.int32),
             scores=np.zeros(len(source)),
-            first=ends,
-            last=ends,
+            first=at_ends,
+            last=at_ends,
             tag_of=tag_of.astype(np.int32),
         )
         return cls(graph, at_blank[tag_of] | is_bridge, ~is_bridge, size)
@@ -84,8 +84,7 @@ class Bridges(NamedTuple):
 
     def masked(self) -> "Bridges":
         """A variant without bridges, for scores that cannot be copied. Spans then only cross blank tokens by states such as
-        I-PER of
-        BILUO.
+        I-PER of BILUO.
         """
         if self.graph is None:
             return self

@@ -460,22 +460,27 @@ def _first_level(
 
 
 def _were_kept(work: HigherOrderWork, level: kernels.Level, m: int, before: PrunedLattice) -> NDArray[np.bool_]:
-    """Which arcs of level m an earlier lattice kept as nodes, or as the last m + 1 tags of its nodes: bool[A]."""
+    """Which arcs of `level` have n-grams that an earlier lattice kept at the same tokens: bool[A].
+
+    level (Level): Level m, whose arcs have n-grams of m + 1 tags.
+    before (PrunedLattice): The earlier lattice. Its nodes have n-grams of at least m + 1 tags, unless their sequence has got no
+        level above m.
+    """
     base = work.grams.base
-    digits = work.grams.digits
     n_arcs = np.diff(level.arcs)  # [N] arcs into each node
     target = np.repeat(np.arange(len(n_arcs)), n_arcs)  # [A]
     source = arrays.ranges(level.source, level.source + n_arcs)  # [A]
-    # An arc is the n-gram of its source, followed by the tag of its target
-    arc_codes = level.code[source] * base + digits[level.symbol[target]]
-    # Code of an n-gram of m + 1 tags: the digit 1, then the tags; a longer code ends with these tags
-    first_code = base ** (m + 1)
+    # The code of an n-gram is a number in this base: the digit 1, then the tags. An arc adds the tag of its target to the n-gram
+    # of its source
+    arc_codes = level.code[source] * base + work.grams.digits[level.symbol[target]]
+    # The last m + 1 tags of a node are the last digits of its code, to which the digit 1 in front is added
+    first_code = base ** (m + 1)  # 1, then m + 1 zeros
     has_level = (before.depth > m)[work.sequence_of][before.tokens]  # [N of before]
     node_codes = first_code + before.level.code[has_level] % first_code
     # One number for each pair of a token and a code
     n_codes = 2 * first_code
-    before_keys = before.tokens[has_level] * n_codes + node_codes
-    return np.isin(tokens_of(level)[target] * n_codes + arc_codes, before_keys)
+    arc_keys = tokens_of(level)[target] * n_codes + arc_codes
+    return np.isin(arc_keys, before.tokens[has_level] * n_codes + node_codes)
 
 
 def _threshold(work: HigherOrderWork, m: int, chances: Floats, in_training: bool) -> float:

@@ -179,38 +179,18 @@ def _whole(size: int) -> TransitionLayout:
 
 @lru_cache(maxsize=64)
 def _find_block(size: int, mask: bytes) -> TransitionLayout:
-    """Find the layout with the cheapest block. The sources of a block are all states that may precede some state k. Its targets
-    are the states that the block, with arcs beside it, reaches more cheaply than arcs alone.
+    """Find the layout whose block, with the arcs beside it, takes the least time.
 
     size (int): S.
     mask (bytes): Bits of bool[S, S], the allowed transitions. (As a key of the cache the mask costs less than decoding a
         sentence.)
     """
-    allowed = np.unpackbits(np.frombuffer(mask, dtype=np.uint8), count=size * size).astype(bool).reshape(size, size)
-    # States with equal predecessors, such as all B-x and U-x, count as one kind: S kinds would take S³ operations
-    packed = np.packbits(allowed.T, axis=1)
-    _, first, kind, n_states = np.unique(packed, axis=0, return_index=True, return_inverse=True, return_counts=True)
-    predecessors = allowed[:, first]  # [S, K]
-    n_sources = predecessors.sum(axis=0)  # [K]
-    # [target, k] predecessors of the target that are none of k
-    not_in_block = predecessors.T.astype(np.float64) @ ~predecessors
-    cost_on_arcs = ARC_COST * n_sources[:, np.newaxis]
-    cost_in_block = n_sources + ARC_COST * not_in_block
-    costs = n_states @ np.minimum(cost_on_arcs, cost_in_block)  # [K]
-    k = np.lexsort((first, costs))[0]
-    is_source = predecessors[:, k]
-    is_target = (cost_in_block[:, k] < cost_on_arcs[:, 0])[kind.ravel()]
-
-    # Order of the states: targets that are no sources, targets that are sources, other sources, the others; so block rows and
-    # columns are neighbours. Within a group the order makes runs of arcs long: states with more arcs come first, and the targets
-    # of arcs follow the order of their first sources
-    is_arc = allowed & ~(is_source[:, np.newaxis] & is_target)
-    groups = np.where(is_target, is_source, ~is_source), ~is_target
-    n_arcs = is_arc.sum(axis=0) + is_arc.sum(axis=1)
-    rank = np.argsort(np.lexsort((-n_arcs, *groups)))  # [S] of each state, with more arcs first
-    first_source = np.where(is_arc, rank[:, np.newaxis], size).min(axis=0)
-    order = np.lexsort((rank, np.minimum(first_source, rank), *groups))
-    # Rows begin and end at multiples of whole vectors
+    bits = np.unpackbits(np.frombuffer(mask, dtype=np.uint8), count=size * size)
+    allowed = bits.astype(bool).reshape(size, size)
+    is_source, is_target = _choose_block(allowed)
+    order = _order_states(is_source, is_target, allowed & ~(is_source[:, np.newaxis] & is_target))
+    # In this order the columns of the block are its targets, from the first state on, and its rows are its sources, from `offset`
+    # on. Rows begin and end at multiples of whole vectors
     offset = int((is_target & ~is_source).sum()) // kernels.LANES * kernels.LANES
     end = int((is_target | is_source).sum()) if is_source.any() else offset
     shape = _padded(end) - offset, _padded(int(is_target.sum()))
@@ -227,6 +207,46 @@ def _find_block(size: int, mask: bytes) -> TransitionLayout:
     if shape == whole.shape or cost > WORTH_IT * whole.shape[0] * whole.shape[1]:
         return whole
     return TransitionLayout(order, np.argsort(order), offset, source, target, shape)
+
+
+def _choose_block(allowed: Bools) -> tuple[Bools, Bools]:
+    """Choose the block of transitions. Its sources are all states that may precede some state k. Its targets are the states that
+    the block, with arcs from their further predecessors, reaches at a lower cost than arcs alone. The best k has the least cost.
+
+    allowed (bool[S, S]): Transitions that are allowed.
+    RETURNS (bool[S], bool[S]): Which states are sources, and which are targets.
+    """
+    # States with equal predecessors, such as all B-x and U-x, are of one kind: to compare K kinds takes S·K² operations, not S³
+    packed = np.packbits(allowed.T, axis=1)
+    _, first, kind, n_states = np.unique(packed, axis=0, return_index=True, return_inverse=True, return_counts=True)
+    predecessors = allowed[:, first]  # [S, K]
+    n_predecessors = predecessors.sum(axis=0)  # [K]
+    # [target, k] predecessors of the target that are none of k
+    not_in_block = predecessors.T.astype(np.float64) @ ~predecessors
+    # The cost of each target: by arcs alone; and in the block of each k, which has as many rows as k has predecessors
+    cost_on_arcs = ARC_COST * n_predecessors[:, np.newaxis]  # [K, 1]
+    cost_in_block = n_predecessors + ARC_COST * not_in_block  # [K, K]
+    costs = n_states @ np.minimum(cost_on_arcs, cost_in_block)  # [K]
+    k = np.lexsort((first, costs))[0]
+    is_target = cost_in_block[:, k] < cost_on_arcs[:, 0]  # [K]
+    return predecessors[:, k], is_target[kind.ravel()]
+
+
+def _order_states(is_source: Bools, is_target: Bools, is_arc: Bools) -> Ints:
+    """The order of the states in a layout: int64[S]. First come targets of the block that are no sources, then targets that are
+    sources, other sources, and all other states; so the block's rows are neighbours, and its columns.
+
+    Within these groups, the order makes runs of arcs long: states with more arcs come first, and the targets of arcs follow the
+    order of their first sources.
+
+    is_source (bool[S]), is_target (bool[S]): The states of the block.
+    is_arc (bool[S, S]): The allowed transitions beside the block.
+    """
+    group = np.select([is_target & ~is_source, is_target, is_source], [0, 1, 2], default=3)  # [S]
+    n_arcs = is_arc.sum(axis=0) + is_arc.sum(axis=1)
+    rank = np.argsort(np.lexsort((-n_arcs, group)))  # [S] of each state, with more arcs first
+    first_source = np.where(is_arc, rank[:, np.newaxis], len(rank)).min(axis=0)
+    return np.lexsort((rank, np.minimum(first_source, rank), group))
 
 
 def _padded(size: int, width: int = kernels.LANES) -> int:

@@ -1,6 +1,6 @@
 """Compares an imported model with the program that trained it."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
@@ -8,11 +8,11 @@ from typing import Any, NamedTuple, Optional
 from spacy.language import Language
 from spacy.tokens import Doc
 
-from ..blanks import split_columns, split_words
+from ..blanks import split_words
 from ..errors import Errors, optional_package
 from ..features.items import named_numbers
 from .foreign import ForeignModel, Weighted
-from .functions import PAIRS, SOURCE, Columns, set_columns
+from .functions import PAIRS, SOURCE, Columns
 
 TIE = 1e-5  # labellings whose scores are nearer than this are equally good in float32
 
@@ -106,31 +106,6 @@ def compare(
             n_different += different
             n_ties += different if gap < TIE else 0
     return Comparison(n_sequences, n_tokens, n_different, n_ties, largest_gap)
-
-
-def read_columns(path: Path, nlp: Language, columns: Sequence[str]) -> Iterator[Doc]:
-    """Read Docs from a file with columns between tabs or blanks, and an empty line after each sentence.
-
-    columns (Sequence[str]): Attributes of tokens in the first columns, one of them the word; further columns are ignored.
-    RAISES (ValueError): CRF703 for a line with too few columns.
-    """
-    rows: list[list[str]] = []
-    with path.open(encoding="utf-8-sig") as lines:
-        for number, line in enumerate([*lines, ""], start=1):
-            fields = [field.strip(" \r\n") for field in split_columns(line)]
-            if not any(fields):
-                if rows:
-                    values: list[Any] = [*zip(*rows)]
-                    doc = Doc(nlp.vocab, words=values[columns.index("orth") if "orth" in columns else 0])
-                    set_columns(doc, columns, values)
-                    yield doc
-                rows = []
-            elif len(fields) < len(columns):
-                raise ValueError(
-                    Errors.CRF703.format(place=f"Line {number} of {path}", got=len(fields), expected=len(columns))
-                )
-            else:
-                rows.append(fields)
 
 
 def _program(module: str, program: str, install: str) -> Any:

@@ -127,15 +127,16 @@ def _read_binary(data: bytes, source: str) -> ForeignModel:
         octets.refuse("the header, byte 0", f"version {version} is not known, only {_VERSION}")
     if not np.isfinite(cost):
         octets.refuse("the header, byte 8", f"the cost factor is {cost}")
-    at = _HEADER.size
+    # Two lists of texts, each behind its length in bytes; then the double array, and the weights
+    position = _HEADER.size
     lists = []
     for what in ("the labels", "the templates"):
-        (length,) = octets.fields("<I", at, what)
-        lists.append([as_text(text) for text in octets.part(at + 4, length, what).split(b"\0") if text])
-        at += 4 + length
+        (length,) = octets.fields("<I", position, what)
+        lists.append([as_text(text) for text in octets.part(position + 4, length, what).split(b"\0") if text])
+        position += 4 + length
     labels, templates = lists
-    units = octets.numbers(at, _UNIT, size // _UNIT.itemsize, "the features")
-    weights = octets.numbers(at + size, "<f4", n_weights, "the weights").astype(np.float64)
+    units = octets.numbers(position, _UNIT, size // _UNIT.itemsize, "the features")
+    weights = octets.numbers(position + size, "<f4", n_weights, "the weights").astype(np.float64)
     if not np.isfinite(weights).all():
         octets.refuse("the weights", "one is no finite number")
     names, ids = _paths(octets, units)
@@ -143,7 +144,7 @@ def _read_binary(data: bytes, source: str) -> ForeignModel:
 
 
 def _paths(octets: Octets, units: NDArray) -> tuple[list[str], NDArray[np.int64]]:
-    """List all keys of a double array, and their values.
+    """List the names of all features and the number of the first weight of each: the keys of a double array and their values.
 
     A unit with base b continues with byte c at the unit ``b + c + 1`` if the check of that unit is b. At the unit b itself a key
     ends; its value is -1 minus that unit's base.
@@ -152,11 +153,11 @@ def _paths(octets: Octets, units: NDArray) -> tuple[list[str], NDArray[np.int64]
     check = units["check"].astype(np.int64)
     if not len(units):
         octets.refuse("the features", "there are none")
-    # The units that continue one with base b are those with check b
-    step = np.arange(len(units)) - check
+    # The units that may continue others, sorted by their check: those that continue a unit with base b have the check b
+    step = np.arange(len(units)) - check  # 0 where a key ends, else 1 + the byte
     children = np.argsort(check, kind="stable")
     children = children[(step[children] >= 0) & (step[children] <= 256)]
-    bases = check[children]  # sorted
+    bases = check[children]
     names = []
     ids = []
     n_bytes_left = 64 * len(octets)  # so that the names of a broken array can't fill the memory
@@ -169,14 +170,14 @@ def _paths(octets: Octets, units: NDArray) -> tuple[list[str], NDArray[np.int64]
         if depth:
             del path[depth - 1 :]
             path.append(parent - int(check[parent]) - 1)
-        begin = int(base[parent])
-        first = np.searchsorted(bases, begin)
-        behind = np.searchsorted(bases, begin, side="right")
+        end_of_key = int(base[parent])  # the unit at which a key ends, if it is a child
+        first = np.searchsorted(bases, end_of_key)
+        behind = np.searchsorted(bases, end_of_key, side="right")
         for unit in children[first:behind].tolist():
-            if unit == 0 or seen[unit]:
+            if unit == 0 or seen[unit]:  # a broken array may have circles
                 continue
             seen[unit] = True
-            if unit != begin:
+            if unit != end_of_key:
                 waiting.append((unit, depth + 1))
             elif base[unit] < 0:
                 names.append(as_text(bytes(path)))

@@ -20,12 +20,13 @@ _HEADER = struct.Struct("<4sI4s9I")
 _VERSION = 100
 _CHUNK = struct.Struct("<4sII")  # name, size, number of entries
 _FEATURE = np.dtype([("type", "<u4"), ("source", "<u4"), ("target", "<u4"), ("weight", "<f8")])
+# Types of features: the source is an attribute or a label, the target a label
 _STATE = 0
 _TRANSITION = 1
-# Name, size, flags, byte order, number of texts, place of their list
+# Name, size, flags, byte order, number of texts, and the byte where the list of their places begins
 _DATABASE = struct.Struct("<4s5I")
-_ORDER = 0x62445371
-_TABLES = 256
+_ORDER = 0x62445371  # as a machine with this order of bytes writes it
+_TABLES = 256  # hash tables of a database
 _TEXT = struct.Struct("<II")  # number and length of a text, including a final 0
 _PICKLES = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 
@@ -54,9 +55,10 @@ def read_crfsuite(data: bytes, source: str) -> ForeignModel:
     states = features[features["type"] == _STATE]
     steps = features[features["type"] == _TRANSITION]
     for of_type, sources, what in ((states, attributes, "attributes"), (steps, labels, "labels")):
-        for end, texts in (("source", sources), ("target", labels)):
-            if len(of_type) and of_type[end].max() >= len(texts):
-                octets.refuse("the features", f"one names number {of_type[end].max()} of {len(texts)} {what}")
+        for field, texts in (("source", sources), ("target", labels)):
+            largest = of_type[field].max(initial=0)
+            if len(of_type) and largest >= len(texts):
+                octets.refuse("the features", f"one names number {largest} of {len(texts)} {what}")
     transitions = np.zeros((len(labels), len(labels)))
     transitions[steps["source"], steps["target"]] = steps["weight"]
     rows = states["source"].astype(np.int64)
@@ -78,7 +80,11 @@ def _read_features(octets: Octets, at: int) -> NDArray:
 
 
 def _read_texts(octets: Octets, at: int, n: int, what: str) -> list[str]:
-    """Read the texts of a database in the order of their numbers."""
+    """Read the `n` texts of a database in the order of their numbers.
+
+    at (int): The first byte of the database. The places in it count from there.
+    what (str): Name of the texts, for messages.
+    """
     name, _, _, order, size, list_at = octets.fields(_DATABASE.format, at, what)
     if name != b"CQDB" or order != _ORDER:
         reason = "this is no database of texts, or one of a machine with another order of bytes"
@@ -99,7 +105,7 @@ def _read_texts(octets: Octets, at: int, n: int, what: str) -> list[str]:
 
 
 def write_crfsuite(model: ForeignModel, path: Path) -> None:
-    """Write a model for CRFsuite. Leaves out weights that are 0, as CRFsuite itself does."""
+    """Write a model for CRFsuite to a file. Weights that are 0 are left out, as CRFsuite itself does."""
     states = model.states
     transitions = model.transitions
     is_used = states.weights != 0
@@ -118,7 +124,8 @@ def write_crfsuite(model: ForeignModel, path: Path) -> None:
     of_steps["target"] = after
     of_steps["weight"] = transitions[before, after]
     chunks = [_CHUNK.pack(b"FEAT", _CHUNK.size + features.nbytes, len(features)) + features.tobytes()]
-    chunks += [_texts(model.labels), _texts(attributes)]
+    chunks += [_database(model.labels), _database(attributes)]
+    # Two chunks list the features of each label and attribute. They have places in the file, and thus need their own first byte.
     # CRFsuite has two more labels, outside the sequence, which have no features here
     of_labels = _features_by_source(before, len(attribute_of), len(model.labels) + 2)
     chunks.append(_references(b"LFRF", of_labels, _starts(chunks)[-1], n_used=len(model.labels)))
@@ -130,6 +137,7 @@ def write_crfsuite(model: ForeignModel, path: Path) -> None:
 
 
 def _padded(chunk: bytes) -> bytes:
+    """The chunk, filled up with zeros to a multiple of four bytes."""
     return chunk + bytes(-len(chunk) % 4)
 
 
@@ -161,45 +169,45 @@ def _references(name: bytes, lists: list[NDArray[np.int64]], at: int, *, n_used:
     return _CHUNK.pack(name, _CHUNK.size + len(body), len(lists)) + body
 
 
-def _texts(texts: Sequence[str]) -> bytes:
-    """Make a database of texts: places of the hash tables, the texts, the hash tables, and the places of the texts."""
-    begin = _DATABASE.size + 8 * _TABLES  # of the texts
+def _database(texts: Sequence[str]) -> bytes:
+    """Make a database of texts: places of the hash tables, the texts, the hash tables, and the places of the texts. A place is
+    the first byte, counted from the beginning of the database."""
+    place = _DATABASE.size + 8 * _TABLES  # of the next text or table
+    places = []  # of the texts
     entries = []
-    tables = [[] for _ in range(_TABLES)]  # pairs of hash and place
-    at = begin
+    pairs_of_tables = [[] for _ in range(_TABLES)]  # hash and place of the texts in each table
     for number, text in enumerate(texts):
         octets = text.encode("utf8") + b"\0"
         hashed = _jenkins(octets)
-        tables[hashed % _TABLES].append((hashed, at))
+        pairs_of_tables[hashed % _TABLES].append((hashed, place))
         entries.append(_TEXT.pack(number, len(octets)) + octets)
-        at += len(entries[-1])
-    places = (begin + np.cumsum([0, *map(len, entries)]))[:-1]
-    references = []
-    buckets = []
-    for table in tables:
-        references.append((at if table else 0, 2 * len(table)))
-        buckets.append(_buckets(table))
-        at += len(buckets[-1])
-    body = np.array(references, dtype="<u4").tobytes() + b"".join([*entries, *buckets])
-    body += places.astype("<u4").tobytes()
-    return _DATABASE.pack(b"CQDB", _DATABASE.size + len(body), 0, _ORDER, len(texts), at) + body
+        places.append(place)
+        place += len(entries[-1])
+    references = []  # place and size of each table
+    tables = []
+    for pairs in pairs_of_tables:
+        references.append((place if pairs else 0, 2 * len(pairs)))
+        tables.append(_hash_table(pairs))
+        place += len(tables[-1])
+    body = np.array(references, dtype="<u4").tobytes() + b"".join([*entries, *tables])
+    body += np.array(places, dtype="<u4").tobytes()
+    return _DATABASE.pack(b"CQDB", _DATABASE.size + len(body), 0, _ORDER, len(texts), place) + body
 
 
-def _buckets(table: list[tuple[int, int]]) -> bytes:
-    """Make a hash table of pairs of hash and place. Half of its places stay free."""
-    places = np.zeros((2 * len(table), 2), dtype="<u4")
-    for hashed, at in table:
-        # Open addressing: the next free place
-        n = (hashed >> 8) % len(places)
-        while places[n, 1]:
-            n = (n + 1) % len(places)
-        places[n] = hashed, at
-    return places.tobytes()
+def _hash_table(pairs: list[tuple[int, int]]) -> bytes:
+    """Make a hash table of pairs of hash and place; no place is 0. Half of its buckets stay free."""
+    buckets = np.zeros((2 * len(pairs), 2), dtype="<u4")
+    for hashed, place in pairs:
+        n = (hashed >> 8) % len(buckets)
+        while buckets[n, 1]:  # open addressing: the next free bucket
+            n = (n + 1) % len(buckets)
+        buckets[n] = hashed, place
+    return buckets.tobytes()
 
 
 def _jenkins(octets: bytes) -> int:
     """Compute Bob Jenkins' hash for look-ups (lookup3.c, 2006) of a sequence of bytes, with the initial value 0."""
-    most = 0xFFFFFFFF
+    most = 0xFFFFFFFF  # numbers wrap around at 32 bits
     a = b = c = (0xDEADBEEF + len(octets)) & most
     last = (len(octets) - 1) // 12 * 12  # beginning of the last block
     words = struct.unpack(f"<{last // 4 + 3}I", octets + bytes(last + 12 - len(octets)))

@@ -149,11 +149,18 @@ def _table(weighted: Weighted, source: str, native: NativeLines, n_columns: int)
 
 
 def _index(features: list[tuple[str, tuple[str, ...]]], source: str) -> FeatureIndex:
-    """Make an index of features. features (list[tuple[str, tuple[str, ...]]]): The template and the values of each feature."""
-    numbers: dict[str, int] = {}
-    template_of = np.array([numbers.setdefault(name, len(numbers)) for name, _ in features], dtype=np.int32)
+    """Make an index of features: their hashes, as extraction computes them, and their names.
+
+    features (list[tuple[str, tuple[str, ...]]]): The template and the values of each feature.
+    source (str): Name of the function that makes the features of replayed lines.
+    """
+    template_numbers: dict[str, int] = {}  # in order of occurrence
+    template_of = np.array(
+        [template_numbers.setdefault(template, len(template_numbers)) for template, _ in features], dtype=np.int32
+    )
     keys = np.zeros(len(features), dtype=np.uint64)
-    for text, number in numbers.items():
+    # Template by template, since the hash of a feature mixes a seed of its template with its values
+    for text, number in template_numbers.items():
         [template] = parse_template(text)
         [rows] = np.nonzero(template_of == number)
         hashes = np.full(len(rows), template_seed(template), dtype=np.uint64)
@@ -161,6 +168,7 @@ def _index(features: list[tuple[str, tuple[str, ...]]], source: str) -> FeatureI
             values = [_value(part.attribute, features[row][1][n], source) for row in rows.tolist()]
             mix_all(hashes, np.array(values, dtype=np.uint64))
         keys[rows] = hashes
+    # The values of all features, as numbers of different strings
     strings: dict[str, int] = {}
     parts = []
     starts = [0]
@@ -168,7 +176,7 @@ def _index(features: list[tuple[str, tuple[str, ...]]], source: str) -> FeatureI
         parts += [strings.setdefault(value, len(strings)) for value in values]
         starts.append(len(parts))
     names = FeatureNames(
-        templates=list(numbers),
+        templates=list(template_numbers),
         template_of=template_of,
         part_starts=np.array(starts, dtype=np.int64),
         parts=np.array(parts, dtype=np.int32),

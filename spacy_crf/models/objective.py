@@ -20,6 +20,7 @@ from .emissions import EmissionFeatures
 from .linear_chain import ChainNode
 from .merged import SEEDS, MergedStates, Ties, Variables, keys_of
 from .node import AnnotatedDocs, TrainingStructure
+from .structure import SharedScores
 from .weights import Weights, checksum
 
 # Batches whose scores are in memory at the same time; their derivatives are summed when all are done
@@ -245,9 +246,9 @@ class CorpusObjective(Weights):
         weights (float64[n]): The weights.
         RETURNS (float, float64[n]): The loss and its gradient.
         """
-        return self.ask(weights)
+        return self.evaluate_loss(weights)
 
-    def ask(
+    def evaluate_loss(
         self,
         weights: Floats,
         *,
@@ -266,19 +267,9 @@ class CorpusObjective(Weights):
         """
         loss = self._loss if loss is None else loss
         self.losses: list[Floats] = [np.zeros(0)] * self.n_batches
-        layer_weights, shared_weights = self.split(weights)
         node = self.node
-        threads = self._structure.threads
-        shared = node.potentials(self.model, shared_weights)
-        merged = None
-        if self._merged is not None:
-            merged, features = self._merged
-            if not merged.holds(shared):  # weights of merged states have become different
-                self._merged = None
-                self._move_states(features, merged.of)
-                merged = None
-        if merged is not None:
-            shared = merged.potentials(shared)
+        layer_weights, shared_weights = self.split(weights)
+        shared, merged = self._shared_potentials(shared_weights)
         structures = self._cached or [self._structure] * self.n_batches
         gradient = np.zeros(len(weights))
         layer_gradients, _ = self.split(gradient)  # passes may add to these views
@@ -288,7 +279,7 @@ class CorpusObjective(Weights):
         d_shared = {name: np.zeros(shared[name].shape) for name in shared_weights}
 
         def differentiate(number: int):
-            """One batch, in one thread: scores of layers, potentials, loss, and back to layers and shared scores."""
+            """Compute the losses of a batch, in one thread, with their derivatives for the layers and for the shared scores."""
             annotation = self._annotation[number]
             outputs = tuple(layer_pass.score(number) for layer_pass in passes)
             scores = node.join(outputs, shared)
@@ -308,7 +299,9 @@ class CorpusObjective(Weights):
         for first in range(0, self.n_batches, _GROUP):
             numbers = range(first, min(first + _GROUP, self.n_batches))
             derivatives = []
-            for losses, impossible, d_batch, d_outputs, d_scores in run_chunks(differentiate, numbers, threads):
+            for losses, impossible, d_batch, d_outputs, d_scores in run_chunks(
+                differentiate, numbers, self._structure.threads
+            ):
                 node.learn(self.model, [d_scores])
                 value += float(losses.sum())
                 n_impossible += int(impossible.sum())
@@ -328,6 +321,24 @@ class CorpusObjective(Weights):
             for name, parameter_gradient in layer_pass.gradient().items():
                 gradients[names[name]] = parameter_gradient
         return value, self.join(gradients, d_shared, into=gradient)
+
+    def _shared_potentials(self, shared_weights: SharedScores) -> tuple[SharedScores, Optional[MergedStates]]:
+        """The potentials that all tokens share, for merged states if there are any.
+
+        Once weights of merged states have become different, the states are separated for good.
+
+        shared_weights (SharedScores): The second part that `split` returns.
+        RETURNS (SharedScores, Optional[MergedStates]): The potentials, and how states are merged; None if they are not.
+        """
+        shared = self.node.potentials(self.model, shared_weights)
+        if self._merged is None:
+            return shared, None
+        merged, features = self._merged
+        if not merged.holds(shared):
+            self._merged = None
+            self._move_states(features, merged.of)
+            return shared, None
+        return merged.potentials(shared), merged
 
     def _passes(self, layer_weights: dict[str, Floats], into: Optional[dict[str, Floats]] = None) -> list:
         """Start a pass of each layer over the corpus.
@@ -381,14 +392,14 @@ class TiedObjective(Variables, CorpusObjective):
         self.signature = (*self.signature, int(stands.sum()))
         self.merge_states()
 
-    def ask(self, weights: Floats, **asked: Any) -> tuple[float, Floats]:
+    def evaluate_loss(self, weights: Floats, **options: Any) -> tuple[float, Floats]:
         """Evaluate a loss of the corpus as a function of variables.
 
         weights (float64[m]): Values of the variables.
-        asked: Further arguments of `CorpusObjective.ask`.
+        options: Further arguments of `CorpusObjective.evaluate_loss`.
         RETURNS (float, float64[m]): The loss and its gradient.
         """
-        value, gradient = super().ask(self.spread(weights), **asked)
+        value, gradient = super().evaluate_loss(self.spread(weights), **options)
         return value, self.gathered(gradient)
 
     def scores(self, weights: Floats) -> Callable[[int], PathScores]:

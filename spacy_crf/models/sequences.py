@@ -214,28 +214,30 @@ def _renumber_spans(features: TokenFeatures, numbers: Ints, n_spans: int) -> Tok
 
 
 def find_slots(features: TokenFeatures, layout: SlotLayout, n_columns: int, start: int) -> SlotUses:
-    """The slots that the features of each token, or of each span, use.
+    """List the slots of a table that the features of each token, or of each span, use.
 
-    features (TokenFeatures): Features of T tokens.
+    features (TokenFeatures): N features of T tokens.
     layout (SlotLayout): Slots of the table.
     n_columns (int): Columns of the table.
     start (int): The number of the table's first slot among all slots.
+    RETURNS (SlotUses): For each token its whole rows, features with a slot for every column, of which only the first slot is
+        listed; then all slots of its other features.
     """
     n_tokens = len(features.starts) - 1
-    widths = np.diff(layout.starts)[features.rows]  # [nnz] slots of each feature
-    is_whole = widths == n_columns  # whether the feature has a slot for every column
-    tokens = np.repeat(np.arange(n_tokens), np.diff(features.starts))
-    # Token after token; within a token whole rows first, of which only the first slot is listed
+    tokens = np.repeat(np.arange(n_tokens), np.diff(features.starts))  # [N] of each feature
+    widths = np.diff(layout.starts)[features.rows]  # [N] slots of each feature
+    is_whole = widths == n_columns
     order = np.argsort(2 * tokens + ~is_whole, kind="stable")
     n_listed = np.where(is_whole, 1, widths)[order]
-    ends = np.append(0, np.cumsum(n_listed))
+    list_starts = np.append(0, np.cumsum(n_listed))  # [N + 1] where the slots of each feature are in the list
+    # The slots of a feature are first_slot, first_slot + 1 …
     first_slots = layout.starts[features.rows[order]]
-    slots = np.arange(ends[-1]) + np.repeat(first_slots - ends[:-1], n_listed)
+    slots = np.arange(list_starts[-1]) + np.repeat(first_slots - list_starts[:-1], n_listed)
     # bounds[2 t] is the first whole row of token t, and bounds[2 t + 1] its first single slot
-    n_whole = np.append(0, np.cumsum(is_whole))[features.starts]
+    whole_before = np.append(0, np.cumsum(is_whole))[features.starts]  # [T + 1] whole rows of earlier tokens
     bounds = np.empty(2 * n_tokens + 1, dtype=np.int64)
-    bounds[0::2] = ends[features.starts]
-    bounds[1::2] = bounds[:-1:2] + np.diff(n_whole)
+    bounds[0::2] = list_starts[features.starts]
+    bounds[1::2] = bounds[:-1:2] + np.diff(whole_before)
     is_narrow = start + len(layout.columns) <= np.iinfo(np.int32).max
     return SlotUses(
         slots=(start + slots).astype(np.int32 if is_narrow else np.int64),

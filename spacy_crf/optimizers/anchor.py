@@ -150,13 +150,13 @@ class Anchored:
         with np.errstate(over="ignore", invalid="ignore"):  # the optimizer notices steps too far
             return value + float(pull @ weights), gradient + 2.0 * pull
 
-    def ask(self, weights: Floats, **asked: object) -> tuple[float, Floats]:
+    def evaluate_loss(self, weights: Floats, **options: object) -> tuple[float, Floats]:
         """Evaluate a loss of the new data at a distance (`weights`), without the cost of the distance.
 
         weights (float64[n]): The distance.
-        asked: Further arguments of `CorpusObjective.ask`.
+        options: Further arguments of `CorpusObjective.evaluate_loss`.
         """
-        return self._objective.ask(self.origin + weights, **asked)
+        return self._objective.evaluate_loss(self.origin + weights, **options)
 
     @property
     def model(self) -> Any:

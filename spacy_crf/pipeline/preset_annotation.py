@@ -5,7 +5,6 @@ The annotation is added span by span. A span that contradicts earlier ones is le
 other spans. Tokens that no label is left for take no part in the labelling.
 """
 
-from collections.abc import Callable
 from typing import Optional
 from weakref import WeakKeyDictionary
 
@@ -19,14 +18,13 @@ from ..features.doc_batch import DocBatch, DocPart
 from ..schemes import BEGIN, INSIDE, MISSING, OUTSIDE, Segments
 from ..types import Bools, ChainClamp, Ints, PathScores
 from .annotation.entities import LATEST, Entities, PresetAnnotation, entities_of
-from .decoding import Decoding, Parts, Question, without_edges
+from .decoding import Decoding, Parts, Question, WithoutEdges, whole_question, without_edges
 from .excluded import without_steps
 
 # keys of doc.spans
 BLOCKED = "crf_blocked"
 FORCED = "crf_forced"
 
-Excludes = Callable[[Parts, DocBatch, PathScores, Optional[Bools]], tuple[Parts, PathScores]]  # see `without_edges`
 
 _MOST_DOCS = 1000  # Docs to search for lost entities: that takes as long as predicting
 _N_SEARCHED: "WeakKeyDictionary[Entities, int]" = WeakKeyDictionary()  # number of Docs searched so far
@@ -37,54 +35,44 @@ def restrict(
     docs: DocBatch,
     scores: PathScores,
     preset: Optional[NDArray[np.uint64]],
-    exclude: Excludes = without_edges,
+    exclude: WithoutEdges = without_edges,
 ) -> Optional[Question]:
     """The part of Docs that prediction still has to label.
 
-    parts (Parts): Of the component.
+    parts (Parts): The parts of the component.
     docs (DocBatch): The Docs, with the scores of the model (PathScores).
-    preset (Optional[NDArray[np.uint64]]): Result of `Annotation.preset`.
-    exclude (Callable): Excludes white space at the edges of spans, see `without_edges`.
+    preset (Optional[NDArray[np.uint64]]): The annotation that Docs have already, from `Annotation.preset`; None to ignore it.
+    exclude (Callable): Excludes labellings with white space at the edges of spans, see `without_edges`.
     RETURNS (Optional[Question]): None if the Docs have no annotation that prediction keeps.
     """
-    asking = [(doc, shift) for doc, shift in zip(docs, docs.bounds.tolist()) if _is_restricted(doc)]
-    if preset is None and not asking:
+    shifts = zip(docs, docs.bounds.tolist())
+    restricting = [(doc, shift) for doc, shift in shifts if doc.spans.get(BLOCKED) or doc.spans.get(FORCED)]
+    if preset is None and not restricting:
         return None
     settled = PresetAnnotation.nothing(int(docs.bounds[-1]), len(parts.annotation.labels))
     if preset is not None:
         parts.annotation.settle(settled, preset, scores.starts)
-    for doc, shift in asking:
+    for doc, shift in restricting:
         _add_spans(parts, settled, scores.starts, doc, shift)
-    known = settled.iob != MISSING
-
-    decoding_parts, wide_scores = exclude(parts, docs, scores, known)
-    decoding = decoding_parts.decoding
-    settled_scores, clamp = _leave_settled(decoding, wide_scores, settled)
-    empty = ~np.any(states_of(clamp), axis=1)  # [T] tokens for which no label is left
+    known = settled.iob != MISSING  # [T]
+    whole = whole_question(parts, docs, scores, known, exclude)
+    decoding = whole.parts.decoding
+    settled_scores, clamp = _leave_settled(decoding, whole.scores, settled)
+    is_empty = ~np.any(states_of(clamp), axis=1)  # [T] whether no label is left for a token
 
     def restricted(other_scores: PathScores) -> PathScores:
         """Cut the same part out of other scores of the Docs."""
-        _, wide_scores = exclude(parts, docs, other_scores, known)
-        settled_scores, _ = _leave_settled(decoding, wide_scores, settled)
-        return _leave_out(settled_scores, empty) if empty.any() else settled_scores
+        settled_scores, _ = _leave_settled(decoding, whole.restricted(other_scores), settled)
+        return _leave_out(settled_scores, is_empty) if is_empty.any() else settled_scores
 
-    question = Question(
-        parts=decoding_parts,
-        docs=docs,
-        scores=settled_scores,
-        clamp=clamp,
-        asked=docs,
-        restricted=restricted,
-        starts=settled_scores.starts,
-        settled=known,
-    )
-    if not empty.any():
+    question = whole._replace(scores=settled_scores, clamp=clamp, restricted=restricted)
+    if not is_empty.any():
         return question
-    _warn_of_unlabelled(decoding_parts, docs, empty)
-    kept = np.flatnonzero(~empty)
+    _warn_of_unlabelled(whole.parts, docs, is_empty)
+    kept = np.flatnonzero(~is_empty)
     return question._replace(
         docs=DocPart(docs, kept),
-        scores=_leave_out(settled_scores, empty),
+        scores=_leave_out(settled_scores, is_empty),
         clamp=clamp[kept],
         settled=known[kept],
         kept=kept,
@@ -97,10 +85,6 @@ def _leave_settled(decoding: Decoding, scores: PathScores, settled: PresetAnnota
     label = decoding.label_of_states  # [S]
     states_of(clamp)[:, label >= 0] &= ~settled.blocked[:, label[label >= 0]]
     return (without_steps(decoding, scores, steps) if len(steps) else scores), clamp
-
-
-def _is_restricted(doc: Doc) -> bool:
-    return any(key in doc.spans and len(doc.spans[key]) for key in (BLOCKED, FORCED))
 
 
 def _add_spans(parts: Parts, settled: PresetAnnotation, starts: Ints, doc: Doc, shift: int) -> None:
@@ -177,15 +161,16 @@ def _force(parts: Parts, settled: PresetAnnotation, starts: Ints, span: Span, sh
 
 
 def _warn_of_unlabelled(parts: Parts, docs: DocBatch, empty: Bools) -> None:
-    """Warn once for each Doc with tokens for which no label is left."""
-    at = np.flatnonzero(empty)
-    of_doc = np.searchsorted(docs.bounds, at, side="right") - 1
-    for d in np.unique(of_doc).tolist():
-        first = docs[d][int(at[of_doc == d][0] - docs.bounds[d])]
+    """Warn once for each Doc with tokens for which no label is left (`empty`, bool[T])."""
+    tokens = np.flatnonzero(empty)
+    doc_of_token = np.searchsorted(docs.bounds, tokens, side="right") - 1
+    for d in np.unique(doc_of_token).tolist():
+        in_doc = tokens[doc_of_token == d] - docs.bounds[d]
+        first = docs[d][int(in_doc[0])]
         parts.warn(
             Warnings.CRFW420,
             doc=docs[d].text[:40],
-            n=counted(int((of_doc == d).sum()), "token"),
+            n=counted(len(in_doc), "token"),
             token=first.i,
             word=first.text,
             key=BLOCKED,
@@ -193,10 +178,12 @@ def _warn_of_unlabelled(parts: Parts, docs: DocBatch, empty: Bools) -> None:
 
 
 def _leave_out(scores: PathScores, empty: Bools) -> PathScores:
-    """Scores of the tokens that take part, without empty ones (bool[T]). A token that is left out splits its sequence."""
+    """The scores without some tokens (`empty`, bool[T]). A token that is left out splits its sequence in two."""
     kept = np.flatnonzero(~empty)
     starts = np.union1d(scores.starts, np.flatnonzero(empty))
-    return cut(scores, kept, np.unique(np.searchsorted(kept, starts)))
+    # Where these tokens, or the next ones that are kept, are among the kept tokens
+    kept_starts = np.unique(np.searchsorted(kept, starts))
+    return cut(scores, kept, kept_starts)
 
 
 # --------------------------------------------------------------- entities that are lost to those of another component

@@ -22,34 +22,34 @@ from ..types import Settings
 from ..whole_files import FileFormat, packed, packed_bytes, seal_into, unpacked, unpacking, unseal, whole
 from .pipe import LearningPipe
 
-_LEARNED = "learned_texts"  # what the saved settings call the texts that the component has learned from
+_LEARNED = "learned_texts"  # the saved setting with the texts that the component has learned from
 FORMAT = FileFormat("a model", b"spacy_crf\n", 4)
 FILE_NAME = "model"
 # A file in the folder of a pipeline while commands replace the files in it one by one: some are new, some are old
 REPLACING = ".replacing"
-# Settings that decide what texts get. The config has the last word, but not unnoticed if the model was saved with others
+# Settings that decide which labels texts get. If a config has others than the saved model, the config counts, with a warning
 _DECIDE = ("decode", "min_prob", "threshold", "max_positive")
 
 
 def unpack(data: bytes, source: str, component: str) -> tuple[Settings, Settings, Optional[bytes]]:
     """Unpack saved data, after checking all of it.
 
-    data (bytes): The file.
-    source (str): Where it comes from, for messages.
-    component (str): Name of the class that it must be of.
+    data (bytes): The saved component.
+    source (str): Where the data comes from, for messages.
+    component (str): The name of the class of the component that loads the data.
     RETURNS (tuple): The settings, the argument of `thinc.Model.from_dict`, and a packed first stage or None.
-    RAISES (ValueError): CRF501 to CRF504, CRF508.
+    RAISES (ValueError): CRF501, CRF502 or CRF508 for other or damaged data, CRF504 for data of another class.
     """
-    content = unseal(FORMAT, data, source)
+    packed_content = unseal(FORMAT, data, source)
     try:
-        content = unpacked(content)
+        content = unpacked(packed_content)
         settings = dict(content["settings"])
         model = unpacked(content["model"])
-        found = content["component"]
+        saved_component = content["component"]
     except Exception as error:  # msgpack may raise any error
         raise ValueError(Errors.CRF508.format(source=source, reason=reason_of(error))) from error
-    if not isinstance(found, str) or found != component:
-        raise ValueError(Errors.CRF504.format(source=source, saved=found, component=component))
+    if not isinstance(saved_component, str) or saved_component != component:
+        raise ValueError(Errors.CRF504.format(source=source, saved=saved_component, component=component))
     return settings, model, content.get("first_stage")
 
 
@@ -60,7 +60,7 @@ def reason_of(error: Exception) -> str:
 
 
 def load_model(model: Model, saved: Settings, n_states: int) -> None:
-    """Load saved data into a model, and check the model. Callers restore the model after errors, see `unchanged_by_errors`.
+    """Check saved data, and load it into a model. Callers restore the model after errors, see `unchanged_by_errors`.
 
     saved (Settings): The argument of `thinc.Model.from_dict`.
     n_states (int): Number of states of the component.
@@ -68,28 +68,20 @@ def load_model(model: Model, saved: Settings, n_states: int) -> None:
     """
     nodes = list(model.walk())
     n_parts = 1 + len(model.layers)
-    n_states_of = {model.id: n_states}
-    names = [info["name"] for info in saved["nodes"][:n_parts]]
-    ours = [part.name for part in nodes[:n_parts]]
-    if names != ours:
-        raise ValueError(Errors.CRF510.format(setting="model", saved=" > ".join(names), ours=" > ".join(ours)))
+    n_states_of = {model.id: n_states}  # or columns that stand for them, of each node
+    saved_names = [info["name"] for info in saved["nodes"][:n_parts]]
+    names = [part.name for part in nodes[:n_parts]]
+    if saved_names != names:
+        raise ValueError(Errors.CRF510.format(setting="model", saved=" > ".join(saved_names), ours=" > ".join(names)))
     for part, info, attrs, params in zip(nodes, saved["nodes"], saved["attrs"], saved["params"]):
         info["refs"] = {}  # the config determines them
         if {*params} != {*part.param_names} or {*info["dims"]} != {*part.dim_names}:
             raise ValueError(Errors.CRF510.format(setting=part.name, saved=[*params], ours=[*part.param_names]))
+        n_columns = n_states_of[part.id]
         if "node" in part.attrs:
-            ours_of = part.attrs["node"]
-            for setting in ours_of.traits.meaning:
-                found = unpacked(attrs[setting])
-                ours = part.attrs[setting]
-                if found != ours:
-                    raise ValueError(Errors.CRF510.format(setting=setting, saved=found, ours=ours))
-            for name in set(attrs) - set(ours_of.traits.learned):  # attributes that were not learned
-                del attrs[name]
-            ours_of.expect(part, n_states_of[part.id], attrs)
-        # Layers may have further columns beside those of states
-        of_layers = part.attrs["node"].columns(n_states_of[part.id]) if "node" in part.attrs else n_states_of[part.id]
-        n_states_of.update({layer.id: of_layers for layer in part.layers})
+            _keep_learned(part, attrs, n_columns)
+            n_columns = part.attrs["node"].columns(n_columns)  # layers may have further columns beside those of states
+        n_states_of.update({layer.id: n_columns for layer in part.layers})
         for attr, value in attrs.items():
             if not isinstance(part.attrs.get(attr), ListedFeatures):
                 unpacked(value)  # checks the size, since thinc unpacks it without a limit
@@ -100,6 +92,22 @@ def load_model(model: Model, saved: Settings, n_states: int) -> None:
             part.attrs["node"].check(part, n_states_of[part.id])
 
 
+def _keep_learned(part: Model, attrs: dict[str, bytes], n_states: int) -> None:
+    """Remove all but learned attributes from the saved attributes (`attrs`) of a node, after checking them.
+
+    RAISES (ValueError): CRF510 for a setting that gives the weights another meaning; any error for learned attributes that do not
+        fit the node.
+    """
+    node = part.attrs["node"]
+    for setting in node.traits.meaning:
+        saved = unpacked(attrs[setting])
+        if saved != part.attrs[setting]:
+            raise ValueError(Errors.CRF510.format(setting=setting, saved=saved, ours=part.attrs[setting]))
+    for name in set(attrs) - set(node.traits.learned):
+        del attrs[name]
+    node.expect(part, n_states, attrs)
+
+
 def made_training(pipe: LearningPipe) -> Any:
     """The `Training` of a component (`pipe`) that has learned or was asked how it learns; None before."""
     return pipe.__dict__.get("training")
@@ -107,9 +115,10 @@ def made_training(pipe: LearningPipe) -> Any:
 
 @contextmanager
 def unchanged_by_errors(pipe: LearningPipe) -> Iterator[None]:
-    """Restore a component (`pipe`) after an error: its settings, model, pending gradients, and first stage."""
+    """Restore a component (`pipe`) after an error in this context: its settings, model, pending gradients, and first stage."""
     cfg = {name: copy(value) for name, value in pipe.cfg.items()}
-    attributes = [(owner.__dict__, dict(owner.__dict__)) for owner in (pipe, made_training(pipe)) if owner is not None]
+    owners = [owner for owner in (pipe, made_training(pipe)) if owner is not None]
+    attributes = [(owner.__dict__, dict(owner.__dict__)) for owner in owners]  # as they are, and as they were
     nodes = []
     for part in pipe.model.walk():
         params = {name: (part.maybe_get_param(name), part.maybe_get_grad(name)) for name in part.param_names}
@@ -165,6 +174,10 @@ def to_disk(pipe: LearningPipe, path: Path) -> None:
 
 
 def _save(pipe: LearningPipe, file: BinaryIO) -> None:
+    """Write a component (`pipe`) to a file.
+
+    RAISES (ValueError): CRF413 if a weight is not a finite number.
+    """
     pipe._validate_serialization_attrs()
     for part, name in parameters(pipe.model):
         if not part.ops.xp.isfinite(part.get_param(name)).all():
@@ -175,13 +188,13 @@ def _save(pipe: LearningPipe, file: BinaryIO) -> None:
         model, n_weights, n_features = prune(model)
         text = "%s: %d weights that are zero and %d features without any other are left out of the saved model"
         announcements.info(text, pipe.name, n_weights, n_features)
-    stage = {} if pipe.first_stage is None else {"first_stage": pipe.first_stage.component.to_bytes()}
+    first_stage = {} if pipe.first_stage is None else {"first_stage": pipe.first_stage.component.to_bytes()}
     # Lists that several nodes read are saved once
     with shared_lists():
         nodes = convert_recursive(is_xp_array, partial(model.ops.to_numpy, byte_order="<"), model.to_dict())
     learned = pipe.learned_texts if training is None else training.learned.packed()
     settings = {**pipe._settings(), _LEARNED: learned}
-    head = {"component": type(pipe).__name__, "settings": settings, **stage, "model": b""}
+    head = {"component": type(pipe).__name__, "settings": settings, **first_stage, "model": b""}
     # The model comes last, in place of the empty value, and is never in memory as a whole
     *parts, _ = packed(head)
     seal_into(file, FORMAT, chain(parts, packed_bytes([*packed(nodes)])))
@@ -201,8 +214,13 @@ def from_disk(pipe: LearningPipe, path: Path) -> None:
 
 
 def _compare(pipe: LearningPipe, saved: Settings, folder: Path) -> None:
-    """Warn if settings that decide were saved otherwise than the config on the disk has them: it was edited, or a process was
-    killed when it had saved the config and not the component. Settings given to `spacy.load` do not count."""
+    """Warn if settings that decide which labels texts get differ in the config on the disk and in the saved component: the config
+    was edited, or a process was killed when it had saved the config and not the component. Settings given to `spacy.load` do not
+    count.
+
+    saved (Settings): The settings in the saved component.
+    folder (Path): The folder of the component in the pipeline's folder.
+    """
     config = folder.parent / "config.cfg"
     if not config.is_file():
         return
@@ -210,27 +228,27 @@ def _compare(pipe: LearningPipe, saved: Settings, folder: Path) -> None:
         components = Config().from_disk(config, interpolate=False).get("components", {})
     except (ValueError, ConfigParserError):  # a component is loaded alone where spaCy can't load its pipeline
         return
-    read = components.get(folder.name, {})
-    other = []
+    in_config = components.get(folder.name, {})
+    differences = []
     for name in _DECIDE:
-        given = of_config(read.get(name))
-        kept = saved.get(name)
-        # spaCy fills in variables when it loads a pipeline, and the config has the last word
-        is_variable = isinstance(given, str) and "${" in given
-        if None not in (given, kept) and not is_variable and given != kept:
-            other.append(f"{name} = {shown(given)} (saved: {shown(kept)})")
-    if other:
-        pipe.warn(Warnings.CRFW925, path=config, folder=str(config.parent), other=", ".join(other))
+        value = of_config(in_config.get(name))
+        saved_value = saved.get(name)
+        # Variables are compared with nothing: spaCy fills them in only when it loads the pipeline
+        is_variable = isinstance(value, str) and "${" in value
+        if None not in (value, saved_value) and not is_variable and value != saved_value:
+            differences.append(f"{name} = {shown(value)} (saved: {shown(saved_value)})")
+    if differences:
+        pipe.warn(Warnings.CRFW925, path=config, folder=str(config.parent), other=", ".join(differences))
 
 
 def load(pipe: LearningPipe, data: bytes, source: str) -> Settings:
-    """Load what `to_bytes` gave. After an error the component is unchanged.
+    """Load a saved component. After an error the component is unchanged.
 
-    pipe (LearningPipe): The component.
-    data (bytes): What `to_bytes` gave.
+    pipe (LearningPipe): The component to load into.
+    data (bytes): The saved component, from `to_bytes` or a file.
     source (str): Where the data comes from, for messages.
     RETURNS (Settings): The settings with which the component was saved.
-    RAISES (ValueError): If the data is damaged or does not fit.
+    RAISES (ValueError): CRF505, with the reason, if the data does not fit the component; errors of `unpack`.
     """
     with unpacking(data):
         settings, model, first = unpack(data, source, type(pipe).__name__)
@@ -246,7 +264,7 @@ def load(pipe: LearningPipe, data: bytes, source: str) -> Settings:
                 if first is not None:
                     pipe.first_stage.load(first)
                 pipe.expect_kernels(announcing.PREDICTION)
-                pipe.warned.add(Warnings.CRFW603)  # who trained it was warned
+                pipe.warned.add(Warnings.CRFW603)  # training has warned of it
         except Exception as error:  # a file may contain anything, so any error may occur
             raise ValueError(Errors.CRF505.format(source=source, name=pipe.name, reason=reason_of(error))) from error
     pipe.learned_texts = settings.get(_LEARNED)

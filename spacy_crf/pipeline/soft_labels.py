@@ -7,7 +7,7 @@ span ends where another begins, their labels and other ends are independent.
 """
 
 from collections.abc import Callable, Iterator
-from itertools import chain
+from itertools import chain, product
 from typing import NamedTuple, Optional, Union
 
 import numpy as np
@@ -23,9 +23,8 @@ from .annotation.entities import GoldReport, Supervision, same_words
 from .decoding import Parts
 from .supervision import EncodedSpans, soft_scores, without_blanks
 
-# of sums of weights, and of scores as they were written
-_ROUNDING = 1e-9
-_TOLERANCE = 1e-4
+_ROUNDING = 1e-9  # smaller sums of probabilities count as 0
+_TOLERANCE = 1e-4  # a sum of scores, which files have rounded, may exceed 1 by as much
 
 
 class SoftSpans(NamedTuple):
@@ -50,12 +49,12 @@ class SoftSpans(NamedTuple):
 def supervise(
     parts: Parts, key: str, known: Supervision, examples: list[Example], starts: Ints, report: GoldReport
 ) -> Supervision:
-    """Add the soft labels of a batch in ``doc.spans[key]``, if it has any. The clamp allows the labels with a positive
-    probability.
+    """Add the soft labels in ``doc.spans[key]`` of a batch to its supervision, if it has any. The clamp allows the labels with a
+    positive probability.
 
-    parts (Parts): Of the component.
+    parts (Parts): The parts of the component.
     key (str): Key of the soft labels.
-    known (Supervision): By the annotation, whose clamp is changed in place.
+    known (Supervision): The supervision by the annotation, whose clamp is changed in place.
     examples (List[Example]): The batch, whose sequences start at `starts` (int64[B + 1]).
     report (GoldReport): Gets the spans that cannot be used.
     """
@@ -71,12 +70,13 @@ def supervise(
 
     spans, is_soft = _fit(parts, spans, is_soft & known.unset, add)
     encoded = parts.decoding.encode_spans(Segments(*spans[:3]))
-    labelling, by_token = _label(spans, encoded, is_soft, starts, parts)
-    states_of(known.clamp)[is_soft] = by_token[is_soft]
+    labelling, is_possible = _label(spans, encoded, is_soft, starts, parts)
+    states_of(known.clamp)[is_soft] = is_possible[is_soft]
+    # The labelled spans, in pieces, count as alternatives to the annotation
     label = np.repeat(spans.label, np.diff(encoded.starts))
-    named = Segments(labelling.pieces.begin, labelling.pieces.end, label).only(label >= 0)
+    pieces = Segments(labelling.pieces.begin, labelling.pieces.end, label).only(label >= 0)
     return known._replace(
-        soft=labelling, unset=known.unset & ~is_soft, alternatives=Segments.join([known.alternatives, named])
+        soft=labelling, unset=known.unset & ~is_soft, alternatives=Segments.join([known.alternatives, pieces])
     )
 
 
@@ -140,25 +140,27 @@ def _touched(example: Example, span: Span) -> list[int]:
 def _fit(
     parts: Parts, spans: SoftSpans, is_soft: Bools, add: Callable[[list[int], str], None]
 ) -> tuple[SoftSpans, Bools]:
-    """The possible spans, and single tokens outside of all spans, sorted by first token; and the tokens with soft labels.
+    """Make a distribution of the spans that were read: leave out spans that touch tokens without soft labels, scale down scores
+    that add up to more than 1, and add spans without a label for tokens outside of all spans.
 
+    is_soft (bool[T]): Which tokens have soft labels.
     add (Callable): Reports a problem with some tokens.
+    RETURNS (Tuple[SoftSpans, bool[T]]): The spans, sorted by first token, and which tokens have soft labels.
     """
     n_tokens = len(is_soft)
     key = parts.loss.spans_key
     tokens_alone = parts.annotation.spans_are_tokens
-    if tokens_alone:
+    if tokens_alone:  # each token of a span is a span of its own
         length = spans.end - spans.begin
-        at = ranges(spans.begin, spans.end)
-        spans = SoftSpans(at, at + 1, np.repeat(spans.label, length), np.repeat(spans.weight, length))
-    # [T + 1] number of tokens before each that have no soft labels
-    n_open = np.append(0, np.cumsum(~is_soft))
-    fits = n_open[spans.begin] == n_open[spans.end]
+        tokens = ranges(spans.begin, spans.end)
+        spans = SoftSpans(tokens, tokens + 1, np.repeat(spans.label, length), np.repeat(spans.weight, length))
+    n_hard_before = np.append(0, np.cumsum(~is_soft))  # [T + 1] tokens without soft labels before each token
+    is_inside = n_hard_before[spans.begin] == n_hard_before[spans.end]
     if not tokens_alone:
         what = f"spans in doc.spans['{key}'] touch tokens that are annotated, or of which nothing is known, and say nothing"
-        add(spans.begin[~fits].tolist(), what)
-    spans = spans.only(fits)
-    covered = spans.covers(n_tokens)
+        add(spans.begin[~is_inside].tolist(), what)
+    spans = spans.only(is_inside)
+    covered = spans.covers(n_tokens)  # [T]
     if tokens_alone:  # taggers label every token
         is_covered = covered > _ROUNDING
         total = np.where(is_covered, covered, 1.0)[spans.begin]
@@ -169,11 +171,11 @@ def _fit(
     # A span can be no more probable than its tokens leave room for
     scale = np.array([covered[b:e].max() for b, e in zip(spans.begin.tolist(), spans.end.tolist())])
     spans = spans._replace(weight=spans.weight / np.maximum(1.0, scale))
-    outside = np.where(is_soft, 1.0 - spans.covers(n_tokens), 0.0)
-    at = np.flatnonzero(outside > _ROUNDING)
-    none = SoftSpans(at, at + 1, np.full(len(at), -1), outside[at])
-    every = SoftSpans._make(map(np.concatenate, zip(spans, none)))
-    return every.only(np.argsort(every.begin, kind="stable")), is_soft
+    outside = np.where(is_soft, 1.0 - spans.covers(n_tokens), 0.0)  # [T] probability that no span covers the token
+    tokens = np.flatnonzero(outside > _ROUNDING)
+    unlabelled = SoftSpans(tokens, tokens + 1, np.full(len(tokens), -1), outside[tokens])
+    joined = SoftSpans._make(map(np.concatenate, zip(spans, unlabelled)))
+    return joined.only(np.argsort(joined.begin, kind="stable")), is_soft
 
 
 # ------------------------------------------------------------------------------------------------------------- encoding
@@ -182,46 +184,64 @@ def _fit(
 def _label(
     spans: SoftSpans, tags: EncodedSpans, is_soft: Bools, starts: Ints, parts: Parts
 ) -> tuple[SoftLabelling, Bools]:
-    """The probabilities of states and transitions that spans imply, and the possible states at each token: bool[T, S]."""
+    """Turn the probabilities of spans into probabilities of states and of transitions between states.
+
+    spans (SoftSpans): N spans, sorted by first token.
+    tags (EncodedSpans): The states of their M pieces: of the tokens of a span, or of its segments.
+    is_soft (bool[T]): Which tokens have soft labels.
+    starts (int64[B + 1]): Where the sequences start.
+    parts (Parts): The parts of the component.
+    RETURNS (Tuple[SoftLabelling, bool[T, S]]): The probabilities, and the states that are possible at each token.
+    """
     n_tokens = len(is_soft)
-    n_pieces = np.diff(tags.starts)
-    weight = np.repeat(spans.weight, n_pieces)
-    # The end of each piece: the begin of its span, and the lengths of the pieces of the span up to it
-    tokens_before = np.append(0, np.cumsum(spans.end - spans.begin))[:-1]  # of earlier spans
+    n_pieces = np.diff(tags.starts)  # [N]
+    weight = np.repeat(spans.weight, n_pieces)  # [M] a piece is as probable as its span
+    # A piece ends as many tokens behind the begin of its span as it and the earlier pieces of the span have
+    tokens_before = np.append(0, np.cumsum(spans.end - spans.begin))[:-1]  # [N] of all earlier spans
     end = np.repeat(spans.begin - tokens_before, n_pieces) + np.cumsum(tags.lengths)
     pieces = SoftSegments(end - tags.lengths, end, tags.states, weight)
-    # Within a span, each piece follows the one before it
+    # Within a span, each piece but the first follows the piece before it
     inner = np.delete(np.arange(len(weight)), tags.starts[:-1])
     inside = SoftTransitions(pieces.begin[inner], tags.states[inner - 1], tags.states[inner], weight[inner])
-    meets = is_soft & ~ends(starts, n_tokens)[0]
-    meets[1:] &= is_soft[:-1]
-    left, right, of_pairs = _pairs(spans, meets)
-    first = tags.states[tags.starts[:-1]]
+    # Between spans: two can meet at a token if this token and the one before it, of the same sequence, have soft labels
+    can_meet = is_soft & ~ends(starts, n_tokens)[0]
+    can_meet[1:] &= is_soft[:-1]
+    left, right, pair_weights = _pairs(spans, can_meet)
+    first = tags.states[tags.starts[:-1]]  # [N]
     last = tags.states[tags.starts[1:] - 1]
-    between = SoftTransitions(spans.begin[right], last[left], first[right], of_pairs)
-    steps = SoftTransitions._make(map(np.concatenate, zip(inside, between)))
-    runs = _runs(spans, (first, last), is_soft, starts)
-    runs = runs._replace(goes_on=parts.decoding.spans.continues)
-    by_token = np.zeros((n_tokens, len(parts.decoding.label_of_states)), dtype=bool)
-    by_token[ranges(pieces.begin, pieces.end), np.repeat(pieces.state, tags.lengths)] = True
-    return SoftLabelling(
-        pieces=pieces, steps=steps, runs=runs, has_soft=np.diff(np.append(0, np.cumsum(is_soft))[starts]) > 0
-    ), by_token
+    between = SoftTransitions(spans.begin[right], last[left], first[right], pair_weights)
+    transitions = SoftTransitions._make(map(np.concatenate, zip(inside, between)))
+    runs = _runs(spans, first, last, is_soft, starts)
+    is_possible = np.zeros((n_tokens, len(parts.decoding.label_of_states)), dtype=bool)
+    is_possible[ranges(pieces.begin, pieces.end), np.repeat(pieces.state, tags.lengths)] = True
+    n_soft_before = np.append(0, np.cumsum(is_soft))[starts]  # [B + 1] tokens with soft labels before each sequence
+    labelling = SoftLabelling(
+        pieces=pieces,
+        steps=transitions,
+        runs=runs._replace(goes_on=parts.decoding.spans.continues),
+        has_soft=np.diff(n_soft_before) > 0,
+    )
+    return labelling, is_possible
 
 
-def _pairs(spans: SoftSpans, meets: Bools) -> tuple[Ints, Ints, Floats]:
-    """Pairs of spans that may follow each other at some tokens, and their probabilities. (Spans are sorted by first token.)
+def _pairs(spans: SoftSpans, can_meet: Bools) -> tuple[Ints, Ints, Floats]:
+    """List the pairs of spans of which one ends where the other begins.
 
     q(left, right) = q(left) · q(right) / q(some span begins here)
+
+    spans (SoftSpans): The spans, sorted by first token.
+    can_meet (bool[T]): The tokens at which the right span of a pair may begin.
+    RETURNS (Tuple[int64[P], int64[P], float64[P]]): The numbers of the left and of the right span of each pair, and its
+        probability.
     """
-    n_tokens = len(meets)
+    n_tokens = len(can_meet)
     # Numbers of the spans in the order of their ends
     by_end = np.argsort(spans.end, kind="stable")
     n_left = np.bincount(spans.end, minlength=n_tokens + 1)[:n_tokens]
     n_right = np.bincount(spans.begin, minlength=n_tokens)
     first_left = np.cumsum(n_left) - n_left
     first_right = np.cumsum(n_right) - n_right
-    n_pairs = np.where(meets, n_left * n_right, 0)
+    n_pairs = np.where(can_meet, n_left * n_right, 0)
     # The pairs of each token are numbered through: number = left * n_right + right
     token = np.repeat(np.arange(n_tokens), n_pairs)
     number = np.arange(len(token)) - np.repeat(np.cumsum(n_pairs) - n_pairs, n_pairs)
@@ -231,34 +251,42 @@ def _pairs(spans: SoftSpans, meets: Bools) -> tuple[Ints, Ints, Floats]:
     return left, right, spans.weight[left] * spans.weight[right] / begins[token]
 
 
-def _runs(spans: SoftSpans, states: tuple[Ints, Ints], is_soft: Bools, starts: Ints) -> Runs:
-    """Runs of tokens without soft labels. states: The first and the last state of each span."""
+def _runs(spans: SoftSpans, first: Ints, last: Ints, is_soft: Bools, starts: Ints) -> Runs:
+    """List the runs of tokens without soft labels: once for each pair of a state in front of the run and a state behind it, with
+    the probability of the pair. The two states are independent.
+
+    first (int64[N]), last (int64[N]): The first and the last state of each span.
+    is_soft (bool[T]): Which tokens have soft labels.
+    starts (int64[B + 1]): Where the sequences start.
+    """
     n_tokens = len(is_soft)
     opens, closes = ends(starts, n_tokens)
-    before = np.append(True, is_soft[:-1])[:n_tokens]
-    after = np.append(is_soft[1:], True)[:n_tokens]
-    begin = np.flatnonzero(~is_soft & (opens | before))
-    end = np.flatnonzero(~is_soft & (closes | after)) + 1
-    at_end = np.isin(spans.end, begin)
-    at_begin = np.isin(spans.begin, end)
-    before_runs = _by_token(spans.end[at_end], states[1][at_end], spans.weight[at_end])
-    after_runs = _by_token(spans.begin[at_begin], states[0][at_begin], spans.weight[at_begin])
-    alone = {NO_STATE: 1.0}
+    # Runs begin behind tokens with soft labels and at the first tokens of sequences, and end likewise
+    is_behind_soft = np.append(True, is_soft[:-1])[:n_tokens]
+    is_before_soft = np.append(is_soft[1:], True)[:n_tokens]
+    run_begins = np.flatnonzero(~is_soft & (opens | is_behind_soft))
+    run_ends = np.flatnonzero(~is_soft & (closes | is_before_soft)) + 1
+    # Spans that end where a run begins, and spans that begin where a run ends
+    in_front = np.isin(spans.end, run_begins)
+    behind = np.isin(spans.begin, run_ends)
+    states_in_front = _probabilities_by_token(spans.end[in_front], last[in_front], spans.weight[in_front])
+    states_behind = _probabilities_by_token(spans.begin[behind], first[behind], spans.weight[behind])
+    no_span = {NO_STATE: 1.0}
     rows = []
-    for b, e in zip(begin.tolist(), end.tolist()):
-        left = alone if opens[b] else before_runs[b]
-        right = alone if closes[e - 1] else after_runs[e]
-        for before_run, p in left.items():
-            rows += [(b, e, before_run, behind_run, p * q) for behind_run, q in right.items()]
+    for begin, end in zip(run_begins.tolist(), run_ends.tolist()):
+        before = no_span if opens[begin] else states_in_front[begin]
+        after = no_span if closes[end - 1] else states_behind[end]
+        for (state_before, p), (state_after, q) in product(before.items(), after.items()):
+            rows.append((begin, end, state_before, state_after, p * q))
     columns = np.ascontiguousarray(np.array(rows, dtype=np.float64).reshape(-1, 5).T)
     begin, end, before, after = columns[:4].astype(np.int64)
     return Runs(begin, end, before, after, columns[4])
 
 
-def _by_token(tokens: Ints, states: Ints, weights: Floats) -> dict[int, dict[int, float]]:
-    """Probability of each state at the ends of spans, by token."""
-    found: dict[int, dict[int, float]] = {}
+def _probabilities_by_token(tokens: Ints, states: Ints, weights: Floats) -> dict[int, dict[int, float]]:
+    """The probability of each state at each token: the sum of the `weights` with this token and state."""
+    probabilities: dict[int, dict[int, float]] = {}
     for token, state, weight in zip(tokens.tolist(), states.tolist(), weights.tolist()):
-        of_token = found.setdefault(token, {})
+        of_token = probabilities.setdefault(token, {})
         of_token[state] = of_token.get(state, 0.0) + weight
-    return found
+    return probabilities

@@ -116,11 +116,11 @@ def first_stage(
                 reason="its first stage is trained several times, which an encoder can't be. Leave out model.tok2vec",
             )
         )
-    own = {"name": f"{name}.first_stage", "model": without_stage(model), "optimizer": None, "scorer": None}
-    component = make(vocab, **{**settings, **own})
+    changed = {"name": f"{name}.first_stage", "model": without_stage(model), "optimizer": None, "scorer": None}
+    component = make(vocab, **{**settings, **changed})
     # Labels of tokens have no entities around them
-    known = MAJORITIES[:1] if component.annotation.spans_are_tokens else MAJORITIES
-    stage = SecondStage.read(f"Component '{name}'", second_stage, known)
+    features = MAJORITIES[:1] if component.annotation.spans_are_tokens else MAJORITIES
+    stage = SecondStage.read(f"Component '{name}'", second_stage, features)
     component.check_optimizer(stage.optimizer())
     return FirstStage(component, stage)
 
@@ -150,14 +150,14 @@ class FirstStage:
         batch = DocBatch(docs)
         if not self._held_out:
             return batch
-        known = [self._held_out.get(key) for key in _keys(batch)]
-        others = DocBatch(doc for doc, spans in zip(batch, known) if spans is None)
-        found = self(others)
-        of_others = iter(_by_doc(found.spans, others.bounds))
-        # Held-out labels where there are some, in the order of the Docs
-        spans = [next(of_others) if of_doc is None else of_doc for of_doc in known]
-        moved = [of_doc + _shift(begin) for of_doc, begin in zip(spans, batch.bounds.tolist())]
-        batch.labelling = found._replace(spans=_joined(moved))
+        held_out = [self._held_out.get(key) for key in _keys(batch)]  # the spans of each Doc, or None
+        new_docs = DocBatch(doc for doc, spans in zip(batch, held_out) if spans is None)
+        labelling = self(new_docs)
+        new_spans = iter(_by_doc(labelling.spans, new_docs.bounds))
+        joined = []
+        for spans, begin in zip(held_out, batch.bounds.tolist()):
+            joined.append((next(new_spans) if spans is None else spans) + _shift(begin))
+        batch.labelling = labelling._replace(spans=_joined(joined))
         return batch
 
     def learn(self, pipe: LearningPipe, read: Read) -> None:
@@ -168,15 +168,15 @@ class FirstStage:
         RAISES (ValueError): CRF811 if there are fewer than two different texts.
         """
         component = self.component
-        # Folds by the order of the texts, so that equal texts are in one fold and the folds are of one size
-        places: dict[bytes, int] = {}  # of the texts, in order
+        # Different texts are numbered, and dealt out to the folds by their numbers
+        numbers: dict[bytes, int] = {}
         for example in read():
             [key] = _keys([example.predicted])
-            places.setdefault(key, len(places))
-        n_folds = min(self.settings.folds, len(places))
+            numbers.setdefault(key, len(numbers))
+        n_folds = min(self.settings.folds, len(numbers))
         if n_folds < 2:
-            found = "is one" if n_folds else "are none"
-            reason = f"the first stage learns from some texts and labels others, and there {found} different"
+            there_are = "there is one" if n_folds else "there are none"
+            reason = f"the first stage learns from some texts and labels others, and {there_are} different"
             raise ValueError(Errors.CRF811.format(name=pipe.name, reason=f"{reason}. Give at least two Docs"))
         held_out: dict[bytes, DocSpans] = {}
         for label in pipe.labels:
@@ -184,18 +184,18 @@ class FirstStage:
         # The first stage labels with what the second one knows
         component.choose_settings(read)
         component.check_settings()
-        for features, others in zip(component.feature_stores, pipe.feature_stores):
-            features.set_lists(others.gazetteers, others.clusters, others.vectors)
+        for features, features_of_pipe in zip(component.feature_stores, pipe.feature_stores):
+            features.set_lists(features_of_pipe.gazetteers, features_of_pipe.clusters, features_of_pipe.vectors)
 
         def is_in(fold: int, example: Example) -> bool:
             [key] = _keys([example.predicted])
-            return key in places and places[key] % n_folds == fold
+            return key in numbers and numbers[key] % n_folds == fold
 
-        def others(fold: int) -> Iterable[Example]:
+        def read_without(fold: int) -> Iterable[Example]:
             return (example for example in read() if not is_in(fold, example))
 
         for fold in range(n_folds):
-            self._train(partial(others, fold), f"without part {fold + 1} of {n_folds}")
+            self._train(partial(read_without, fold), f"without part {fold + 1} of {n_folds}")
             for block in component.training.blocks(filter(partial(is_in, fold), read())):
                 docs = DocBatch(example.predicted for example in block)
                 held_out.update(zip(_keys(docs), _by_doc(self(docs).spans, docs.bounds)))
@@ -203,7 +203,7 @@ class FirstStage:
         self._held_out = held_out
 
     def _train(self, read: Read, part: str) -> None:
-        """Train from scratch, on a part of the training data."""
+        """Train from scratch on examples, the `part` of the training data that messages name."""
         component = self.component
         forget(component.model)
         component.training.begin()
@@ -241,8 +241,8 @@ def _keys(docs: list[Doc]) -> list[bytes]:
 
 
 def _by_doc(spans: Segments, bounds: NDArray[np.int64]) -> list[DocSpans]:
-    """The spans of each Doc of a batch, in order."""
-    first = np.searchsorted(spans.start, bounds).tolist()
+    """The spans of each Doc of a batch, by the tokens of the Doc. The Docs start at `bounds` (int64[D + 1]) in the batch."""
+    first = np.searchsorted(spans.start, bounds).tolist()  # span of each Doc
     columns = np.array(spans)
     return [columns[:, a:b] - _shift(begin) for a, b, begin in zip(first, first[1:], bounds.tolist())]
 
@@ -253,4 +253,5 @@ def _shift(begin: int) -> DocSpans:
 
 
 def _joined(spans: list[DocSpans]) -> Segments:
+    """The spans of several Docs, in the tokens of their batch, as one."""
     return Segments(*np.concatenate([np.zeros((3, 0), dtype=np.int64), *spans], axis=1))

@@ -16,7 +16,8 @@ from ..features.word_vectors import read_vectors
 from .pipe import LearningPipe
 
 WordTable = TypeVar("WordTable")  # clusters or vectors
-LEAST_KNOWN = 0.05  # of the words of the training data: less knows a table of another language
+# The least share of the words of the training data that a table has: tables of another language have less
+LEAST_KNOWN = 0.05
 
 
 class Settings(NamedTuple):
@@ -62,26 +63,37 @@ def set_lists(pipe: LearningPipe, words: Settings, nlp: Optional[Language], *, a
     RAISES (ValueError): CRF944 for lists that no template reads, CRF950 for lists other than those of kept weights.
     """
     stores = pipe.feature_stores
-    own = f"[initialize.components.{pipe.name}]"
-    known = {name: table for features in stores for name, table in features.clusters.items()}
-    wanted = dict.fromkeys(chain.from_iterable(features.feature_set.cluster_tables for features in stores))
+    section = f"[initialize.components.{pipe.name}"
+    saved_tables = {name: table for features in stores for name, table in features.clusters.items()}
+    tables_read = dict.fromkeys(chain.from_iterable(features.feature_set.cluster_tables for features in stores))
     clusters = {}
-    for name in dict.fromkeys([*wanted, *words.clusters]):
-        settings = f"{own[:-1]}.words.tables] {name}" if name else f"{own} clusters"
-        template = f"cluster:{name}[-1..1]" if name else "cluster6[-1..1]"
-        given = words.clusters.get(name)
-        read = partial(read_clusters, table=name)
-        what = f"clusters '{name}'" if name else "clusters"
-        table = _of_words(pipe, are_kept, what, template, settings, given, known.get(name), name in wanted, read)
-        clusters |= {} if table is None else {name: table}
-    settings = f"[initialize] vectors and {own} vectors"
-    known = next((features.vectors for features in stores if features.vectors is not None), None)
-    are_read = any(features.feature_set.vector_offsets for features in stores)
-    vectors = _of_words(
-        pipe, are_kept, "vectors", "vector[-1..1]", settings, words.vectors, known, are_read, read_vectors
+    for name in dict.fromkeys([*tables_read, *words.clusters]):
+        table = _read_words(
+            pipe,
+            partial(read_clusters, table=name),
+            words.clusters.get(name),
+            saved_tables.get(name),
+            is_read=name in tables_read,
+            are_kept=are_kept,
+            what=f"clusters '{name}'" if name else "clusters",
+            template=f"cluster:{name}[-1..1]" if name else "cluster6[-1..1]",
+            settings=f"{section}.words.tables] {name}" if name else f"{section}] clusters",
+        )
+        if table is not None:
+            clusters[name] = table
+    vectors = _read_words(
+        pipe,
+        read_vectors,
+        words.vectors,
+        next((features.vectors for features in stores if features.vectors is not None), None),
+        is_read=any(features.feature_set.vector_offsets for features in stores),
+        are_kept=are_kept,
+        what="vectors",
+        template="vector[-1..1]",
+        settings=f"[initialize] vectors and {section}] vectors",
     )
-    wanted = set(chain.from_iterable(features.feature_set.gazetteers for features in stores))
-    unused = [name for name in words.gazetteers if name not in wanted]
+    gazetteers_read = set(chain.from_iterable(features.feature_set.gazetteers for features in stores))
+    unused = [name for name in words.gazetteers if name not in gazetteers_read]
     if unused:
         raise ValueError(
             Errors.CRF944.format(
@@ -93,34 +105,46 @@ def set_lists(pipe: LearningPipe, words: Settings, nlp: Optional[Language], *, a
         )
     # Entries are compared with tokens, so they are split as texts are
     tokenizer = nlp.make_doc if nlp is not None else lambda text: Doc(pipe.vocab, words=text.split())
-    known = {name: gazetteer for features in stores for name, gazetteer in features.gazetteers.items()}
-    read = read_gazetteers(words.gazetteers, tokenizer, known, owner=pipe.owner, lang=str(pipe.vocab.lang))
+    saved_gazetteers = {name: gazetteer for features in stores for name, gazetteer in features.gazetteers.items()}
+    lang = str(pipe.vocab.lang)
+    gazetteers = read_gazetteers(words.gazetteers, tokenizer, saved_gazetteers, owner=pipe.owner, lang=lang)
     for features in stores:
-        features.set_lists(read, clusters, vectors)
+        features.set_lists(gazetteers, clusters, vectors)
 
 
-def _of_words(
+def _read_words(
     pipe: LearningPipe,
+    read: Callable[..., WordTable],
+    source: object,
+    saved: Optional[WordTable],
+    *,
+    is_read: bool,
     are_kept: bool,
     what: str,
     template: str,
     settings: str,
-    given: object,
-    known: Optional[WordTable],
-    are_read: bool,
-    read: Callable[..., WordTable],
 ) -> Optional[WordTable]:
-    """Clusters or vectors of words: those that the config names, or those of the model; None if no template reads any."""
-    name = pipe.name
-    if not are_read:
-        if given is not None:
-            raise ValueError(Errors.CRF944.format(name=name, what=what, template=template, setting=what))
+    """Read clusters or vectors of words.
+
+    read (Callable): Reads the words from their source, or returns the saved ones without a source.
+    source (object): What the config names; None for nothing.
+    saved (Optional[WordTable]): The words in the saved component.
+    is_read (bool): Whether a template reads the words.
+    are_kept (bool): Whether the weights are those of the saved component.
+    what (str), template (str), settings (str): The kind of words, a template that would read them, and the settings that name
+        them, for messages.
+    RETURNS (Optional[WordTable]): The words; None if no template reads them.
+    RAISES (ValueError): CRF944 or CRF950, see `set_lists`.
+    """
+    if not is_read:
+        if source is not None:
+            raise ValueError(Errors.CRF944.format(name=pipe.name, what=what, template=template, setting=what))
         return None
-    found = read(given, known, pipe.vocab, name=name)
-    # Weights of features of other words would be wrong
-    if are_kept and known is not None and found != known:
-        raise ValueError(Errors.CRF950.format(name=name, what=what, settings=settings))
-    return found
+    words = read(source, saved, pipe.vocab, name=pipe.name)
+    # The weights are those of features of the saved words, and would be wrong for others
+    if are_kept and saved is not None and words != saved:
+        raise ValueError(Errors.CRF950.format(name=pipe.name, what=what, settings=settings))
+    return words
 
 
 def announce(pipe: LearningPipe) -> None:
@@ -129,38 +153,49 @@ def announce(pipe: LearningPipe) -> None:
     RAISES (ValueError): CRF947 for a table of clusters that knows fewer than `LEAST_KNOWN` of the words.
     """
     stores = pipe.feature_stores
-    is_learned = pipe.training.new_features is None  # there was annotation
+    has_annotation = pipe.training.new_features is None
     announced: set[str] = set()
     for features in stores:
-        known = features.clustered if features.clusters else None
+        clustered = features.clustered if features.clusters else None
         # [words] whether each word is in a cluster, for each table
-        for (name, table), found in zip(features.clusters.items(), () if known is None else known.are_in_one.T):
+        are_clustered = () if clustered is None else clustered.are_in_one.T
+        for (name, table), is_clustered in zip(features.clusters.items(), are_clustered):
             if name not in announced:
                 announced.add(name)
-                _announce_table(pipe, name, int(found.sum()), len(found), len(table), is_learned)
-    for found, n in [features.have_vectors for features in stores if features.feature_set.vector_offsets][:1]:
-        if n and not found:
-            pipe.warn(Warnings.CRFW940, n=n, what="has a vector")
+                n_clustered = int(is_clustered.sum())
+                _announce_table(pipe, name, n_clustered, len(is_clustered), len(table), has_annotation)
+    # All nodes read the same vectors
+    for n_found, n_words in [features.have_vectors for features in stores if features.feature_set.vector_offsets][:1]:
+        if n_words and not n_found:
+            pipe.warn(Warnings.CRFW940, n=n_words, what="has a vector")
         else:
-            announcements.info("%s: %d of %d words of the training data have a vector", pipe.name, found, n)
+            text = "%s: %d of %d words of the training data have a vector"
+            announcements.info(text, pipe.name, n_found, n_words)
 
 
-def _announce_table(pipe: LearningPipe, table: str, found: int, n: int, size: int, is_learned: bool) -> None:
-    """Log how many of n words are in the clusters of a table of some size. RAISES (ValueError): CRF947 for too few."""
-    name = pipe.name
-    own = f"[initialize.components.{pipe.name}"
+def _announce_table(
+    pipe: LearningPipe, table: str, n_found: int, n_words: int, size: int, has_annotation: bool
+) -> None:
+    """Log how many of the words of the training data are in a table of clusters.
+
+    table (str): Name of the table; the empty string for the only one.
+    n_found (int): How many of the `n_words` words of the training data are in the table, which has `size` words.
+    RAISES (ValueError): CRF947 for too few, which only a table of another language has, if the data `has_annotation`.
+    """
     # A table of the most frequent words alone may have few of the words of a large corpus
-    if is_learned and found < LEAST_KNOWN * min(n, size):
+    if has_annotation and n_found < LEAST_KNOWN * min(n_words, size):
+        section = f"[initialize.components.{pipe.name}"
         raise ValueError(
             Errors.CRF947.format(
-                name=name,
-                found=found,
-                n=n,
+                name=pipe.name,
+                found=n_found,
+                n=n_words,
                 table=f" '{table}'" if table else "",
-                share=found / n,
-                setting=f"{own}.words.tables] {table}" if table else f"{own}] clusters",
+                share=n_found / n_words,
+                setting=f"{section}.words.tables] {table}" if table else f"{section}] clusters",
             )
         )
-    share = 100 * found / max(1, n)
+    share = 100 * n_found / max(1, n_words)
     what = f"a cluster of '{table}'" if table else "a cluster"
-    announcements.info("%s: %d of %d words of the training data are in %s (%.1f %%)", name, found, n, what, share)
+    text = "%s: %d of %d words of the training data are in %s (%.1f %%)"
+    announcements.info(text, pipe.name, n_found, n_words, what, share)

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from spacy.language import Language
 from spacy.tokens import Doc
 
-from spacy_crf.cli.migrate import find_native, make_pipeline, read_model
-from spacy_crf.migrate.checking import read_columns
+from spacy_crf.cli.migrate import find_native, make_pipeline, read_columns, read_model
 
 from .data import data_folder
 from .measure import show, side_by_side

@@ -11,8 +11,8 @@ from spacy.tokens import Doc
 from typer.testing import CliRunner
 
 from spacy_crf.cli import app
-from spacy_crf.cli.migrate import find_native, make_pipeline, read_model
-from spacy_crf.migrate.checking import RIVALS, read_columns
+from spacy_crf.cli.migrate import find_native, make_pipeline, read_columns, read_model
+from spacy_crf.migrate.checking import RIVALS
 from spacy_crf.migrate.foreign import ForeignModel, Weighted
 from spacy_crf.migrate.native import ways_to_make
 from tests.migrate.test_templates import (

@@ -17,8 +17,8 @@ from spacy.tokens import Doc
 from typer.testing import CliRunner
 
 from spacy_crf.cli import app
-from spacy_crf.cli.migrate import check_model, features_block, make_pipeline, read_model
-from spacy_crf.migrate.checking import compare, read_columns
+from spacy_crf.cli.migrate import check_model, features_block, make_pipeline, read_columns, read_model
+from spacy_crf.migrate.checking import compare
 from spacy_crf.migrate.crfpp import compile_template, crfpp_features, read_crfpp
 from spacy_crf.migrate.foreign import as_octets, as_text
 from spacy_crf.migrate.functions import for_config, from_config

@@ -41,7 +41,7 @@ class Function:
         value, gradient = self.function(weights)
         return float(value), np.array(gradient, dtype=np.float64)
 
-    def ask(self, weights, *, loss):
+    def evaluate_loss(self, weights, *, loss):
         """The diagonal of the second derivatives, or for many weights something else that is positive."""
         if len(weights) > 100:
             return 0.0, 1.0 + np.arange(len(weights)) % 3

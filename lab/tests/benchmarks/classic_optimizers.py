@@ -184,17 +184,17 @@ def from_zero(nlp: Any, optimizer: Any, examples: list[Any]) -> Any:
 @contextmanager
 def counting() -> Iterator[list[int]]:
     """Count evaluations of objectives, of their losses or of others."""
-    ask, found = CorpusObjective.ask, [0]
+    evaluate_loss, found = CorpusObjective.evaluate_loss, [0]
 
     def counted(self: Any, *given: Any, **told: Any) -> Any:
         found[0] += 1
-        return ask(self, *given, **told)
+        return evaluate_loss(self, *given, **told)
 
-    CorpusObjective.ask = counted
+    CorpusObjective.evaluate_loss = counted
     try:
         yield found
     finally:
-        CorpusObjective.ask = ask
+        CorpusObjective.evaluate_loss = evaluate_loss
 
 
 if __name__ == "__main__":
