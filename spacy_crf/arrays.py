@@ -155,8 +155,11 @@ def of_file(
 ) -> NDArray:
     """An array that was read from a file, for kernels, which trust types and shapes.
 
-    shape (tuple): Its sizes; None for an axis of any size. finite (bool): Whether its numbers must be finite. copied (bool):
-        Whether the result is a writable copy.
+    what (str): Name of the array, for messages.
+    array (Any): The value that was read.
+    dtype (DTypeLike), shape (tuple): The type and the shape that kernels expect; None for an axis of any size.
+    finite (bool): Whether the numbers must be finite.
+    copied (bool): Whether to return a writable copy.
     RAISES (ValueError): Without a code, since callers name the file.
     """
     found = f"{array.dtype} {array.shape}" if isinstance(array, np.ndarray) else type(array).__name__
@@ -280,8 +283,9 @@ def add(total: ScoreArrays, part: ScoreArrays, tokens: Tokens) -> None:
 
 
 def add_repeated(total: ScoreArrays, part: ScoreArrays, tokens: Ints) -> None:
-    """`add` for tokens that may occur several times; it does not add the scores of the beginnings and ends of sequences."""
-    rows = _rows(total, tokens)
+    """Add the scores of a `part` to the scores of its `tokens`, which may occur several times, as `add` does for different
+    tokens. Scores that all tokens share are added once, and the firsts and lasts of sequences are left out."""
+    rows = _rows(total, tokens)  # by the name of the axis
     for name, array in named(total).items():
         if not is_shared(total, name):
             np.add.at(array, rows[axes(total, name)[0]], getattr(part, name))
@@ -416,16 +420,23 @@ def _join_clamp(
 
 
 def split(joined: Joined, expected: PathScores, scores: Scores) -> Scores:
-    """The derivative with respect to joined scores as that with respect to the original ones."""
+    """Turn the derivative with respect to joined scores into the derivative with respect to the original scores.
+
+    joined (Joined): The joined scores, from `join_sequences`.
+    expected (PathScores): The derivative with respect to them.
+    scores (PathScores): The original scores.
+    """
     size = np.shape(scores[0])[1]
-    places = {"token": joined.tokens, "state": slice(size), "next state": slice(size)}
+    # Without the rows and columns of breaks
+    original = {"token": joined.tokens, "state": slice(size), "next state": slice(size)}
     parts = {}
     for name, array in named(expected).items():
-        index = [places.get(axis, slice(None)) for axis in axes(expected, name)]
+        index = [original.get(axis, slice(None)) for axis in axes(expected, name)]
         parts[name] = array[tuple(index)]
-    steps = expected.transitions.reshape(-1, size + 1, size + 1).sum(axis=0)
-    parts["first"] = parts["first"] + steps[size, :size]
-    parts["last"] = parts["last"] + steps[:size, size]
+    # Transitions from and to a break have the scores of first and last states
+    transitions = expected.transitions.reshape(-1, size + 1, size + 1).sum(axis=0)
+    parts["first"] = parts["first"] + transitions[size, :size]
+    parts["last"] = parts["last"] + transitions[:size, size]
     return scores._replace(**{name: np.ascontiguousarray(array) for name, array in parts.items()})
 
 
@@ -433,22 +444,28 @@ def split(joined: Joined, expected: PathScores, scores: Scores) -> Scores:
 
 
 def expand(scores: ScoreArrays, graph: StateGraph, names: Sequence[str]) -> dict[str, Floats]:
-    """Arrays of scores for the states of a graph: each state has the scores of its tag, plus those of the graph."""
+    """Arrays of scores for the states of a graph, by name: each state has the scores of its tag, plus those of the graph.
+
+    scores (ScoreArrays): The scores of tags.
+    graph (StateGraph): The graph; transitions that are not among its arcs are impossible.
+    names (Sequence[str]): The arrays to expand.
+    """
     tag_of = graph.tag_of
-    found: dict[str, Floats] = {}
+    expanded: dict[str, Floats] = {}
     for name in names:
         array = getattr(scores, name)
-        if axes(scores, name)[-1] == "next state":
-            found[name] = np.full((*array.shape[:-2], len(tag_of), len(tag_of)), -np.inf)
-            of_tags = array[..., tag_of[graph.source], tag_of[graph.target]]
-            found[name][..., graph.source, graph.target] = of_tags + graph.scores
-        elif axes(scores, name)[-1] == "state":
-            found[name] = np.ascontiguousarray(array[..., tag_of])
+        last_axis = axes(scores, name)[-1]
+        if last_axis == "next state":  # transitions
+            expanded[name] = np.full((*array.shape[:-2], len(tag_of), len(tag_of)), -np.inf)
+            scores_of_arcs = array[..., tag_of[graph.source], tag_of[graph.target]]
+            expanded[name][..., graph.source, graph.target] = scores_of_arcs + graph.scores
+        elif last_axis == "state":
+            expanded[name] = np.ascontiguousarray(array[..., tag_of])
         else:
-            found[name] = array
+            expanded[name] = array
         if name in ("first", "last"):
-            found[name] += getattr(graph, name)
-    return found
+            expanded[name] += getattr(graph, name)
+    return expanded
 
 
 def contract(expected: Arrays, graph: StateGraph, n_tags: int) -> Arrays:

@@ -364,8 +364,7 @@ def _is_entry(number: object, entry: object) -> bool:
     name = _PART.fullmatch(entry["file"]) if isinstance(entry["file"], str) else None
     if name is None or int(name[1]) != number:
         return False
-    errors = entry["errors"]
-    return isinstance(errors, list) and all(map(_is_error, errors))
+    return isinstance(entry["errors"], list) and all(map(_is_error, entry["errors"]))
 
 
 def _is_error(error: object) -> bool:

@@ -90,9 +90,9 @@ class Demo:
         self._file = file
         if file is not None and len(pipes) > 1:
             raise ValueError(Errors.CRF977.format(names=", ".join(self._pipes)))
-        for name, pipe in self._pipes.items() if file is not None else ():
+        for name, pipe in self._pipes.items():
             attribute = pipe.cfg["attribute"] if _kind(pipe) == "tags" else "tag"
-            if attribute != "tag":
+            if file is not None and attribute != "tag":
                 raise ValueError(Errors.CRF978.format(name=name, attribute=attribute))
         self._title = title
         self._saved: set[str] = set()  # lines that this demo has written

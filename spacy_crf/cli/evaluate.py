@@ -447,8 +447,8 @@ def _promise(
     rows = []
     for promise in kept:
         shares = (f"{100 * share:.2f}" for share in (promise.recall, promise.precision))
-        numbers = (f"{promise.min_prob:g}", f"{promise.n_gold:,}", *shares, f"{promise.found:.2f}")
-        rows.append((promise.label or "all", *numbers))
+        label = promise.label or "all"
+        rows.append((label, f"{promise.min_prob:g}", f"{promise.n_gold:,}", *shares, f"{promise.found:.2f}"))
     print_table(f"{pipe.name}, all spans with at least min_prob", columns, rows, n_texts=1)
     of_each_label = " of each label" if per_label else ""
     msg.info(f"With probability {1 - alpha:g}, the {of}{of_each_label} on new texts like these is at least {goal:g}")

@@ -326,35 +326,45 @@ class _Exporter:
     # ------------------------------------------------------------------------------------------------- white space
 
     def of_blank(self, pipe: Any, rules: Any, shared: dict[str, NDArray]) -> dict[str, Settings]:
-        """The states of texts with white space, at which no span begins or ends: those with rules, and those without."""
+        """Make the states for texts with white space, at which no span begins or ends.
+
+        pipe (CRFPipe): The component.
+        rules (Rules): Its rules, or None.
+        shared (dict): The transitions, firsts and lasts of the chain.
+        RETURNS (dict): The "states" and, if there are rules, the states "without_rules". "may" says which states blank tokens
+            (row 0) and other tokens (row 1) may have.
+        """
         bridges = pipe.decoding.bridges
         transitions = shared["transitions"]
         first = shared["first"]
         last = shared["last"]
         graph = bridges.graph
         if graph is not None:
-            of_arcs = transitions[graph.tag_of[graph.source], graph.tag_of[graph.target]]
+            scores_of_arcs = transitions[graph.tag_of[graph.source], graph.tag_of[graph.target]]
             transitions = np.full((len(graph.tag_of), len(graph.tag_of)), -np.inf)
-            transitions[graph.source, graph.target] = of_arcs
+            transitions[graph.source, graph.target] = scores_of_arcs
             first = first[graph.tag_of] + graph.first
             last = last[graph.tag_of] + graph.last
-        plain = _states(transitions, first, last)
-        found = {"states": plain}
+        graphs = {"states": _states(transitions, first, last)}
         if rules is not None:
-            over = rules if graph is None else rules.over(pipe.decoding.over_bridges())
-            wide = {"transitions": transitions, "first": first, "last": last}
-            found = {"states": self.ruled(over.all, wide), "without_rules": plain}
+            wide_rules = rules if graph is None else rules.over(pipe.decoding.over_bridges())
+            wide_scores = {"transitions": transitions, "first": first, "last": last}
+            graphs = {"states": self.ruled(wide_rules.all, wide_scores), "without_rules": graphs["states"]}
         may = np.stack([bridges.at_blank, bridges.elsewhere]).astype(np.uint8)
-        for states in found.values():
+        for states in graphs.values():
             states["may"] = may[:, states["tag_of"]]
             states["tag_of"] = bridges.tag_of[states["tag_of"]]
-        return found
+        return graphs
 
     # --------------------------------------------------------------------------------------------------------- rules
 
     def ruled(self, rules: RuleSet, shared: dict[str, NDArray], *, only_hard: bool = False) -> Settings:
-        """The states of a chain under rules, or those that must not be broken: a graph of tags and states of automata.
+        """Make the graph of a chain under rules, whose states are pairs of a tag and a state of the rules' joint automaton.
 
+        rules (RuleSet): The rules, which automata express.
+        shared (dict): The transitions, firsts and lasts of the chain.
+        only_hard (bool): Whether only the rules count that must not be broken.
+        RETURNS (dict): The tag of each state, the sources, targets and scores of the arcs, and the firsts and lasts.
         RAISES (ValueError): CRF791 for rules that read tokens, have no automaton, or are left out of probabilities, and for a
             graph that is too large.
         """
@@ -364,40 +374,42 @@ class _Exporter:
                 raise _refused(self._name, f"the rule '{rule.name}' ({rule.kind})", how)
         for rule in rules.left_out:  # probabilities would know it here
             raise _refused(self._name, f"the rule '{rule.name}', which its probabilities leave out", how)
-        together = make_automaton(1, rules.tags.n_events)
-        most = _MOST_STATES // len(rules.allowed)
+        joint = make_automaton(1, rules.tags.n_events)
+        most_states = _MOST_STATES // len(rules.allowed)
         kept = frozenset(rule.place for rule in rules.rules if rule.hard or not only_hard)
         for rule, automaton, _ in rules.automata:
             if rule.place not in kept:
                 continue
-            larger = product(together, automaton, max_states=8 * most)
-            together = None if larger is None else minimised(larger)
-            if together is None or together.n_states > most:
-                what = f"rules whose automata, up to that of '{rule.name}', have more than {most} states together"
+            larger = product(joint, automaton, max_states=8 * most_states)
+            joint = None if larger is None else minimised(larger)
+            if joint is None or joint.n_states > most_states:
+                what = (
+                    f"rules whose automata, up to that of '{rule.name}', have more than {most_states} states together"
+                )
                 raise _refused(self._name, what, how)
+        # Some rules need no automaton: they forbid transitions and first tags
         masks = rules._masks(kept, None)
         transitions = shared["transitions"]
         first = shared["first"]
         if masks.transitions is not None:
             transitions = transitions + masks.transitions
             first = first + masks.first
-        graph = rule_graph(rules.tags, together, rules.allowed)
+        graph = rule_graph(rules.tags, joint, rules.allowed)
+        # The last tag is the break between sentences, which texts of lite do not have. Without it other states keep their numbers
         tag_of = graph.tag_of
-        # A text has no breaks
-        inside = (tag_of[graph.source] < len(first)) & (tag_of[graph.target] < len(first))
+        is_tag = tag_of < len(first)
+        inside = is_tag[graph.source] & is_tag[graph.target]
         source = graph.source[inside]
         target = graph.target[inside]
-        scores = graph.scores[inside]
-        scores = scores + transitions[tag_of[source], tag_of[target]]
-        possible = scores > -np.inf
-        real = tag_of < len(first)  # the break is the last tag, so numbers stay
+        scores = graph.scores[inside] + transitions[tag_of[source], tag_of[target]]
+        is_possible = scores > -np.inf
         return {
-            "tag_of": tag_of[real],
-            "source": source[possible],
-            "target": target[possible],
-            "scores": scores[possible],
-            "first": graph.first[real] + first[tag_of[real]],
-            "last": graph.last[real] + shared["last"][tag_of[real]],
+            "tag_of": tag_of[is_tag],
+            "source": source[is_possible],
+            "target": target[is_possible],
+            "scores": scores[is_possible],
+            "first": graph.first[is_tag] + first[tag_of[is_tag]],
+            "last": graph.last[is_tag] + shared["last"][tag_of[is_tag]],
         }
 
     def ruled_lengths(self, rules: RuleSet, lengths: NDArray) -> NDArray:
@@ -553,11 +565,11 @@ def _parted(content: Any, place: str, arrays: dict[str, NDArray]) -> Any:
 
 
 def _listed(array: NDArray) -> list[Any]:
-    """An array as a list: null for -inf, the shortest decimals for numbers of single precision, and hexadecimal hashes."""
+    """An array as a list for JSON: hashes (uint64) in hexadecimal digits, other numbers as they are, and None for -inf."""
     if array.dtype == np.uint64:
         return [f"{number:016x}" for number in array.tolist()]
     if array.ndim > 1:
         return [*map(_listed, array)]
-    shortest = map(str, array) if array.dtype == np.float32 else ()
-    numbers = [*map(float, shortest)] if shortest else array.tolist()
+    # The text of a float32 has the fewest digits that identify it; its value as float would be written with 17
+    numbers = [float(str(number)) for number in array] if array.dtype == np.float32 else array.tolist()
     return [None if number == -np.inf else number for number in numbers]

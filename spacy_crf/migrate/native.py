@@ -208,23 +208,27 @@ def ways_to_make(name: str, literals: Sequence[str]) -> Iterator[tuple[str, ...]
 
 
 def _cuts(text: str, literals: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Yield all tuples of values that make a text. literals (Sequence[str]): The text behind each value."""
-    # The last place of each literal that leaves room for the literals behind it, -1 if there is none
+    """Yield all tuples of values that make a text: a value, its literal, the next value, its literal, and so on.
+
+    literals (Sequence[str]): The text behind each value.
+    """
+    # The last position of each literal that leaves room for the literals behind it, -1 if there is none
     latest = [len(text) - len(literals[-1]) if text.endswith(literals[-1]) else -1]
     for literal in reversed(literals[:-1]):
         latest.append(text.rfind(literal, 0, latest[-1]) if latest[-1] >= 0 else -1)
     latest.reverse()
-    # The first values of tuples, and where the next value begins. A tuple that is begun can be completed
-    begun: list[tuple[int, tuple[str, ...]]] = [(0, ())] if latest[0] >= 0 else []
-    while begun:
-        begin, values = begun.pop()
+    # Tuples without their last values, and the position where the next value begins. Each can be completed, since only literals
+    # up to `latest` are taken
+    incomplete: list[tuple[int, tuple[str, ...]]] = [(0, ())] if latest[0] >= 0 else []
+    while incomplete:
+        begin, values = incomplete.pop()
         n = len(values)
         if n == len(literals) - 1:
             yield (*values, text[begin : latest[n]])
             continue
         size = len(literals[n])
-        places = [at for at in range(begin, latest[n] + 1) if text.startswith(literals[n], at)]
-        begun += [(at + size, (*values, text[begin:at])) for at in reversed(places)]
+        ends = [end for end in range(begin, latest[n] + 1) if text.startswith(literals[n], end)]  # of the next value
+        incomplete += [(end + size, (*values, text[begin:end])) for end in reversed(ends)]
 
 
 _NEIGHBOUR = re.compile(r"(next|previous|prev|[+-]\d{1,2}):")

@@ -91,11 +91,11 @@ class Variables:
         self._roots = np.sqrt(ties.copies)
 
     @property
-    def stands(self) -> Bools:
+    def is_representative(self) -> Bools:
         """Which weights represent variables: bool[n]."""
-        stands = np.zeros(len(self.ties.group), dtype=bool)
-        stands[self.ties.place] = True
-        return stands
+        is_representative = np.zeros(len(self.ties.group), dtype=bool)
+        is_representative[self.ties.place] = True
+        return is_representative
 
     @property
     def copies(self) -> NDArray[np.int32]:
@@ -181,7 +181,7 @@ class MergedStates:
         order = order_of(may_follow)
         self.of = np.argsort(order)[group]  # [S] merged state of each state
         # [M] the first state, and the number of states, of each merged state
-        _, self.stands, self._sizes = np.unique(self.of, return_index=True, return_counts=True)
+        _, self.representatives, self._sizes = np.unique(self.of, return_index=True, return_counts=True)
         # Possible transitions as numbers i · S + j, and the merged transition A · M + B of each
         self._steps = np.flatnonzero(allowed)
         self._part_of = self.of[self._steps // len(group)] * n_groups + self.of[self._steps % len(group)]
@@ -198,13 +198,13 @@ class MergedStates:
     @property
     def n_states(self) -> int:
         """Number of merged states: M."""
-        return len(self.stands)
+        return len(self.representatives)
 
     def holds(self, shared: SharedScores) -> bool:
         """Whether all states of each merged state have equal scores among the `shared` scores of the S states."""
         steps = shared["transitions"].ravel()
         has_equal_ends = all(
-            np.array_equal(shared[name], shared[name][self.stands][self.of]) for name in ("first", "last")
+            np.array_equal(shared[name], shared[name][self.representatives][self.of]) for name in ("first", "last")
         )
         return has_equal_ends and np.array_equal(steps[self._steps], steps[self._first[self._part_of]])
 
@@ -217,8 +217,8 @@ class MergedStates:
         steps = shared["transitions"].ravel()[self._first].reshape(self._counts.shape)
         return {
             "transitions": steps + np.log(self._successors),
-            "first": shared["first"][self.stands] + np.log(self._sizes),
-            "last": shared["last"][self.stands],
+            "first": shared["first"][self.representatives] + np.log(self._sizes),
+            "last": shared["last"][self.representatives],
         }
 
     def spread(self, derivatives: SharedScores) -> SharedScores:

@@ -150,13 +150,13 @@ class CorpusObjective(Weights):
                 marks.update({names[name]: values for name, values in table_marks.items()})
         return self.join(marks, {block.name: np.zeros(block.mask.shape) for block in self._shared})
 
-    def keep(self, stands: Bools) -> None:
+    def keep(self, is_kept: Bools) -> None:
         """Restrict the objective to some of the weights.
 
-        stands (bool[n]): The weights that stay; the others count as 0.
+        is_kept (bool[n]): The weights that stay; the others count as 0.
         """
         keys = [self._key(block.model, block.name) for block in self._tables]
-        kept = dict(zip(keys, np.split(stands, self._starts[1:-1])))  # tables are the first blocks of the vector
+        kept = dict(zip(keys, np.split(is_kept, self._starts[1:-1])))  # tables are the first blocks of the vector
         thinned = {}  # features by the key of the table
         for layer, names in zip(self._layers, self._names):
             if isinstance(layer, SparseCorpus):
@@ -164,10 +164,10 @@ class CorpusObjective(Weights):
                 thinned.update(dict.fromkeys(names.values(), layer.features))
         self._line_up([block._replace(features=thinned[key]) for key, block in zip(keys, self._tables)])
 
-    def restricted(self, stands: Bools) -> "CorpusObjective":
+    def restricted(self, is_kept: Bools) -> "CorpusObjective":
         """A copy as a function of some of the weights of the model, without variables and merged states. It cannot assign.
 
-        stands (bool[n]): The weights that stay; the others count as 0.
+        is_kept (bool[n]): The weights that stay; the others count as 0.
         """
         objective = CorpusObjective.__new__(CorpusObjective)
         layers = [layer.copied() if isinstance(layer, SparseCorpus) else layer for layer in self._layers]
@@ -176,8 +176,8 @@ class CorpusObjective(Weights):
             merged, features = objective._merged
             objective._merged = None
             objective._move_states(features, merged.of)
-        if not stands.all():
-            objective.keep(stands)
+        if not is_kept.all():
+            objective.keep(is_kept)
         return objective
 
     def merge_states(self) -> None:
@@ -201,9 +201,12 @@ class CorpusObjective(Weights):
         clamps = (block.clamp.unpacked() for block in self._annotation)  # one at a time: together they take much memory
         bridged = [block.structure for block in self._annotation if isinstance(block.structure, BridgedStructure)]
         masks = [structure.bridges.at_blank for structure in bridged]
-        if all(np.array_equal(clamp, clamp[..., merged.stands][..., merged.of]) for clamp in chain(clamps, masks)):
+        # The annotation allows either all states of a merged state or none
+        if all(
+            np.array_equal(mask, mask[..., merged.representatives][..., merged.of]) for mask in chain(clamps, masks)
+        ):
             self._merged = merged, features
-            self._move_states(features.with_states(merged.of, merged.n_states), merged.stands)
+            self._move_states(features.with_states(merged.of, merged.n_states), merged.representatives)
 
     def _move_states(self, features: EmissionFeatures, states: Ints) -> None:
         """Switch to `features` of other states; each of them has the annotation of one of `states` (int64[M])."""
@@ -386,10 +389,10 @@ class TiedObjective(Variables, CorpusObjective):
         CorpusObjective.__init__(self, model, loss, corpus)
         Variables.__init__(self, model, Ties.of(*keys_of(model, [self.marks(seed) for seed in SEEDS])))
         # One weight of each group remains, which has the value of the variable
-        stands = self.stands
-        if not stands.all():
-            self.keep(stands)
-        self.signature = (*self.signature, int(stands.sum()))
+        is_kept = self.is_representative
+        if not is_kept.all():
+            self.keep(is_kept)
+        self.signature = (*self.signature, int(is_kept.sum()))
         self.merge_states()
 
     def evaluate_loss(self, weights: Floats, **options: Any) -> tuple[float, Floats]:

@@ -80,11 +80,15 @@ def restrict(
 
 
 def _leave_settled(decoding: Decoding, scores: PathScores, settled: PresetAnnotation) -> tuple[PathScores, ChainClamp]:
-    """The scores and the clamp of the labellings that contain all settled spans."""
-    clamp, steps = decoding.encode_clamp(decoding.annotation.clamp(settled, scores.starts), scores.starts)
-    label = decoding.label_of_states  # [S]
-    states_of(clamp)[:, label >= 0] &= ~settled.blocked[:, label[label >= 0]]
-    return (without_steps(decoding, scores, steps) if len(steps) else scores), clamp
+    """Leave the labellings that contain all settled spans and no blocked labels.
+
+    RETURNS (PathScores, ChainClamp): The scores, in which forbidden transitions are -inf, and the states that are left.
+    """
+    clamp, forbidden_steps = decoding.encode_clamp(decoding.annotation.clamp(settled, scores.starts), scores.starts)
+    label_of_state = decoding.label_of_states  # [S] -1 for states without a label
+    has_label = label_of_state >= 0
+    states_of(clamp)[:, has_label] &= ~settled.blocked[:, label_of_state[has_label]]
+    return (without_steps(decoding, scores, forbidden_steps) if len(forbidden_steps) else scores), clamp
 
 
 def _add_spans(parts: Parts, settled: PresetAnnotation, starts: Ints, doc: Doc, shift: int) -> None:

@@ -65,8 +65,8 @@ def supervise(
     def add(tokens: list[int], problem: str) -> None:
         """Report a problem with some tokens."""
         words = list(chain.from_iterable(example.predicted for example in examples)) if tokens else []
-        for at in tokens:
-            report.add(problem, f"at '{words[at].text}' in '{words[at].doc.text[:40]}'")
+        for t in tokens:
+            report.add(problem, f"at '{words[t].text}' in '{words[t].doc.text[:40]}'")
 
     spans, is_soft = _fit(parts, spans, is_soft & known.unset, add)
     encoded = parts.decoding.encode_spans(Segments(*spans[:3]))
@@ -84,12 +84,14 @@ def supervise(
 
 
 def _read(parts: Parts, key: str, examples: list[Example], starts: Ints, report: GoldReport) -> tuple[SoftSpans, Bools]:
-    """Read the spans with their probabilities, and find the tokens of texts with soft labels, in or outside of spans (bool[T]).
+    """Read the spans with their probabilities.
 
+    RETURNS (Tuple[SoftSpans, bool[T]]): The spans in the tokens of the batch, and which tokens have soft labels, in and outside
+        of spans.
     RAISES (ValueError): CRF825 to CRF846 for spans that cannot be soft labels of the component.
     """
     rows = []
-    shift = 0
+    shift = 0  # of the tokens of a Doc in the batch
     is_soft = np.zeros(int(starts[-1]), dtype=bool)
     for example in examples:
         if key in example.reference.spans:
@@ -99,10 +101,11 @@ def _read(parts: Parts, key: str, examples: list[Example], starts: Ints, report:
                 if span.label_ and span.label_ not in parts.annotation.labels:
                     place = f"doc.spans['{key}'] of '{span.doc.text[:40]}...', '{span.text}'"
                     checks.labels(f"Component '{parts.name}', {place}", [span.label_], parts.annotation.labels)
-                if not span.label_:
-                    is_soft[tokens][_touched(example, span)] = False
-                elif aligned is None:
+                if span.label_ and aligned is None:
                     report.add_span(span, key, "do not align with the tokens, of which nothing is known then")
+                if (
+                    not span.label_ or aligned is None
+                ):  # the teacher is unsure about its tokens, or it is no span of tokens
                     is_soft[tokens][_touched(example, span)] = False
                 elif score > 0.0 and len(aligned):
                     kept = without_blanks(aligned, parts.annotation, key, report)
@@ -235,19 +238,19 @@ def _pairs(spans: SoftSpans, can_meet: Bools) -> tuple[Ints, Ints, Floats]:
         probability.
     """
     n_tokens = len(can_meet)
-    # Numbers of the spans in the order of their ends
+    # The spans that end at each token, and those that begin there, are neighbours in these orders
     by_end = np.argsort(spans.end, kind="stable")
-    n_left = np.bincount(spans.end, minlength=n_tokens + 1)[:n_tokens]
+    n_left = np.bincount(spans.end, minlength=n_tokens + 1)[:n_tokens]  # [T]
     n_right = np.bincount(spans.begin, minlength=n_tokens)
-    first_left = np.cumsum(n_left) - n_left
+    first_left = np.cumsum(n_left) - n_left  # [T] the place of the first one in its order
     first_right = np.cumsum(n_right) - n_right
-    n_pairs = np.where(can_meet, n_left * n_right, 0)
-    # The pairs of each token are numbered through: number = left * n_right + right
-    token = np.repeat(np.arange(n_tokens), n_pairs)
+    n_pairs = np.where(can_meet, n_left * n_right, 0)  # [T]
+    # The pairs of a token are numbered from 0 on: number = left * n_right + right
+    token = np.repeat(np.arange(n_tokens), n_pairs)  # [P]
     number = np.arange(len(token)) - np.repeat(np.cumsum(n_pairs) - n_pairs, n_pairs)
     left = by_end[first_left[token] + number // n_right[token]]
     right = first_right[token] + number % n_right[token]
-    begins = np.bincount(spans.begin, spans.weight, minlength=n_tokens)
+    begins = np.bincount(spans.begin, spans.weight, minlength=n_tokens)  # [T] probability that some span begins here
     return left, right, spans.weight[left] * spans.weight[right] / begins[token]
 
 

@@ -276,7 +276,7 @@ class ShardedTraining:
         for path in paths:
             path.unlink()
         variables = Variables(model, ties)
-        mapped.write(self.shards.path / VARIABLES, [variables.stands, *variables.ties])
+        mapped.write(self.shards.path / VARIABLES, [variables.is_representative, *variables.ties])
         self._each("thin")
         self.close()  # these workers have the tables of features in memory
         return [*Weights(model).layout, len(variables.copies), self.shards.n, check]

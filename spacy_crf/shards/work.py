@@ -92,7 +92,7 @@ class ShardWork:
         path = self._path(PREPARED, task.begin)
         if path.exists():
             objective = self._stored(self._objective([]), path, self._file(path))
-            objective.keep(self._stands)
+            objective.keep(self._is_representative)
             mapped.write(self._path(SHARD, task.begin), [self._digest, objective.stored()])
             path.unlink()
 
@@ -159,7 +159,7 @@ class ShardWork:
             self._files[number] = self._file(path)
             return self._stored(self._frame, path, self._files[number])
         objective = self._looked_up(number)
-        objective.keep(self._stands)
+        objective.keep(self._is_representative)
         return objective
 
     def _stored(self, objective: CorpusObjective, path: Path, file: mapped.File) -> CorpusObjective:
@@ -175,7 +175,7 @@ class ShardWork:
     def _frame(self) -> CorpusObjective:
         """The objective of the variables, without a corpus."""
         frame = self._objective([])
-        frame.keep(self._stands)
+        frame.keep(self._is_representative)
         return frame
 
     def _looked_up(self, number: int) -> CorpusObjective:
@@ -197,8 +197,8 @@ class ShardWork:
         return pipe
 
     @property
-    def _stands(self) -> Bools:
-        """Which weights stand for variables: bool[n]."""
+    def _is_representative(self) -> Bools:
+        """Which weights represent variables: bool[n]."""
         return variables_in(self._folder)[0]
 
     def _examples(self, pipe: "CRFPipe", number: int) -> Iterator[Example]:
@@ -220,17 +220,17 @@ def variables_in(folder: Path) -> tuple[Bools, Ties]:
     path = folder / VARIABLES
     value = mapped.read(path)
     try:
-        stands, *arrays = value
+        is_representative, *arrays = value
         ties = Ties(*arrays)
-        of_file("variables", stands, np.bool_, (None,), copied=False)
-        for name, array, size in zip(ties._fields, ties, (len(stands), len(ties.place), len(ties.place))):
+        of_file("variables", is_representative, np.bool_, (None,), copied=False)
+        for name, array, size in zip(ties._fields, ties, (len(is_representative), len(ties.place), len(ties.place))):
             of_file(name, array, np.int32, (size,), copied=False)
         expect_below("variables of weights", ties.group, len(ties.place))
         expect_below("places of variables", ties.place, len(ties.group))
         expect_below("copies of variables", ties.copies, len(ties.group) + 1, least=1)
     except Exception as error:  # whatever a file may contain in place of arrays
         raise mapped.damaged(path, error) from error
-    return stands, ties
+    return is_representative, ties
 
 
 def _unpickled(pipe: bytes) -> "CRFPipe":
