@@ -244,9 +244,12 @@ class HigherOrderWork(Work[HigherOrderScores]):
 
     @property
     def lattice(self) -> PrunedLattice:
-        """The lattice of this chunk: around the annotation in training, of the clamp in prediction."""
+        """The lattice of this chunk: in training it keeps the annotation, in prediction it has the states of the clamp.
+
+        In training, a lattice of the cache is used until the cache is renewed. The next lattice keeps the nodes of this one.
+        """
         whole = self.whole
-        first = self.first_token
+        first = self.first_token  # the key of the chunk
         if whole.annotated is None:
             return self._clamp_lattice
         if first not in whole.lattices:

@@ -123,26 +123,35 @@ def _with_labels(model: ForeignModel, labels: list[str]) -> ForeignModel:
 
 
 def _table(weighted: Weighted, source: str, native: NativeLines, n_columns: int) -> tuple[Table, NDArray[np.float32]]:
-    """Make a table of the weights other than 0. A native feature that stands for several foreign ones gets their sum."""
-    # Sorted by foreign feature, so that the weights of a feature are side by side
-    nonzero = np.flatnonzero(weighted.weights != 0)
-    nonzero = nonzero[np.argsort(weighted.rows[nonzero], kind="stable")]
-    sorted_rows = weighted.rows[nonzero]
+    """Make the table of native features, with the weights other than 0 of the foreign features for which they stand. A native
+    feature that stands for several foreign ones gets the sum of their weights.
+
+    weighted (Weighted): The foreign features and their weights.
+    source (str): Name of the function that makes the features of replayed lines.
+    native (NativeLines): The native templates and features.
+    n_columns (int): Number of labels, or of pairs of labels.
+    RETURNS (Tuple[Table, float32[W]]): The table and its weights.
+    """
+    # The weights of each foreign feature side by side
+    sorted_weights = np.flatnonzero(weighted.weights != 0)
+    sorted_weights = sorted_weights[np.argsort(weighted.rows[sorted_weights], kind="stable")]
+    sorted_rows = weighted.rows[sorted_weights]
+    # A feature of a replayed line keeps its name, as a value of the function
     uses = []
     for row in np.unique(sorted_rows).tolist():
         if weighted.names[row].startswith(native.heads):
             uses.append(Use(f"fn:{source}[0]", (weighted.names[row],), row))
     uses += native.uses
-    numbers: dict[tuple[str, tuple[str, ...]], int] = {}  # of native features
+    numbers: dict[tuple[str, tuple[str, ...]], int] = {}  # of native features, by template and values
     features = [numbers.setdefault((use.template, use.values), len(numbers)) for use in uses]
     rows = [use.row for use in uses]
     begins = np.searchsorted(sorted_rows, rows, side="left")
     ends = np.searchsorted(sorted_rows, rows, side="right")
-    copied = nonzero[ranges(begins, ends)]  # the foreign weights of each use
+    copied = sorted_weights[ranges(begins, ends)]  # the foreign weights of each use
+    # The cell of a weight is in the row of its native feature and in the column of its labels
     cells = np.repeat(np.array(features, dtype=np.int64), ends - begins) * n_columns + weighted.columns[copied]
-    # Several foreign features may be one native feature: their weights are summed
-    used_cells, inverse = np.unique(cells, return_inverse=True)
-    weights = np.bincount(inverse, weights=weighted.weights[copied], minlength=len(used_cells))
+    used_cells, cell_of_weight = np.unique(cells, return_inverse=True)
+    weights = np.bincount(cell_of_weight, weights=weighted.weights[copied], minlength=len(used_cells))
     starts = np.searchsorted(used_cells, np.arange(len(numbers) + 1) * n_columns)
     index = _index(list(numbers), source)
     return Table(index, starts, (used_cells % n_columns).astype(np.int32), n_columns), weights.astype(np.float32)

@@ -38,26 +38,27 @@ def export_wapiti(nlp: Language, component: Optional[str] = None) -> bytes:
     patterns = _patterns(nlp, tagger.name, features.feature_set)
     warn_of_decoding(tagger, "Wapiti")
     size = len(tagger.tags())
-    ends = {"first": (_FIRST, "_x-1"), "last": (_LAST, "_x+1")}
-    of_labels: dict[str, Weights] = {}
-    for name, (pattern, outside) in ends.items():
+    # Columns and weights of each feature, by its name in Wapiti: for labels, and for pairs of labels
+    label_weights: dict[str, Weights] = {}
+    # The first token is the one behind position -1, which has a text of its own; likewise the last one
+    for name, (pattern, outside) in {"first": (_FIRST, "_x-1"), "last": (_LAST, "_x+1")}.items():
         scores = np.where(getattr(allowed, name), model.get_param(name), FORBIDDEN)
         if scores.any():
             patterns.append(pattern)
-            of_labels[pattern.partition("%")[0] + outside] = np.arange(size), scores
-    steps = np.where(allowed.transitions, model.get_param("transitions"), FORBIDDEN)
-    of_labels.update(_weights(features.states, emissions.get_param("states")))
-    of_pairs = {
-        "b": (np.arange(size * size), steps.ravel()),
+            label_weights[pattern.partition("%")[0] + outside] = np.arange(size), scores
+    label_weights.update(_weights(features.states, emissions.get_param("states")))
+    transitions = np.where(allowed.transitions, model.get_param("transitions"), FORBIDDEN)
+    pair_weights = {
+        "b": (np.arange(size * size), transitions.ravel()),
         **_weights(features.transitions, emissions.get_param("transitions")),
     }
-    names = [*dict.fromkeys([*of_labels, *of_pairs])]
-    # Weights are numbered feature by feature: first those of labels, then those of pairs
+    names = [*dict.fromkeys([*label_weights, *pair_weights])]
+    # Wapiti numbers all weights feature by feature: those for labels, then those for pairs. Only weights other than 0 are written
     numbers = []
     values = []
-    begin = 0
+    begin = 0  # the number of the first weight of the next feature
     for name in names:
-        for kinds, table, width in (("u*", of_labels, size), ("b*", of_pairs, size * size)):
+        for kinds, table, width in (("u*", label_weights, size), ("b*", pair_weights, size * size)):
             if name[0] in kinds:
                 columns, weights = table.get(name, _NONE)
                 numbers += (begin + columns[weights != 0]).tolist()

@@ -103,9 +103,8 @@ def _read(parts: Parts, key: str, examples: list[Example], starts: Ints, report:
                     checks.labels(f"Component '{parts.name}', {place}", [span.label_], parts.annotation.labels)
                 if span.label_ and aligned is None:
                     report.add_span(span, key, "do not align with the tokens, of which nothing is known then")
-                if (
-                    not span.label_ or aligned is None
-                ):  # the teacher is unsure about its tokens, or it is no span of tokens
+                # The teacher is unsure about these tokens, or the span is no span of whole tokens
+                if not span.label_ or aligned is None:
                     is_soft[tokens][_touched(example, span)] = False
                 elif score > 0.0 and len(aligned):
                     kept = without_blanks(aligned, parts.annotation, key, report)

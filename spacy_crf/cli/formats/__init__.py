@@ -154,10 +154,10 @@ def sniff(source: Source) -> str:
     RAISES (ValueError): CRF756 for a format that is known and not read, CRF757 for running text.
     """
     refuse(source)
-    found = next(name for name, format_ in FORMATS.items() if format_.sniff(source))
-    if found == "conll":
+    name = next(name for name, format_ in FORMATS.items() if format_.sniff(source))
+    if name == "conll":  # which takes any text
         refuse_running_text(source)
-    return found
+    return name
 
 
 __all__ = ["FORMATS", "SUFFIXES", "Format", "ReadSettings", "Report", "Source", "check_doc", "read", "sniff"]
@@ -254,9 +254,9 @@ def refuse_running_text(source: Source) -> None:
     if not rows or any(is_tag(row[-1].strip()) for row in rows):
         return
     widths = [len(row) for row in rows]
-    usual = mode(widths)
-    n_usual = widths.count(usual)
+    n_usual = widths.count(mode(widths))
     if n_usual < _FEWEST_LIKE_COLUMNS * len(rows):
+        # The message names the first line and the first line that differs from it
         n, other = next((n, width) for n, width in enumerate(widths, start=1) if width != widths[0])
         raise ValueError(Errors.CRF757.format(path=source.path, first=widths[0], n=n, other=other))
 
@@ -272,9 +272,11 @@ def _has(value: object, keys: tuple[str, ...]) -> bool:
 
 
 def _head(path: Path) -> bytes:
+    """The first bytes of a file."""
     with path.open("rb") as file:
         return file.read(_HEAD_BYTES)
 
 
 def _refusal(path: Path, title: str, advice: str) -> ValueError:
+    """The error CRF756 for a file in a format that is known and not read."""
     return ValueError(Errors.CRF756.format(path=path, title=title, advice=advice))

@@ -35,18 +35,18 @@ def sniff(source: Source) -> bool:
 
 
 class _Written(NamedTuple):
-    """A span as it is written: start and end of each part, and the words if the line has them."""
+    """A span as the file has it."""
 
-    place: str
+    place: str  # the file and the number of the line, for messages
     label: str
-    parts: list[tuple[int, int]]
-    words: Optional[str]
+    parts: list[tuple[int, int]]  # start and end of each part
+    words: Optional[str]  # None if the line has none
 
 
 class _Standoff(NamedTuple):
     """A text with its annotation."""
 
-    place: str
+    place: str  # the file of the annotation
     text: str
     spans: list[_Written]
     others: list[tuple[str, str]]  # place and kind of other lines
@@ -65,9 +65,10 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
             whole = [span for span in standoff.spans if len(span.parts) == 1]
             habits.see(standoff.text, ((*span.parts[0], span.words) for span in whole))
     report.offsets = habits.found()
+    # The files are read again, now that it is known how they count
     for standoff in _standoffs(source):
         spans = []
-        in_parts = []
+        in_parts = []  # the parts of spans in several parts
         is_complete = True
         # A Doc has no place for relations and the like: the user learns how many are left out
         for place, kind in standoff.others:
@@ -75,8 +76,8 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
         index = index_of(standoff.text, report.offsets)
         for span in standoff.spans:
             parts = _join_parts(span, standoff.text, index)
-            parsed, none_is_broken = read_spans(parts, standoff.text, span.place, report)
-            is_complete &= none_is_broken
+            parsed, are_complete = read_spans(parts, standoff.text, span.place, report)
+            is_complete &= are_complete
             if len(parts) == 1:
                 spans.extend(parsed)
             else:

@@ -21,8 +21,8 @@ _WIDE = re.compile("[\U00010000-\U0010ffff]")
 def index_of(text: str, habits: Collection[str]) -> Optional[dict[int, int]]:
     """Map the offsets of a program with these habits to those of the text.
 
-    RETURNS (Optional[dict[int, int]]): The character at each offset that does not lie within one, and the end; None if the
-        offsets are those of the text.
+    RETURNS (Optional[dict[int, int]]): The number of the character that begins at an offset, for all such offsets and the end of
+        the text; None if the offsets are those of the text.
     """
     if not habits:
         return None
@@ -30,25 +30,25 @@ def index_of(text: str, habits: Collection[str]) -> Optional[dict[int, int]]:
     is_joined = CRLF in habits and "\r\n" in text
     if not (is_wide or is_joined or BOM in habits):
         return None
-    found: dict[int, int] = {}
-    offset = int(BOM in habits)
+    character_at: dict[int, int] = {}
+    offset = 1 if BOM in habits else 0
     for n, char in enumerate(text):
-        found.setdefault(offset, n)
+        character_at.setdefault(offset, n)
         if is_joined and text.startswith("\r\n", n):
-            continue  # the two have one offset
+            continue  # CR and LF have the same offset
         offset += 2 if is_wide and char > "\uffff" else 1
-    found[offset] = len(text)
-    return found
+    character_at[offset] = len(text)
+    return character_at
 
 
 def suspected(text: str) -> list[str]:
-    """The habits under which the offsets behind this text differ."""
-    found = []
+    """The habits under which programs count other offsets behind this text."""
+    habits = []
     if not text.isascii() and _WIDE.search(text):
-        found.append(UTF16)
+        habits.append(UTF16)
     if "\r\n" in text:
-        found.append(CRLF)
-    return found
+        habits.append(CRLF)
+    return habits
 
 
 class HabitSearch:
@@ -67,7 +67,7 @@ class HabitSearch:
             self._fitting += combinations(self._possible, n)
 
     def needs(self, text: str) -> bool:
-        """Whether spans of a text can show the habits: in most texts all count alike."""
+        """Whether the spans of a text can show the habits: in most texts, all programs count the same offsets."""
         return not self._asked and (BOM in self._possible or bool(suspected(text)))
 
     def see(self, text: str, spans: Iterable[tuple[object, object, object]]) -> None:
@@ -98,12 +98,8 @@ class HabitSearch:
 
 def _words_at(text: str, start: int, end: int, index: Optional[dict[int, int]]) -> Optional[list[str]]:
     """The words of a text between two offsets of a file; None if the offsets are not those of a part of the text."""
-    if index is not None:
-        begin = index.get(start)
-        stop = index.get(end)
-    else:
-        begin = start
-        stop = end
-    if begin is None or stop is None or not 0 <= begin < stop <= len(text):
+    first = start if index is None else index.get(start)
+    behind = end if index is None else index.get(end)
+    if first is None or behind is None or not 0 <= first < behind <= len(text):
         return None
-    return text[begin:stop].split()
+    return text[first:behind].split()

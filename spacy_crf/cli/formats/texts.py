@@ -128,21 +128,23 @@ def _extensions_of(item: Fields, place: str) -> Fields:
 
 
 def _look_through(source: Source, settings: ReadSettings, report: Report) -> tuple[set[str], TextLabels, bool]:
-    """Find the keys of labels, the labels, and whether any text has spans; and how spans count characters.
+    """Read a file before its Docs are made, to find out how its annotation is written. How spans count characters goes into the
+    report.
 
+    RETURNS (Tuple[Set[str], TextLabels, bool]): The keys of labels of texts, all labels, and whether any text has spans.
     RAISES (ValueError): CRF868 if no item has the key ``label_column``, CRF880 for wrong labels.
     """
     label_keys = set()
     labels = TextLabels()
     has_spans = False
-    has_asked = False
+    has_label = False  # whether an item has the key "label", as `_items` calls the ``label_column``
     fields: Fields = {}
     habits = HabitSearch(settings.offsets)
     for place, fields in _items(source, settings):
         # Most texts are ASCII without CR LF, and show nothing of how offsets are counted
         for key in SPAN_KEYS if habits.needs(fields["text"]) else ():
-            given = [GivenSpan.of(span) for span in _regions(fields.get(key))]
-            habits.see(fields["text"], ((span.start, span.end, span.words) for span in given))
+            spans = [GivenSpan.of(span) for span in _regions(fields.get(key))]
+            habits.see(fields["text"], ((span.start, span.end, span.words) for span in spans))
         for key in LABEL_KEYS:
             if key not in fields or not _holds_labels(key, fields):
                 continue
@@ -150,11 +152,11 @@ def _look_through(source: Source, settings: ReadSettings, report: Report) -> tup
             if fields.get("answer") in (None, "accept") or _answers_label(fields):
                 labels.add(_labels_under(key, fields, place, settings))
         has_spans = has_spans or any(fields.get(key) not in _EMPTY and not is_labels(fields[key]) for key in SPAN_KEYS)
-        has_asked |= "label" in fields
+        has_label |= "label" in fields
     report.offsets = habits.found()
-    if settings.label_column is not None and fields and not has_asked:
-        asked = settings.label_column
-        raise ValueError(Errors.CRF868.format(option="label-column", value=asked, known=known_names(fields, asked)))
+    if settings.label_column is not None and fields and not has_label:
+        known = known_names(fields, settings.label_column)  # those of the last item
+        raise ValueError(Errors.CRF868.format(option="label-column", value=settings.label_column, known=known))
     return label_keys, labels, has_spans
 
 
