@@ -84,7 +84,7 @@ class LastDirection:
 
     def prepare(self, objective: Objective, key: str) -> None:
         """RAISES (ValueError): CRF347 for a preconditioner if the objective evaluates nothing but its loss."""
-        if self._optimizer.preconditioner != "none" and not hasattr(objective, "ask"):
+        if self._optimizer.preconditioner != "none" and not hasattr(objective, "evaluate_loss"):
             raise cant_train(
                 self._optimizer,
                 what=f"the shards of '{key}' with a preconditioner",

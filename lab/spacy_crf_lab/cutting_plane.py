@@ -85,7 +85,7 @@ class CuttingPlane(CRFOptimizer):
 
     def _start(self, objective: Any, key: str) -> BatchRun:
         incomplete: list[bool] = []
-        if not hasattr(objective, "ask"):
+        if not hasattr(objective, "evaluate_loss"):
             raise cant_train(
                 self, f"the shards of '{key}'", "workers evaluate nothing but the loss", "SGD or a perceptron"
             )

@@ -127,7 +127,7 @@ class Masses:
         """Find the masses, and what the annotation uses. RAISES (ValueError): CRF347 for what can't be scaled."""
         if len(self.masses):
             return
-        if not hasattr(objective, "ask"):
+        if not hasattr(objective, "evaluate_loss"):
             reason = "workers evaluate nothing but the loss"
             raise cant_train(self._optimizer, f"the shards of '{key}'", reason, "LBFGS")
         if objective.least_value < 0.0:

@@ -137,7 +137,7 @@ class LaplacePropagation(LBFGS):
         )
         if self.wants_sequences:
             return self._propagate(objective, key)
-        if not hasattr(objective, "ask"):
+        if not hasattr(objective, "evaluate_loss"):
             raise cant_train(self, f"the shards of '{key}'", "workers evaluate nothing but the loss", "LBFGS")
         self._check_model(objective.model, key)
         value = super().step(objective, key=key)

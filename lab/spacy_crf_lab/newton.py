@@ -75,7 +75,7 @@ class LastGain:
         """Solve H d = -gradient as exactly as the latest gain makes worth while. RETURNS: d, and the number of evaluations."""
         weights = run.weights
         small = _SMALL * max(1.0, norm(run.weights))
-        scale = preconditioner(optimizer, objective, weights) if hasattr(objective, "ask") else 1.0
+        scale = preconditioner(optimizer, objective, weights) if hasattr(objective, "evaluate_loss") else 1.0
         direction = np.zeros_like(gradient)
         residual = gradient.copy()
         scaled = scale * residual

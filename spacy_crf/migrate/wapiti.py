@@ -76,53 +76,53 @@ class Expression:
     def find(self, octets: bytes) -> tuple[int, int] | None:
         """Find the first match. RETURNS (int, int): Its place, and its length as Wapiti counts it. That length may be too large,
         since Wapiti does not subtract the bytes that a failed attempt has counted."""
+        length = 0  # bytes counted so far
+        # By item and position, the bytes that a failed attempt has counted. If attempts were repeated, the time would double with
+        # each item
         failed: dict[tuple[int, int], int] = {}
-        for begin in range(1 if self._is_anchored else len(octets) + 1):
-            length = [0]
-            if self._match(0, octets, begin, length, failed):
-                return begin, length[0]
-        return None
 
-    def _match(self, n: int, octets: bytes, at: int, length: list[int], failed: dict[tuple[int, int], int]) -> bool:
-        """Whether the items from number `n` on match at a position.
-
-        length (list[int]): A single number, the bytes counted so far.
-        failed (dict[tuple[int, int], int]): By item and position, the bytes that a failed attempt has counted. No attempt is
-            repeated; otherwise the time would double with each item.
-        """
-        if n == len(self._items):
-            return True
-        item, kind = self._items[n]
-        is_there = at < len(octets) and octets[at] in item
-        if kind == _END:
-            return at == len(octets)
-        if kind == _ONCE:
-            length[0] += 1
-            return is_there and self._match(n + 1, octets, at + 1, length, failed)
-        # "*" repeats the item from position to position, as long as the items behind it fail; "?" tries one position
-        tried = []  # positions, and the length in front of each
-        while (n, at) not in failed:
-            so_far = length[0]
-            tried.append((at, so_far))
-            if kind == _MAYBE and is_there:
-                length[0] = so_far + 1
-                if self._match(n + 1, octets, at + 1, length, failed):
-                    return True
-                length[0] -= 1
-            if self._match(n + 1, octets, at, length, failed):
+        def match(n: int, position: int) -> bool:
+            """Whether the items from number `n` on match at a position."""
+            nonlocal length
+            if n == len(self._items):
                 return True
-            if kind == _MAYBE:
-                break
-            length[0] = so_far + 1
-            if not is_there:
-                break
-            at += 1
-            is_there = at < len(octets) and octets[at] in item
-        else:  # an earlier attempt has failed from here on
-            length[0] += failed[n, at]
-        for position, before in tried:
-            failed[n, position] = length[0] - before
-        return False
+            item, kind = self._items[n]
+            is_there = position < len(octets) and octets[position] in item
+            if kind == _END:
+                return position == len(octets)
+            if kind == _ONCE:
+                length += 1
+                return is_there and match(n + 1, position + 1)
+            # "*" repeats the item from position to position, as long as the items behind it fail; "?" tries one position
+            attempts = []  # positions, and the length in front of each
+            while (n, position) not in failed:
+                length_before = length
+                attempts.append((position, length_before))
+                if kind == _MAYBE and is_there:
+                    length += 1
+                    if match(n + 1, position + 1):
+                        return True
+                    length -= 1
+                if match(n + 1, position):
+                    return True
+                if kind == _MAYBE:
+                    break
+                length = length_before + 1
+                if not is_there:
+                    break
+                position += 1
+                is_there = position < len(octets) and octets[position] in item
+            else:  # an earlier attempt has failed from here on
+                length += failed[n, position]
+            for attempt, length_before in attempts:
+                failed[n, attempt] = length - length_before
+            return False
+
+        for begin in range(1 if self._is_anchored else len(octets) + 1):
+            length = 0
+            if match(0, begin):
+                return begin, length
+        return None
 
 
 def _bytes_of(item: bytes) -> frozenset[int]:
@@ -148,6 +148,7 @@ class _Command(dict[str, str]):
         self._expression: Any = None if expression is None else Expression(expression)
 
     def __missing__(self, word: str) -> str:
+        """Compute and cache the result for a word."""
         if len(self) > 100_000:
             self.clear()
         text = self._lowered(word) if self._expression is None else self._test_or_match(as_octets(word))
@@ -163,7 +164,7 @@ class _Command(dict[str, str]):
         return self._lowered(as_text(octets[begin : begin + length]))
 
     def _lowered(self, text: str) -> str:
-        # As bytes, so that only ASCII changes
+        """The text in lower case, if the command is in upper case (%X). As bytes, so that only ASCII changes."""
         return as_text(as_octets(text).lower()) if self._lowers else text
 
 
@@ -307,13 +308,17 @@ def read_wapiti(data: "bytes | BinaryIO", source: str) -> ForeignModel:
     (n_names,) = lines.header("#qrk#")
     names = lines.texts(int(n_names))
     lines.check_labels(labels)
-    of_labels = np.array([name[:1] in "u*" for name in names], dtype=bool)  # [F] whether it has a weight for each label
-    of_pairs = np.array([name[:1] in "b*" for name in names], dtype=bool)  # [F] whether it has one for each pair
+    has_labels = np.array(
+        [name[:1] in "u*" for name in names], dtype=bool
+    )  # [F] whether it has a weight for each label
+    has_pairs = np.array(
+        [name[:1] in "b*" for name in names], dtype=bool
+    )  # [F] whether it has one for each pair of labels
     size = len(labels)
     # Weights are numbered feature by feature: first those of labels, then those of pairs
-    starts = np.append(0, np.cumsum(of_labels * size + of_pairs * size * size))
-    first_of_labels = np.where(of_labels, starts[:-1], -1)
-    first_of_pairs = np.where(of_pairs, starts[:-1] + np.where(of_labels, size, 0), -1)
+    starts = np.append(0, np.cumsum(has_labels * size + has_pairs * size * size))
+    first_of_labels = np.where(has_labels, starts[:-1], -1)
+    first_of_pairs = np.where(has_pairs, starts[:-1] + np.where(has_labels, size, 0), -1)
     n_lines = 0
     parts = [(np.zeros(0, dtype=np.int64), np.zeros(0))]
     for ids, values in lines.weights():
