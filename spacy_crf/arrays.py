@@ -216,10 +216,11 @@ def cut(scores: Arrays, tokens: Tokens, starts: Ints) -> Arrays:
 
 
 def _cut_lists(scores: ScoreArrays, tokens: Tokens) -> dict[str, SpanList]:
-    """What the scores list of some tokens, such as spans, as keyword arguments of `_replace`."""
-    lists = zip(scores._fields[len(scores.AXES) :], scores[len(scores.AXES) :])
+    """The lists of `scores`, such as spans, cut down to some tokens: by the name of the field, for `_replace`."""
+    # The fields behind those of arrays: lists, and others
+    fields = zip(scores._fields[len(scores.AXES) :], scores[len(scores.AXES) :])
     n_tokens = len(scores[0])
-    return {name: listed.among(tokens, n_tokens) for name, listed in lists if hasattr(listed, "among")}
+    return {name: field.among(tokens, n_tokens) for name, field in fields if hasattr(field, "among")}
 
 
 def cut_document(scores: Arrays, clamp: Optional[AnyClamp], tokens: slice) -> tuple[Arrays, Optional[AnyClamp]]:
@@ -469,18 +470,19 @@ def expand(scores: ScoreArrays, graph: StateGraph, names: Sequence[str]) -> dict
 
 
 def contract(expected: Arrays, graph: StateGraph, n_tags: int) -> Arrays:
-    """The derivative with respect to expanded scores as that with respect to the scores of the tags."""
-    found = {}
+    """Turn the derivative with respect to scores that `expand` made (`expected`) into the derivative with respect to the scores
+    of the tags: sums over the states of each tag."""
+    contracted = {}
     for name, array in named(expected).items():
-        last = axes(expected, name)[-1]
-        if last == "next state":
+        last_axis = axes(expected, name)[-1]
+        if last_axis == "next state":
             # The derivative of a pair of tags is the sum over the arcs between their states
             pairs = graph.tag_of[graph.source].astype(np.int64) * n_tags + graph.tag_of[graph.target]
-            of_arcs = array[..., graph.source, graph.target]
-            found[name] = by_tag(of_arcs, pairs, n_tags**2).reshape(*array.shape[:-2], n_tags, n_tags)
-        elif last == "state":
-            found[name] = by_tag(array, graph.tag_of, n_tags)
-    return expected._replace(**found)
+            arcs = array[..., graph.source, graph.target]
+            contracted[name] = by_tag(arcs, pairs, n_tags**2).reshape(*array.shape[:-2], n_tags, n_tags)
+        elif last_axis == "state":
+            contracted[name] = by_tag(array, graph.tag_of, n_tags)
+    return expected._replace(**contracted)
 
 
 def by_tag(columns: Floats, tag_of: NDArray[np.integer], n_tags: int) -> Floats:

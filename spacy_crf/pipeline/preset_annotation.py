@@ -196,9 +196,9 @@ def _leave_out(scores: PathScores, empty: Bools) -> PathScores:
 def warn_of_overlaps(parts: Parts, docs: DocBatch, scores: PathScores, preset: NDArray[np.uint64]) -> None:
     """Warn once (CRFW423) if a component would find entities that overlap the entities of another component of this package.
 
-    parts (Parts): Of the component.
+    parts (Parts): The parts of the component.
     docs (DocBatch): The Docs, with the scores of the model (PathScores).
-    preset (uint64[T, 2]): Result of `Entities.preset`.
+    preset (uint64[T, 2]): The annotation that Docs have already, from `Entities.preset`.
     """
     annotation = parts.annotation
     if not isinstance(annotation, Entities) or Warnings.CRFW423 in parts.warned:
@@ -207,14 +207,16 @@ def warn_of_overlaps(parts: Parts, docs: DocBatch, scores: PathScores, preset: N
     present = entities_of(preset)
     if n_before >= _MOST_DOCS or not len(present.start):
         return
-    # Components whose last batch began with the same Doc are in the same pipeline, before this one
-    labels_of = {name: labels for name, (first, labels) in LATEST.items() if name != parts.name and first() is docs[0]}
+    # Components whose last batch began with the same Doc (by a weak reference) are in the same pipeline, before this one
+    latest = [(name, labels) for name, (first_doc, labels) in LATEST.items() if first_doc() is docs[0]]
+    labels_of = {name: labels for name, labels in latest if name != parts.name}
     if not labels_of:
         return
     _N_SEARCHED[annotation] = n_before + len(docs)
     # What the component would find if the Docs had no annotation
-    over, wide = without_edges(parts, docs, scores)
-    found = over.decoding.segments(over.decoding.best_tags(wide, None), wide.starts)
+    question = whole_question(parts, docs, scores)
+    decoding = question.parts.decoding
+    found = decoding.segments(decoding.best_tags(question.scores, None), question.starts)
     for begin, end, label in np.stack(found, axis=1).tolist():
         for n in np.flatnonzero((present.start < end) & (present.end > begin)).tolist():
             if _warn_of_overlap(parts, docs, (begin, end, parts.annotation.labels[label]), present, n, labels_of):
