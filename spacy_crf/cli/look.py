@@ -37,11 +37,12 @@ _PARTS = {
 _OPTIMIZER = "training.optimizer"  # sections of a config
 _WEIGHTS = "training.score_weights"
 _FEATURES = ".model.emissions.features"
-_OUTER = '["outer[-1..1]", "outer[0]|lower[0]", "outer[0]|suffix3[0]"]'
 # Share of the words that are outside of fields by mistake or as separators; 3 % of the words are outside of chunks of grammar
 _MOST_OUTSIDE = 0.02
 # Share of the spans that overlap others by mistake: `read` keeps the longest ones
 _MOST_OVERLAPPING = 0.01
+# Least share of the spans that overlap others where labels are layers, such as chunks and names; of nested entities 8 % do
+_LEAST_IN_LAYERS = 0.25
 _DOCUMENT = 80  # words of a text that probably has several sentences
 # Share of the words that are stop words of their language, and how many times the share of the next language this is
 _LEAST_STOP_WORDS = 0.2
@@ -126,6 +127,7 @@ class Counts:
     labels: Counter[str] = field(default_factory=Counter)  # of spans
     spans_key: str = ""  # of doc.spans, where the spans are; "" for doc.ents
     overlapping: int = 0  # spans that overlap others
+    alike: int = 0  # spans that overlap others of their label
     cats: Counter[str] = field(default_factory=Counter)  # labels of texts
     several_cats: int = 0  # texts with several labels or none
 
@@ -347,6 +349,8 @@ def count(docs: list[Doc]) -> Counts:
         counts.outside += sum(is_word and n not in inside for n, is_word in enumerate(are_words))
         counts.labels.update(span.label_ for span in spans)
         counts.overlapping += _overlapping(spans)
+        for label in {span.label_ for span in spans}:
+            counts.alike += _overlapping([span for span in spans if span.label_ == label])
         counts.tagged += doc.has_annotation("TAG")
         cats = [label for label, value in doc.cats.items() if value == 1.0]
         counts.cats.update(cats)
@@ -384,11 +388,12 @@ def choose(counts: Counts, *, is_spacy: bool) -> list[Task]:
     n = counts.labels.total()
     labels = counted(len(counts.labels), "label")
     if counts.overlapping > _MOST_OVERLAPPING * n or (is_spacy and counts.spans_key):
-        settings = [("", "groups", '"auto"')]
-        if counts.overlapping:
-            # One set of levels holds all spans, however they overlap; the inner levels read the outermost
-            settings += [("", "nested", "true"), (_FEATURES, "extra", _OUTER)]
+        # The levels of the config hold all spans, however they overlap. A chain for each layer is more accurate
+        settings = []
         reason = f"{counts.overlapping:,} of {counted(n, 'span')} with {labels} overlap others"
+        if counts.overlapping >= _LEAST_IN_LAYERS * n and not counts.alike:
+            settings = [("", "nested", "false"), (_FEATURES, "extra", "null")]
+            reason += ", none of them others of their label: a chain for each layer"
         tasks.append(Task(Part("crf_spancat", (*settings, *_at_key(counts.spans_key))), reason))
     elif n and len(counts.labels) > 1 and counts.outside <= _MOST_OUTSIDE * counts.words:
         settings = ((_FEATURES, "padding", "true"), (_OPTIMIZER, "l1", "0.05"), (_OPTIMIZER, "l2", "0.03"))

@@ -19,6 +19,8 @@ FIELDS_FILE = "12\tB-NUMBER\nElm\tB-STREET\nSt\tI-STREET\n,\tO\nBend\tB-CITY\n"
 TAGS = "Ann\tNNP\nlives\tVBZ\nin\tIN\nRome\tNNP\n.\t.\n"
 PLAIN_FIELDS = "12\tNumber\nElm\tStreet\nSt\tStreet\nBend\tCity\n"
 NESTED = "Bank\tB-ORG\tO\nof\tI-ORG\tO\nRome\tI-ORG\tB-GPE\nis\tO\tO\nin\tO\tO\nOslo\tB-GPE\tO\n"
+FLAT = "Ann\tB-PER\tO\nand\tO\tO\nBob\tB-PER\tO\n"
+INSIDE = "Acme\tB-ORG\tB-ORG\nBank\tI-ORG\tO\n"
 CONLL2003 = "Ann\tNNP\tB-NP\tB-PER\nlives\tVBZ\tB-VP\tO\nin\tIN\tB-PP\tO\nRome\tNNP\tB-NP\tB-GPE\nand\tCC\tO\tO\n"
 TEXT = "Ann lives in Rome"
 SPANS = [{"start": 0, "end": 3, "label": "PER"}, {"start": 13, "end": 17, "label": "GPE"}]
@@ -77,6 +79,20 @@ def test_spans_in_groups_of_a_spacy_file_stay_where_they_are(tmp_path):
     nlp, _ = fit(config, found.examples, folds=2, words=False, l1=[0.0], l2=[0.1])
     (found_doc,) = nlp.pipe([Doc(nlp.vocab, words=TEXT.split())])
     assert [span.label_ for span in found_doc.spans["mine"]] == ["PER", "PP", "GPE"]
+
+
+@pytest.mark.parametrize(
+    "contents, nested", [(NESTED, False), (f"{NESTED}\n{FLAT}", True), (f"{NESTED}\n{INSIDE}", True)]
+)
+def test_labels_are_layers_if_many_spans_overlap_and_none_of_their_own_label(contents, nested, tmp_path):
+    path = tmp_path / "a.conll"
+    path.write_text(contents, encoding="utf8")
+    config_path = tmp_path / "a.cfg"
+    config_path.write_text(look([path], "en").config("a.cfg"), encoding="utf8")
+    settings = load_config(config_path)["components"]["crf_spancat"]
+    templates = settings["model"]["emissions"]["features"]["extra"] or []
+    assert (settings["groups"], settings["nested"]) == ("auto", nested)
+    assert any("outer" in template for template in templates) == nested
 
 
 def test_tags_of_tokens_are_read_as_tags(tmp_path):
