@@ -28,7 +28,6 @@ from .look import look
 from .shared import (
     JsonOption,
     LangOption,
-    blank,
     blank_for_words,
     check_writable,
     choice,
@@ -162,8 +161,9 @@ def _check_entities(doc: Doc, nlp: Language, facts: CorpusFacts) -> None:
         span.end == behind.start and span.label == behind.label for span, behind in pairwise(doc.ents)
     )
     tokenized = doc
-    # .spacy files keep their tokens, but the training aligns spans with the tokens of its tokenizer
-    if doc.ents and len(doc.text) <= nlp.max_length:
+    # .spacy files keep their tokens, but the training aligns spans with the tokens of its tokenizer, unless the file has words
+    # without the spaces between them
+    if doc.ents and len(doc.text) <= nlp.max_length and not doc.has_unknown_spaces:
         tokenized = nlp.make_doc(doc.text)
     for span in doc.ents:
         shown = f"{_short(span.text)} ({span.label_}){_at(doc)}"
@@ -313,7 +313,7 @@ def data_cli(
     """Describe annotated texts and suspicious annotation. The command prints what `fit` would train and why, labels and lengths
     of spans, misaligned spans, repeated texts, the overlap of train and dev, and words that are annotated in several ways."""
     findings = look([path], lang)
-    nlp = blank(lang or findings.lang or "en")
+    nlp = blank_for_words(lang or findings.lang or "en")
     settings = ReadSettings(overlaps="longest", without_spans=True)
     report = Report()
     dev_report = Report()

@@ -24,7 +24,7 @@ from ..whole_files import write_whole
 from .configs import Part, in_language, join_parts, train_command
 from .formats import FORMATS, SUFFIXES, ReadSettings, Report, brat
 from .formats.texts import INCORRECT
-from .shared import blank, check_writable
+from .shared import blank, blank_for_words, check_writable
 from .texts import read_docs
 
 SPANS_KEY = "sc"  # of doc.spans, for spans of files that may overlap
@@ -155,10 +155,10 @@ class Findings:
         ]
         lines += [f"Task: {task.part.component}, since {task.reason}" for task in self.tasks]
         lines.append(f"Language: {self.lang or 'unknown'}, since {self.lang_reason}")
-        words = "as the file has them" if counts.joined else "cut by the tokenizer of the language"
+        spaces = ", without the spaces between them" if counts.joined else ""
         misaligned = len(self.reading.report.misaligned) + len(self.reading.report.unaligned)
         lost = f"; {counted(misaligned, 'span')} across their edges can't be learned" if misaligned else ""
-        lines.append(f"Words: {counts.tokens:,}, {words}{lost}")
+        lines.append(f"Words: {counts.tokens:,}{spaces}{lost}")
         if self.tasks:
             lines.append(f"`fit` tries: {self.tasks[0].search.in_words()}")
         return lines
@@ -167,13 +167,15 @@ class Findings:
         """Make the text of a config.
 
         name (str): Name of the file, for the command in its first lines.
-        RAISES (ValueError): CRF773 if there is nothing to learn, CRF774 if the words do not show their language.
+        RAISES (ValueError): CRF773 if there is nothing to learn, CRF774 if the words do not show their language, CRF986 if the
+            tokenizer of the language can't be made.
         """
         path = self.files.train[0]
         if not self.tasks:
             raise ValueError(Errors.CRF773.format(path=path))
         if self.lang is None:
             raise ValueError(Errors.CRF774.format(path=path, reason=self.lang_reason))
+        blank(self.lang)
         reasons = "".join(f"# {task.part.component}: {task.reason}\n" for task in self.tasks)
         files = " ".join(map(str, self.files.train))
         command = f"python -m spacy crf fit {files} --config {name} {self.tasks[0].search.options()}--output fitted"
@@ -240,7 +242,7 @@ def look(paths: Iterable[Path], lang: Optional[str] = None) -> Findings:
     """
     files = find_files(paths)
     reading = Reading(ReadSettings(spans_key=SPANS_KEY, overlaps="longest", without_spans=True))
-    nlp = blank(lang or "xx")
+    nlp = blank_for_words(lang or "xx")
     try:
         docs = reading.docs(files.train, nlp)
     except ValueError as error:
@@ -258,7 +260,7 @@ def look(paths: Iterable[Path], lang: Optional[str] = None) -> Findings:
         lang, lang_reason = language_of(docs)
         # Each language has a tokenizer of its own
         if lang is not None and not docs[0].has_unknown_spaces:
-            docs = reading.docs(files.train, blank(lang))
+            docs = reading.docs(files.train, blank_for_words(lang))
     counts = count(docs)
     tasks = choose(counts, is_spacy=reading.report.format == "spacy")
     reading.settings = replace(reading.settings, spans_key=None)

@@ -6,9 +6,13 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, Optional
 
+import spacy
 from spacy.tokens import Doc, DocBin
 from spacy.training import Example
 from spacy.vocab import Vocab
+
+from spacy_crf.cli.formats import ReadSettings
+from spacy_crf.cli.texts import read_docs
 
 ROOT = Path(__file__).parents[2]
 
@@ -35,6 +39,11 @@ SETS = {
     "german_ler": DataSet(),
     "germeval14": DataSet(),
     "wikigold": DataSet(),
+    "spacy_address": DataSet(),
+    "presidio_synth": DataSet(),
+    "crossner_ai": DataSet(),
+    "crossner_music": DataSet(),
+    "crossner_politics": DataSet(),
 }
 
 
@@ -67,6 +76,10 @@ def read_sentences(name: str, part: str, *, limit: Optional[int] = None) -> list
     if split is None:
         return []
     path = data_folder() / name / f"{split}.conll"
+    texts = path.with_suffix(".jsonl")  # with spans, to be cut into words
+    if texts.is_file() and not path.is_file():
+        docs = read_docs(texts, spacy.blank("en"), ReadSettings(overlaps="longest"))[:limit]
+        return [Sentence([token.text for token in doc], None, iob2_tags(doc)) for doc in docs if len(doc)]
     if not path.is_file():
         raise SystemExit(f"The benchmark data has no file {path}.")
     with path.open(encoding="utf8") as lines:
