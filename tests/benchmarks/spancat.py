@@ -9,7 +9,7 @@ chains of their own. Fit: the nested entities by `spacy_crf.cross_validation.fit
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, Optional
 
 import spacy
 import typer
@@ -89,7 +89,7 @@ def main(
         show("GermEval 2014, the 12 labels", ["learner", "chains", "pass ms", "words/s"], cost(train, repeats))
 
 
-def spans_doc(vocab: Vocab, words: list[str], *levels: list[str]) -> Doc:
+def spans_doc(vocab: Vocab, words: list[str], *levels: Optional[list[str]]) -> Doc:
     """A Doc whose entities of all levels (IOB2 tags) are in one group of spans."""
     doc = Doc(vocab, words=words)
     ents = [ent for tags in levels for ent in Doc(vocab, words=words, ents=tags).ents]
