@@ -106,16 +106,16 @@ class Lattice:
         first_at = np.searchsorted(time, np.arange(len(kept) + 3))
         return kernels.list_arcs(self._log_potentials, self.events, self._prefix, jumps, time, state, first_at)
 
-    def path(self, skipped: NDArray[np.int64], arcs: LatticeArcs, taken: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Convert the arcs that a labelling takes to a path of segments.
+    def path(self, skipped: NDArray[np.int64], arcs: LatticeArcs, best_arcs: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Convert the arcs of a labelling to a path of segments.
 
         skipped (int64[rows]): States of the nodes that arcs jump over, -1 for none.
         arcs (LatticeArcs): All arcs.
-        taken (int32[M]): The arcs of the labelling, as positions among all.
-        RETURNS (int32[n]): The state where a segment begins, GOES_ON inside.
+        best_arcs (int32[M]): The arcs of the labelling, as positions among all.
+        RETURNS (int32[n]): The state at the first token of each segment, GOES_ON at its other tokens.
         """
-        nodes = arcs.target[taken[:-1]]
+        nodes = arcs.target[best_arcs[:-1]]  # the last arc leads to the end, which has no row
         states = skipped.copy()
-        states[arcs.time[nodes] - 1] = arcs.state[nodes]
-        begins = states[::ROWS]
+        states[arcs.time[nodes] - 1] = arcs.state[nodes]  # times count rows from 1
+        begins = states[::ROWS]  # [n] segments begin in the row in front of a token
         return np.where(begins >= 0, begins, GOES_ON).astype(np.int32)

@@ -86,16 +86,16 @@ class LatticeSearch:
         """Search for the best labelling, or continue the search.
 
         budget (Budget): Work that the search may take.
-        RETURNS (int32[T] or None, bool): Tags, or a path of segments: the best labelling found; None if none was found. And
-            whether it is proved to be the best one, or that there is none.
+        RETURNS (int32[T] or None, bool): The best labelling found, as tags or as a path of segments, None if none was found; and
+            whether it is proved that no labelling is better.
         """
         lattice = self._lattice
         if lattice.best == -np.inf:
             return None, True
         if self._kept is None:
             self._kept = self._first_nodes(budget)
-        in_vain = 0
-        while budget.left > 0.0 and in_vain < MOST_IN_VAIN:
+        n_in_vain = 0  # searches since the last one that found a better labelling
+        while budget.left > 0.0 and n_in_vain < MOST_IN_VAIN:
             kept, jumps, skipped = self._without_forced_nodes()
             if _n_arcs(kept) > max(ALL_ARCS, _ARCS_PER_SECOND * budget.left):
                 break
@@ -103,16 +103,15 @@ class LatticeSearch:
             arcs = lattice.arcs(kept, jumps)
             restricted = RestrictedLattice(arcs, self._automata, lattice.may_skip_tokens, self._duals)
             budget.spend(restricted.seconds)
-            score, taken, is_proved = restricted.solve(self._score, budget)
-            if taken is not None:
+            score, best_arcs, is_proved = restricted.solve(self._score, budget)
+            if best_arcs is not None:
                 self._score = score
-                self._path = lattice.path(skipped, arcs, taken)
-                in_vain = 0
+                self._path = lattice.path(skipped, arcs, best_arcs)
             if self._path is None:
                 missing = self._more_first_nodes(budget)
             elif is_proved:
                 missing = self._better_nodes(restricted, budget)
-                in_vain += taken is None
+                n_in_vain = n_in_vain + 1 if best_arcs is None else 0
             else:
                 break
             if not missing.any():

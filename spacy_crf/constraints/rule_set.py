@@ -104,6 +104,7 @@ class RuleSet:
         self.allowed[size, size] = False
         self._masks_of = Cache()
         self.warned: set[str] = set()  # names of rules that probabilities leave out, of which users were warned
+        # By the length of the longest document: longer documents than SHORT may need larger automata, see `upto`
         self._by_tokens = {SHORT: self}
         self._compile(SHORT)
         self._check_consistency()
@@ -111,6 +112,7 @@ class RuleSet:
     def _compile(self, most: int) -> None:
         """Make the automata for documents of at most `most` tokens."""
         self._most = most
+        # Properties that a copy of this object has cached for its former automata
         for derived in ("decodable_places", "fitting", "left_out"):
             self.__dict__.pop(derived, None)
         self.automata = []
@@ -428,9 +430,9 @@ class RuleSet:
 
     @cached_property
     def fitting(self) -> frozenset[int]:
-        """Automata that probabilities take into account: rule by rule, all automata of the rule if the product with the earlier
-        rules fits into `most_states`. (Probabilities under a rule about all labels that holds for some labels only would be slow,
-        and neither those with the rule nor those without it.)
+        """Automata that probabilities take into account: rule by rule, all automata of the rule, if their product with those of
+        the earlier rules has at most `most_states` states. (With only some automata of a rule, probabilities would be neither with
+        the rule nor without it.)
         """
         fitting: set[int] = set()
         together = make_automaton(1, self.tags.n_events)
@@ -445,7 +447,7 @@ class RuleSet:
 
     @cached_property
     def left_out(self) -> list[Rule]:
-        """Rules whose automata do not fit."""
+        """Rules that probabilities leave out, since their automata have too many states, see `fitting`."""
         places = {rule.place for n, (rule, _, _) in enumerate(self.automata) if n not in self.fitting}
         return [rule for rule in self.rules if rule.place in places]
 

@@ -22,7 +22,7 @@ class ForbidPair(Rule):
 
     @property
     def asks(self):
-        """Whether one of the labels is ``O``: then the other one needs a span beside it."""
+        """Whether one of the labels is ``O``: a span beside the other label then keeps the rule."""
         return NO_SPAN in self.arguments["labels"]
 
     def names(self):
@@ -193,9 +193,8 @@ class Counted(Rule):
         """An automaton that counts an event, and charges the price for each event above or below n, as the kind of rule says."""
         bounded_above = self.kind != "at_least"
         bounded_below = self.kind != "at_most"
-        if (
-            self.n > most
-        ):  # a document cannot have so many spans: a single state pays for n, and each span pays one back
+        if self.n > most:
+            # A document cannot have so many spans: a single state pays for n, and each span pays one back
             automaton = make_automaton(1, tags.n_events)
             if bounded_below and not self.hard:
                 automaton.scores[0, event] = -self.price

@@ -63,7 +63,8 @@ class GraphSolver:
         return path.states[joined.tokens] if path.scores[0] > -np.inf else None, True
 
     def resume(self, budget: Budget) -> tuple[Optional[Tags], bool]:
-        """Continue the search if `solve` returned a labelling without proof that it is the best. A graph never does.
+        """Continue the search if `solve` returned a labelling without proof that it is the best. A search in a graph proves each
+        of its labellings, so this class has nothing to continue.
 
         budget (Budget): Work that the search may take.
         RETURNS (int32[T] or None, bool): As of `solve`.
@@ -119,9 +120,9 @@ class LatticeSolver(GraphSolver):
 
         RETURNS (bool, int32[T] or None): Whether the search finished, and the labelling, None if there is none.
         """
-        rest = [self._rules.parts[n][1] for n in sorted(active)]
+        automata = [self._rules.parts[n][1] for n in sorted(active)]  # without scores that they add in every state
         tags = self._rules.tags
-        stack = self._rules.cache.find(("stack", active), lambda: stacked(rest, tags.n_events))
+        stack = self._rules.cache.find(("stack", active), lambda: stacked(automata, tags.n_events))
         path = np.empty(len(self._log_potentials.opening), dtype=np.int32)
         # 1 if it was found, 0 if there is none, -1 if few prefixes did not suffice
         outcome = best_first(self._log_potentials, EventAutomata(tags.events, *stack), MOST_PREFIXES, path)

@@ -238,6 +238,7 @@ class RuledStructure:
             self._refuse(rules.left_out[0])
         self.without_rules = type(rules.structure)(threads=threads)
         self.threads = threads
+        # Under all rules first, to find the documents whose annotation breaks some; then each document has the rules it can keep
         self._groups = self._grouped(facts, starts, doc_starts, [])
         self.broken = self._find_broken(facts, starts, doc_starts)
         if self.broken:
@@ -251,7 +252,7 @@ class RuledStructure:
         for rule, doc, _ in yielding:
             yielding_places.setdefault(doc, set()).add(rule.place)
         excluded_of: dict[int, Excluded] = {}  # by document
-        # By the rules that apply, and by the document if it needs copies of tags, else -1
+        # By the rules that apply; a document with copies of tags has a key of its own, with its number in place of -1
         docs_of: dict[tuple[frozenset[int], int], list[int]] = {}
         for doc in np.flatnonzero(np.diff(doc_starts)).tolist():
             kept = self._rules.places - yielding_places.get(doc, set())
@@ -260,11 +261,11 @@ class RuledStructure:
                 excluded_of[doc] = excluded
             docs_of.setdefault((kept, -1 if excluded is None else doc), []).append(doc)
         groups = []
-        for (kept, alone), docs in docs_of.items():
+        for (kept, doc_with_copies), docs in docs_of.items():
             automata = frozenset(self._rules.automata_of(kept))
             group = _group(np.array(docs), kept, automata, facts, starts, doc_starts)
-            if alone in excluded_of:
-                group = group._replace(copies=copy_tags(self._rules.tags, excluded_of[alone], group.starts))
+            if doc_with_copies in excluded_of:
+                group = group._replace(copies=copy_tags(self._rules.tags, excluded_of[doc_with_copies], group.starts))
             groups.append(group)
         return groups
 

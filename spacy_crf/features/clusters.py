@@ -189,7 +189,7 @@ class Clusters:
 
     @cached_property
     def values(self) -> dict[str, NDArray[np.uint64]]:
-        """By attribute, the value of each cluster, and at last the value of unknown words: uint64[C + 1]."""
+        """For each attribute of clusters, its values: of the C clusters, and then of words without a cluster (uint64[C + 1])."""
         values = {}
         for name, width in WIDTHS.items():
             hashes = [hash_string(path[:width]) for path in self.paths]
@@ -217,8 +217,8 @@ def read_clusters(
 ) -> Optional[Clusters]:
     """Read one table of clusters that a config names.
 
-    source (ClusterSource): What the config names. None to keep the current clusters, or else to read the vocab's table if `table`
-        is "".
+    source (ClusterSource): What the config names. None to keep the current clusters; without any, clusters that the vocab has are
+        read, but only if `table` is "".
     current (Clusters): The model's clusters. They stay if the file that the config names is missing.
     name (str), table (str): Names of the component and the table.
     RETURNS (Clusters): The clusters, or None if nothing names any.
@@ -420,8 +420,8 @@ def of_lookups(table: Iterable[tuple[int, object]], source: str) -> WordClusters
     items = [(word, cluster) for word, cluster in table if cluster != 0]
     for word, cluster in items:
         if not is_bits(cluster) and (not isinstance(cluster, int) or cluster < 0):
-            is_other = f"is {shown(cluster)}, neither a number that is not negative nor bits"
-            raise _not_readable(source, f"the cluster of the word {word} {is_other}")
+            expected = "neither a number that is not negative nor bits"
+            raise _not_readable(source, f"the cluster of the word {word} is {shown(cluster)}, {expected}")
     if not items:
         raise _not_readable(source, "no word has a cluster")
     # The lowest bit begins the path, so numbers are read backwards, with zeros that give all paths the same length

@@ -300,7 +300,7 @@ class FeatureIndex:
 
     @property
     def templates(self) -> list[str]:
-        """The templates of the features, and possibly others."""
+        """The texts of the templates, among them all those with features."""
         return self._packed["templates"] if "_packed" in self.__dict__ else self.feature_names.templates
 
     @cached_property
@@ -432,6 +432,7 @@ class VectorIndex(FixedIndex):
     def __init__(self, offsets: list[int], width: int):
         self.offsets = offsets
         self.width = width
+        # The keys of a `FixedIndex` are its settings, as uint64; offsets may be negative
         super().__init__(len(offsets) * width, np.array([width, *offsets], dtype=np.int64).view(np.uint64))
 
     def name(self, row: int) -> str:

@@ -164,8 +164,10 @@ class LexemeTable:
     def drop_rows(self, upto: int) -> None:
         """Forget all but the kept columns of the words whose numbers are less than `upto`."""
         with self._lock:
-            if self._fresh is not None and upto > self._fresh[0]:
-                first, rows, vectors = self._fresh
+            if self._fresh is None:
+                return
+            first, rows, vectors = self._fresh
+            if upto > first:
                 self._fresh = (upto, rows[upto - first :].copy(), vectors[upto - first :].copy())
 
     @property

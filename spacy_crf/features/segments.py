@@ -521,6 +521,7 @@ class SpanIndexBuilder(FeatureCounter):
         """The index of the features to keep (bool[N]), in the order of their first occurrence."""
         new = np.flatnonzero(keep[len(self.known) :]).tolist()
         texts = [self._texts[n] for n in new]
+        # Parts of features are numbers of texts; the texts are stored once
         number_of: dict[str, int] = {}  # by text
         parts = [number_of.setdefault(text, len(number_of)) for text in chain.from_iterable(texts)]
         template_of = np.array([self._template_of[n] for n in new], dtype=np.int32)

@@ -181,7 +181,8 @@ class _Windows:
     def read(self, positions: _Positions) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
         """The values in the window that begins at each position, and a key of these values.
 
-        RETURNS (uint64[P, width * columns], uint64[P]): The values are 0 behind the last position around a sequence.
+        RETURNS (uint64[P, width * columns], uint64[P]): Values, 0 where a window reaches past the last position of a sequence and
+            its surroundings; and keys.
         """
         columns = positions.values[:, self._columns]
         values = np.zeros((len(columns), self._width, len(self._columns)), dtype=np.uint64)

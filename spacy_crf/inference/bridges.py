@@ -79,12 +79,12 @@ class Bridges(NamedTuple):
 
     @property
     def tag_of(self) -> Ints:
-        """The state of the chain that each state has the scores of: int64[S + C]."""
+        """For each state, the state of the chain whose scores it has: int64[S + C]."""
         return np.arange(self.n_states) if self.graph is None else self.graph.tag_of.astype(np.int64)
 
     def masked(self) -> "Bridges":
-        """A variant without bridges, for scores that cannot be copied. Spans then only cross blank tokens by states such as
-        I-PER of BILUO.
+        """A variant without bridges, for scores that cannot be copied. Spans then cross blank tokens only by states such as I-PER
+        of BILUO.
         """
         if self.graph is None:
             return self
@@ -105,6 +105,7 @@ class Bridges(NamedTuple):
             ends = scores.ends.copy()
             begins[forbidden] = ends[forbidden] = -np.inf
             return scores._replace(begins=begins, ends=ends)
+        # Every kind of chain has the scores of states at tokens as its first field
         emissions = scores[0]
         if self.graph is not None:
             shared = [name for name in arrays.named(scores) if name != scores._fields[0]]
@@ -127,17 +128,19 @@ class Bridges(NamedTuple):
         size = len(self.at_blank)
         arcs = np.zeros((size, size), dtype=bool)
         arcs[self.graph.source, self.graph.target] = True
-        at = self._at(blank)  # [T, S]
+        variants = self._variants_at(
+            blank
+        )  # [T, S] the bridge of each state at blank tokens, the state itself elsewhere
         opens, closes = arrays.ends(scores.starts, len(blank))
         inner = ~(opens | closes)[:, np.newaxis]
-        possible = self.at_blank[at] | ~blank[:, np.newaxis]
-        possible &= (self.graph.first[at] > -np.inf) | inner  # `last` forbids the same states as `first`
-        steps = np.array(np.broadcast_to(scores.transitions, (*at.shape, self.n_states)))  # [T, S, S]
-        may_follow = arcs[at[:-1, :, np.newaxis], at[1:, np.newaxis]]  # [T - 1, S, S]
+        possible = self.at_blank[variants] | ~blank[:, np.newaxis]
+        possible &= (self.graph.first[variants] > -np.inf) | inner  # `last` forbids the same states as `first`
+        steps = np.array(np.broadcast_to(scores.transitions, (*variants.shape, self.n_states)))  # [T, S, S]
+        may_follow = arcs[variants[:-1, :, np.newaxis], variants[1:, np.newaxis]]  # [T - 1, S, S]
         steps[1:][~may_follow] = -np.inf
         return scores._replace(emissions=np.where(possible, scores.emissions, -np.inf), transitions=steps)
 
-    def _at(self, blank: Bools) -> Ints:
+    def _variants_at(self, blank: Bools) -> Ints:
         """The number, among all S + C states, of each state of the chain at each token: int64[T, S]. At a blank token it is the
         number of the bridge, if the state has one.
         """
@@ -162,7 +165,7 @@ class Bridges(NamedTuple):
         """
         if self.graph is None:
             return states
-        number = self._at(blank)[np.arange(len(states)), states]
+        number = self._variants_at(blank)[np.arange(len(states)), states]
         return np.where(states >= 0, number, states).astype(np.int32)
 
     def narrowed(self, expected: ChainScores, blank: Bools) -> ChainScores:

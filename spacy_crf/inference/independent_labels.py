@@ -16,9 +16,7 @@ from .structure import States, Structure, Work
 class LabelSetScores(NamedTuple):
     """Potentials of B texts with any of L labels."""
 
-    labels: (
-        Floats  # [B, 2 L] scores of the L labels if they are present, then scores of the L labels if they are absent
-    )
+    labels: Floats  # [B, 2 L] scores of the L labels if they are present, then of the L labels if they are absent
     starts: Ints  # [B + 1]
 
     AXES = MappingProxyType({"labels": ("text", "state")})

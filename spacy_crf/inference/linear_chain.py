@@ -266,7 +266,14 @@ def _list_likely(work: ChainWork, spans: SpanStates, min_prob: float) -> LikelyS
 def _weigh_spans_at(
     tokens: slice, posterior: Posterior, spans: SpanStates, segments: Segments, probabilities: Floats
 ) -> None:
-    """Fill in the probabilities of the spans that begin at the tokens of a posterior."""
+    """Compute the probabilities of the spans that begin at certain tokens.
+
+    tokens (slice): The tokens of the posterior.
+    posterior (Posterior): Sums over the labellings of these tokens.
+    spans (SpanStates): How states encode spans.
+    segments (Segments): All spans, sorted by first token.
+    probabilities (float64[N]): Receives the probabilities of those spans that begin at the tokens.
+    """
     first, behind = np.searchsorted(segments.start, [tokens.start, tokens.stop])
     begin = np.ascontiguousarray(segments.start[first:behind] - tokens.start, np.int64)
     end = np.ascontiguousarray(segments.end[first:behind] - tokens.start, np.int64)

@@ -1,6 +1,6 @@
 """Recursions in log space for chains and segments: sums for sequences that do not fit the linear domain, n-best lists and
 samples. The `Work` of a structure turns its scores into scores of segments (`log_potentials`), and its derivatives into arrays of
-segments (`rows`).
+segments (`segment_arrays`).
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ class LogWork(Work[Scores]):
 
     log_potentials: kernels.LogPotentials
 
-    def rows(self, scores: Scores) -> kernels.SegmentArrays:
+    def segment_arrays(self, scores: Scores) -> kernels.SegmentArrays:
         """Scores or derivatives as those of segments, in the same memory: kernels write derivatives to it.
 
         scores (Scores): Potentials of these tokens, or derivatives with respect to them.
@@ -83,11 +83,20 @@ def backward(forward_pass: LogPass, log_z: Floats, weights: Floats, out: Scores)
     # `part_of` has views of the arrays of tokens; the arrays that all sequences share receive sums too
     shared_names = ("lengths",) if work.per_position else ("lengths", "transitions")
     shared = {name: getattr(out, name) for name in shared_names if hasattr(out, name)}
-    rows = work.rows(part_of(out, chunk.tokens)._replace(**shared))
+    derivatives = work.segment_arrays(part_of(out, chunk.tokens)._replace(**shared))
     leaving, suffix = suffixes(work)
     chunk_weights = weights[chunk.sequences]
     chunk_log_z = log_z[chunk.sequences]
-    kernels.log_expectations(work.log_potentials, chunk_weights, entered, left, leaving, suffix, chunk_log_z, rows)
+    kernels.log_expectations(
+        work.log_potentials,
+        chunk_weights,
+        entered,
+        left,
+        leaving,
+        suffix,
+        chunk_log_z,
+        derivatives,
+    )
 
 
 def rank(work: LogWork, states: States, scores: Floats) -> int:

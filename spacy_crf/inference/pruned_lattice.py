@@ -350,8 +350,17 @@ class Sums:
         prefixes, log_z = self._forward
         factors = np.ones(len(log_z)) if factors is None else factors
         chances = kernels.Chances(np.zeros(len(self.scores)), np.zeros(len(self.weights)))
-        lattice = self.level, self.scores, self.weights, self.exponentials, self.starts
-        kernels.posterior(*lattice, prefixes, log_z, factors, chances)
+        kernels.posterior(
+            self.level,
+            self.scores,
+            self.weights,
+            self.exponentials,
+            self.starts,
+            prefixes,
+            log_z,
+            factors,
+            chances,
+        )
         return chances
 
 

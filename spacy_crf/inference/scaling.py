@@ -49,21 +49,21 @@ class ChainWork(LogWork[ChainScores]):
     @cached_property
     def log_potentials(self) -> LogPotentials:
         """The scores of the chunk for recursions in log space, as segments of one token each."""
-        rows = self.rows(self.scores)
+        segments = self.segment_arrays(self.scores)
         return LogPotentials(
             opening=np.ascontiguousarray(self.emissions, dtype=np.float64),
-            closing=rows.ends,
-            lengths=rows.lengths,
-            spans=rows.spans,
-            transitions=rows.transitions,
-            first=rows.first,
-            last=rows.last,
-            span_of=rows.span_of,
+            closing=segments.ends,
+            lengths=segments.lengths,
+            spans=segments.spans,
+            transitions=segments.transitions,
+            first=segments.first,
+            last=segments.last,
+            span_of=segments.span_of,
             reach=np.zeros(self.emissions.shape, dtype=np.int32),
             starts=self.starts,
         )
 
-    def rows(self, scores: ChainScores) -> SegmentArrays:
+    def segment_arrays(self, scores: ChainScores) -> SegmentArrays:
         """Scores of chains as scores of segments of one token each: emissions are the scores of beginning a segment.
 
         scores (ChainScores): Potentials of the chunk, or derivatives with respect to them.
@@ -317,7 +317,14 @@ class OrderedScores:
         # No block: arcs whose sources and targets rise by 1 form long runs, as tags mostly leave an automaton in its state
         states = np.arange(size)
         by_step = np.lexsort((graph.source, graph.target - graph.source))
-        layout = TransitionLayout(states, states, 0, graph.source[by_step], graph.target[by_step], (0, 0))
+        layout = TransitionLayout(
+            order=states,
+            number=states,
+            offset=0,
+            source=graph.source[by_step],
+            target=graph.target[by_step],
+            shape=(0, 0),
+        )
         return cls(layout, transitions, first, last)
 
     @cached_property
@@ -348,6 +355,7 @@ def _exponentials(layout: TransitionLayout, transitions: Floats, first: Floats, 
     """Compute the exponentials of transitions (float64[1 or n, S, S]), first and last (float64[S] each) in a layout."""
     size = len(layout.order)
     height, width = layout.shape
+    # Kernels read whole vectors: of all states, of the block's columns, and of its rows, which begin at `offset`
     padded_size = _padded(max(size, width, layout.offset + _padded(height, WHOLE)), WHOLE)  # P
     matrices = np.zeros((len(transitions), padded_size, padded_size))
     ends = np.zeros((2, padded_size))
@@ -492,7 +500,7 @@ def marginals(work: ChainWork, rows: Ints) -> tuple[Floats, Floats]:
     """
     layout = work.steps.exponentials.layout
     log_z = np.empty(work.n_sequences)
-    ends = np.zeros((2, work.n_states))
+    ends = np.zeros((2, work.n_states))  # receive the expectations of first and last scores, which nobody asked for
     probabilities = np.empty((len(rows), work.n_states))
     buffer = np.empty((0, work.n_states))  # all parts use the same memory
     weights = np.ones(work.n_sequences)

@@ -15,8 +15,7 @@ from ..arrays import LatestResults
 from ..errors import Errors
 from ..kernels import checks
 from ..kernels import semi_markov as kernels
-from ..kernels.log_space import LogPotentials
-from ..kernels.log_space import SegmentArrays as Rows
+from ..kernels.log_space import LogPotentials, SegmentArrays
 from ..kernels.numerics import SPREAD
 from ..schemes import Segments
 from ..types import GOES_ON, Bools, Floats, Ints, Path, SegmentClamp, SegmentScores, SpanList
@@ -97,10 +96,10 @@ class SegmentWork(log_space.LogWork[SegmentScores]):
         span_of[begins_of(listed), listed.lengths - 1] = np.arange(len(listed.lengths))
         return span_of
 
-    def rows(self, scores: SegmentScores) -> Rows:
+    def segment_arrays(self, scores: SegmentScores) -> SegmentArrays:
         """`scores`, or derivatives, as the kernels take them."""
         transitions = scores.transitions if self.per_position else scores.transitions[np.newaxis]
-        return Rows(
+        return SegmentArrays(
             tokens=scores.tokens,
             begins=scores.begins,
             ends=scores.ends,
@@ -116,7 +115,7 @@ class SegmentWork(log_space.LogWork[SegmentScores]):
     @cached_property
     def log_potentials(self) -> LogPotentials:
         """Scores of segments with the clamp applied, as the log-space recursions take them."""
-        scores = self.rows(self.scores)
+        scores = self.segment_arrays(self.scores)
         clamp = self.clamp
         tokens = self.scores.tokens
         # A segment from b to e has the score opening[b, j] + closing[e - 1, j] + lengths[e - b - 1, j] + spans[n, j]. Opening and
@@ -151,6 +150,7 @@ class SegmentWork(log_space.LogWork[SegmentScores]):
         scores = self.scores
         if self.per_position:
             return _exponentials(self.transitions, scores.lengths, scores.first, scores.last)
+        # A chunk reads them from the work on the whole batch, which computes them once
         if self.whole is not self:
             return self.whole.exponentials
         return _shared.of(_exponentials, self.transitions, scores.lengths, scores.first, scores.last)
@@ -189,12 +189,12 @@ class SemiMarkov(Structure[SegmentScores]):
         # left[t, j]  = closing[t, j] + logsum_k(enter[t-k, j] + opening[t-k, j] + lengths[k, j] + spans[.., j])
         # log_z       = logsum_j(left[T-1, j] + last[j])
         log_z, linear, log_passes = self._forward(work)
-        rows = work.rows(out)
+        derivatives = work.segment_arrays(out)
         if linear is not None:
             potentials, prefixes, linear_log_z = linear
-            kernels.expectations(potentials, prefixes, weights, linear_log_z, rows)
+            kernels.expectations(potentials, prefixes, weights, linear_log_z, derivatives)
             # The kernel leaves out the factor that all tokens share
-            rows.transitions[:] *= work.exponentials.transitions
+            derivatives.transitions[:] *= work.exponentials.transitions
             for b in np.flatnonzero(np.isnan(linear_log_z)).tolist():
                 if b not in log_passes:  # only the backward pass refused the linear domain
                     log_passes[b] = log_space.forward(work, work.chunk(b, b + 1), log_z)
@@ -252,12 +252,12 @@ class SemiMarkov(Structure[SegmentScores]):
     def score_path(self, work: SegmentWork, states: States) -> Floats:
         """Scores by `work` of the segmentations `states` (int32[T]): float64[B]."""
         path_scores = np.empty(work.n_sequences)
-        kernels.path_score(work.rows(work.scores), states, path_scores)
+        kernels.path_score(work.segment_arrays(work.scores), states, path_scores)
         return path_scores
 
     def add_path(self, work: SegmentWork, states: States, weights: Floats, out: SegmentScores) -> None:
         """Add `weights` (float64[B]) to the scores in `out` that the segmentations `states` (int32[T]) of `work` use."""
-        kernels.path_expectations(states, weights, work.rows(out))
+        kernels.path_expectations(states, weights, work.segment_arrays(out))
 
     def score_segments(self, work: SegmentWork, begin: Ints, end: Ints) -> Floats:
         """Scores by `work` of segments from `begin` to `end` (int64[N] each) for each state: float64[N, S]."""
@@ -283,7 +283,7 @@ class SemiMarkov(Structure[SegmentScores]):
         """
         out = arrays.zeros(work.scores)
         is_possible = end - begin <= len(out.lengths)
-        kernels.add_segments(begin[is_possible], end[is_possible], derivative[is_possible], work.rows(out))
+        kernels.add_segments(begin[is_possible], end[is_possible], derivative[is_possible], work.segment_arrays(out))
         _sum_up(work, out)
         return out
 
@@ -342,7 +342,7 @@ def _span_columns(size: int) -> tuple[Ints, Ints, States, Floats]:
 def _sum_up(work: SegmentWork, out: SegmentScores) -> None:
     """Compute the derivatives of tokens, first and last from the derivatives of `begins` and `ends`, in `out`."""
     # d tokens[t, j] counts the segments that cover t: all that begin up to t, less all that end before t
-    kernels.cover(work.rows(out))
+    kernels.cover(work.segment_arrays(out))
     # `first` counts the segments that begin a sequence, and `last` those that end one
     opening, closing = work.ends()
     out.first[:] = out.begins[opening].sum(axis=0)

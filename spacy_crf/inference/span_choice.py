@@ -19,9 +19,9 @@ _UNLISTED = -1e6  # gain of spans that are not candidates: such a span is chosen
 
 
 def prices_of(least: Floats) -> Floats:
-    """The price of a span of each label: float64[L].
+    """The price of a span of each label, which a choice subtracts from the probability of the span: float64[L].
 
-    least (float64[L]): The least probability at which a span of each label is taken.
+    least (float64[L]): The least probability at which a span of each label is chosen.
     """
     return np.clip(least, LEAST, _SURE)
 

@@ -97,9 +97,8 @@ class Expansion:
         self.graph = graph
         self.arrays = arrays
         self._cached: dict[object, Any] = {}
-        self._spans: Optional[tuple[SpanStates, SpanStates]] = (
-            None  # the arguments and the result of the latest `spans`
-        )
+        # The argument and the result of the latest call of `spans`
+        self._spans: Optional[tuple[SpanStates, SpanStates]] = None
 
     def cached(self, key: object, compute: Callable[[], Result]) -> Result:
         """The result of `compute`, which is called once for each key.
@@ -328,7 +327,8 @@ class Structure(Generic[Scores]):
         return structure
 
     def over(self, graph: StateGraph) -> "Structure[Scores]":
-        """A copy whose labellings are those that a graph accepts: the tags of its paths, for rules and for copies of tags.
+        """A copy of this structure whose labellings are the sequences of tags along the paths of a graph, which encodes rules or
+        copies of tags.
 
         Questions and answers stay in tags: each state of the graph takes the scores of its tag, and results for states are added
         up by tag. The score of a labelling is the log-sum over its paths; graphs of deterministic automata have at most one path

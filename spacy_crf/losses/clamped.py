@@ -58,7 +58,11 @@ class LabelledLoss:
         return bound
 
     def among(self: OfLoss, states: Ints) -> OfLoss:
-        """A copy of the loss for some of its `states` (int64[N]), with the settings of labels that these states have."""
+        """A copy of the loss for a model that has only some of its states, without the settings of labels that none of these has.
+
+        states (int64[N]): The numbers of the states in this loss.
+        """
+        # A loss that was not bound yet knows no states
         loss = self.bind([self.states[state] for state in states] if self.states else ())
         object.__setattr__(loss, "label_weights", loss._of_states(self.label_weights))
         return loss
@@ -133,8 +137,8 @@ class ClampedLoss(LabelledLoss):
         if self.cost is None:
             return
         cost = checks.by_label(owner, "cost", self.cost, "tables")
-        for gold, given in cost.items():
-            cost[gold] = checks.by_label(owner, f"cost[{gold!r}]", given, "numbers")
+        for gold, row in cost.items():
+            cost[gold] = checks.by_label(owner, f"cost[{gold!r}]", row, "numbers")
             for label, value in cost[gold].items():
                 checks.number(owner, f"cost[{gold!r}][{label!r}]", value)
         object.__setattr__(self, "cost", cost)
@@ -174,7 +178,7 @@ class ClampedLoss(LabelledLoss):
         return table
 
     def excludes(self, labelled: str) -> bool:
-        """Whether the loss can exclude single spans: yes if "tokens" or "segments" are `labelled`."""
+        """Whether the loss can exclude single spans: it can for models that label "tokens" or "segments" (`labelled`)."""
         return labelled in ("tokens", "segments")
 
     def least_costs(self, n_states: int) -> Floats:

@@ -237,7 +237,7 @@ def run_sequences(structure: Structure, work: Work, clamp: Any, runs: Runs) -> _
     last = np.tile(work.scores.last, (len(begin), 1))
     first[has_before] = work.transitions[_rows(work, begin[has_before]), before[has_before]]
     last[has_after] = work.transitions[_rows(work, end[has_after]), :, after[has_after]]
-    # Each run has first and last scores of its own, so they are added to the scores of its tokens
+    # All sequences of a batch share first and last scores, but each run has its own: they are added to the scores of its tokens
     entered, left = _ends(scores)
     entered[opening] += first
     left[closing] += last
@@ -245,6 +245,7 @@ def run_sequences(structure: Structure, work: Work, clamp: Any, runs: Runs) -> _
     scores = scores._replace(first=zeros, last=zeros)
     run_work = type(work)(scores, clamp, scores)
     sequence = np.searchsorted(work.starts, begin, side="right") - 1
+    # expected[b] = sum over the runs of sequence b of weight · log Z of the run, -inf if a run has no labelling
     log_z = structure.log_partition(run_work)
     terms = np.where(log_z > -np.inf, weight * log_z, 0.0)
     expected = np.bincount(sequence, terms, minlength=work.n_sequences).astype(np.float64, copy=False)

@@ -195,15 +195,16 @@ class HigherOrderNode(StructureNode):
         return batch if self._parts is None else batch._replace(allowed=self._parts.allowed(states_of(batch.allowed)))
 
     def named_states(self, model: Model, parameter: Optional[str], places: tuple[Ints, ...]) -> tuple[Ints, ...]:
-        """Numbers of the tags, or of their parts behind them, at `places` of a `parameter` of `model`, or of its layers."""
+        """As `Node.named_states`. The list of names has the tags, the start of a sequence, and then the parts of tags, which have
+        columns of their own in layers.
+        """
         if parameter is not None or self._parts is None:
             return places
         parts = self._parts
-        size = len(self._parts.tag_columns)
-        # Names of parts follow those of the tags and of the start of a sequence
+        n_tags = len(parts.tag_columns)
         numbers = np.full(parts.n_columns, -1)
-        numbers[parts.tag_columns] = np.arange(size)
-        numbers[numbers < 0] = size + 1 + np.arange((numbers < 0).sum())
+        numbers[parts.tag_columns] = np.arange(n_tags)
+        numbers[numbers < 0] = n_tags + 1 + np.arange((numbers < 0).sum())
         return tuple(numbers[columns] for columns in places)
 
     def weight_blocks(self, model: Model, name: str) -> Optional[list[Block]]:

@@ -128,7 +128,7 @@ def scored_tokens(
     hidden_width: int,
     dropout: float,
     settings: Optional[Settings],
-    of: Optional[Callable[[bool], "EncoderNode"]] = None,
+    make_encoder_node: Optional[Callable[[bool], "EncoderNode"]] = None,
 ) -> tuple[dict[str, Model], Joint]:
     """Check the settings of an architecture whose layers score tokens, and make the layers.
 
@@ -138,7 +138,7 @@ def scored_tokens(
     hidden_width (int): Width of a hidden layer between the encoder and the scores, 0 for none.
     dropout (float): Share of the features that training leaves out.
     settings (Optional[dict]): Settings of `Joint`.
-    of (Callable): Makes the encoder's node, from whether the encoder is trained; by default a node of emissions.
+    make_encoder_node (Callable): Makes the encoder's node, from whether the encoder is trained; by default a node of emissions.
     RETURNS (dict[str, Model], Joint): The layers by name, and how they learn together.
     RAISES (ValueError): CRF020 for settings that do not fit.
     """
@@ -151,13 +151,17 @@ def scored_tokens(
         is_emissions = gives(layer) is Emissions
         is_sparse = is_emissions and isinstance(layer.attrs["node"], SparseNode)
         # Other linear emissions are possible as the only layer of a chain
-        is_alone = is_emissions and layer.attrs["node"].traits.is_linear and tok2vec is None and of is None
+        is_alone = (
+            is_emissions and layer.attrs["node"].traits.is_linear and tok2vec is None and make_encoder_node is None
+        )
         checks.expect(is_sparse or is_alone, owner, "emissions", emissions, must)
         layers["emissions"] = layer
     if tok2vec is not None:
         from .neural import EncoderNode, encoder_emissions  # slow, and features alone need no encoder
 
-        layers["encoder"] = encoder_emissions(owner, tok2vec, hidden_width, (of or EncoderNode)(joint.learns))
+        layers["encoder"] = encoder_emissions(
+            owner, tok2vec, hidden_width, (make_encoder_node or EncoderNode)(joint.learns)
+        )
     # Dropout and rates balance features and encoder
     both = len(layers) == 2
     if both:

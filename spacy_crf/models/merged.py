@@ -92,7 +92,7 @@ class Variables:
 
     @property
     def is_representative(self) -> Bools:
-        """Which weights represent variables: bool[n]."""
+        """Which weights represent variables: bool[n], True for the first weight of each group."""
         is_representative = np.zeros(len(self.ties.group), dtype=bool)
         is_representative[self.ties.place] = True
         return is_representative
@@ -125,9 +125,10 @@ class Variables:
         return self._roots * variables
 
     def gathered(self, gradient: Floats) -> Floats:
-        """Derivatives with respect to the variables: float64[m].
+        """Turn derivatives with respect to weights into derivatives with respect to variables, in place.
 
-        gradient (float64[m]): Derivatives at `spread`, which are overwritten.
+        gradient (float64[m]): Derivatives with respect to the weights that represent variables.
+        RETURNS (float64[m]): `gradient`.
         """
         gradient *= self._roots
         return gradient
@@ -180,7 +181,7 @@ class MergedStates:
         may_follow[group[source], group[target]] = True
         order = order_of(may_follow)
         self.of = np.argsort(order)[group]  # [S] merged state of each state
-        # [M] the first state, and the number of states, of each merged state
+        # [M] the first state of each merged state, which represents it, and the number of its states
         _, self.representatives, self._sizes = np.unique(self.of, return_index=True, return_counts=True)
         # Possible transitions as numbers i · S + j, and the merged transition A · M + B of each
         self._steps = np.flatnonzero(allowed)

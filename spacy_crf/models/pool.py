@@ -193,12 +193,12 @@ def pooled_loss(
 
 
 def train_all_members(model: Model, *, holds_out: bool) -> None:
-    """Train all members from here on, if the model is a pool.
+    """Undo the settings of a stage of training in which a pool trains only some of its members.
 
-    model (Model): The model.
-    holds_out (bool): Whether some texts train no member.
+    model (Model): The model, which may be no pool.
+    holds_out (bool): Whether some texts train no member, but the shares of the members.
     """
-    node = model.attrs["node"]
+    node = model.attrs["node"]  # nodes of other models may hold out texts too
     if hasattr(node, "holds_out"):
         node.holds_out = holds_out
     if isinstance(node, PoolNode):

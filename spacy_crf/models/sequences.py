@@ -136,8 +136,9 @@ class SequencesObjective(Weights):
             segments, is_certain = self._segments(batches, uses, gold, starts)
             n_used_by_spans = np.sum([*span_counts.values()], axis=0)
             n_used = n_used + n_used_by_spans[segments.listed_starts]
-        # A sequence is known if all of its tokens are certain
-        is_known = np.diff(np.append(0, np.cumsum(~is_certain))[starts]) == 0
+        # A sequence is known if it has no uncertain token
+        n_uncertain_before = np.append(0, np.cumsum(~is_certain))  # [T + 1]
+        is_known = np.diff(n_uncertain_before[starts]) == 0
         # Behind the slots of tables come those of shared scores: a slot for each entry, also for entries without a weight
         possible = self.node.possible(self.model)
         forbidden = []
@@ -198,7 +199,7 @@ class SequencesObjective(Weights):
 
 
 def _arrays(corpus: ChainCorpus) -> Iterable[NDArray]:
-    """Arrays that distinguish a corpus from others."""
+    """Arrays by whose contents two corpora differ, for checksums."""
     yield from (corpus.starts, corpus.gold, corpus.weights, corpus.clamp, corpus.states.slots, corpus.states.bounds)
     if corpus.segments is not None:
         _, path, may_begin, must_begin, features, listed_starts, listed_lengths, _, excluded = corpus.segments
@@ -266,7 +267,7 @@ def uses_of_both(one: SlotUses, other: SlotUses) -> SlotUses:
     other (SlotUses): Uses of the second table, whose features have values.
     """
     values = one.values if len(one.values) else np.ones(len(one.slots), dtype=np.float32)
-    # For each token, rows of both tables, then single slots of both
+    # The slots of the first table for a token, then those of the second table for it, then the next token
     sizes = np.column_stack([np.diff(one.bounds), np.diff(other.bounds)]).ravel()
     from_other = np.repeat(np.arange(len(sizes)) % 2 == 1, sizes)
     slots = np.empty(len(from_other), dtype=np.promote_types(one.slots.dtype, other.slots.dtype))
@@ -276,9 +277,10 @@ def uses_of_both(one: SlotUses, other: SlotUses) -> SlotUses:
         values=np.empty(len(slots), np.float32),
         bounds=one.bounds + other.bounds,  # a bound counts the slots before it
     )
-    for mask, part in ((~from_other, one._replace(values=values)), (from_other, other)):
-        for target, source in zip(joined[:3], part[:3]):
-            target[mask] = source
+    for is_from_part, part in ((~from_other, one._replace(values=values)), (from_other, other)):
+        joined.slots[is_from_part] = part.slots
+        joined.columns[is_from_part] = part.columns
+        joined.values[is_from_part] = part.values
     return joined
 
 

@@ -267,9 +267,9 @@ class SparseFeatures(ListedFeatures):
         return FoundFeatures(columns.starts, {**features, **span_features}, spans)
 
     def of_unit(self, unit: str) -> "SparseFeatures":
-        """A copy that scores another unit of the texts.
+        """A copy of the features, for scores of another unit.
 
-        unit (str): The unit, one of `features.doc_batch.UNITS`.
+        unit (str): What has scores: a token, a sentence or a text, as named in `features.doc_batch.UNITS`.
         """
         features = self.with_tables(self.tables, unit=unit)
         features._forget()

@@ -272,7 +272,8 @@ class StructureNode(Node):
         return states
 
     def weight_blocks(self, model: Model, name: str) -> Optional[list[Block]]:
-        """Weights of the parameter `name` of `model` with names; None where the weights belong to states."""
+        """The weights of the parameter `name` of `model`, each with a name to show; None if they belong to states, whose labels
+        are their names."""
         return None
 
     # ------------------------------------------------------------------------------------------ common to all models
@@ -294,14 +295,14 @@ class StructureNode(Node):
         model (Model): The model, which determines what is possible.
         weights (SharedScores): The values of its parameters.
         """
-        # Other threads may replace `_latest` at any time, so it is read once
-        latest = self._latest
         key = self.potentials_key(model)
         # Optimizers change weights in place, so bytes are compared
         contents = tuple([array.tobytes() for array in weights.values()])
-        if latest is None or latest[0] is not key or latest[1] != contents:
-            latest = self._latest = (key, contents, self.potentials(model, weights))
-        _, _, potentials = latest
+        # Other threads may replace `_latest` at any time, so it is read once
+        latest_key, latest_contents, potentials = self._latest or (None, None, {})
+        if latest_key is not key or latest_contents != contents:
+            potentials = self.potentials(model, weights)
+            self._latest = (key, contents, potentials)
         return potentials
 
     def shared_part(self, d_scores: PathScores) -> SharedScores:
@@ -364,9 +365,10 @@ class StructureNode(Node):
             return
         observed = np.zeros((model.get_dim("nO") + 2, model.get_dim("nO")), bool)
         if before:  # otherwise `init_weights` finds out what occurs
+            # Between the present states only what was observed so far; what involves a new state counts as observed
             observed = self._possible_steps(model, n_states)
             observed[:before, :before] = model.attrs["observed"][:-2]
-            observed[-2:, :before] = model.attrs["observed"][-2:]
+            observed[-2:, :before] = model.attrs["observed"][-2:]  # the rows of firsts and lasts
         model.attrs["observed"] = observed.astype(np.uint8)
 
     def init_weights(self, model: Model, corpus: Batches, n_states: int, is_new: bool) -> None:
@@ -492,7 +494,7 @@ def forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[ScoreArrays,
             # Scores without a weight stay 0
             add_gradient(model, name, np.where(weighed[name], gradient, 0.0))
         d_docs = [backprop_layer(d_output) for backprop_layer, d_output in zip(backprops, d_outputs)]
-        return d_docs[0]
+        return d_docs[0]  # each layer returns an empty list, since Docs have no derivative
 
     scores = node.join(outputs, shared)
     return scores if is_train else node.in_prediction(model, scores), backprop

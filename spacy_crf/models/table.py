@@ -55,7 +55,7 @@ class Sight(NamedTuple):
         """
         if not len(offsets):
             return cls(0, 0)
-        return cls(-int(offsets.max()), int(offsets.max() - offsets.min()) + 1)
+        return cls(first=-int(offsets.max()), width=int(offsets.max() - offsets.min()) + 1)
 
     def viewer(self, offset: int) -> int:
         """The number, from 0 to width - 1, of the token that reads the position by a template.
@@ -267,9 +267,9 @@ class Table:
         return slots
 
     def weights_of(self, slots: Floats) -> Floats:
-        """The weights, or their gradient, that slots hold: float64[W], which may be the same array.
+        """The inverse of `slots`: float64[W], which may be the same array.
 
-        slots (float64[N]): The inverse of `slots`.
+        slots (float64[N]): Weights, or their gradient, in the layout of the kernels.
         """
         return slots[self._slots.slot_of_weight]
 

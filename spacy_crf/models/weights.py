@@ -188,12 +188,12 @@ class Weights:
         return np.concatenate([start + block.places(earlier) for start, block, earlier in blocks])
 
     def evidence(self) -> Evidence:
-        """How often training so far met each feature, tokens and sequences."""
+        """How often training so far met each feature, and how many tokens and sequences it met."""
         counts = {self._key(block.model, block.name): block.table.counts for block in self._tables}
         return Evidence.of_model(counts, self.model.attrs["met"])
 
     def evidence_of(self, docs: list[Doc]) -> Evidence:
-        """How often texts have each feature, tokens and sequences.
+        """How often each feature occurs in texts, and how many tokens and sequences the texts have.
 
         docs (list[Doc]): The texts.
         """
@@ -210,7 +210,7 @@ class Weights:
     def met(self, evidence: Evidence) -> Floats:
         """How often training met the feature, token or sequence of each weight: float64[n].
 
-        evidence (Evidence): How often training met each feature, tokens and sequences.
+        evidence (Evidence): How often training met each feature, and how many tokens and sequences it met.
         """
         return np.concatenate([block.met(evidence, self._key(block.model, block.name)) for block in self._blocks])
 

@@ -60,19 +60,25 @@ class Anchor(NamedTuple):
         batch (Evidence): How often the data of the next step has each feature; None if the step takes all new data.
         """
         frame_before, weights_before = begin
-        places = frame.places(frame_before)
-        now = frame.weights()
-        first_weights = np.zeros_like(now)
-        first_weights[places] = weights_before
-        factors = np.full_like(now, LATER)
-        factors[places] = 1.0
-        hold = STRENGTH * factors * frame.met(before)
-        others = np.zeros_like(now)
+        old_places = frame.places(frame_before)  # [m] indices of the weights that the model had already
+        weights = frame.weights()
+        first_weights = np.zeros_like(weights)
+        first_weights[old_places] = weights_before
+        factors = np.full_like(weights, LATER)
+        factors[old_places] = 1.0
+        n_elsewhere = np.zeros_like(weights)  # how often new data outside the next step has the feature of each weight
         share = 1.0
         if batch is not None:
-            others = np.maximum(frame.met(since) - frame.met(batch), 0.0)
+            n_elsewhere = np.maximum(frame.met(since) - frame.met(batch), 0.0)
             share = min(1.0, batch.sequences / max(1, since.sequences))
-        return cls(first_weights, hold, now, STRENGTH * others, since.sequences, share)
+        return cls(
+            begin=first_weights,
+            hold=STRENGTH * factors * frame.met(before),
+            now=weights,
+            others=STRENGTH * n_elsewhere,
+            n_since=since.sequences,
+            share=share,
+        )
 
     @property
     def unit(self) -> float:

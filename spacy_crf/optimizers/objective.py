@@ -155,7 +155,7 @@ class Component(Protocol):
 
     @property
     def chains(self) -> Sequence[object]:
-        """The components of single chains: the component itself, or those of a set."""
+        """The components whose models are single chains: this component itself, or the members of a set of chains."""
         ...
 
     @property
