@@ -53,7 +53,8 @@ class SpanTags:
 
     @cached_property
     def events(self) -> NDArray[np.int32]:
-        """Event of the second tag after the first: int32[S + 1, S + 1], where tag S is the break, or the start of a document."""
+        """events[i, j]: the event of tag j directly after tag i, int32[S + 1, S + 1]. Tag S is the break, or the start of a
+        document."""
         size = len(self.label_of)
         events = np.full((size + 1, size + 1), BREAK, dtype=np.int32)
         events[:, :size] = np.where(self.label_of >= 0, _FIRST_LABEL + self.label_of, OUTSIDE)
@@ -221,15 +222,16 @@ def minimised(automaton: Automaton) -> Automaton:
     automaton = _trimmed(automaton)
     following = automaton.next
     scores = np.where(following >= 0, automaton.scores, 0.0)
-    # Events that lead to equal states at equal scores are merged: [Q, merged events] next states
-    kinds = np.unique(np.concatenate([following, scores]), axis=1)[: len(following)].astype(np.int64)
+    # Events that lead to equal states at equal scores count once
+    different_columns = np.unique(np.concatenate([following, scores]), axis=1)
+    targets_by_event = different_columns[: len(following)].T.astype(np.int64)  # [different events, Q] next states
     # Classes of states: at first by scores, then refined until all states of a class lead to the same classes
     _, classes = np.unique(np.column_stack([scores, automaton.last, following >= 0]), axis=0, return_inverse=True)
     classes = classes.reshape(-1)
     while True:
         refined = classes
-        for to in kinds.T:
-            pairs = refined * (len(to) + 1) + np.where(to >= 0, classes[to] + 1, 0)
+        for targets in targets_by_event:
+            pairs = refined * (len(targets) + 1) + np.where(targets >= 0, classes[targets] + 1, 0)
             _, refined = np.unique(pairs, return_inverse=True)
         if refined.max() == classes.max():
             break

@@ -27,7 +27,7 @@ _ONE_BY_ONE = 0.7  # share of the budget that must be left for adding automata o
 
 
 class Decoded(NamedTuple):
-    """Best labellings of a batch, with the rules that they break and the documents without a proof."""
+    """Best labellings of a batch, the rules that they break, and the documents whose labelling is not proved to be the best."""
 
     tags: Tags  # [T]
     relaxed: dict[int, list[Rule]]  # rules that a document does not keep, by number of the document

@@ -20,7 +20,8 @@ class Lattice:
     """The lattice of a document; see `kernels.lattice`.
 
     log_potentials (LogPotentials): Scores of one sequence of at least one token, as a chain of segments.
-    events (int32[S, S]): The event that automata read at each state after each state; the last row serves the start.
+    events (int32[S, S]): events[i, j] is the event that automata read at state j directly after state i; the last row is for
+        the start.
     n_events (int): Number of events.
     """
 

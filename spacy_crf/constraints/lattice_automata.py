@@ -17,7 +17,8 @@ _MOST_COMPARED = 200  # states of an automaton whose pairs are compared
 
 
 class LatticeAutomaton:
-    """An automaton that never rewards, over kinds of events. Events that always act alike are one kind."""
+    """An automaton that reads kinds of events, and whose scores are at most 0. Events that act alike in every state are of one
+    kind."""
 
     has_duals = True  # whether its kinds have dual variables outside the restricted lattice
 
@@ -29,9 +30,10 @@ class LatticeAutomaton:
         _, first, column_of = np.unique(columns, axis=1, return_index=True, return_inverse=True)
         following = automaton.next[:, first]
         scores = automaton.scores[:, first]
+        # Kind 0 are the events that never change the state or the score
         acts = (following != states[:, np.newaxis]).any(axis=0) | (scores != 0.0).any(axis=0)
         kinds = np.where(acts, np.cumsum(acts), 0)
-        # [E + 1] the last kind is that of arcs without an event
+        # [E + 1] the last entry is for arcs without an event
         self.kind_of = np.append(kinds[column_of.reshape(-1)], 0).astype(np.int32)
         self.following = arrays.contiguous(np.column_stack([states, following[:, acts]]), np.int32)  # [Q, C]
         self.scores = arrays.contiguous(np.column_stack([np.zeros(len(states)), scores[:, acts]]), np.float64)
@@ -158,8 +160,8 @@ class TextAutomaton:
         next_label = np.where(is_text & (text_label == 0), label, text_label)
         unread = text_label * n_progress + progress
         continued = text_label * n_progress + np.where((progress > 0) & ~is_text, progress + 1, 0)
-        columns = [unread, continued]
-        for next_progress in (0, *(1 + np.arange(n_labels) * length)):  # something else, or a span of each label begins
+        columns = [unread, continued]  # next states by kind of event: kind 0, and _CONTINUES
+        for next_progress in (0, *(1 + np.arange(n_labels) * length)):  # _OTHER, and _BEGINS with each label
             columns.append(np.where(is_wrong, -1, next_label * n_progress + next_progress))
         self.following = arrays.contiguous(np.column_stack(columns), np.int32)
         self.scores = np.zeros(self.following.shape)
@@ -196,7 +198,7 @@ class TextAutomaton:
         of_events[tokens] += added
 
     def states_read(self) -> NDArray[np.bool_]:
-        """No states, since the automaton reads places, see `rows_read`."""
+        """No states: the automaton reads certain tokens, whatever their states, see `rows_read`."""
         return np.zeros(len(self._tags.label_of) + 1, dtype=bool)
 
     def rows_read(self, on_best: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -251,10 +253,10 @@ def stacked(automata: Sequence[LatticeAutomaton]) -> KindAutomata:
     widths = [automaton.following.shape[1] for automaton in automata]
     n_states = [len(automaton.last) for automaton in automata]
     return KindAutomata(
-        np.concatenate([automaton.following.ravel() for automaton in automata]),
-        np.concatenate([automaton.scores.ravel() for automaton in automata]),
-        np.concatenate([automaton.last for automaton in automata]),
-        np.cumsum([0, *sizes[:-1]]).astype(np.int64),
-        np.array(widths, dtype=np.int64),
-        np.cumsum([0, *n_states]).astype(np.int64),
+        following=np.concatenate([automaton.following.ravel() for automaton in automata]),
+        scores=np.concatenate([automaton.scores.ravel() for automaton in automata]),
+        last=np.concatenate([automaton.last for automaton in automata]),
+        tables=np.cumsum([0, *sizes[:-1]]).astype(np.int64),
+        widths=np.array(widths, dtype=np.int64),
+        states=np.cumsum([0, *n_states]).astype(np.int64),
     )

@@ -7,12 +7,12 @@ r"""Search for the best labelling of a document under automata that no graph of 
                                      +--- nodes that may be better <-------+
 
 1. The max-marginal of a node is an upper bound on every labelling through it. The restricted lattice has the nodes whose
-   max-marginal is near the best score without automata, where automata read them, and alternatives to these.
-2. Dual decomposition lowers an upper bound on the labellings of the restricted lattice (`kernels.dual_decomposition`).
-3. Branch and bound looks for the best of them, and prunes by that bound (`kernels.branch_and_bound`). If it proves one to be the
-   best, no labelling of the restricted lattice is better.
-4. A better one has a node outside whose max-marginal is higher; the max-marginals under the dual variables are bounds too. These
-   nodes are added, and the search goes back to 2. Without such nodes the labelling is proved to be the best of all.
+max-marginal is near the best score without automata, where automata read them, and alternatives to these. 2. Dual decomposition
+lowers an upper bound on the labellings of the restricted lattice (`kernels.dual_decomposition`). 3. Branch and bound looks for
+the best of them, and prunes by that bound (`kernels.branch_and_bound`). If it proves one to be the best, no labelling of the
+restricted lattice is better. 4. A better labelling passes through a node outside whose max-marginal exceeds the best score;
+max-marginals under the dual variables are bounds too. Such nodes are added, and the search goes back to 2. Without such nodes
+the labelling is proved to be the best of all.
 """
 
 from collections.abc import Sequence
@@ -319,6 +319,7 @@ class RestrictedLattice:
         """Estimate the seconds of an iteration of the descent."""
         variables = self._variables
         n_states = np.diff(self._tables.states)
+        # At each reading an automaton has the choice of its variables, and may also read nothing
         n_choices = np.diff(variables.readings) + np.bincount(variables.automaton, minlength=len(n_states))  # [A]
         moves = float(n_states @ n_choices)
         return _ARC * len(self._arcs.source) + _VARIABLE * len(variables.of_arc) + _MOVE * moves
@@ -436,7 +437,14 @@ class RestrictedLattice:
     def _completed(
         self, automaton: LatticeAutomaton, members: NDArray[np.bool_], duals: Floats, default: Floats
     ) -> Floats:
-        """Dual variables (float64[n, C]) of an automaton, with default values in place of NaN, and inf for impossible kinds."""
+        """Complete the dual variables of an automaton, by token and kind.
+
+        automaton (LatticeAutomaton): The automaton.
+        members (bool[C, E]): The events of each kind.
+        duals (float64[n, C]): Dual variables of the restricted lattice, NaN for kinds that it has not at the token.
+        default (float64[n, C]): Values in place of NaN.
+        RETURNS (float64[n, C]): Dual variables of all kinds, inf for impossible ones.
+        """
         completed = np.where(np.isnan(duals), default, duals)
         completed[:, 0] = 0.0 if self._may_skip_tokens or members[0].any() else np.inf
         automaton.forbid_impossible(completed)

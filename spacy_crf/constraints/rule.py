@@ -59,6 +59,7 @@ class PatternMatches(dict[int, Union[Match, Bools]]):
         self.words = words
 
     def __missing__(self, place: int) -> Match:
+        """The matches of a rule whose pattern depends on the word alone."""
         if self.words is None:
             raise KeyError(place)
         found = self.words.matched[self.words.of_token, self.words.places[place]]
@@ -108,7 +109,7 @@ class Documents(NamedTuple):
 
 
 class Violations(NamedTuple):
-    """Tags and pairs of neighbouring tags that break a rule; None for none."""
+    """Tags and pairs of neighbouring tags that break a rule; a field is None if it has none."""
 
     emissions: Optional[Bools] = None  # [T, S]
     transitions: Optional[Bools] = None  # [S, S] at all tokens
@@ -181,6 +182,7 @@ class Rule:
         return -np.inf if self.weight is None else -self.weight
 
     def __getattr__(self, name: str) -> Any:
+        """The value of an argument, such as `n`."""
         arguments = self.__dict__.get("arguments", {})
         if name in arguments:
             return arguments[name]

@@ -133,7 +133,7 @@ class RuleSet:
         self._stack = stacked([rest for _, rest in self.parts], self.tags.n_events)
 
     def upto(self, tokens: int) -> "RuleSet":
-        """Compile the rules for longer documents, if they count farther there.
+        """The rules, compiled for longer documents if some rule has to count farther there.
 
         tokens (int): Tokens of the longest document.
         RETURNS (RuleSet): The rules for these documents.
@@ -195,7 +195,8 @@ class RuleSet:
         return frozenset(lifting.union(rule.place for rule in self.local))
 
     def automata_of(self, kept: Iterable[int]) -> list[int]:
-        """Number the automata of some rules. kept (Iterable[int]): Places of the rules. RETURNS (List[int]): The automata."""
+        """The numbers of the automata of some rules. kept (Iterable[int]): Places of the rules. RETURNS (List[int]): The
+        automata."""
         return [n for n, (rule, _, _) in enumerate(self.automata) if rule.place in kept]
 
     def broken(self, totals: Floats, kept: Optional[Iterable[int]] = None) -> Bools:
@@ -209,8 +210,8 @@ class RuleSet:
         return np.any(totals[:, automata] < 0.0, axis=1)
 
     def decodable(self, scores: Scores, facts: PatternMatches, kept: Optional[Iterable[int]] = None) -> Scores:
-        """Apply the rules without a memory (`apply`), and add the scores that automata give to events in every state. The rests
-        of the automata only lower scores.
+        """Apply the rules without a memory (`apply`), and add the scores that automata give to events in every state. All other
+        scores of the automata are at most 0.
 
         scores (Scores), facts (PatternMatches), kept (Iterable[int]): As in `apply`.
         RETURNS (Scores): New scores.
@@ -273,8 +274,9 @@ class RuleSet:
         """The masks of the kept rules, from a cache unless the batch has words of a new kind."""
         key = None if kept is None else frozenset(kept)
         masks = self._masks_of.find(key, lambda: self._make_masks(key, words))
-        # The masks of words depend on the kinds of words that were met so far
-        if masks.matched is not (None if words is None else words.matched):
+        # The masks of words depend on the kinds of words that were met so far; new kinds come with a new array
+        matched = None if words is None else words.matched
+        if masks.matched is not matched:
             masks = self._masks_of[key] = self._make_masks(key, words)
         return masks
 
@@ -347,7 +349,7 @@ class RuleSet:
 
     @property
     def asks(self) -> bool:
-        """Whether hard rules may ask for spans that are less probable than their label requires."""
+        """Whether hard rules may demand spans that are less probable than the least probability of their label."""
         return any(rule.hard and rule.asks for rule in self.rules)
 
     @property
@@ -431,8 +433,8 @@ class RuleSet:
     @cached_property
     def fitting(self) -> frozenset[int]:
         """Automata that probabilities take into account: rule by rule, all automata of the rule, if their product with those of
-        the earlier rules has at most `most_states` states. (With only some automata of a rule, probabilities would be neither with
-        the rule nor without it.)
+        the earlier rules has at most `most_states` states. (With only some automata of a rule, probabilities would be neither
+        with the rule nor without it.)
         """
         fitting: set[int] = set()
         together = make_automaton(1, self.tags.n_events)
@@ -474,7 +476,7 @@ class RuleSet:
 
 
 class _Masks(NamedTuple):
-    """Scores that rules without a memory add to every batch; None for none."""
+    """Scores that rules without a memory add to every batch; a field is None if it adds nothing."""
 
     matched: Optional[Bools]  # [K, N] kinds of words for which the masks were made
     transitions: Optional[Floats]  # [S, S]

@@ -119,7 +119,7 @@ class AtEdges(_OnPattern):
 
     @property
     def segment_scores(self):
-        """The scores of the edge that the match must share."""
+        """The scores of segments that the rule changes: those of their first tokens, or of their last ones."""
         return "begins" if self.kind == "starts_with" else "ends"
 
     def violations(self, tags, found, opening, closing):
@@ -241,7 +241,7 @@ class Implication(Rule):
     optional: ClassVar = {"per": (arguments.scope, "doc")}
 
     def check(self):
-        """Refuse labels on both sides."""
+        """Refuse a label that is both in `if` and in `then`."""
         if set(self.arguments["if"]) & set(self.arguments["then"]):
             return "'if' and 'then' name the same label"
         return None

@@ -151,7 +151,7 @@ class Constraints:
         return replace(self, rules=[rule for rule in self.rules if wanted(rule)])
 
     def require_file(self) -> None:
-        """RAISES (ValueError): CRF701 if a file of rules is missing."""
+        """Check that no file of rules is missing. RAISES (ValueError): CRF701 if one is."""
         if self.missing is not None:
             raise ValueError(Errors.CRF701.format(place=f"The rules in {self.missing}", reason="there is no such file"))
 

@@ -2,8 +2,8 @@
 
 A cluster is a path from the root of a binary tree, "0110". The first bits name the larger clusters that contain it.
 
-A word is looked up as it is written, then in lower case. Where the digits of all words in the table are written 0, the digits of
-the word are too.
+A word is looked up as it is written, then in lower case. If all digits in the words of a table are written 0, a word is looked
+up with its digits written 0.
 
 Clusters come from a file, the package spacy-lookups-data, the vocab's table, or bisecting k-means over word vectors, which splits
 clusters in two until there are enough (Steinbach, Karypis & Kumar 2000). In some files clusters have names, such as numbers, in
@@ -122,7 +122,7 @@ class WordClusters(NamedTuple):
 
     @classmethod
     def from_dict(cls, data: Saved) -> "WordClusters":
-        """RAISES (ValueError): CRF509 for damaged clusters."""
+        """The words and clusters that `to_dict` saved. RAISES (ValueError): CRF509 for damaged clusters."""
         words = of_byte_planes(data["words"], np.uint64)
         numbers = of_byte_planes(data["numbers"], np.uint16)
         paths = list(data["paths"])
@@ -447,10 +447,11 @@ def cluster_vectors(
     data, keys, rows = table_of(vectors)
     norms = np.sqrt(np.einsum("ij,ij->i", data, data))
     used = np.unique(rows[norms[rows] > 0]) if len(rows) else rows
-    reason = "all of them are zero" if len(keys) else "there are none"
     if vectors.mode == Mode.floret:
         reason = "they are of parts of words (floret), and have no list of words. Give vectors of words"
-    if vectors.mode == Mode.floret or not len(used):
+        raise ValueError(Errors.CRF948.format(what="clusters", source=source, reason=reason))
+    if not len(used):
+        reason = "all of them are zero" if len(keys) else "there are none"
         raise ValueError(Errors.CRF948.format(what="clusters", source=source, reason=reason))
     paths, numbers = split(data[used] / norms[used, np.newaxis], n, on_split)
     if len(paths) < n or n > MOST_CLUSTERS:

@@ -162,7 +162,7 @@ class DocBatch(list[Doc]):
         return self.is_space
 
     def of_tokens(self, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The Doc, as its number, to which each of N tokens belongs: int64[N]."""
+        """The number of the Doc to which each of N tokens belongs: int64[N]."""
         return np.searchsorted(self.bounds, tokens, side="right") - 1
 
     def sequence_starts(self) -> NDArray[np.int64]:

@@ -235,7 +235,7 @@ class SegmentFeatureSet(AttributesRead):
     def reader(
         self, gazetteers: dict[str, Gazetteer], clusters: Optional[dict[str, Clusters]] = None, vectors: None = None
     ) -> ColumnReader:
-        """A reader of the columns that the templates read.
+        """A reader of the columns that the templates read, as `FeatureSet.reader`; templates of segments read no vectors.
 
         RAISES (ValueError): CRF106 for a missing gazetteer, CRF940 for missing clusters.
         """

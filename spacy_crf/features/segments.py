@@ -138,7 +138,7 @@ class CompiledSegments:
             self._with_items.append((item, self._compile([(template, rest)])))
 
     def _compile(self, templates: Iterable[tuple[SegmentTemplate, Sequence[SegmentPart]]]) -> kernels.SpanTemplates:
-        """Translate templates, each given with its parts that have no items, to what `hash_spans` reads."""
+        """Translate templates, each given with those of its parts that have no items, to the form that `hash_spans` reads."""
         seeds = []
         part_starts = [0]
         kinds = []
@@ -232,11 +232,11 @@ class CompiledSegments:
         """The similarities of spans to the nearest phrases of a gazetteer: items such as ``jaccard LABEL``."""
         keys = spans.whole[:, self._phrase_column(name)]
         # Most spans of a corpus recur: each text is compared once
-        distinct, where, inverse = np.unique(keys, return_index=True, return_inverse=True)
+        distinct, first_span, inverse = np.unique(keys, return_index=True, return_inverse=True)
         similarities = {key: self._similar.get((name, key)) for key in distinct.tolist()}
         new = np.array([n for n, similar in enumerate(similarities.values()) if similar is None], dtype=np.int64)
         if len(new):
-            compared = self._compare(name, spans, where[new])
+            compared = self._compare(name, spans, first_span[new])
             similarities.update(compared)
             if len(self._similar) > _CACHED_SPANS:
                 self._similar.clear()
@@ -260,7 +260,7 @@ class CompiledSegments:
     def _compare(
         self, name: str, spans: ListedSpans, chosen: NDArray[np.int64]
     ) -> dict[int, list[tuple[int, float, float]]]:
-        """Compare some of the spans, which differ, with the phrases of a gazetteer.
+        """Compare some of the spans, no two of which have the same words, with the phrases of a gazetteer.
 
         chosen (int64[N]): Positions in the list of spans.
         RETURNS: For the hash of each chosen span the labels of the nearest phrases, and both similarities, as in `_similar`.
@@ -345,25 +345,26 @@ class CompiledSegments:
         if self._reads_wholes and self.feature_set.spans and len(index):
             seeds = self._plain.seeds
             begin, length, rows = kernels.list_known(tokens, longest, seeds, self._plain.columns, index.sieved)
-        others = [*self._known(docs, columns, tokens, longest, index)]
+        other_features = [*self._known(docs, columns, tokens, longest, index)]
         repeats = [*self._repeats(columns, tokens, longest, token_index)]
-        if not others and not repeats:
+        if not other_features and not repeats:
             # `list_known` has sorted the spans
             spans, bounds = _distinct(begin, length, n_tokens)
             no_repeats = TokenFeatures(rows[:0], None, np.zeros_like(bounds))
             return KnownSpans(spans, TokenFeatures(rows, None, bounds), no_repeats)
-        span_features = [_SpanFeatures(begin, length, rows, np.ones(len(rows), dtype=np.float32)), *others]
+        span_features = [_SpanFeatures(begin, length, rows, np.ones(len(rows), dtype=np.float32)), *other_features]
         n_span_features = sum(len(features.row) for features in span_features)
-        found = _SpanFeatures(*map(np.concatenate, zip(*span_features, *repeats)))
+        joined = _SpanFeatures(*map(np.concatenate, zip(*span_features, *repeats)))
         # By first token, then by length; a span's features before its repeats
-        order = np.argsort(found.begin * (longest + 1) + found.length, kind="stable")
-        spans, bounds = _distinct(found.begin[order], found.length[order], n_tokens)
-        rows = found.row[order].astype(np.int32)
-        values = found.value[order]
+        order = np.argsort(joined.begin * (longest + 1) + joined.length, kind="stable")
+        spans, bounds = _distinct(joined.begin[order], joined.length[order], n_tokens)
+        rows = joined.row[order].astype(np.int32)
+        values = joined.value[order]
         n_spans = len(spans.lengths)
         span = np.repeat(np.arange(n_spans), np.diff(bounds))
-        by_index = []
-        for chosen in (order < n_span_features, order >= n_span_features):
+        is_repeat = order >= n_span_features
+        by_index = []  # features of spans, whose rows are those of `index`, and repeats, whose rows are those of `token_index`
+        for chosen in (~is_repeat, is_repeat):
             chosen_values = None if (values[chosen] == 1).all() else values[chosen]
             by_index.append(by_token(span[chosen], rows[chosen], chosen_values, n_spans))
         return KnownSpans(spans, *by_index)

@@ -250,7 +250,7 @@ _LENGTH = 2.0
 
 
 class FloretSettings(NamedTuple):
-    """How floret makes the vector of a word of rows: settings under the names that spaCy's `Vectors` gives them."""
+    """How floret makes the vector of a word from rows: settings under the names that spaCy's `Vectors` gives them."""
 
     minn: int  # characters of the shortest n-grams
     maxn: int  # characters of the longest n-grams

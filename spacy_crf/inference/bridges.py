@@ -206,7 +206,7 @@ class BridgedStructure:
 
     @property
     def masks_alone(self) -> bool:
-        """Whether it only masks states of a structure without rules."""
+        """Whether this structure only masks states, and has neither bridges nor rules."""
         return self.bridges.graph is None and isinstance(self.of, Structure)
 
     def of_states(self, states: Ints) -> "BridgedStructure":
@@ -272,8 +272,8 @@ class BridgedStructure:
         return out
 
     def differentiate_path(self, work: Work, states: States, weights: Floats) -> tuple[Floats, Floats, ChainScores]:
-        """Log partitions, scores of one labelling for each sequence (`states`, int32[T]), and the derivative of the sum of their
-        differences times `weights` (float64[B]).
+        """Log partitions, scores of one labelling for each sequence (`states`, int32[T]), and the derivative of sum_b
+        `weights`[b] · (log_z[b] - score of the labelling of sequence b).
         """
         path = self.bridges.path(states, self._blank)
         log_z, path_scores, derivative = self.of.differentiate_path(work, path, weights)

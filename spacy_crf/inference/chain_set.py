@@ -21,7 +21,8 @@ from .structure import Structure
 
 
 class ChainSet:
-    """The structure of a set of chains, with which `evaluate` computes losses. Whatever predicts asks the single chains.
+    """The structure of a set of chains, with which `evaluate` computes losses. Prediction uses the structures of the single
+    chains.
 
     structures (Sequence[Structure]): The structure of each chain.
     states_of (Sequence[int64[S_c]]): The states of each chain, among the S states of the model.
@@ -40,17 +41,17 @@ class ChainSet:
         self.structures = tuple(structures)
         self.states_of = tuple(states_of)
         self._loss_states_of = self.states_of if loss_states_of is None else loss_states_of
-        self._latest: Optional[tuple[Any, list]] = None  # the latest loss of the set, and the losses of its chains
+        self._latest: tuple[Any, list] = (None, [])  # the latest loss of the set, and the losses of its chains
 
     def losses(self, loss: Any) -> list[Callable]:
         """The loss of each chain.
 
         loss (LabelledLoss): The loss of the set.
         """
-        latest = self._latest
-        if latest is None or latest[0] is not loss:
-            latest = self._latest = (loss, [loss.among(states) for states in self._loss_states_of])
-        _, losses = latest
+        latest_loss, losses = self._latest
+        if latest_loss is not loss:
+            losses = [loss.among(states) for states in self._loss_states_of]
+            self._latest = (loss, losses)
         return losses
 
     @property

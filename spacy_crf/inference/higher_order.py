@@ -170,7 +170,7 @@ class HigherOrder(Structure[HigherOrderScores]):
         return probabilities
 
     def list_spans(self, work: HigherOrderWork, spans: SpanStates, min_prob: float) -> LikelySpans:
-        """Spans of `work` of at least the probability `min_prob`; `spans` says how states encode them."""
+        """The spans in `work` whose probability is at least `min_prob`; `spans` says how states encode them."""
         posterior = self._posterior(work, spans)
 
         def search(*out: NDArray) -> int:

@@ -118,7 +118,7 @@ class LinearChain(Structure[ChainScores]):
         return _weigh(work, _expanded(work, spans_of_states), segments)
 
     def list_spans(self, work: ChainWork, spans_of_states: SpanStates, min_prob: float) -> LikelySpans:
-        """Spans of `work` of at least the probability `min_prob`; `spans_of_states` says how states encode spans."""
+        """The spans in `work` whose probability is at least `min_prob`; `spans_of_states` says how states encode spans."""
         return _list_likely(work, _expanded(work, spans_of_states), min_prob)
 
 
@@ -282,8 +282,8 @@ def _weigh_spans_at(
 
 
 def _posteriors(work: ChainWork, spans: SpanStates) -> Iterator[tuple[Posterior, slice]]:
-    """The posterior of a chunk and its tokens, then the posterior and the tokens of each sequence that needs log space. In the
-    first posterior such sequences are 0; it is left out if all sequences need log space.
+    """The posterior of a chunk and its tokens, then the posterior and the tokens of each sequence that needs log space. The
+    first posterior has zeros for these sequences, and is left out if all sequences need log space.
     """
     continues: Any = spans.continues  # never None for states of a chain
     # P(span of states y_b ... y_e) = P(y_b enters) · prod_t P(y_t | y_(t-1)) · P(y_e leaves), from alpha, beta and transitions
@@ -308,8 +308,7 @@ def _linear_posterior(work: ChainWork, before: ForwardPass, marginals: Floats, c
     # All chunks share the neighbours of states
     cached = exponentials.neighbours
     if cached is None or cached[0] is not continues:
-        cached = continues, _neighbours(matrices > 0.0, continues)
-        exponentials.neighbours = cached
+        cached = exponentials.neighbours = continues, _neighbours(matrices > 0.0, continues)
     _, neighbours = cached
     return Posterior(
         left=before.alpha,
@@ -348,9 +347,12 @@ def _log_posterior(sequence: ChainWork, continues: Bools) -> Posterior:
 
 
 def _neighbours(possible: Bools, continues: Bools) -> Bools:
-    """Which states have any neighbour before and behind them, inside their span and outside: bool[4, S].
+    """Which states have neighbours.
 
     possible (bool[1 or n, S, S]): Which steps are possible.
+    continues (bool[S, S]): Which steps continue a span.
+    RETURNS (bool[4, S]): For each state, whether some state may stand before it inside the same span; before it outside of its
+        span; behind it inside the same span; behind it outside of its span.
     """
     if len(possible) != 1:  # they may differ from token to token, or there is none
         return np.ones((4, possible.shape[1]), dtype=bool)

@@ -143,7 +143,7 @@ class LatticeCache:
         self.previous: dict[int, PrunedLattice] = {}
 
     def renew(self) -> None:
-        """Let the next evaluation rebuild the lattices, with their present nodes among the nodes."""
+        """Let the next evaluation rebuild the lattices; the rebuilt ones keep the nodes of the present ones."""
         self.previous = self.current or self.previous
         self.current = {}
 
@@ -305,7 +305,7 @@ class Sums:
 
     work (HigherOrderWork): Potentials of the chunk.
     level (Level): The lattice.
-    clamp (bool[T, S]): States still allowed; None if the lattice has no others.
+    clamp (bool[T, S]): States still allowed; None if all states of the lattice are allowed.
     """
 
     def __init__(self, work: HigherOrderWork, level: kernels.Level, clamp: Optional[Clamp] = None):

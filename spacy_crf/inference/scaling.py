@@ -421,18 +421,19 @@ def _scale(exponentials: Exponentials, scores: Floats, starts: Ints, emissions: 
     # The first token of a sequence has no transition; it accounts for first and last
     shift[starts[:-1][starts[:-1] < starts[1:]]] = exponentials.end_shift
     layout = exponentials.layout
+    # An empty order means that states keep their own, which saves the kernel indirect reads
     kernels.scale(scores, layout.order[: 0 if layout.in_order else None], emissions, shift, spread)
     return kernels.ScaledPotentials(
-        emissions,
-        exponentials.block,
-        exponentials.transposed,
-        exponentials.arcs,
-        layout.runs,
-        exponentials.first,
-        exponentials.last,
-        shift,
-        spread,
-        starts,
+        emissions=emissions,
+        block=exponentials.block,
+        transposed=exponentials.transposed,
+        arcs=exponentials.arcs,
+        runs=layout.runs,
+        first=exponentials.first,
+        last=exponentials.last,
+        shift=shift,
+        spread=spread,
+        starts=starts,
     )
 
 

@@ -303,7 +303,7 @@ class SemiMarkov(Structure[SegmentScores]):
         return np.clip(probabilities, 0.0, 1.0)
 
     def list_spans(self, work: SegmentWork, spans: SpanStates, min_prob: float) -> LikelySpans:
-        """Spans of `work` of at least the probability `min_prob`; `spans` says which states encode them."""
+        """The spans in `work` whose probability is at least `min_prob`; `spans` says which states encode them."""
         tag_of = work.tag_of
         # Of the states of a span's tag, one has at least an equal share of the span's probability; `weigh_spans` sums them later
         most_states = 1 if tag_of is None else int(np.bincount(tag_of).max(initial=1))

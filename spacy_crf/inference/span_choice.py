@@ -2,8 +2,8 @@
 
 A set of spans is worth the sum of their probabilities less a price for each span, so the set never takes a span whose price
 exceeds its probability. With a price of one half the set minimises the expected number of mistakes. A lower price finds more
-spans, and more wrong ones. Among all choices by probability, some price maximises the expected F1, or any other F (half of the F1
-that it reaches; Lipton, Elkan & Naryanaswamy 2014, for labels that do not exclude each other).
+spans, and more wrong ones. The expected F1 is highest at some price, and so is any other F score. For F1 and labels that do not
+exclude each other, that price is half of the highest expected F1 (Lipton, Elkan & Naryanaswamy 2014).
 """
 
 import numpy as np
@@ -50,9 +50,18 @@ def worth(candidates: Segments, gains: Floats, n_labels: int, starts: Ints, *, m
     transitions = np.zeros((size, size))
     if not may_touch:
         transitions[np.arange(1, size), np.arange(1, size)] = -np.inf
-    none = np.zeros((n_tokens, size))
-    ends = np.zeros(size)
-    return SegmentScores(none, begins, none, lengths, spans, transitions, ends, ends, listed, np.asarray(starts))
+    return SegmentScores(
+        tokens=np.zeros((n_tokens, size)),
+        begins=begins,
+        ends=np.zeros((n_tokens, size)),
+        lengths=lengths,
+        spans=spans,
+        transitions=transitions,
+        first=np.zeros(size),
+        last=np.zeros(size),
+        listed=listed,
+        starts=np.asarray(starts),
+    )
 
 
 def places_of(chosen: Segments, candidates: Segments) -> Ints:

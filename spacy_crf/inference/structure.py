@@ -116,10 +116,10 @@ class Expansion:
         tag_spans (SpanStates): How tags encode spans.
         """
         # Other threads may replace `_spans` at any time, so it is read once
-        latest = self._spans
-        if latest is None or latest[0].continues is not tag_spans.continues:
-            latest = self._spans = (tag_spans, tag_spans.over(self.graph.tag_of))
-        _, state_spans = latest
+        latest_tag_spans, state_spans = self._spans or (None, tag_spans)
+        if latest_tag_spans is None or latest_tag_spans.continues is not tag_spans.continues:
+            state_spans = tag_spans.over(self.graph.tag_of)
+            self._spans = (tag_spans, state_spans)
         return state_spans
 
 
@@ -443,8 +443,8 @@ class Structure(Generic[Scores]):
         raise NotImplementedError
 
     def segments_derivative(self, work: Work[Scores], begin: Ints, end: Ints, derivative: Floats) -> Scores:
-        """The way back through `score_segments`, where a segment at an end of its sequence also uses `first` or `last`. Segments
-        longer than K add nothing.
+        """Backpropagate through `score_segments`, where a segment at an end of its sequence also uses `first` or `last`.
+        Segments longer than K add nothing.
 
         work (Work): Potentials of the sequences.
         begin (int64[N]): First token of each segment.
@@ -526,13 +526,14 @@ class Structure(Generic[Scores]):
         shared = [name for name in arrays.named(scores) if arrays.is_shared(scores, name)]
 
         def expand(possible: Bools, *_: Floats) -> Expansion:
+            """Expand `scores`; the further arguments are its shared arrays, on which the result depends too."""
             is_kept = possible[graph.tag_of]
             part = arrays.part_of_graph(graph, is_kept) if is_kept.any() and not is_kept.all() else graph
             return Expansion(part, arrays.expand(scores, part, shared))
 
         possible = (scores[0] > -np.inf).any(axis=0)  # [S] tags that a token may have
-        # Computed again if `possible` or a shared score changed
-        return self._expansions.of(expand, possible, *(getattr(scores, name) for name in shared))
+        shared_arrays = [getattr(scores, name) for name in shared]
+        return self._expansions.of(expand, possible, *shared_arrays)
 
     def conform(self, scores: Scores) -> Scores:
         """Check scores, and return them in the form that the kernels take.

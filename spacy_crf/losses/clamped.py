@@ -94,7 +94,7 @@ class LabelledLoss:
         return weights
 
     def least_costs(self, n_states: int) -> Floats:
-        """The least cost that is added to the score of each of n_states states where it is a mistake: float64[S]."""
+        """For each of n_states states, the least cost that is added to its score where it is a mistake: float64[S]."""
         return np.zeros(n_states)
 
     def excludes(self, labelled: str) -> bool:
@@ -182,7 +182,8 @@ class ClampedLoss(LabelledLoss):
         return labelled in ("tokens", "segments")
 
     def least_costs(self, n_states: int) -> Floats:
-        """The least cost of each of n_states states where it is a mistake: the least entry of its column beside the diagonal."""
+        """For each of n_states states, the least cost where it is a mistake: the least entry of its column beside the
+        diagonal."""
         table = self.costs(n_states)
         if not len(table):
             return np.zeros(n_states)
@@ -205,31 +206,32 @@ class ClampedLoss(LabelledLoss):
         states = structure.only_path(clamp) if "path" in structure.answers else None
         if self.margin or self.cost or self.label_weights:
             scores = self._with_costs(scores, arrays.states_of(clamp))
-        value = structure.expectations if self.smooth else structure.viterbi_counts
+        # Log partitions and expected uses of scores; or best scores, and the uses by the best labellings
+        evaluate = structure.expectations if self.smooth else structure.viterbi_counts
         n_sequences = 1 if scores.starts is None else len(scores.starts) - 1
         if weights is None:
             weights = np.ones(n_sequences)
         weights = np.asarray(weights, dtype=np.float64)
         arrays.check_shape("weights", weights, (n_sequences,), "sequences")
         work = structure.prepare(scores, annotated=clamp)
-        if states is not None and self.smooth:
+        if states is not None and self.smooth:  # one question in place of three
             free_values, gold_values, d_scores = structure.differentiate_path(work, states, weights)
             impossible = gold_values == -np.inf
         else:
             if states is None:
-                gold_values, d_clamped = value(work, clamp=clamp, weights=weights)
+                gold_values, d_clamped = evaluate(work, clamp=clamp, weights=weights)
             else:
                 gold_values = structure.path_score(work, states)
             impossible = gold_values == -np.inf
             weights = np.where(impossible, 0.0, weights)
-            free_values, d_scores = value(work, weights=weights)
+            free_values, d_scores = evaluate(work, weights=weights)
             if not self.smooth and "exact" not in structure.answers and (free_values < gold_values).any():
                 # The search found nothing better than the annotation, so there is nothing to learn
                 weights = np.where(free_values < gold_values, 0.0, weights)
                 free_values = np.maximum(free_values, gold_values)
-                _, d_scores = value(work, weights=weights)
+                _, d_scores = evaluate(work, weights=weights)
                 if states is None:
-                    _, d_clamped = value(work, clamp=clamp, weights=weights)
+                    _, d_clamped = evaluate(work, clamp=clamp, weights=weights)
             if states is None:
                 arrays.subtract(d_scores, d_clamped)  # an impossible sequence has no expectations: nothing to subtract
             else:
@@ -312,8 +314,8 @@ def without_rounding(losses: Floats, best: Floats, exact: bool) -> Floats:
 
 
 def _token_costs(allowed: Clamp, table: Floats) -> Floats:
-    """The cost of each state at each token: float64[T, S]. Where the annotation allows several states, a state costs as much as
-    beside the allowed state where it is cheapest. Tokens without annotation cost nothing.
+    """The cost of each state at each token: float64[T, S]. Where the annotation allows several states, a state costs the least
+    that it would cost beside any one of them. Tokens without annotation cost nothing.
 
     allowed (bool[T, S]): The states that the annotation allows.
     table (float64[S, S]): The result of `ClampedLoss.costs`.

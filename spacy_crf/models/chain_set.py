@@ -37,7 +37,7 @@ def check_inner(owner: str, setting: str, model: Any) -> Model:
     """
     node = getattr(model, "attrs", {}).get("node")
     checks.expect(
-        type(getattr(node, "of", node)) in (ChainNode, SegmentsNode),
+        type(getattr(node, "of", node)) in (ChainNode, SegmentsNode),  # a pool is checked by its members, `node.of`
         owner,
         setting,
         getattr(model, "name", model),
@@ -95,11 +95,11 @@ class ChainOfSet(StructureNode):
         return self.of.potentials(self.whole, weights)
 
     def possible(self, model: Model) -> SharedScores:
-        """Masks of the parameters of all states; `model` is the model of the chain."""
+        """Masks of the scores of all states that are not -inf; `model` is the model of the chain."""
         return self.of.possible(self.whole)
 
     def weighed(self, model: Model) -> SharedScores:
-        """Masks of the parameters of all states; `model` is the model of the chain."""
+        """Masks of the scores of all states that have a weight; `model` is the model of the chain."""
         return self.of.weighed(self.whole)
 
     def places_of(self, states: Ints) -> Ints:
@@ -107,8 +107,8 @@ class ChainOfSet(StructureNode):
         return self.states[states]
 
     def named_states(self, model: Model, parameter: Optional[str], places: tuple) -> tuple:
-        """The numbers in the chain of the states at `places` of a `parameter` of `model`. States of other chains, which the chain
-        does not use, get the number of the first state.
+        """As `Node.named_states`: the numbers that the states at `places` of a `parameter` have within the chain. States of
+        other chains, which the chain does not use, get the number of the first state.
         """
         number = np.zeros(self.whole.get_dim("nO"), dtype=np.int64)
         number[self.states] = np.arange(len(self.states))

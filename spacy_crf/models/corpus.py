@@ -566,8 +566,9 @@ class SparseCorpus:
         return SparsePass(self, weights, threads, into or {})
 
     def marks(self, seed: Seed, *, threads: int = 1) -> dict[str, Floats]:
-        """Marks of the weights, by the name of the table: float64[W], sums of a random number of each token that uses the weight.
-        Weights of a state that the same tokens use have equal marks, since sums of whole numbers are exact.
+        """Mark the weights: each token has a random number, and the mark of a weight is the sum of the numbers of the tokens
+        that use the weight (float64[W], by the name of the table). Weights of one state that the same tokens use have equal
+        marks, since sums of whole numbers are exact.
 
         seed (Seed): Seed of the random numbers.
         threads (int): How many threads sum up.
@@ -688,6 +689,7 @@ class SparsePass:
         return collectors
 
     def _collect_features(self, number: int, d_scores: NamedTuple, part: GradientPart) -> None:
+        """Add up the gradients of all features but those of windows, in batch `number`."""
         kinds = self._features.kinds
         tables = self._features.tables
         for kind, tokens in self._tokens.items():
@@ -817,7 +819,7 @@ class DensePass:
 
 @singledispatch
 def corpus_by(node: Node, layer: Model) -> Any:
-    """New storage for what a layer reads of a corpus, chosen by the class of its node. It has the methods of `SparseCorpus`.
+    """An empty corpus for a layer, of the class that suits its node, with the methods of `SparseCorpus`.
 
     node (Node): The node of the layer.
     layer (Model): The layer.

@@ -217,11 +217,11 @@ def _check_features(owner: str, features: object) -> None:
 
 
 def check_counted(owner: str, features: FeatureSet, unless: str = "") -> None:
-    """Check a setting whose features must be features of tokens that are counted.
+    """Check that all features of a setting belong to single tokens and tags, and can be counted.
 
     owner (str): The architecture, for the message.
     features (object): The setting.
-    unless (str): Which other features are possible, for the message.
+    unless (str): An exception to the requirement, for the message.
     RAISES (ValueError): CRF020 for other templates.
     """
     _check_features(owner, features)

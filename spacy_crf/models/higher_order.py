@@ -135,7 +135,8 @@ class HigherOrderNode(StructureNode):
         super().__init__()
         self._label_parts = label_parts
         self._parts: Optional[TagParts] = None  # parts of the tags, if tags share weights
-        self._latest_orders: Optional[tuple] = None  # the cached orders, and the attributes that determine them
+        # The cached orders, behind the attributes that determine them
+        self._latest_orders: Optional[tuple[tuple, Orders]] = None
 
     # -------------------------------------------------------------------------------------------------- scores
 
@@ -144,15 +145,16 @@ class HigherOrderNode(StructureNode):
         attrs = model.attrs
         # Training replaces these attributes and does not change them in place, so identity tells whether they changed
         key = attrs["allowed"], attrs["keys"], attrs["thresholds"], attrs["keep"]
-        latest = self._latest_orders
-        if latest is None or any(old is not new for old, new in zip(latest[1], key)):
-            learned = attrs["thresholds"]
-            thresholds = None
-            if learned is not None and learned["keep"] == attrs["keep"]:
-                thresholds = np.array(learned["least"])
-            orders = Orders(attrs["order"], attrs["keys"], model.get_dim("nO"), attrs["keep"], thresholds)
-            self._latest_orders = latest = indexed(orders), key
-        orders, _ = latest
+        if self._latest_orders is not None:
+            latest_key, latest_orders = self._latest_orders
+            if all(old is new for old, new in zip(latest_key, key)):
+                return latest_orders
+        learned = attrs["thresholds"]
+        thresholds = None
+        if learned is not None and learned["keep"] == attrs["keep"]:
+            thresholds = np.array(learned["least"])
+        orders = indexed(Orders(attrs["order"], attrs["keys"], model.get_dim("nO"), attrs["keep"], thresholds))
+        self._latest_orders = key, orders
         return orders
 
     def potentials(self, model: Model, weights: SharedScores) -> SharedScores:
@@ -160,7 +162,7 @@ class HigherOrderNode(StructureNode):
         return {**super().potentials(model, weights), "orders": self.orders(model)}
 
     def potentials_key(self, model: Model) -> Orders:
-        """The n-grams of `model`, which a change replaces."""
+        """The n-grams of `model`: another object after each change."""
         return self.orders(model)
 
     def possible(self, model: Model) -> SharedScores:
@@ -191,7 +193,7 @@ class HigherOrderNode(StructureNode):
         return n_states if self._parts is None else self._parts.n_columns
 
     def layer_batch(self, batch: AnnotatedDocs) -> AnnotatedDocs:
-        """The `batch` with the columns of the tags that it allows."""
+        """The `batch` with a clamp of columns, those of the tags that it allows."""
         return batch if self._parts is None else batch._replace(allowed=self._parts.allowed(states_of(batch.allowed)))
 
     def named_states(self, model: Model, parameter: Optional[str], places: tuple[Ints, ...]) -> tuple[Ints, ...]:
@@ -240,7 +242,8 @@ class HigherOrderNode(StructureNode):
         return HigherOrderScores(scores, transitions, *ends, shared["grams"], shared["orders"], starts)
 
     def part(self, d_scores: HigherOrderScores, outputs: tuple[Emissions]) -> tuple[tuple, SharedScores]:
-        """From `d_scores` to the derivatives with respect to the `outputs` of the layers and to the shared scores."""
+        """Split `d_scores` into the derivatives with respect to the `outputs` of the layers, and those with respect to the
+        shared scores."""
         of_tokens = d_scores.transitions if per_position(d_scores) else None
         emissions = d_scores.emissions if self._parts is None else self._parts.spread(d_scores.emissions)
         d_output = Emissions(emissions, of_tokens, np.asarray(d_scores.starts))
@@ -409,9 +412,9 @@ def HigherOrder(
 
     emissions (Model): Scores of tags at tokens, from SparseEmissions, HashedEmissions or Tok2VecEmissions.
     order (int): Number of previous tags that a score depends on, from 0 to 3.
-    keep (Optional[float]): Mean number of tags that a token keeps by its emissions (all if there are up to 32 tags), of pairs of
-        tags that it keeps by a chain of order 1, and so on. None switches pruning off; then time and memory grow with the number
-        of tags to the power of order + 1.
+    keep (Optional[float]): How many tags a token keeps on average, chosen by its emissions (all, if there are up to 32 tags);
+        then how many pairs of tags, chosen by a chain of order 1, and so on. None switches pruning off; then time and memory
+        grow with the number of tags to the power of order + 1.
     label_parts (Union[str, Callable, None]): Tags with a common part share weights in addition to their own: "morph" for the
         part of speech and each Key=Value, "scheme" for boundary and label, or a function from a tag to the list of its parts.
         None for no shared weights.

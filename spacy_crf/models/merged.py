@@ -179,7 +179,7 @@ class MergedStates:
         source, target = np.nonzero(allowed)
         may_follow = np.zeros((n_groups, n_groups), dtype=bool)  # [M, M]
         may_follow[group[source], group[target]] = True
-        order = order_of(may_follow)
+        order = order_of(may_follow)  # in which most possible transitions form a block, for fast passes
         self.of = np.argsort(order)[group]  # [S] merged state of each state
         # [M] the first state of each merged state, which represents it, and the number of its states
         _, self.representatives, self._sizes = np.unique(self.of, return_index=True, return_counts=True)

@@ -156,16 +156,18 @@ class CorpusObjective(Weights):
         is_kept (bool[n]): The weights that stay; the others count as 0.
         """
         keys = [self._key(block.model, block.name) for block in self._tables]
-        kept = dict(zip(keys, np.split(is_kept, self._starts[1:-1])))  # tables are the first blocks of the vector
+        # Tables are the first blocks of the vector
+        kept_in_table = dict(zip(keys, np.split(is_kept, self._starts[1:-1])))
         thinned = {}  # features by the key of the table
         for layer, names in zip(self._layers, self._names):
             if isinstance(layer, SparseCorpus):
-                layer.thin({name: kept[key] for name, key in names.items()})
+                layer.thin({name: kept_in_table[key] for name, key in names.items()})
                 thinned.update(dict.fromkeys(names.values(), layer.features))
         self._line_up([block._replace(features=thinned[key]) for key, block in zip(keys, self._tables)])
 
     def restricted(self, is_kept: Bools) -> "CorpusObjective":
-        """A copy as a function of some of the weights of the model, without variables and merged states. It cannot assign.
+        """A copy as a function of some of the weights of the model, not of variables, and without merged states. It cannot write
+        weights to the model.
 
         is_kept (bool[n]): The weights that stay; the others count as 0.
         """
@@ -264,8 +266,8 @@ class CorpusObjective(Weights):
         weights (float64[n]): The weights.
         loss (Callable): The loss, by default that of the model.
         factors (list[float64[B]]): Factors of the sequences of each batch, 1 by default.
-        into (list): Receives for each batch the derivatives with respect to the outputs of all layers, in place of the part of
-            the gradient that follows from them.
+        into (list): Receives, for each batch, the derivatives with respect to the outputs of all layers. The gradient then
+            lacks the weights of the layers.
         RETURNS (float, float64[n]): The loss and its gradient.
         """
         loss = self._loss if loss is None else loss

@@ -301,6 +301,7 @@ def _pooled(pooling: str, doc: Doc, text: NDArray[np.int64], pieces: Vectors) ->
     """
     vectors = np.zeros((len(doc), pieces.shape[1]), dtype=np.float32)
     idx, length, is_space = doc.to_array([IDX, LENGTH, IS_SPACE]).astype(np.int64).T.reshape(3, len(doc))
+    # Where pieces share a character, bounds may fall; those that `searchsorted` reads have to rise
     begins, ends = np.maximum.accumulate(text, axis=0).T
     # [T] the pieces first, ..., behind - 1 share characters with a token
     first = np.searchsorted(ends, idx, side="right")

@@ -90,7 +90,7 @@ class SegmentFeatures(SparseFeatures):
         return SpanScores(**scores, listed=listed)
 
     def counters(self) -> dict[str, Counter]:
-        """A counter of pairs for each place."""
+        """For each place of weights, a counter of pairs of a feature and a label."""
         builders: dict[str, Union[IndexBuilder, SpanIndexBuilder]] = {
             place: IndexBuilder(templates, self.tables[place].index)
             for place, templates in self.compiled.templates.items()
@@ -136,7 +136,11 @@ class SegmentFeatures(SparseFeatures):
         return {"patterns": patterns, "n_states": self.n_states, "longest": self.longest, "rows": tables}
 
     def load(self, data: Settings) -> Settings:
-        """Take over saved `data`. RAISES (ValueError): CRF510 if the patterns are not those the model was trained with."""
+        """Take over the patterns and sizes in saved `data`.
+
+        RETURNS (dict): The saved tables, by name.
+        RAISES (ValueError): CRF510 if the patterns are not those the model was trained with.
+        """
         patterns = self.feature_set.patterns_as_text()
         saved = data["patterns"]
         if saved != patterns:
@@ -172,7 +176,7 @@ def SparseSegments(
 
 
 def certain_segments(clamp: SegmentClamp, starts: Ints) -> Segments:
-    """The segments that all paths which a clamp allows have in common, without segments of ``O``. Their labels are states.
+    """The segments that are in every path that a clamp allows, without segments of ``O``. Their labels are states.
 
     clamp (SegmentClamp): What the annotation allows.
     starts (int64[B + 1]): Where the sequences start.
@@ -225,7 +229,7 @@ class SegmentEncoderNode(EncoderNode):
         )
 
     def join(self, d_output: EncodedSegments) -> Floats:
-        """The way back through `split`: derivatives with respect to the scores of tokens, from `d_output`: float64[T, kinds ·
+        """Backpropagate through `split`: derivatives with respect to the scores of tokens, from `d_output`: float64[T, kinds ·
         S].
         """
         spans = d_output.spans

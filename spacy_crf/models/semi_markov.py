@@ -64,14 +64,15 @@ class SegmentsNode(StructureNode):
         emissions = Emissions(d_scores.tokens, of_tokens, np.asarray(d_scores.starts))
         spans = SpanScores(d_scores.begins, d_scores.ends, d_scores.tokens, d_scores.spans, d_scores.listed)
 
-        def part(output: NamedTuple) -> Any:
+        def derivative_of(output: NamedTuple) -> Any:
             if isinstance(output, Emissions):
                 return emissions
             if isinstance(output, SpanScores):
                 return part_of_spans(spans, output.listed)
-            return EncodedSegments(*map(part, output))
+            # An encoder's output has both
+            return EncodedSegments(*map(derivative_of, output))
 
-        return tuple(map(part, outputs)), self.shared_part(d_scores)
+        return tuple(map(derivative_of, outputs)), self.shared_part(d_scores)
 
     def with_entries_of(self, scores: SegmentScores, other: SegmentScores) -> SegmentScores:
         """The scores with all spans that `other` lists."""

@@ -181,7 +181,7 @@ class SequencesObjective(Weights):
         # A segment begins where a sequence does
         begins = clamp.must_begin.copy()
         begins[starts[:-1][starts[:-1] < starts[1:]]] = True
-        has_state_before = np.append(False, gold[1:] == gold[:-1])[: len(gold)]
+        has_state_before = np.append(False, gold[1:] == gold[:-1])[: len(gold)]  # cut for a corpus without tokens
         continues = ~clamp.may_begin & has_state_before
         lengths = self._shared[-1]  # the last parameter of segments
         segments = SegmentUses(
@@ -201,10 +201,18 @@ class SequencesObjective(Weights):
 def _arrays(corpus: ChainCorpus) -> Iterable[NDArray]:
     """Arrays by whose contents two corpora differ, for checksums."""
     yield from (corpus.starts, corpus.gold, corpus.weights, corpus.clamp, corpus.states.slots, corpus.states.bounds)
-    if corpus.segments is not None:
-        _, path, may_begin, must_begin, features, listed_starts, listed_lengths, _, excluded = corpus.segments
-        yield from (path, may_begin, must_begin, features.slots, features.bounds)
-        yield from (listed_starts, listed_lengths, excluded)
+    segments = corpus.segments
+    if segments is not None:
+        yield from (
+            segments.path,
+            segments.may_begin,
+            segments.must_begin,
+            segments.features.slots,
+            segments.features.bounds,
+            segments.listed_starts,
+            segments.listed_lengths,
+            segments.excluded,
+        )
 
 
 def _renumber_spans(features: TokenFeatures, numbers: Ints, n_spans: int) -> TokenFeatures:

@@ -276,7 +276,7 @@ class SparseFeatures(ListedFeatures):
         return features
 
     def rows(self, columns: TokenColumns) -> UnitRows:
-        """The units that have scores if texts have a label.
+        """The tokens, sentences or texts of a batch that have scores in a model of texts.
 
         columns (TokenColumns): Attributes of the tokens of a batch.
         """
@@ -421,6 +421,7 @@ class Scorer:
         self.reader.max_words = most_lexemes(features.max_words, self._token_scorers.values())
 
     def __call__(self, docs: list[Doc]) -> NamedTuple:
+        """The output of the layer for Docs, as `SparseFeatures.score`."""
         features = self._features
         columns = self.reader.read(docs)
         span_features, spans = features.find_spans(docs, columns)

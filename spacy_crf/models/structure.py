@@ -112,7 +112,7 @@ class Block(NamedTuple):
 
 
 class TokenTerms(NamedTuple):
-    """N terms that scores of tokens of a Doc have beside the weights of features, for explanations."""
+    """N terms in the scores of the tokens of a Doc that are no weights of features, for explanations."""
 
     names: list[str]  # N
     tokens: Ints  # [N] the token of each term
@@ -204,7 +204,7 @@ class StructureNode(Node):
         return scores
 
     def part(self, d_scores: PathScores, outputs: tuple) -> tuple[tuple, SharedScores]:
-        """The way back through `join`.
+        """Backpropagate through `join`.
 
         d_scores (PathScores): Derivatives with respect to the potentials.
         outputs (tuple): The outputs of the layers.
@@ -335,7 +335,8 @@ class StructureNode(Node):
         return total._replace(**sums)
 
     def dot(self, d_scores: PathScores, scores: PathScores) -> float:
-        """The sum over all possible scores of derivative · score, which is the derivative by a common factor of the scores.
+        """The derivative with respect to a factor that multiplies all scores: the sum of derivative · score over the scores
+        that are not -inf.
 
         d_scores (PathScores): Derivatives with respect to the scores times the factor.
         scores (PathScores): The scores.

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 
 class Sight(NamedTuple):
-    """The tokens that read a position: `width` neighbours, from the token at `first` on. A template with offset o lets the token
-    at -o read the position. At offsets in between without a template the scores are 0.
+    """The tokens that read a position: `width` neighbours, from the token at `first` on. A template with offset o lets the
+    token at -o read the position. A token in between that has no template with its offset adds scores of 0.
     """
 
     first: int  # relative to the position
@@ -58,7 +58,7 @@ class Sight(NamedTuple):
         return cls(first=-int(offsets.max()), width=int(offsets.max() - offsets.min()) + 1)
 
     def viewer(self, offset: int) -> int:
-        """The number, from 0 to width - 1, of the token that reads the position by a template.
+        """Which of the `width` tokens reads the position by a template: its number, from 0 to width - 1.
 
         offset (int): The offset of the template.
         """
@@ -130,7 +130,7 @@ class Table:
 
     @cached_property
     def _slots(self) -> SlotLayout:
-        """The layout, computed on first use: whoever only counts features needs none."""
+        """The layout, computed on first use: counting features needs none."""
         # Rows with a third of all columns are faster to add as a whole
         threshold = max(1, self.n_columns // 3)
         starts, columns, slots = lay_out_slots(self.pair_starts, self.pair_columns, self.n_columns, threshold)
@@ -312,8 +312,9 @@ class Table:
         return self._slots.first[rows]
 
     def moved_slots(self, before: "Table") -> NDArray[np.integer]:
-        """The first slot of each feature in this table, at the index that is its first slot in another table: int[N + 1] for the
-        N slots of the other table. Where a feature has no weights in this table, and at index -1, it is -1.
+        """A map from first slots in another table to first slots in this one: moved[slot in the other table] is the slot of the
+        same feature here, int[N + 1] for the N slots of the other table. It is -1 for features that have no weights here, and
+        at index -1, which is no feature.
 
         before (Table): The other table, of the same features.
         """
@@ -352,7 +353,7 @@ class Table:
         viewer: int = 0,
         part: GradientPart = ALL,
     ) -> None:
-        """Add the gradient of the slots, the way back through `add_references`.
+        """Backpropagate through `add_references`: add the gradient of the slots.
 
         first_slots (int[M, N]): First slot of the feature of each template at each token, -1 for none.
         d_scores (float64[N, O, C] or float64[N, C]): Derivatives with respect to the scores.
@@ -419,7 +420,8 @@ class Table:
         return filter_features(features._replace(rows=first_slots), first_slots >= 0)
 
     def add_scores_by_slot(self, features: TokenFeatures, slots: Floats, scores: Floats) -> None:
-        """Add the weights of each token's features to its scores, as `add_scores`, for features `with_first_slots`.
+        """Add the weights of each token's features to its scores, as `add_scores`, for features that `with_first_slots`
+        returned.
 
         features (TokenFeatures): Features of T tokens.
         slots (float64[N]): Weights in the layout of the kernels.

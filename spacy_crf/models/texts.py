@@ -147,8 +147,8 @@ class TextNode(OfTexts, ChainNode):
     structure = TextSoftmax()
 
     def join(self, outputs: tuple[Emissions, ...], shared: SharedScores) -> TextScores:
-        """emissions[b, j] = sum over the tokens of text b of the `outputs`; first, of the `shared` scores, is the bias of
-        each label.
+        """emissions[b, j] = sum over the tokens of text b of the `outputs`; `first`, one of the `shared` scores, holds the bias
+        of each label.
         """
         return TextScores(*super().join(outputs, shared))
 
@@ -161,9 +161,7 @@ class TextNode(OfTexts, ChainNode):
         return Reasons(label_scores, units, left_out)
 
     def init_weights(self, model: Model, corpus: Batches, n_states: int, is_new: bool) -> None:
-        """The biases of `model` get a weight, whatever the `corpus`, for `n_states` labels; `is_new` if all weights are
-        new.
-        """
+        """Give each of the `n_states` biases of `model` a weight. `corpus` and `is_new` are not used."""
         model.attrs["observed"] = self._possible_steps(model, n_states).astype(np.uint8)
 
     def _possible_steps(self, model: Model, n_states: int) -> Bools:
@@ -196,7 +194,8 @@ class LabelSetNode(TextNode):
         return LabelSetScores(np.hstack([present, np.zeros(present.shape)]), starts)
 
     def part(self, d_scores: LabelSetScores, outputs: tuple[Emissions, ...]) -> tuple[tuple, SharedScores]:
-        """From `d_scores` to derivatives with respect to the `outputs` of the layer and to the biases."""
+        """Split `d_scores` into derivatives with respect to the `outputs` of the layer, and those with respect to the
+        biases."""
         present, _ = np.hsplit(d_scores.labels, 2)
         return (Emissions(present, None, d_scores.starts),), {"first": present.sum(axis=0)}
 
@@ -244,7 +243,7 @@ def MaxEntText(emissions: Model[list[Doc], Emissions]) -> Model[list[Doc], TextS
 
 
 def check_text_emissions(owner: str, emissions: Model, unit: str) -> None:
-    """Check emissions, and use them for texts whose units have scores.
+    """Check emissions, and let them score the units of texts.
 
     owner (str): The architecture, for messages.
     emissions (object): The emissions.

@@ -53,7 +53,7 @@ class TableBlock(NamedTuple):
     def places(self, before: "TableBlock") -> Ints:
         """The indices in this block of the weights of an earlier block: int64[N of the earlier block].
 
-        before (TableBlock): The block from before the model got more labels or features.
+        before (TableBlock): The block as it was when the model had fewer labels or features.
         """
         columns = before.features.columns_among(self.features.n_states)[self.name]
         return self.table.find_weights(before.table, columns)
@@ -101,7 +101,7 @@ class ArrayBlock(NamedTuple):
         return array.reshape(self.shape)
 
     def places(self, before: "ArrayBlock") -> Ints:
-        """The indices in this block of the weights of the block from `before` the model got more states."""
+        """The indices in this block of the weights of `before`, the block as it was when the model had fewer states."""
         number = np.cumsum(self.mask).reshape(self.mask.shape) - 1  # of each entry that has a weight
         old_corner = tuple(map(slice, before.mask.shape))
         return number[old_corner][before.mask]
@@ -124,7 +124,7 @@ def _blocks_on_encoder(layer: Model) -> Iterator[ArrayBlock]:
 
 
 class Weights:
-    """Layout in one vector of all weights of a model of a structure, on sparse features or a fixed encoder."""
+    """How all weights of a model of a structure, on sparse features or a fixed encoder, lie in one vector."""
 
     def __init__(self, model: Model):
         self.model = model
@@ -176,13 +176,13 @@ class Weights:
         return int(self._starts[-1]), check
 
     def frame(self) -> "Weights":
-        """The layout without the corpus."""
+        """The layout alone: subclasses add a corpus to it."""
         return Weights(self.model)
 
     def places(self, before: "Weights") -> Ints:
         """The indices of the weights of an earlier layout in this one: int64[n of the earlier layout].
 
-        before (Weights): The layout from before the model got more labels or features.
+        before (Weights): The layout as it was when the model had fewer labels or features.
         """
         blocks = zip(self._starts, self._blocks, before._blocks)
         return np.concatenate([start + block.places(earlier) for start, block, earlier in blocks])

@@ -211,7 +211,7 @@ class CorpusVectors:
         add_kind_rows(*self.kinds[number], self._reach, self._sight.first, table, scores)
 
     def scatter(self, number: int, d_scores: Floats, d_table: Floats, *, part: GradientPart = ALL) -> None:
-        """Add up derivatives with respect to the scores of words, the way back through `add_scores`.
+        """Backpropagate through `add_scores`: add up derivatives with respect to the scores of words.
 
         number (int): The number of the batch.
         d_scores (float64[T, C]): Derivatives with respect to the scores of the tokens of the batch.

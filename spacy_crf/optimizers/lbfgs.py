@@ -102,7 +102,7 @@ class CurvaturePairs:
             self._reach = (1.0 + frequencies) ** _REACH
 
     def ascent(self, optimizer: LBFGS, objective: Objective, position: Position) -> Floats:
-        """The gradient of an objective at a position; with l1 of the optimizer the pseudo-gradient."""
+        """The gradient of an objective at a position; the pseudo-gradient if the optimizer has l1."""
         return pseudo_gradient(position, optimizer.prices(objective)) if optimizer.l1 else position.gradient
 
     def search(

@@ -105,8 +105,8 @@ class OnlineOptimizer(CRFOptimizer):
 
         pass_ (CorpusPass): The sequences, in the order in which they are seen.
         run (OnlineRun): The state, whose slots and memory change.
-        RETURNS (tuple[float, int]): The sum of losses, and -1; or a loss that is not finite, and the index in the order of its
-            sequence.
+        RETURNS (tuple[float, int]): The sum of losses, and -1; if a loss is not finite, that loss, and the index of its
+            sequence in the order.
         """
         raise NotImplementedError
 
@@ -131,9 +131,19 @@ class OnlineOptimizer(CRFOptimizer):
         """
         numbers = run.numbers
         scaling = np.array([numbers.get("scale", 1.0), numbers.get("due", 0.0)])  # the kernel changes both
-        four: Any = (*map(float, settings), 0.0, 0.0, 0.0, 0.0)[:4]  # the kernel takes a tuple of one size
-        count = float(run.count)
-        rule_run = kernels.RuleRun(pass_.order, pass_.costs, run.slots, rule, four, count, scaling, memory, squares)
+        # The kernel takes four settings
+        padded: Any = (*map(float, settings), 0.0, 0.0, 0.0, 0.0)[:4]
+        rule_run = kernels.RuleRun(
+            pass_.order,
+            pass_.costs,
+            run.slots,
+            rule,
+            padded,
+            float(run.count),
+            scaling,
+            memory,
+            squares,
+        )
         result = kernels.walk(*pass_.room, rule_run)
         if "scale" in numbers:
             numbers["scale"], numbers["due"] = scaling.tolist()
@@ -171,7 +181,7 @@ class OnlineOptimizer(CRFOptimizer):
         slots = objective.corpus.slot_of_weight
         run = self._run_of(objective, key)
         run.is_held = objective.anchor is not None
-        mixed: Any = objective.mixed
+        mixed: Any = objective.mixed  # walks through a corpus in several processes, in place of this optimizer
         pass_ = None
         if objective.mixed is None:
             pass_ = self.pass_through(objective)
@@ -287,7 +297,7 @@ class OnlineOptimizer(CRFOptimizer):
         allowed = LONGEST_STEP * np.abs(anchor.begin).max(initial=0.0)
         share = allowed / longest if 0.0 < allowed < longest else 1.0  # of the step that is made
         moves = before + share * step - weights
-        run.slots[slots] += moves / run.numbers.get("scale", 1.0)
+        run.slots[slots] += moves / run.numbers.get("scale", 1.0)  # weight = scale · slot
         for name in self.drifts:
             run.arrays[name][slots] += run.count * moves
         for name in self.follows:

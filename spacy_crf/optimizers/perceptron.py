@@ -46,8 +46,9 @@ class BatchPerceptron(OnlineOptimizer):
     """The perceptron that decodes all sequences of a pass with the same weights, then adds the mean of the updates of the
     sequences that it got wrong.
 
-    This is not the voted perceptron (Freund & Schapire 1999), which keeps the weights after every mistake and lets them vote. The
-    best path by the sum of their scores is the best path of their average, see `AveragedPerceptron`.
+    This is not the voted perceptron (Freund & Schapire 1999), which keeps the weights after every mistake and lets them vote.
+    If these weights added up their scores in place of voting, the best path would be that of their average, see
+    `AveragedPerceptron`.
 
     epochs_per_step (int): Passes over the batch in one step, at most 1,000.
     seed (int): Seed of the order of the sequences, which affects only rounding.

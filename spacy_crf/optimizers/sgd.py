@@ -93,13 +93,12 @@ class SGD(Regularized):
     def walk(self, pass_: CorpusPass, run: OnlineRun) -> tuple[float, int]:
         """Learn from the sequences of a pass. With l1, weights that did not occur lately pay their penalty at the end."""
         numbers = run.numbers
-        sequences = run.numbers["sequences"]
         l1 = 0.0 if run.is_held else self.l1
         schedule = self._schedule(run)
         if not l1:
             return self.apply(kernels.SGD, pass_, run, *schedule)
         paid = run.arrays["paid"]
-        result = self.apply(kernels.SGD_L1, pass_, run, *schedule, l1 / sequences, memory=paid)
+        result = self.apply(kernels.SGD_L1, pass_, run, *schedule, l1 / numbers["sequences"], memory=paid)
         kernels.charge_all(pass_.corpus.learned, run.slots, numbers["scale"], numbers["due"], paid)
         return result
 
@@ -139,6 +138,7 @@ class SGD(Regularized):
         before = objective(run)
         best = np.inf
         best_eta = self.calibration_eta
+        # Above 1 while rates rise. Once a rate is too large, it is below 1, and rates fall from the first one
         factor = self.calibration_rate
         n_lower = 0  # rates that lowered the objective
         eta = self.calibration_eta
