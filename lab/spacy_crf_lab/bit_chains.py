@@ -70,7 +70,7 @@ class BitChains(Structure[BitScores]):
             work = copy(scores)
         else:
             checked = {name: arrays.contiguous(array, np.float64) for name, array in arrays.named(scores).items()}
-            work = BitWork(scores._replace(**checked), given=scores)
+            work = BitWork(scores._replace(**checked), original=scores)
             work.units = work.scores.units
         if annotated is not None and len(work.scores.cascade):  # chains read the bits of the annotation
             bits = _agreed(work.scores, annotated)

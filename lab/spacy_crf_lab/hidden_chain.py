@@ -113,7 +113,7 @@ class HiddenChains(Structure[HiddenScores]):
             # The scores of units are checked as those of chains
             if not np.isfinite(conforming.labels).all():
                 arrays.refuse(conforming)
-            work = HiddenWork(conforming, given=scores)
+            work = HiddenWork(conforming, original=scores)
         return work if clamp is None else work.clamped(clamp)
 
     def label_scores(self, scores: ScoresOrWork, *, clamp: Optional[Clamp] = None) -> Floats:

@@ -549,7 +549,7 @@ class SampledLikelihood(LabelledLoss):
         impossible = impossible | (structure.path_score(work, allowed[0]) == -np.inf)
         weights = np.where(impossible, 0.0, work.check_weights(weights))
         drawn = self._draw(structure, work, None if gold is None else allowed, clamp)
-        derivative = arrays.zeros(work.given)
+        derivative = arrays.zeros(work.original)
         for labellings, factor in ((drawn, 1.0), (allowed, -1.0)):
             for states in labellings:
                 share = factor * weights / len(labellings)

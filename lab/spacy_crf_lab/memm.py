@@ -71,7 +71,7 @@ class LocalChoices(Structure):
         """0, and the derivative of 0: choices are normalised. With a clamp, sums over the labellings that it allows."""
         work = self.prepare(scores)
         if clamp is None and self.ruled is None:
-            return np.zeros(work.n_sequences), arrays.zeros(work.given)
+            return np.zeros(work.n_sequences), arrays.zeros(work.original)
         ask = super().expectations if self.ruled is None else self.ruled.expectations
         # Partial annotation: sum over the allowed labellings of the normalised chain
         log_z, expected = ask(self.normalised(work), clamp=clamp, weights=weights)
@@ -82,10 +82,10 @@ class LocalChoices(Structure):
         if behind.shape[1] > 1:
             behind[~opens, -1] = 0.0
             behind[:, :-1] = steps
-            steps = steps if arrays.per_position(work.given) else steps.sum(axis=0)
+            steps = steps if arrays.per_position(work.original) else steps.sum(axis=0)
         uses[1:, :, :-1][goes_on] = behind[:-1][goes_on]
         uses[opens, -1, -1] = behind[opens, -1].sum(axis=1)
-        found = work.given._replace(**{**arrays.named(expected), "transitions": steps})
+        found = work.original._replace(**{**arrays.named(expected), "transitions": steps})
         of_steps = np.zeros(work.choices.steps.shape)
         of_grams = getattr(found, "grams", np.zeros(0))
         kernels.learn_every(work.choices, uses, (found.emissions, of_steps, found.last, of_grams))
@@ -133,8 +133,8 @@ def follow(work: Any, choices: kernels.Choices, states: States, weights: Floats)
     grams = np.zeros(choices.grams.shape)
     kernels.follow(choices, states, weights, totals, (emissions, steps, last, grams))
     found = {"emissions": emissions, "last": last, "first": steps[:, -1].sum(axis=0)}
-    found["transitions"] = steps[:, :-1].reshape(np.shape(work.given.transitions))
-    return totals, work.given._replace(**found, **({"grams": grams} if "grams" in work.given._fields else {}))
+    found["transitions"] = steps[:, :-1].reshape(np.shape(work.original.transitions))
+    return totals, work.original._replace(**found, **({"grams": grams} if "grams" in work.original._fields else {}))
 
 
 # ----------------------------------------------------------------------------------------------------------- the models

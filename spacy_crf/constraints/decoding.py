@@ -110,7 +110,7 @@ def decode_by_masks(
     if kept is not None:
         broken[list(kept.instead)] = True
     [breaking] = np.nonzero(broken & (np.diff(doc_starts) > 0))  # an empty document has one labelling
-    return Decoded(tags, {}, [], {}, []), breaking.tolist()
+    return Decoded(tags, relaxed={}, unfinished=[], solved={}, unsearchable=[]), breaking.tolist()
 
 
 class Answer(NamedTuple):
@@ -160,33 +160,33 @@ class RuleSearch:
         rules = self.rules
         under_all = self._solve(rules.places, self.budget.part(_MOST))
         if under_all is not None:
-            return Answer(under_all, [], self._finished, self._added)
+            return Answer(under_all, relaxed=[], finished=self._finished, added=self._added)
         # No labelling keeps all rules: start from the soft ones, which forbid no labelling
         kept = soft = frozenset(rule.place for rule in rules.rules if not rule.hard)
-        made_for = rules.decodable_places  # the rules under which `tags` is the best labelling
+        found_under = rules.decodable_places  # places of the rules under which `tags` is the best labelling
         tags = self._viterbi(rules.places)
         if (tags == -1).any():
-            made_for = soft
+            found_under = soft
             tags = self._viterbi(soft)
-        keeps = self._keeps(tags, made_for)
+        fulfilled = self._fulfilled(tags, found_under)
         relaxed = []
         for rule in rules.rules:
             # A rule that the labelling keeps by itself needs no search
-            if rule.hard and rule.place not in keeps:
+            if rule.hard and rule.place not in fulfilled:
                 better = self._solve(kept | {rule.place}, self.budget.part(0.5))
                 if better is None:
                     relaxed.append(rule)
                     continue
                 tags = better
-                made_for = kept | {rule.place}
-                keeps = self._keeps(tags, made_for) | made_for
+                found_under = kept | {rule.place}
+                fulfilled = self._fulfilled(tags, found_under) | found_under
             kept |= {rule.place}
         # Search again if the last labelling was found under rules that were dropped, or breaks rules that are kept
-        if not made_for <= kept <= keeps:
+        if not found_under <= kept <= fulfilled:
             better = self._solve(kept, self.budget)
             self._finished &= better is not None  # a labelling exists, so None means that the budget was spent
             tags = tags if better is None else better
-        return Answer(tags, relaxed, self._finished, self._added, unsearchable=self.unsearchable)
+        return Answer(tags, relaxed, finished=self._finished, added=self._added, unsearchable=self.unsearchable)
 
     def under(self, kept: frozenset[int]) -> Answer:
         """Find the best labelling that keeps all of the given rules.
@@ -195,7 +195,7 @@ class RuleSearch:
         RETURNS (Answer): The labelling; its tags are None if none was found.
         """
         tags = self._solve(kept, self.budget)
-        return Answer(tags, [], self._finished and tags is not None, self._added)
+        return Answer(tags, relaxed=[], finished=self._finished and tags is not None, added=self._added)
 
     def _solve(self, kept: frozenset[int], budget: Budget) -> Optional[Tags]:
         """Search for the best labelling under the kept rules, adding the automata that it breaks until it breaks none.
@@ -317,22 +317,22 @@ class RuleSearch:
             rules = [rule for rule in rules if rule.in_sentence]
         return self.rules.clashing(tags, self._starts, np.array([0, len(tags)]), self.document.words, rules)
 
-    def _keeps(self, tags: Tags, made_for: frozenset[int]) -> frozenset[int]:
+    def _fulfilled(self, tags: Tags, found_under: frozenset[int]) -> frozenset[int]:
         """Places of the rules that a labelling keeps.
 
-        made_for (frozenset[int]): Places of the rules under which the labelling was found: it keeps their masks.
+        found_under (frozenset[int]): Places of the rules under which the labelling was found: it keeps their masks.
         """
         rules = self.rules
         document = self.document
         broken, clashing = self._broken(tags, list(range(len(rules.automata))), rules.places)
         breaks = {rules.automata[n].rule.place for n in broken} | {rule.place for rule, _ in clashing}
-        keeps = {rule.place for rule in rules.rules if rule not in rules.local and rule.place not in breaks}
+        fulfilled = {rule.place for rule in rules.rules if rule not in rules.local and rule.place not in breaks}
         for rule in rules.local:
-            if rule.place in made_for:
-                keeps.add(rule.place)
+            if rule.place in found_under:
+                fulfilled.add(rule.place)
             elif self.budget.left > 0.0:  # otherwise the rule is dropped
                 masked = rules.apply(document.scores, document.facts, {rule.place})
                 if (rules.structure.path_score(masked, tags) > -np.inf).all():
-                    keeps.add(rule.place)
+                    fulfilled.add(rule.place)
                 self.budget.spend(CALL + self.recursion)
-        return frozenset(keeps)
+        return frozenset(fulfilled)

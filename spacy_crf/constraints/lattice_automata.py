@@ -67,21 +67,21 @@ class LatticeAutomaton:
         if n_states > _MOST_COMPARED:
             return True
         allowed = self.following >= 0
-        to = np.maximum(self.following, 0)
+        next_states = np.maximum(self.following, 0)
         # [Q, Q] whether state p is at least as good as state q: assumed from the scores of ends, until steps refute it
         as_good = self.last[:, np.newaxis] >= self.last
         has_changed = True
         while has_changed:
             # as_good[p, q] stays true if each step of q is allowed in p, scores as much, and leads to a state as good
             before = as_good.copy()
-            for kind in range(1, to.shape[1]):
+            for kind in range(1, next_states.shape[1]):
                 scores_as_much = self.scores[:, kind, np.newaxis] >= self.scores[:, kind]
-                leads_as_far = before[to[:, kind, np.newaxis], to[:, kind]]
+                leads_as_far = before[next_states[:, kind, np.newaxis], next_states[:, kind]]
                 as_good &= ~allowed[:, kind] | (allowed[:, kind, np.newaxis] & scores_as_much & leads_as_far)
             has_changed = (as_good != before).any()
         # No event gains if each state is as good as the states to which its steps lead
         states = np.arange(n_states)[:, np.newaxis]
-        return not (as_good[states, to] | ~allowed).all()
+        return not (as_good[states, next_states] | ~allowed).all()
 
     @property
     def members(self) -> NDArray[np.bool_]:

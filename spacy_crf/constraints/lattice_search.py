@@ -324,12 +324,12 @@ class RestrictedLattice:
         moves = float(n_states @ n_choices)
         return _ARC * len(self._arcs.source) + _VARIABLE * len(variables.of_arc) + _MOVE * moves
 
-    def solve(self, known: float, budget: Budget) -> tuple[float, Optional[NDArray[np.int32]], bool]:
-        """Search for the best labelling of the restricted lattice, if its score is higher than the best known score.
+    def solve(self, best_score: float, budget: Budget) -> tuple[float, Optional[NDArray[np.int32]], bool]:
+        """Search for the best labelling of the restricted lattice, if its score is higher than `best_score`.
 
-        known (float): The best known score.
+        best_score (float): The best score so far.
         budget (Budget): Work that the search may take.
-        RETURNS (float, int32[M] or None, bool): Score and arcs of the best labelling, the known score and None if no labelling is
+        RETURNS (float, int32[M] or None, bool): Score and arcs of the best labelling, `best_score` and None if no labelling is
             better; and whether it is proved that no labelling has a higher score.
         """
         problem = self._arcs, self._tables, self._variables
@@ -337,7 +337,7 @@ class RestrictedLattice:
         n_readers = 1 + len(self._automata)  # the lattice and the automata
         suffix = np.empty(n_nodes)
         suffixes = np.empty(int(self._variables.suffixes[-1]))
-        values = np.array([np.inf, known, 1.0, 0.0])
+        values = np.array([np.inf, best_score, 1.0, 0.0])
         path = np.zeros(n_nodes, dtype=np.int32)
         length = np.zeros(1, dtype=np.int64)
         descent = Descent(values, self._duals.copy(), self._duals, np.zeros(n_nodes, dtype=np.int32), length)

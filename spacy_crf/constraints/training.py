@@ -459,11 +459,11 @@ class RuledSegments(RuledStructure):
     def _free_scores(self, starts: Ints) -> SegmentScores:
         longest: Any = self._longest  # int32[S]: only chains have none
         size = len(longest)
-        of_tokens = np.zeros((int(starts[-1]), size))
+        token_zeros = np.zeros((int(starts[-1]), size))
         return SegmentScores(
-            tokens=of_tokens,
-            begins=of_tokens,
-            ends=of_tokens,
+            tokens=token_zeros,
+            begins=token_zeros,
+            ends=token_zeros,
             lengths=np.where(np.arange(1, longest.max() + 1)[:, None] <= longest, 0.0, -np.inf),
             spans=np.zeros((0, size)),
             transitions=np.zeros((size, size)),

@@ -24,8 +24,9 @@ from spacy.tokens import Doc
 
 from ..arrays import ranges
 from ..errors import Errors
+from ..kernels import hashing
 from ..kernels.document import FirstLabels, FormColumns, document_values, majorities
-from ..kernels.hashing import ABSENT, sequence_starts
+from ..kernels.hashing import ABSENT
 from ..schemes import Segments
 from ..types import Floats, TokenFeatures
 
@@ -167,7 +168,7 @@ class DocBatch(list[Doc]):
 
     def sequence_starts(self) -> NDArray[np.int64]:
         """Bounds of the sequences, which begin where Docs begin and at known sentence starts: int64[B + 1]."""
-        return sequence_starts(self.sent_start, self.bounds)
+        return hashing.sequence_starts(self.sent_start, self.bounds)
 
     def labelled_by(self, stage: Optional[Labeller]) -> Labelling:
         """The labelling of this batch, or else what the first stage finds. RAISES (ValueError): CRF810 without a first stage."""

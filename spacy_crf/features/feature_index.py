@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import Errors
-from ..kernels.hashing import count, find_known, insert, look_up, make_sieve
+from ..kernels import hashing
 from ..types import TokenFeatures
 from ..whole_files import Saved, inflated, take_room
 
@@ -39,7 +39,7 @@ class HashTable:
     def insert(self, keys: NDArray[np.uint64]) -> None:
         """Give new keys the next rows."""
         slots, rows = self.room_for(len(keys))
-        insert(slots, rows, keys, self._size)
+        hashing.insert(slots, rows, keys, self._size)
         self._append(keys)
 
     def room_for(self, n_new: int) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
@@ -50,7 +50,7 @@ class HashTable:
         slots, rows = self.arrays
         if 2 * (self._size + n_new) > len(slots):
             slots, rows = _free_slots(self.slots_per_key * (self._size + n_new))
-            insert(slots, rows, self.keys, 0)
+            hashing.insert(slots, rows, self.keys, 0)
             self.arrays = (slots, rows)
         return slots, rows
 
@@ -67,7 +67,7 @@ class HashTable:
     def look_up(self, keys: NDArray[np.uint64]) -> tuple[NDArray[np.int32], int]:
         """Row of each key, -1 for unknown keys and for 0: int32[N]; and how many rows are -1."""
         rows = np.empty(len(keys), dtype=np.int32)
-        n_unknown = look_up(*self.arrays, keys, rows)
+        n_unknown = hashing.look_up(*self.arrays, keys, rows)
         return rows, n_unknown
 
     def rows(self, keys: NDArray[np.uint64]) -> NDArray[np.int32]:
@@ -135,7 +135,7 @@ class CountingTable(HashTable):
             self._counts = grown
         new_keys = np.empty(len(keys), dtype=np.uint64)
         positions = np.empty(len(keys), dtype=np.int64)
-        n_new = count(slots, rows, keys, len(self), self._counts, new_keys, positions) - len(self)
+        n_new = hashing.count(slots, rows, keys, len(self), self._counts, new_keys, positions) - len(self)
         self._append(new_keys[:n_new].copy())
         return positions[:n_new]
 
@@ -253,7 +253,7 @@ class FeatureIndex:
     @cached_property
     def sieved(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.int32]]:
         """A sieve that holds back most unknown features, and the slots and rows of the table, as `hashing.sift` reads them."""
-        return make_sieve(self.keys), *self.table.arrays
+        return hashing.make_sieve(self.keys), *self.table.arrays
 
     @classmethod
     def empty(cls) -> "FeatureIndex":
@@ -276,7 +276,7 @@ class FeatureIndex:
         positions (int64[T]): The positions of the tokens.
         RETURNS (int32[N], int32[N]): Tokens, and the rows of their features.
         """
-        return find_known(hashes, positions, self.sieved)
+        return hashing.find_known(hashes, positions, self.sieved)
 
     def rows_of(self, other: "FeatureIndex") -> NDArray[np.int64]:
         """Rows in this index of the features of another index: int64[F2]."""

@@ -187,7 +187,8 @@ class _Candidates:
             n_buckets = 1 << max(10, min(22, (8 * len(phrases.texts)).bit_length()))
             self._grams = index_grams(*_characters(phrases.texts), self._n, n_buckets)
         candidates = np.empty((len(spans.texts), CANDIDATES), dtype=np.int32)
-        find_candidates(*_characters(spans.texts), self._n, *self._grams, PROBES, MOST_POSTINGS, candidates)
+        characters, starts = _characters(spans.texts)
+        find_candidates(characters, starts, self._n, *self._grams, PROBES, MOST_POSTINGS, candidates)
         # Pairs of a span and one of its candidates
         span, rank = np.nonzero(candidates >= 0)
         phrase = candidates[span, rank]

@@ -198,7 +198,7 @@ class BridgedStructure:
     """
 
     def __init__(self, structure: Structure, bridges: Bridges, blank: Bools):
-        self.of = structure
+        self.structure = structure
         self.bridges = bridges
         self._blank = blank
         self.answers = structure.answers
@@ -207,7 +207,7 @@ class BridgedStructure:
     @property
     def masks_alone(self) -> bool:
         """Whether this structure only masks states, and has neither bridges nor rules."""
-        return self.bridges.graph is None and isinstance(self.of, Structure)
+        return self.bridges.graph is None and isinstance(self.structure, Structure)
 
     def of_states(self, states: Ints) -> "BridgedStructure":
         """The structure of a chain with other states, if this structure only masks states.
@@ -215,16 +215,16 @@ class BridgedStructure:
         states (int64[N]): For each state of the other chain, the state of this chain that it equals.
         """
         masks = Bridges(None, self.bridges.at_blank[states], self.bridges.elsewhere[states], len(states))
-        return BridgedStructure(self.of, masks, self._blank)
+        return BridgedStructure(self.structure, masks, self._blank)
 
     @property
     def signature(self) -> bytes:
         """Bytes that are equal for equal structures and equal white space."""
-        return self.of.signature + self._blank.tobytes()
+        return self.structure.signature + self._blank.tobytes()
 
     def only_path(self, clamp: ChainClamp) -> Optional[States]:
         """The labelling that `clamp` allows; None if it allows none or several."""
-        return self.of.only_path(clamp)
+        return self.structure.only_path(clamp)
 
     def prepare(self, scores: Potentials, *, annotated: Optional[ChainClamp] = None) -> Work:
         """Widen scores to all states, and check them.
@@ -232,7 +232,9 @@ class BridgedStructure:
         scores (ChainScores or SegmentScores): Potentials of B sequences.
         annotated (ChainClamp): What the annotation allows.
         """
-        return self.of.prepare(self.bridges.widened(scores, self._blank), annotated=self.bridges.clamp(annotated))
+        return self.structure.prepare(
+            self.bridges.widened(scores, self._blank), annotated=self.bridges.clamp(annotated)
+        )
 
     def expectations(
         self, work: Work, *, clamp: Optional[ChainClamp] = None, weights: Optional[Floats] = None
@@ -243,7 +245,7 @@ class BridgedStructure:
         clamp (ChainClamp): What is still allowed, by state of the chain.
         weights (float64[B]): Factor of each sequence, 1 by default.
         """
-        values, expected = self.of.expectations(work, clamp=self.bridges.clamp(clamp), weights=weights)
+        values, expected = self.structure.expectations(work, clamp=self.bridges.clamp(clamp), weights=weights)
         return values, self.bridges.narrowed(expected, self._blank)
 
     def viterbi_counts(
@@ -255,19 +257,19 @@ class BridgedStructure:
         clamp (ChainClamp): What is still allowed, by state of the chain.
         weights (float64[B]): Factor of each sequence, 1 by default.
         """
-        values, used = self.of.viterbi_counts(work, clamp=self.bridges.clamp(clamp), weights=weights)
+        values, used = self.structure.viterbi_counts(work, clamp=self.bridges.clamp(clamp), weights=weights)
         return values, self.bridges.narrowed(used, self._blank)
 
     def path_score(self, work: Work, states: States) -> Floats:
         """The scores by `work` of one labelling for each sequence, `states` (int32[T]): float64[B]."""
-        return self.of.path_score(work, self.bridges.path(states, self._blank))
+        return self.structure.path_score(work, self.bridges.path(states, self._blank))
 
     def path_expectations(self, work: Work, states: States, *, weights: Floats, out: ChainScores) -> ChainScores:
         """Add to `out` the uses of the scores of the chain by one labelling for each sequence, `states` (int32[T]), times
         `weights` (float64[B]).
         """
         path = self.bridges.path(states, self._blank)
-        used = self.of.path_expectations(work, path, weights=weights)
+        used = self.structure.path_expectations(work, path, weights=weights)
         arrays.add(out, self.bridges.narrowed(used, self._blank), slice(0, len(states)))
         return out
 
@@ -276,5 +278,5 @@ class BridgedStructure:
         `weights`[b] · (log_z[b] - score of the labelling of sequence b).
         """
         path = self.bridges.path(states, self._blank)
-        log_z, path_scores, derivative = self.of.differentiate_path(work, path, weights)
+        log_z, path_scores, derivative = self.structure.differentiate_path(work, path, weights)
         return log_z, path_scores, self.bridges.narrowed(derivative, self._blank)

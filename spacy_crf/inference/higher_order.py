@@ -166,7 +166,8 @@ class HigherOrder(Structure[HigherOrderScores]):
     def weigh_spans(self, work: HigherOrderWork, spans: SpanStates, segments: Segments) -> Floats:
         """Probabilities in `work` of the spans `segments`; `spans` says how states encode them: float64[N]."""
         probabilities = np.zeros(len(segments.start))
-        kernels.span_probabilities(*self._posterior(work, spans), *segments, probabilities)
+        posterior = self._posterior(work, spans)
+        kernels.span_probabilities(*posterior, segments.start, segments.end, segments.label, probabilities)
         return probabilities
 
     def list_spans(self, work: HigherOrderWork, spans: SpanStates, min_prob: float) -> LikelySpans:

@@ -69,10 +69,16 @@ class LinearChain(Structure[ChainScores]):
         arcs = np.exp(arc_scores - arc_scores.max(initial=-np.inf))
         states = np.empty(uniforms.shape, dtype=np.int32)
         exponentials = work.steps.exponentials
-        number = exponentials.layout.number
-        rows = (linear.alpha, linear.log_z)
-        predecessors = (source_starts, sources)
-        kernels.sample(rows, number, exponentials.last, predecessors, arcs, work.starts, uniforms, states)
+        kernels.sample(
+            (linear.alpha, linear.log_z),
+            exponentials.layout.number,
+            exponentials.last,
+            (source_starts, sources),
+            arcs,
+            work.starts,
+            uniforms,
+            states,
+        )
         return states
 
     def score_path(self, work: ChainWork, states: States) -> Floats:

@@ -167,7 +167,7 @@ class HigherOrderWork(Work[HigherOrderScores]):
         clamp (bool[T, S]): What the annotation allows.
         cache (Optional[LatticeCache]): Keeps the lattices from one evaluation to the next; None to build them each time.
         """
-        work = type(self)(self.scores, None, self.given)
+        work = type(self)(self.scores, None, self.original)
         work.expansion = self.whole.expansion
         work.annotated = states_of(self.in_states(clamp))
         work.lattices = {}
@@ -519,12 +519,20 @@ def _level_of(work: HigherOrderWork, kept: Clamp) -> kernels.Level:
     """The lattice of single states, with a node for each of the `kept` states (bool[T, S]). RAISES (ValueError): CRF030."""
     scores = work.scores
     levels = scores.orders.levels
-    ends = (scores.first, scores.last)
     counts = kept.sum(axis=1)  # [T]
     n_arcs = int((counts[1:] * counts[:-1]).sum())
     if n_arcs > _MOST_ARCS:
         raise ValueError(Errors.CRF030.format(tokens=work.n_tokens, arcs=n_arcs, states=int(counts.max())))
-    return kernels.first_level(kept, work.emissions, *ends, work.starts, work.grams, levels, work.stride)
+    return kernels.first_level(
+        kept,
+        work.emissions,
+        scores.first,
+        scores.last,
+        work.starts,
+        work.grams,
+        levels,
+        work.stride,
+    )
 
 
 def _lost(level: kernels.Level, nodes: NDArray[np.bool_], open_arcs: NDArray[np.bool_], starts) -> NDArray[np.bool_]:

@@ -18,8 +18,7 @@ from .. import arrays
 from ..arrays import Scores
 from ..checks import ANY, count
 from ..errors import Errors
-from ..kernels import checks
-from ..kernels.linear_chain import only_path
+from ..kernels import checks, linear_chain
 from ..kernels.spans import SpanStates as SpanStates
 from ..schemes import Segments
 from ..types import Bools, ChainClamp, Floats, Ints, Path, Seed, StateGraph
@@ -128,7 +127,7 @@ class Work(Generic[Scores]):
 
     scores (Scores): The scores, as `arrays.conform` returns them; over the states of a graph if the structure has one.
     clamp: What is still allowed, or None.
-    given (Scores): The scores as the caller passed them.
+    original (Scores): The scores as the caller passed them.
     whole (Work): For a chunk the work of all sequences, which holds what chunks share; None for the work of all sequences.
     """
 
@@ -138,12 +137,12 @@ class Work(Generic[Scores]):
         self,
         scores: Scores,
         clamp: Optional[ChainClamp] = None,
-        given: Optional[Scores] = None,
+        original: Optional[Scores] = None,
         whole: Optional["Work[Scores]"] = None,
     ):
         self.scores = scores
         self.clamp: Any = clamp  # of the class that the structure takes
-        self.given = scores if given is None else given
+        self.original = scores if original is None else original
         self._whole: Any = whole
         self.starts: Ints = scores.starts
         self.n_tokens, self.n_states = scores[0].shape
@@ -175,14 +174,14 @@ class Work(Generic[Scores]):
     @property
     def n_tags(self) -> int:
         """Number of tags; where states are those of a graph, `n_states` differs."""
-        return np.shape(self.given[0])[1]
+        return np.shape(self.original[0])[1]
 
     def clamped(self: OfWork, clamp: ChainClamp) -> OfWork:
         """These scores with another clamp.
 
         clamp (ChainClamp): What is still allowed, by tag.
         """
-        return type(self)(self.scores, self.in_states(clamp), self.given, self.whole)
+        return type(self)(self.scores, self.in_states(clamp), self.original, self.whole)
 
     def in_states(self, clamp: ChainClamp) -> ChainClamp:
         """Check a clamp of tags, and turn it into a clamp of states.
@@ -232,7 +231,7 @@ class Work(Generic[Scores]):
         """The scores and the clamp of `tokens` (a slice or int64[N]), in sequences that start at `starts`."""
         scores = arrays.cut(self.scores, tokens, starts)
         clamp = arrays.cut_clamp(self.clamp, tokens)
-        return type(self)(scores, clamp, self.given, self.whole)
+        return type(self)(scores, clamp, self.original, self.whole)
 
     @cached_property
     def predecessors(self) -> tuple[Ints, Ints]:
@@ -468,7 +467,7 @@ class Structure(Generic[Scores]):
         clamp (ChainClamp): What is still allowed.
         """
         states = np.empty(len(clamp), dtype=np.int32)
-        return states if only_path(arrays.contiguous(clamp, np.bool_), states) else None
+        return states if linear_chain.only_path(arrays.contiguous(clamp, np.bool_), states) else None
 
     def score_path(self, work: Work[Scores], states: States) -> Floats:
         """Score of one labelling for each sequence: float64[B], -inf for labellings that are forbidden or hold -1.
@@ -505,12 +504,12 @@ class Structure(Generic[Scores]):
             return scores if clamp is None else scores.clamped(clamp)
         conforming = self.conform(scores)
         if self.graph is None:
-            work = self.work(conforming, given=scores)
+            work = self.work(conforming, original=scores)
         else:
             expansion = self.expansion(conforming, self.graph)
             token_names = [name for name in arrays.named(conforming) if name not in expansion.arrays]
             token_arrays = arrays.expand(conforming, expansion.graph, token_names)
-            work = self.work(conforming._replace(**expansion.arrays, **token_arrays), given=scores)
+            work = self.work(conforming._replace(**expansion.arrays, **token_arrays), original=scores)
             work.expansion = expansion
         return work if clamp is None else work.clamped(clamp)
 
@@ -555,7 +554,7 @@ class Structure(Generic[Scores]):
         """
         if work.tag_of is not None and work.whole.expansion is not None:
             expected = arrays.contract(expected, work.whole.expansion.graph, work.n_tags)
-        return work.given._replace(**{name: getattr(expected, name) for name in work.given.AXES})
+        return work.original._replace(**{name: getattr(expected, name) for name in work.original.AXES})
 
     def log_partition(self, scores: ScoresOrWork, *, clamp: Optional[ChainClamp] = None) -> Floats:
         """Log of the sum over all labellings: log_z[b] = log sum_y exp(score(y)).
@@ -649,7 +648,7 @@ class Structure(Generic[Scores]):
         """
         work = self.prepare(scores, clamp)
         path = self._best(work)
-        used = arrays.zeros(work.given)
+        used = arrays.zeros(work.original)
         self.count(work, path.states, work.check_weights(weights), used)
         return path.scores, used
 
@@ -678,7 +677,7 @@ class Structure(Generic[Scores]):
         RETURNS (Scores): `out`.
         """
         work = self.prepare(scores)
-        used = arrays.zeros(work.given) if out is None else out
+        used = arrays.zeros(work.original) if out is None else out
         states = work.check_states(states)
         weights = work.check_weights(weights)
         if work.tag_of is None:

@@ -203,8 +203,8 @@ class _RunSequences(NamedTuple):
         total.last[:] = d_last[~has_after].sum(axis=0)
         d_transitions = total.transitions.reshape(work.transitions.shape)
         np.add.at(d_transitions, (_rows(work, begin[has_before]), before[has_before]), d_first[has_before])
-        by_target = d_transitions.swapaxes(1, 2)
-        np.add.at(by_target, (_rows(work, end[has_after]), after[has_after]), d_last[has_after])
+        d_transitions_by_target = d_transitions.swapaxes(1, 2)
+        np.add.at(d_transitions_by_target, (_rows(work, end[has_after]), after[has_after]), d_last[has_after])
         arrays.subtract(d_scores, structure.narrow(work, total))
 
 

@@ -37,7 +37,7 @@ def check_inner(owner: str, setting: str, model: Any) -> Model:
     """
     node = getattr(model, "attrs", {}).get("node")
     checks.expect(
-        type(getattr(node, "of", node)) in (ChainNode, SegmentsNode),  # a pool is checked by its members, `node.of`
+        type(getattr(node, "member_node", node)) in (ChainNode, SegmentsNode),  # members of a pool are of this class
         owner,
         setting,
         getattr(model, "name", model),
@@ -59,19 +59,19 @@ class ChainOfSet(StructureNode):
         self.whole = whole
         self.states = states
         of = whole.attrs["node"]
-        self.of: StructureNode = of
+        self.set_node: StructureNode = of
         self.gives = of.gives
         self.structure = of.structure
         self.traits = of.traits
-        self.given: Optional[tuple[Doc, PathScores]] = None  # a Doc, and the scores of the set for it
+        self.scored: Optional[tuple[Doc, PathScores]] = None  # a Doc, and the scores of the set for it
 
     def longest_of_states(self, model: Model) -> NDArray[np.int32]:
         """Tokens of the longest segment of each state of the chain; `model` is the model of the chain."""
-        return self.of.longest_of_states(self.whole)[self.states]
+        return self.set_node.longest_of_states(self.whole)[self.states]
 
     def join(self, outputs: tuple, shared: SharedScores) -> PathScores:
         """The scores of the chain's states, from the `outputs` of layers and `shared` scores for all states."""
-        return of_states(self.of.join(outputs, shared), self.states)
+        return of_states(self.set_node.join(outputs, shared), self.states)
 
     def _of_set(self, derivative: PathScores) -> PathScores:
         """The derivative with respect to the scores of all states, from the one with respect to the scores of the chain."""
@@ -88,19 +88,19 @@ class ChainOfSet(StructureNode):
         """The derivatives with respect to the `outputs` of layers, and to shared scores, for all states, from `d_scores` of the
         chain's states.
         """
-        return self.of.part(self._of_set(d_scores), outputs)
+        return self.set_node.part(self._of_set(d_scores), outputs)
 
     def potentials(self, model: Model, weights: SharedScores) -> SharedScores:
         """The shared scores of all states by `weights`; `model` is the model of the chain."""
-        return self.of.potentials(self.whole, weights)
+        return self.set_node.potentials(self.whole, weights)
 
     def possible(self, model: Model) -> SharedScores:
         """Masks of the scores of all states that are not -inf; `model` is the model of the chain."""
-        return self.of.possible(self.whole)
+        return self.set_node.possible(self.whole)
 
     def weighed(self, model: Model) -> SharedScores:
         """Masks of the scores of all states that have a weight; `model` is the model of the chain."""
-        return self.of.weighed(self.whole)
+        return self.set_node.weighed(self.whole)
 
     def places_of(self, states: Ints) -> Ints:
         """The indices of `states` of the chain in the parameters of the set."""
@@ -141,7 +141,7 @@ def chain_of(whole: Model, states: Ints) -> Model:
 def _forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[PathScores, Callable]:
     node: ChainOfSet = model.attrs["node"]
     # The component may have scored the Doc, once for all chains of the set
-    scored_doc, scores = node.given or (None, None)
+    scored_doc, scores = node.scored or (None, None)
     if scores is None or len(docs) != 1 or docs[0] is not scored_doc:
         scores = node.whole.predict(docs)
     return of_states(scores, node.states), no_backprop

@@ -1,4 +1,5 @@
-"""Scores of a fixed corpus, made many times: batch by batch, for sparse features and for layers on a fixed encoder.
+"""Scores of a fixed corpus, which training computes again and again, batch by batch: by sparse features, and by layers on a
+fixed encoder.
 
 `SparseCorpus` holds the features that a layer finds in a corpus, `FixedTokens` those of tokens, stored once for all windows that
 look alike (`features.shared_windows`), and `DenseCorpus` the vectors of an encoder. A pass, such as `SparsePass`, goes from
@@ -202,24 +203,24 @@ class FixedTokens:
         # Each sequence has `reach` further positions before and behind it: token t of sequence b is position
         # t + (2 b + 1) · reach
         n_reaches = 2 * np.searchsorted(starts, tokens, side="right") - 1  # [N] 2 b + 1
-        of_templates = [rest[:, tokens]]
+        slots_by_template = [rest[:, tokens]]
         for windows, kind_of_position in zip(self.windows, kinds):
             positions = tokens + n_reaches * windows.reach
             for viewer, first_slots in windows.first_slots.items():
                 # The token is at sight.first + viewer, relative to the window
                 kind = kind_of_position[positions - windows.sight.first - viewer]  # [N]
-                of_templates.append(np.where(kind >= 0, first_slots[:, kind], -1))
-        slots = np.vstack(of_templates)  # [M, N]
+                slots_by_template.append(np.where(kind >= 0, first_slots[:, kind], -1))
+        slots = np.vstack(slots_by_template)  # [M, N]
         template, index = np.nonzero(slots >= 0)
         begin = items.starts[tokens]
         end = items.starts[tokens + 1]
         # The other features, which may have values
-        of_tokens = ranges(begin, end)
-        item_slots = items.rows[of_tokens]
+        item_positions = ranges(begin, end)
+        item_slots = items.rows[item_positions]
         values = None
         if items.values is not None:  # features with values are stored as rows
             item_slots = self.table.first_slots(item_slots)
-            values = np.append(np.ones(len(index), dtype=np.float32), items.values[of_tokens])
+            values = np.append(np.ones(len(index), dtype=np.float32), items.values[item_positions])
         item_index = np.repeat(np.arange(len(tokens)), end - begin)
         return FeatureUses(np.append(index, item_index), np.append(slots[template, index], item_slots), values)
 
@@ -670,14 +671,14 @@ class SparsePass:
         batches = [*zip(numbers, derivatives)]
         collectors = self._collectors()
 
-        def collect(task: tuple[Collector, GradientPart]) -> None:
+        def run_collector(task: tuple[Collector, GradientPart]) -> None:
             collector, part = task
             for number, d_scores in batches:
                 collector(number, d_scores, part)
 
         # Each part passes over all tokens, so threads first work on different collectors
         parts = parts_for(math.ceil(self._threads / len(collectors)))
-        run_chunks(collect, [*product(collectors, parts)], self._threads)
+        run_chunks(run_collector, [*product(collectors, parts)], self._threads)
 
     def _collectors(self) -> list[Collector]:
         """Functions that threads may call at the same time, since each adds to arrays of its own."""

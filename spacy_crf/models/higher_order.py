@@ -238,15 +238,22 @@ class HigherOrderNode(StructureNode):
         if self._parts is not None:
             scores = self._parts.sums(scores)
         transitions = shared["transitions"] if transitions is None else transitions + shared["transitions"]
-        ends = shared["first"], shared["last"]
-        return HigherOrderScores(scores, transitions, *ends, shared["grams"], shared["orders"], starts)
+        return HigherOrderScores(
+            emissions=scores,
+            transitions=transitions,
+            first=shared["first"],
+            last=shared["last"],
+            grams=shared["grams"],
+            orders=shared["orders"],
+            starts=starts,
+        )
 
     def part(self, d_scores: HigherOrderScores, outputs: tuple[Emissions]) -> tuple[tuple, SharedScores]:
         """Split `d_scores` into the derivatives with respect to the `outputs` of the layers, and those with respect to the
         shared scores."""
-        of_tokens = d_scores.transitions if per_position(d_scores) else None
+        token_transitions = d_scores.transitions if per_position(d_scores) else None
         emissions = d_scores.emissions if self._parts is None else self._parts.spread(d_scores.emissions)
-        d_output = Emissions(emissions, of_tokens, np.asarray(d_scores.starts))
+        d_output = Emissions(emissions, token_transitions, np.asarray(d_scores.starts))
         return (d_output,), self.shared_part(d_scores)
 
     # ------------------------------------------------------------------------------------------------ training

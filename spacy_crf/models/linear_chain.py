@@ -46,8 +46,8 @@ class ChainNode(StructureNode):
         """Derivatives with respect to the `outputs` of layers, which are equal for all layers, and to the shared scores, from
         `d_scores`.
         """
-        of_tokens = d_scores.transitions if per_position(d_scores) else None
-        d_output = Emissions(d_scores.emissions, of_tokens, np.asarray(d_scores.starts))
+        token_transitions = d_scores.transitions if per_position(d_scores) else None
+        d_output = Emissions(d_scores.emissions, token_transitions, np.asarray(d_scores.starts))
         return (d_output,) * len(outputs), self.shared_part(d_scores)
 
 

@@ -180,12 +180,12 @@ class MergedStates:
         may_follow = np.zeros((n_groups, n_groups), dtype=bool)  # [M, M]
         may_follow[group[source], group[target]] = True
         order = order_of(may_follow)  # in which most possible transitions form a block, for fast passes
-        self.of = np.argsort(order)[group]  # [S] merged state of each state
+        self.merged_of = np.argsort(order)[group]  # [S] merged state of each state
         # [M] the first state of each merged state, which represents it, and the number of its states
-        _, self.representatives, self._sizes = np.unique(self.of, return_index=True, return_counts=True)
+        _, self.representatives, self._sizes = np.unique(self.merged_of, return_index=True, return_counts=True)
         # Possible transitions as numbers i · S + j, and the merged transition A · M + B of each
         self._steps = np.flatnonzero(allowed)
-        self._part_of = self.of[self._steps // len(group)] * n_groups + self.of[self._steps % len(group)]
+        self._part_of = self.merged_of[self._steps // len(group)] * n_groups + self.merged_of[self._steps % len(group)]
         counts = np.bincount(self._part_of, minlength=n_groups**2).reshape(n_groups, n_groups)
         self._counts = np.maximum(counts, 1)
         # r: states of B that may follow each state of A
@@ -205,7 +205,8 @@ class MergedStates:
         """Whether all states of each merged state have equal scores among the `shared` scores of the S states."""
         steps = shared["transitions"].ravel()
         has_equal_ends = all(
-            np.array_equal(shared[name], shared[name][self.representatives][self.of]) for name in ("first", "last")
+            np.array_equal(shared[name], shared[name][self.representatives][self.merged_of])
+            for name in ("first", "last")
         )
         return has_equal_ends and np.array_equal(steps[self._steps], steps[self._first[self._part_of]])
 
@@ -227,11 +228,11 @@ class MergedStates:
 
         derivatives (SharedScores): Derivatives with respect to the shared scores of the M merged states.
         """
-        size = len(self.of)
+        size = len(self.merged_of)
         # The equal transitions of A → B get equal shares of its derivative, and so do the states of A
         steps = np.zeros(size * size)
         steps[self._steps] = (derivatives["transitions"] / self._counts).ravel()[self._part_of]
-        ends = {name: (derivatives[name] / self._sizes)[self.of] for name in ("first", "last")}
+        ends = {name: (derivatives[name] / self._sizes)[self.merged_of] for name in ("first", "last")}
         return {"transitions": steps.reshape(size, size), **ends}
 
 

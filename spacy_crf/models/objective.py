@@ -177,7 +177,7 @@ class CorpusObjective(Weights):
         if objective._merged is not None:
             merged, features = objective._merged
             objective._merged = None
-            objective._move_states(features, merged.of)
+            objective._move_states(features, merged.merged_of)
         if not is_kept.all():
             objective.keep(is_kept)
         return objective
@@ -198,17 +198,18 @@ class CorpusObjective(Weights):
         features: Any = layer.features
         is_known = np.bincount(features.states.pair_columns, minlength=self.n_states) > 0
         merged = MergedStates(node.possible(self.model), node.weighed(self.model), is_known)
-        if np.array_equal(merged.of, np.arange(len(merged.of))):  # no two states are equal
+        if np.array_equal(merged.merged_of, np.arange(len(merged.merged_of))):  # no two states are equal
             return
         clamps = (block.clamp.unpacked() for block in self._annotation)  # one at a time: together they take much memory
         bridged = [block.structure for block in self._annotation if isinstance(block.structure, BridgedStructure)]
         masks = [structure.bridges.at_blank for structure in bridged]
         # The annotation allows either all states of a merged state or none
         if all(
-            np.array_equal(mask, mask[..., merged.representatives][..., merged.of]) for mask in chain(clamps, masks)
+            np.array_equal(mask, mask[..., merged.representatives][..., merged.merged_of])
+            for mask in chain(clamps, masks)
         ):
             self._merged = merged, features
-            self._move_states(features.with_states(merged.of, merged.n_states), merged.representatives)
+            self._move_states(features.with_states(merged.merged_of, merged.n_states), merged.representatives)
 
     def _move_states(self, features: EmissionFeatures, states: Ints) -> None:
         """Switch to `features` of other states; each of them has the annotation of one of `states` (int64[M])."""
@@ -341,7 +342,7 @@ class CorpusObjective(Weights):
         merged, features = self._merged
         if not merged.holds(shared):
             self._merged = None
-            self._move_states(features, merged.of)
+            self._move_states(features, merged.merged_of)
             return shared, None
         return merged.potentials(shared), merged
 

@@ -165,11 +165,11 @@ class OnnxEncoder:
             session = runtime.InferenceSession(str(self.path), options, providers=["CPUExecutionProvider"])
         except Exception as error:  # as above
             raise _unusable(self.path, f"onnxruntime can't read it ({error})") from error
-        inputs = {each.name: np.int32 if "int32" in each.type else np.int64 for each in session.get_inputs()}
+        inputs = {entry.name: np.int32 if "int32" in entry.type else np.int64 for entry in session.get_inputs()}
         if not {"input_ids"} <= {*inputs} <= {*_INPUTS}:
             reason = f"its inputs are {known_names(inputs)}, and need to be some of {known_names(_INPUTS)}"
             raise _unusable(self.path, reason)
-        names = [each.name for each in session.get_outputs()]
+        names = [entry.name for entry in session.get_outputs()]
         outputs = []
         for layer in self.settings["layers"]:
             if layer not in names and not (type(layer) is int and -len(names) <= layer < len(names)):

@@ -49,19 +49,19 @@ class Pooled(NamedTuple):
 
 
 class PoolNode(Node):
-    """Node of a pool. `of` is a node like those of the members."""
+    """Node of a pool. `member_node` is a node like those of the members."""
 
-    def __init__(self, of: StructureNode):
+    def __init__(self, member_node: StructureNode):
         self.holds_out = True  # whether some texts train no member
         self.n_frozen = 0  # number of members, from the first, that are not trained now
-        self.of = of
-        self.gives = of.gives
-        self.structure = of.structure
-        self.in_training = of.in_training
+        self.member_node = member_node
+        self.gives = member_node.gives
+        self.structure = member_node.structure
+        self.in_training = member_node.in_training
         self.traits = Traits(
-            labelled=of.traits.labelled,
-            learned=tuple([name for name in of.traits.learned if name in _SHARED]),
-            meaning=of.traits.meaning,
+            labelled=member_node.traits.labelled,
+            learned=tuple([name for name in member_node.traits.learned if name in _SHARED]),
+            meaning=member_node.traits.meaning,
             is_linear=False,
         )
 
@@ -83,11 +83,11 @@ class PoolNode(Node):
             model.attrs[name] = model.layers[0].attrs[name]
 
     def expect(self, model: Model, n_states: int, saved: dict[str, bytes]) -> None:
-        """Prepare for loading: give the members the attributes of `model`, whatever `n_states` and `saved` are."""
+        """Prepare for loading: give the members the attributes of `model`. `n_states` and `saved` are not used."""
         share_attributes(model)
 
     def check(self, model: Model, n_states: int) -> None:
-        """Check the shares of `model`, whatever `n_states` is. RAISES (ValueError): CRF509."""
+        """Check the shares of `model`; `n_states` is not used. RAISES (ValueError): CRF509."""
         check_weights(model, {"shares": (len(model.layers),)})
 
 
@@ -131,13 +131,13 @@ def _forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Union[PathS
     outputs, backprops = zip(*results)
     shares = read_params(model, ["shares"])["shares"].astype(np.float64)
     # score(y) = sum_m shares[m] · score_m(y)
-    total = node.of.weighted_sum(outputs, shares)
+    total = node.member_node.weighted_sum(outputs, shares)
     if not is_train:
         return total, no_backprop
 
     def backprop(d_scores: Pooled) -> list[Doc]:
         if d_scores.held_out.any():  # a gradient of zeros would let weight decay shrink the shares
-            d_shares = [node.of.dot(d_scores.pool, output) for output in outputs]
+            d_shares = [node.member_node.dot(d_scores.pool, output) for output in outputs]
             add_gradient(model, "shares", np.array(d_shares))
         for backprop_member, d_member in zip(backprops[n_frozen:], d_scores.members):
             backprop_member(d_member)

@@ -43,7 +43,7 @@ class SegmentsNode(StructureNode):
 
     def join(self, outputs: tuple, shared: SharedScores) -> SegmentScores:
         """The potentials of segments, from the `outputs` of layers, whose scores are added, and the `shared` scores."""
-        scores, of_tokens, starts = total(_each(outputs, Emissions))
+        scores, token_transitions, starts = total(_each(outputs, Emissions))
         spans = total_of_spans(_each(outputs, SpanScores), scores)
         return SegmentScores(
             tokens=scores + spans.tokens,
@@ -51,7 +51,9 @@ class SegmentsNode(StructureNode):
             ends=spans.ends,
             lengths=shared["lengths"],
             spans=spans.spans,
-            transitions=shared["transitions"] if of_tokens is None else of_tokens + shared["transitions"],
+            transitions=shared["transitions"]
+            if token_transitions is None
+            else token_transitions + shared["transitions"],
             first=shared["first"],
             last=shared["last"],
             listed=spans.listed,
@@ -60,8 +62,8 @@ class SegmentsNode(StructureNode):
 
     def part(self, d_scores: SegmentScores, outputs: tuple) -> tuple[tuple, SharedScores]:
         """Derivatives with respect to the `outputs` of layers, and with respect to the shared scores, from `d_scores`."""
-        of_tokens = d_scores.transitions if per_position(d_scores) else None
-        emissions = Emissions(d_scores.tokens, of_tokens, np.asarray(d_scores.starts))
+        token_transitions = d_scores.transitions if per_position(d_scores) else None
+        emissions = Emissions(d_scores.tokens, token_transitions, np.asarray(d_scores.starts))
         spans = SpanScores(d_scores.begins, d_scores.ends, d_scores.tokens, d_scores.spans, d_scores.listed)
 
         def derivative_of(output: NamedTuple) -> Any:

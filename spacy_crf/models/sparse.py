@@ -260,9 +260,9 @@ class SparseFeatures(ListedFeatures):
         columns = self.compiled.reader.read(docs)
         features = self.find(columns)
         if self.unit is not None:
-            rows = self.rows(columns)
-            unit_features = {kind: rows.gather(token_features) for kind, token_features in features.items()}
-            return FoundFeatures(rows.texts, unit_features)
+            units = self.rows(columns)
+            unit_features = {kind: units.gather(token_features) for kind, token_features in features.items()}
+            return FoundFeatures(units.texts, unit_features)
         span_features, spans = self.find_spans(docs, columns)
         return FoundFeatures(columns.starts, {**features, **span_features}, spans)
 
@@ -438,8 +438,8 @@ class Scorer:
             features.add_scores(kind, features_of_kind, self._slots, scores)
         if features.unit is None:
             return features.output(scores, columns.starts, spans)
-        rows = features.rows(columns)
-        return features.output({name: rows.total(array) for name, array in scores.items()}, rows.texts, None)
+        units = features.rows(columns)
+        return features.output({name: units.total(array) for name, array in scores.items()}, units.texts, None)
 
 
 # ------------------------------------------------------------------------------------------------------ thinc models

@@ -21,17 +21,8 @@ from ..features.feature_index import (
     unpack_numbers,
 )
 from ..inference.threads import run_chunks
+from ..kernels import sparse_rows as kernels
 from ..kernels.hashing import list_pairs, mark_pairs
-from ..kernels.sparse_rows import (
-    add_listed,
-    add_references,
-    add_rows,
-    add_scores,
-    lay_out_slots,
-    scatter_gradient,
-    scatter_listed,
-    scatter_references,
-)
 from ..types import Bools, Floats, Ints, Settings, TemplateRows, TokenFeatures
 from .node import check_equal, rearrange_param, write_param
 
@@ -133,7 +124,7 @@ class Table:
         """The layout, computed on first use: counting features needs none."""
         # Rows with a third of all columns are faster to add as a whole
         threshold = max(1, self.n_columns // 3)
-        starts, columns, slots = lay_out_slots(self.pair_starts, self.pair_columns, self.n_columns, threshold)
+        starts, columns, slots = kernels.lay_out_slots(self.pair_starts, self.pair_columns, self.n_columns, threshold)
         are_weights = len(columns) == len(slots) and bool((slots[1:] > slots[:-1]).all())
         has_weights = np.diff(starts) > 0  # [F]
         first = np.append(np.where(has_weights, starts[:-1], -1), -1)  # the last entry is for row -1, no feature
@@ -282,7 +273,7 @@ class Table:
         """
         values = _NO_VALUES if features.values is None else features.values
         scores = scores.reshape(len(scores), self.n_columns)
-        add_scores(
+        kernels.add_scores(
             features.rows,
             values,
             features.starts,
@@ -302,7 +293,7 @@ class Table:
         scores (float64[T, C]): Receive the sums.
         """
         scores = scores.reshape(len(scores), self.n_columns)
-        add_rows(*uses, self._slots.starts, self._slots.columns, slots, scores)
+        kernels.add_rows(*uses, self._slots.starts, self._slots.columns, slots, scores)
 
     def first_slots(self, rows: TemplateRows) -> NDArray[np.integer]:
         """The first slot of each feature: int[M, N], -1 for features without weights.
@@ -340,7 +331,7 @@ class Table:
 
         def add(begin: int) -> None:
             end = min(begin + _CHUNK, len(scores))
-            add_references(first_slots, begin, end, self._slots.columns, slots, scores, viewer)
+            kernels.add_references(first_slots, begin, end, self._slots.columns, slots, scores, viewer)
 
         run_chunks(add, range(0, len(scores), _CHUNK), threads)
 
@@ -362,7 +353,7 @@ class Table:
         part (GradientPart): The rows that this thread adds up.
         """
         d_scores = d_scores if d_scores.ndim == 3 else d_scores[:, np.newaxis]
-        scatter_references(first_slots, self._slots.columns, d_scores, viewer, *part, d_slots)
+        kernels.scatter_references(first_slots, self._slots.columns, d_scores, viewer, *part, d_slots)
 
     def with_first_slots(self, features: TokenFeatures) -> TokenFeatures:
         """Features as a corpus stores them: their `rows` are their first slots. Features with values stay as they are.
@@ -431,7 +422,7 @@ class Table:
             self.add_scores(features, slots, scores)
         elif len(features.rows):
             scores = scores.reshape(len(scores), self.n_columns)
-            add_listed(features.rows, features.starts, self._slots.columns, slots, scores)
+            kernels.add_listed(features.rows, features.starts, self._slots.columns, slots, scores)
 
     def scatter_by_slot(
         self, features: TokenFeatures, d_scores: Floats, d_slots: Floats, gradient: Floats, *, part: GradientPart = ALL
@@ -448,7 +439,7 @@ class Table:
             self.scatter(features, d_scores, gradient, part=part)
         elif len(features.rows):
             d_scores = d_scores.reshape(len(d_scores), self.n_columns)
-            scatter_listed(features.rows, features.starts, self._slots.columns, d_scores, *part, d_slots)
+            kernels.scatter_listed(features.rows, features.starts, self._slots.columns, d_scores, *part, d_slots)
 
     def scatter(
         self, features: TokenFeatures, d_scores: Floats, gradient: Optional[Floats] = None, *, part: GradientPart = ALL
@@ -466,7 +457,7 @@ class Table:
         values = _NO_VALUES if features.values is None else features.values
         d_scores = d_scores.reshape(len(d_scores), self.n_columns)
         pair_starts = self.pair_starts
-        scatter_gradient(
+        kernels.scatter_gradient(
             features.rows, values, features.starts, d_scores, pair_starts, self.pair_columns, *part, gradient
         )
         return gradient

@@ -129,8 +129,8 @@ class Weights:
     def __init__(self, model: Model):
         self.model = model
         self.node: StructureNode = model.attrs["node"]
-        sparse = self._sparse = [layer for layer in model.layers if isinstance(layer.attrs["node"], SparseNode)]
-        self.features: list[SparseFeatures] = [layer.attrs["node"].features(layer) for layer in sparse]
+        self._sparse = [layer for layer in model.layers if isinstance(layer.attrs["node"], SparseNode)]
+        self.features: list[SparseFeatures] = [layer.attrs["node"].features(layer) for layer in self._sparse]
         dense = [layer for layer in model.layers if isinstance(layer.attrs["node"], EncoderNode)]
         self._dense: list[ArrayBlock] = []
         for layer in dense:
@@ -140,7 +140,7 @@ class Weights:
             for name, mask in self.node.weighed(model).items()
         ]
         tables = []
-        for layer, features in zip(sparse, self.features):
+        for layer, features in zip(self._sparse, self.features):
             tables += [TableBlock(layer, name, features) for name in features.tables]
         self._line_up(tables)
 

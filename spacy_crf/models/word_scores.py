@@ -173,12 +173,12 @@ class CorpusVectors:
         scores = self.zeros()
         matrix = seen_matrices(self._weights, weights, self._sight).reshape(self.words.shape[1], -1)  # [D, O · C]
 
-        def score(begin: int) -> None:
+        def score_words(begin: int) -> None:
             words = self.words[begin : begin + _WORDS]
             chunk = words.astype(np.float64) @ matrix
             scores[begin : begin + _WORDS] = chunk.reshape(len(words), *scores.shape[1:])
 
-        run_chunks(score, range(0, len(self.words), _WORDS), threads)
+        run_chunks(score_words, range(0, len(self.words), _WORDS), threads)
         return scores
 
     def gradient(self, d_table: Floats, *, threads: int = 1) -> Floats:
@@ -192,10 +192,10 @@ class CorpusVectors:
         # d matrix = wordsᵀ · d_table
         flat = d_table.reshape(len(d_table), math.prod(d_table.shape[1:]))
 
-        def gradient(begin: int) -> Floats:
+        def gradient_of_words(begin: int) -> Floats:
             return self.words[begin : begin + _WORDS].astype(np.float64).T @ flat[begin : begin + _WORDS]
 
-        parts = run_chunks(gradient, range(0, len(self.words), _WORDS), threads)
+        parts = run_chunks(gradient_of_words, range(0, len(self.words), _WORDS), threads)
         total = sum(parts, np.zeros((n_dims, flat.shape[1])))
         seen = total.reshape(n_dims, self._sight.width, n_columns)  # as the result of `seen_matrices`
         dense = np.concatenate([seen[:, self._sight.viewer(offset)] for offset in self._weights.index.offsets])

@@ -416,8 +416,7 @@ def check_sequences(optimizer: CRFOptimizer, pipe: Component) -> None:
         raise cant_train(optimizer, what, "it learns from one sequence after the other", fitting)
     for part in pipe.model.walk():
         if "node" in part.attrs and not part.attrs["node"].traits.is_online:
-            given = type(optimizer).__name__
-            raise ValueError(Errors.CRF365.format(name=pipe.name, optimizer=given, model=part.name))
+            raise ValueError(Errors.CRF365.format(name=pipe.name, optimizer=type(optimizer).__name__, model=part.name))
     if pipe.rules_train:
         reason = "it ignores rules, which in_training = true puts into training"
         raise cant_train(optimizer, f"the rules of '{pipe.name}'", reason, fitting)

@@ -234,11 +234,11 @@ class ChainSetPipe(CRFPipe):
         scores = self.model.predict(self.require_ready([doc]))
         try:
             for node in nodes:
-                node.given = doc, scores
+                node.scored = doc, scores
             yield self.chains
         finally:
             for node in nodes:
-                node.given = None
+                node.scored = None
 
     def marginals(self, doc: Doc, *, keep_annotation: bool = False) -> tuple[Floats, list[str]]:
         """Probability of each tag of each chain at each token of a Doc, see `CRFPipe.marginals`; `keep_annotation`: see there.
