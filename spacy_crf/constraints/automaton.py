@@ -279,11 +279,11 @@ def rule_graph(tags: SpanTags, automaton: Automaton, allowed: np.ndarray) -> Sta
     events = tags.events[before, after]
     # State (tag, q) has number tag * Q + q. Each arc is a pair of tags and the automaton's state that reads it.
     next_states = automaton.next[:, events]  # [Q, pairs]
-    possible = (next_states >= 0) & (automaton.scores[:, events] > -np.inf)
-    from_q, pair = np.nonzero(possible)
-    source = before[pair] * n_states + from_q
-    target = after[pair] * n_states + next_states[from_q, pair]
-    scores = automaton.scores[from_q, events[pair]]
+    is_possible = (next_states >= 0) & (automaton.scores[:, events] > -np.inf)
+    state_before, pair = np.nonzero(is_possible)
+    source = before[pair] * n_states + state_before
+    target = after[pair] * n_states + next_states[state_before, pair]
+    scores = automaton.scores[state_before, events[pair]]
     # State 0 reads the first event; no sequence begins or ends with a break
     first = np.full((n_tags, n_states), -np.inf)
     first_events = tags.events[-1, :-1]

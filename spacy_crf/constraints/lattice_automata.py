@@ -48,7 +48,8 @@ class LatticeAutomaton:
     def states_read(self) -> NDArray[np.bool_]:
         """States whose labels the automaton distinguishes from ``O``: bool[S + 1], where state S is the break."""
         label_kinds = self.kind_of[self._tags.begins(0) : -1].reshape(2, -1)  # [begins, continues; L]
-        is_read = (label_kinds != self.kind_of[OUTSIDE]).any(axis=0)
+        is_read = (label_kinds != self.kind_of[OUTSIDE]).any(axis=0)  # [L]
+        # Tags of no label, and the break, have the label -1, which indexes the last entry
         return np.append(is_read, False)[np.append(self._tags.label_of, -1)]
 
     def rows_read(self, on_best: NDArray[np.bool_]) -> NDArray[np.int64]:

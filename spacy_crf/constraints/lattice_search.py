@@ -423,8 +423,8 @@ class RestrictedLattice:
                 automaton.add_to_events(event_duals, np.where(np.isnan(duals) & (charged < np.inf), charged, 0.0))
             else:
                 bound += free_bound
-        max_marginals = lattice.max_marginals_with(event_duals)
-        return None if max_marginals is None else (max_marginals + bound, all_duals)
+        charged_marginals = lattice.max_marginals_with(event_duals)
+        return None if charged_marginals is None else (charged_marginals + bound, all_duals)
 
     def _gains(self, lattice: Lattice, max_marginals: Floats) -> Floats:
         """By how much the best labelling with an event at a token is better than the best labelling of the restricted lattice,

@@ -71,12 +71,12 @@ class PatternMatches(dict[int, Union[Match, Bools]]):
         label_of (int64[S]): The label of each tag, -1 for none.
         RETURNS (PatternMatches): The same matches, with allowed labels in place of allowed tags.
         """
-        belongs = (label_of[:, np.newaxis] + 1) == np.arange(label_of.max(initial=-1) + 2)
-        found = {
-            place: fact if isinstance(fact, Match) else (fact[:, :, np.newaxis] & belongs).any(axis=1)
-            for place, fact in self.items()
-        }  # bool[T, L + 1] of functions
-        return PatternMatches(found, self.words)
+        # [S, L + 1] whether a tag has a label; column 0 is for no label
+        has_label = (label_of[:, np.newaxis] + 1) == np.arange(label_of.max(initial=-1) + 2)
+        facts = {}  # allowed labels are bool[T, L + 1]
+        for place, fact in self.items():
+            facts[place] = fact if isinstance(fact, Match) else (fact[:, :, np.newaxis] & has_label).any(axis=1)
+        return PatternMatches(facts, self.words)
 
     def at(self, tokens: Union[slice, Ints]) -> "PatternMatches":
         """Cut out the facts about some tokens.

@@ -163,7 +163,7 @@ class SpanOrder(Rule):
     optional: ClassVar = {"per": (arguments.scope, "sentence")}
 
     def automata(self, tags, most):
-        """One automaton, whose state is the furthest label so far."""
+        """One automaton, whose state is the label that comes last in the order among those that have occurred."""
         labels = self.labels(tags, "labels")
         automaton = make_automaton(len(labels), tags.n_events)  # state: the furthest label so far
         for rank, label in enumerate(labels):

@@ -475,17 +475,18 @@ class RuledSegments(RuledStructure):
     def _answer(
         self, question: str, group: RuleGroup, scores: SegmentScores, clamp: Optional[SegmentClamp], weights: Floats
     ) -> tuple[Floats, SegmentScores]:
+        """As `RuledStructure._answer`; wrong spans are impossible under a clamp, and have costs without one."""
         wrong, _, costs = self._excluded
         if not len(wrong.start) or not self._excluded.costs_more(clamp):
             return super()._answer(question, group, scores, clamp, weights)
         # A wrong span is listed, so that it has a score of its own, spans[n, state]
-        listing, was_listed, numbers = with_listed(scores, wrong.start, wrong.end)
+        with_wrong, was_listed, numbers = with_listed(scores, wrong.start, wrong.end)
         states = 1 + wrong.label  # state 0 is O
         price = -np.inf if clamp is not None or costs is None else costs[states]
-        listing.spans[numbers, states] += price
-        values, expected = super()._answer(question, group, listing, clamp, weights)
+        with_wrong.spans[numbers, states] += price
+        values, expected = super()._answer(question, group, with_wrong, clamp, weights)
         # Of the derivatives, leave out those of spans that the model has not listed
-        total = arrays.zeros(listing)
+        total = arrays.zeros(with_wrong)
         arrays.add(total, expected, group.tokens)
         total = total._replace(spans=total.spans[was_listed], listed=scores.listed)
         return values, arrays.cut(total, group.tokens, group.starts)

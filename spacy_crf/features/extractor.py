@@ -490,14 +490,19 @@ class IndexBuilder(FeatureCounter):
         RETURNS (TokenFeatures): The rows of the features among all features met so far.
         """
         features = self._compiled.hash(columns)
-        # Where new features are in the matrix [T, M], which is read row by row
-        new = self.table.add(features.hashes.ravel())
-        n_templates = max(1, features.hashes.shape[1])
-        templates = (new % n_templates).astype(np.int32)
-        self._remember(columns, templates, tokens=new // n_templates, sources=new)
-        new = self.table.add(features.item_hashes)
-        templates = features.item_templates[new] + np.int32(len(self._compiled.templates))
-        self._remember(columns, templates, tokens=features.item_tokens[new], sources=features.item_sources[new])
+        # Where new features are in the matrix [T, M] of plain features, read row by row, and among the items
+        new_plain = self.table.add(features.hashes.ravel())
+        n_plain = max(1, features.hashes.shape[1])  # templates
+        plain_templates = (new_plain % n_plain).astype(np.int32)
+        self._remember(columns, plain_templates, tokens=new_plain // n_plain, sources=new_plain)
+        new_items = self.table.add(features.item_hashes)
+        item_templates = features.item_templates[new_items] + np.int32(len(self._compiled.templates))
+        self._remember(
+            columns,
+            item_templates,
+            tokens=features.item_tokens[new_items],
+            sources=features.item_sources[new_items],
+        )
         return self._compiled.look_up(features, self.table)
 
     def _remember(

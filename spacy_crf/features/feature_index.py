@@ -209,14 +209,15 @@ class FeatureNames(NamedTuple):
             unpack_numbers(packed["parts"]),
             json.loads(text.decode("utf8")),
         )
-        if (
-            len(names.template_of) != len(widths)
-            or len(names.parts) != names.part_starts[-1]
-            or widths.min(initial=0) < 0
-            or not _all_below(names.template_of, len(names.templates))
-            or not _all_below(names.parts, len(names.strings))
-            or {*map(type, names.templates), *map(type, names.strings)} - {str}
-        ):
+        is_whole = (
+            len(names.template_of) == len(widths)
+            and len(names.parts) == names.part_starts[-1]
+            and widths.min(initial=0) >= 0
+            and _all_below(names.template_of, len(names.templates))
+            and _all_below(names.parts, len(names.strings))
+            and {*map(type, names.templates), *map(type, names.strings)} <= {str}
+        )
+        if not is_whole:
             raise ValueError(_NOT_WHOLE)
         return names
 

@@ -54,7 +54,7 @@ class PhraseIndex:
     """Phrases under an optional label, to look spans up in.
 
     entries: Words and label of each phrase.
-    spell: Spells a word as words are compared.
+    spell: Returns the spelling of a word by which words are compared, such as lower case.
     scan: Whether `near` compares a span with all phrases.
     """
 

@@ -106,14 +106,15 @@ def parse_segment_template(text: str) -> list[SegmentTemplate]:
     for piece in text.split("|"):
         match = _PART.fullmatch(piece.strip())
         kind, name, low = (None, None, None) if match is None else match.group("kind", "name", "low")
-        is_misplaced = low is not None and kind not in ("first", "last")
-        if match is None or kind not in KINDS or (name is not None) != (kind in _NAMED) or is_misplaced:
+        has_wrong_name = (name is not None) != (kind in _NAMED)
+        has_wrong_offset = low is not None and kind not in ("first", "last")
+        if match is None or kind not in KINDS or has_wrong_name or has_wrong_offset:
             tails = dict.fromkeys(_NAMED, ":NAME") | {"first": ":NAME[OFFSET]", "last": ":NAME[OFFSET]"}
             raise ValueError(
                 Errors.CRF101.format(
                     template=text,
                     part=piece,
-                    known=known_names([f"seg.{each}{tails.get(each, '')}" for each in KINDS], piece),
+                    known=known_names([f"seg.{known}{tails.get(known, '')}" for known in KINDS], piece),
                 )
             )
         choices.append([SegmentPart(kind, name or "", offset) for offset in offsets_of(match, text)])

@@ -358,7 +358,7 @@ class CompiledSegments:
         # By first token, then by length; a span's features before its repeats
         order = np.argsort(joined.begin * (longest + 1) + joined.length, kind="stable")
         spans, bounds = _distinct(joined.begin[order], joined.length[order], n_tokens)
-        rows = joined.row[order].astype(np.int32)
+        sorted_rows = joined.row[order].astype(np.int32)
         values = joined.value[order]
         n_spans = len(spans.lengths)
         span = np.repeat(np.arange(n_spans), np.diff(bounds))
@@ -366,7 +366,7 @@ class CompiledSegments:
         by_index = []  # features of spans, whose rows are those of `index`, and repeats, whose rows are those of `token_index`
         for chosen in (~is_repeat, is_repeat):
             chosen_values = None if (values[chosen] == 1).all() else values[chosen]
-            by_index.append(by_token(span[chosen], rows[chosen], chosen_values, n_spans))
+            by_index.append(by_token(span[chosen], sorted_rows[chosen], chosen_values, n_spans))
         return KnownSpans(spans, *by_index)
 
     def _known(
@@ -435,16 +435,21 @@ def _repeated_items(token, row, value, *, opening, closing, longest: int) -> _Sp
     # A span with both occurrences begins at the token `earliest` to `before`
     earliest = np.maximum(after - longest + 1, opening[after])
     [pair] = np.nonzero((row[1:] == row[:-1]) & (before >= earliest))
-    begin = ranges(earliest[pair], before[pair] + 1)
-    pair = np.repeat(pair, before[pair] + 1 - earliest[pair])
-    # Such a span with the first token `begin` ends behind `after`, at `first_end` to `last_end`
-    first_end = after[pair] + 1
-    last_end = np.minimum(begin + longest, closing[after[pair]])
+    first_token = ranges(earliest[pair], before[pair] + 1)
+    pair_of_first = np.repeat(pair, before[pair] + 1 - earliest[pair])
+    # Such a span with this first token ends behind `after`, at `first_end` to `last_end`
+    first_end = after[pair_of_first] + 1
+    last_end = np.minimum(first_token + longest, closing[after[pair_of_first]])
     n_ends = last_end + 1 - first_end
+    begin = np.repeat(first_token, n_ends)
     end = ranges(first_end, last_end + 1)
-    pair = np.repeat(pair, n_ends)
-    begin = np.repeat(begin, n_ends)
-    return _SpanFeatures(begin, (end - begin).astype(np.int32), row[1:][pair], -value[1:][pair])
+    pair_of_span = np.repeat(pair_of_first, n_ends)
+    return _SpanFeatures(
+        begin,
+        (end - begin).astype(np.int32),
+        row[1:][pair_of_span],
+        -value[1:][pair_of_span],
+    )
 
 
 def all_spans(
@@ -463,6 +468,7 @@ def all_spans(
 
 def _distinct(begin: NDArray[np.int64], length: NDArray[np.int32], n_tokens: int) -> tuple[SpanList, NDArray[np.int64]]:
     """The N distinct spans of a sorted list in which spans recur, and the bounds of their entries in the list (int64[N + 1])."""
+    # The first of the entries of each distinct span
     [first] = np.nonzero((np.diff(begin, prepend=-1) != 0) | (np.diff(length, prepend=0) != 0))
     spans = SpanList(starts=np.searchsorted(begin[first], np.arange(n_tokens + 1)), lengths=length[first])
     return spans, np.append(first, len(begin))

@@ -66,6 +66,7 @@ def parse_template(text: str) -> list[Template]:
     choices = []
     for piece in text.split("|"):
         match = _PART.fullmatch(piece.strip())
+        # The bias, and nothing else, has no offset
         if match is None or (match["low"] is None) != (match["attribute"] == "bias"):
             raise ValueError(Errors.CRF101.format(template=text, part=piece.strip(), known=_KNOWN))
         choices.append([TemplatePart(match["attribute"], offset) for offset in offsets_of(match, text)])

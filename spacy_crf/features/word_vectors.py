@@ -63,7 +63,7 @@ class Pieces(NamedTuple):
     @property
     def are_whole(self) -> bool:
         """Whether the fields, which may come from a damaged file, have the right types and fit together."""
-        types = [str, list, list, str, int, bool, bool, bool]
+        types = [str, list, list, str, int, bool, bool, bool]  # of the fields, in their order
         n_scores = {"Unigram": len(self.pieces), "WordPiece": 0}.get(self.kind)
         return (
             [*map(type, self)] == types

@@ -128,9 +128,8 @@ class Bridges(NamedTuple):
         size = len(self.at_blank)
         arcs = np.zeros((size, size), dtype=bool)
         arcs[self.graph.source, self.graph.target] = True
-        variants = self._variants_at(
-            blank
-        )  # [T, S] the bridge of each state at blank tokens, the state itself elsewhere
+        # [T, S] the bridge of each state at blank tokens, the state itself elsewhere
+        variants = self._variants_at(blank)
         opens, closes = arrays.ends(scores.starts, len(blank))
         inner = ~(opens | closes)[:, np.newaxis]
         possible = self.at_blank[variants] | ~blank[:, np.newaxis]

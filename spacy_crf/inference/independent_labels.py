@@ -14,7 +14,7 @@ from .structure import States, Structure, Work
 
 
 class LabelSetScores(NamedTuple):
-    """Potentials of B texts with any of L labels."""
+    """Potentials of B texts, each of which may have any of L labels."""
 
     labels: Floats  # [B, 2 L] scores of the L labels if they are present, then of the L labels if they are absent
     starts: Ints  # [B + 1]

@@ -34,10 +34,10 @@ def add_spans(listed: Optional[SpanList], begin: Ints, end: Ints, n_tokens: int)
     RETURNS (SpanList, int64[M], int64[N]): The new list; in it, the numbers of the spans listed before; the numbers of
         the added spans.
     """
-    starts, lengths = listed or _no_spans(n_tokens)
+    old_starts, lengths = listed or _no_spans(n_tokens)
     width = 1 + max(int(lengths.max(initial=0)), int((end - begin).max(initial=0)))
     # A key for each span, in the order of the list: begin · width + length
-    old_keys = np.repeat(np.arange(n_tokens), np.diff(starts)) * width + lengths
+    old_keys = np.repeat(np.arange(n_tokens), np.diff(old_starts)) * width + lengths
     added_keys = begin * width + (end - begin)
     keys = np.union1d(old_keys, added_keys).astype(np.int64)
     counts = np.bincount(keys // width, minlength=n_tokens)  # [T] spans that begin at each token
@@ -328,10 +328,10 @@ class SemiMarkov(Structure[SegmentScores]):
         if tag_of is None:
             return LikelySpans(segments, np.minimum(np.exp(log_prob[has_label]), 1.0))
         # Several states may have listed the same span
-        begin, end, label = np.unique(np.column_stack(segments), axis=0).T
-        probabilities = self.weigh_spans(work, spans, Segments(begin, end, label))
+        distinct = Segments(*np.unique(np.column_stack(segments), axis=0).T)
+        probabilities = self.weigh_spans(work, spans, distinct)
         is_likely = probabilities >= min_prob * (1 - 1e-6)
-        return LikelySpans(Segments(begin[is_likely], end[is_likely], label[is_likely]), probabilities[is_likely])
+        return LikelySpans(Segments(*(column[is_likely] for column in distinct)), probabilities[is_likely])
 
 
 def _span_columns(size: int) -> tuple[Ints, Ints, States, Floats]:
@@ -375,7 +375,7 @@ def _exponentials(transitions: Floats, lengths: Floats, first: Floats, last: Flo
     shift, spread = exp_less(transitions, exp_transitions)
     first_shift, first_spread = exp_less(first, exp_first)
     last_shift, last_spread = exp_less(last, exp_last)
-    exp_lengths = np.exp(np.minimum(lengths, kernels.EXTRA))
+    exp_lengths = np.exp(np.minimum(lengths, kernels.EXTRA))  # beyond, `_linear_forward` refuses the scores
     allowed = exp_lengths > 0
     return _Exponentials(
         transitions=exp_transitions,

@@ -436,11 +436,11 @@ class SparseCorpus:
                 tokens.add(columns)
             if self.vectors is not None:
                 self.vectors.add(columns)
-            others, spans = features.find_spans(docs, columns)
+            features_by_kind, spans = features.find_spans(docs, columns)
             for kind, templates in features.compiled.templates.items():
                 if kind not in self.tokens:
-                    others[kind] = templates.rows(columns, self._table(kind).index)
-            found = FoundFeatures(columns.starts, others, spans)
+                    features_by_kind[kind] = templates.rows(columns, self._table(kind).index)
+            found = FoundFeatures(columns.starts, features_by_kind, spans)
         by_slot = {}
         for kind, token_features in found.features.items():
             by_slot[kind] = self._table(kind).with_first_slots(token_features)

@@ -76,7 +76,8 @@ def read(saved: Any, kind: type) -> Any:
 
 
 class ListedFeatures:
-    """Base of the features of a node, with the lists that templates read, which are saved with the features.
+    """Base of the features of a node: templates, and the gazetteers, clusters and vectors that they read, which are saved with
+    the features.
 
     feature_set (FeatureSet): The templates.
     """

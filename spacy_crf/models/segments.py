@@ -1,9 +1,9 @@
 """Scores of whole segments: sums of the weights of their features, and scores of a neural encoder.
 
 Weights of features live in four places (see features/segment_templates.py): at the first and at the last token of a segment, at
-each of its tokens, and at the spans that are listed because they have a known feature. An encoder scores the tokens of a segment,
-its first token and its last, and the mean of all its tokens. The mean is a score of the whole segment, so all segments of up to
-`MOST_TOKENS` tokens are listed; longer ones have none.
+each of its tokens, and at the spans that are listed because they have a known feature. An encoder scores the tokens of a
+segment, its first token and its last, and the mean of all its tokens. The mean is a score of the whole segment, so all segments
+of up to `MOST_TOKENS` tokens are listed; longer segments have no such score.
 """
 
 from itertools import chain
@@ -256,7 +256,7 @@ def means(scores: Floats, listed: SpanList) -> Floats:
     scores (float64[T, S]): Scores of tokens.
     listed (SpanList): The spans.
     """
-    # sums[t] = sum of scores before t, so a mean is a difference of two sums
+    # sums[t] = sum of scores before t, so the sum over a span is a difference of two sums
     sums = np.vstack([np.zeros_like(scores[:1]), scores]).cumsum(axis=0) if len(scores) else scores
     begin = begins_of(listed)
     return (sums[begin + listed.lengths] - sums[begin]) / listed.lengths[:, np.newaxis]

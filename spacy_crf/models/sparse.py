@@ -50,21 +50,21 @@ class ClusteredWords(NamedTuple):
     """The different words of a corpus, and which of them have a cluster."""
 
     words: NDArray[np.uint64]  # [N] hashes
-    are_in_one: Bools  # [N, K] whether table k has a cluster for the word
+    have_cluster: Bools  # [N, K] whether table k has a cluster for the word
 
     @classmethod
     def none(cls, n_tables: int) -> "ClusteredWords":
         """No words, for `n_tables` tables of clusters."""
         return cls(np.zeros(0, dtype=np.uint64), np.zeros((0, n_tables), dtype=np.bool_))
 
-    def plus(self, words: NDArray[np.uint64], are_in_one: Bools) -> "ClusteredWords":
+    def plus(self, words: NDArray[np.uint64], have_cluster: Bools) -> "ClusteredWords":
         """These words, together with the words of another part of the corpus.
 
         words (uint64[N]): The words of the other part.
-        are_in_one (bool[N, K]): Whether table k has a cluster for the word.
+        have_cluster (bool[N, K]): Whether table k has a cluster for the word.
         """
         different, first = np.unique(np.concatenate([self.words, words]), return_index=True)
-        return ClusteredWords(different, np.concatenate([self.are_in_one, are_in_one])[first])
+        return ClusteredWords(different, np.concatenate([self.have_cluster, have_cluster])[first])
 
 
 class FoundFeatures(NamedTuple):

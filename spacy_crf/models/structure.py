@@ -108,6 +108,7 @@ class Block(NamedTuple):
         """Which weights belong to wanted states (bool[S]) or to the labels of these states: bool[W]."""
         if self.label_of is not None:  # `states` holds labels
             wanted = np.bincount(self.label_of, wanted[: len(self.label_of)]) > 0
+        # A weight with several states, such as a transition, belongs to each of them
         return np.logical_or.reduce([wanted[states] for states in self.states])
 
 

@@ -158,7 +158,7 @@ def announce(pipe: LearningPipe) -> None:
     for features in stores:
         clustered = features.clustered if features.clusters else None
         # [words] whether each word is in a cluster, for each table
-        are_clustered = () if clustered is None else clustered.are_in_one.T
+        are_clustered = () if clustered is None else clustered.have_cluster.T
         for (name, table), is_clustered in zip(features.clusters.items(), are_clustered):
             if name not in announced:
                 announced.add(name)

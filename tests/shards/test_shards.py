@@ -221,7 +221,7 @@ def test_words_in_clusters_are_counted_as_in_one_pass(factory, tmp_path, monkeyp
             nlp.initialize(lambda nlp=nlp: ner_examples(nlp)[:1])
         stores = [store for store in nlp.get_pipe(factory).feature_stores if store.clusters]
         read = [features.clustered for features in stores]
-        found.append([dict(zip(known.words.tolist(), known.are_in_one[:, 0].tolist())) for known in read])
+        found.append([dict(zip(known.words.tolist(), known.have_cluster[:, 0].tolist())) for known in read])
     assert found[0] == found[1] and any({True, False} <= {*known.values()} for known in found[0])
     told = [record.getMessage() for record in caplog.records if "words of the training data" in record.getMessage()]
     assert len(told) == 2 and told[0] == told[1]
