@@ -281,7 +281,11 @@ class RuleSet:
         return masks
 
     def _make_masks(self, kept: Optional[frozenset[int]], words: Optional[WordKinds]) -> "_Masks":
-        """Add up the prices of the kept rules without a memory. kept (frozenset[int]): Places of the rules, None for all."""
+        """Add up the prices of the kept rules without a memory.
+
+        kept (frozenset[int]): Places of the rules that apply, None for all.
+        words (WordKinds): The kinds of words so far, whose prices are computed once for each kind; None without any.
+        """
         size = len(self.tags.label_of)
         transitions = first = word_prices = None
         others = []

@@ -480,11 +480,19 @@ def expect(work: ChainWork, weights: Floats, out: ChainScores) -> Floats:
     exponentials = work.steps.exponentials
     layout = exponentials.layout
     log_z = np.empty(work.n_sequences)
-    ends = (out.first, out.last)
     d_block = np.zeros_like(exponentials.block)
     d_arcs = np.zeros_like(exponentials.arcs)
     for (sequences, tokens), (scaled, alpha, part_log_z) in _forward_by_parts(work, log_z):
-        kernels.expectations(scaled, layout, weights[sequences], alpha, part_log_z, out.emissions[tokens], *ends)
+        kernels.expectations(
+            scaled,
+            layout,
+            weights[sequences],
+            alpha,
+            part_log_z,
+            out.emissions[tokens],
+            out.first,
+            out.last,
+        )
         kernels.transition_expectations(scaled, layout, alpha, d_block, d_arcs)
     d_block *= exponentials.block
     d_arcs *= exponentials.arcs

@@ -294,7 +294,7 @@ class SemiMarkov(Structure[SegmentScores]):
         listing, _, numbers = with_listed(work.scores, segments.start[possible], segments.end[possible])
         # By the plain structure, whatever subclass this is, since `listing` has the scores of this work
         _, expected = SemiMarkov().expectations(SegmentWork(listing, work.clamp))
-        tag_probabilities = expected.spans  # [listed spans, states], by tags below
+        tag_probabilities = expected.spans  # [listed spans, tags], where states are tags
         if work.tag_of is not None:
             tag_probabilities = arrays.by_tag(expected.spans, work.tag_of, work.n_tags)
         tag = spans.offset + segments.label[possible]

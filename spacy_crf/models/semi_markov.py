@@ -45,15 +45,14 @@ class SegmentsNode(StructureNode):
         """The potentials of segments, from the `outputs` of layers, whose scores are added, and the `shared` scores."""
         scores, token_transitions, starts = total(_each(outputs, Emissions))
         spans = total_of_spans(_each(outputs, SpanScores), scores)
+        transitions = shared["transitions"] if token_transitions is None else token_transitions + shared["transitions"]
         return SegmentScores(
             tokens=scores + spans.tokens,
             begins=spans.begins,
             ends=spans.ends,
             lengths=shared["lengths"],
             spans=spans.spans,
-            transitions=shared["transitions"]
-            if token_transitions is None
-            else token_transitions + shared["transitions"],
+            transitions=transitions,
             first=shared["first"],
             last=shared["last"],
             listed=spans.listed,

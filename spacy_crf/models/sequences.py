@@ -268,27 +268,27 @@ def join_uses(parts: Sequence[SlotUses]) -> SlotUses:
     return SlotUses(np.concatenate(slots), np.concatenate(columns), np.concatenate(values), join_starts(bounds))
 
 
-def uses_of_both(one: SlotUses, other: SlotUses) -> SlotUses:
+def uses_of_both(first: SlotUses, second: SlotUses) -> SlotUses:
     """Join the uses of the slots of two tables by the same tokens.
 
-    one (SlotUses): Uses of the first table.
-    other (SlotUses): Uses of the second table, whose features have values.
+    first (SlotUses): Uses of the first table.
+    second (SlotUses): Uses of the second table, whose features have values.
     """
-    values = one.values if len(one.values) else np.ones(len(one.slots), dtype=np.float32)
+    values = first.values if len(first.values) else np.ones(len(first.slots), dtype=np.float32)
     # The slots of the first table for a token, then those of the second table for it, then the next token
-    sizes = np.column_stack([np.diff(one.bounds), np.diff(other.bounds)]).ravel()
-    from_other = np.repeat(np.arange(len(sizes)) % 2 == 1, sizes)
-    slots = np.empty(len(from_other), dtype=np.promote_types(one.slots.dtype, other.slots.dtype))
+    sizes = np.column_stack([np.diff(first.bounds), np.diff(second.bounds)]).ravel()
+    is_of_second = np.repeat(np.arange(len(sizes)) % 2 == 1, sizes)
+    slots = np.empty(len(is_of_second), dtype=np.promote_types(first.slots.dtype, second.slots.dtype))
     joined = SlotUses(
         slots=slots,
         columns=np.empty(len(slots), np.int32),
         values=np.empty(len(slots), np.float32),
-        bounds=one.bounds + other.bounds,  # a bound counts the slots before it
+        bounds=first.bounds + second.bounds,  # a bound counts the slots before it
     )
-    for is_from_part, part in ((~from_other, one._replace(values=values)), (from_other, other)):
-        joined.slots[is_from_part] = part.slots
-        joined.columns[is_from_part] = part.columns
-        joined.values[is_from_part] = part.values
+    for is_of_table, uses in ((~is_of_second, first._replace(values=values)), (is_of_second, second)):
+        joined.slots[is_of_table] = uses.slots
+        joined.columns[is_of_table] = uses.columns
+        joined.values[is_of_table] = uses.values
     return joined
 
 
