@@ -403,7 +403,8 @@ def choose(counts: Counts, *, is_spacy: bool) -> list[Task]:
         tasks.append(Task(Part("crf_ner", settings), reason, FIELDS))
     elif n:
         settings = ((_OPTIMIZER, "l1", "0.05"),)
-        reason = f"{counted(n, 'span')} with {labels} leave out {counts.outside / counts.words:.0%} of the words"
+        share = counts.outside / max(1, counts.words)
+        reason = f"{counted(n, 'span')} with {labels} leave out {share:.0%} of the words"
         tasks.append(Task(Part("crf_ner", settings), reason))
     elif counts.tagged:
         tasks.append(Task(Part("crf_tagger"), "tokens have tags", NO_SPANS))

@@ -6,7 +6,7 @@ from importlib import import_module
 import pytest
 import spacy
 from spacy.tokens import Doc, DocBin, Span
-from spacy.util import load_config
+from spacy.util import Config, load_config, load_model_from_config
 from typer.testing import CliRunner
 
 from spacy_crf.cli import app
@@ -53,6 +53,7 @@ FORMS = {
     "words in JSON": ("a.jsonl", lines({"tokens": TEXT.split(), "tags": ["B-PER", "O", "O", "B-GPE"]}), "crf_ner", Search()),
     "GLiNER": ("a.json", json.dumps([{"tokenized_text": TEXT.split(), "ner": [[0, 0, "PER"]]}]), "crf_ner", Search()),
     "labels of texts": ("a.jsonl", lines({"text": TEXT, "cats": {"A": 1.0, "B": 0.0}}), "crf_textcat", NO_SPANS),
+    "no letter": ("a.jsonl", lines({"text": "? !", "spans": [{"start": 0, "end": 1, "label": "Q"}]}), "crf_ner", Search()),
     "several labels": ("a.jsonl", lines({"text": TEXT, "cats": {"A": 1.0, "B": 1.0}}), "crf_textcat_multilabel", NO_SPANS),
 }  # fmt: skip
 
@@ -62,8 +63,12 @@ def test_the_kind_is_that_of_the_annotation(form, tmp_path):
     name, contents, file, search = FORMS[form]
     path = tmp_path / name
     path.write_text(contents, encoding="utf8")
-    (task,) = look([path], "en").tasks
+    found = look([path], "en")
+    (task,) = found.tasks
     assert (task.part.file, task.search) == (file, search)
+    nlp = load_model_from_config(Config().from_str(found.config("a.cfg")), auto_fill=False)
+    assert nlp.pipe_names == [task.part.component]
+    assert found.examples(nlp)
 
 
 def test_spans_in_groups_of_a_spacy_file_stay_where_they_are(tmp_path):
