@@ -25,6 +25,7 @@ from . import checks
 from .errors import Errors, announcements, counted, no_component
 from .features.clusters import PACKAGE, has_packaged_clusters
 from .folds import Folds, draw_folds
+from .inference.span_choice import LEAST
 from .optimizers.lbfgs import LBFGS
 from .pipeline.corpora import Corpus
 from .pipeline.initialization import earlier_annotation
@@ -34,7 +35,6 @@ from .pipeline.scorers import score_calibration
 from .pipeline.thresholds import Point, best, measure, shrunk, use
 from .report.figures import DRAWS, LEVEL, Share
 from .report.suspects import Suspect, judged_by, ranked
-from .temperature import best_temperature, divide_scores
 from .types import Ints, Settings
 
 FOLDS = 5
@@ -43,6 +43,12 @@ L2 = (0.1, 0.03)
 ITERATIONS = 300
 # A candidate starts near its optimum, where a gain of 1 % in ten iterations would not show convergence
 DELTA = 2e-3
+# Temperatures that are tried. Few labels say little about the best one, so it has a log-normal prior: its median, and the
+# deviation of its logarithm
+TEMPERATURE_STEP = 1.1
+TEMPERATURES = TEMPERATURE_STEP ** np.arange(9)
+USUAL_TEMPERATURE = 1.3
+DEVIATION = 0.15
 PRESETS = ("spacy_crf.ner_features.v1", "spacy_crf.tagger_features.v1")
 # Callbacks of `spacy train` that choose what is chosen here
 CHOOSE_TOO = ("spacy_crf.fit_min_prob.v1", "spacy_crf.refit.v1")
@@ -107,9 +113,9 @@ class Fitted(NamedTuple):
     suspects: list[Suspect]  # texts whose annotation looks wrong to a model trained without them
     together: str = ""  # which texts were held out together, see `folds.Folds.reason`
     temperature: float = 1.0  # by which all scores were divided
-    # Calibration errors of the probabilities in `held_out` before and after the division; None without probabilities
-    error_before: Optional[float] = None
-    error_after: Optional[float] = None
+    # Calibration errors of the probabilities in `held_out`, before and after the division
+    error_before: float = 0.0
+    error_after: float = 0.0
 
     def expectation(self) -> str:
         """The expected scores of the component, in words."""
@@ -118,15 +124,6 @@ class Fitted(NamedTuple):
             scores += f", whole texts right {self.whole_texts.percent()}"
         together = f". Held out together: {self.together}" if self.together else ""
         return f"{scores}, on texts that it had not seen{together}"
-
-    def calibration(self) -> str:
-        """How the probabilities were calibrated, in words."""
-        errors = ""
-        if self.error_before is not None and self.error_after is not None:
-            errors = (
-                f", calibration error on held-out texts {self.error_before:.3f} before, {self.error_after:.3f} after"
-            )
-        return f"scores divided by {self.temperature:.2f}{errors}"
 
 
 @dataclass
@@ -183,8 +180,8 @@ def fit(
         token belongs to a field, such as in addresses, fewer texts are right as a whole.
     optimize (str): The score that chooses the settings: "f" for F1, or "texts" for the share of texts in which all entities are
         right and none is missing.
-    calibrate (bool): Whether to divide the scores by the temperature that makes the annotation of held-out texts most probable.
-        The best path stays what it is.
+    calibrate (bool): Whether to divide the scores by the temperature whose probabilities fit the held-out texts best. The best
+        path stays what it is.
     on_fold (Callable[[], None]): Called after each fold of each component, and after the component's last training.
     RETURNS (tuple[Language, list[Fitted]]): The pipeline, whose config has the chosen settings, and a report on each component.
     RAISES (ValueError): CRF770 for fewer than two folds, or more folds than texts; CRF771 and CRF772 for components that cannot
@@ -277,7 +274,6 @@ def performance(nlp: Language, fitted: Iterable[Fitted]) -> Settings:
             "whole_texts": whole_texts,
             "texts": component.texts,
             "temperature": component.temperature,
-            "calibration_error_before": component.error_before,
         }
     return scores
 
@@ -441,8 +437,10 @@ class _Race:
         error_before = error_after = _calibration_error(untrained, held_out)
         _, n_found, _ = judged.counts.sum(axis=0)
         if self._calibrate and n_found:
-            temperature = best_temperature(judged.pipes, unseen)
-            judged = self._divided(judged, unseen, temperature)
+            temperature = self._divide_by_best(judged, unseen)
+            judged = _Judged(np.zeros((0, 3)), pipes=judged.pipes)
+            for pipe, texts in zip(judged.pipes, unseen):
+                self._judge(judged, pipe, texts)
             # Another threshold now stands for the same odds
             counts, min_prob = judged.best(self._optimize)
             f, whole_texts = (_score(counts, score) for score in OPTIMIZED)
@@ -476,16 +474,27 @@ class _Race:
             error_after=error_after,
         )
 
-    def _divided(self, judged: _Judged, unseen: list[list[Example]], temperature: float) -> _Judged:
-        """The results of a candidate after the scores of its trained components were divided by a temperature.
+    def _divide_by_best(self, judged: _Judged, unseen: list[list[Example]]) -> float:
+        """Divide the scores of the components of a candidate by the temperature with the least log loss of the labels that they
+        find in texts which they have not learned.
 
         unseen (list[list[Example]]): The held-out texts of each fold.
+        RETURNS (float): The temperature.
         """
-        divided = _Judged(np.zeros((0, 3)), pipes=judged.pipes)
-        for pipe, texts in zip(judged.pipes, unseen):
-            divide_scores(pipe, temperature)
-            self._judge(divided, pipe, texts)
-        return divided
+        least = LEAST if getattr(judged.pipes[0], "by_probability", False) else None
+        # The prior's loss
+        losses = (np.log(TEMPERATURES / USUAL_TEMPERATURE) / DEVIATION) ** 2 / 2
+        for n in range(len(TEMPERATURES)):
+            losses[n] += _log_loss(judged.pipes[0], self._held_out(judged, unseen, least), least)
+            for pipe in judged.pipes:
+                divide_scores(pipe, TEMPERATURE_STEP)
+        # Between the temperatures that were tried the loss is close to a polynomial
+        polynomial = np.polyfit(np.log(TEMPERATURES), losses, 4)
+        fine = np.geomspace(TEMPERATURES[0], TEMPERATURES[-1], 1000)
+        temperature = float(fine[np.argmin(np.polyval(polynomial, np.log(fine)))])
+        for pipe in judged.pipes:
+            divide_scores(pipe, temperature / (TEMPERATURES[-1] * TEMPERATURE_STEP))
+        return temperature
 
     def _trials(self) -> list[Trial]:
         """The trials of all candidates: the winner first, then those that stayed to the end, then those that left later."""
@@ -608,11 +617,11 @@ class _Race:
         predicted = {}
         for fold, (pipe, texts) in enumerate(zip(judged.pipes, unseen)):
             settings = dict(pipe.cfg)
-            pipe.cfg["confidence"] = _finds_spans(pipe)
+            pipe.cfg["confidence"] = True
             if min_prob is not None:
                 pipe.cfg.update(pipe.threshold_settings(min_prob))
             predicted.update(zip(np.flatnonzero(self._folds.fold_of == fold), _predicted(pipe, texts)))
-            pipe.cfg.update(settings)
+            pipe.cfg = settings
         return [predicted[n] for n in range(len(predicted))]
 
 
@@ -635,10 +644,40 @@ def _suspects(judged: _Judged, unseen: list[list[Example]]) -> list[Suspect]:
     return ranked(suspects)
 
 
-def _calibration_error(pipe: LearningPipe, examples: list[Example]) -> Optional[float]:
-    """The calibration error of predicted probabilities of the kind of annotation that `pipe` writes; None if there are none."""
+def divide_scores(pipe: LearningPipe, temperature: float) -> None:
+    """Divide all scores of a component by a temperature (Guo et al. 2017, "On calibration of modern neural networks").
+
+    A model is too sure of texts that it has not seen. Divided by more than 1 its scores keep their order, but probabilities come
+    closer to each other. Scores are sums of weights: with the weights divided, all answers and exports have new probabilities.
+    """
+    weights = pipe.training.frame()
+    weights.assign(weights.weights() / temperature)
+    pipe.clear_scores()
+
+
+def _log_loss(pipe: LearningPipe, examples: list[Example], least: Optional[float]) -> float:
+    """The sum of -log p over the labels that `pipe` has found, where p is the probability of a right label, or the probability
+    that a wrong label is not there.
+
+    least (Optional[float]): The threshold with which labels were found. Labels that are not found have this probability. None for
+        the best path, which is the same at each temperature, and whose loss is that of the labels on it alone.
+    """
+    decisions = []
+    for example in examples:
+        decisions += pipe.annotation.decisions(example)
+        if least is not None:
+            gold, found = pipe.annotation.mentions(example)
+            missed = {mention.place for mention in gold} - {mention.place for mention in found}
+            decisions += [(least, True)] * len(missed)
+    probabilities, right = np.array(decisions).reshape(-1, 2).T
+    of_truth = np.where(right, probabilities, 1.0 - probabilities)
+    return -float(np.log(np.maximum(of_truth, LEAST)).sum())
+
+
+def _calibration_error(pipe: LearningPipe, examples: list[Example]) -> float:
+    """The calibration error of the probabilities of predicted labels of the kind that `pipe` writes; 0 without labels."""
     scores = score_calibration(pipe.annotation, examples)
-    return scores[f"{pipe.annotation.scores_prefix}_calibration_error"]
+    return scores[f"{pipe.annotation.scores_prefix}_calibration_error"] or 0.0
 
 
 def _predicted(pipe: LearningPipe, examples: list[Example]) -> list[Example]:

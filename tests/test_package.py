@@ -35,7 +35,7 @@ LAYERS = [
     ("shards",),
     ("explain", "migrate", "sklearn", "sklearn_model"),
     ("report",),
-    ("folds", "temperature"),
+    ("folds",),
     ("cross_validation",),
     ("cli",),
 ]

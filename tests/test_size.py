@@ -31,7 +31,6 @@ BESIDE_CORE = (
     "lite.py",
     "cross_validation.py",
     "folds.py",
-    "temperature.py",
 )
 # How many files name the scores of a structure that are neither its own nor those of all structures
 STRUCTURES = {

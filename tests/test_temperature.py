@@ -9,12 +9,12 @@ import spacy
 from spacy.tokens import Doc
 from spacy.training import Example
 
-from spacy_crf import lite
+from spacy_crf import cross_validation, lite
 from spacy_crf.arrays import named
-from spacy_crf.cross_validation import fit
+from spacy_crf.cross_validation import divide_scores, fit
 from spacy_crf.features.doc_batch import DocBatch
+from spacy_crf.folds import Folds
 from spacy_crf.migrate.lite import export_lite, write_lite
-from spacy_crf.temperature import best_temperature, divide_scores
 from tests import reference
 from tests.cli.test_fit import TEXTS, config, read
 from tests.components import ORDER
@@ -27,6 +27,7 @@ UNSEEN = [
     "nobody lives in [Ann](GPE) .",
     "[Eve](PER) left [Oslo](GPE) for [Bonn](GPE) .",
 ]
+TAGGED = ["Ann/N left/V", "Rome/V is/V Lima/N", "Bob/N met/N", "she/N left/V Oslo/N"]
 SETTINGS = {"folds": 4, "words": False, "l1": [0.0], "l2": [0.03]}
 
 
@@ -86,27 +87,51 @@ def test_probabilities_are_those_of_divided_scores_and_the_best_path_stays():
     assert [entities(doc) for doc in nlp.pipe(docs)] == best
 
 
-def test_the_temperature_makes_unseen_annotation_most_probable():
-    nlp, pipe = trained()
-    examples = ner_examples(nlp, UNSEEN)
-    found = best_temperature([pipe, pipe], [examples[:2], examples[2:]])
+@pytest.mark.parametrize("case", ["crf_ner", "crf_spancat", "crf_tagger"])
+def test_the_temperature_has_the_least_log_loss_of_labels_and_the_prior(case):
+    nlp, pipe = trained(case)
+    examples = tag_examples(nlp, TAGGED) if case == "crf_tagger" else ner_examples(nlp, UNSEEN)
+    for example in examples:
+        example.reference.spans["sc"] = list(example.reference.ents)
+    before = pipe.training.frame().weights()
 
     def loss(temperature):
-        divided = copy.deepcopy(pipe)
-        divide_scores(divided, temperature)
-        total = 0.0
+        pipe.training.frame().assign(before / temperature)
+        pipe.clear_scores()
+        truth = []
         for example in examples:
-            spans = [
-                example.predicted.char_span(ent.start_char, ent.end_char, label=ent.label_)
-                for ent in example.reference.ents
-            ]
-            total -= divided.log_probability(example.predicted, spans)
-        return total
+            doc = example.predicted
+            doc = nlp(doc.copy())
+            gold = {mention.place for mention in pipe.annotation.mentions(example)[0]}
+            if case == "crf_tagger":
+                found = {(token.idx, token.idx + len(token), token.tag_): token._.crf_prob for token in doc}
+            elif case == "crf_ner":
+                found = {(ent.start_char, ent.end_char, ent.label_): ent._.crf_prob for ent in doc.ents}
+            else:
+                group = doc.spans["sc"]
+                places = [(span.start_char, span.end_char, span.label_) for span in group]
+                found = dict(zip(places, group.attrs["scores"]))
+                truth += [1e-3] * len(gold - found.keys())
+            truth += [p if place in gold else 1 - p for place, p in found.items()]
+        prior = (math.log(temperature / cross_validation.USUAL_TEMPERATURE) / cross_validation.DEVIATION) ** 2 / 2
+        return prior - np.log(np.maximum(truth, 1e-3)).sum()
 
-    grid = np.exp(np.linspace(math.log(0.6), math.log(3.8), 60))
+    settings = dict(pipe.cfg)
+    pipe.cfg.update({"confidence": True, "threshold": 1e-3})
+    grid = np.geomspace(1.0, 2.1, 60)
     by_grid = grid[np.argmin([loss(temperature) for temperature in grid])]
-    assert found > 1.0 and found == pytest.approx(by_grid, rel=0.04)
-    assert loss(found) <= loss(by_grid) + 1e-5
+    pipe.cfg = settings
+    pipe.training.frame().assign(before)
+    pipe.clear_scores()
+    race = cross_validation._Race.__new__(cross_validation._Race)
+    race._folds = Folds(np.array([0, 1, 1, 0]), np.arange(4), "")
+    pipes = [pipe, copy.deepcopy(pipe)]
+    unseen = [[examples[0], examples[3]], examples[1:3]]
+    temperature = race._divide_by_best(cross_validation._Judged(np.zeros((0, 3)), pipes=pipes), unseen)
+    assert temperature == pytest.approx(by_grid, rel=0.02)
+    # The components are divided by it
+    for divided in pipes:
+        assert divided.training.frame().weights() == pytest.approx(before / temperature, rel=1e-5)
 
 
 def test_fit_divides_the_weights_that_it_finds_otherwise():

@@ -298,7 +298,8 @@ def _compare_probabilities(nlp: Language, data: Path, pipes: "list[CRFPipe]", ch
                 rows.append((f"{row['from']:.1f} to {row['to']:.1f}", f"{row['spans']:,}", *cells))
             print_table(name, ("probability", "spans", "mean probability", "right"), rows)
             error = f"expected calibration error {scores[f'{prefix}_calibration_error']:.4f}"
-            before = _error_before(nlp, pipe, examples, held_out)
+            # The models of the folds, which predicted held-out texts, are not saved
+            before = "" if held_out else _error_before(nlp, pipe, examples)
             msg.info(f"{error}{before}, Brier score {brier:.4f}")
         if "exact" not in pipe.decoding.structure.answers:
             msg.info(f"the probabilities of {name} are approximate: it has too many labellings for exact sums")
@@ -306,24 +307,21 @@ def _compare_probabilities(nlp: Language, data: Path, pipes: "list[CRFPipe]", ch
         msg.good(f"Calibration in {chart}")
 
 
-def _error_before(nlp: Language, pipe: "CRFPipe", examples: list[Example], held_out: bool) -> str:
+def _error_before(nlp: Language, pipe: "CRFPipe", examples: list[Example]) -> str:
     """The calibration error before `crf fit` divided the scores of a component by a temperature, in words; empty if it did not.
 
     examples (list[Example]): The annotated texts.
-    held_out (bool): Whether the components of folds have predicted them, which are not saved.
     """
-    from ..temperature import divide_scores
+    from ..cross_validation import divide_scores
 
     fitted = nlp.meta.get("performance", {}).get(f"{pipe.name}_cross_validation", {})
     temperature = fitted.get("temperature", 1.0)
-    error = fitted.get("calibration_error_before")
-    if not held_out and temperature != 1.0:
-        divide_scores(pipe, 1 / temperature)
-        error = nlp.evaluate(examples)[f"{pipe.annotation.scores_prefix}_calibration_error"]
-        divide_scores(pipe, temperature)
-    return (
-        "" if temperature == 1.0 or error is None else f" ({error:.4f} before scores were divided by {temperature:.2f})"
-    )
+    if temperature == 1.0:
+        return ""
+    divide_scores(pipe, 1 / temperature)
+    error = nlp.evaluate(examples)[f"{pipe.annotation.scores_prefix}_calibration_error"]
+    divide_scores(pipe, temperature)
+    return f" ({error:.4f} before scores were divided by {temperature:.2f})"
 
 
 @command("threshold")

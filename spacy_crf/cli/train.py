@@ -295,7 +295,7 @@ def fit_cli(
     calibrate: bool = Opt(
         True,
         "--calibrate/--no-calibrate",
-        help="Divide all scores by a number that makes held-out texts most probable.",
+        help="Divide scores, so that probabilities fit held-out texts.",
     ),
     seed: int = Opt(0, help="Random seed that draws the folds."),
 ) -> None:
@@ -398,7 +398,9 @@ def _show_fitted(fitted: "Fitted", folds: int) -> None:
     )
     msg.info(f"{fitted.name}: {fitted.expectation()}")
     if fitted.temperature != 1.0:
-        msg.info(f"{fitted.name}: probabilities: {fitted.calibration()}")
+        errors = f"{fitted.error_before:.3f} before, {fitted.error_after:.3f} after"
+        divided = f"scores divided by {fitted.temperature:.2f}"
+        msg.info(f"{fitted.name}: probabilities: {divided}, calibration error on held-out texts {errors}")
 
 
 def _regularizers(option: str, text: str) -> list[float]:

@@ -3,6 +3,10 @@ against python-crfsuite with its strong features, and spaCy's ``ner`` for the sa
 whole, both in percent. ``python -m tests.benchmarks.small_data``
 
 Sentences are drawn by seed from the training part, scores on test are means over seeds.
+
+With ``--calibration``: the calibration error of the entities that `fit` finds in test, with ten equal bins, before and after it
+divided scores by a temperature. "by chance" is the mean error of exact probabilities: of as many entities, each of which is right
+with the probability that it has. Sentences stay in the order of the file.
 """
 
 import random
@@ -11,14 +15,17 @@ import tempfile
 import time
 from pathlib import Path
 
+import numpy as np
 import spacy
 import typer
+from spacy.language import Language
 from spacy.training import Example
 from spacy.util import Config, fix_random_seed, minibatch
 
 from spacy_crf.cli.configs import in_language, join_parts, known_of_words
 from spacy_crf.cli.look import choose, count
-from spacy_crf.cross_validation import fit
+from spacy_crf.cross_validation import Fitted, divide_scores, fit
+from spacy_crf.pipeline.scorers import calibration as calibration_of
 
 from .data import Sentence, iob2_tags, make_doc, make_examples, make_gold_doc, read_sentences
 from .measure import Tags, entity_f1, show, whole_texts
@@ -36,7 +43,11 @@ def main(
     most_test: int = typer.Option(3000, help="Sentences of the test part, at most."),
     ner: bool = typer.Option(True, help="Whether to train spaCy's ner."),
     words: bool = typer.Option(True, help="Whether to train with what installed packages know of words too."),
+    calibration: bool = typer.Option(False, "--calibration", help="Measure probabilities in place of F1."),
 ) -> None:
+    if calibration:
+        _calibration(names.split(","), [*map(int, sizes.split(","))], most_test, words)
+        return
     rows = []
     for name in names.split(","):
         everything, test = read_sentences(name, "train"), read_sentences(name, "test", limit=most_test)
@@ -87,6 +98,13 @@ def _row(lang: str, train: list[Sentence], test: list[Sentence], ner: bool, word
 def _fit(lang: str, train: list[Sentence], test: list[Sentence], *, words: bool) -> tuple[Tags, float, float]:
     """RETURNS: The tags of the test sentences, the F1 that the folds expect, and the CPU seconds of the training."""
     start = time.process_time()
+    nlp, fitted = _trained(lang, train, words)
+    seconds = time.process_time() - start
+    docs = nlp.pipe(make_doc(nlp.vocab, sentence) for sentence in test)
+    return [iob2_tags(doc) for doc in docs], 100 * fitted.f.value, seconds
+
+
+def _trained(lang: str, train: list[Sentence], words: bool) -> tuple[Language, Fitted]:
     vocab = spacy.blank(lang).vocab
     (task,) = choose(count([make_gold_doc(vocab, sentence) for sentence in train]), is_spacy=False)
     config = Config().from_str(in_language(join_parts([task.part], ""), lang))
@@ -96,9 +114,54 @@ def _fit(lang: str, train: list[Sentence], test: list[Sentence], *, words: bool)
         words=known_of_words(lang) if words else {},
         **task.search._asdict(),
     )
-    seconds = time.process_time() - start
-    docs = nlp.pipe(make_doc(nlp.vocab, sentence) for sentence in test)
-    return [iob2_tags(doc) for doc in docs], 100 * fitted.f.value, seconds
+    return nlp, fitted
+
+
+def _calibration(names: list[str], sizes: list[int], most_test: int, words: bool) -> None:
+    title = "Calibration error of the entities found in test"
+    header = (
+        "sentences",
+        "entities",
+        "before",
+        "after",
+        "by chance",
+        "temperature",
+        "held-out, before",
+        "held-out, after",
+    )
+    rows = []
+    for name in names:
+        everything, test = read_sentences(name, "train"), read_sentences(name, "test", limit=most_test)
+        for size in sizes:
+            n_drawn = min(size or len(everything), len(everything))
+            numbers = sorted(random.Random(0).sample(range(len(everything)), n_drawn))
+            drawn = [everything[n] for n in numbers]
+            rows.append([f"{name}, {n_drawn}", *_errors(LANGUAGES.get(name, "en"), drawn, test, words)])
+            show(title, header, rows[-1:])
+    show(title, header, [*rows, ["mean", *map(_mean, zip(*(row[1:] for row in rows)))]])
+
+
+def _errors(lang: str, train: list[Sentence], test: list[Sentence], words: bool) -> list[float]:
+    nlp, fitted = _trained(lang, train, words)
+    pipe = nlp.get_pipe(fitted.name)
+    pipe.cfg["confidence"] = True
+    after, probabilities = _error(nlp, pipe, test)
+    divide_scores(pipe, 1 / fitted.temperature)
+    before, _ = _error(nlp, pipe, test)
+    draws = np.random.default_rng(0).random((100, len(probabilities))) < probabilities
+    by_chance = statistics.mean(calibration_of(probabilities, right)["calibration_error"] for right in draws)
+    found = len(probabilities)
+    return [found, before, after, by_chance, fitted.temperature, fitted.error_before, fitted.error_after]
+
+
+def _error(nlp: Language, pipe, test: list[Sentence]) -> tuple[float, np.ndarray]:
+    """RETURNS: The calibration error of the entities found in test, and their probabilities."""
+    examples = make_examples(nlp.vocab, test)
+    docs = nlp.pipe(example.predicted for example in examples)
+    predicted = [Example(doc, example.reference) for doc, example in zip(docs, examples)]
+    decisions = [decision for example in predicted for decision in pipe.annotation.decisions(example)]
+    probabilities, right = np.array(decisions).T
+    return calibration_of(probabilities, right)["calibration_error"], probabilities
 
 
 def _crfsuite(lang: str, train: list[Sentence], test: list[Sentence]) -> Tags:
