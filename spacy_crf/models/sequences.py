@@ -78,23 +78,23 @@ class SequencesObjective(Weights):
         return self.describe_token(int(self.corpus.starts[sequence]))
 
     def _look_up(self, batch: AnnotatedDocs) -> _Batch:
-        """Look up the features of a batch."""
+        """Look up the features of a batch, and list the slots of their weights."""
         docs = DocBatch.of(batch.docs)
         features = {}  # by kind
         tables = {}  # names of tables by kind
-        listed = None
-        excluded = None
+        listed = None  # the spans that have features; None without segments
+        excluded = None  # [N, S] which of these spans the annotation excludes
         for layer_features in self.features:
             found = layer_features.look_up(docs)
             features.update(found.features)
             tables.update({kind: layer_features.kinds[kind].table for kind in found.features})
             listed = found.listed
         if listed is not None:
-            # Excluded spans are listed too, though most of them have no feature
+            # Excluded spans are listed too, though most of them have no feature. This changes the numbers of the others
             wrong = batch.excluded
             listed, old_numbers, numbers = add_spans(listed, wrong.start, wrong.end, int(batch.starts[-1]))
             excluded = np.zeros((len(listed.lengths), self.n_states), dtype=bool)
-            excluded[numbers, 1 + wrong.label] = True
+            excluded[numbers, 1 + wrong.label] = True  # state 0 has no label
             for kind in _OF_SPANS:
                 features[kind] = _renumber_spans(features[kind], old_numbers, len(excluded))
         uses = {}
