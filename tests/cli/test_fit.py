@@ -496,6 +496,7 @@ def test_the_command_saves_the_pipeline_and_the_held_out_texts(corpus):
     result = run(*files, "--config", CONFIGS / "crf_ner.cfg", "--folds", 3, "--no-words", "--l1", "0", "--l2", "0.1,1")
     assert result.exit_code == 0, result.output
     assert "crf_ner: 3 folds of 20 texts" in result.stdout and "ents_f" in result.stdout
+    assert "crf_ner: probabilities: scores divided by" in result.stdout
     assert "whole" in result.stdout.splitlines()[2] and ", whole texts right " in result.stdout
     nlp = spacy.load(output)
     assert nlp.meta["performance"]["crf_ner_cross_validation"]["texts"] == len(TEXTS)
@@ -548,6 +549,9 @@ def test_reports_read_the_held_out_texts(corpus):
     assert errors["whole_texts"]["value"] == pytest.approx(expected["ents_texts"])
     assert any(error["text"] == len(TEXTS) and error["kind"] == "label" for error in errors["errors"])
     assert "expected calibration error" in told("evaluate", output, held_out, "--calibration")
+    # The models of the folds are not saved; the weights of the pipeline can be multiplied again
+    assert "before scores were divided by" not in told("evaluate", output, held_out, "--calibration")
+    assert "before scores were divided by" in told("evaluate", output, corpus / "train.spacy", "--calibration")
     told("evaluate", output, held_out, "--output", corpus / "report.html")
     page = (corpus / "report.html").read_text(encoding="utf8")
     assert "Annotation that looks wrong" in page
@@ -557,6 +561,15 @@ def test_reports_read_the_held_out_texts(corpus):
     (held_out / "suspects.jsonl").write_text("no JSON")
     result = CliRunner().invoke(app, ["evaluate", str(output), str(held_out), "-o", str(corpus / "report.html")])
     assert result.exit_code == 1 and "CRF701" in result.stdout
+
+
+def test_without_calibration_scores_stay(corpus):
+    files = [corpus / "train.spacy", "--output", corpus / "model", "--no-words", "--l1", "0", "--l2", "0.1"]
+    result = run(*files, "--config", CONFIGS / "crf_ner.cfg", "--no-calibrate")
+    assert result.exit_code == 0, result.output
+    assert "divided" not in result.stdout
+    fitted = spacy.load(corpus / "model").meta["performance"]["crf_ner_cross_validation"]
+    assert fitted["temperature"] == 1.0
 
 
 @pytest.mark.parametrize(
