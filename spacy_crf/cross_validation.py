@@ -403,14 +403,14 @@ class _Race:
             candidates = [candidate for candidate in self._running if candidate.words == words]
             if words not in self._untrained:
                 self._untrained[words] = self._put_untrained(words, examples)
-            pipe = copy.deepcopy(self._untrained[words])
+            pipe = _copied(self._untrained[words])
             seen = self._annotated(pipe, examples, ~held)
             unseen = self._annotated(pipe, examples, held)
             # All labels, but only the features of these texts
             pipe.initialize(lambda seen=seen: seen, nlp=self._nlp, labels=list(pipe.labels))
             for candidate in self._train(pipe, seen, candidates):
                 judged = self._judged[candidate]
-                judged.pipes.append(copy.deepcopy(pipe))
+                judged.pipes.append(_copied(pipe))
                 self._judge(judged, pipe, unseen)
         self._drop()
 
@@ -678,6 +678,11 @@ def _calibration_error(pipe: LearningPipe, examples: list[Example]) -> float:
     """The calibration error of the probabilities of predicted labels of the kind that `pipe` writes; 0 without labels."""
     scores = score_calibration(pipe.annotation, examples)
     return scores[f"{pipe.annotation.scores_prefix}_calibration_error"] or 0.0
+
+
+def _copied(pipe: LearningPipe) -> LearningPipe:
+    """Copy a component, but not its vocab, which has all words of long lists."""
+    return copy.deepcopy(pipe, {id(pipe.vocab): pipe.vocab})
 
 
 def _predicted(pipe: LearningPipe, examples: list[Example]) -> list[Example]:

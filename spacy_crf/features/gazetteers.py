@@ -8,10 +8,10 @@ counts.
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from itertools import chain, product
 from pathlib import Path
-from typing import Optional, Union
+from typing import Optional, Union, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,7 @@ from ..kernels.gazetteers import hash_beginnings, positions_in_phrases
 from ..types import Settings
 from ..whole_files import Saved
 from .feature_index import HashTable
-from .packaged_lists import find_list
+from .packaged_lists import Package, find_list
 
 logger = logging.getLogger("spacy.spacy_crf")
 
@@ -164,20 +164,30 @@ def read_gazetteers(
             current = known[name]
             settings = {"attr": current.attr, "scan": current.scan, **settings}
             gazetteers[name] = Gazetteer(current.entries, **settings)
-            continue
-        if found is None:
-            entries = read_entries(name, path, tokenizer)
+        elif found is None:
+            gazetteers[name] = Gazetteer(read_entries(name, path, tokenizer), **settings)
         else:
-            package, list_name = found
-            try:
-                phrases = package.phrases(list_name, lang)
-            except Exception as error:
-                # Another version of the package may have other functions
-                place = f"The gazetteer '{name}' ({path}, pip install {package.name})"
-                raise ValueError(Errors.CRF701.format(place=place, reason=error)) from error
-            entries = _tokenized([(phrase, _NO_LABEL) for phrase in phrases], tokenizer)
-        gazetteers[name] = Gazetteer(entries, **settings)
+            gazetteers[name] = _read_packaged(path.as_posix(), tokenizer, lang, **settings)
     return gazetteers
+
+
+# Long lists take seconds to tokenize, and `crf fit` initializes several components with the same ones
+@lru_cache(maxsize=16)
+def _read_packaged(
+    source: str, tokenizer: Callable[[str], Doc], lang: str, attr: str = "LOWER", scan: Optional[bool] = None
+) -> Gazetteer:
+    """Read a list of an installed package, "PACKAGE/LIST", with the settings `attr` and `scan` of the gazetteer.
+
+    RAISES (ValueError): CRF701 if the package can't be read.
+    """
+    package, list_name = cast(tuple[Package, str], find_list(source))
+    try:
+        phrases = package.phrases(list_name, lang)
+    except Exception as error:
+        # Another version of the package may have other functions
+        place = f"The gazetteer '{source}' (pip install {package.name})"
+        raise ValueError(Errors.CRF701.format(place=place, reason=error)) from error
+    return Gazetteer(_tokenized([(phrase, _NO_LABEL) for phrase in phrases], tokenizer), attr=attr, scan=scan)
 
 
 def read_entries(name: str, path: Path, tokenizer: Callable[[str], Doc]) -> Iterator[tuple[tuple[str, ...], str]]:
