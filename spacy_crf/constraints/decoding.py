@@ -32,7 +32,7 @@ class Decoded(NamedTuple):
     tags: Tags  # [T]
     relaxed: dict[int, list[Rule]]  # rules that a document does not keep, by number of the document
     unfinished: list[int]  # documents whose budget was spent
-    solved: dict[int, list[str]]  # names of the rules that were added for documents that broke a rule at first
+    added_rules: dict[int, list[str]]  # names of the rules that were added for documents that broke a rule at first
     unsearchable: list[int]  # documents with rules for which there is no search
 
     def take(self, d: int, tokens: slice, answer: "Answer") -> None:
@@ -50,7 +50,7 @@ class Decoded(NamedTuple):
             self.unfinished.append(d)
         if answer.unsearchable:
             self.unsearchable.append(d)
-        self.solved[d] = answer.added
+        self.added_rules[d] = answer.added
 
 
 class KeptRules(NamedTuple):
@@ -110,7 +110,7 @@ def decode_by_masks(
     if kept is not None:
         broken[list(kept.instead)] = True
     [breaking] = np.nonzero(broken & (np.diff(doc_starts) > 0))  # an empty document has one labelling
-    return Decoded(tags, relaxed={}, unfinished=[], solved={}, unsearchable=[]), breaking.tolist()
+    return Decoded(tags, relaxed={}, unfinished=[], added_rules={}, unsearchable=[]), breaking.tolist()
 
 
 class Answer(NamedTuple):

@@ -168,14 +168,14 @@ class Clusters:
         """
         words = self._table.words
         numbers = self._table.numbers
-        if self.digits:
+        if self.digits:  # the table's words have all digits written 0
             orths = orths.copy()
             lowers = lowers.copy()
             for n, text in enumerate(texts):
                 if DIGIT.search(text):
-                    text = with_zeros(text)
-                    orths[n] = get_string_id(text)
-                    lowers[n] = get_string_id(text.lower())
+                    zeroed = with_zeros(text)
+                    orths[n] = get_string_id(zeroed)
+                    lowers[n] = get_string_id(zeroed.lower())
         clusters = find_sorted(words, numbers, orths)
         # Only words that are unknown as written are looked up in lower case
         unknown = np.flatnonzero(clusters < 0)

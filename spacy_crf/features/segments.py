@@ -221,7 +221,7 @@ class CompiledSegments:
             phrases = self.phrases[part.name]
             span, label = phrases.exact(spans.whole[:, self._phrase_column(part.name)])
             return SpanItems.labelled(span, label, [label or "yes" for label in phrases.labels], np.ones(len(span)))
-        span = self._find_matches(part.name, spans)
+        span = self._find_matches(part.name, spans)  # the remaining kind: "matches"
         return SpanItems.labelled(span, np.zeros(len(span), dtype=np.int32), ["yes"], np.ones(len(span)))
 
     def _phrase_column(self, gazetteer: str) -> int:
@@ -389,9 +389,11 @@ class CompiledSegments:
                 yield _SpanFeatures(begin[span], length[span], rows[known], np.ones(len(known), dtype=np.float32))
             items = self.items(spans)
             item_rows = index.rows(items.hash)
-            [known] = np.nonzero(item_rows >= 0)
-            span = items.span[known]
-            yield _SpanFeatures(begin[span], length[span], item_rows[known], items.value[known])
+            [known_items] = np.nonzero(item_rows >= 0)
+            span_of_item = items.span[known_items]
+            yield _SpanFeatures(
+                begin[span_of_item], length[span_of_item], item_rows[known_items], items.value[known_items]
+            )
 
     def _repeats(
         self, columns: TokenColumns, tokens: kernels.SpanTokens, longest: int, index: FeatureIndex

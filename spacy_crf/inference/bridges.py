@@ -27,7 +27,7 @@ Potentials = TypeVar("Potentials", ChainScores, SegmentScores)
 
 
 class Bridges(NamedTuple):
-    """The S states of a chain and C bridges, as S + C states, of which each bridge stands behind the state it copies."""
+    """The S states of a chain and C bridges, as S + C states: each bridge stands behind the state that it copies."""
 
     graph: Optional[StateGraph]  # None without any bridge: the states are those of the chain
     at_blank: Bools  # [S + C] states that blank tokens may have

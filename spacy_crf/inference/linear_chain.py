@@ -49,7 +49,7 @@ class LinearChain(Structure[ChainScores]):
     def best(self, work: ChainWork) -> Path:
         """Best path of each sequence of `work`: best[t, j] = emissions[t, j] + max_i(best[t-1, i] + transitions[i, j])."""
         path = Path(np.empty(work.n_tokens, dtype=np.int32), np.empty(work.n_sequences))
-        kernels.viterbi(tuple(work.potentials), *work.steps.in_order, *path)
+        kernels.viterbi(tuple(work.potentials), *work.steps.viterbi_arguments, *path)
         return path
 
     def rank(self, work: ChainWork, states: States, scores: Floats) -> int:

@@ -130,7 +130,7 @@ class TransitionLayout(kernels.BlockLayout):
         return self.shape[0] >= len(self.order) and self.shape[1] >= len(self.order)
 
     @cached_property
-    def in_order(self) -> bool:
+    def is_in_order(self) -> bool:
         """Whether the states keep their own order."""
         return bool((self.order == np.arange(len(self.order))).all())
 
@@ -333,7 +333,7 @@ class OrderedScores:
         return _exponentials(self.layout, self.transitions, self.first, self.last)
 
     @cached_property
-    def in_order(self) -> tuple[tuple, Floats, Floats]:
+    def viterbi_arguments(self) -> tuple[tuple, Floats, Floats]:
         """Arguments of the `viterbi` kernel: the layout, the block of each matrix (float64[1 or n, R, C]) and the arcs
         (float64[A]). (numba unpacks a plain tuple in half the time.)
         """
@@ -422,7 +422,7 @@ def _scale(exponentials: Exponentials, scores: Floats, starts: Ints, emissions: 
     shift[starts[:-1][starts[:-1] < starts[1:]]] = exponentials.end_shift
     layout = exponentials.layout
     # An empty order means that states keep their own, which saves the kernel indirect reads
-    kernels.scale(scores, layout.order[: 0 if layout.in_order else None], emissions, shift, spread)
+    kernels.scale(scores, layout.order[: 0 if layout.is_in_order else None], emissions, shift, spread)
     return kernels.ScaledPotentials(
         emissions=emissions,
         block=exponentials.block,

@@ -683,7 +683,8 @@ class Structure(Generic[Scores]):
         if work.tag_of is None:
             self.add_path(work, states, weights, used)
         else:
-            Structure.add_path(self, work, states, weights, used)  # sums over the paths of the labelling
+            # A labelling has several paths: sum over all of them, where a subclass adds a single one
+            Structure.add_path(self, work, states, weights, used)
         return used
 
     def differentiate_path(self, work: Work[Scores], states: States, weights: Floats) -> tuple[Floats, Floats, Scores]:

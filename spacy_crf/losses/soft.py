@@ -177,7 +177,7 @@ class _RunSequences(NamedTuple):
     """N runs as a batch of N sequences."""
 
     runs: Runs
-    work: Optional[Work]  # scores of the N sequences; None without runs
+    run_work: Optional[Work]  # scores of the N sequences; None without runs
     tokens: Ints  # [t] the token in the batch of each token of the N sequences
     sequence: Ints  # [N] the sequence in the batch of each run
     expected: Floats  # [B] expected log sum over the labellings of the runs of each sequence of the batch
@@ -186,12 +186,12 @@ class _RunSequences(NamedTuple):
         """Subtract from `d_scores` the derivative of the expected log sums, times the `weights` (float64[B]) of the sequences of
         the batch `work`.
         """
-        if self.work is None:
+        if self.run_work is None:
             return
         begin, end, before, after, weight, _ = self.runs
-        _, expected = structure.expectations(self.work, weights=weight * weights[self.sequence])
+        _, expected = structure.expectations(self.run_work, weights=weight * weights[self.sequence])
         entered, left = _ends(expected)
-        opening, closing = self.work.ends()
+        opening, closing = self.run_work.ends()
         d_first = entered[opening]  # [N, S]
         d_last = left[closing]
         total = arrays.zeros(work.scores)

@@ -151,6 +151,7 @@ class HigherOrderNode(StructureNode):
                 return latest_orders
         learned = attrs["thresholds"]
         thresholds = None
+        # Thresholds that were learned for another `keep` prune too much or too little
         if learned is not None and learned["keep"] == attrs["keep"]:
             thresholds = np.array(learned["least"])
         orders = indexed(Orders(attrs["order"], attrs["keys"], model.get_dim("nO"), attrs["keep"], thresholds))

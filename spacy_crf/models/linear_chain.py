@@ -138,7 +138,7 @@ def scored_tokens(
     hidden_width (int): Width of a hidden layer between the encoder and the scores, 0 for none.
     dropout (float): Share of the features that training leaves out.
     settings (Optional[dict]): Settings of `Joint`.
-    make_encoder_node (Callable): Makes the encoder's node, from whether the encoder is trained; by default a node of emissions.
+    make_encoder_node (Callable): Takes whether the encoder is trained, and makes its node; by default a node of emissions.
     RETURNS (dict[str, Model], Joint): The layers by name, and how they learn together.
     RAISES (ValueError): CRF020 for settings that do not fit.
     """

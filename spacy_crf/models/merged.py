@@ -203,12 +203,12 @@ class MergedStates:
 
     def holds(self, shared: SharedScores) -> bool:
         """Whether all states of each merged state have equal scores among the `shared` scores of the S states."""
-        steps = shared["transitions"].ravel()
+        transitions = shared["transitions"].ravel()
         has_equal_ends = all(
             np.array_equal(shared[name], shared[name][self.representatives][self.merged_of])
             for name in ("first", "last")
         )
-        return has_equal_ends and np.array_equal(steps[self._steps], steps[self._first[self._part_of]])
+        return has_equal_ends and np.array_equal(transitions[self._steps], transitions[self._first[self._part_of]])
 
     def potentials(self, shared: SharedScores) -> SharedScores:
         """Shared scores of the M merged states.
@@ -216,9 +216,9 @@ class MergedStates:
         shared (SharedScores): Shared scores of the S states, for which `holds` is true.
         """
         # transitions'[A, B] = transitions[a, b] + log r, first'[A] = first[a] + log |A|, last'[A] = last[a]
-        steps = shared["transitions"].ravel()[self._first].reshape(self._counts.shape)
+        transitions = shared["transitions"].ravel()[self._first].reshape(self._counts.shape)
         return {
-            "transitions": steps + np.log(self._successors),
+            "transitions": transitions + np.log(self._successors),
             "first": shared["first"][self.representatives] + np.log(self._sizes),
             "last": shared["last"][self.representatives],
         }
@@ -230,10 +230,10 @@ class MergedStates:
         """
         size = len(self.merged_of)
         # The equal transitions of A → B get equal shares of its derivative, and so do the states of A
-        steps = np.zeros(size * size)
-        steps[self._steps] = (derivatives["transitions"] / self._counts).ravel()[self._part_of]
+        transitions = np.zeros(size * size)
+        transitions[self._steps] = (derivatives["transitions"] / self._counts).ravel()[self._part_of]
         ends = {name: (derivatives[name] / self._sizes)[self.merged_of] for name in ("first", "last")}
-        return {"transitions": steps.reshape(size, size), **ends}
+        return {"transitions": transitions.reshape(size, size), **ends}
 
 
 def _split(kinds: SharedScores, group: Ints) -> Ints:

@@ -86,7 +86,8 @@ class SGD(Regularized):
     def _schedule(self, run: OnlineRun) -> tuple[float, float, float]:
         """Decay, rate and offset of a run: the learning rate at time t is rate / (offset + t)."""
         decay = 0.0 if run.is_held else 2.0 * self.l2 / run.numbers["sequences"]
-        # eta / (1 + decay · eta · t) = (1 / decay) / (t0 + t); without decay, the rate falls as with l2 = 1
+        # eta / (1 + decay · eta · t) = (1 / decay) / (offset + t), where offset = 1 / (decay · eta). Without decay, the rate
+        # falls as with l2 = 1
         slowing = decay if decay > 0.0 else 2.0 / run.numbers["sequences"]
         return decay, 1.0 / slowing, 1.0 / (slowing * run.numbers["eta"])
 

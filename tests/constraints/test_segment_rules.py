@@ -186,7 +186,7 @@ def test_each_of_29_labels_once(seed, way, monkeypatch):
     scores.tokens[:, :6] += 4.0  # so that they are wanted more than once
     scores.lengths[1:, 0] = -np.inf
     decoded = decode(rules, scores, np.array([0, 11]), PatternMatches())
-    assert len(decoded.solved.get(0, [])) >= 2 or seed > 1  # in hunts fewer may be wanted twice
+    assert len(decoded.added_rules.get(0, [])) >= 2 or seed > 1  # in hunts fewer may be wanted twice
     joined = join_sequences(scores)
     [best] = SemiMarkov().n_best(joined.scores, 4000)
     paths = (path[joined.tokens] for _, path in best)
@@ -204,7 +204,7 @@ def test_texts_in_a_batch():
     lengths = [4, 3, 0, 5, 2]
     scores, words = make_scores(lengths, 4), np.arange(14, dtype=np.uint64) % 3
     together = decode(rules, scores, np.array([0, 7, 7, 14]), PatternMatches(), words)
-    assert any("same_text_same_label" in name for names in together.solved.values() for name in names)
+    assert any("same_text_same_label" in name for names in together.added_rules.values() for name in names)
     for tokens in (slice(0, 7), slice(7, 14)):
         alone, _ = cut_document(scores, None, tokens)
         found = decode(rules, alone, np.array([0, 7]), PatternMatches(), words[tokens])
@@ -216,7 +216,7 @@ def test_a_batch_is_decoded_document_by_document():
     scores = make_scores([4, 3, 0, 5, 2], 4)
     doc_starts = np.array([0, 7, 7, 14])
     together = decode(rules, scores, doc_starts, PatternMatches())
-    assert not together.relaxed and together.solved
+    assert not together.relaxed and together.added_rules
     for tokens, starts in ((slice(0, 7), [0, 4, 7]), (slice(7, 14), [0, 5, 7])):
         alone, _ = cut_document(scores, None, tokens)
         assert alone.starts.tolist() == starts
