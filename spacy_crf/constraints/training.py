@@ -256,7 +256,7 @@ class RuledStructure:
         docs_of: dict[tuple[frozenset[int], int], list[int]] = {}
         for doc in np.flatnonzero(np.diff(doc_starts)).tolist():
             kept = self._rules.places - yielding_places.get(doc, set())
-            excluded = self._needs_copies(doc_starts[doc : doc + 2])
+            excluded = self._excluded_in(doc_starts[doc : doc + 2])
             if excluded is not None:
                 excluded_of[doc] = excluded
             docs_of.setdefault((kept, -1 if excluded is None else doc), []).append(doc)
@@ -310,7 +310,7 @@ class RuledStructure:
         """Scores that are 0 for every labelling of the structure, and -inf elsewhere."""
         raise NotImplementedError
 
-    def _needs_copies(self, bounds: Ints) -> Optional[Excluded]:
+    def _excluded_in(self, bounds: Ints) -> Optional[Excluded]:
         """The excluded spans and steps of a document, for which it needs copies of tags; None for documents that need none.
 
         bounds (int64[2]): Where the document begins and ends.
@@ -428,15 +428,17 @@ class RuledChain(RuledStructure):
             starts=starts,
         )
 
-    def _needs_copies(self, bounds: Ints) -> Optional[Excluded]:
+    def _excluded_in(self, bounds: Ints) -> Optional[Excluded]:
         doc_begin, doc_end = bounds
         (begin, end, label), steps, _ = self._excluded
         # Spans and steps of the document, counted from its first token
         is_inside = (steps[:, 0] >= doc_begin) & (steps[:, 0] < doc_end)
-        steps = steps[is_inside] - [doc_begin, 0, 0]
+        steps_inside = steps[is_inside] - [doc_begin, 0, 0]
         spans = slice(*np.searchsorted(begin, bounds))
         wrong = Segments(begin[spans] - doc_begin, end[spans] - doc_begin, label[spans])
-        return self._excluded._replace(wrong=wrong, steps=steps) if len(wrong.start) or len(steps) else None
+        return (
+            self._excluded._replace(wrong=wrong, steps=steps_inside) if len(wrong.start) or len(steps_inside) else None
+        )
 
     def _ask(self, question: str, group: RuleGroup, scores: ChainScores, clamp: Optional[Clamp], weights: Floats):
         copies = group.copies

@@ -296,11 +296,11 @@ def _posteriors(work: ChainWork, spans: SpanStates) -> Iterator[tuple[Posterior,
     before = scaling.forward(work)
     marginals = np.empty_like(work.emissions)
     scaling.backward(work, before, np.ones(work.n_sequences), marginals)
-    refused = np.isnan(before.log_z)
-    if not refused.all() or not work.n_sequences:
+    needs_log_space = np.isnan(before.log_z)
+    if not needs_log_space.all() or not work.n_sequences:
         yield _linear_posterior(work, before, marginals, continues), slice(0, work.n_tokens)
     del before, marginals  # a long text takes its memory only once
-    for b in np.flatnonzero(refused).tolist():
+    for b in np.flatnonzero(needs_log_space).tolist():
         sequence = work.chunk(b, b + 1)
         yield _log_posterior(work.cut(sequence), continues), sequence.tokens
 
@@ -331,7 +331,7 @@ def _linear_posterior(work: ChainWork, before: ForwardPass, marginals: Floats, c
 def _log_posterior(sequence: ChainWork, continues: Bools) -> Posterior:
     """Posterior of one sequence from both passes in log space. Steps are not written out: they would take T·S² numbers."""
     log_z = np.empty(1)
-    left = log_space.prefixes(sequence, log_z)[1]
+    _, left = log_space.prefixes(sequence, log_z)
     leaving, right = log_space.suffixes(sequence)
     if log_z[0] > -np.inf:
         right -= log_z[0]

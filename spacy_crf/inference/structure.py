@@ -610,8 +610,8 @@ class Structure(Generic[Scores]):
         RETURNS (float64[T, S]): Rows with sum 1; all 0 in a sequence without any labelling.
         """
         _, expected = self.expectations(scores, clamp=clamp)
-        emissions = expected[0]
-        return np.clip(emissions, 0.0, 1.0)
+        uses_of_states = expected[0]  # the first field of all classes of scores: of each state at each token
+        return np.clip(uses_of_states, 0.0, 1.0)
 
     def viterbi(self, scores: ScoresOrWork, *, clamp: Optional[ChainClamp] = None) -> Path:
         """Best labelling of each sequence, with ties as in `best`.
