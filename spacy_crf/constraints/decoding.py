@@ -256,6 +256,7 @@ class RuleSearch:
         if better is None:
             return tags, False
         broken, clashing = self._broken(better, automata, kept)
+        # The solver's own automata have their say in its search: only other broken ones count
         return (tags, False) if broken - solver.active or clashing else (better, finished)
 
     def _viterbi(self, kept: frozenset[int]) -> Tags:

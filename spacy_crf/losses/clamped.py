@@ -246,8 +246,8 @@ class ClampedLoss(LabelledLoss):
             costs = _token_costs(allowed, self.costs(allowed.shape[1]))
         else:
             costs = self.margin * ~allowed
-        token_scores = scores._fields[0]  # the first field has the scores of tokens, in every structure
-        return scores._replace(**{token_scores: scores[0] + costs})
+        field = scores._fields[0]  # the name of the first field, which has the scores of tokens in every structure
+        return scores._replace(**{field: scores[0] + costs})
 
 
 # Names of all `ClampedLoss` classes, for messages

@@ -71,9 +71,9 @@ def LinearChain(
     joint (dict): How both parts learn together, see `Joint`.
     """
     owner = "LinearChain"
-    layers, both = scored_tokens(owner, emissions, tok2vec, hidden_width, dropout, joint)
+    layers, joint_settings = scored_tokens(owner, emissions, tok2vec, hidden_width, dropout, joint)
     possible = checks.flag(owner, "possible_transitions", possible_transitions)
-    return put_together("linear_chain", ChainNode, layers, both, possible_transitions=possible)
+    return put_together("linear_chain", ChainNode, layers, joint_settings, possible_transitions=possible)
 
 
 # -------------------------------------------------------------------------------- sums of sparse features and an encoder
@@ -163,8 +163,8 @@ def scored_tokens(
             owner, tok2vec, hidden_width, (make_encoder_node or EncoderNode)(joint.learns)
         )
     # Dropout and rates balance features and encoder
-    both = len(layers) == 2
-    if both:
+    has_both = len(layers) == 2
+    if has_both:
         layers["emissions"].attrs.update(dropout=rate, lr_scale=joint.sparse_rate)
     checks.expect(
         joint.learns or not (hidden_width or rate),
@@ -174,13 +174,13 @@ def scored_tokens(
         "'adam' where there is a hidden_width or dropout",
     )
     checks.expect(
-        both or joint.mode != "pool",
+        has_both or joint.mode != "pool",
         owner,
         "joint.mode",
         joint.mode,
         "'adam' unless there are both emissions and tok2vec",
     )
-    checks.expect(both or not rate, owner, "dropout", dropout, "0 unless there are both emissions and tok2vec")
+    checks.expect(has_both or not rate, owner, "dropout", dropout, "0 unless there are both emissions and tok2vec")
     checks.expect(
         tok2vec is not None or not hidden_width,
         owner,

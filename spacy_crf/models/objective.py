@@ -166,8 +166,8 @@ class CorpusObjective(Weights):
         self._line_up([block._replace(features=thinned[key]) for key, block in zip(keys, self._tables)])
 
     def restricted(self, is_kept: Bools) -> "CorpusObjective":
-        """A copy as a function of some of the weights of the model, not of variables, and without merged states. It cannot write
-        weights to the model.
+        """A copy whose argument is the weights of the model that stay, in place of variables; it merges no states, and cannot
+        write weights to the model.
 
         is_kept (bool[n]): The weights that stay; the others count as 0.
         """

@@ -167,7 +167,7 @@ def SemiMarkov(
     RAISES (ValueError): CRF020 for an impossible longest segment.
     """
     owner = "SemiMarkov"
-    layers, both = scored_tokens(owner, emissions, tok2vec, hidden_width, dropout, joint, SegmentEncoderNode)
+    layers, joint_settings = scored_tokens(owner, emissions, tok2vec, hidden_width, dropout, joint, SegmentEncoderNode)
     if segments is not None:
         checks.expect(
             gives(segments) is SpanScores,
@@ -178,10 +178,10 @@ def SemiMarkov(
         )
         layers["segments"] = segments
         if tok2vec is not None:
-            segments.attrs["lr_scale"] = both.sparse_rate
+            segments.attrs["lr_scale"] = joint_settings.sparse_rate
     settings = {"possible_transitions": checks.flag(owner, "possible_transitions", possible_transitions)}
     settings |= {"longest_segment": _check_longest(longest_segment), "longest": None}
-    return put_together("semi_markov", SegmentsNode, layers, both, **settings)
+    return put_together("semi_markov", SegmentsNode, layers, joint_settings, **settings)
 
 
 def _check_longest(value: LongestSegment) -> LongestSegment:
