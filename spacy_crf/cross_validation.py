@@ -268,10 +268,9 @@ def performance(nlp: Language, fitted: Iterable[Fitted]) -> Settings:
     scores: Settings = {}
     for component in fitted:
         scores.update(nlp.get_pipe(component.name).score(component.held_out))
-        whole_texts = component.whole_texts and component.whole_texts._asdict()
         scores[f"{component.name}_cross_validation"] = {
             **component.f._asdict(),
-            "whole_texts": whole_texts,
+            "whole_texts": component.whole_texts and component.whole_texts._asdict(),
             "texts": component.texts,
             "temperature": component.temperature,
         }

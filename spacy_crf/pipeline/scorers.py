@@ -100,10 +100,11 @@ def texts_right(annotation: Entities, examples: Iterable[Example]) -> list[bool]
     attributes: list[Union[int, str]] = ["orth", *annotation.writes]
     are_right = []
     for example in examples:
-        gold_doc = example.reference
-        if annotation.is_annotated(gold_doc):
+        if annotation.is_annotated(example.reference):
             # Most texts have equal tokens, which are compared faster than mentions; spans are no attributes of tokens
-            are_equal = gold_doc.to_array(attributes).tobytes() == example.predicted.to_array(attributes).tobytes()
+            are_equal = (
+                example.reference.to_array(attributes).tobytes() == example.predicted.to_array(attributes).tobytes()
+            )
             if not (are_equal and annotation.writes):
                 gold, found = annotation.mentions(example)
                 are_equal = {mention.place for mention in gold} == {mention.place for mention in found}
