@@ -14,6 +14,7 @@ import statistics
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import spacy
@@ -90,8 +91,9 @@ def _row(lang: str, train: list[Sentence], test: list[Sentence], ner: bool, word
     of_words = _fit(lang, train, test, words=True)[0] if words else None
     crfsuite = _crfsuite(lang, train, test)
     rival = _ner(lang, train, test, gold, seconds) if ner else None
-    f = [tags and entity_f1(gold, tags) for tags in (crfsuite, plain, of_words)]
-    whole = [tags and whole_texts(gold, tags) for tags in (crfsuite, plain, of_words)]
+    found = (crfsuite, plain, of_words)
+    f = [None if tags is None else entity_f1(gold, tags) for tags in found]
+    whole = [None if tags is None else whole_texts(gold, tags) for tags in found]
     return [*f, rival, expected, seconds, *whole]
 
 
@@ -143,7 +145,7 @@ def _calibration(names: list[str], sizes: list[int], most_test: int, words: bool
 
 def _errors(lang: str, train: list[Sentence], test: list[Sentence], words: bool) -> list[float]:
     nlp, fitted = _trained(lang, train, words)
-    pipe = nlp.get_pipe(fitted.name)
+    pipe: Any = nlp.get_pipe(fitted.name)
     pipe.cfg["confidence"] = True
     after, probabilities = _error(nlp, pipe, test)
     divide_scores(pipe, 1 / fitted.temperature)

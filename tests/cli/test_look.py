@@ -22,7 +22,8 @@ NESTED = "Bank\tB-ORG\tO\nof\tI-ORG\tO\nRome\tI-ORG\tB-GPE\nis\tO\tO\nin\tO\tO\n
 FLAT = "Ann\tB-PER\tO\nand\tO\tO\nBob\tB-PER\tO\n"
 INSIDE = "Acme\tB-ORG\tB-ORG\nBank\tI-ORG\tO\n"
 CONLL2003 = "Ann\tNNP\tB-NP\tB-PER\nlives\tVBZ\tB-VP\tO\nin\tIN\tB-PP\tO\nRome\tNNP\tB-NP\tB-GPE\nand\tCC\tO\tO\n"
-TEXT = "Ann lives in Rome"
+WORDS = ["Ann", "lives", "in", "Rome"]
+TEXT = " ".join(WORDS)
 SPANS = [{"start": 0, "end": 3, "label": "PER"}, {"start": 13, "end": 17, "label": "GPE"}]
 OVERLAPPING = [*SPANS, {"start": 10, "end": 17, "label": "PP"}]
 
@@ -45,13 +46,13 @@ FORMS = {
     "labels in a table": ("a.csv", "text,label\nAnn is here,YES\nthat is all,NO\n", "crf_textcat", NO_SPANS),
     "CoNLL-U": ("a.conllu", f"# text = {TEXT}\n" + "".join(
         f"{n}\t{word}\t_\t{tag}\t{tag}\t_\t0\troot\t_\t_\n" for n, (word, tag) in enumerate(
-            zip(TEXT.split(), ("PROPN", "VERB", "ADP", "PROPN")), start=1)) + "\n", "crf_tagger", NO_SPANS),
+            zip(WORDS, ("PROPN", "VERB", "ADP", "PROPN")), start=1)) + "\n", "crf_tagger", NO_SPANS),
     "Prodigy": ("a.jsonl", lines({"text": TEXT, "spans": SPANS, "answer": "accept"}), "crf_ner", Search()),
     "overlapping spans": ("a.jsonl", lines({"text": TEXT, "spans": OVERLAPPING}), "crf_spancat", Search()),
     "doccano": ("a.jsonl", lines({"id": 1, "text": TEXT, "label": [[0, 3, "PER"]]}), "crf_ner", Search()),
     "spaCy 2": ("a.json", json.dumps([[TEXT, {"entities": [[0, 3, "PER"]]}]]), "crf_ner", Search()),
-    "words in JSON": ("a.jsonl", lines({"tokens": TEXT.split(), "tags": ["B-PER", "O", "O", "B-GPE"]}), "crf_ner", Search()),
-    "GLiNER": ("a.json", json.dumps([{"tokenized_text": TEXT.split(), "ner": [[0, 0, "PER"]]}]), "crf_ner", Search()),
+    "words in JSON": ("a.jsonl", lines({"tokens": WORDS, "tags": ["B-PER", "O", "O", "B-GPE"]}), "crf_ner", Search()),
+    "GLiNER": ("a.json", json.dumps([{"tokenized_text": WORDS, "ner": [[0, 0, "PER"]]}]), "crf_ner", Search()),
     "labels of texts": ("a.jsonl", lines({"text": TEXT, "cats": {"A": 1.0, "B": 0.0}}), "crf_textcat", NO_SPANS),
     "no letter": ("a.jsonl", lines({"text": "? !", "spans": [{"start": 0, "end": 1, "label": "Q"}]}), "crf_ner", Search()),
     "several labels": ("a.jsonl", lines({"text": TEXT, "cats": {"A": 1.0, "B": 1.0}}), "crf_textcat_multilabel", NO_SPANS),
@@ -73,7 +74,7 @@ def test_the_kind_is_that_of_the_annotation(form, tmp_path):
 
 def test_spans_in_groups_of_a_spacy_file_stay_where_they_are(tmp_path):
     nlp = spacy.blank("en")
-    doc = Doc(nlp.vocab, words=TEXT.split())
+    doc = Doc(nlp.vocab, words=WORDS)
     doc.spans["mine"] = [Span(doc, 0, 1, "PER"), Span(doc, 2, 4, "PP"), Span(doc, 3, 4, "GPE")]
     DocBin(docs=[doc] * 6, store_user_data=True).to_disk(tmp_path / "a.spacy")
     found = look([tmp_path / "a.spacy"], "en")
@@ -82,7 +83,7 @@ def test_spans_in_groups_of_a_spacy_file_stay_where_they_are(tmp_path):
     assert config["components"]["crf_spancat"]["spans_key"] == "mine"
     assert config["training"]["score_weights"] == {"spans_mine_f": 1.0, "spans_mine_p": 0.0, "spans_mine_r": 0.0}
     nlp, _ = fit(config, found.examples, folds=2, words=False, l1=[0.0], l2=[0.1])
-    (found_doc,) = nlp.pipe([Doc(nlp.vocab, words=TEXT.split())])
+    (found_doc,) = nlp.pipe([Doc(nlp.vocab, words=WORDS)])
     assert [span.label_ for span in found_doc.spans["mine"]] == ["PER", "PP", "GPE"]
 
 
