@@ -364,8 +364,8 @@ def _read_text(path: Path, data: bytes) -> WordClusters:
     except UnicodeDecodeError as error:
         reason = f"it is neither what `spacy crf clusters` writes nor text ({error.reason})"
         raise _not_readable(path, reason) from None
-    lines = [(n, line.rstrip("\r")) for n, line in enumerate(lines, start=1) if not is_blank(line)]
-    rows = [(n, line, split_columns(line)) for n, line in lines]
+    numbered_lines = [(n, line.rstrip("\r")) for n, line in enumerate(lines, start=1) if not is_blank(line)]
+    rows = [(n, line, split_columns(line)) for n, line in numbered_lines]
     if not rows:
         raise _not_readable(path, "it holds no words")
     # Brown clusters write the path first, other programs the word

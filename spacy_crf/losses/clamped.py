@@ -299,17 +299,17 @@ class SoftmaxMargin(ClampedLoss):
     margin = 1.0
 
 
-def without_rounding(losses: Floats, best: Floats, exact: bool) -> Floats:
+def without_rounding(losses: Floats, larger: Floats, exact: bool) -> Floats:
     """Set losses to 0 that are only negative by rounding. Larger negative values stay: an inexact structure may produce them, and
     in an exact structure they reveal a mistake.
 
     losses (float64[B]): Differences of two values.
-    best (float64[B]): The larger of the two values, whose size determines the rounding error.
+    larger (float64[B]): The larger of the two values, whose size determines the rounding error.
     exact (bool): Whether the structure is exact.
     """
     if not exact:
         return losses
-    is_rounding = (losses < 0.0) & (losses >= -_ROUNDING * np.maximum(1.0, np.abs(best)))
+    is_rounding = (losses < 0.0) & (losses >= -_ROUNDING * np.maximum(1.0, np.abs(larger)))
     return np.where(is_rounding, 0.0, losses)
 
 

@@ -134,8 +134,8 @@ class EmissionFeatures(SparseFeatures):
         if INNER in counters:
             # Only states of inner levels have such weights
             is_inner = np.zeros(allowed.shape[1], dtype=bool) if sizes.inner is None else sizes.inner
-            tags, tag_starts = tags_allowed(allowed & is_inner, batch.unset)
-            counters[INNER].add(counters[INNER].builder.add(columns), tags, tag_starts)
+            inner_tags, inner_starts = tags_allowed(allowed & is_inner, batch.unset)
+            counters[INNER].add(counters[INNER].builder.add(columns), inner_tags, inner_starts)
         if VECTORS in counters:
             counters[VECTORS].add(columns)
 

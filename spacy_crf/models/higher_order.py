@@ -235,12 +235,11 @@ class HigherOrderNode(StructureNode):
 
     def join(self, outputs: tuple[Emissions], shared: SharedScores) -> HigherOrderScores:
         """The potentials, from the `outputs` of the layers and the `shared` scores."""
-        [(scores, transitions, starts)] = outputs
-        if self._parts is not None:
-            scores = self._parts.sums(scores)
-        transitions = shared["transitions"] if transitions is None else transitions + shared["transitions"]
+        [(column_scores, token_transitions, starts)] = outputs
+        emissions = column_scores if self._parts is None else self._parts.sums(column_scores)
+        transitions = shared["transitions"] if token_transitions is None else token_transitions + shared["transitions"]
         return HigherOrderScores(
-            emissions=scores,
+            emissions=emissions,
             transitions=transitions,
             first=shared["first"],
             last=shared["last"],

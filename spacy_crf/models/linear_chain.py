@@ -38,9 +38,9 @@ class ChainNode(StructureNode):
         """The potentials: emissions are the sum of the `outputs` of layers, transitions the `shared` ones, plus those of
         tokens if a template reads transitions.
         """
-        scores, transitions, starts = total(outputs)
-        transitions = shared["transitions"] if transitions is None else transitions + shared["transitions"]
-        return ChainScores(scores, transitions, shared["first"], shared["last"], starts)
+        emissions, token_transitions, starts = total(outputs)
+        transitions = shared["transitions"] if token_transitions is None else token_transitions + shared["transitions"]
+        return ChainScores(emissions, transitions, shared["first"], shared["last"], starts)
 
     def part(self, d_scores: ChainScores, outputs: tuple[Emissions, ...]) -> tuple[tuple, SharedScores]:
         """Derivatives with respect to the `outputs` of layers, which are equal for all layers, and to the shared scores, from

@@ -230,9 +230,9 @@ class OnnxEncoder:
             is_last = n_done == len(by_length)
             # The next window would be padded to the longest one, which is itself
             if is_last or (len(batch) + 1) * len(windows[by_length[n_done]].ids) > _BATCH:
-                outputs = self._run(opened, [windows[number] for number in batch])
-                for row, number in enumerate(batch):
-                    pieces[number] = outputs[row, windows[number].kept]
+                outputs = self._run(opened, [windows[n] for n in batch])
+                for row, n in enumerate(batch):
+                    pieces[n] = outputs[row, windows[n].kept]
                 batch = []
         windows_of_docs: list[list[int]] = [[] for _ in docs]
         for number, window in enumerate(windows):
