@@ -95,11 +95,11 @@ class ChainOfSet(StructureNode):
         return self.set_node.potentials(self.whole, weights)
 
     def possible(self, model: Model) -> SharedScores:
-        """Masks of the scores of all states that are not -inf; `model` is the model of the chain."""
+        """Masks of the parameters of the set: which scores are not -inf; `model` is the model of the chain."""
         return self.set_node.possible(self.whole)
 
     def weighed(self, model: Model) -> SharedScores:
-        """Masks of the scores of all states that have a weight; `model` is the model of the chain."""
+        """Masks of the parameters of the set: which have a weight; `model` is the model of the chain."""
         return self.set_node.weighed(self.whole)
 
     def places_of(self, states: Ints) -> Ints:
