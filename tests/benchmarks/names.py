@@ -67,7 +67,8 @@ def main(
             gazetteers[name] = str(path)
         lists = {"lists": WordKnowledge([f"in:{name}[-1..1]" for name in FILES], {"gazetteers": gazetteers})}
         rows = []
-        for title, known in (("nothing", {}), ("clusters", PACKAGED), ("clusters and lists", PACKAGED | lists)):
+        for known in ({}, PACKAGED, lists, PACKAGED | lists):
+            title = " and ".join(known) or "nothing"
             results = []
             for seed in range(seeds):
                 random_state = random.Random(seed)
