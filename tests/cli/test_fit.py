@@ -437,6 +437,21 @@ def test_clusters_are_not_tried_otherwise(packaged, change):
     assert [*cross_validation._possible(nlp, "crf_ner", True)] == ["none"]
 
 
+def test_kinds_are_tried_alone_and_together_unless_the_config_names_them(packaged):
+    kinds = {
+        "lists": cross_validation.WordKnowledge(["in:a[0]"], {"gazetteers": {"a": "a.txt"}}),
+        "vectors": cross_validation.WordKnowledge(["vector[0]"], {"vectors": "v"}),
+    }
+    nlp = spacy.util.load_model_from_config(config(), auto_fill=True)
+    possible = cross_validation._possible(nlp, "crf_ner", kinds)
+    assert [*possible] == ["none", "lists", "vectors", "lists and vectors"]
+    both = possible["lists and vectors"]
+    assert both.templates == ["in:a[0]", "vector[0]"]
+    assert both.settings == {"gazetteers": {"a": "a.txt"}, "vectors": "v"}
+    nlp.config["initialize"]["vectors"] = "own"
+    assert [*cross_validation._possible(nlp, "crf_ner", kinds)] == ["none", "lists"]
+
+
 # --------------------------------------------------------------------------------------------------------- bad input
 
 

@@ -17,6 +17,7 @@ from spacy.strings import hash_string
 from spacy.tokens import Doc, Token
 from spacy.util import filter_spans, registry
 
+from spacy_crf.features import packaged_lists
 from spacy_crf.features.clusters import Clusters, WordClusters
 from spacy_crf.features.extractor import CompiledTemplates, FeatureSet, IndexBuilder
 from spacy_crf.features.feature_index import CountingTable, FeatureIndex, HashedIndex, HashTable
@@ -498,6 +499,25 @@ def test_gazetteers_compare_by_an_attribute(nlp, tmp_path, attr, found):
     doc = Doc(nlp.vocab, words=["New", "York", ",", "new", "york", "NEW"])
     _, _, names = freeze(FeatureSet(["in:cities[0]"]), [doc], again)
     assert [[name.partition("=")[2] for name in of_token] for of_token in names] == found
+
+
+def test_gazetteers_of_packages(nlp, monkeypatch):
+    """Of a package that is missing the model keeps its list; one that has changed is an error."""
+
+    def read(files, known):
+        return read_gazetteers(files, nlp.make_doc, known, owner="crf_ner", lang="de")
+
+    lists = {"places": lambda lang: ["New  York", f"{lang}burg", "New York"], "bad": lambda lang: lang.missing}
+    package = packaged_lists.Package("pytest", "places", "MIT", lists)
+    monkeypatch.setattr(packaged_lists, "PACKAGES", [package])
+    known = read({"places": {"path": "pytest/places", "attr": "ORTH"}}, {})
+    assert known["places"].entries == [(("New", "York"), ""), (("deburg",), "")] and known["places"].attr == "ORTH"
+    with pytest.raises(ValueError, match=r"CRF701: .*pytest/bad.*pip install pytest"):
+        read({"bad": "pytest/bad"}, {})
+    monkeypatch.setattr(packaged_lists, "PACKAGES", [package._replace(name="no_such_package")])
+    assert read({"places": "no_such_package/places"}, known)["places"].entries == known["places"].entries
+    with pytest.raises(ValueError, match="CRF701"):
+        read({"places": "no_such_package/other"}, {})
 
 
 @pytest.mark.parametrize(
