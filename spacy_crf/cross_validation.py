@@ -43,10 +43,10 @@ L2 = (0.1, 0.03)
 ITERATIONS = 300
 # A candidate starts near its optimum, where a gain of 1 % in ten iterations would not show convergence
 DELTA = 2e-3
-# Temperatures that are tried. Few labels say little about the best one, so it has a log-normal prior: its median, and the
-# deviation of its logarithm
+# Temperatures that are tried, 1 to 2.1: each is this factor above the one before
 TEMPERATURE_STEP = 1.1
 TEMPERATURES = TEMPERATURE_STEP ** np.arange(9)
+# Few labels say little about the best temperature, so it has a log-normal prior: its median, and the deviation of its logarithm
 USUAL_TEMPERATURE = 1.3
 DEVIATION = 0.15
 PRESETS = ("spacy_crf.ner_features.v1", "spacy_crf.tagger_features.v1")
@@ -480,8 +480,9 @@ class _Race:
         unseen (list[list[Example]]): The held-out texts of each fold.
         RETURNS (float): The temperature.
         """
+        # The labels that a threshold finds would change with the temperature, so components that have one find all labels
         least = LEAST if getattr(judged.pipes[0], "by_probability", False) else None
-        # The prior's loss
+        # -log of the prior, to which the losses of the labels are added
         losses = (np.log(TEMPERATURES / USUAL_TEMPERATURE) / DEVIATION) ** 2 / 2
         for n in range(len(TEMPERATURES)):
             losses[n] += _log_loss(judged.pipes[0], self._held_out(judged, unseen, least), least)
