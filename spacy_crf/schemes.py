@@ -32,7 +32,7 @@ class TransitionMask(NamedTuple):
 
 
 class Segments(NamedTuple):
-    """Entities of tokens laid end to end: tokens ``start[n]`` up to, not including, ``end[n]``."""
+    """N spans in the tokens of a batch, whose texts are laid end to end: tokens ``start[n]`` up to, not including, ``end[n]``."""
 
     start: Ints  # [N]
     end: Ints  # [N]

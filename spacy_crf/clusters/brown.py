@@ -82,6 +82,7 @@ def _bigrams(tokens: NDArray[np.int64], n_words: int) -> Bigrams:
     left = tokens[:-1]
     right = tokens[1:]
     are_words = (left >= 0) & (right >= 0)
+    # A pair of ranks is counted as one number, left · n_words + right
     pairs, counts = np.unique(left[are_words] * max(1, n_words) + right[are_words], return_counts=True)
     left, right = np.divmod(pairs, max(1, n_words))
     return _sorted_bigrams(left, right, counts, n_words)
@@ -90,14 +91,14 @@ def _bigrams(tokens: NDArray[np.int64], n_words: int) -> Bigrams:
 def _sorted_bigrams(left: NDArray, right: NDArray, counts: NDArray, n_words: int) -> Bigrams:
     """Index the counts (int[P]) of pairs of words, `left` (int[P], sorted) and `right` (int[P]), by either word."""
     by_right = np.argsort(right, kind="stable")
-    bounds = np.arange(n_words + 1)
+    ranks = np.arange(n_words + 1)
     return Bigrams(
-        np.searchsorted(left, bounds),
-        right.astype(np.int32),
-        counts.astype(np.int32),
-        np.searchsorted(right[by_right], bounds),
-        left[by_right].astype(np.int32),
-        counts[by_right].astype(np.int32),
+        next_starts=np.searchsorted(left, ranks),
+        next_words=right.astype(np.int32),
+        next_counts=counts.astype(np.int32),
+        previous_starts=np.searchsorted(right[by_right], ranks),
+        previous_words=left[by_right].astype(np.int32),
+        previous_counts=counts[by_right].astype(np.int32),
     )
 
 

@@ -192,13 +192,13 @@ class Comparison:
             theirs = self.ruled.best(self.sides.lacking)
             if ours is None or theirs is None:
                 raise nothing(self.pipe, has=ours is None)
-            return ours[2], theirs[2], theirs[1] - ours[1]
+            return ours.path, theirs.path, theirs.cost - ours.cost
         paths = [self._structure.viterbi(work) for work in self.measure().works]
         scores = np.array([path.scores.sum() for path in paths])
         n_having = len(self.sides.having)
-        ours = int(scores[:n_having].argmax())
-        theirs = n_having + int(scores[n_having:].argmax())
-        return paths[ours].states, paths[theirs].states, float(scores[ours] - scores[theirs])
+        with_span = int(scores[:n_having].argmax())
+        without_span = n_having + int(scores[n_having:].argmax())
+        return paths[with_span].states, paths[without_span].states, float(scores[with_span] - scores[without_span])
 
     def margin(self) -> float:
         """The score of the best labelling of the first side minus that of the other side's best one."""
@@ -302,8 +302,12 @@ def _difference(scores: PathScores, others: PathScores) -> PathScores:
 # ------------------------------------------------------------------------------------------------------------- rules
 
 
-# The rules that a labelling must break, its cost (the negative score by the model and soft rules), and its path
-BestLabelling = tuple["list[Rule]", float, NDArray[np.int32]]
+class BestLabelling(NamedTuple):
+    """The best of some labellings, and what it costs."""
+
+    broken: "list[Rule]"  # the rules that it has to break
+    cost: float  # the negative score by the model and soft rules
+    path: NDArray[np.int32]  # [T] states
 
 
 class Ruled:
@@ -333,11 +337,14 @@ class Ruled:
         self.left_out: list[RuleEffect] = []
 
     def leave_out(self, clamps: list, effect: str) -> None:
-        """Leave out the rules that every labelling under these clamps breaks, with their effect in words."""
+        """Leave out the rules that every labelling under these clamps breaks.
+
+        effect (str): The reason in words, which the explanation shows for each of these rules.
+        """
         best = self.best(clamps)
         if best is None:
             return
-        for rule in best[0]:
+        for rule in best.broken:
             self._places -= {rule.place}
             self.left_out.append(RuleEffect(rule.name, rule.kind, None, effect))
 
@@ -359,8 +366,8 @@ class Ruled:
             # Soft rules lower the score; hard ones that are broken would make it -inf, and are counted below
             score += sum(cost for cost in self.costs(decoded.tags).values() if cost > -np.inf)
             broken = decoded.relaxed.get(0, [])  # of the only Doc
-            labellings.append((broken, -score, decoded.tags))
-        return min(labellings, key=lambda labelling: (len(labelling[0]), labelling[1]), default=None)
+            labellings.append(BestLabelling(broken, -score, decoded.tags))
+        return min(labellings, key=lambda labelling: (len(labelling.broken), labelling.cost), default=None)
 
     def costs(self, path: NDArray[np.int32]) -> dict[int, float]:
         """The cost that each active rule subtracts from the score of a labelling, by the rule's place."""
@@ -418,23 +425,23 @@ def effects(pipe: "CRFPipe", doc: Doc) -> "tuple[list[Span], list[tuple[Rule, li
     docs = DocBatch([doc])
     _, scores = by_steps(pipe.parts(), docs, pipe.model.predict(docs))
     facts = compiled.matcher(docs)
-    rules = compiled.all.rules
     structure = pipe.decoding.structure
 
     def best(enforced: "list[Rule]") -> tuple[list[Span], float]:
-        """The spans of the best labelling under some rules, and its score by the model."""
-        some_rules = pipe.decoding.compile_rules(constraints.only(enforced.__contains__))
-        decoded = pipe.decoding.decode(some_rules, Documents(scores, None, facts, docs.words), docs.bounds)
+        """The spans of the best labelling under the enforced rules, and its score by the model."""
+        rule_set = pipe.decoding.compile_rules(constraints.only(lambda rule: rule in enforced))
+        decoded = pipe.decoding.decode(rule_set, Documents(scores, None, facts, docs.words), docs.bounds)
         path = pipe.decoding.path(decoded.tags, scores.starts)
         work = structure.prepare(scores)
+        # The partition function over a single labelling is its score
         score = float(structure.log_partition(work, clamp=pipe.decoding.only(structure, work, path)).sum())
         return pipe.spans_of(doc, pipe.decoding.segments(decoded.tags, scores.starts)), score
 
     without_rules, score_before = best([])
     spans_before = without_rules
     changes = []
-    for n, rule in enumerate(rules, start=1):
-        spans, score = best(rules[:n])
+    for n, rule in enumerate(compiled.all.rules, start=1):
+        spans, score = best(compiled.all.rules[:n])
         if spans != spans_before:
             changes.append((rule, spans, score_before - score))
             spans_before = spans
@@ -607,7 +614,7 @@ class SegmentEvents:
         )
 
     def _upto(self, place: SpanPlace, end: int, begins: set[int]) -> SegmentClamp:
-        """The clamp in which the first token up to, not including, `end` are in one segment of the label.
+        """The clamp in which the tokens from the span's first one up to, not including, `end` are in one segment of the label.
 
         begins (set[int]): Tokens at which a segment begins.
         """

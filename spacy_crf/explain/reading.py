@@ -37,6 +37,10 @@ Step = tuple[int, int, int, float]
 Ends = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
+# Parts of templates that read tokens beside the edge of a span, with the offset from the first or the last token
+_EDGES = {"before": -1, "first": 0, "last": 0, "after": 1}
+
+
 def read_by(template: str) -> tuple[list[int], list[int], bool]:
     """The tokens that a template reads: offsets from the first token of a place, offsets from its last token, and whether the
     template reads all tokens in between."""
@@ -47,13 +51,13 @@ def read_by(template: str) -> tuple[list[int], list[int], bool]:
         match = _SEGMENT.match(part)
         offset = offset_of(part)
         if match is None:
-            from_begin += [] if offset is None else [offset]
-        elif match[1] in ("first", "before"):
-            from_begin.append((offset or 0) - (match[1] == "before"))
-        elif match[1] in ("last", "after"):
-            from_end.append((offset or 0) + (match[1] == "after"))
-        else:
-            inside |= match[1] != "length"
+            if offset is not None:  # None for parts that read no token, such as "bias"
+                from_begin.append(offset)
+        elif match[1] in _EDGES:
+            offsets = from_begin if match[1] in ("first", "before") else from_end
+            offsets.append((offset or 0) + _EDGES[match[1]])
+        elif match[1] != "length":
+            inside = True
     return from_begin, from_end, inside
 
 
@@ -154,14 +158,15 @@ class LayerTerms:
         return [(terms.readers(), terms.sum()) for terms in self.terms]
 
     def erased(self, token: int, make_output: Callable[[dict[str, Floats]], object]) -> object:
-        """The output without the features that read a token.
+        """Compute the output without the features that read a token.
 
-        make_output (Callable): That of this layer, after the caller has checked that the layer has one.
+        make_output (Callable): The attribute of this name, which the caller has found not to be None.
         """
         sums: dict[str, Floats] = {}
         for terms, (readers, whole) in zip(self.terms, self._readers_and_sums):
-            erased = terms.select(readers.weights_of(token))
-            sums[terms.array] = sums.get(terms.array, 0.0) + erased.subtracted(whole)
+            erased_terms = terms.select(readers.weights_of(token))
+            # Several terms may belong to one array, as those of several tables do
+            sums[terms.array] = sums.get(terms.array, 0.0) + erased_terms.subtracted(whole)
         return make_output(sums)
 
 
@@ -185,7 +190,7 @@ def _(node: SparseNode, layer: Model, docs: DocBatch) -> LayerTerms:
     # The indices that number the features, where these are not the indices of the tables
     named_indices = {}
     if any(isinstance(table.index, HashedIndex) for table in features.tables.values()):
-        found, named_indices = _named(features, docs, found)  # vectors are not hashed
+        found, named_indices = _with_names(features, docs, found)  # vectors are not hashed
     size = int(found.starts[-1])
     layer_terms = []
     sums = {}
@@ -281,7 +286,7 @@ def _of_vectors(terms: Terms, index: VectorIndex) -> Terms:
     )
 
 
-def _named(
+def _with_names(
     features: SparseFeatures, docs: DocBatch, found: FoundFeatures
 ) -> tuple[FoundFeatures, dict[str, FeatureIndex]]:
     """Give hashed features, which share rows, the names that they have in the text.
@@ -348,12 +353,12 @@ def _whole(array: str, scores: Floats, source: str, tokens: Optional[Ends] = Non
 
 
 def read_terms(token_terms: TokenTerms, emissions: Emissions) -> LayerTerms:
-    """Present terms that tokens get from elsewhere than a layer as if a layer computed them.
+    """Turn terms that no layer computes into the terms of a layer, whose output is their sum.
 
-    emissions (Emissions): The output of a layer, with the shape that the presented output gets.
+    emissions (Emissions): The output of another layer; this output gets its shape and its starts.
     """
-    number, column = np.nonzero(token_terms.scores)
-    tokens = token_terms.tokens[number]
+    number, column = np.nonzero(token_terms.scores)  # [N] number and state of each term that is not 0
+    tokens = token_terms.tokens[number]  # [N]
 
     def name(row: int) -> Feature:
         return Feature(token_terms.names[row], token_terms.template, 0)

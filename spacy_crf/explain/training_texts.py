@@ -134,12 +134,11 @@ def effects_of_texts(comparison: Comparison, left_out: "LeftOut", n: int) -> tup
 
     RETURNS (float, Dict[int, float]): The log-odds, and the changes by the number of the text.
     """
-    docs = comparison.reading.docs
     likelihoods = comparison.measure()
     effects = {}
     uses = comparison.extend_to_doc(comparison.uses(likelihoods, likelihoods.shares()))
-    for number in left_out.influential(Direction.of_scores(comparison.pipe, docs, uses), n):
-        change = comparison.cut(left_out.change(number).scores(docs))
+    for number in left_out.influential(Direction.of_scores(comparison.pipe, comparison.reading.docs, uses), n):
+        change = comparison.cut(left_out.change(number).scores(comparison.reading.docs))
         without_text = comparison.measure(arrays.added(comparison.scores, change))
         effects[number] = without_text.odds - likelihoods.odds
     return likelihoods.odds, effects
@@ -190,7 +189,7 @@ class LeftOut:
             return self._objective.evaluate(weights)[1]
 
         def product(v: Floats) -> Floats:
-            return self._curve(v, self._free, gradient, self._gradient)
+            return self._times_hessian(v, self._free, gradient, self._gradient)
 
         # The effect of text i is uses · H⁻¹ g_i, approximated by H of all texts: then one solution H⁻¹ uses serves all texts
         step = _solve(product, self._free * self._objective.join(uses.of_layers, uses.shared))
@@ -212,7 +211,7 @@ class LeftOut:
             return self._objective.evaluate(weights)[1] - objective_of_text.evaluate(weights)[1]
 
         def product(v: Floats) -> Floats:
-            return self._curve(v, free, gradient, self._gradient - gradient_of_text)
+            return self._times_hessian(v, free, gradient, self._gradient - gradient_of_text)
 
         step = _solve(product, free * gradient_of_text)
         if self._l1:
@@ -225,20 +224,22 @@ class LeftOut:
             step = np.where((weights + step) * weights < 0.0, -weights, step)
         return step
 
-    def _curve(self, v: Floats, free: Floats, gradient: Callable[[Floats], Floats], at_weights: Floats) -> Floats:
-        """Multiply the second derivatives of an objective at the learned weights, 2 l2 included, by a vector.
+    def _times_hessian(
+        self, v: Floats, free: Floats, gradient: Callable[[Floats], Floats], gradient_here: Floats
+    ) -> Floats:
+        """Multiply a vector by H + 2 l2, where H has the second derivatives of an objective at the learned weights.
 
         v (float64[W]): The vector.
         free (float64[W]): 1 for weights that may change, 0 for others.
         gradient (Callable): The gradient of the objective without penalties, by weights.
-        at_weights (float64[W]): The gradient at the learned weights.
+        gradient_here (float64[W]): The gradient at the learned weights.
         """
         size = np.abs(v).max()
-        if not size:
+        if size == 0.0:
             return v
         # H v ≈ (g(w + e v) - g(w)) / e, with e so small that no weight changes by more than _SMALL
         small = _SMALL / size
-        return free * (gradient(self._weights + small * v) - at_weights) / small + 2 * self._l2 * v
+        return free * (gradient(self._weights + small * v) - gradient_here) / small + 2 * self._l2 * v
 
     def _direction(self, step: Floats) -> "Direction":
         return Direction(self._pipe, *self._objective.split(step))

@@ -156,7 +156,7 @@ def largest(
     label (str): A label, a tag or a name of a state; None for all weights.
     top (int): Number of weights; None for all.
     chosen (Callable): Returns the weights of a block to choose from: bool[W].
-    RAISES (ValueError): CRF846 for an unknown label; if the component was not trained.
+    RAISES (ValueError): CRF846 for an unknown label; CRF402 for a component that was not trained.
     """
     if top is not None:
         top = checks.count(pipe.owner, "top", top, least=0, most=checks.ANY)
@@ -193,7 +193,8 @@ def names_of(pipe: CRFPipe) -> list[str]:
 
 
 def state_names(decoding: Decoding) -> list[str]:
-    """Names of the states: tags, or "TAG/1", "TAG/2" … for a tag with several states. Further names come last."""
+    """Names of the states: tags, or "TAG/1", "TAG/2" … for a tag with several states; then `further_names` of the
+    decoding."""
     tags = decoding.annotation.tags()
     tag_of = decoding.tag_of  # [S], sorted
     has_several = np.bincount(tag_of)[tag_of] > 1
@@ -239,10 +240,9 @@ def overview(pipe: CRFPipe, label: Optional[str] = None, top: int = 20) -> Setti
     label (str): List the weights of this label or tag only; the weights of each label if None.
     top (int): Number of weights to list for and against each label.
     RETURNS (Dict)
-    RAISES (ValueError): CRF846 for an unknown label; if the component was not trained.
+    RAISES (ValueError): CRF846 for an unknown label; CRF402 for a component that was not trained.
     """
     pipe.require_ready([])
-    stores = pipe.feature_stores
     rules: list[Settings] = []
     for chain in pipe.chains:
         compiled = chain.rules()
@@ -252,7 +252,7 @@ def overview(pipe: CRFPipe, label: Optional[str] = None, top: int = 20) -> Setti
             rules.append({**rule.table, "name": rule.name, "enforced by": how, "in probabilities": in_probabilities})
     gazetteers = {}
     clusters = {}
-    for store in stores:
+    for store in pipe.feature_stores:
         gazetteers.update({name: len(gazetteer.entries) for name, gazetteer in store.gazetteers.items()})
         clusters.update({name or "words": len(table) for name, table in store.clusters.items()})
     settings = {

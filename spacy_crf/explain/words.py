@@ -27,7 +27,8 @@ def words(comparison: Comparison, candidates: int = 5, near: int = 50) -> Explan
     with an unknown word for an encoder. Then other words replace the most influential words, one by one and together.
 
     candidates (int): Number of words to try for each label, those with the largest weights. With 0, no words are replaced.
-    near (int): Number of words on each side of a span that are left out one by one. Of a text with labels, all are.
+    near (int): Number of words on each side of a span that are left out one by one. If a label of the whole text is explained,
+        all words are.
     """
     candidates = checks.count(comparison.pipe.owner, "candidates", candidates, least=0, most=1000)
     near = checks.count(comparison.pipe.owner, "near", near, least=0, most=checks.ANY)
@@ -128,10 +129,9 @@ def _flips(comparison: Comparison, tokens: list[int], candidates: int) -> list[F
 
 def _predicted_spans(comparison: Comparison, doc: Doc) -> list[tuple[int, int, str]]:
     """The spans that the component predicts in a text; the label of the text as a span of all tokens."""
-    pipe = comparison.pipe
     if comparison.compares_labels:
-        return [(0, len(doc), label) for label in pipe.labels_of(doc)]
-    best = pipe.n_best(doc, 1)
+        return [(0, len(doc), label) for label in comparison.pipe.labels_of(doc)]
+    best = comparison.pipe.n_best(doc, 1)
     return [(span.start, span.end, span.label_) for span in best[0][1]] if best else []
 
 

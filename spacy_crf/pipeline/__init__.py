@@ -30,7 +30,7 @@ def fields_of(doc: Doc) -> dict[str, Field]:
 
 
 def _field_text(ent: Span) -> str:
-    """The text of a field; of a program's words, it is these joined by spaces."""
+    """The text of a field; if another program found words in its tokens, those words, joined by spaces."""
     words = [token._.crf_word for token in ent]
     text = " ".join(words) if all(words) else ent.text
     return text.strip(" ,;") or text
@@ -63,15 +63,16 @@ def user_data_of(found: Found) -> dict:
 def certainty(name: str, found: Found) -> Optional[float]:
     """The value that a span, token or Doc (`found`) has in the extension `name`, if a component has found it with the label that
     it has now. Values are kept with the user data of the Doc, so they survive DocBin(store_user_data=True)."""
-    known = user_data_of(found)
+    user_data = user_data_of(found)
     place = place_of(found)
-    value = known.get(("._.", name, *place))
-    label = known.get(("._.", OF_LABEL, *place)) if value is not None else None
+    value = user_data.get(("._.", name, *place))
+    label = user_data.get(("._.", OF_LABEL, *place)) if value is not None else None
     return value if label is None or label == _label_now(found, label) else None
 
 
 def _label_now(found: Found, label: Union[str, dict[str, object]]) -> Union[str, dict[str, object]]:
-    """The label of a span; the attributes of a token, or the values in ``doc.cats``, that `label` names."""
+    """What `label` is compared with: the label of a span; or the present values of the attributes of a token, or of the labels in
+    ``doc.cats``, that the keys of `label` name."""
     if isinstance(found, Span):
         return found.label_
     if isinstance(found, Doc):
@@ -82,17 +83,17 @@ def _label_now(found: Found, label: Union[str, dict[str, object]]) -> Union[str,
 
 
 def set_certainty(name: str, found: Union[Span, Token], value: Optional[float]) -> None:
-    """Set the value of a span (`found`) in the extension `name` for its label; of a token, or of a span without a label as
-    `Doc.from_json` makes it, for any label."""
-    known = user_data_of(found)
+    """Set the value of a span or token (`found`) in the extension `name`. The value of a span belongs to its label. That of a
+    token, or of a span without a label as `Doc.from_json` makes it, belongs to any label."""
+    user_data = user_data_of(found)
     place = place_of(found)
     label = (found.label_ or None) if isinstance(found, Span) else None
     # Values of an earlier label do not belong to this one
-    if known.get(("._.", OF_LABEL, *place)) != label:
+    if user_data.get(("._.", OF_LABEL, *place)) != label:
         for other in CERTAINTIES:
-            known.pop(("._.", other, *place), None)
-        known[("._.", OF_LABEL, *place)] = label
-    known[("._.", name, *place)] = value
+            user_data.pop(("._.", other, *place), None)
+        user_data[("._.", OF_LABEL, *place)] = label
+    user_data[("._.", name, *place)] = value
 
 
 def add_certainty(name: str, certain: float, decoder: Optional[type] = None) -> None:
@@ -111,15 +112,19 @@ def add_certainty(name: str, certain: float, decoder: Optional[type] = None) -> 
 
 
 def certainties_of(decoder: object) -> list[str]:
-    """The extensions that spans have which a component with this `decoder` finds."""
+    """The extensions that a component with this `decoder` sets for the spans that it finds."""
     return ["crf_prob", *BY_DECODER.get(type(decoder), [])]
 
 
 def set_text_certainty(doc: Doc, value: Optional[float], cats: Optional[dict[str, float]] = None) -> None:
-    """Set ``doc._.crf_prob`` (`value`) for these values of ``doc.cats``; None for any."""
-    known = user_data_of(doc)
-    known["._.", OF_LABEL, None, None] = cats
-    known["._.", "crf_prob", None, None] = value
+    """Set ``doc._.crf_prob`` to a value.
+
+    cats (Dict[str, float]): The values of ``doc.cats`` to which the value belongs, and with which it is lost; None to keep it
+        whatever ``doc.cats`` has.
+    """
+    user_data = user_data_of(doc)
+    user_data["._.", OF_LABEL, None, None] = cats
+    user_data["._.", "crf_prob", None, None] = value
 
 
 for owner, name, default in (

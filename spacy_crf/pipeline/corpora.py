@@ -35,7 +35,7 @@ class Corpus(training.Corpus):
     path (Path): The .spacy file, or a folder of them.
     gold_preproc (bool): Whether the predicted Docs are the sentences and tokens of the annotation.
     max_length (int): Longer Docs are split into their sentences. 0 for no limit.
-    limit (int): Most Docs to read. 0 for no limit.
+    limit (int): Maximum number of Docs to read, 0 for no limit.
     augmenter (Callable): Makes further Examples, which are cached as well.
     """
 
@@ -104,8 +104,7 @@ class ClockMessage:
 
     def example(self, like: Example) -> Example:
         """An Example that carries the tick, with the vocabulary of another Example."""
-        vocab = like.reference.vocab
-        return Example(Doc(vocab), Doc(vocab, user_data={self.KEY: self}))
+        return Example(Doc(like.reference.vocab), Doc(like.reference.vocab, user_data={self.KEY: self}))
 
     @classmethod
     def of(cls, example: Example) -> "Optional[ClockMessage]":
@@ -203,11 +202,11 @@ def named_origin(doc: Doc) -> str:
 
 
 def in_words(origin: dict[str, object]) -> str:
-    """The result of `origin_of` in words."""
-    found = [str(origin["place"])] if "place" in origin else []
+    """Say in words where a text comes from: its place and its id, as far as `origin_of` has them."""
+    parts = [str(origin["place"])] if "place" in origin else []
     if "id" in origin:
-        found.append(f"id {origin['id']}")
-    return ", ".join(found)
+        parts.append(f"id {origin['id']}")
+    return ", ".join(parts)
 
 
 def _encodable(text: str) -> str:
@@ -231,19 +230,21 @@ def docs_in(stored: DocBin, vocab: Vocab) -> Iterator[Doc]:
     stored.user_data = []
     user_data: Any = ()  # of each Doc
     if any(data != _NIL for data in packed):
-        data = b"".join((_ARRAY, len(packed).to_bytes(4, "big"), *packed))
-        user_data = srsly.msgpack_loads(data, use_list=False)
-    # Without user data or flags there is nothing to unpack for a Doc
-    for doc, own, flags in zip_longest(stored.get_docs(vocab), user_data, stored.flags):
-        doc.user_data.update(own or {})
+        # One array in MessagePack, whose elements are packed already
+        array = b"".join((_ARRAY, len(packed).to_bytes(4, "big"), *packed))
+        user_data = srsly.msgpack_loads(array, use_list=False)
+    # `user_data` is shorter if no Doc has any
+    for doc, data, flags in zip_longest(stored.get_docs(vocab), user_data, stored.flags):
+        doc.user_data.update(data or {})
         if SOURCE in flags:
             doc.user_data[KEY] = flags[SOURCE]
         yield doc
 
 
 def doc_bin(docs: Iterable[Doc], **settings: Any) -> DocBin:
-    """A DocBin of some Docs that stores user data only for Docs that have some, and encodes it with one packer. `settings` are
-    those of a DocBin.
+    """Put Docs into a DocBin, which stores user data only for Docs that have some, encoded by a single packer.
+
+    **settings: Arguments of `DocBin`.
 
     Where texts come from is in its flags, which only `docs_in` reads: user data would take spaCy's readers ten times as long as
     the rest of a sentence.
@@ -252,8 +253,8 @@ def doc_bin(docs: Iterable[Doc], **settings: Any) -> DocBin:
     packer = Packer(use_bin_type=True)
     for doc in docs:
         stored.add(doc)
-        own = {key: value for key, value in doc.user_data.items() if key != KEY}
-        stored.user_data.append(packer.pack(own) if own else None)
+        user_data = {key: value for key, value in doc.user_data.items() if key != KEY}
+        stored.user_data.append(packer.pack(user_data) if user_data else None)
         if KEY in doc.user_data:
             stored.flags[-1][SOURCE] = doc.user_data[KEY]
     stored.store_user_data = True

@@ -45,9 +45,9 @@ class CRFTagger(CRFPipe):
         )
 
     def annotation_of(self, attribute: str, *, overwrite: bool, neg_prefix: str) -> Annotation:
-        """The annotation of an attribute.
+        """The annotation of an attribute of tokens.
 
-        attribute (str): Its name.
+        attribute (str): The name of the attribute, as in the config.
         overwrite (bool), neg_prefix (str): See `TokenTags`.
         RAISES (ValueError): CRF020, or CRF406 for an attribute that tokens do not have.
         """

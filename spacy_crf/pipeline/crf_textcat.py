@@ -111,10 +111,19 @@ class CRFTextClassifier(LearningPipe):
             raise cant_train(loss, f"component '{name}'", reason, CLAMPED_LOSSES)
         for setting, value in (("confidence", confidence), ("explain", explain)):
             checks.flag(self.owner, setting, value)
-        own = {"multilabel": multilabel, "threshold": threshold, "positive_label": None}
-        own |= {"exclusive_classes": not multilabel, "confidence": confidence, "explain": explain}
         super().__init__(
-            vocab, model, name, annotation=SeveralCats() if multilabel else Cats(), loss=loss, **own, **settings
+            vocab,
+            model,
+            name,
+            annotation=SeveralCats() if multilabel else Cats(),
+            loss=loss,
+            multilabel=multilabel,
+            threshold=threshold,
+            positive_label=None,
+            exclusive_classes=not multilabel,
+            confidence=confidence,
+            explain=explain,
+            **settings,
         )
 
     def check_settings(self) -> None:

@@ -94,15 +94,14 @@ class Decoding:
 
     def _take_states(self, tag_of: Ints) -> None:
         """Set the attributes that depend on the states. `tag_of`: the tag of each state, in rising order (int64[S])."""
-        annotation = self.annotation
         self.tag_of = tag_of
-        n_tags = len(annotation.tag_labels())
+        n_tags = len(self.annotation.tag_labels())
         # `path` turns a tag into the first of its states
         self._first = np.searchsorted(self.tag_of, np.arange(n_tags))
         self._are_tags = len(self.tag_of) == n_tags  # whether each tag has a single state
         # The break between sequences is an additional state and tag
         self.tags_and_break = np.append(self.tag_of, n_tags)
-        self.tag_spans: SpanStates = annotation.span_states()  # how tags encode spans
+        self.tag_spans: SpanStates = self.annotation.span_states()  # how tags encode spans
         self.spans = self.tag_spans
         if not self._are_tags:
             self.spans = self.tag_spans.over(self.tag_of)  # pyright: ignore[reportArgumentType]  any whole numbers

@@ -31,7 +31,7 @@ def annotator(nlp: Optional[Language], name: str, attributes: list[str]) -> Call
     attributes (list[str]): Token attributes that the templates read, except those that this component writes.
     RETURNS (Callable): Takes an example, and returns the annotated Doc.
     """
-    components = [] if nlp is None else [pipe for _, pipe, is_ready in _annotating(nlp, name) if is_ready]
+    components = [] if nlp is None else _annotators(nlp, name, learn=False).values()
     read = [IDS[attribute.upper()] for attribute in attributes]
 
     def annotate(example: Example) -> Doc:
@@ -66,19 +66,21 @@ def _unset(doc: Doc, attributes: list[int], values: NDArray[np.uint64]) -> NDArr
 
 def annotators_that_learn(nlp: Language, name: str) -> list[str]:
     """Names of the annotating components of a pipeline (`nlp`) before the component `name` that are trained in the same run."""
-    return [other for other, _, is_ready in _annotating(nlp, name) if not is_ready]
+    return list(_annotators(nlp, name, learn=True))
 
 
-def _annotating(nlp: Language, name: str) -> list[tuple[str, Callable[[Doc], Doc], bool]]:
-    """The annotating components before this one: their names, the components, and whether they are ready."""
+def _annotators(nlp: Language, name: str, *, learn: bool) -> dict[str, Callable[[Doc], Doc]]:
+    """The annotating components before the component `name`, by their names: those that are trained in the same run (`learn`), or
+    the others."""
     annotating = nlp.config["training"].get("annotating_components") or []
     names = nlp.component_names
     before = names[: names.index(name)] if name in names else []
-    return [
-        (other, component, other in nlp.disabled or not getattr(component, "is_trainable", False))
-        for other, component in nlp.components
-        if other in before and other in annotating
-    ]
+    annotators = {}
+    for other, component in nlp.components:
+        is_trained = bool(getattr(component, "is_trainable", False)) and other not in nlp.disabled
+        if other in before and other in annotating and is_trained == learn:
+            annotators[other] = component
+    return annotators
 
 
 class Listener(NamedTuple):

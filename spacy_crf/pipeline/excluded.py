@@ -58,36 +58,39 @@ def structure_of(pipe: LearningPipe, docs: list[Doc], known: Supervision, starts
     """
     node = pipe.model.attrs["node"]
     decoding = pipe.decoding
-    blank = _blank(pipe, docs, known)
+    blank = _tokens_without_edges(pipe, docs, known)
     if blank is None:
-        return _ruled(pipe, decoding, docs, known, starts)
+        return _ruled_structure(pipe, decoding, docs, known, starts)
     # The structure has states for blank tokens too, so what is known is widened to them
     bridges = decoding.bridges
     wide = known._replace(clamp=bridges.clamp(known.clamp))
-    structure = _ruled(pipe, decoding.over_bridges(), docs, wide, starts)
+    structure = _ruled_structure(pipe, decoding.over_bridges(), docs, wide, starts)
     usual = node.in_training.with_threads(default_threads())
     return BridgedStructure(structure or usual, bridges, blank)  # pyright: ignore[reportArgumentType]  no bridges
 
 
-def _blank(pipe: LearningPipe, docs: list[Doc], known: Supervision) -> Optional[Bools]:
+def _tokens_without_edges(pipe: LearningPipe, docs: list[Doc], known: Supervision) -> Optional[Bools]:
     """The tokens that are white space, at which no span may begin or end: bool[T]. None if there are none, or if the loss or the
     model does not sum over labellings, so that none can be excluded.
 
     Also None for segments: they should learn that segments with white space at an edge are wrong. When these were excluded, F1 on
     raw texts was 0.6 to 0.9 lower (18 of 20 trainings); chains lost nothing."""
     node = pipe.model.attrs["node"]
-    is_sum = pipe.decoding.labelled == "tokens" and pipe.loss.excludes("tokens") and known.soft is None
-    of_paths = node.gives is ChainScores and type(node.in_training) is type(node.structure)
-    if pipe.annotation.space_edges or not (is_sum and of_paths):
+    loss_sums = pipe.decoding.labelled == "tokens" and pipe.loss.excludes("tokens") and known.soft is None
+    model_sums = node.gives is ChainScores and type(node.in_training) is type(node.structure)
+    if pipe.annotation.space_edges or not (loss_sums and model_sums):
         return None
     blank = DocBatch.of(docs).is_space
     return blank if blank.any() else None
 
 
-def _ruled(
+def _ruled_structure(
     pipe: LearningPipe, decoding: Decoding, docs: list[Doc], known: Supervision, starts: Ints
 ) -> Optional[TrainingStructure]:
-    """Structure with the rules and without wrong spans over the states of a decoding; None if there are neither."""
+    """Make the structure for training over the states of a decoding, which keeps rules and excludes wrong spans.
+
+    RETURNS (Optional[TrainingStructure]): None if there are neither rules nor wrong spans.
+    """
     rules = pipe.rules() if pipe.rules_train else None
     if rules is None and not len(known.wrong.start) and not len(known.steps):
         return None
@@ -103,7 +106,7 @@ def _ruled(
     else:
         rule_set = rules.all.upto(int(np.diff(bounds).max(initial=0)))
     facts = PatternMatches() if rules is None else rules.matcher(docs)
-    # Losses with costs charge wrong spans at least these
+    # [S] how much a loss with costs at least charges for a wrong span in each state
     costs = pipe.loss.least_costs(len(pipe.decoding.label_of_states))
     if decoding is not pipe.decoding:
         costs = costs[pipe.decoding.bridges.tag_of]
@@ -144,16 +147,18 @@ def _warn_of_broken(pipe: LearningPipe, broken: list, docs: list[Doc]) -> None:
 def without_steps(decoding: Decoding, scores: ScoresOfPaths, steps: Ints) -> ScoresOfPaths:
     """Forbid certain steps in the scores of a chain.
 
-    decoding (Decoding): Of the component.
+    decoding (Decoding): The component's decoding.
     scores (PathScores): The scores.
-    steps (int64[N, 3]): Each a token, a label, and whether the step into the token continues a span, see `Scheme.encode_clamp`.
+    steps (int64[N, 3]): For each step, the token into which it leads, its label, and 1 if it continues a span, as in
+        `Scheme.encode_clamp`.
     RETURNS (PathScores): With transitions for each token: float64[T, S, S].
     """
     label = decoding.label_of_states  # [S]
-    continues = np.asarray(decoding.spans.continues)  # [S, S], which only segments lack
+    continues = np.asarray(decoding.spans.continues)  # [S, S], None only for segments, which have no steps
     transitions = np.array(np.broadcast_to(scores.transitions, (len(scores[0]), *continues.shape)))
     for token, to_label, goes_on in steps.tolist():
-        transitions[token, (continues == goes_on) & (label == to_label)] = -np.inf
+        is_step = (continues == goes_on) & (label == to_label)  # [S, S]
+        transitions[token, is_step] = -np.inf
     return scores._replace(transitions=transitions)
 
 

@@ -60,28 +60,32 @@ def mentions(
     def augment(nlp: Language, example: Example) -> Iterator[Example]:
         yield example
         if not read:
-            own = _read_mentions(Path(path), nlp)
-            checks.labels(f"{_OWNER}, gazetteers", lists, own)
-            read.append((own, {label: _read_gazetteer(Path(name), nlp) for label, name in lists.items()}))
-        own, listed = read[0]
+            pools = _read_mentions(Path(path), nlp)
+            checks.labels(f"{_OWNER}, gazetteers", lists, pools)
+            read.append((pools, {label: _read_gazetteer(Path(name), nlp) for label, name in lists.items()}))
+        pools, listed = read[0]
         words = _words(example.reference)
         # The same text draws the same mentions in each epoch and each process
         draws = random.Random(f"{seed} {example.reference.text}")
         if example.reference.spans or not any(word.entity[:1] == "B" for word in words):
             return  # other annotation would have to be moved as well
         for _ in range(copies):
-            redrawn = _redrawn(words, own, listed, share, draws)
+            redrawn = _redrawn(words, pools, listed, share, draws)
             if [word.text for word in redrawn] != [word.text for word in words]:
                 yield _example(nlp, example, redrawn)
 
     return augment
 
 
-def _redrawn(words: list[Word], own: Pools, listed: Pools, share: float, draws: random.Random) -> list[Word]:
-    """The words of a text with other mentions."""
+def _redrawn(words: list[Word], pools: Pools, listed: Pools, share: float, draws: random.Random) -> list[Word]:
+    """Replace the mentions in the words of a text by mentions of the same label, drawn by chance.
+
+    pools (Pools): The mentions of the training data.
+    listed (Pools): The entries of gazetteers, which are drawn with the probability `share` for the labels that have some.
+    """
     redrawn: list[Word] = []
     for label, mention in _parts(words):
-        pool = listed[label] if label in listed and draws.random() < share else own.get(label)
+        pool = listed[label] if label in listed and draws.random() < share else pools.get(label)
         if label and pool:
             first = mention[0]
             last = mention[-1]

@@ -63,8 +63,8 @@ def complete(nlp: Language, pipe: Any, examples: Iterable[Example], labels: Coll
 
 
 def contradicted(nlp: Language, pipe: Any, examples: Iterable[Example]) -> dict[str, list[Span]]:
-    """By label, the spans of which a trained component is sure where new texts have none; without labels of which the texts
-    have at least as many.
+    """Find labels that new texts seem to leave out: those of which a trained component is sure of more spans at tokens without
+    annotation than the texts have annotated.
 
     nlp (Language), pipe (CRFPipe): See `complete`.
     examples (Iterable[Example]): The new texts.
@@ -113,9 +113,8 @@ class Continuation:
         self.evidence = evidence
         self.since: Optional[Evidence] = None  # evidence of the texts since then, each counted once
         self.met: set[int] = set()  # fingerprints of these texts
-        self._start: Any = (
-            None  # Tuple[Weights, Floats]: the layout and the values of the weights when training continued
-        )
+        # Tuple[Weights, Floats]: the layout and the values of the weights when training continued
+        self._start: Any = None
 
     def begin(self, pipe: LearningPipe) -> None:
         """Store the weights of a component (`pipe`), before anything changes."""
@@ -126,14 +125,14 @@ class Continuation:
     def count(self, pipe: LearningPipe, new: list[Example]) -> None:
         """Count new texts that a component (`pipe`) learns from."""
         if new:
-            found = pipe.training.frame().evidence_of([example.predicted for example in new])
-            self.since = found if self.since is None else self.since.plus(found)
+            evidence = pipe.training.frame().evidence_of([example.predicted for example in new])
+            self.since = evidence if self.since is None else self.since.plus(evidence)
 
     def anchor(self, pipe: LearningPipe, batch: Optional[Evidence] = None) -> "Anchor":
         """The anchor for the next step of a component.
 
         pipe (LearningPipe): The component.
-        batch (Optional[Evidence]): Evidence of the texts in the step, None for all texts since then.
+        batch (Optional[Evidence]): Evidence of the texts in the step; None for all texts since training continued.
         """
         from ..optimizers.anchor import Anchor  # prediction does not need it
 
@@ -146,7 +145,7 @@ def proximal_step_of(
 ) -> Callable[[int], None]:
     """A function that moves the weights of a component (`pipe`) towards those of earlier training after a step of an optimizer.
 
-    optimizer (Optimizer): Of thinc, or a function that is called like one.
+    optimizer (Optimizer): An optimizer of thinc, or a function that is called like one.
     before (Dict[Tuple[int, str], FloatsXd]): The weights before the step, by node and parameter.
     RETURNS (Callable[[int], None]): Takes the number of sequences in the step.
     """
@@ -160,9 +159,9 @@ def proximal_step_of(
         averages = {key: optimizer.averages.get(key, 0.0 * weights) + 0.0 for key, weights in before.items()}
 
     def step(n_sequences: int) -> None:
-        # The length of the step over the length of the gradient
         anchor = pipe.training.continuation.anchor(pipe)
-        # A single rate, since optimizers with several do not expose them
+        # The length of the step over that of the gradient stands for the rate of the optimizer, which may have a rate for each
+        # weight and does not expose them
         rate = float(np.linalg.norm(anchor.now - start)) / length if length else 0.0
         moves = pipe.training.frame().parameters(anchor.draw_back(anchor.now, rate, n_sequences) - anchor.now)
         for node, name in params:

@@ -424,7 +424,7 @@ class LearningPipe(Warner, TrainablePipe):
             its clusters if none are given.
         vectors (Path): Pipeline whose word vectors templates read, in place of this pipeline's vectors ([initialize] vectors); or
             a table with this as `path`, `dims`, the numbers to which each vector is reduced, and `length`, the mean length. A
-            loaded model keeps its vectors if there are none.
+            loaded model keeps its vectors if there are no new ones.
         words (dict): The last three in one table: `tables` (clusters by the name that templates use, as in
             ``cluster6:own[0]``, or a single table without a name), `vectors` and `gazetteers`.
         start_from (Path): A saved pipeline with a component of this name, or a saved component: its labels, features and

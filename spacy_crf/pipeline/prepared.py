@@ -154,7 +154,7 @@ class PreparedCorpus:
         return all(before is now for before, now in zip(self._parts_before, self._parts_of_pipe()))
 
     def holds(self, examples: list[Example]) -> bool:
-        """Whether a step with these examples uses this corpus.
+        """Whether a step with these examples uses this corpus: each step does, since it is about all texts.
 
         RAISES (ValueError): CRF411 if labels, features or rules of the component have changed since.
         """

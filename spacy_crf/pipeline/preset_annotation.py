@@ -101,11 +101,10 @@ def _add_spans(parts: Parts, settled: PresetAnnotation, starts: Ints, doc: Doc, 
     for span in doc.spans.get(BLOCKED, ()):
         warn(BLOCKED, span, _block(parts, settled, span, shift))
     forced = [*doc.spans.get(FORCED, ())]
-    annotation = parts.annotation
-    if annotation.n_levels > 1:
+    if parts.annotation.n_levels > 1:
         from .annotation.spans import forced_on_level
 
-        forced = forced_on_level(annotation, settled, starts, forced, shift)
+        forced = forced_on_level(parts.annotation, settled, starts, forced, shift)
     for span in forced:
         warn(FORCED, span, _force(parts, settled, starts, span, shift))
 

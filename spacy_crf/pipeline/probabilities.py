@@ -40,7 +40,6 @@ def predict(question: Question, thresholds: Optional[Floats]) -> tuple[States, d
         if no setting needs them.
     """
     parts = question.parts
-    starts = question.scores.starts
     settings = parts.settings
     batch = ask(question)
     tags = batch.most_probable()
@@ -50,14 +49,14 @@ def predict(question: Question, thresholds: Optional[Floats]) -> tuple[States, d
         tags, probabilities = batch.best_spans(tags, thresholds)
         if parts.decoding.decoder is None:
             return tags, {"crf_prob": probabilities}
-        return tags, batch.certainties(parts.decoding.segments(tags, starts))
+        return tags, batch.certainties(parts.decoding.segments(tags, question.scores.starts))
     if settings["decode"] == "posterior":
         tags = batch.best_expected_tags(tags)
     elif tags is None:  # without rules
         tags = parts.decoding.best_tags(question.scores, question.clamp)
     if not settings["confidence"] and thresholds is None:
         return tags, {}
-    return tags, batch.certainties(parts.decoding.segments(tags, starts))
+    return tags, batch.certainties(parts.decoding.segments(tags, question.scores.starts))
 
 
 def distribution(question: Question) -> Distribution:
@@ -399,17 +398,15 @@ def write_probabilities(docs: Iterable[Doc], prediction: Prediction, decoding: D
     if certainties is None:
         return
     docs = list(docs)
-    bounds = prediction.doc_starts
-    annotation = decoding.annotation
     segments = decoding.segments(prediction.tags, prediction.starts)
     if len(present.start):
         certain = {name: np.full(len(present.start), CERTAINTIES[name]) for name in certainties}
-        _write(docs, bounds, annotation, present, certain, are_present=True)
+        _write(docs, prediction.doc_starts, decoding.annotation, present, certain, are_present=True)
         is_present = _covered(present.start, present.end, len(prediction.tags))  # [T]
         is_new = ~is_present[segments.start]
         segments = segments.only(is_new)
         certainties = {name: values[is_new] for name, values in certainties.items()}
-    _write(docs, bounds, annotation, segments, certainties, are_present=False)
+    _write(docs, prediction.doc_starts, decoding.annotation, segments, certainties, are_present=False)
 
 
 def _write(

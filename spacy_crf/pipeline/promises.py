@@ -86,13 +86,12 @@ def judge(pipe: CRFPipe, examples: Iterable[Example]) -> list[JudgedText]:
     judged = []
     number = {label: n for n, label in enumerate(pipe.labels)}
     for example in examples:
-        doc = example.predicted
         gold = [mention.place for mention in pipe.annotation.mentions(example)[0]]
         annotated = set(gold)
-        unset = pipe.annotation.gold([example], pipe.decoding.starts([doc]), GoldReport()).unset  # [T]
+        unset = pipe.annotation.gold([example], pipe.decoding.starts([example.predicted]), GoldReport()).unset  # [T]
         likely: dict[tuple[int, int, str], float] = {}
         found: dict[tuple[int, int, str], float] = {}  # those of which the annotation says whether they are right
-        for span, probability in pipe.span_probabilities(doc, float(GRID[0])):
+        for span, probability in pipe.span_probabilities(example.predicted, float(GRID[0])):
             place = (span.start_char, span.end_char, span.label_)
             likely[place] = probability
             if place in annotated or not unset[span.start : span.end].any():
@@ -262,7 +261,8 @@ def min_prob_of(found: Sequence[Promise], of: str) -> MinProb:
     if found[0].label is None:
         return found[0].min_prob
     table = {promise.label: promise.min_prob for promise in found if promise.label is not None}
-    return {**table, "*": (min if of == "recall" else max)(table.values())}
+    most_careful = min if of == "recall" else max
+    return {**table, "*": most_careful(table.values())}
 
 
 def _weights(n: Ints) -> Floats:

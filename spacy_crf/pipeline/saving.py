@@ -68,7 +68,7 @@ def load_model(model: Model, saved: Settings, n_states: int) -> None:
     """
     nodes = list(model.walk())
     n_parts = 1 + len(model.layers)
-    n_states_of = {model.id: n_states}  # or columns that stand for them, of each node
+    n_states_of = {model.id: n_states}  # by node; columns, where a layer has others than states
     saved_names = [info["name"] for info in saved["nodes"][:n_parts]]
     names = [part.name for part in nodes[:n_parts]]
     if saved_names != names:

@@ -34,19 +34,22 @@ def score_tags(examples: Iterable[Example], *, attribute: Union[str, Sequence[st
     """
     if not isinstance(attribute, str):
         examples = list(examples)
-        scores_of_parts = [score_tags(examples, attribute=part) for part in attribute]
-        accuracies = [scores["crf_tag_acc"] for scores in scores_of_parts if scores["crf_tag_acc"] is not None]
-        of_parts = dict(chain.from_iterable(scores.items() for scores in scores_of_parts))
-        return {**of_parts, "crf_tag_acc": sum(accuracies) / len(accuracies) if accuracies else None}
-    of_parts = {}
+        scores = {}
+        accuracies = []
+        for part in attribute:
+            scores.update(score_tags(examples, attribute=part))
+            if scores["crf_tag_acc"] is not None:
+                accuracies.append(scores["crf_tag_acc"])
+        return {**scores, "crf_tag_acc": sum(accuracies) / len(accuracies) if accuracies else None}
+    scores_of_parts = {}
     if attribute == POS_AND_MORPH:
         examples = list(examples)
-        of_parts = score_tags(examples, attribute=["pos", "morph"])
+        scores_of_parts = score_tags(examples, attribute=["pos", "morph"])
     getter = attribute_getter(attribute)
     name = attribute if attribute in ("tag", "pos", "morph") else "custom"  # spaCy's scorer takes any name
     scores = Scorer.score_token_attr(examples, name, getter=lambda token, _: getter(token), missing_values={None, ""})
     accuracy = scores[f"{name}_acc"]
-    return {**of_parts, f"{attribute}_acc": accuracy, "crf_tag_acc": accuracy}
+    return {**scores_of_parts, f"{attribute}_acc": accuracy, "crf_tag_acc": accuracy}
 
 
 def attribute_getter(attribute: str) -> Callable[[Token], str]:

@@ -100,13 +100,13 @@ class SegmentDecoding(Decoding):
         self._report_long(self._split(gold.clamp, starts), examples, report)
         clamp = gold.clamp
         wrong = NO_SEGMENTS
-        named = NO_SEGMENTS
+        alternatives = NO_SEGMENTS
         texts = Texts(examples, self.annotation, starts, self.longest, report)
         if keys.alternatives:
-            clamp, wrong, named = _allow_alternatives(gold, texts, keys.alternatives)
+            clamp, wrong, alternatives = _allow_alternatives(gold, texts, keys.alternatives)
         if keys.incorrect:
             wrong = _find_incorrect(clamp, texts, keys.incorrect, wrong)
-        return Supervision(clamp, gold.unset, wrong, alternatives=named)
+        return Supervision(clamp, gold.unset, wrong, alternatives=alternatives)
 
     def encode_spans(self, spans: Segments) -> EncodedSpans:
         """How segments encode `spans`; spans that are too long are split into the fewest allowed segments."""
@@ -120,18 +120,17 @@ class SegmentDecoding(Decoding):
         return EncodedSpans(np.repeat(1 + spans.label, n_pieces), lengths, starts)
 
     def _split(self, clamp: SegmentClamp, starts: Ints) -> Segments:
-        """Split segments that are too long into the fewest allowed segments, so that every token keeps its label.
+        """Split segments that are too long, in the clamp, into the fewest allowed segments, so that every token keeps its label.
 
         RETURNS (Segments): The segments that were too long, with states in place of labels.
         """
-        found = certain_segments(clamp, starts)
-        longest = self.longest[found.label]
-        too_long = found.end - found.start > longest
-        for begin, end, step in zip(found.start[too_long], found.end[too_long], longest[too_long]):
+        segments = certain_segments(clamp, starts)
+        too_long = segments.only(segments.end - segments.start > self.longest[segments.label])
+        for begin, end, step in zip(too_long.start, too_long.end, self.longest[too_long.label]):
             cuts = np.arange(begin + step, end, step)
             clamp.may_begin[cuts] = True
             clamp.must_begin[cuts] = True
-        return found.only(too_long)
+        return too_long
 
     def _report_long(self, long: Segments, examples: list[Example], report: GoldReport) -> None:
         if len(long.start):
@@ -163,20 +162,22 @@ class SemiCRFEntityRecognizer(CRFPipe):
 def measure(model: Model, annotation: Any, examples: Iterable[Example], keys: Keys) -> None:
     """Set the longest segments of a model, before features are counted. A trained model keeps its lengths.
 
-    model (Model): Of the component.
-    annotation (Entities): Of the component.
+    model (Model): The component's model.
+    annotation (Entities): The component's annotation.
     examples (Iterable[Example]): The training data.
-    keys (Keys): Keys of ``doc.spans`` with further spans.
+    keys (Keys): The keys of ``doc.spans`` with alternatives and with soft labels, which count too.
     """
     lengths: dict[str, list[int]] = {label: [] for label in annotation.labels}
     for example in examples:
-        named = aligned_spans([example], keys.alternatives) if keys.alternatives else ()
-        likely = likely_spans(example.reference, keys.soft) if keys.soft else ()
-        spans = (*annotation.gold_spans(example.reference), *(span for _, span in named), *likely)
+        spans = list(annotation.gold_spans(example.reference))
+        if keys.alternatives:
+            spans += [span for _, span in aligned_spans([example], keys.alternatives)]
+        if keys.soft:
+            spans += likely_spans(example.reference, keys.soft)
         for span in spans:
-            kept = without_blanks(span, annotation, "", GoldReport())
-            if kept is not None and span.label_ in lengths:
-                lengths[span.label_].append(len(kept))
+            trimmed = without_blanks(span, annotation, "", GoldReport())
+            if trimmed is not None and span.label_ in lengths:
+                lengths[span.label_].append(len(trimmed))
     longest = longest_of(model.attrs["longest_segment"], list(annotation.labels), lengths)
     before = model.attrs["longest"]
     if model.has_dim("nO"):
@@ -194,14 +195,14 @@ def _allow_alternatives(gold: Supervision, texts: Texts, key: str) -> tuple[Segm
     clamp = gold.clamp
     missing = gold.unset.copy()
     n_tokens = len(missing)
-    named = set(_named(texts, key))
+    alternatives = set(_alternative_segments(texts, key))
     touched = np.zeros(n_tokens, dtype=bool)
-    for begin, end, _ in named:
+    for begin, end, _ in alternatives:
         touched[begin:end] = True
     gold.unset[touched] = False
     # Tokens that are annotated as outside stay so beside the alternatives
     outside = ~missing & clamp.states[:, 0]
-    allowed = named | {(int(t), int(t) + 1, 0) for t in np.flatnonzero(touched & outside)}
+    allowed = alternatives | {(int(t), int(t) + 1, 0) for t in np.flatnonzero(touched & outside)}
     for begin, end, state in _rows(certain_segments(clamp, texts.starts)):
         if touched[begin:end].any():
             allowed.add((begin, end, state))
@@ -225,7 +226,7 @@ def _allow_alternatives(gold: Supervision, texts: Texts, key: str) -> tuple[Segm
     )
     # The clamp also allows segments that join parts of several alternatives
     excluded = set(_segments_at(np.flatnonzero(inside[:-1]), clamp, texts)) - allowed
-    return clamp, _columns(excluded), _columns(segment for segment in named if segment[2] > 0)
+    return clamp, _columns(excluded), _columns((begin, end, state) for begin, end, state in alternatives if state > 0)
 
 
 def _find_incorrect(clamp: SegmentClamp, texts: Texts, key: str, wrong: Segments) -> Segments:
@@ -233,7 +234,6 @@ def _find_incorrect(clamp: SegmentClamp, texts: Texts, key: str, wrong: Segments
     exactly this segment, or excludes it anyway. The label "O" forbids in the clamp, in place, that the tokens are outside."""
     annotated = set(_rows(certain_segments(clamp, texts.starts)))
     found = {(begin, end, 1 + label) for begin, end, label in _rows(wrong)}
-    labels = texts.annotation.labels
     report = texts.report
     for first, span in possible_spans(texts.examples, key, texts.annotation, report):
         if not span.label:
@@ -244,9 +244,10 @@ def _find_incorrect(clamp: SegmentClamp, texts: Texts, key: str, wrong: Segments
             states[~known, 0] = False
             if (known & states[:, 0]).any():
                 report.add_span(span, key, "are all that is left of their tokens, and stay")
-        if span.label_ not in labels:
+        if span.label_ not in texts.annotation.labels:
             continue
-        segment = (first + span.start, first + span.end, 1 + labels.index(span.label_))
+        state = 1 + texts.annotation.labels.index(span.label_)
+        segment = (first + span.start, first + span.end, state)
         if segment in annotated:
             report.add_span(span, key, "are all that is left of their tokens, and stay")
         elif segment in _segments_at([segment[0]], clamp, texts):
@@ -254,10 +255,10 @@ def _find_incorrect(clamp: SegmentClamp, texts: Texts, key: str, wrong: Segments
     return _columns(found)
 
 
-def _named(texts: Texts, key: str) -> Iterator[_Segment]:
-    """The alternatives, as segments."""
+def _alternative_segments(texts: Texts, key: str) -> Iterator[_Segment]:
+    """Yield the spans in ``reference.spans[key]`` as segments, and report those that can't be used. Tokens with the label "O", or
+    without one, are segments of one token with state 0."""
     labels = texts.annotation.labels
-    starts = texts.starts
     report = texts.report
     for first, span in trimmed_spans(texts.examples, key, texts.annotation, report):
         begin = first + span.start
@@ -266,14 +267,14 @@ def _named(texts: Texts, key: str) -> Iterator[_Segment]:
             yield from ((t, t + 1, 0) for t in range(begin, end))
         elif span.label_ not in labels:
             report.add_span(span, key, "have a label the component does not know")
-        elif np.searchsorted(starts, begin, side="right") != np.searchsorted(starts, end - 1, side="right"):
+        elif np.searchsorted(texts.starts, begin, side="right") != np.searchsorted(texts.starts, end - 1, side="right"):
             report.add_span(span, key, "cross the start of a sentence, and say nothing")
         else:
             state = 1 + labels.index(span.label_)
-            step = int(texts.longest[state])
-            if end - begin > step:
+            most_tokens = int(texts.longest[state])
+            if end - begin > most_tokens:
                 report.add_span(span, key, "are longer than the longest segment of their label, and were cut up")
-            yield from ((t, min(t + step, end), state) for t in range(begin, end, step))
+            yield from ((t, min(t + most_tokens, end), state) for t in range(begin, end, most_tokens))
 
 
 def _segments_at(tokens: Iterable[int], clamp: SegmentClamp, texts: Texts) -> Iterator[_Segment]:

@@ -260,9 +260,19 @@ class CRFSpanCategorizer(ChainSetPipe, CRFEntityRecognizer):
         node = getattr(model, "attrs", {}).get("node")
         self.labelled = "segments" if node is not None and node.traits.labelled == "segments" else "tokens"
         checks.flag(self.owner, "nested", nested)
-        own = {"spans_key": spans_key, "threshold": threshold, "max_positive": max_positive, "groups": groups}
-        own |= {"nested": nested, "levels": {}}
-        super().__init__(vocab, model, name, fixed_settings=("scheme", "groups", "nested"), **own, **settings)
+        super().__init__(
+            vocab,
+            model,
+            name,
+            fixed_settings=("scheme", "groups", "nested"),
+            spans_key=spans_key,
+            threshold=threshold,
+            max_positive=max_positive,
+            groups=groups,
+            nested=nested,
+            levels={},  # `initialize` counts them in the training data
+            **settings,
+        )
         if not nested:
             super()._connect_outer()
 
@@ -277,7 +287,7 @@ class CRFSpanCategorizer(ChainSetPipe, CRFEntityRecognizer):
 
     def _labels_changed(self) -> None:
         super()._labels_changed()
-        # The level of each slot, and 0 behind them for label -1, which is that of no slot
+        # The level of each slot; the last entry, 0, is for the label -1 of states without a slot
         level = np.array([*(slot.level for slot in self.annotation.slots), 0])
         self.model.attrs["inner"] = level[self.decoding.label_of_states] > 0
 

@@ -143,18 +143,19 @@ def likely_spans(doc: Doc, key: str) -> list[Span]:
 
 
 def aligned_spans(examples: list[Example], key: str) -> Iterator[tuple[int, Span]]:
-    """The spans in ``reference.spans[key]`` of examples as spans of the predicted Docs, each behind the first token of its Doc in
-    the batch."""
+    """Yield the spans in ``reference.spans[key]`` of a batch of examples, aligned with the predicted Docs.
+
+    YIELDS (Tuple[int, Span]): The number of the batch's tokens before the Doc, and the span in the tokens of the Doc.
+    """
     begin = 0
     for example in examples:
-        predicted = example.predicted
         reference = example.reference
         if key in reference.spans:
             spans = list(reference.spans[key])
-            if not same_words(predicted, reference):
+            if not same_words(example.predicted, reference):
                 spans = example.get_aligned_spans_y2x(spans, allow_overlap=True)
             yield from ((begin, span) for span in spans if len(span))
-        begin += len(predicted)
+        begin += len(example.predicted)
 
 
 def trimmed_spans(

@@ -113,10 +113,12 @@ class CRFTaggerSet(ChainSetPipe, CRFTagger):
         scores (Optional[PathScores]): The model's scores of the Docs; None to compute them.
         """
         batch = self.require_ready(docs)
-        label_thresholds(self.name, self.cfg["min_prob"], self.labels)
+        label_thresholds(self.name, self.cfg["min_prob"], self.labels)  # raises an error for unknown labels
         scores = self.model.predict(batch) if scores is None else scores
-        of_chains = split(scores, [chain.states for chain in self.chains])
-        return FoundTags([predict(chain.parts(), batch, own) for chain, own in zip(self.chains, of_chains)])
+        scores_of_chains = split(scores, [chain.states for chain in self.chains])
+        return FoundTags(
+            [predict(chain.parts(), batch, own_scores) for chain, own_scores in zip(self.chains, scores_of_chains)]
+        )
 
     def set_annotations(self, docs: Iterable[Doc], found: FoundTags) -> None:
         """Write the labels beside those that are present, which count as certain. ``token._.crf_prob`` is the probability that

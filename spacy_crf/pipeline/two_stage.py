@@ -233,7 +233,7 @@ class FirstStage:
 
 
 def _keys(docs: list[Doc]) -> list[bytes]:
-    """A key for each Doc, equal for texts with the same words."""
+    """Make a key for each Doc, equal for texts with the same words."""
     batch = DocBatch.of(docs)
     words = batch.words
     bounds = batch.bounds.tolist()
@@ -241,14 +241,18 @@ def _keys(docs: list[Doc]) -> list[bytes]:
 
 
 def _by_doc(spans: Segments, bounds: NDArray[np.int64]) -> list[DocSpans]:
-    """The spans of each Doc of a batch, by the tokens of the Doc. The Docs start at `bounds` (int64[D + 1]) in the batch."""
-    first = np.searchsorted(spans.start, bounds).tolist()  # span of each Doc
-    columns = np.array(spans)
+    """Split the spans of a batch into those of each Doc, in the tokens of the Doc.
+
+    spans (Segments): Sorted by first token.
+    bounds (int64[D + 1]): The first token of each Doc in the batch, and the number of tokens.
+    """
+    first = np.searchsorted(spans.start, bounds).tolist()  # the number of the first span of each Doc
+    columns = np.array(spans)  # [3, N] start, end and label
     return [columns[:, a:b] - _shift(begin) for a, b, begin in zip(first, first[1:], bounds.tolist())]
 
 
 def _shift(begin: int) -> DocSpans:
-    """Offset that turns the spans of a Doc, which begins there in a batch, into spans of the batch."""
+    """What to add to the spans of a Doc (int64[3, N]) that begins at this token of a batch, to get spans of the batch."""
     return np.array([[begin], [begin], [0]])
 
 

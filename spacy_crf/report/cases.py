@@ -277,11 +277,10 @@ def match_labels(pipe: CRFTextClassifier, example: Example, doc: int) -> list[Ca
     """
     reference = example.reference
     found = _found_labels(pipe, example.predicted)
-    probabilities = example.predicted.cats
     gold = {}
     for label, value in reference.cats.items():
         if value == 1.0:
-            gold[label] = Mention(0, len(reference.text), label, probabilities.get(label, 0.0))
+            gold[label] = Mention(0, len(reference.text), label, example.predicted.cats.get(label, 0.0))
     if pipe.cfg["multilabel"]:
         cases = []
         for label in reference.cats:

@@ -66,7 +66,10 @@ def whole(path: Path) -> Iterator[BinaryIO]:
 
 
 def read(path: Path) -> list:
-    """Read a value that `write` wrote. Its arrays stay in the file until they are changed. RAISES (ValueError): CRF472."""
+    """Read a value that `write` wrote. Its arrays stay in the file until they are changed.
+
+    RAISES (ValueError): CRF472 if the file is damaged.
+    """
     return File(path).value
 
 
@@ -87,22 +90,22 @@ class File:
             header = octets[len(_MAGIC) : _HEAD].tobytes()
             check, size, check_of_arrays = (int(number, 16) for number in header.split())
             described = octets[_HEAD : _HEAD + size].tobytes()
-            at = _aligned(_HEAD + size)
-            if zlib.crc32(described) != check or self._checksum(octets[at:]) != check_of_arrays:
+            position = _aligned(_HEAD + size)  # of the next array
+            if zlib.crc32(described) != check or self._checksum(octets[position:]) != check_of_arrays:
                 raise ValueError("it is not as it was written")
 
             def with_array(item: Settings) -> Union[Settings, NDArray]:
-                """The next array of the file, for the object that stands for it; other objects as they are."""
-                nonlocal at
+                """Replace an object of the JSON that stands for an array by the next array of the file; keep other objects."""
+                nonlocal position
                 if _PLACE not in item:
                     return item
                 kind, shape = item[_PLACE]
                 dtype = np.dtype(kind)
                 if min(shape, default=0) < 0:
                     raise ValueError(f"an array of {kind} has the shape {shape}")
-                end = at + dtype.itemsize * int(np.prod(shape))
-                array = np.frombuffer(octets[at:end], dtype=dtype).reshape(shape)
-                at = _aligned(end)
+                end = position + dtype.itemsize * int(np.prod(shape))
+                array = np.frombuffer(octets[position:end], dtype=dtype).reshape(shape)
+                position = _aligned(end)
                 return array
 
             self.value = json.loads(described, object_hook=with_array)

@@ -181,16 +181,19 @@ def mixture(optimizer: OnlineOptimizer, run: OnlineRun, slots: Union[slice, Ints
 
 
 def store_average(optimizer: OnlineOptimizer, run: OnlineRun, mixed: Floats) -> None:
-    """Store an average of mixtures in a run whose slots are the weights."""
-    # The order of `mixture`: weights, arrays by name, numbers by name, count
+    """Store an average of mixtures in a run whose slots are the weights: the inverse of `mixture`.
+
+    mixed (float64[k]): The average.
+    """
     names = sorted(run.arrays)
-    size = len(run.slots)
-    run.slots, *arrays, numbers = np.split(mixed, size * np.arange(1, len(names) + 2))
-    *numbers, run.count = numbers.tolist()
+    ends = len(run.slots) * np.arange(1, len(names) + 2)  # where the weights, and the arrays in the order of names, end
+    run.slots, *arrays, rest = np.split(mixed, ends)
+    *numbers, run.count = rest.tolist()
     run.numbers = dict(zip(sorted(run.numbers), numbers))
     if "scale" in run.numbers:
-        run.numbers["scale"] = 1.0
+        run.numbers["scale"] = 1.0  # a mixture has weights with their scale
     for name, array in zip(names, arrays):
+        # For a drift, the mixture has the average of the weights
         run.arrays[name] = (run.slots - array) * (run.count + 1) if name in optimizer.drifts else array
 
 

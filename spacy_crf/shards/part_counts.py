@@ -171,10 +171,10 @@ class TableSum:
         self._seen = np.zeros((0, (self._n_columns + 63) // 64), dtype=np.uint64)
         # For each part, which features no earlier part has
         self._new: list[NDArray[np.bool_]] = []
-        self._named = 0  # number of features with names so far
+        self._n_named = 0  # number of features with names so far
         self._templates: dict[str, int] = {}
         self._strings: dict[str, int] = {}
-        # Templates, numbers of parts and parts, of each part
+        # For each part of the corpus: the template, the number of strings and the strings of its new features' names
         self._named_parts: list[tuple[NDArray[np.integer], ...]] = []
 
     def add(self, part: dict[str, NDArray]) -> None:
@@ -220,9 +220,9 @@ class TableSum:
             return
         # Of the features that no earlier part has, the chosen ones
         is_named = self._new.pop(0)
-        begin = self._named
-        self._named = begin + int(is_named.sum())
-        is_named[is_named] = self._kept[begin : self._named]
+        begin = self._n_named
+        self._n_named = begin + int(is_named.sum())
+        is_named[is_named] = self._kept[begin : self._n_named]
         n_parts = part["n_parts"]
         parts = part["parts"][np.repeat(is_named, n_parts)]
         templates, strings = json.loads(part["names"].tobytes())

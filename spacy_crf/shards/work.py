@@ -115,19 +115,19 @@ class ShardWork:
 
     def lay_out(self, task: ShardTask, shared: object) -> tuple[int, int]:
         """Prepare a shard for online optimizers. RETURNS (tuple[int, int]): Its number of sequences, and its signature."""
-        objective = self._laid_out(task.begin)
+        objective = self._sequences_of(task.begin)
         return (0, 0) if objective is None else (objective.n_sequences, objective.signature[-1])
 
     def begin(self, task: ShardTask, epoch: Epoch) -> dict[str, float]:
         """Prepare the first epoch on a shard that has sequences."""
-        objective: Any = self._laid_out(task.begin, epoch)
+        objective: Any = self._sequences_of(task.begin, epoch)
         return begin_part(epoch, objective)
 
     def walk(self, task: ShardTask, epoch: Epoch) -> list[tuple[tuple[int, int], LossTerms]]:
         """Run an epoch on each shard, and sum the weighted results as far as the tree allows."""
         tree = SumTree(self._n)
         for number in range(task.begin, task.end):
-            objective: Any = self._laid_out(number, epoch)
+            objective: Any = self._sequences_of(number, epoch)
             value = 0.0
             if objective is None:
                 mixed = mixture(epoch.optimizer, epoch.run, slice(None))
@@ -137,11 +137,14 @@ class ShardWork:
             tree.add((0, number), LossTerms(value, 0, mixed))
         return [*tree.left.items()]
 
-    def _laid_out(self, number: int, epoch: Optional[Epoch] = None) -> Optional[SequencesObjective]:
-        """The objective of a shard for online optimizers; None if the shard is empty."""
+    def _sequences_of(self, number: int, epoch: Optional[Epoch] = None) -> Optional[SequencesObjective]:
+        """The objective of a shard for online optimizers, made once; None if the shard is empty.
+
+        epoch (Epoch): Tells the objective the number of sequences of all shards.
+        """
         if number not in self._sequences:
             data = [self._trained.training.data(block, "sequences") for block in self._blocks(number)]
-            # See `CRFOptimizer.check_fit`
+            # `CRFOptimizer.check_fit` has refused other losses
             loss = cast(ClampedLoss, self._trained.loss)
             objective = SequencesObjective(self._trained.model, loss, data) if data else None
             self._sequences[number] = objective
@@ -157,7 +160,7 @@ class ShardWork:
         path = self._path(SHARD, number)
         if path.exists():
             self._files[number] = self._file(path)
-            return self._stored(self._frame, path, self._files[number])
+            return self._stored(self._without_corpus, path, self._files[number])
         objective = self._looked_up(number)
         objective.keep(self._is_representative)
         return objective
@@ -172,11 +175,11 @@ class ShardWork:
         return loaded
 
     @cached_property
-    def _frame(self) -> CorpusObjective:
-        """The objective of the variables, without a corpus."""
-        frame = self._objective([])
-        frame.keep(self._is_representative)
-        return frame
+    def _without_corpus(self) -> CorpusObjective:
+        """The objective with the weights that represent variables, and no corpus, which `_stored` adds."""
+        objective = self._objective([])
+        objective.keep(self._is_representative)
+        return objective
 
     def _looked_up(self, number: int) -> CorpusObjective:
         """The objective of a shard, whose features are looked up."""

@@ -168,7 +168,8 @@ class _ProcessStaff:
                 give()
                 # Results may be large: the caller has the only reference
                 while done:
-                    yield done[0][0], _result(done.pop(0)[1])
+                    task, outcome = done.pop(0)
+                    yield task, _result(outcome)
         finally:
             for place, _ in busy.values():  # nobody would receive their results
                 self.processes.pop(place).kill()
@@ -191,7 +192,10 @@ class _Process:
             _send(self.connection, message)
 
     def receive(self) -> object:
-        """Receive a message. RETURNS: `_READY`, an `Outcome`, or None if the process has died. RAISES (ValueError): CRF738."""
+        """Receive a message. RETURNS: `_READY`, an `Outcome`, or None if the process has died.
+
+        RAISES (ValueError): CRF738 if it ends before its first message.
+        """
         try:
             message = _received(self.connection)
         except (EOFError, OSError):

@@ -102,7 +102,7 @@ def check_ours(folder: Path) -> None:
     """Check that nobody else has prepared a folder: all that is in it, and a link to it, belong to this user, and there are only
     files and folders in it. A link in it would lead writing, and deleting, to other places.
 
-    RAISES (ValueError): CRF981.
+    RAISES (ValueError): CRF981 if something else is in it.
     """
     owner = _owner_of_new_files(folder)
     # The superuser may be asked to work in the folder of any user

@@ -96,7 +96,8 @@ class Spans(Entities):
         chain_of_slot = {}
         for n, slots in enumerate(self.chains):
             chain_of_slot.update(dict.fromkeys(slots, n))
-        slot_of_tag = self.span_states().label_of[:-1]  # [S] -1 for "O", which belongs to all chains
+        # [S] -1 for "O", which belongs to all chains; the last entry of `label_of` belongs to no tag
+        slot_of_tag = self.span_states().label_of[:-1]
         chain = np.array([-1 if n < 0 else chain_of_slot[self.slots[n]] for n in slot_of_tag.tolist()])  # [S]
         together = (chain[:, np.newaxis] == chain) | (chain[:, np.newaxis] < 0) | (chain < 0)
         return TransitionMask(transitions & together, first, last)

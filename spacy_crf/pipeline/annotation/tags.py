@@ -187,8 +187,7 @@ class TokenTags(Annotation):
         gold = self._aligned_values(example, GoldReport())
         found = np.where(gold != 0, self._values([example.predicted]), 0)
         doc = example.predicted
-        source = example.reference
-        return self._mentions(doc, gold, source), self._mentions(doc, found, doc)
+        return self._mentions(doc, gold, example.reference), self._mentions(doc, found, doc)
 
     def _mentions(self, doc: Doc, values: NDArray[np.uint64], source: Doc) -> list[Mention]:
         """Mentions for the tokens whose value is not 0; `source` is the Doc from which the values were read."""

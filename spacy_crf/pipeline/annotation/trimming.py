@@ -64,10 +64,9 @@ def mentions_of(spans: Iterable[Span], probabilities: Iterable[Optional[float]],
 
 def warn_of_trimmed(pipe: Any, references: Iterable[Doc]) -> None:
     """Warn once (CRFW901) if `mentions_of` changes gold spans that a component (LearningPipe) reads from reference Docs."""
-    annotation = pipe.annotation
-    if annotation.space_edges or Warnings.CRFW901 in pipe.warned:
+    if pipe.annotation.space_edges or Warnings.CRFW901 in pipe.warned:
         return
-    spans = list(chain.from_iterable(map(annotation.gold_spans, references)))
+    spans = list(chain.from_iterable(map(pipe.annotation.gold_spans, references)))
     changed = [span for span in spans if trimmed(span, space_edges=False) is not span]
     if changed:
         pipe.warn_once(Warnings.CRFW901, count=f"{len(changed):,}", total=f"{len(spans):,}", place=place_of(changed[0]))
