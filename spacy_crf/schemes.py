@@ -139,6 +139,7 @@ class Scheme:
         """
         entity = (iob == BEGIN) | (iob == INSIDE)
         opening, closing = ends(starts, len(iob))
+        # Whether the next token continues the entity; the slice is for no tokens at all
         goes_on = np.append(iob[1:] == INSIDE, False)[: len(iob)] & ~closing
         begins = iob == BEGIN
         if self.name == "IOB1":  # B only separates adjacent spans of one label
@@ -147,7 +148,8 @@ class Scheme:
         first = "B" if "B" in self.prefixes else "I"
         prefix = np.where(begins, self.prefixes.index(first), self.prefixes.index("I"))
         if self.closes:
-            prefix = np.where(goes_on, prefix, np.where(begins, *map(self.prefixes.index, "UL")))
+            closing_prefix = np.where(begins, self.prefixes.index("U"), self.prefixes.index("L"))
+            prefix = np.where(goes_on, prefix, closing_prefix)
         tags = np.where(entity, 1 + label * len(self.prefixes) + prefix, 0)
         return np.where(iob == MISSING, -1, tags).astype(np.int32)
 

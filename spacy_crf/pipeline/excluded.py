@@ -31,18 +31,19 @@ def drop_unusable(pipe: LearningPipe, known: Supervision, starts: Ints, kind: st
     RETURNS (Supervision): The supervision that is left.
     """
     loss = pipe.loss.of_annotation if known.soft is None else pipe.loss
-    who = f"The loss {type(pipe.loss).__name__}"
-    usable = loss.excludes(pipe.decoding.labelled or "")
-    if kind != "objective":
-        who = "Optimizers that learn from one sequence after the other"
-        usable = pipe.decoding.walks_around_wrong
-    # To exclude single spans takes states that know spans
-    if usable and "span_probabilities" in pipe.decoding.structure.answers:
+    if kind == "objective":
+        reader = f"The loss {type(pipe.loss).__name__}"
+        can_exclude = loss.excludes(pipe.decoding.labelled or "")
+    else:
+        reader = "Optimizers that learn from one sequence after the other"
+        can_exclude = pipe.decoding.walks_around_wrong
+    # A span can be excluded only if paths of states determine spans
+    if can_exclude and "span_probabilities" in pipe.decoding.structure.answers:
         return known
     if len(known.wrong.start):
-        pipe.warn_once(Warnings.CRFW402, n=len(known.wrong.start), key=Keys.of(pipe).incorrect, who=who)
+        pipe.warn_once(Warnings.CRFW402, n=len(known.wrong.start), key=Keys.of(pipe).incorrect, who=reader)
     if len(known.steps):
-        pipe.warn_once(Warnings.CRFW421, n=len(known.steps), who=who)
+        pipe.warn_once(Warnings.CRFW421, n=len(known.steps), who=reader)
         leave_out(pipe.decoding, known.steps, known.clamp, starts)
     return known._replace(wrong=NO_SEGMENTS, steps=NO_STEPS)
 

@@ -37,7 +37,8 @@ def restrict(
     preset: Optional[NDArray[np.uint64]],
     exclude: WithoutEdges = without_edges,
 ) -> Optional[Question]:
-    """The part of Docs that prediction still has to label.
+    """Ask for the labels that prediction still has to find: under the annotation that the Docs have, and without the tokens for
+    which it leaves no label.
 
     parts (Parts): The parts of the component.
     docs (DocBatch): The Docs, with the scores of the model (PathScores).

@@ -152,12 +152,13 @@ class _WordPatterns:
         return WordKinds(kind_of[rows], matched, self._places)
 
     def _ask(self, words: list[int], docs: DocBatch) -> list[list[bool]]:
-        """Which patterns match each word. One call for all words takes little longer than a call for one word."""
+        """For each word, which patterns match it. One call for all words takes little longer than a call for one word."""
         vocabs = {doc.vocab for doc in docs}
         doc = Doc(self._vocab, words=[_text_of(word, vocabs) for word in words])
         matched = np.zeros((len(words), len(self._matchers)), dtype=bool)
         for column, matcher in enumerate(self._matchers):
-            matched[[begin for _, begin, _ in matcher(doc)], column] = True
+            rows = [begin for _, begin, _ in matcher(doc)]  # a token is a word
+            matched[rows, column] = True
         return matched.tolist()
 
 

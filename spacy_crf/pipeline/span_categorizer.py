@@ -353,8 +353,9 @@ class CRFSpanCategorizer(ChainSetPipe, CRFEntityRecognizer):
         order = np.lexsort((label, end, begin))  # by begin, then end, then label
         most_labels = self.cfg["max_positive"]
         if most_labels is not None and len(order):
-            # Rank the labels at the same tokens by their probabilities
+            # Rank the labels at the same tokens by their probabilities, from 0 for the most probable one
             by_tokens = np.lexsort((-probabilities, end, begin))
+            # Whether a span has other tokens than the one before it
             is_first = np.append(True, (np.diff(begin[by_tokens]) != 0) | (np.diff(end[by_tokens]) != 0))
             rank = np.arange(len(by_tokens)) - np.flatnonzero(is_first)[np.cumsum(is_first) - 1]
             is_kept = np.zeros(len(by_tokens), dtype=bool)

@@ -191,13 +191,12 @@ def best_of_labels(points: list[Point], beta: float = 1.0) -> dict[str, float]:
     while is_better:
         is_better = False
         for label in chosen:
-            # Spans of the other labels are those of their present thresholds
-            points_of = {**dict.fromkeys(start.by_label, start), **chosen}
-            others = [point.by_label[other] for other, point in points_of.items() if other != label]
-            f = [_f(sum(others, point.by_label.get(label, Counter())), beta) for point in points]
-            top = points[f.index(max(f))]
+            # F at each threshold of this label, while the others keep their present thresholds
+            present = {**dict.fromkeys(start.by_label, start), **chosen}
+            other_counts = [point.by_label[other] for other, point in present.items() if other != label]
+            f = [_f(sum(other_counts, point.by_label.get(label, Counter())), beta) for point in points]
             if max(f) > f[points.index(chosen[label])] + _CHANCE:
-                chosen[label] = top
+                chosen[label] = points[f.index(max(f))]
                 is_better = True
     return {**{label: _number(point) for label, point in chosen.items()}, OTHERS: _number(start)}
 

@@ -60,8 +60,10 @@ class Pieces:
     def shard(self, number: int, n: int) -> range:
         """The pieces of one of n shards. Shards are contiguous and have about the same number of tokens."""
         # Shard k begins where k / n of the tokens are reached
-        tokens = np.append(0, np.cumsum(self._index[:, 4]))
+        *_, n_tokens = self._index.T
+        tokens = np.append(0, np.cumsum(n_tokens))  # before each piece, and in all
         first, after = np.searchsorted(tokens, tokens[-1] * np.array([number, number + 1]) / n)
+        # The first and the last shard also have the pieces without tokens at the ends
         return range(int(first) if number else 0, len(tokens) - 1 if number == n - 1 else int(after))
 
     def read(self, vocab: Vocab, numbers: Iterable[int]) -> Iterator[Example]:
