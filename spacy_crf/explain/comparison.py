@@ -396,7 +396,7 @@ class Ruled:
         return self._rules.apply(self._scores, self._facts, self._places)
 
     def graph(self) -> Optional[Structure]:
-        """The structure for inference under the rules with automata, as far as probabilities respect them; None without any."""
+        """The structure for inference under rules that automata represent in probabilities; None if there are no such rules."""
         automata = self._rules.fitting.intersection(self._rules.automata_of(self._places))
         return self._rules.graph(automata) if automata else None
 

@@ -84,7 +84,7 @@ class Terms(NamedTuple):
         return sums.astype(np.float64, copy=False).reshape(self.shape)
 
     def subtracted(self, sums: Floats) -> Floats:
-        """Subtract the weights from an array of their shape."""
+        """Subtract value · weight of each term from its cell of an array like that of `sum`."""
         rest = sums.reshape(self.shape[0], -1).copy()
         np.subtract.at(rest, (self.row, self.column), self.value * self.weight)
         return rest.reshape(self.shape)

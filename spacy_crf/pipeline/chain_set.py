@@ -216,7 +216,7 @@ class ChainSetPipe(CRFPipe):
     def distribution(self, doc: Doc, *, keep_annotation: bool = False) -> Distribution:
         """The distribution over the labellings of a Doc by a single chain, see `CRFPipe.distribution`.
 
-        doc (Doc), keep_annotation (bool): See there.
+        doc (Doc), keep_annotation (bool): The arguments of that method.
         RAISES (ValueError): CRF408 for several chains, each of which has its own.
         """
         if len(self.chains) > 1:
@@ -255,7 +255,7 @@ class ChainSetPipe(CRFPipe):
     ) -> list[tuple[Span, float]]:
         """All spans of all chains with a probability of at least `min_prob`, see `CRFPipe.span_probabilities`.
 
-        doc (Doc), keep_annotation (bool): See there.
+        doc (Doc), keep_annotation (bool): The arguments of that method.
         RETURNS (List[Tuple[Span, float]]): Spans with labels, and their probabilities; the most probable first.
         """
         with self._asked(doc) as chains:
@@ -265,7 +265,7 @@ class ChainSetPipe(CRFPipe):
     def n_best(self, doc: Doc, n: int, *, keep_annotation: bool = False) -> list[tuple[float, list[Span]]]:
         """The `n` most probable labellings of a Doc, each of all chains, see `CRFPipe.n_best`.
 
-        doc (Doc), keep_annotation (bool): See there.
+        doc (Doc), keep_annotation (bool): The arguments of that method.
         RETURNS (List[Tuple[float, List[Span]]]): Probability and spans of each, best first.
         """
         best: list[tuple[float, list[Span]]] = [(1.0, [])]
@@ -281,7 +281,7 @@ class ChainSetPipe(CRFPipe):
         """Log probability of one complete labelling of all chains, see `CRFPipe.log_probability`. Spans of different chains may
         overlap. Those of one group are on the levels where training would have them.
 
-        doc (Doc), spans (Iterable[Span]), keep_annotation (bool): See there.
+        doc (Doc), spans (Iterable[Span]), keep_annotation (bool): The arguments of that method.
         RETURNS (float): -inf for an impossible labelling.
         """
         spans = list(spans)
@@ -298,7 +298,7 @@ class ChainSetPipe(CRFPipe):
     def sample(self, doc: Doc, n: int, seed: int, *, keep_annotation: bool = False) -> list[list[Span]]:
         """`n` labellings of a Doc, each of all chains, drawn from their distribution, see `CRFPipe.sample`.
 
-        doc (Doc), seed (int), keep_annotation (bool): See there.
+        doc (Doc), seed (int), keep_annotation (bool): The arguments of that method.
         """
         with self._asked(doc) as chains:
             # Chains with the same seed would draw alike
@@ -325,7 +325,8 @@ class ChainSetPipe(CRFPipe):
         """Explain a decision of the chain that has the label of the span, see `CRFPipe.explain`. Without a label, the span's most
         probable label is explained; with several chains, a span is needed.
 
-        doc (Doc), span (Optional[Span]), against (Union[str, Span, Iterable[Span]]), kind (str), **options: See there.
+        doc (Doc), span (Optional[Span]), against (Union[str, Span, Iterable[Span]]), kind (str), **options: The
+            arguments of that method.
         RETURNS (Explanation)
         """
         if len(self.chains) == 1:

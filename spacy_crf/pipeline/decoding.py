@@ -424,7 +424,7 @@ def whole_question(
 
     parts (Parts): The parts of the component.
     docs (DocBatch): The Docs, with the scores of the model (PathScores).
-    settled (bool[T]): Tokens whose label is known; None for none.
+    settled (bool[T]): Tokens whose label is known; None if there are no such tokens.
     exclude (Callable): Excludes labellings with white space at the edges of spans, see `without_edges`.
     """
 

@@ -167,7 +167,7 @@ def leave_out(decoding: Decoding, steps: Ints, clamp: Clamp, starts: Ints) -> No
     """Remove states from a clamp, in place, until no labelling takes any of the given steps. This also excludes some allowed
     labellings; it serves losses and optimizers that cannot handle steps. At least one labelling remains if there was one.
 
-    decoding (Decoding): Of the component.
+    decoding (Decoding): The component's decoding.
     steps (int64[N, 3]): See `without_steps`.
     clamp (bool[T, S]): The allowed states of sequences that start at `starts` (int64[B + 1]).
     """

@@ -144,9 +144,9 @@ def make_crf_ner(
     constraints (Optional[Constraints]): Rules for prediction, and for training if `in_training` is set:
         `spacy_crf.constraints.v1`. None for no rules.
     alternatives_spans_key (Optional[str]): Key of `doc.spans` of the reference Docs, with possible spans: where annotation is
-        missing, only these are possible; elsewhere they are possible beside the annotation. None for none.
+        missing, only these are possible; elsewhere they are possible beside the annotation. None for no key.
     incorrect_spans_key (Optional[str]): Key of `doc.spans` of the reference Docs, with spans that are wrong:
-        precisely these tokens are no entity of this label. None for none.
+        precisely these tokens are no entity of this label. None for no key.
     second_stage (Optional[Dict[str, Any]]): Settings of a second stage, which reads the labels that a first stage gives to the
         rest of the Doc: `folds`, `features` (of "token_majority", "entity_majority", "superentity_majority"), and `l1`, `l2`
         and `iterations` of the first stage. None for one stage.
@@ -235,9 +235,9 @@ def make_crf_tagger(
     constraints (Optional[Constraints]): Rules for prediction, and for training if `in_training` is set:
         `spacy_crf.constraints.v1`. None for no rules.
     alternatives_spans_key (Optional[str]): Key of `doc.spans` of the reference Docs, with possible spans: where annotation is
-        missing, only these are possible; elsewhere they are possible beside the annotation. None for none.
+        missing, only these are possible; elsewhere they are possible beside the annotation. None for no key.
     incorrect_spans_key (Optional[str]): Key of `doc.spans` of the reference Docs, with spans that are wrong:
-        none of its tokens has its label. None for none.
+        no token of such a span has its label. None for no key.
     second_stage (Optional[Dict[str, Any]]): Settings of a second stage, which reads the labels that a first stage gives to the
         rest of the Doc: `folds`, `features` (["token_majority"]), and `l1`, `l2` and `iterations` of the first stage. None for
         one stage.
@@ -322,9 +322,9 @@ def make_semicrf_ner(
     constraints (Optional[Constraints]): Rules for prediction, and for training if `in_training` is set:
         `spacy_crf.constraints.v1`. None for no rules.
     alternatives_spans_key (Optional[str]): Key of `doc.spans` of the reference Docs, with possible spans: where annotation is
-        missing, only these are possible; elsewhere they are possible beside the annotation. None for none.
+        missing, only these are possible; elsewhere they are possible beside the annotation. None for no key.
     incorrect_spans_key (Optional[str]): Key of `doc.spans` of the reference Docs, with spans that are wrong:
-        precisely these tokens are no entity of this label. None for none.
+        precisely these tokens are no entity of this label. None for no key.
     second_stage (Optional[Dict[str, Any]]): Settings of a second stage, which reads the labels that a first stage gives to the
         rest of the Doc: `folds`, `features` (of "token_majority", "entity_majority", "superentity_majority"), and `l1`, `l2`
         and `iterations` of the first stage. None for one stage.

@@ -33,7 +33,7 @@ def view_for(optimizer: CRFOptimizer) -> str:
 def step(training: Any, optimizer: CRFOptimizer, examples: list[Example]) -> float:
     """Take a step of an optimizer that uses the objective. RETURNS (float): The value of the objective.
 
-    training (Training): Of the component.
+    training (Training): The training of the component.
     optimizer (CRFOptimizer): Takes the step.
     examples (list[Example]): Texts of the step; empty for the texts of the last step.
     RAISES (ValueError): CRF411 if labels, features or rules of the component have changed since.

@@ -393,7 +393,7 @@ class CRFSpanCategorizer(ChainSetPipe, CRFEntityRecognizer):
     ) -> list[tuple[Span, float]]:
         """All spans with a probability of at least `min_prob`, on any of their levels, see `CRFPipe.span_probabilities`.
 
-        doc (Doc), keep_annotation (bool): See there.
+        doc (Doc), keep_annotation (bool): The arguments of that method.
         RETURNS (List[Tuple[Span, float]]): Spans with labels, and their probabilities; the most probable first.
         """
         least = min(min_prob, _NEGLIGIBLE) if self.cfg["levels"] else min_prob

@@ -37,7 +37,7 @@ def allow_alternatives(
     they are allowed beside the annotation.
 
     gold (Supervision): The annotation in tags, which is changed in place.
-    annotation (Annotation): Of the component.
+    annotation (Annotation): The component's annotation.
     examples (List[Example]): The texts.
     key (str): Key of the spans.
     report (GoldReport): Gets the spans that cannot be used.
@@ -82,7 +82,7 @@ def forbid_incorrect(
     alone determine such a span: single tokens with BILUO, tags of taggers, and "O".
 
     gold (Supervision): The annotation in tags, whose clamp is changed in place.
-    annotation (Annotation): Of the component.
+    annotation (Annotation): The component's annotation.
     examples (List[Example]): The texts, whose sequences start at `starts` (int64[B + 1]).
     key (str): Key of the spans.
     report (GoldReport): Gets the spans that cannot be used.
@@ -224,7 +224,7 @@ def _weights(examples: list[Example]) -> list[float]:
 def fingerprint(annotation: Annotation, examples: list[Example], keys: Keys, attributes: list[int]) -> int:
     """A checksum of what training reads of examples, except from functions.
 
-    annotation (Annotation): Reads labels of the reference Docs.
+    annotation (Annotation): The annotation that reads the labels of the reference Docs.
     examples (List[Example]): The texts.
     keys (Keys): Keys of ``reference.spans``.
     attributes (List[int]): Attributes of the predicted Docs, beside their words.

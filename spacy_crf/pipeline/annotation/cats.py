@@ -51,7 +51,7 @@ class Cats(Annotation):
         return Supervision(allowed, np.all(allowed, axis=1))
 
     def label_of(self, doc: Doc) -> Optional[str]:
-        """The annotated label of a text, None for none.
+        """The annotated label of a text; None if it has no label.
 
         RAISES (ValueError): CRF465 for several labels, CRF466 for a value that is neither 0 nor 1.
         """
@@ -84,7 +84,7 @@ class Cats(Annotation):
         return [names == label], [names == other for other in others]
 
     def label_in(self, side: Bools) -> Optional[str]:
-        """The label that texts under a clamp of `sides` have; None for none."""
+        """The label that texts under a clamp of `sides` have."""
         return self.labels[int(side.argmax())]
 
     def mentions_in(self, doc: Doc) -> list[Mention]:
@@ -158,6 +158,6 @@ class SeveralCats(Cats):
         return [having], [lacking]
 
     def label_in(self, side: Bools) -> Optional[str]:
-        """The label that texts under a clamp of `sides` must have; None for none."""
+        """The label that texts under a clamp of `sides` must have; None if all labels may be absent."""
         absent = side[0, len(self.labels) :]  # [Y]
         return self.labels[int(absent.argmin())] if not absent.all() else None
