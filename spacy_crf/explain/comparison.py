@@ -370,11 +370,12 @@ class Ruled:
         return min(labellings, key=lambda labelling: (len(labelling.broken), labelling.cost), default=None)
 
     def costs(self, path: NDArray[np.int32]) -> dict[int, float]:
-        """The cost that each active rule subtracts from the score of a labelling, by the rule's place."""
+        """What each active rule adds to the score of a labelling, by the rule's place; -inf for a broken hard rule."""
         totals = self._rules.totals(path, self._scores.starts, self._docs.bounds)[0]
         costs = {}
         no_scores = arrays.zeros(self._scores)
         for place in self._places:
+            # Rules without a memory, as scores of their own; automata add the other part
             prices = self._rules.decodable(no_scores, self._facts, [place])
             of_automata = totals[self._rules.automata_of([place])].sum()
             costs[place] = float(self._structure.path_score(prices, path).sum() + of_automata)

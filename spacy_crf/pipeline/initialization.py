@@ -436,8 +436,8 @@ class TokenComparison:
     def __init__(self, nlp: Language) -> None:
         self._nlp = nlp
         self._n_tokens = 0
-        self._n_others = 0
-        self._example = ""
+        self._n_others = 0  # tokens that the tokenizer would not make
+        self._example = ""  # the first of these, in its text
 
     def read(self, docs: Iterable[Doc]) -> None:
         """Count the tokens of `docs`, up to the first `MOST_TOKENS`."""

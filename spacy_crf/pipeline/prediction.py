@@ -378,7 +378,7 @@ class CRFPipe(LearningPipe):
         """The most probable labellings.
 
         doc (Doc): The text.
-        n (int): Most labellings.
+        n (int): Maximum number of labellings.
         keep_annotation (bool): See `marginals`.
         RETURNS (List[Tuple[float, List[Span]]]): Probability and spans of each, best first.
         """
