@@ -126,9 +126,10 @@ def marginals_of(crf: "CRF", X: list["Rows"]) -> Iterator[list[dict[str, float]]
 def _scores(crf: "CRF", X: list["Rows"]) -> Iterator[tuple[list[int], ChainScores]]:
     """Yield, for each block of sequences, the bounds of the sequences in the block, some of which may be empty, and the scores of
     all tokens."""
+    model = crf._fitted  # raises an error before training, even if there are no sequences
     for begin in range(0, len(X), _BLOCK):
         docs = DocBatch(_ItemsOfDocs().docs(X[begin : begin + _BLOCK], begin))
-        yield docs.bounds.tolist(), crf._fitted.predict(docs)
+        yield docs.bounds.tolist(), model.predict(docs)
 
 
 def pack(crf: "CRF") -> bytes:
