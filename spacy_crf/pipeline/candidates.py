@@ -11,9 +11,8 @@ from spacy.tokens import Doc, Span, SpanGroup
 from .. import checks
 from ..errors import Errors, no_component
 from .annotation.entities import Keys
-from .decoding import whole_question
 from .pipe import batches
-from .prediction import CRFPipe, label_thresholds, read_min_prob
+from .prediction import CRFPipe, label_thresholds, read_min_prob, whole_question
 from .preset_annotation import BLOCKED, FORCED
 from .probabilities import ask
 

@@ -411,34 +411,3 @@ def without_edges(
         return parts, scores
     rules = None if parts.rules is None else parts.rules.over(decoding)
     return replace(parts, decoding=decoding, rules=rules), scores
-
-
-def whole_question(
-    parts: Parts,
-    docs: DocBatch,
-    scores: PathScores,
-    settled: Optional[Bools] = None,
-    exclude: WithoutEdges = without_edges,
-) -> Question:
-    """The question about all tokens of Docs, without the annotation that the Docs have already.
-
-    parts (Parts): The parts of the component.
-    docs (DocBatch): The Docs, with the scores of the model (PathScores).
-    settled (bool[T]): Tokens whose label is known; None if there are no such tokens.
-    exclude (Callable): Excludes labellings with white space at the edges of spans, see `without_edges`.
-    """
-
-    def restricted(other_scores: PathScores) -> PathScores:
-        return exclude(parts, docs, other_scores, settled)[1]
-
-    decoding_parts, decoded_scores = exclude(parts, docs, scores, settled)
-    return Question(
-        parts=decoding_parts,
-        docs=docs,
-        scores=decoded_scores,
-        clamp=None,
-        asked=docs,
-        restricted=restricted,
-        starts=scores.starts,
-        settled=settled,
-    )

@@ -25,7 +25,7 @@ from ..schemes import MANY_SPANS, Segments, choose_scheme, get_scheme
 from ..types import Floats, PathScores, Settings
 from . import certainties_of
 from .annotation.entities import Entities, Prediction
-from .decoding import Decoder, Decoding, Parts, Question, Rules, whole_question
+from .decoding import Decoder, Decoding, Parts, Question, Rules, without_edges
 from .pipe import LearningPipe, check_doc
 
 if TYPE_CHECKING:
@@ -98,6 +98,29 @@ def question_about(
         if question is not None:
             return question
     return whole_question(parts, docs, scores)
+
+
+def whole_question(parts: Parts, docs: DocBatch, scores: PathScores) -> Question:
+    """The question about all tokens of Docs; annotation that the Docs have already is ignored.
+
+    parts (Parts): The parts of the component.
+    docs (DocBatch): The Docs, with the scores of the model (PathScores).
+    """
+
+    def restricted(other_scores: PathScores) -> PathScores:
+        _, decoded_scores = without_edges(parts, docs, other_scores)
+        return decoded_scores
+
+    decoding_parts, decoded_scores = without_edges(parts, docs, scores)
+    return Question(
+        parts=decoding_parts,
+        docs=docs,
+        scores=decoded_scores,
+        clamp=None,
+        asked=docs,
+        restricted=restricted,
+        starts=scores.starts,
+    )
 
 
 OTHERS = "*"  # key of a table by label: all labels that the table does not name

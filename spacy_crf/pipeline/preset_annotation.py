@@ -18,7 +18,7 @@ from ..features.doc_batch import DocBatch, DocPart
 from ..schemes import BEGIN, INSIDE, MISSING, OUTSIDE, Segments
 from ..types import Bools, ChainClamp, Ints, PathScores
 from .annotation.entities import LATEST, Entities, PresetAnnotation, entities_of
-from .decoding import Decoding, Parts, Question, WithoutEdges, whole_question, without_edges
+from .decoding import Decoding, Parts, Question, WithoutEdges, without_edges
 from .excluded import without_steps
 
 # keys of doc.spans
@@ -56,20 +56,30 @@ def restrict(
     for doc, shift in restricting:
         _add_spans(parts, settled, scores.starts, doc, shift)
     known = settled.iob != MISSING  # [T]
-    whole = whole_question(parts, docs, scores, known, exclude)
-    decoding = whole.parts.decoding
-    settled_scores, clamp = _leave_settled(decoding, whole.scores, settled)
+    decoding_parts, decoded_scores = exclude(parts, docs, scores, known)
+    decoding = decoding_parts.decoding
+    settled_scores, clamp = _leave_settled(decoding, decoded_scores, settled)
     is_empty = ~np.any(states_of(clamp), axis=1)  # [T] whether no label is left for a token
 
     def restricted(other_scores: PathScores) -> PathScores:
         """Cut the same part out of other scores of the Docs."""
-        settled_scores, _ = _leave_settled(decoding, whole.restricted(other_scores), settled)
+        _, decoded_scores = exclude(parts, docs, other_scores, known)
+        settled_scores, _ = _leave_settled(decoding, decoded_scores, settled)
         return _leave_out(settled_scores, is_empty) if is_empty.any() else settled_scores
 
-    question = whole._replace(scores=settled_scores, clamp=clamp, restricted=restricted)
+    question = Question(
+        parts=decoding_parts,
+        docs=docs,
+        scores=settled_scores,
+        clamp=clamp,
+        asked=docs,
+        restricted=restricted,
+        starts=settled_scores.starts,
+        settled=known,
+    )
     if not is_empty.any():
         return question
-    _warn_of_unlabelled(whole.parts, docs, is_empty)
+    _warn_of_unlabelled(decoding_parts, docs, is_empty)
     kept = np.flatnonzero(~is_empty)
     return question._replace(
         docs=DocPart(docs, kept),
@@ -214,9 +224,9 @@ def warn_of_overlaps(parts: Parts, docs: DocBatch, scores: PathScores, preset: N
         return
     _N_SEARCHED[annotation] = n_before + len(docs)
     # What the component would find if the Docs had no annotation
-    question = whole_question(parts, docs, scores)
-    decoding = question.parts.decoding
-    found = decoding.segments(decoding.best_tags(question.scores, None), question.starts)
+    decoding_parts, decoded_scores = without_edges(parts, docs, scores)
+    decoding = decoding_parts.decoding
+    found = decoding.segments(decoding.best_tags(decoded_scores, None), decoded_scores.starts)
     for begin, end, label in np.stack(found, axis=1).tolist():
         for n in np.flatnonzero((present.start < end) & (present.end > begin)).tolist():
             if _warn_of_overlap(parts, docs, (begin, end, parts.annotation.labels[label]), present, n, labels_of):
