@@ -525,9 +525,9 @@ class CRFPipe(LearningPipe):
         examples = list(examples)
         scores = super().score(examples, **kwargs)
         if isinstance(self.annotation, Entities):
-            from .scorers import score_texts
-
-            scores.update(score_texts(self.annotation, examples))
+            are_right = self.annotation.texts_right(examples)
+            share = sum(are_right) / len(are_right) if are_right else None
+            scores[f"{self.annotation.scores_prefix}_texts"] = share
         if self.cfg["confidence"]:
             from .scorers import score_calibration
 

@@ -13,7 +13,7 @@ from spacy.tokens import Token
 from spacy.training import Example
 
 from ..types import Bools, Floats
-from .annotation.entities import Annotation, Entities
+from .annotation.entities import Annotation
 
 POS_AND_MORPH = "pos+morph"
 
@@ -90,36 +90,6 @@ def pos_and_feats(label: str) -> tuple[str, str]:
 def _extension(name: str, token: Token) -> str:
     value = token._.get(name)
     return "" if value is None else str(value)
-
-
-def texts_right(annotation: Entities, examples: Iterable[Example]) -> list[bool]:
-    """Whether each annotated text is right as a whole: the predicted Doc has exactly the annotated spans, or none if none is
-    annotated. Found spans count only where the text is annotated, and a text without any annotation is left out.
-
-    annotation (Entities): Where the spans of the examples are.
-    examples (Iterable[Example]): Examples with predicted Docs.
-    RETURNS (list[bool]): One value for each annotated text.
-    """
-    attributes: list[Union[int, str]] = ["orth", *annotation.writes]
-    are_right = []
-    for example in examples:
-        if annotation.is_annotated(example.reference):
-            # Most texts have equal tokens, which are compared faster than mentions; spans are no attributes of tokens
-            are_equal = (
-                example.reference.to_array(attributes).tobytes() == example.predicted.to_array(attributes).tobytes()
-            )
-            if not (are_equal and annotation.writes):
-                gold, found = annotation.mentions(example)
-                are_equal = {mention.place for mention in gold} == {mention.place for mention in found}
-            are_right.append(are_equal)
-    return are_right
-
-
-def score_texts(annotation: Entities, examples: Iterable[Example]) -> dict:
-    """The share of texts that are right as a whole, see `texts_right`: ``ents_texts`` (``spans_…_texts`` for spans); None without
-    annotated texts."""
-    are_right = texts_right(annotation, examples)
-    return {f"{annotation.scores_prefix}_texts": sum(are_right) / len(are_right) if are_right else None}
 
 
 N_BINS = 10

@@ -11,7 +11,6 @@ from spacy.tokens import Doc, Span
 
 from ..pipeline.annotation.entities import Entities
 from ..pipeline.annotation.trimming import Mention
-from ..pipeline.scorers import texts_right
 from .cases import Case, Judged
 
 DRAWS = 1000
@@ -100,11 +99,12 @@ def _precision_recall_f(counts: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def whole_texts(judged: Judged) -> Optional[Share]:
-    """The share of the annotated texts that are right as a whole, see `texts_right`; None if the component finds no spans."""
+    """The share of the annotated texts that are right as a whole, see `Entities.texts_right`; None for a component without
+    spans."""
     annotation = judged.pipe.annotation
     if not isinstance(annotation, Entities):
         return None
-    are_right = texts_right(annotation, judged.examples)
+    are_right = annotation.texts_right(judged.examples)
     return wilson(sum(are_right), len(are_right))
 
 

@@ -11,7 +11,6 @@ from spacy.training.initialize import init_nlp
 from spacy.training.loop import train
 from spacy.util import load_config
 
-from spacy_crf.pipeline.scorers import texts_right
 from tests.pipeline.test_crf_spancat import trained as trained_spancat
 from tests.util import ner_examples, plain, tag_examples, write_corpus
 
@@ -56,7 +55,7 @@ def test_one_text(pipe, gold, found, missing, right):
     example = Example(with_ents(Doc(vocab, words=WORDS), found), with_ents(Doc(vocab, words=WORDS), gold, missing))
     scores = pipe.score([example])
     assert scores["ents_texts"] == (None if right is None else float(right))
-    assert texts_right(pipe.annotation, [example, example]) == ([] if right is None else [right, right])
+    assert pipe.annotation.texts_right([example, example]) == ([] if right is None else [right, right])
 
 
 def test_texts_with_other_tokens_are_compared_by_characters(pipe):

@@ -529,6 +529,26 @@ class Entities(Annotation):
         ents = list(ents)
         return mentions_of(ents, map(probability_of, ents), space_edges=self.space_edges)
 
+    def texts_right(self, examples: Iterable[Example]) -> list[bool]:
+        """Whether each annotated text is right as a whole: the predicted Doc has exactly the annotated spans, or none if none is
+        annotated. Found spans count only where the text is annotated, and a text without any annotation is left out.
+
+        examples (Iterable[Example]): Examples with predicted Docs.
+        RETURNS (list[bool]): One value for each annotated text.
+        """
+        attributes: list[Union[int, str]] = ["orth", *self.writes]
+        are_right = []
+        for example in examples:
+            if self.is_annotated(example.reference):
+                # Most texts have equal tokens, which are compared faster than mentions; spans are no attributes of tokens
+                gold_tokens = example.reference.to_array(attributes).tobytes()
+                are_equal = gold_tokens == example.predicted.to_array(attributes).tobytes()
+                if not (are_equal and self.writes):
+                    gold, found = self.mentions(example)
+                    are_equal = {mention.place for mention in gold} == {mention.place for mention in found}
+                are_right.append(are_equal)
+        return are_right
+
     def mentions(self, example: Example) -> tuple[list[Mention], list[Mention]]:
         """RETURNS (Tuple[List[Mention], List[Mention]]): The gold entities, and the entities found at tokens whose annotation is
         not missing."""
