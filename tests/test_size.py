@@ -15,12 +15,12 @@ from tests.reference_pages import tomllib
 from tests.test_package import MODULES, PACKAGE, ROOT
 
 # What is there may shrink; who lets it grow says why in the commit that raises a bound.
-MOST_STATEMENTS = 37_819
-MOST_STATEMENTS_OF_CORE = 26_265
-MOST_FILES = 233
-MOST_CLASSES = 540
+MOST_STATEMENTS = 38_448
+MOST_STATEMENTS_OF_CORE = 26_359
+MOST_FILES = 236
+MOST_CLASSES = 549
 MOST_ENTRY_POINTS = 48
-MOST_ANY = 504  # how often `Any` is written
+MOST_ANY = 508  # how often `Any` is written
 BESIDE_CORE = (
     "cli",
     "explain",
