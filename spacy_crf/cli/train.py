@@ -300,7 +300,7 @@ def fit_cli(
     seed: int = Opt(0, help="Random seed that draws the folds."),
 ) -> None:
     """Train on all texts with cross-validated settings. No text is set aside for good: each fold is held out once
-    to score values of l1 and l2, thresholds of probabilities, and word clusters. The best settings then train on all texts.
+    to score values of l1 and l2, thresholds of probabilities, and what is known of words. The best settings train on all texts.
 
     Without --config, the command looks at the texts – entities, fields, nested spans, tags, labels of texts – and writes the
     config that suits them beside the pipeline. Of a folder with train, dev and test, test is left alone.
