@@ -107,7 +107,7 @@ def _numbers(values: Any, dtype: Any = np.float64, shape: Optional[tuple] = None
 
 def _shape(word: str) -> str:
     """spaCy's shape: "Xxxx-dd", with at most four equal characters in a row."""
-    if len(word) >= 100:
+    if len(word) >= 100:  # as in spaCy
         return "LONG"
     kinds = (("X" if c.isupper() else "x") if c.isalpha() else "d" if c.isdigit() else c for c in word)
     return "".join("".join(run)[:4] for _, run in groupby(kinds))
@@ -317,16 +317,16 @@ class _Features:
         self._offsets = {}
         for name, templates in self._of_words.items():
             self._offsets[name] = sorted({template.parts[0][1] for template in templates})
-        width = sum(len(offsets) * self.tables[name].width for name, offsets in self._offsets.items())
-        self._most_words = max(1000, _MOST_BYTES // max(8, 8 * width))
+        n_sums = sum(len(offsets) * self.tables[name].width for name, offsets in self._offsets.items())  # of a word
+        self._most_words = max(1000, _MOST_BYTES // max(8, 8 * n_sums))
         self._outside = self._padding(content["padding"])
         self._start()
 
     def _make_getters(self, content: dict[str, Any]) -> dict[str, Callable[[str], Any]]:
         """Functions that read attributes from a word, by the name of the attribute."""
-        words = set(content["number_words"])
-        endings = tuple(content["number_endings"])
-        flags = {**FLAGS, "like_num": partial(_like_num, words=words, endings=endings)}
+        number_words = set(content["number_words"])
+        number_endings = tuple(content["number_endings"])
+        flags = {**FLAGS, "like_num": partial(_like_num, words=number_words, endings=number_endings)}
         flags["is_stop"] = lambda word, stops=set(content["stop_words"]): word.lower() in stops
         getters = {**STRINGS, **NGRAMS}
         for name, flag in flags.items():
@@ -594,7 +594,7 @@ class _States:
 
 
 def _best(scores: Array, n: int) -> tuple[Array, Array]:
-    """The n largest scores along the last axis, the largest first, of equals the first one; and their places."""
+    """The n largest scores along the last axis and their places, in falling order; equal scores keep their order."""
     places = np.argsort(-scores, axis=-1, kind="stable")[..., :n] if n > 1 else scores.argmax(axis=-1)[..., np.newaxis]
     return np.take_along_axis(scores, places, -1), places
 
@@ -637,8 +637,8 @@ class _Segments:
         enters[self._first, :, 0] = self.states.first
         for t, tokens in enumerate(self._places):
             if t:
-                ways = ends[tokens - 1][:, np.newaxis] + steps.at(tokens).transpose(0, 2, 1)[..., np.newaxis]
-                enters[tokens], steps_to[tokens] = _best(ways.reshape(len(tokens), size, -1), n)
+                stepped = ends[tokens - 1][:, np.newaxis] + steps.at(tokens).transpose(0, 2, 1)[..., np.newaxis]
+                enters[tokens], steps_to[tokens] = _best(stepped.reshape(len(tokens), size, -1), n)
             begins = [tokens - k for k in range(min(longest, t + 1))]
             ways = [enters[begin] + self.scores[begin, k][..., np.newaxis] for k, begin in enumerate(begins)]
             ends[tokens], lengths[tokens] = _best(np.concatenate(ways, axis=2), n)
@@ -661,9 +661,9 @@ class _Segments:
             number = number[has_more]
             end = begin[has_more] - 1
             place = steps_to[begin, state, rank][has_more]
-        number, begin, end, state = map(np.concatenate, zip(*segments[::-1]))
-        order = np.argsort(number, kind="stable")
-        return scores, number[order], begin[order], end[order], state[order]
+        numbers, first_tokens, segment_ends, states = map(np.concatenate, zip(*segments[::-1]))
+        order = np.argsort(numbers, kind="stable")
+        return scores, numbers[order], first_tokens[order], segment_ends[order], states[order]
 
     @cached_property
     def sums(self) -> tuple[Array, Array, Array, Array, Array]:
@@ -777,9 +777,10 @@ class _Chain(_Segments):
             number = number[is_longer]
             last = last[is_longer] + 1
             scores = inside.sums(scores[is_longer], last) + emissions[last]
-        number, end, probability = map(np.concatenate, zip(*spans))
-        order = np.argsort(number, kind="stable")
-        return begin[number[order]], end[order], label[number[order]], np.minimum(probability[order], 1.0)
+        numbers, span_ends, probabilities = map(np.concatenate, zip(*spans))
+        order = np.argsort(numbers, kind="stable")
+        given = numbers[order]
+        return begin[given], span_ends[order], label[given], np.minimum(probabilities[order], 1.0)
 
 
 class Model:
@@ -894,10 +895,12 @@ class Model:
 
     def _batches(self, texts: Iterable[Text]) -> Iterator[list[Text]]:
         """Cut texts into batches that fit into memory."""
-        most = min(_AT_ONCE, _MOST_STEPS // len(self._states.first) ** 2) // len(self._lengths)
-        texts = iter(texts)
-        most = max(1, most)
-        while batch := [*islice(texts, most)]:
+        # Memory grows with the texts times K for segments, and times K · S² for the steps between them
+        longest = len(self._lengths)  # K tokens, 1 in a chain
+        n_steps = longest * len(self._states.first) ** 2
+        n_texts = max(1, min(_AT_ONCE // longest, _MOST_STEPS // n_steps))
+        remaining = iter(texts)
+        while batch := [*islice(remaining, n_texts)]:
             yield batch
 
     def _expect(self, method: str, *kinds: str) -> None:
@@ -997,6 +1000,7 @@ class Model:
     def _chosen(self, labellings: Any, choice: _States) -> _Spans:
         """The spans, no two of which overlap, whose probabilities exceed their prices by most in total. Those that are not
         listed, which rules have asked for, have the probability 0."""
+        # Spans of probability 0 are never worth their price, and certain spans always are
         prices = np.clip(self._least, 1e-3, 1.0 - 1e-6)
         begin, end, label, probability = labellings.likely(1e-3 if choice.asks else prices.min(initial=1.0))
         probabilities = np.zeros((len(labellings.scores), (end - begin).max(initial=1), 1 + len(self.labels)))
@@ -1005,6 +1009,6 @@ class Model:
         worth = np.where(probabilities > 0.0, probabilities - np.append(0.0, prices) + 1e-9, -1e6)
         worth[:, :, 0] = -np.inf
         worth[:, 0, 0] = 0.0
-        chosen = _Segments(choice, worth, labellings.bounds, None, np.zeros(len(worth), bool))
+        chosen = _Segments(choice, worth, labellings.bounds, of_pairs=None, blank=np.zeros(len(worth), bool))
         begin, end, label = chosen.spans(*chosen.n_best(1)[2:])
         return begin, end, label, probabilities[begin, end - begin - 1, 1 + label]

@@ -212,7 +212,7 @@ def packed_bytes(parts: list[bytes]) -> list[bytes]:
 def unpacked(data: bytes) -> Any:
     """`srsly.msgpack_loads(data)`, with lists and tables counted by `take_room`: each byte of msgpack may become a whole list.
 
-    RAISES (ValueError): CRF511 for more than `unpacking` allows; whatever msgpack raises.
+    RAISES (ValueError): CRF511 if the content takes more memory than `unpacking` allows. Errors of msgpack are passed on.
     """
     hooks = {}
     if _room.get() is not None:

@@ -24,8 +24,12 @@ def draw_entities_of_any_component() -> None:
 
     @wraps(render_parses)
     def render_ours(docs: list[Doc], output_path: Path, model_name: str = "", limit: int = 250, **kinds: Any) -> None:
-        is_all = not any(kinds.values())
-        if not is_all:
+        """Draw what spaCy draws. If that does not include entities, draw them in the page that spaCy would write.
+
+        kinds: What spaCy draws; `spacy evaluate` passes ents=False if the pipeline has no factory `ner`.
+        """
+        spacy_draws = any(kinds.values())
+        if spacy_draws:
             render_parses(docs, output_path, model_name=model_name, limit=limit, **kinds)
         if kinds.get("ents", True):
             return
@@ -33,12 +37,13 @@ def draw_entities_of_any_component() -> None:
         from ..whole_files import write_whole
 
         docs = docs[:limit]
-        if any(doc.ents for doc in docs) or (is_all and any(doc.has_annotation("TAG") for doc in docs)):
+        # `render` draws tags where there are no entities: only if spaCy has drawn nothing
+        if any(doc.ents for doc in docs) or (not spacy_draws and any(doc.has_annotation("TAG") for doc in docs)):
             docs[0].user_data["title"] = model_name
             page = render(docs, page=True, jupyter=False) or ""
             # spaCy's name of the file
             write_whole(output_path / "entities.html", page.encode("utf8"))
-        elif is_all:
+        elif not spacy_draws:
             msg.warn("Nothing was drawn: the pipeline found no entities and no tags in these texts")
 
     command.render_parses = render_ours

@@ -42,15 +42,15 @@ def plan(source: str, part_bytes: Optional[int] = None) -> tuple[list[Part], dic
     RAISES (ValueError): CRF784 if there are no such files, or one can't be read. (FileNotFoundError): If the path does not exist.
     """
     system, root = file_system(source)
-    # A single file is read whatever its name ends with
-    paths = sorted(path for path in system.find(root) if path.endswith((*LINES, PARQUET))) or [root]
+    paths = sorted(path for path in system.find(root) if path.endswith((*LINES, PARQUET)))
     if not system.exists(root):
         raise FileNotFoundError(2, "No such file or directory", source)
-    if system.isdir(root) and paths == [root]:
+    if not paths and system.isdir(root):
         raise ValueError(
             Errors.CRF784.format(path=source, reason=f"it has no file that ends with {', '.join(LINES)} or {PARQUET}")
         )
-    infos = [(system.unstrip_protocol(path), system.info(path)) for path in paths]
+    # A single file is read whatever its name ends with
+    infos = [(system.unstrip_protocol(path), system.info(path)) for path in paths or [root]]
     if not part_bytes:
         total = sum(info["size"] for _, info in infos)
         part_bytes = min(max(total // _PARTS, _LEAST), _MOST)

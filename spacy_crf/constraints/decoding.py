@@ -198,7 +198,8 @@ class RuleSearch:
         return Answer(tags, relaxed=[], finished=self._finished and tags is not None, added=self._added)
 
     def _solve(self, kept: frozenset[int], budget: Budget) -> Optional[Tags]:
-        """Search for the best labelling under the kept rules, adding the automata that it breaks until it breaks none.
+        """Search for the best labelling under the kept rules, adding the automata that it breaks until it breaks none. Sets
+        `_finished`, `_added` and `unsearchable`, which the answer repeats.
 
         RETURNS (int32[T] or None): The labelling; None if there is none, or the search ran out of budget.
         """
@@ -312,7 +313,8 @@ class RuleSearch:
         return {n for n in automata if totals[n] < 0.0}, clashing
 
     def _clashing(self, tags: Tags, kept: frozenset[int]) -> list[tuple[Rule, Text]]:
-        """The texts to which a labelling gives several labels, against the kept rules."""
+        """Pairs of a kept rule and a text of spans (their words) to which the labelling gives several labels, though the rule
+        wants a single label."""
         rules = [rule for rule in self.rules.global_ if rule.place in kept]
         if self._of_sentence:
             rules = [rule for rule in rules if rule.in_sentence]

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from ..kernels import dual_decomposition
 from ..kernels.branch_and_bound import branch_and_bound
-from ..kernels.dual_decomposition import LOWER, ROUNDING, UPPER, Descent
+from ..kernels.dual_decomposition import LOWER, RATE, ROUNDING, UPPER, Descent
 from ..kernels.lattice import LatticeArcs
 from ..types import Floats
 from .budget import Budget
@@ -250,11 +250,12 @@ class LatticeSearch:
 
     def _better_nodes(self, restricted: "RestrictedLattice", budget: Budget) -> NDArray[np.bool_]:
         """Nodes outside the restricted lattice through which a labelling may be better than the best known labelling; only the
-        best of these nodes if there are many."""
+        best of these nodes if there are many. The dual variables of the restricted lattice are kept for the next one."""
         lattice = self._lattice
         least = self._score + _rounding(self._score)
         bounds = lattice.max_marginals
         missing = self._relevant(bounds > least) & ~self._kept
+        # Fewer nodes are missing by the bounds under the dual variables, which take three passes over the lattice
         if _n_arcs(missing | self._kept) > ALL_ARCS and 4.0 * lattice.seconds < budget.left:
             moves = sum(automaton.following.size for automaton in self._automata if automaton.has_duals)
             moves += len(self._automata) * len(lattice.possible_events)
@@ -293,6 +294,7 @@ class RestrictedLattice:
         self._tables = stacked(automata)
         variables = dual_decomposition.make_variables(arcs, kinds, self._tables.states, may_skip_tokens)
         self._variables = variables
+        self._problem = (arcs, self._tables, variables)  # for kernels
         self._tokens = np.repeat(variables.time, np.diff(variables.starts)) // ROWS  # [Z] token of each variable
         self._duals = np.zeros(len(variables.kind))  # [Z]
         hard_first = np.argsort([not automaton.is_hard for automaton in automata], kind="stable")
@@ -332,51 +334,68 @@ class RestrictedLattice:
         RETURNS (float, int32[M] or None, bool): Score and arcs of the best labelling, `best_score` and None if no labelling is
             better; and whether it is proved that no labelling has a higher score.
         """
-        problem = self._arcs, self._tables, self._variables
         n_nodes = len(self._arcs.time)
-        n_readers = 1 + len(self._automata)  # the lattice and the automata
         suffix = np.empty(n_nodes)
         suffixes = np.empty(int(self._variables.suffixes[-1]))
-        values = np.array([np.inf, best_score, 1.0, 0.0])
-        path = np.zeros(n_nodes, dtype=np.int32)
-        length = np.zeros(1, dtype=np.int64)
-        descent = Descent(values, self._duals.copy(), self._duals, np.zeros(n_nodes, dtype=np.int32), length)
-        # A prefix holds a state of the lattice and of each automaton
-        most_prefixes = _MOST_PREFIXES // (4 + n_readers)
+        values = np.zeros(4)
+        values[[UPPER, LOWER, RATE]] = np.inf, best_score, 1.0
+        descent = Descent(
+            values=values,
+            duals=self._duals.copy(),
+            best_duals=self._duals,  # receives the dual variables of the lowest bound
+            best_path=np.zeros(n_nodes, dtype=np.int32),
+            length=np.zeros(1, dtype=np.int64),
+        )
         width = 1  # prefixes that branch and bound extends at each node
         iterations = int(min(_FIRST_ITERATIONS, 0.5 * budget.left / self._iteration))
         rounds = 0
         is_proved = False
         while iterations > 0 and width > 0:
-            n_iterations = dual_decomposition.descend(*problem, descent, suffix, suffixes, iterations)
+            n_iterations = dual_decomposition.descend(*self._problem, descent, suffix, suffixes, iterations)
             descending = self._iteration * n_iterations
             budget.spend(descending)
             branching = 0.0
             if values[UPPER] > -np.inf and values[UPPER] > values[LOWER] + _rounding(values[LOWER]):
-                dual_decomposition.find_bound(*problem, self._duals, suffix, suffixes)
-                room = min((width + 2) * n_nodes + 64 * width, most_prefixes)
-                score, n_arcs, bound_left_out, n_tried = branch_and_bound(
-                    *problem, suffix, suffixes, width, values[LOWER], room, path
-                )
-                branching = (_TRIED + _READ * n_readers) * n_tried + _VISITED * n_nodes
+                branching = self._branch(descent, suffix, suffixes, width)
                 budget.spend(branching)
-                if score > values[LOWER]:
-                    values[LOWER] = score
-                    length[0] = n_arcs
-                    descent.best_path[:] = path
-                # Other labellings are at most as good as the best prefix that was left out
-                values[UPPER] = min(values[UPPER], max(bound_left_out, values[LOWER]))
             is_proved = bool(values[UPPER] <= values[LOWER] + _rounding(values[LOWER]))
             rounds += 1
             if is_proved or (rounds >= _MOST_ROUNDS and values[LOWER] == -np.inf):
                 break
             share = _SHARE * budget.left
+            # At least 1e-6 s, since what took no time must not divide by 0
             iterations = int(min(_LONGER * iterations, share / max(descending, 1e-6) * iterations))
             width = int(min(_LONGER * width, share / max(branching, 1e-6) * width))
-        dual_decomposition.find_bound(*problem, self._duals, suffix, suffixes)
+        dual_decomposition.find_bound(*self._problem, self._duals, suffix, suffixes)
         self._best_with_duals = suffix[0]  # of all labellings of the restricted lattice, under the dual variables alone
-        best_arcs = descent.best_path[: length[0]].copy() if length[0] else None
+        best_arcs = descent.best_path[: descent.length[0]].copy() if descent.length[0] else None
         return float(values[LOWER]), best_arcs, is_proved
+
+    def _branch(self, descent: Descent, suffix: Floats, suffixes: Floats, width: int) -> float:
+        """Branch and bound under the best dual variables. Updates the bounds and the best labelling of `descent`.
+
+        suffix (float64[V]), suffixes (float64): Work space, see `dual_decomposition.find_bound`.
+        width (int): How many prefixes to extend at each node.
+        RETURNS (float): The estimated seconds.
+        """
+        values = descent.values
+        n_nodes = len(suffix)
+        n_readers = 1 + len(self._automata)  # the lattice and the automata
+        path = np.zeros(n_nodes, dtype=np.int32)
+        dual_decomposition.find_bound(*self._problem, self._duals, suffix, suffixes)
+        # About `width` prefixes stay at each node that was passed; nodes ahead may have more until they are reached. A prefix has
+        # a state of each reader, and scores and links, which take about as much memory as 4 states
+        n_prefixes = min((width + 2) * n_nodes + 64 * width, _MOST_PREFIXES // (4 + n_readers))
+        score, n_arcs, bound_left_out, n_tried = branch_and_bound(
+            *self._problem, suffix, suffixes, width, values[LOWER], n_prefixes, path
+        )
+        if score > values[LOWER]:
+            values[LOWER] = score
+            descent.length[0] = n_arcs
+            descent.best_path[:] = path
+        # Other labellings are at most as good as the best prefix that was left out
+        values[UPPER] = min(values[UPPER], max(bound_left_out, values[LOWER]))
+        return (_TRIED + _READ * n_readers) * n_tried + _VISITED * n_nodes
 
     def bounds_of_nodes(self, lattice: Lattice) -> Optional[tuple[Floats, list[Floats]]]:
         """Compute upper bounds on the labellings through each node of the whole lattice, under the dual variables.

@@ -99,7 +99,9 @@ class TagCopies(NamedTuple):
         widened: Any = scores._replace(
             emissions=emissions, transitions=transitions, first=scores.first[tags], last=scores.last[tags]
         )
-        if hasattr(widened, "orders"):  # n-grams are of tags; pruned labellings might include the annotation
+        if hasattr(widened, "orders"):
+            # digit_of: n-grams are looked up by the tags of the states, since n-grams of states have no weights.
+            # keep=None: nothing is pruned, since pruning could drop the annotated labelling from the sum over all labellings
             widened = widened._replace(orders=widened.orders._replace(digit_of=tags, keep=None))
         return widened, possible if clamp is None else possible & clamp[:, tags]
 

@@ -389,7 +389,20 @@ class Ruled:
         for rule in self._rules.rules:
             if not rule.hard and ours.get(rule.place, 0.0) != theirs.get(rule.place, 0.0):
                 cost = ours[rule.place] - theirs[rule.place]
-                rows.append(Row(f"rule {rule.name}", rule.kind, None, None, None, (), 1.0, cost, 1.0, cost))
+                rows.append(
+                    Row(
+                        feature=f"rule {rule.name}",
+                        template=rule.kind,
+                        offset=None,
+                        token=None,
+                        end=None,
+                        tags=(),
+                        value=1.0,
+                        weight=cost,
+                        use=1.0,
+                        contribution=cost,
+                    )
+                )
         return rows
 
     def apply(self) -> PathScores:
@@ -431,7 +444,9 @@ def effects(pipe: "CRFPipe", doc: Doc) -> "tuple[list[Span], list[tuple[Rule, li
     def best(enforced: "list[Rule]") -> tuple[list[Span], float]:
         """The spans of the best labelling under the enforced rules, and its score by the model."""
         rule_set = pipe.decoding.compile_rules(constraints.only(lambda rule: rule in enforced))
-        decoded = pipe.decoding.decode(rule_set, Documents(scores, None, facts, docs.words), docs.bounds)
+        decoded = pipe.decoding.decode(
+            rule_set, Documents(scores, clamp=None, facts=facts, words=docs.words), docs.bounds
+        )
         path = pipe.decoding.path(decoded.tags, scores.starts)
         work = structure.prepare(scores)
         # The partition function over a single labelling is its score
@@ -505,7 +520,8 @@ class ChainEvents:
         return self._clamps(place, events)
 
     def lacking(self, place: SpanPlace) -> list[NDArray[np.bool_]]:
-        """Clamps of the labellings without the span; for ``O``, of those in which one of its tokens is inside a span."""
+        """Clamps of the labellings without the span. If the place is labelled ``O``: of the labellings in which some token of the
+        place is inside a span."""
         of_label = self._of_label(place)
         if place.label < 0:
             # The first token that is not outside decides: O O ¬O
@@ -591,7 +607,8 @@ class SegmentEvents:
         return [] if too_long else [self._upto(place, place.end, {place.begin, place.end})]
 
     def lacking(self, place: SpanPlace) -> list[SegmentClamp]:
-        """Clamps of the labellings without the span; for ``O``, of those in which one of its tokens is inside a span."""
+        """Clamps of the labellings without the span. If the place is labelled ``O``: of the labellings in which some token of the
+        place is inside a span."""
         if place.label < 0:
             # The first token that is not outside decides: O O ¬O
             return [self._other(place, token, 0) for token in place.tokens]

@@ -206,20 +206,26 @@ def _feature_rows(reading: Reading, uses: tuple[PathScores, PathScores]) -> Iter
 
     uses (Tuple[PathScores, PathScores]): Expected uses of each score of the Doc with the span, and without it.
     """
-    for (terms, having, to_states), (_, lacking, _) in zip(reading.parts(uses[0]), reading.parts(uses[1])):
+    with_span, without_span = uses
+    for (terms, uses_with, to_states), (_, uses_without, _) in zip(
+        reading.parts(with_span), reading.parts(without_span)
+    ):
         if not len(terms.place):
             continue
         # G groups: a feature at a place, with its weights for all columns
         numbers = terms.place * (terms.feature.max() + 1) + terms.feature
         _, first, group = np.unique(numbers, return_index=True, return_inverse=True)
-        rows = terms.row[first]
-        having = having.reshape(len(having), -1)[rows]  # [G, cells]
-        lacking = lacking.reshape(len(lacking), -1)[rows]
-        cells = group * having.shape[1] + terms.column
-        shape = having.shape
-        if to_states is not None:  # columns do not exclude each other, but states do
-            having = uses[0][0][rows]  # [G, S]
-            lacking = uses[1][0][rows]
+        tokens = terms.row[first]  # [G]
+        n_columns = uses_with[0].size
+        cells = group * n_columns + terms.column
+        shape = (len(first), n_columns)
+        # The alternatives of a token, which exclude each other: the cells of the array, or the states if columns are mixed
+        if to_states is None:
+            having = uses_with.reshape(-1, n_columns)[tokens]  # [G, cells]
+            lacking = uses_without.reshape(-1, n_columns)[tokens]
+        else:
+            having = with_span[0][tokens]  # [G, S]
+            lacking = without_span[0][tokens]
         losses = _losses(_sums(cells, terms.value * terms.weight, shape, to_states), having, lacking)
         rise = having - lacking  # of the probabilities, by the span
         mean_weights = (_sums(cells, terms.weight, shape, to_states) * rise).sum(axis=1)
@@ -230,13 +236,20 @@ def _feature_rows(reading: Reading, uses: tuple[PathScores, PathScores]) -> Iter
             # Name the tag whose probability rises most with the span
             cell = int(rise[n].argmax())
             tags = reading.tags_of(cell, terms.shape) if to_states is None else reading.names_of("first", (cell,))
-            value = float(terms.value[first[n]])
-            weight = float(mean_weights[n])
-            yield Row(*feature, int(begin[n]), int(end[n]), tags, value, weight, 1.0, float(losses[n]))
+            yield Row(
+                *feature,
+                token=int(begin[n]),
+                end=int(end[n]),
+                tags=tags,
+                value=float(terms.value[first[n]]),
+                weight=float(mean_weights[n]),
+                use=1.0,
+                contribution=float(losses[n]),
+            )
 
 
 def _relevant(losses: Floats) -> list[int]:
-    """The numbers of the losses that are not tiny beside the largest."""
+    """Indices of the losses that are not tiny beside the largest."""
     sizes = np.abs(losses)
     return np.flatnonzero(sizes > NOTHING * sizes.max(initial=0.0)).tolist()
 
@@ -278,8 +291,18 @@ def _shared_rows(comparison: Comparison, uses: tuple[PathScores, PathScores]) ->
         mean_weights = (having - lacking) @ weights
         for n in _relevant(losses):
             token = int(tokens[n])
-            weight = float(mean_weights[n])
-            yield Row(name.removesuffix("s"), name, None, token, token + 1, (), 1.0, weight, 1.0, float(losses[n]))
+            yield Row(
+                feature=name.removesuffix("s"),
+                template=name,
+                offset=None,
+                token=token,
+                end=token + 1,
+                tags=(),
+                value=1.0,
+                weight=float(mean_weights[n]),
+                use=1.0,
+                contribution=float(losses[n]),
+            )
 
 
 # --------------------------------------------------------------------------------------------------- labels of texts
@@ -317,6 +340,15 @@ def _label_rows(comparison: Comparison, uses: tuple[PathScores, PathScores]) -> 
     # Probabilities of the labels of the text: float64[1, Y]
     having = uses[0][0]
     lacking = uses[1][0]
-    loss = float(_losses(weights[np.newaxis], having, lacking)[0])
-    weight = float(((having - lacking) @ weights)[0])
-    yield Row(name.removesuffix("s"), name, None, None, None, (), 1.0, weight, 1.0, loss)
+    yield Row(
+        feature=name.removesuffix("s"),
+        template=name,
+        offset=None,
+        token=None,
+        end=None,
+        tags=(),
+        value=1.0,
+        weight=float(((having - lacking) @ weights)[0]),
+        use=1.0,
+        contribution=float(_losses(weights[np.newaxis], having, lacking)[0]),
+    )

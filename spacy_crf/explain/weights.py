@@ -180,11 +180,11 @@ def largest(
 def _row(block: Block, n: int, names: list[str]) -> WeightRow:
     """The weight number n of a block. names (List[str]): Names of the states."""
     row = int(block.rows[n])
-    states = [int(numbers[n]) for numbers in block.states]
+    columns = [int(numbers[n]) for numbers in block.states]  # states, or labels
     if block.label_of is not None:  # the weight belongs to a label, whose first state has the label's name
-        states = [int((block.label_of == label).argmax()) for label in states]
+        columns = [int((block.label_of == label).argmax()) for label in columns]
     count = None if block.counts is None else int(block.counts[row]) or None
-    return WeightRow(*block.feature(row), tuple(names[state] for state in states), float(block.weights[n]), count)
+    return WeightRow(*block.feature(row), tuple(names[column] for column in columns), float(block.weights[n]), count)
 
 
 def names_of(pipe: CRFPipe) -> list[str]:
@@ -277,12 +277,14 @@ def overview(pipe: CRFPipe, label: Optional[str] = None, top: int = 20) -> Setti
 
 
 def _names_with_weights(pipe: CRFPipe) -> list[str]:
-    """The tags without a label, such as O, and the labels; or the further names of states that belong to no label, if features
-    have weights for these and not for labels."""
+    """The tags without a label, such as O, and the labels. In models whose features have weights for further states without a
+    label, and not for labels, the names of these states replace the labels."""
     decoding = pipe.decoding
-    labels_of_further = decoding.label_of_names[decoding.n_states :]
-    further = [name for name, label in zip(decoding.further_names, labels_of_further.tolist()) if label < 0]
-    return [*pipe.tags()[: decoding.tag_spans.offset], *(further or pipe.labels)]
+    tags_without_label = pipe.tags()[: decoding.tag_spans.offset]
+    # `label_of_names` begins with the labels of the usual states; it is -1 for names without a label
+    labels_of_further = decoding.label_of_names[decoding.n_states :].tolist()
+    without_label = [name for name, label in zip(decoding.further_names, labels_of_further) if label < 0]
+    return [*tags_without_label, *(without_label or pipe.labels)]
 
 
 def _for_and_against(pipe: CRFPipe, label: str, top: int) -> dict[str, list[dict[str, object]]]:

@@ -176,7 +176,7 @@ class LexemeTable:
         if not self._clustered:
             return np.zeros(0, dtype=np.uint64), np.zeros((0, 0), dtype=np.bool_)
         # Unknown words are absent from all columns of a table, so the first column suffices
-        first_columns = [columns[0][0] for _, columns in self._clustered.values()]
+        first_columns = [first_column for _, [(first_column, _), *_] in self._clustered.values()]
         values = self.columns[self._n_padding : self.size, first_columns]
         return self._index.keys[self._n_padding :], values != ABSENT
 
@@ -269,8 +269,8 @@ class LexemeTable:
                     ngrams = [f"^{word}$"[begin : begin + size] for begin in word_begins]
                     self.names.update(zip(word_hashes, ngrams))
         if self._affixes:
-            columns, lengths = zip(*self._affixes)
-            hashes = rows[:, columns] = hash_affixes(*_points(texts), np.array(lengths))
+            affix_columns, lengths = zip(*self._affixes)
+            hashes = rows[:, affix_columns] = hash_affixes(*_points(texts), np.array(lengths))
             if self.names is not None:
                 for length, hashes_of_length in zip(lengths, hashes.T.tolist()):
                     affix = slice(length) if length > 0 else slice(length, None)
@@ -328,6 +328,7 @@ def _points(texts: list[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
 def padding_values(reach: int, padding: Padding, names: Optional[dict[int, str]] = None) -> NDArray[np.uint64]:
     """Values of the positions outside a sequence: a different one for each distance, or ABSENT without padding.
 
+    names (dict): Gets the text of each value, by its hash.
     RETURNS (uint64[2 * reach])
     """
     if not padding:

@@ -49,7 +49,7 @@ class LinearChain(Structure[ChainScores]):
     def best(self, work: ChainWork) -> Path:
         """Best path of each sequence of `work`: best[t, j] = emissions[t, j] + max_i(best[t-1, i] + transitions[i, j])."""
         path = Path(np.empty(work.n_tokens, dtype=np.int32), np.empty(work.n_sequences))
-        kernels.viterbi(tuple(work.potentials), *work.steps.viterbi_arguments, *path)
+        kernels.viterbi(tuple(work.potentials), *work.ordered_scores.viterbi_arguments, *path)
         return path
 
     def rank(self, work: ChainWork, states: States, scores: Floats) -> int:
@@ -68,7 +68,7 @@ class LinearChain(Structure[ChainScores]):
         arc_scores = work.transitions[0][sources, targets]  # [A]
         arcs = np.exp(arc_scores - arc_scores.max(initial=-np.inf))
         states = np.empty(uniforms.shape, dtype=np.int32)
-        exponentials = work.steps.exponentials
+        exponentials = work.ordered_scores.exponentials
         kernels.sample(
             (linear.alpha, linear.log_z),
             exponentials.layout.number,
@@ -137,7 +137,7 @@ def _expanded(work: ChainWork, spans_of_states: SpanStates) -> SpanStates:
 def _log_backward(
     work: ChainWork, b: int, log_pass: log_space.LogPass, log_z: Floats, weights: Floats, out: ChainScores
 ) -> None:
-    """Add the derivatives of sequence b, from its forward pass in log space."""
+    """Add the derivatives of sequence b to `out`, from the forward pass of the sequence in log space."""
     log_space.backward(log_pass, log_z, weights, out)
     out.first[:] += out.emissions[work.starts[b]]
     out.last[:] += out.emissions[work.starts[b + 1] - 1]
@@ -173,7 +173,7 @@ def backward_pass(
     """
     if not work.n_tokens:  # a chunk without tokens may have no matrices of transitions
         return
-    exponentials = work.steps.exponentials
+    exponentials = work.ordered_scores.exponentials
     linear, log_z, log_passes = passes
     layout = exponentials.layout
     scaled, alpha, linear_log_z = linear
@@ -261,6 +261,7 @@ def _list_likely(work: ChainWork, spans: SpanStates, min_prob: float) -> LikelyS
     parts = []
     for posterior, tokens in _posteriors(work, spans):
         search = partial(span_kernels.likely_spans, posterior, spans, float(min_prob))
+        # Room for four spans at each token; `collect` makes more if they are not enough
         parts.append(collect(search, 4 * len(posterior.marginals)).moved(tokens.start))
         del posterior, search  # the memory is free before the next posterior takes as much
     segments, probabilities = LikelySpans.join(parts)
@@ -307,7 +308,7 @@ def _posteriors(work: ChainWork, spans: SpanStates) -> Iterator[tuple[Posterior,
 
 def _linear_posterior(work: ChainWork, before: ForwardPass, marginals: Floats, continues: Bools) -> Posterior:
     """Posterior of a chunk from both passes in the linear domain."""
-    exponentials = work.steps.exponentials
+    exponentials = work.ordered_scores.exponentials
     opening = np.zeros(work.n_tokens, dtype=np.bool_)
     opening[work.ends()[0]] = True
     matrices = exponentials.matrices

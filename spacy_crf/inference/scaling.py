@@ -84,22 +84,21 @@ class ChainWork(LogWork[ChainScores]):
         )
 
     @cached_property
-    def steps(self) -> "OrderedScores":
-        """Transitions, firsts and lasts, which tokens share, with the layout of their exponentials. Computed once for all
-        chunks.
+    def ordered_scores(self) -> "OrderedScores":
+        """Transitions, firsts and lasts in the order of states in which kernels read them. Computed once for all chunks, unless
+        each token has its own transitions.
         """
-        shared = (self.transitions, self.scores.first, self.scores.last)
+        scores = (self.transitions, self.scores.first, self.scores.last)
         expansion = self.expansion
-        # Each token has transitions of its own: nothing is shared
         if self.per_position:
-            return OrderedScores(_whole(self.n_states), *shared)
+            return OrderedScores(_whole(self.n_states), *scores)
         # A chunk of the batch asks the work on the whole batch
         if self.whole is not self:
-            return self.whole.steps
-        # An expanded chain keeps the result for its graph; other chains share the latest one, if their transitions are equal
+            return self.whole.ordered_scores
+        # An expanded chain keeps the result for its graph; other chains take the latest result for equal scores
         if expansion is not None:
-            return expansion.cached(OrderedScores, lambda: OrderedScores.shared(*shared, expansion.graph))
-        return _shared.of(OrderedScores.shared, *shared)
+            return expansion.cached(OrderedScores, lambda: OrderedScores.of_all_tokens(*scores, expansion.graph))
+        return _latest_scores.of(OrderedScores.of_all_tokens, *scores)
 
 
 # ---------------------------------------------------------------------------------------------- forbidden transitions
@@ -174,7 +173,14 @@ def order_of(allowed: Bools) -> Ints:
 def _whole(size: int) -> TransitionLayout:
     """The layout whose block is the whole matrix of `size` states."""
     no_arcs = np.empty(0, dtype=np.int32)
-    return TransitionLayout(np.arange(size), np.arange(size), 0, no_arcs, no_arcs, (_padded(size), _padded(size)))
+    return TransitionLayout(
+        order=np.arange(size),
+        number=np.arange(size),
+        offset=0,
+        source=no_arcs,
+        target=no_arcs,
+        shape=(_padded(size), _padded(size)),
+    )
 
 
 @lru_cache(maxsize=64)
@@ -301,7 +307,7 @@ class OrderedScores:
     last: Floats  # [S]
 
     @classmethod
-    def shared(
+    def of_all_tokens(
         cls, transitions: Floats, first: Floats, last: Floats, graph: Optional[StateGraph] = None
     ) -> "OrderedScores":
         """Find the layout of scores that all tokens share.
@@ -348,7 +354,7 @@ class OrderedScores:
         return tuple(layout), block, transitions[0, layout.order[layout.source], layout.order[layout.target]]
 
 
-_shared = LatestResults(32)
+_latest_scores = LatestResults(32)
 
 
 def _exponentials(layout: TransitionLayout, transitions: Floats, first: Floats, last: Floats) -> Exponentials:
@@ -442,7 +448,7 @@ def forward(work: ChainWork) -> ForwardPass:
 
     work (ChainWork): Potentials of the chunk.
     """
-    exponentials = work.steps.exponentials
+    exponentials = work.ordered_scores.exponentials
     emissions, alpha = aligned((2, work.n_tokens, len(exponentials.first)))
     scaled = _scale(exponentials, work.emissions, work.starts, emissions)
     # alpha[t, j] = exp(emissions[t, j]) · sum_i alpha[t-1, i] · exp(transitions[t, i, j]), divided by its sum over j
@@ -464,7 +470,7 @@ def backward(work: ChainWork, before: ForwardPass, weights: Floats, d_emissions:
     # beta[t, i] = sum_j exp(transitions[t+1, i, j] + emissions[t+1, j]) · beta[t+1, j]
     # d_emissions[t, j] = weights[b] · alpha[t, j] · beta[t, j] / sum_i alpha[t, i] · beta[t, i]
     d_ends = np.zeros((2, work.n_states))
-    layout = work.steps.exponentials.layout
+    layout = work.ordered_scores.exponentials.layout
     kernels.expectations(before.scaled, layout, weights, before.alpha, before.log_z, d_emissions, *d_ends)
     return d_ends
 
@@ -477,7 +483,7 @@ def expect(work: ChainWork, weights: Floats, out: ChainScores) -> Floats:
     out (ChainScores): Zeros, which become the derivatives of sum_b weights[b] · log_z[b].
     RETURNS (float64[B]): Log partitions, NaN where a sequence needs log space.
     """
-    exponentials = work.steps.exponentials
+    exponentials = work.ordered_scores.exponentials
     layout = exponentials.layout
     log_z = np.empty(work.n_sequences)
     d_block = np.zeros_like(exponentials.block)
@@ -507,7 +513,7 @@ def marginals(work: ChainWork, rows: Ints) -> tuple[Floats, Floats]:
     rows (int64[N]): The selected tokens, rising.
     RETURNS (float64[N, S], float64[B]): Probabilities of the states; and log partitions, NaN where a sequence needs log space.
     """
-    layout = work.steps.exponentials.layout
+    layout = work.ordered_scores.exponentials.layout
     log_z = np.empty(work.n_sequences)
     ends = np.zeros((2, work.n_states))  # receive the expectations of first and last scores, which nobody asked for
     probabilities = np.empty((len(rows), work.n_states))
@@ -527,7 +533,7 @@ def _forward_by_parts(work: ChainWork, log_z: Floats) -> Iterator[tuple[Chunk, F
     """Forward passes part by part. All parts use the same memory, which stays in the cache of the processor, so a result is valid
     until the next one. Log partitions also go to `log_z` (float64[B]).
     """
-    exponentials = work.steps.exponentials
+    exponentials = work.ordered_scores.exponentials
     scores = work.emissions
     layout = exponentials.layout
     width = len(exponentials.first)

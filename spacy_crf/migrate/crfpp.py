@@ -94,7 +94,7 @@ def _read_text(data: bytes, source: str) -> ForeignModel:
     ids = []
     for number, line in feature_lines:
         first, _, name = line.partition(b" ")
-        if not first.isdigit() or len(first) > 18:
+        if not first.isdigit() or len(first) > 18:  # 19 digits may not fit into int64
             octets.refuse(f"line {number}", f"{line[:40]!r} has no number and feature")
         ids.append(int(first))
         names.append(as_text(name))
@@ -170,14 +170,15 @@ def _paths(octets: Octets, units: NDArray) -> tuple[list[str], NDArray[np.int64]
         if depth:
             del path[depth - 1 :]
             path.append(parent - int(check[parent]) - 1)
-        end_of_key = int(base[parent])  # the unit at which a key ends, if it is a child
-        first = np.searchsorted(bases, end_of_key)
-        behind = np.searchsorted(bases, end_of_key, side="right")
+        base_of_parent = int(base[parent])
+        first = np.searchsorted(bases, base_of_parent)
+        behind = np.searchsorted(bases, base_of_parent, side="right")
         for unit in children[first:behind].tolist():
             if unit == 0 or seen[unit]:  # a broken array may have circles
                 continue
             seen[unit] = True
-            if unit != end_of_key:
+            ends_key = unit == base_of_parent
+            if not ends_key:
                 waiting.append((unit, depth + 1))
             elif base[unit] < 0:
                 names.append(as_text(bytes(path)))

@@ -65,11 +65,11 @@ class _Part(NamedTuple):
     kind: str = ""  # of parts of spans
 
 
-class _Line(NamedTuple):
+class _ParsedTemplate(NamedTuple):
     """A template, as lite reads it."""
 
     parts: Sequence[_Part]
-    once: bool = False
+    once: bool = False  # whether a value counts once in a span, however often it occurs there
 
 
 def export_lite(
@@ -131,7 +131,7 @@ def export_lite(
         content["lengths"] = shared["lengths"]
         if rules is not None:
             content["lengths"] = exporter.ruled_lengths(rules.all, shared["lengths"])
-    content["readers"] = [exporter.reader(layer) for layer in model.layers]
+    content["readers"] = [exporter.describe_layer(layer) for layer in model.layers]
     return {**content, **exporter.lists}
 
 
@@ -213,8 +213,11 @@ class _Exporter:
 
     # ----------------------------------------------------------------------------------------------------- templates
 
-    def reader(self, layer: Any) -> Settings:
-        """The tables of one layer of the model. RAISES (ValueError): CRF791 for templates that lite can't read."""
+    def describe_layer(self, layer: Any) -> Settings:
+        """Describe the tables of one layer of the model, and collect the lists that its templates read.
+
+        RAISES (ValueError): CRF791 for templates that lite can't read.
+        """
         features = layer.attrs[layer.attrs["node"].attr]
         feature_set = features.feature_set
         if isinstance(feature_set, SegmentFeatureSet):
@@ -229,16 +232,18 @@ class _Exporter:
         tables = {}
         for name, templates in templates_of_tables.items():
             table = self._table(features.tables[name], layer.get_param(name))
-            lines = {str(template): _line(template) for template in templates}
+            parsed_by_name = {str(template): _parsed(template) for template in templates}
+            # Each template with weights has its name and keys, and gets its parts
             for template in table["templates"]:
-                line = lines[template["name"]]
-                self._check(template["name"], line, features)
+                parsed = parsed_by_name[template["name"]]
+                self._take_lists(template["name"], parsed, features)
                 template["parts"] = []
-                for kind, attribute, offset in ((part.kind, part.attribute, part.offset) for part in line.parts):
-                    template["parts"].append([kind, attribute, offset] if kind else [attribute, offset])
-                if line.once:
+                for part in parsed.parts:
+                    place = [part.attribute, part.offset]
+                    template["parts"].append([part.kind, *place] if part.kind else place)
+                if parsed.once:
                     template["once"] = True
-            if table["templates"] or name == "states":
+            if table["templates"] or name == "states":  # lite expects a table of states, even an empty one
                 tables[name] = table
         return {"padding": getattr(feature_set, "padding", True), "tables": tables}
 
@@ -271,9 +276,12 @@ class _Exporter:
             content["scale"] = scale
         return content
 
-    def _check(self, template: str, line: _Line, features: Any) -> None:
-        """Take over the lists that a template reads. RAISES (ValueError): CRF791 if it reads what lite does not know."""
-        for attribute, *_ in line.parts:
+    def _take_lists(self, template: str, parsed: _ParsedTemplate, features: Any) -> None:
+        """Take over the lists that a template reads.
+
+        RAISES (ValueError): CRF791 for a template that reads what lite does not know.
+        """
+        for attribute, *_ in parsed.parts:
             if attribute.startswith("in:"):
                 name = attribute.removeprefix("in:")
                 listed = features.gazetteers[name]
@@ -283,7 +291,7 @@ class _Exporter:
                 self._take_clusters(table_read(attribute), features.clusters)
             elif attribute in self._columns or not attribute:
                 continue
-            elif attribute in lite.NGRAMS and len(line.parts) > 1:
+            elif attribute in lite.NGRAMS and len(parsed.parts) > 1:
                 what = f"the template {template}, which joins n-grams with something else"
                 raise _refused(self._name, what, "Train it without that template")
             else:
@@ -458,23 +466,23 @@ def _with_marks(names: FeatureNames, keys: NDArray[np.uint64]) -> FeatureNames:
     return names._replace(strings=strings, parts=parts)
 
 
-def _line(template: Union[Template, SegmentTemplate]) -> _Line:
+def _parsed(template: Union[Template, SegmentTemplate]) -> _ParsedTemplate:
     """A template of tokens or of spans, as lite reads it."""
     if isinstance(template, SegmentTemplate):
-        return _Line([*map(_span_part, template.parts)])
-    return _Line([_Part(*part) for part in template.parts], "seg.contains:" in str(template))
+        return _ParsedTemplate([*map(_span_part, template.parts)])
+    return _ParsedTemplate([_Part(*part) for part in template.parts], once="seg.contains:" in str(template))
 
 
 def _span_part(part: SegmentPart) -> _Part:
     """A part of a template of spans, by the kinds that lite knows; others keep theirs, and are refused."""
     if part.kind in WHOLE:
-        return _Part(WHOLE[part.kind], 0, "whole")
+        return _Part(WHOLE[part.kind], offset=0, kind="whole")
     if part.kind in OPENING or part.kind in CLOSING:
         attribute, offset = part.of_token
         return _Part(attribute, offset, "first" if part.kind in OPENING else "last")
     if part.kind in ("length", "in"):
-        return _Part(f"in:{part.name}" if part.name else "", 0, part.kind)
-    return _Part(f"seg.{part.kind}:{part.name}", 0, part.kind)
+        return _Part(f"in:{part.name}" if part.name else "", offset=0, kind=part.kind)
+    return _Part(f"seg.{part.kind}:{part.name}", offset=0, kind=part.kind)
 
 
 def _narrow(numbers: NDArray) -> NDArray:

@@ -262,7 +262,7 @@ class HigherOrderNode(StructureNode):
         """Whether `model` prunes lattices."""
         return model.attrs["keep"] is not None
 
-    def learn(self, model: Model, d_scores: Iterable[HigherOrderScores]) -> None:
+    def update_averages(self, model: Model, d_scores: Iterable[HigherOrderScores]) -> None:
         """Update the thresholds of pruning: running averages, in the log domain, of the thresholds of the batches.
 
         model (Model): The model.
@@ -362,10 +362,11 @@ def _moved(average: float, latest: float) -> float:
 def _seen_keys(order: int, allowed: Bools, starts: Ints) -> Ints:
     """Keys of the n-grams of neighbouring tokens whose annotation allows a single state each: int64[G]."""
     size = allowed.shape[1]
-    # Before each sequence stand `order` digits: the last one is `size`, for the start of the sequence, the others are -1
+    # A key has a digit for each tag, and the digit `size` for the start of a sequence; -1 is no digit. Before the tags of each
+    # sequence stand `order` entries: -1, ..., -1, `size`
     lengths = np.diff(starts)
     sequence_of = np.repeat(np.arange(len(lengths)), lengths)
-    position = np.arange(len(allowed)) + order * (1 + sequence_of)  # [T] of each token among digits and tokens
+    position = np.arange(len(allowed)) + order * (1 + sequence_of)  # [T] of each token in `tags`
     tags = np.full(len(allowed) + order * len(lengths), -1, dtype=np.int64)
     tags[position] = np.where(allowed.sum(axis=1) == 1, allowed.argmax(axis=1), -1)
     first_tokens = starts[:-1][lengths > 0]

@@ -124,14 +124,13 @@ class Variables:
         """The values of the weights that represent `variables` (float64[m]) in the objective: float64[m]."""
         return self._roots * variables
 
-    def gathered(self, gradient: Floats) -> Floats:
+    def gather(self, gradient: Floats) -> Floats:
         """Turn derivatives with respect to weights into derivatives with respect to variables, in place.
 
         gradient (float64[m]): Derivatives with respect to the weights that represent variables.
         RETURNS (float64[m]): `gradient`.
         """
-        gradient *= self._roots
-        return gradient
+        return np.multiply(gradient, self._roots, out=gradient)
 
 
 def keys_of(model: Model, marks: Sequence[Floats]) -> tuple[NDArray[np.uint64], Bools]:

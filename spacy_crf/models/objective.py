@@ -121,7 +121,7 @@ class CorpusObjective(Weights):
         objective = copy.copy(self)
         annotation, layers = stored
         objective._annotation = [
-            _BatchAnnotation(PackedClamp(*clamp), weights, None, None) for clamp, weights in annotation
+            _BatchAnnotation(PackedClamp(*clamp), weights, structure=None, soft=None) for clamp, weights in annotation
         ]
         stored_layers = zip(self._layers, layers, strict=True)
         objective._layers = [layer.with_stored(stored_layer) for layer, stored_layer in stored_layers]
@@ -308,7 +308,7 @@ class CorpusObjective(Weights):
             for losses, impossible, d_batch, d_outputs, d_scores in run_chunks(
                 differentiate, numbers, self._structure.threads
             ):
-                node.learn(self.model, [d_scores])
+                node.update_averages(self.model, [d_scores])
                 value += float(losses.sum())
                 n_impossible += int(impossible.sum())
                 for name, derivative in d_batch.items():
@@ -406,7 +406,7 @@ class TiedObjective(Variables, CorpusObjective):
         RETURNS (float, float64[m]): The loss and its gradient.
         """
         value, gradient = super().evaluate_loss(self.spread(weights), **options)
-        return value, self.gathered(gradient)
+        return value, self.gather(gradient)
 
     def scores(self, weights: Floats) -> Callable[[int], PathScores]:
         """A function from the number of a batch to its scores by variables, `weights` (float64[m])."""

@@ -117,7 +117,7 @@ class OnnxEncoder:
 
     def __init__(self, path: Path, tokenizer: Path, settings: dict[str, Any]):
         self.path = path
-        self.tokenizer = tokenizer
+        self.tokenizer_path = tokenizer
         self.settings = settings
         self.digests: list[str] = []  # of both files, where the encoder was opened
         self._opened: Optional[_Opened] = None
@@ -135,35 +135,17 @@ class OnnxEncoder:
         return self._opened
 
     def _open(self) -> _Opened:
-        self.digests = [*map(_digest, (self.path, self.tokenizer))]
+        """Open both files, and set `digests`. RAISES: As `open`."""
+        self.digests = [*map(_digest, (self.path, self.tokenizer_path))]
         runtime = optional_package("onnxruntime", what=_OWNER, install=_INSTALL)
-        window = self.settings["window"]
-        overlap = self.settings["overlap"]
-        try:
-            tokenizer = optional_package("tokenizers", what=_OWNER, install=_INSTALL).Tokenizer.from_file(
-                str(self.tokenizer)
-            )
-            tokenizer.no_padding()
-            tokenizer.enable_truncation(max_length=window, stride=overlap)
-            room = window - tokenizer.num_special_tokens_to_add(False)
-        except ImportError:
-            raise
-        except Exception as error:  # the package has no others
-            raise _unusable(self.tokenizer, f"tokenizers can't read it ({error})") from error
-        checks.expect(
-            overlap < room,
-            _OWNER,
-            "overlap",
-            overlap,
-            f"less than {room}: the window has {window} pieces with special ones",
-        )
+        tokenizer = self._open_tokenizer()
         options = runtime.SessionOptions()
         # Failures are raised, and need no log
         options.log_severity_level = 4
         options.intra_op_num_threads = default_threads()
         try:
             session = runtime.InferenceSession(str(self.path), options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # as above
+        except Exception as error:  # the package has no exceptions of its own
             raise _unusable(self.path, f"onnxruntime can't read it ({error})") from error
         inputs = {entry.name: np.int32 if "int32" in entry.type else np.int64 for entry in session.get_inputs()}
         if not {"input_ids"} <= {*inputs} <= {*_INPUTS}:
@@ -176,11 +158,38 @@ class OnnxEncoder:
                 there = f"has the {len(names)} outputs {known_names(names, layer)}"
                 raise _unusable(self.path, f"layers names the output {layer!r}, and the file {there}")
             outputs.append(layer if layer in names else names[layer])
-        # Files often leave the width open: a piece tells it
-        opened = _Opened(os.getpid(), tokenizer, session, inputs, outputs, 0)
+        opened = _Opened(
+            process=os.getpid(), tokenizer=tokenizer, session=session, inputs=inputs, outputs=outputs, width=0
+        )
+        # The file often does not say the width, so the vectors of a short text show it
         ids = tokenizer.encode("a").ids or [0]
-        none = np.zeros(0, dtype=np.int64)
-        return opened._replace(width=self._run(opened, [_Window(0, ids, [0] * len(ids), none, none)]).shape[2])
+        nothing = np.zeros(0, dtype=np.int64)
+        window = _Window(doc=0, ids=ids, types=[0] * len(ids), kept=nothing, text=nothing)
+        return opened._replace(width=self._run(opened, [window]).shape[2])
+
+    def _open_tokenizer(self) -> Any:
+        """Open the tokenizer, and let it divide texts into windows.
+
+        RAISES (ValueError): CRF966 if the file can't be read, CRF020 if the overlap is as large as a window.
+        """
+        tokenizers = optional_package("tokenizers", what=_OWNER, install=_INSTALL)
+        window = self.settings["window"]
+        overlap = self.settings["overlap"]
+        try:
+            tokenizer = tokenizers.Tokenizer.from_file(str(self.tokenizer_path))
+            tokenizer.no_padding()
+            tokenizer.enable_truncation(max_length=window, stride=overlap)
+            room = window - tokenizer.num_special_tokens_to_add(False)
+        except Exception as error:  # the package has no exceptions of its own
+            raise _unusable(self.tokenizer_path, f"tokenizers can't read it ({error})") from error
+        checks.expect(
+            overlap < room,
+            _OWNER,
+            "overlap",
+            overlap,
+            f"less than {room}: the window has {window} pieces with special ones",
+        )
+        return tokenizer
 
     def _run(self, opened: _Opened, windows: list[_Window]) -> Vectors:
         """Run the encoder on the pieces of some windows. RETURNS (float32[B, L, width])"""
@@ -197,7 +206,7 @@ class OnnxEncoder:
         try:
             feeds = {name: arrays[name].astype(dtype) for name, dtype in opened.inputs.items()}
             outputs = opened.session.run(opened.outputs, feeds)
-        except Exception as error:  # the package has no others
+        except Exception as error:  # the package has no exceptions of its own
             advice = f"If the encoder takes fewer than {self.settings['window']} pieces, lower window"
             raise _unusable(self.path, f"onnxruntime: {str(error).rstrip('.')}. {advice}") from error
         for name, output in zip(opened.outputs, outputs):
@@ -284,7 +293,7 @@ def _deserialize(default: OnnxEncoder, value: bytes, name: str, model: Model) ->
     for setting, ours in default.settings.items():
         if saved[setting] != ours:
             raise ValueError(Errors.CRF510.format(setting=f"tok2vec.{setting}", saved=saved[setting], ours=ours))
-    for path, digest in zip((default.path, default.tokenizer), saved["digests"]):
+    for path, digest in zip((default.path, default.tokenizer_path), saved["digests"]):
         found = _digest(path)
         if found != digest:
             reason = f"the model was trained with another file (sha256 {digest[:12]}…, and this one has {found[:12]}…)"

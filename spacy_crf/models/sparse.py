@@ -431,7 +431,10 @@ class Scorer:
             name = features.kinds[kind].scores
             if name not in scores:
                 scores[name] = np.zeros((len(columns.positions), *features.shape(kind)))
-            n_cached = min(n_cached, scorer.add(columns, scores[name]))
+            n_of_scorer = scorer.add(
+                columns, scores[name]
+            )  # adds the scores, and says how many words have cached scores
+            n_cached = min(n_cached, n_of_scorer)
         # Words whose scores are cached need no attributes any more
         columns.table.drop_rows(int(n_cached))
         for kind, features_of_kind in span_features.items():
@@ -602,9 +605,9 @@ def init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) -
     for name, counter in counters.items():
         tables[name] = counter.freeze(min_count, sizes.vocab, None if name == INNER else first)
     if "states" in counters and not len(tables["states"].index) and VECTORS not in tables:
-        counter = counters["states"]
-        if counter.has_pairs:  # otherwise no token is annotated, which is not the fault of min_count
-            raise ValueError(Errors.CRF114.format(min_count=min_count, seen=len(counter)))
+        state_counter = counters["states"]
+        if state_counter.has_pairs:  # otherwise no token is annotated, which is not the fault of min_count
+            raise ValueError(Errors.CRF114.format(min_count=min_count, seen=len(state_counter)))
     for name, table in tables.items():
         move_weights(model, name, old.tables[name], table)
     model.attrs[node.attr] = old.with_tables(

@@ -178,7 +178,7 @@ class StructureNode(Node):
     structure: Structure  # structure for the scores
 
     def __init__(self) -> None:
-        self._latest: Optional[tuple] = None  # what `latest_potentials` caches: key, bytes of the weights, potentials
+        self._latest: Optional[tuple] = None  # what `cached_potentials` caches: key, bytes of the weights, potentials
 
     @property
     def in_training(self) -> Structure:
@@ -226,7 +226,7 @@ class StructureNode(Node):
         return batch
 
     def potentials_key(self, model: Model) -> object:
-        """An object that is replaced whenever the possible scores of `model` change, so that `latest_potentials` notices."""
+        """An object that is replaced whenever the possible scores of `model` change, so that `cached_potentials` notices."""
         return model.attrs["allowed"]
 
     def possible(self, model: Model) -> SharedScores:
@@ -246,7 +246,7 @@ class StructureNode(Node):
         """Whether `model` only sums over the likely labellings, which change with the weights."""
         return False
 
-    def learn(self, model: Model, d_scores: Iterable[ScoreArrays]) -> None:
+    def update_averages(self, model: Model, d_scores: Iterable[ScoreArrays]) -> None:
         """Update attributes of the model that are no parameters, such as moving averages.
 
         model (Model): The model.
@@ -290,7 +290,7 @@ class StructureNode(Node):
             name: np.where(possible[name], weights[name], -np.inf).astype(np.float64) for name in self.traits.params
         }
 
-    def latest_potentials(self, model: Model, weights: SharedScores) -> SharedScores:
+    def cached_potentials(self, model: Model, weights: SharedScores) -> SharedScores:
         """The result of `potentials`, cached until the weights or the possible scores change. Callers must not write to it.
 
         model (Model): The model, which determines what is possible.
@@ -486,12 +486,12 @@ def forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[ScoreArrays,
     node: StructureNode = model.attrs["node"]
     outputs, backprops = zip(*[layer(docs, is_train) for layer in model.layers])
     weights = read_params(model, node.traits.params)
-    shared = node.potentials(model, weights) if is_train else node.latest_potentials(model, weights)
+    shared = node.potentials(model, weights) if is_train else node.cached_potentials(model, weights)
 
     def backprop(d_scores: PathScores) -> list[Doc]:
-        weighed = node.weighed(model)
-        node.learn(model, [d_scores])
+        node.update_averages(model, [d_scores])  # no gradient: moving averages of the model, and such attributes
         d_outputs, d_shared = node.part(d_scores, outputs)
+        weighed = node.weighed(model)
         for name, gradient in d_shared.items():
             # Scores without a weight stay 0
             add_gradient(model, name, np.where(weighed[name], gradient, 0.0))

@@ -120,13 +120,18 @@ class BatchOptimizer(CRFOptimizer):
         self._bar = Bar("", "iteration")  # for the current step
 
     def new_memory(self) -> Any:
-        """An empty memory of the curvature, by which the algorithm searches: its truth value is False.
+        """An empty memory of the curvature, by which the algorithm searches.
 
-        RETURNS: An object with `prepare(objective, key)`, called at the beginning of each step; `ascent(optimizer, objective,
-            position)`, the gradient (float64[n], not to be changed), or a subgradient where there is none; `search(optimizer,
-            objective, run, ascent)`, which returns what `search` of this class returns, by steepest descent while the memory is
-            empty; `learn(before, after, step)`, about a move between two positions; `clear()`; `to_msg()` and
-            `from_msg(msg, n)`, which checks that arrays are of n weights.
+        RETURNS: An object that is true unless it is empty, and has these methods:
+            `prepare(objective, key)`: Called at the beginning of each step.
+            `ascent(optimizer, objective, position)`: The gradient (float64[n], not to be changed), or a subgradient where the
+                objective has no gradient.
+            `search(optimizer, objective, run, ascent)`: The result of `search` of this class along the direction that the memory
+                proposes: that of steepest descent while the memory is empty.
+            `learn(before, after, step)`: Takes note of a move between two positions.
+            `clear()`: Empties the memory.
+            `to_msg()`: The content, for msgpack.
+            `from_msg(msg, n)`: Takes over the content, and checks that its arrays are of n weights.
         """
         raise NotImplementedError
 

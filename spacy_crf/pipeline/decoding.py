@@ -247,8 +247,8 @@ class Decoding:
         return tags if self._are_tags else np.where(tags >= 0, self._first[tags], tags).astype(np.int32)
 
     def worth(self, expected: Scores) -> dict[str, Floats]:
-        """How much each score adds to the expected number of right tags of a labelling that uses it: for a state at a token, the
-        probability that its tag is right there.
+        """For each state at each token, the probability that its tag is right there: a labelling with the state has so many more
+        right tags on average.
 
         expected (Scores): The expected use of each score, such as the probability of each state (float64[T, S]).
         RETURNS (Dict[str, Floats]): These values by the name of the array of scores, for `Decoding.expected`.

@@ -102,7 +102,7 @@ class Initialization:
         if nlp is not None and pipe.has_encoder:
             require_upstream(pipe.name, pipe.model, nlp)
         self.saved = _saved(pipe, start_from)
-        self.optimizer = pipe.training.first_optimizer(nlp)
+        self.optimizer = pipe.training.choose_first_optimizer(nlp)
         # With max_epochs = -1, spaCy reads the corpus as a stream, and does not know where it ends
         self.is_streamed = nlp is not None and (nlp.config.get("training") or {}).get("max_epochs") == -1
         wants_whole = isinstance(self.optimizer, CRFOptimizer) and self.optimizer.wants_whole_corpus
@@ -149,7 +149,7 @@ class Initialization:
             from .word_lists import set_lists
 
             set_lists(pipe, self.words, self.nlp, are_kept=self.saved is not None)
-        pipe.training.measure(self.read)
+        pipe.training.set_longest(self.read)
         if pipe.first_stage is not None and is_new:
             self.learn_first_stage()
         self.count_features()
@@ -286,7 +286,7 @@ class Initialization:
 
 
 def count(pipe: LearningPipe, get_examples: Read, nlp: Optional[Language], had_labels: bool) -> bool:
-    """Count the features of a corpus.
+    """Count the features of a corpus, and set the component's `left_out`, the labels that it does not learn.
 
     pipe (LearningPipe): The component, with its labels.
     get_examples (Callable[[], Iterable[Example]]): Reads the corpus, as often as the model needs.

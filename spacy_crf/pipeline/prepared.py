@@ -46,7 +46,7 @@ def step(training: Any, optimizer: CRFOptimizer, examples: list[Example]) -> flo
     elif training.corpus is None or training.corpus.kind != kind or not training.corpus.holds(examples):
         if training.corpus is None:  # a sign of life before the first step, which takes longest
             announcements.info("%s: reading features of %s", pipe.name, counted(len(examples), "text"))
-        training.add_new(examples)
+        training.add_labels_and_features(examples)
         training.announce_continuation(len(examples))
         training.corpus = PreparedBatch(pipe, examples, kind)
     # How many passes over the corpus take as long as one evaluation of the model
@@ -121,7 +121,7 @@ class PreparedCorpus:
         self.evidence: Optional[Evidence] = None  # of the corpus, if the model continues from earlier training
         self.n_tokens = 0
         self._parts_before = self._parts_of_pipe()
-        corpus = (self._counted(pipe.training.data(block, kind)) for block in pipe.training.blocks(examples))
+        corpus = (self._count(pipe.training.data(block, kind)) for block in pipe.training.blocks(examples))
         view = VIEWS[kind]
         if view is CorpusObjective and pipe.training.continuation is None:
             view = TiedObjective  # when training continues, each weight starts from its own value
@@ -135,8 +135,8 @@ class PreparedCorpus:
             else:
                 self.objective.anchor = anchor
 
-    def _counted(self, batch: AnnotatedDocs) -> AnnotatedDocs:
-        """The batch, after its tokens and, if training continues, its evidence were added up."""
+    def _count(self, batch: AnnotatedDocs) -> AnnotatedDocs:
+        """Add the tokens of a batch to `n_tokens` and, if training continues, its evidence to `evidence`. RETURNS: The batch."""
         self.n_tokens += sum(map(len, batch.docs))
         if self._pipe.training.continuation is not None:
             evidence = self._pipe.training.frame().evidence_of(batch.docs)

@@ -114,15 +114,15 @@ def _judge_labels(pipe: CRFTextClassifier, examples: list[Example]) -> list[Judg
     probabilities, [are_present, are_absent] = pipe.probabilities_and_annotation(examples)
     for row, present, absent in zip(probabilities, are_present, are_absent):  # [L] each
         is_in_grid = row >= GRID[0]
-        gold = np.flatnonzero(present)
-        found = np.flatnonzero(is_in_grid & (present | absent))
+        gold_labels = np.flatnonzero(present)
+        found_labels = np.flatnonzero(is_in_grid & (present | absent))
         judged.append(
             JudgedText(
-                gold=np.where(is_in_grid, row, 0.0)[gold],
-                gold_label=gold,
-                found=row[found],
-                found_label=found,
-                right=present[found],
+                gold=np.where(is_in_grid, row, 0.0)[gold_labels],  # 0 for labels less probable than all thresholds
+                gold_label=gold_labels,
+                found=row[found_labels],
+                found_label=found_labels,
+                right=present[found_labels],
             )
         )
     return judged

@@ -120,7 +120,7 @@ class SegmentDecoding(Decoding):
         return EncodedSpans(np.repeat(1 + spans.label, n_pieces), lengths, starts)
 
     def _split(self, clamp: SegmentClamp, starts: Ints) -> Segments:
-        """Split segments that are too long, in the clamp, into the fewest allowed segments, so that every token keeps its label.
+        """Split too long segments of a clamp into the fewest allowed segments, in place. Every token keeps its label.
 
         RETURNS (Segments): The segments that were too long, with states in place of labels.
         """
@@ -159,8 +159,9 @@ class SemiCRFEntityRecognizer(CRFPipe):
 # New has PER among its alternatives, and the list excludes it again.
 
 
-def measure(model: Model, annotation: Any, examples: Iterable[Example], keys: Keys) -> None:
-    """Set the longest segments of a model, before features are counted. A trained model keeps its lengths.
+def set_longest(model: Model, annotation: Any, examples: Iterable[Example], keys: Keys) -> None:
+    """Set the attribute "longest" of a model, the length of the longest segment of each label, before features are counted. In a
+    trained model these lengths may only grow.
 
     model (Model): The component's model.
     annotation (Entities): The component's annotation.
@@ -180,7 +181,7 @@ def measure(model: Model, annotation: Any, examples: Iterable[Example], keys: Ke
                 lengths[span.label_].append(len(trimmed))
     longest = longest_of(model.attrs["longest_segment"], list(annotation.labels), lengths)
     before = model.attrs["longest"]
-    if model.has_dim("nO"):
+    if model.has_dim("nO"):  # the model is trained already
         longest[: len(before)] = np.maximum(longest[: len(before)], before)
     model.attrs["longest"] = longest
 
@@ -189,6 +190,7 @@ def _allow_alternatives(gold: Supervision, texts: Texts, key: str) -> tuple[Segm
     """Allow the spans in ``reference.spans[key]``: where annotation is missing, only these spans are allowed; elsewhere they are
     allowed beside the annotation. A labelling is a sequence of alternatives and annotated segments.
 
+    gold (Supervision): The annotation. Tokens of alternatives no longer count as unset in it.
     RETURNS (SegmentClamp, Segments, Segments): The clamp, segments that the clamp allows but the annotation does not, and the
         alternatives with a label.
     """

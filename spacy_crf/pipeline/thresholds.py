@@ -78,36 +78,39 @@ def measure(
         return _measure_labels(pipe, list(examples), min_probs, judge=judge)
     examples = list(examples)
     done = 0
-    points = [Point(min_prob, 0, 0.0, 0.0, {}) for min_prob in min_probs]
+    points = [Point(min_prob, found=0, expected_right=0.0, expected_gold=0.0, by_label={}) for min_prob in min_probs]
     # Measuring changes settings of the component, which get back their values
     settings = dict(pipe.cfg)
     try:
         pipe.cfg["confidence"] = True
+        # The batch size allows all Docs, so that memory alone bounds a batch
         for docs in batches(pipe.name, (example.predicted for example in examples), max(1, len(examples))):
             references = [example.reference for example in examples[done : done + len(docs)]]
             done += len(docs)
             batch = pipe.require_ready(docs)
             scores = pipe.model.predict(batch)
+            # Most Docs have the same prediction with the next threshold: `_judge` counts only the Docs whose prediction changed
             counted: list[CountedDoc] = [(None, {})] * len(docs)
             expected_gold = pipe.expected_spans(batch, scores)
-            for n, before in enumerate(points):
-                pipe.cfg.update(pipe.threshold_settings(before.min_prob))
+            for n, point in enumerate(points):
+                pipe.cfg.update(pipe.threshold_settings(point.min_prob))
                 prediction = pipe.predict(batch, scores)
                 probabilities = prediction.probabilities
                 assert probabilities is not None  # see `confidence` above
+                counts_of_texts = [*point.counts]
                 if judge:
                     counted = _judge(pipe, docs, references, prediction, counted)
-                    rows = []
                     for _, counts_by_label in counted:
                         for label, counts in counts_by_label.items():
-                            before.by_label.setdefault(label, Counter()).update(counts)
+                            # Changes the dict in place, which `_replace` keeps
+                            point.by_label.setdefault(label, Counter()).update(counts)
                         total = sum(counts_by_label.values(), Counter())
-                        rows.append((total["gold"], total["judged"], total["right"]))
-                    before = before._replace(counts=(*before.counts, *rows))
-                points[n] = before._replace(
-                    found=before.found + len(probabilities),
-                    expected_right=before.expected_right + float(probabilities.sum()),
-                    expected_gold=before.expected_gold + expected_gold,
+                        counts_of_texts.append((total["gold"], total["judged"], total["right"]))
+                points[n] = point._replace(
+                    found=point.found + len(probabilities),
+                    expected_right=point.expected_right + float(probabilities.sum()),
+                    expected_gold=point.expected_gold + expected_gold,
+                    counts=tuple(counts_of_texts),
                 )
     finally:
         pipe.cfg.update(settings)

@@ -70,9 +70,10 @@ class Training:
         self.prunes = False  # whether saving the model drops zero weights
         self._waiting: list[TrainingBatch] = []  # batches since the last step
         self._last_docs: list[Doc] = []  # Docs of the batch with the latest gradient
-        self._has_predicted = False
+        self._has_predicted = False  # whether `_load_kernels` was called: once is enough
         self._n_gradients = 0  # sequences in the pending gradient
-        self.tick: Optional[ClockMessage] = None  # tells the clock whether another step can help
+        # Message to the clock of `corpora`, which ends training when no component can use another step; None without a clock
+        self.tick: Optional[ClockMessage] = None
         if pipe.is_loaded:
             self.resume()
 
@@ -106,9 +107,10 @@ class Training:
         """Whether the component's own optimizer finds the best weights of a pool's features before the encoder learns."""
         return self.pipe.is_pool and isinstance(self.pipe.optimizer, CRFOptimizer)
 
-    def first_optimizer(self, nlp: Optional[Language]) -> Optional[Optimizer]:
-        """The optimizer of the first step: the component's own one, or that of [training] in the config of its pipeline (`nlp`).
-        None if neither is known. `initialize` asks before it counts features, so that a wrong optimizer fails early.
+    def choose_first_optimizer(self, nlp: Optional[Language]) -> Optional[Optimizer]:
+        """The optimizer of the first step: the component's own one, or that of [training] in the config of its pipeline (`nlp`),
+        which becomes `optimizer` if it uses the objective. None if neither is known. `initialize` calls this method before it
+        counts features, so that a wrong optimizer fails early.
 
         RAISES (ValueError): As `check_optimizer` of the component, for an optimizer of the config that uses the objective.
         """
@@ -138,7 +140,7 @@ class Training:
             raise cant_train(optimizer, what, reason, "Adam.v1, or leave the encoder out")
         self.optimizer = optimizer
 
-    def add_new(self, examples: list[Example]) -> None:
+    def add_labels_and_features(self, examples: list[Example]) -> None:
         """Add the new labels of a batch of examples, and new features unless `initialize` counted all features."""
         if self.continuation is not None:
             self.continuation.begin(self.pipe)
@@ -258,7 +260,7 @@ class Training:
     def _add_gradient(self, batch: TrainingBatch) -> None:
         """Add the gradient of a batch, for optimizers that use gradients."""
         pipe = self.pipe
-        self.add_new(batch.examples)
+        self.add_labels_and_features(batch.examples)
         set_dropout_rate(pipe.model, batch.drop)
         docs = self.docs_of(batch.examples)
         if not pipe.is_linear:
@@ -382,15 +384,15 @@ class Training:
             for block in self.blocks(read()):
                 yield self.to_count([example.predicted for example in block], block, GoldReport())
 
-        self.measure(read)
+        self.set_longest(read)
         self.pipe.model.initialize(X=corpus, Y=(self.pipe.vocab, self.pipe.decoding.n_states))
 
-    def measure(self, read: Callable[[], Iterable[Example]]) -> None:
+    def set_longest(self, read: Callable[[], Iterable[Example]]) -> None:
         """Before features are counted, tell a model of segments how long the annotated segments are. `read` gives the texts."""
         if self.pipe.decoding.labelled == "segments":
-            from .semi_markov import measure
+            from .semi_markov import set_longest
 
-            measure(self.pipe.model, self.pipe.annotation, read(), Keys.of(self.pipe))
+            set_longest(self.pipe.model, self.pipe.annotation, read(), Keys.of(self.pipe))
 
     def to_count(self, docs: list[Doc], examples: list[Example], report: GoldReport) -> AnnotatedDocs:
         """Texts in the form in which the model counts their features.

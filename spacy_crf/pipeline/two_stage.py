@@ -212,8 +212,8 @@ class FirstStage:
         # One step runs all iterations, since nothing is evaluated between them
         objective = component.training.objective(optimizer, read())
         optimizer.step(objective, key=f"{component.name}, {part}")
-        component.training.prunes = self.settings.l1 > 0.0
-        component.clear_scores()
+        component.training.prunes = self.settings.l1 > 0.0  # L1 leaves weights at 0, which saving drops
+        component.clear_scores()  # the optimizer changed weights in place, so that cached scores are of other weights
 
     def load(self, data: bytes) -> None:
         """Load saved `data`. RAISES (ValueError): If the data is damaged or does not fit."""

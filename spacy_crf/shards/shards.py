@@ -366,7 +366,7 @@ class ShardedObjective(Variables):
     def evaluate(self, weights: Floats) -> tuple[float, Floats]:
         """Value and gradient at the weights of the variables: float64[n]."""
         value, self.n_impossible, gradient = self._ask(self.spread(weights))
-        return value, self.gathered(gradient)
+        return value, self.gather(gradient)
 
 
 class ShardedCorpus(PreparedCorpus):

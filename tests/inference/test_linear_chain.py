@@ -148,7 +148,7 @@ def test_each_allowed_transition_is_in_the_block_or_an_arc(allowed, share):
     ],
 )
 def test_blocks_of_tag_schemes(scheme, n_labels, shape, arcs):
-    layout = chain.prepare(scheme_scores([1], n_labels, scheme=scheme)).steps.layout
+    layout = chain.prepare(scheme_scores([1], n_labels, scheme=scheme)).ordered_scores.layout
     assert layout.shape == shape
     assert len(layout.source) == arcs
 

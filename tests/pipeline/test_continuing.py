@@ -46,7 +46,7 @@ def set_evidence(pipe, count):
 def anchored(nlp, component, texts):
     """The objective that a step about some texts is given."""
     pipe = nlp.get_pipe(component)
-    pipe.training.add_new(texts)
+    pipe.training.add_labels_and_features(texts)
     anchor = pipe.training.continuation.anchor(
         pipe, pipe.training.frame().evidence_of([example.predicted for example in texts])
     )

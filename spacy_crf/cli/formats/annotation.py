@@ -10,7 +10,7 @@ from spacy.language import Language
 from spacy.tokens import Doc
 
 from ...errors import Errors, shown
-from .offsets import HABITS, index_of, suspected
+from .offsets import HABITS, habits_that_matter, index_of
 from .source import Fields, ReadSettings, Report, unreadable
 
 _HALF = re.compile("[\ud800-\udfff]")
@@ -134,13 +134,15 @@ def _advice(text: str, end: object) -> str:
     end (object): The end of the span as the file has it.
     """
     before = text[:end] if type(end) is int and end > 0 else ""
-    return "".join(f" – or does the file count {HABITS[name]}? Then add --offsets {name}" for name in suspected(before))
+    return "".join(
+        f" – or does the file count {HABITS[name]}? Then add --offsets {name}" for name in habits_that_matter(before)
+    )
 
 
 def _other_offsets(doc: Doc, span: Span) -> str:
     """The option --offsets under which a span would align with the tokens, for messages; empty if there is none."""
     # Other habits would count the characters in front of the span alike
-    for habit in suspected(doc.text[: span.end]):
+    for habit in habits_that_matter(doc.text[: span.end]):
         index = index_of(doc.text, [habit]) or {}
         start = index.get(span.start)
         end = index.get(span.end)
@@ -229,12 +231,12 @@ def make_doc(
     doc = tokenized(text, nlp, place)
     if spans is None:
         return doc
-    return annotated(
+    return set_entities(
         doc, text, spans, missing=missing, is_complete=is_complete, place=place, settings=settings, report=report
     )
 
 
-def annotated(
+def set_entities(
     doc: Doc,
     text: str,
     spans: Iterable[Span],
@@ -283,7 +285,8 @@ def annotated(
 
 
 def _trim(spans: Iterable[Span], text: str, place: str, report: Report) -> tuple[list[Span], dict[Span, Span]]:
-    """Leave out white space at the ends of spans, and spans of white space: no component predicts labels of blank tokens.
+    """Leave out white space at the ends of spans, and spans of white space, and report both: no component predicts labels
+    of blank tokens.
 
     RETURNS (tuple[list[Span], dict[Span, Span]]): The trimmed spans; and by trimmed span, the longer span as it is written.
     """
@@ -318,7 +321,7 @@ def _set_group(doc: Doc, spans: list[Span], key: str, text: str, place: str, rep
 def _without_overlaps(
     spans: list[Span], text: str, place: str, settings: ReadSettings, report: Report
 ) -> tuple[list[Span], list[Span]]:
-    """Keep only the longest of overlapping spans.
+    """Keep only the longest of overlapping spans, and report the others.
 
     RETURNS (tuple[list[Span], list[Span]]): The longest spans, sorted; and with ``overlaps = "error"`` the other spans.
     """
@@ -368,7 +371,8 @@ class TextLabels:
         self.is_exclusive &= len({*(labels or ())}) < 2
 
     def cats(self, labels: Labels, place: str, report: Report) -> dict[str, float]:
-        """Make ``doc.cats`` from the labels of a text: 1 for its labels, 0 for all others. A table is ``doc.cats`` already."""
+        """Make ``doc.cats`` from the labels of a text: 1 for its labels, 0 for all others. A table is ``doc.cats`` already. The
+        report gets the place of a text without labels."""
         if isinstance(labels, dict):
             return labels
         if not self.names:

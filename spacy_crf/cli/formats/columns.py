@@ -15,7 +15,7 @@ from spacy.tokens import Doc, Span
 from ...blanks import is_blank, split_columns, split_words
 from ...errors import Errors, shown
 from ...pipeline.corpora import set_origin
-from .annotation import GivenSpan, annotated, holds_annotation, is_label, is_unicode, make_doc, named
+from .annotation import GivenSpan, holds_annotation, is_label, is_unicode, make_doc, named, set_entities
 from .annotation import Span as Characters
 from .source import Fields, ReadSettings, Report, Source, unreadable
 
@@ -188,6 +188,7 @@ def find_tagging(sentences: Iterable[Optional[Sequence[Tagged]]], scheme: Option
 
     sentences (Iterable): The tokens of each sentence; None at the end of a document.
     scheme (str): The scheme that the user names, or None.
+    report (Report): Gets the scheme and the spelling.
     RAISES (ValueError): CRF704 with the first wrong tag, if others are entity tags; CRF744 for a letter without a label; CRF748
         for brackets; CRF740 if only some tags have a spelling such as B_PER; CRF867 if none of them is an entity tag.
     """
@@ -395,9 +396,8 @@ def sentences_of_columns(source: Source, settings: ReadSettings, report: Report)
             report.columns = [str(n) for n in range(1, width + 1) if n not in columns_read]
             report.tag_columns = [str(n) for n in sorted({label or width, *inner})]
         if is_numbered:
-            is_next = cells[0] == str(number + 1) or (not rows and cells[0] in ("0", "1"))
-            is_numbered = is_next
-            number = int(cells[0]) if is_next else 0
+            is_numbered = cells[0] == str(number + 1) or (not rows and cells[0] in ("0", "1"))
+            number = int(cells[0]) if is_numbered else 0
         form = cells[(word or 1) - 1]
         # The last column has the entity tags, unless it is said to have `token.tag`
         ent = cells[(label or width) - 1].strip() if label or tag != width else None
@@ -652,7 +652,7 @@ def read_word_spans(source: Source, nlp: Language, settings: ReadSettings, repor
         if settings.retokenize:
             doc = make_doc(nlp, doc.text.rstrip(), spans, **common)
         else:
-            doc = annotated(doc, doc.text, spans, **common)
+            doc = set_entities(doc, doc.text, spans, **common)
         set_origin(doc, place, item.get("id"))
         yield doc
 

@@ -41,8 +41,9 @@ def index_of(text: str, habits: Collection[str]) -> Optional[dict[int, int]]:
     return character_at
 
 
-def suspected(text: str) -> list[str]:
-    """The habits under which programs count other offsets behind this text."""
+def habits_that_matter(text: str) -> list[str]:
+    """Which of UTF16 and CRLF would change the offset of the end of this text. BOM, which changes all offsets, is left out: it is
+    a matter of the file, not of the text."""
     habits = []
     if not text.isascii() and _WIDE.search(text):
         habits.append(UTF16)
@@ -68,7 +69,7 @@ class HabitSearch:
 
     def needs(self, text: str) -> bool:
         """Whether the spans of a text can show the habits: in most texts, all programs count the same offsets."""
-        return not self._asked and (BOM in self._possible or bool(suspected(text)))
+        return not self._asked and (BOM in self._possible or bool(habits_that_matter(text)))
 
     def see(self, text: str, spans: Iterable[tuple[object, object, object]]) -> None:
         """Drop the sets of habits under which a text does not have the words of a span at its offsets.

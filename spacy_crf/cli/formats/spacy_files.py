@@ -13,7 +13,7 @@ from spacy.training.converters import json_to_docs
 
 from ...errors import Errors, shown
 from ...pipeline.corpora import docs_in, set_origin
-from .annotation import annotated, check_length, holds_annotation, is_unicode, read_spans
+from .annotation import check_length, holds_annotation, is_unicode, read_spans, set_entities
 from .source import Fields, ReadSettings, Report, Source, unreadable
 
 
@@ -73,7 +73,7 @@ def read_doc(source: Source, nlp: Language, settings: ReadSettings, report: Repo
         if ents is not None:
             report.has_spans = True
             spans, is_complete = read_spans(ents if isinstance(ents, list) else [ents], doc.text, place, report)
-            doc = annotated(
+            doc = set_entities(
                 doc, doc.text, spans, is_complete=is_complete, place=place, settings=settings, report=report
             )
         set_origin(doc, place, item.get("id"))

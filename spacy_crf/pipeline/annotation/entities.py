@@ -444,7 +444,7 @@ class Entities(Annotation):
     def gold_labels(self, doc: Doc) -> Iterable[str]:
         """RETURNS (List[str]): The labels of the entities of a Doc, each once. RAISES (ValueError): CRF440."""
         iob, types = read_attributes([doc], _ENTITY).T  # reading Spans took longer than all features of the Doc
-        begins = (iob == BEGIN) & (types != 0)
+        begins = (iob == BEGIN) & (types != 0)  # entities may lack a label
         labels = [doc.vocab.strings[label] for label in dict.fromkeys(types[begins].tolist())]
         for label in labels:
             self._refuse_negated(label, partial(_place_of_first, doc, label))
@@ -478,6 +478,7 @@ class Entities(Annotation):
             i = int(token - doc_starts[n])
             return f"token {i} ('{doc[i].text}') of '{doc.text[:40]}'"
 
+        # Once for each entity; entities without a label (type 0) count as outside without a message
         for token in np.flatnonzero(unknown & (iob == BEGIN) & (types != 0)).tolist():
             unknown_label = self.text_of(int(types[token]), (example.reference for example in examples))
             self._refuse_negated(unknown_label, partial(place, token))
@@ -572,11 +573,11 @@ class Entities(Annotation):
         settled.taken[:] = _is_preset(iob)
         # This component finds nothing in entities with labels of others, nor at blocked tokens (BEGIN without a type)
         of_component = np.where(label >= 0, iob, OUTSIDE)
-        iob = np.where(settled.taken, of_component, MISSING)  # MISSING where this component decides
+        new_iob = np.where(settled.taken, of_component, MISSING)  # MISSING where this component decides
         # An entity that crosses the start of a sentence ends there, and its rest is no entity
         opening = starts[:-1][starts[:-1] < len(iob)]
-        iob[opening] = np.where(iob[opening] == INSIDE, OUTSIDE, iob[opening])
-        settled.iob[:] = _without_rests(iob)
+        new_iob[opening] = np.where(new_iob[opening] == INSIDE, OUTSIDE, new_iob[opening])
+        settled.iob[:] = _without_rests(new_iob)
         settled.label[:] = np.maximum(label, 0)
         settled.present[settled.taken] = types[settled.taken]
 
