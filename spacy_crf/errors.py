@@ -98,8 +98,7 @@ def is_coded(error: Exception) -> bool:
 
 def cant_train(trainer: object, what: str, reason: str, fitting: str) -> ValueError:
     """CRF347, for a loss or an optimizer that can't train something, with those that can."""
-    trainer = type(trainer).__name__
-    return ValueError(Errors.CRF347.format(trainer=trainer, what=what, reason=reason, fitting=fitting))
+    return ValueError(Errors.CRF347.format(trainer=type(trainer).__name__, what=what, reason=reason, fitting=fitting))
 
 
 def function_failed(name: str, where: str, error: Exception) -> ValueError:
@@ -116,8 +115,8 @@ def no_component(wanted: str, names: Iterable[str], named: Optional[str] = None)
     wanted (str): What the component has to be, for the message. names: Components there. named: The only name that fits.
     """
     components = known_names(names, *([named] if named else []))
-    named = f" named '{named}'" if named else ""
-    return ValueError(Errors.CRF710.format(wanted=wanted, named=named, components=components))
+    condition = f" named '{named}'" if named else ""
+    return ValueError(Errors.CRF710.format(wanted=wanted, named=condition, components=components))
 
 
 def optional_package(name: str, *, what: str, install: str, package: Optional[str] = None) -> Any:

@@ -143,6 +143,7 @@ def _reach_of_neighbours(docs: Sequence[Doc], seed: int) -> int:
     """
     words, places = _rare_words(docs[:_MOST_TEXTS])
     n = min(len(docs), _MOST_TEXTS)
+    # At larger distances too few pairs of texts are left to compare
     lags = [lag for lag in _LAGS if lag <= n // 8]
     observed = _shared(words, places, n, lags)
     generator = np.random.default_rng(seed)

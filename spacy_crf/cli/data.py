@@ -544,8 +544,8 @@ def convert_cli(
         with progress_bar(f"reading {path.name}") as progress:
             docs = doc_bin(_with_progress(read(file, nlp, settings, report), file, progress))
         write_whole(target, docs.to_bytes())
-        scheme = f", {report.scheme} tags" if report.scheme and report.has_spans else ""
-        msg.info(f"{path}: {FORMATS[report.format].title}{scheme}")
+        tags = f", {report.scheme} tags" if report.scheme and report.has_spans else ""
+        msg.info(f"{path}: {FORMATS[report.format].title}{tags}")
         msg.good(f"{target}: {', '.join(_contents(report, spans_key))}")
         # The file may be annotated in a way that was not recognized
         if not (report.has_spans or report.groups or report.tagged or report.labelled or report.extended):

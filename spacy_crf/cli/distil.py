@@ -150,8 +150,8 @@ def distil_cli(
         if texts is not None:
             raw = read_raw([texts], nlp, lambda done, total: progress(completed=done, total=total))
         elif isinstance(teachers[0], Answers):
-            answers = [answer for answer in teachers[0].by_text.values() if answer.text.strip()]
-            raw = (Item(answer.place, tokenized(answer.text, nlp, answer.place)) for answer in answers)
+            with_words = [answer for answer in teachers[0].by_text.values() if answer.text.strip()]
+            raw = (Item(answer.place, tokenized(answer.text, nlp, answer.place)) for answer in with_words)
         else:
             raise ValueError(Errors.CRF788.format(option=f"The pipeline {teacher}", other="TEXTS"))
         settings = {"labels": wanted, "min_prob": min_prob, "min_score": min_score, "n_process": n_process}
@@ -197,14 +197,14 @@ def find_teacher(
     if component is not None and not pipes:
         raise no_component(_TEACHES, nlp.pipe_names, component)
     if spans_key is not None:
-        return Teacher(nlp, None, spans_key)
+        return Teacher(nlp, component=None, spans_key=spans_key)
     if score_extension is not None:
         must = (
             "the name of an attribute that the pipeline, or the file named by --code, registers with Span.set_extension"
         )
         known = Span.has_extension(score_extension)
         checks.expect(known, OWNER, "--score-extension", score_extension, must)
-        return Teacher(nlp, None, None, score_extension)
+        return Teacher(nlp, component=None, spans_key=None, score_extension=score_extension)
     for name, pipe in reversed(pipes):
         if isinstance(pipe, CRFPipe):
             if isinstance(pipe.annotation, TagSet):
@@ -213,13 +213,13 @@ def find_teacher(
                         name=name, attributes=", ".join(part.attribute for part in pipe.annotation.parts)
                     )
                 )
-            return Teacher(nlp, name, None)
+            return Teacher(nlp, component=name, spans_key=None)
     for _, pipe in reversed(pipes):
         if isinstance(getattr(pipe, "key", None), str) and hasattr(pipe, "suggester"):
-            return Teacher(nlp, None, pipe.key)
+            return Teacher(nlp, component=None, spans_key=pipe.key)
     if not any("doc.ents" in nlp.get_pipe_meta(name).assigns for name, _ in pipes):
         raise no_component(_TEACHES, nlp.pipe_names)
-    return Teacher(nlp, None, None)
+    return Teacher(nlp, component=None, spans_key=None)
 
 
 def distil(

@@ -22,7 +22,7 @@ class Budget:
 
     def __init__(self, seconds: float, whole: "Optional[Budget]" = None):
         self._whole = whole or self
-        self._seconds = max(seconds, 1e-9)
+        self._seconds = max(seconds, 1e-9)  # shares of the budget divide by it
         self._spent = 0.0  # counted in whole budgets only
         self._until = self._whole._spent + self._seconds
 

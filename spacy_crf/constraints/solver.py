@@ -45,7 +45,7 @@ class GraphSolver:
     def solve(
         self, active: frozenset[int], texts: list[tuple[Rule, Text]], budget: Budget
     ) -> tuple[Optional[Tags], bool]:
-        """Find the best labelling that some automata accept, and that gives some texts one label each.
+        """Find the best labelling that some automata accept, and that gives some texts one label each. Sets `is_too_large`.
 
         active (frozenset[int]): The automata.
         texts (List[Tuple[Rule, Text]]): The texts, each with its rule. A graph has no room for these.

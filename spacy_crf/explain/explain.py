@@ -99,7 +99,7 @@ def compare_spans(pipe: CRFPipe, doc: Doc, span: Union[Span, str, None], against
     reader = _SpanReader(pipe, doc, reading)
     if span is None:
         sides, in_words = reader.labellings(against)
-        return Comparison(pipe, reading, sides, None, in_words)
+        return Comparison(pipe, reading, sides, span=None, against=in_words)
     explained = reader.span(span)
     place = reader.place(explained)
     events = reader.events
@@ -115,7 +115,7 @@ def compare_spans(pipe: CRFPipe, doc: Doc, span: Union[Span, str, None], against
             other = reader.place(rival)
         elif against in ("", "O") and against not in pipe.labels:
             rival = (begin, end, "O")
-            other = SpanPlace(begin, end, -1, reader.starts)
+            other = SpanPlace(begin, end, label=-1, starts=reader.starts)
         else:
             rival = (begin, end, against)
             other = reader.place(rival)
@@ -126,7 +126,7 @@ def compare_spans(pipe: CRFPipe, doc: Doc, span: Union[Span, str, None], against
     else:
         clamp, labelling_in_words = reader.single_labelling(against)
         lacking = [clamp]
-        other = SpanPlace(0, len(doc), -1, reader.starts)
+        other = SpanPlace(0, len(doc), label=-1, starts=reader.starts)
         in_words = f"the labelling {labelling_in_words}"
     return Comparison(
         pipe,

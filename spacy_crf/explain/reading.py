@@ -525,9 +525,18 @@ class Reading:
         for token, before, after, use in steps or ():
             place = tuple(self._node.places_of(np.array([before, after])))
             weight = float(self.shared["transitions"][place])
-            tags = (self._tags[before], self._tags[after])
-            feature = Feature.shared("transitions")
-            rows.append(Row(*feature, token, token + 1, tags, 1.0, weight, use, weight * use))
+            rows.append(
+                Row(
+                    *Feature.shared("transitions"),
+                    token=token,
+                    end=token + 1,
+                    tags=(self._tags[before], self._tags[after]),
+                    value=1.0,
+                    weight=weight,
+                    use=use,
+                    contribution=weight * use,
+                )
+            )
         _, uses_of_shared = self._node.part(derivative, self._outputs[0])
         for name, uses in uses_of_shared.items():
             if name == "transitions" and steps is not None:
@@ -536,7 +545,17 @@ class Reading:
             for index in np.argwhere((uses != 0.0) & (weights != 0.0)).tolist():
                 weight = float(weights[tuple(index)])
                 use = float(uses[tuple(index)])
-                tags = self.names_of(name, tuple(index[1:] if name == "lengths" else index))
-                feature = Feature.shared(name, index[0])
-                rows.append(Row(*feature, None, None, tags, 1.0, weight, use, weight * use))
+                states = tuple(index[1:] if name == "lengths" else index)
+                rows.append(
+                    Row(
+                        *Feature.shared(name, index[0]),
+                        token=None,
+                        end=None,
+                        tags=self.names_of(name, states),
+                        value=1.0,
+                        weight=weight,
+                        use=use,
+                        contribution=weight * use,
+                    )
+                )
         return [row for row in rows if row.contribution]

@@ -112,7 +112,21 @@ def texts(
     for n, (example, share) in enumerate(zip(examples, shares.tolist())):
         if share or n in effects:
             text = shorter(" ".join(example.reference.text.split()))
-            rows.append(Row(f"#{n} {text}", "text", None, None, None, (), 1.0, share, 1.0, share, effects.get(n)))
+            rows.append(
+                Row(
+                    feature=f"#{n} {text}",
+                    template="text",
+                    offset=None,
+                    token=None,
+                    end=None,
+                    tags=(),
+                    value=1.0,
+                    weight=share,
+                    use=1.0,
+                    contribution=share,
+                    effect=effects.get(n),
+                )
+            )
     return comparison.explanation("texts", target, base, rows, totals)
 
 

@@ -45,7 +45,20 @@ def words(comparison: Comparison, candidates: int = 5, near: int = 50) -> Explan
     rows = []
     for token in range(first, last):
         loss = odds - _odds_without(comparison, token)
-        rows.append(Row(comparison.doc[token].text, "word", 0, token, token + 1, label, 1.0, loss, 1.0, loss))
+        rows.append(
+            Row(
+                feature=comparison.doc[token].text,
+                template="word",
+                offset=0,
+                token=token,
+                end=token + 1,
+                tags=label,
+                value=1.0,
+                weight=loss,
+                use=1.0,
+                contribution=loss,
+            )
+        )
     flips: list[Flip] = []
     if candidates:
         influential = sorted(rows, key=lambda row: -abs(row.contribution))

@@ -38,11 +38,11 @@ class HashTable:
 
     def insert(self, keys: NDArray[np.uint64]) -> None:
         """Give new keys the next rows."""
-        slots, rows = self.room_for(len(keys))
+        slots, rows = self.make_room(len(keys))
         hashing.insert(slots, rows, keys, self._size)
         self._append(keys)
 
-    def room_for(self, n_new: int) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
+    def make_room(self, n_new: int) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
         """Make room for new keys, so that half of the slots stay free.
 
         RETURNS (uint64[N], int32[N]): The slots and their rows.
@@ -127,7 +127,7 @@ class CountingTable(HashTable):
 
         RETURNS (int64[N]): Where each new key first occurs in `keys`, in the order of the rows.
         """
-        slots, rows = self.room_for(len(keys))
+        slots, rows = self.make_room(len(keys))
         if len(self) + len(keys) > len(self._counts):
             # Twice the size, so that each count is copied once on average
             grown = np.zeros(2 * (len(self) + len(keys)), dtype=np.int32)

@@ -191,12 +191,12 @@ class CompiledSegments:
             items = self._find(part, spans)
             begin = spans.begin[items.span]
             length = spans.length[items.span]
-            hashes = kernels.hash_spans(spans.tokens, rest, begin, length, spans.whole[items.span])[:, 0]
-            mix_all(hashes, items.hash)
+            feature_hashes = kernels.hash_spans(spans.tokens, rest, begin, length, spans.whole[items.span])[:, 0]
+            mix_all(feature_hashes, items.hash)  # in place
             # An item at a span without a value for another part is no feature
-            [used] = np.nonzero(hashes != NO_FEATURE)
-            template = np.full(len(used), number, dtype=np.int32)
-            found.append((items.span[used], hashes[used], items.value[used].astype(np.float32), template))
+            [used] = np.nonzero(feature_hashes != NO_FEATURE)
+            numbers = np.full(len(used), number, dtype=np.int32)
+            found.append((items.span[used], feature_hashes[used], items.value[used].astype(np.float32), numbers))
             sources.append((items, used))
 
         def names() -> list[str]:

@@ -177,6 +177,7 @@ class HigherOrder(Structure[HigherOrderScores]):
         def search(*out: NDArray) -> int:
             return kernels.likely_spans(*posterior, work.starts, float(min_prob), *out)
 
+        # Room for four spans at each token; `collect` makes more if they are not enough
         segments, probabilities = collect(search, 4 * work.n_tokens)
         order = np.argsort(segments.start, kind="stable")
         return LikelySpans(Segments(*(column[order] for column in segments)), probabilities[order])

@@ -330,7 +330,7 @@ class SemiMarkov(Structure[SegmentScores]):
         # Several states may have listed the same span
         distinct = Segments(*np.unique(np.column_stack(segments), axis=0).T)
         probabilities = self.weigh_spans(work, spans, distinct)
-        is_likely = probabilities >= min_prob * (1 - 1e-6)
+        is_likely = probabilities >= min_prob * (1 - 1e-6)  # a span at the threshold stays in spite of rounding
         return LikelySpans(Segments(*(column[is_likely] for column in distinct)), probabilities[is_likely])
 
 

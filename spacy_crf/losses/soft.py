@@ -221,7 +221,7 @@ def run_sequences(structure: Structure, work: Work, clamp: Any, runs: Runs) -> _
     begin, end, before, after, weight, goes_on = runs
     if not len(begin):
         none = np.zeros(0, dtype=np.int64)
-        return _RunSequences(runs, None, none, none, np.zeros(work.n_sequences))
+        return _RunSequences(runs, run_work=None, tokens=none, sequence=none, expected=np.zeros(work.n_sequences))
     tokens = arrays.ranges(begin, end)
     starts = np.append(0, np.cumsum(end - begin))
     has_before = before != NO_STATE
@@ -254,8 +254,8 @@ def run_sequences(structure: Structure, work: Work, clamp: Any, runs: Runs) -> _
 
 
 def _exclude_states(clamp: Clamp, tokens: Ints, states: Bools) -> None:
-    """Remove states (bool[N, S]) from the clamp of `tokens` (int64[N]), unless a token would have no state left: in the scheme
-    IO, two spans of one label that touch are one span.
+    """Remove states (bool[N, S]) from the clamp of `tokens` (int64[N]), in place, unless a token would have no state left: in the
+    scheme IO, two spans of one label that touch are one span.
     """
     others = clamp[tokens] & ~states
     clamp[tokens] = np.where(others.any(axis=1, keepdims=True), others, clamp[tokens])

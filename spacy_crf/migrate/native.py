@@ -69,7 +69,7 @@ class Native(NamedTuple):
 
 
 _NONE = NativeLines([], [], [], ("",))
-NOTHING = Native(_NONE, _NONE, True, {})  # all lines are replayed
+NOTHING = Native(of_labels=_NONE, of_pairs=_NONE, padding=True, functions={})  # all lines are replayed
 
 
 def native_of(model: ForeignModel, of_labels: Sequence[str], of_pairs: Sequence[str], columns: Sequence[str]) -> Native:

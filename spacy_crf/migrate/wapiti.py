@@ -149,7 +149,7 @@ class _Command(dict[str, str]):
 
     def __missing__(self, word: str) -> str:
         """Compute and cache the result for a word."""
-        if len(self) > 100_000:
+        if len(self) > 100_000:  # so that an endless stream of new words does not fill the memory
             self.clear()
         text = self._lowered(word) if self._expression is None else self._test_or_match(as_octets(word))
         self[word] = text

@@ -172,9 +172,8 @@ class FixedTokens:
             self.windows.append(WindowTable(sight, first_slots, self._reach, kinds.rows[0].shape[1]))
         self.blocks = []
         for block in blocks:
-            first_slots = self.table.first_slots(block.rest)
             items = self.table.with_first_slots(block.items)
-            self.blocks.append(block._replace(rest=first_slots, items=items))
+            self.blocks.append(block._replace(rest=self.table.first_slots(block.rest), items=items))
         del self._builder
 
     def move(self, table: Table) -> None:

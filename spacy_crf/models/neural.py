@@ -51,7 +51,7 @@ class EncoderNode(Node):
         """
         return d_output.scores
 
-    def measure(self, model: Model, sizes: Sizes) -> None:
+    def set_corpus_attributes(self, model: Model, sizes: Sizes) -> None:
         """Set attributes that the corpus determines.
 
         model (Model): The model of the layer.
@@ -178,7 +178,7 @@ def _init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) 
         return
     node = model.attrs["node"]
     sizes = Sizes(*Y)
-    node.measure(model, sizes)
+    node.set_corpus_attributes(model, sizes)
     node.resize(model, sizes.n_states)
     if output.has_param("W"):
         return

@@ -237,7 +237,7 @@ class SegmentEncoderNode(EncoderNode):
         parts = [d_output.emissions.scores, spans.begins, spans.ends, d_means]
         return np.concatenate(parts, axis=1)
 
-    def measure(self, model: Model, sizes: Sizes) -> None:
+    def set_corpus_attributes(self, model: Model, sizes: Sizes) -> None:
         """Set the longest segment of `model` that has a mean, by the `sizes` of the corpus."""
         model.attrs["longest"] = min(MOST_TOKENS, max(sizes.longest, model.attrs["longest"] or 1))
 

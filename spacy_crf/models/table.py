@@ -67,7 +67,7 @@ class GradientPart(NamedTuple):
     mask: int
 
 
-ALL = GradientPart(0, 0)
+ALL = GradientPart(number=0, mask=0)
 
 
 def parts_for(threads: int) -> list[GradientPart]:

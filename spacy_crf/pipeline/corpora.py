@@ -221,7 +221,7 @@ _ARRAY = b"\xdd"  # before the number of elements, in four bytes
 
 
 def docs_in(stored: DocBin, vocab: Vocab) -> Iterator[Doc]:
-    """The Docs of a DocBin (`stored`), with the places that `doc_bin` has stored.
+    """Yield the Docs of a DocBin (`stored`), with the places that `doc_bin` has stored. The user data is taken out of `stored`.
 
     Decodes the user data of all Docs at once: spaCy decodes the user data of each Doc, which takes ten times as long as the rest
     of a sentence.

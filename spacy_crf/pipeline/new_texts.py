@@ -143,7 +143,8 @@ class Continuation:
 def proximal_step_of(
     pipe: LearningPipe, optimizer: Any, before: "dict[tuple[int, str], FloatsXd]"
 ) -> Callable[[int], None]:
-    """A function that moves the weights of a component (`pipe`) towards those of earlier training after a step of an optimizer.
+    """Make the function that, after a step of an optimizer, moves the weights of a component (`pipe`), and the averages of the
+    optimizer, towards the weights of earlier training.
 
     optimizer (Optimizer): An optimizer of thinc, or a function that is called like one.
     before (Dict[Tuple[int, str], FloatsXd]): The weights before the step, by node and parameter.

@@ -118,8 +118,7 @@ def _read(parts: Parts, key: str, examples: list[Example], starts: Ints, report:
                         is_soft[begin:end] = False
         shift += len(example.predicted)
     columns = np.ascontiguousarray(np.array(rows, dtype=np.float64).reshape(-1, 4).T)
-    begin, end, label = columns[:3].astype(np.int64)
-    return SoftSpans(begin, end, label, weight=columns[3]), is_soft
+    return SoftSpans(*columns[:3].astype(np.int64), weight=columns[3]), is_soft
 
 
 def _aligned(example: Example, key: str) -> Iterator[tuple[Span, float, Optional[Span]]]:
@@ -154,8 +153,8 @@ def _fit(
     tokens_alone = parts.annotation.spans_are_tokens
     if tokens_alone:  # each token of a span is a span of its own
         length = spans.end - spans.begin
-        tokens = ranges(spans.begin, spans.end)
-        spans = SoftSpans(tokens, tokens + 1, np.repeat(spans.label, length), np.repeat(spans.weight, length))
+        labelled = ranges(spans.begin, spans.end)
+        spans = SoftSpans(labelled, labelled + 1, np.repeat(spans.label, length), np.repeat(spans.weight, length))
     n_hard_before = np.append(0, np.cumsum(~is_soft))  # [T + 1] tokens without soft labels before each token
     is_inside = n_hard_before[spans.begin] == n_hard_before[spans.end]
     if not tokens_alone:
@@ -174,8 +173,8 @@ def _fit(
     scale = np.array([covered[b:e].max() for b, e in zip(spans.begin.tolist(), spans.end.tolist())])
     spans = spans._replace(weight=spans.weight / np.maximum(1.0, scale))
     outside = np.where(is_soft, 1.0 - spans.covers(n_tokens), 0.0)  # [T] probability that no span covers the token
-    tokens = np.flatnonzero(outside > _ROUNDING)
-    unlabelled = SoftSpans(tokens, tokens + 1, np.full(len(tokens), -1), outside[tokens])
+    open_tokens = np.flatnonzero(outside > _ROUNDING)
+    unlabelled = SoftSpans(open_tokens, open_tokens + 1, np.full(len(open_tokens), -1), outside[open_tokens])
     joined = SoftSpans._make(map(np.concatenate, zip(spans, unlabelled)))
     return joined.only(np.argsort(joined.begin, kind="stable")), is_soft
 
@@ -281,8 +280,7 @@ def _runs(spans: SoftSpans, first: Ints, last: Ints, is_soft: Bools, starts: Int
         for (state_before, p), (state_after, q) in product(before.items(), after.items()):
             rows.append((begin, end, state_before, state_after, p * q))
     columns = np.ascontiguousarray(np.array(rows, dtype=np.float64).reshape(-1, 5).T)
-    begin, end, before, after = columns[:4].astype(np.int64)
-    return Runs(begin, end, before, after, columns[4])
+    return Runs(*columns[:4].astype(np.int64), columns[4])
 
 
 def _probabilities_by_token(tokens: Ints, states: Ints, weights: Floats) -> dict[int, dict[int, float]]:

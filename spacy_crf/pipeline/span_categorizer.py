@@ -59,16 +59,14 @@ class SpanChain(Chain):
         """The set has connected them."""
 
     def parts(self) -> Parts:
-        """The parts by which the chain predicts, with the present thresholds of the set."""
-        thresholds = self.of.thresholds()[self.numbers]
-        self.cfg["min_prob"] = dict(zip(self.labels, thresholds.tolist()))
+        """Take over the present thresholds of the set, and return the parts by which the chain predicts."""
+        self.cfg["min_prob"] = dict(zip(self.labels, self.of.thresholds()[self.numbers].tolist()))
         return super().parts()
 
     def ask(self, docs: DocBatch, scores: PathScores) -> "SpanQuestions":
         """The answers of the chain about a batch of Docs, by the `scores` of the chain, under its rules and the spans that each
         Doc forces and blocks."""
-        question = question_about(self.parts(), docs, scores)
-        return SpanQuestions(self, Batch(question))
+        return SpanQuestions(self, Batch(question_about(self.parts(), docs, scores)))
 
 
 class SpanQuestions:
@@ -347,8 +345,8 @@ class CRFSpanCategorizer(ChainSetPipe, CRFEntityRecognizer):
         parts = []
         for numbers, levels in levels_of_group.items():
             label_numbers = np.array(numbers, dtype=np.int64)  # [L] from labels of the group to labels of the component
-            segments, probabilities = _best_spans(levels, thresholds[label_numbers])
-            parts.append(LikelySpans(segments._replace(label=label_numbers[segments.label]), probabilities))
+            segments, segment_probabilities = _best_spans(levels, thresholds[label_numbers])
+            parts.append(LikelySpans(segments._replace(label=label_numbers[segments.label]), segment_probabilities))
         (begin, end, label), probabilities = LikelySpans.join(parts)
         order = np.lexsort((label, end, begin))  # by begin, then end, then label
         most_labels = self.cfg["max_positive"]

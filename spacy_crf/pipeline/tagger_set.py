@@ -45,7 +45,7 @@ class TagChain(Chain):
         super().__init__(of, annotation, annotation.labels, places)
 
     def parts(self) -> Parts:
-        """The parts by which the chain predicts, with the present settings of the set."""
+        """Take over the present settings of the set, and return the parts by which the chain predicts."""
         self.cfg |= {name: self.of.cfg[name] for name in ("confidence", "decode", "min_prob")}
         self.decoder = self.of.decoder
         # A table names labels of all chains
@@ -143,7 +143,7 @@ class CRFTaggerSet(ChainSetPipe, CRFTagger):
                 together[tokens[new]] *= of_chain.probabilities[new]
                 has_new[tokens[new]] = True
         if self.cfg["confidence"]:
-            tokens = np.flatnonzero(is_present & ~has_new)
+            unchanged = np.flatnonzero(is_present & ~has_new)  # tokens whose present labels are all that is written
             # Tag 0 stands for any label: only the places of the tokens count
             whole = found.chains[0]._replace(tags=np.where(has_new, 0, -1), certainties={"crf_prob": together[has_new]})
-            write_probabilities(docs, whole, self.decoding, Segments(tokens, tokens + 1, tokens))
+            write_probabilities(docs, whole, self.decoding, Segments(unchanged, unchanged + 1, unchanged))

@@ -101,9 +101,11 @@ def confusion(labels: Sequence[str], counts: NDArray[np.int64]) -> Chart:
     width = 76
     left = 96
     parts = [f'<text class="axis" x="{left - 8}" y="16" text-anchor="end">annotated</text>']
-    for n, name in enumerate([*labels, "missed"]):
-        x = left + (n + 0.5) * width
-        parts.append(f'<text class="axis" x="{x}" y="16" text-anchor="middle">{escape(shorter(name, 10))}</text>')
+    for column, name in enumerate([*labels, "missed"]):
+        middle_x = left + (column + 0.5) * width
+        parts.append(
+            f'<text class="axis" x="{middle_x}" y="16" text-anchor="middle">{escape(shorter(name, 10))}</text>'
+        )
     for n, (name, row) in enumerate(zip([*labels, "spurious"], counts.tolist())):
         y = (n + 1) * ROW
         parts.append(f'<text x="{left - 8}" y="{y + 16}" text-anchor="end">{escape(shorter(name, 12))}</text>')

@@ -67,9 +67,9 @@ def scores(judged: Judged) -> list[Score]:
     counts = np.zeros((n_texts, 3, 1 + len(labels)))
     for case in judged.cases:
         right = case.gold if case.kind == "right" else None
-        for n, mention in enumerate((case.gold, case.found, right)):
+        for kind, mention in enumerate((case.gold, case.found, right)):
             if mention is not None:
-                counts[case.doc, n, [0, 1 + labels.index(mention.label)]] += 1
+                counts[case.doc, kind, [0, 1 + labels.index(mention.label)]] += 1
     total = counts.sum(axis=0)
     # How often each draw of n texts with replacement takes each of the n texts: int[DRAWS, n]
     drawn = [[]]

@@ -232,13 +232,13 @@ class TableSum:
         numbers = np.full(len(strings), -1, dtype=np.int32)
         for n in np.flatnonzero(is_used).tolist():
             numbers[n] = self._strings.setdefault(strings[n], len(self._strings))
-        parts = numbers[parts]
+        string_numbers = numbers[parts]
         # The number of each template of the part among all templates
         template_numbers = [self._templates.setdefault(name, len(self._templates)) for name in templates]
-        template_of = parts  # empty, as there are no features without templates
+        template_of = string_numbers  # empty, as there are no features without templates
         if len(template_numbers):
             template_of = np.array(template_numbers, dtype=np.int32)[part["template_of"][is_named]]
-        self._named_parts.append((template_of, n_parts[is_named], parts))
+        self._named_parts.append((template_of, n_parts[is_named], string_numbers))
 
     def _names(self) -> FeatureNames:
         """The names of the chosen features, in the order of their rows."""

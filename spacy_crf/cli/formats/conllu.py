@@ -201,6 +201,7 @@ def _make_doc(words: list[Word], nlp: Language, tagging: Optional[Tagging], repo
         for n, word in enumerate(words):
             head = word.cells[6]
             is_root = head in ("0", "_")
+            # Python takes long to read numbers of many digits
             if not is_root and (not head.isdecimal() or len(head) > 9 or not 0 < int(head) <= len(words)):
                 n_words = counted(len(words), "word")
                 raise unreadable(word.place, f"its head '{head}' is not a word of its sentence, which has {n_words}")
