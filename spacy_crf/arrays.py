@@ -115,10 +115,10 @@ def _check_shapes(kind: Any, shapes: tuple[tuple[int, ...], ...]) -> None:
     RAISES (ValueError): CRF011 for the first array that does not fit to those in front of it.
     """
     sizes: dict[str, int] = {}  # of the axes, by the first array that has them
-    for (name, axes), shape in zip(kind.AXES.items(), shapes):
-        if axes[0].endswith("?"):  # arrays may have this axis or lack it
-            axes = axes[1:] if len(shape) == len(axes) - 1 else (axes[0][:-1], *axes[1:])
-        axes = [axis.removeprefix("next ") for axis in axes]  # "next state" is as long as "state"
+    for (name, axis_names), shape in zip(kind.AXES.items(), shapes):
+        if axis_names[0].endswith("?"):  # arrays may have this axis or lack it
+            axis_names = axis_names[1:] if len(shape) == len(axis_names) - 1 else (axis_names[0][:-1], *axis_names[1:])
+        axes = [axis.removeprefix("next ") for axis in axis_names]  # "next state" is as long as "state"
         if len(shape) == len(axes):
             for axis, size in zip(axes, shape):
                 sizes.setdefault(axis, size)

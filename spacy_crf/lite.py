@@ -551,12 +551,12 @@ class _Steps:
             return np.concatenate(parts)
         top = scores.max(axis=1, keepdims=True, initial=_LEAST)
         sums = np.exp(scores - top) @ (self._exp.T if back else self._exp)
-        steps = self.matrix if back else self.matrix.T
-        reached = (scores > -np.inf).astype(np.float64) @ (steps > -np.inf).T.astype(np.float64)
+        steps_to = self.matrix if back else self.matrix.T  # [j] the steps that are summed in column j
+        reached = (scores > -np.inf).astype(np.float64) @ (steps_to > -np.inf).T.astype(np.float64)
         rows, columns = np.nonzero((sums == 0.0) & (reached > 0.0))  # too small for this domain
         with np.errstate(divide="ignore"):
             sums = np.log(sums) + top + self._shift
-        sums[rows, columns] = _log_sum(scores[rows] + steps[columns], 1)
+        sums[rows, columns] = _log_sum(scores[rows] + steps_to[columns], 1)
         return sums
 
 
@@ -924,6 +924,7 @@ class Model:
             if "transitions" in reader.tables:
                 of_pairs = reader.scores("transitions", read).reshape(-1, size, size)
             reader.add_spans(read, scores)
+        # The scores of segments of k + 1 tokens, by their first token; `inside` is the sum over their tokens
         inside = none
         begins = totals["begins"]
         for k in range(longest):
@@ -931,6 +932,7 @@ class Model:
             inside = inside[:n] + (totals["states"] + totals["tokens"])[k:]
             scores[:n, k] += inside + begins[:n] + totals["ends"][k:] + self._lengths[k]
         states = states or self._states
+        # In texts with white space, spans may not begin or end at it
         words_of = self._readers[0].words_of
         blank = np.array([word.isspace() for text in texts for word in words_of(text)], dtype=bool)
         states = states.blank if states.blank is not None and blank.any() else states

@@ -168,9 +168,8 @@ class Scheme:
         allowed[~known] = True
         if not scheme.closes:  # otherwise the last tag of an entity says that it ends there
             opens, _ = ends(starts, len(iob))
-            last_known = np.flatnonzero(
-                (tags[:-1] > 0) & ~known[1:] & ~opens[1:]
-            )  # tokens of entities before missing annotation
+            # Tokens of entities before missing annotation
+            last_known = np.flatnonzero((tags[:-1] > 0) & ~known[1:] & ~opens[1:])
             allowed[last_known + 1, 1 + label[last_known] * width + scheme.prefixes.index("I")] = False
         return allowed
 

@@ -131,7 +131,10 @@ def import_cli(
 
 
 def _print_comparison(comparison: "Comparison") -> None:
-    """Print how many labels of a pipeline differ from those of the other program. RAISES (SystemExit): If some do."""
+    """Print how many labels of a pipeline differ from those of the other program.
+
+    RAISES (SystemExit): If labels of tokens differ.
+    """
     counts = f"{counted(comparison.sequences, 'sequence')}, {counted(comparison.tokens, 'token')}"
     if comparison.is_same:
         ties = f", but for {comparison.ties} in ties" if comparison.ties else ""

@@ -298,10 +298,10 @@ def rule_graph(tags: SpanTags, automaton: Automaton, allowed: np.ndarray) -> Sta
     useful = _reachable(source, target, first > -np.inf) & _reachable(target, source, last > -np.inf)
     number = np.cumsum(useful) - 1
     kept = useful[source] & useful[target]
-    source = number[source[kept]]
-    target = number[target[kept]]
     tag_of = np.repeat(np.arange(n_tags), n_states)[useful]
-    return _in_order(source, target, scores[kept], first[useful], last[useful], tag_of)
+    useful_source = number[source[kept]]
+    useful_target = number[target[kept]]
+    return _in_order(useful_source, useful_target, scores[kept], first[useful], last[useful], tag_of)
 
 
 def copied(graph: StateGraph, tag_of: np.ndarray) -> StateGraph:

@@ -190,9 +190,8 @@ class TextAutomaton:
         tokens = np.flatnonzero(self._is_near[: len(of_events)])  # [M] in a match or right behind it
         is_continuation = np.arange(of_events.shape[1]) >= self._tags.inside(0)  # [E]
         begin_events = self._tags.begins(0) + self._labels  # [L] a span of a label begins
-        added = np.where(
-            is_continuation, duals[tokens, _CONTINUES, np.newaxis], duals[tokens, _OTHER, np.newaxis]
-        )  # [M, E]
+        # [M, E]
+        added = np.where(is_continuation, duals[tokens, _CONTINUES, np.newaxis], duals[tokens, _OTHER, np.newaxis])
         # Only where a match begins have the beginnings of spans kinds of their own
         opens = self._is_begin[tokens]  # [M]
         added[np.ix_(opens, begin_events)] = duals[tokens[opens], _BEGINS:]

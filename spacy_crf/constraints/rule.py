@@ -20,6 +20,7 @@ from .automaton import Automaton, SpanTags, per_sentence
 
 Table = dict[str, Any]
 NO_SPAN = "O"
+# Kinds of rules that ask for spans
 _ASKING = {
     "always_on",
     "at_least",
@@ -27,7 +28,7 @@ _ASKING = {
     "requires",
     "in_one_piece",
     "custom",
-}  # kinds of rules that ask for spans
+}
 
 
 class Match(NamedTuple):

@@ -523,7 +523,7 @@ def differing_texts(segments: Segments, words: NDArray[np.uint64], scope: Ints) 
     # One span has one label
     if len(begin) < 2:
         return []
-    # Candidates agree in scope, length, first and last word; their texts may differ
+    # Candidates agree in scope, length, first and last word, of which a hash is made; their texts may differ
     keys = np.zeros(len(begin), dtype=np.uint64)
     for column in (scope[begin].astype(np.uint64), (end - begin).astype(np.uint64), words[begin], words[end - 1]):
         keys = keys * np.uint64(0x9E3779B97F4A7C15) + column

@@ -58,10 +58,10 @@ class TagCopies(NamedTuple):
     label_of: Ints  # [S + C] label of each state
     copy_of: Ints  # [S + C] number of the copy to which the state belongs, 0 for the tags themselves
     goes_on: Bools  # [S + C, S + C] whether the second state continues the span of the first state
-    opened: (
-        Ints  # [T, S + C] number of the copy in which a span of the state's label is written if it begins at the token
-    )
-    kept: Ints  # [T, S + C] number of the copy in which a span is written at the token if it was in the state before
+    # [T, S + C] number of the copy in which a span of the state's label is written if it begins at the token
+    opened: Ints
+    # [T, S + C] number of the copy in which a span is written at the token if it was in the state before
+    kept: Ints
     may_end: Bools  # [T + 1, S + C] whether a span in the state may end before the token
     excluded: Excluded
     starts: Ints  # [B + 1] where the sequences start

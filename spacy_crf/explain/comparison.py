@@ -505,10 +505,10 @@ class ChainEvents:
         self._label_of = decoding.label_of_states
         continues = np.asarray(decoding.spans.continues)  # [S, S]; segments have none
         self._mask: TransitionMask = decoding.mask()
-        self._continues = continues.any(
-            axis=0
-        )  # [S] states that can continue the span of the previous token, such as I-PER
-        self._continued = continues.any(axis=1)  # [S] states whose span the next token can continue, such as B-PER
+        # [S] states that can continue the span of the previous token, such as I-PER
+        self._continues = continues.any(axis=0)
+        # [S] states whose span the next token can continue, such as B-PER
+        self._continued = continues.any(axis=1)
 
     def having(self, place: SpanPlace) -> list[NDArray[np.bool_]]:
         """Clamps of the labellings with the span; for ``O``, of the labellings in which all its tokens are outside."""

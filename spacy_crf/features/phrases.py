@@ -149,13 +149,14 @@ class _Scan:
         from rapidfuzz.distance import JaroWinkler
         from rapidfuzz.process import cdist
 
+        # [N, phrases]
         pairs = cdist(
             spans.texts[block],
             self._texts,
             scorer=JaroWinkler.normalized_similarity,
             score_cutoff=LEAST_JARO_WINKLER,
             dtype=np.float32,
-        )  # [N, phrases]
+        )
         # Phrases are sorted by label: the largest similarity to a phrase of each label
         jaro_winkler = np.maximum.reduceat(pairs, self._label_starts, axis=1)  # [N, L]
         jaccard_similarity = np.zeros_like(jaro_winkler)

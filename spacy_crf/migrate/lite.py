@@ -248,7 +248,7 @@ class _Exporter:
         return {"padding": getattr(feature_set, "padding", True), "tables": tables}
 
     def _table(self, table: Table, weights: NDArray) -> Settings:
-        """The weights of a table that are left, by template and value."""
+        """The weights of a table that pruning and rounding leave, by template and values."""
         kept = np.abs(weights) > self._prune
         scale = 1.0
         if self._bits == 16 and len(weights):
@@ -267,7 +267,7 @@ class _Exporter:
         for row in order.tolist():
             keys_of_templates.setdefault(names.templates[template_of[row]], []).append(keys[row])
         content = {
-            "templates": [{"name": name, "keys": keys} for name, keys in keys_of_templates.items()],
+            "templates": [{"name": name, "keys": template_keys} for name, template_keys in keys_of_templates.items()],
             "counts": _narrow(np.diff(table.pair_starts)[order]),
             "columns": _narrow(table.pair_columns[pairs]),
             "weights": weights[pairs],

@@ -252,8 +252,8 @@ def weights_of(nlp: Language, component: Optional[str] = None) -> ForeignModel:
 
 
 def _plain_names(index: FeatureIndex) -> list[str]:
-    """Names of features, those that a function made without its template: a model imported from CRFsuite is exported with the
-    names it had."""
+    """Names of features. If a function made the feature, the name lacks its template, so that a model imported from CRFsuite is
+    exported with the names it had."""
     return [name.removeprefix(f"fn:{SOURCE}[0]=") for name in index.names()]
 
 

@@ -308,12 +308,9 @@ def read_wapiti(data: "bytes | BinaryIO", source: str) -> ForeignModel:
     (n_names,) = lines.header("#qrk#")
     names = lines.texts(int(n_names))
     lines.check_labels(labels)
-    has_labels = np.array(
-        [name[:1] in "u*" for name in names], dtype=bool
-    )  # [F] whether it has a weight for each label
-    has_pairs = np.array(
-        [name[:1] in "b*" for name in names], dtype=bool
-    )  # [F] whether it has one for each pair of labels
+    # [F] whether a feature has a weight for each label, and whether it has a weight for each pair of labels
+    has_labels = np.array([name[:1] in "u*" for name in names], dtype=bool)
+    has_pairs = np.array([name[:1] in "b*" for name in names], dtype=bool)
     size = len(labels)
     # Weights are numbered feature by feature: first those of labels, then those of pairs
     starts = np.append(0, np.cumsum(has_labels * size + has_pairs * size * size))
@@ -329,10 +326,10 @@ def read_wapiti(data: "bytes | BinaryIO", source: str) -> ForeignModel:
         parts.append((ids[values != 0], values[values != 0]))
     if n_lines != int(n_weights):
         lines.refuse("the weights", f"there are {n_lines}, and the header announces {int(n_weights)}: it is cut off")
-    ids, values = map(np.concatenate, zip(*parts))
+    all_ids, all_values = map(np.concatenate, zip(*parts))
     del parts  # as large as the weights
     compiled = [compile_pattern(pattern) for pattern in patterns]
     # A pattern of pairs without a place makes the same feature everywhere: its weights are transitions
     constants = {pattern.form % () for pattern in compiled if not pattern.places and pattern.form[0] in "b*"}
     blocks = (first_of_labels, first_of_pairs)
-    return assemble("wapiti", labels, names, blocks, ids, values, patterns, constants)
+    return assemble("wapiti", labels, names, blocks, all_ids, all_values, patterns, constants)

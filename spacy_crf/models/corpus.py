@@ -121,9 +121,8 @@ class WindowTable(NamedTuple):
     """Features of the U different windows of one kind in a corpus, see `features.shared_windows`."""
 
     sight: Sight  # the tokens that read the features of a window
-    first_slots: dict[
-        int, NDArray[np.integer]
-    ]  # by the token's number in the sight: [M, U] of each feature, -1 for none
+    # By the token's number in the sight: [M, U] of each feature, -1 for none
+    first_slots: dict[int, NDArray[np.integer]]
     reach: int  # how far templates read to the left and right of a token
     n_windows: int  # U
 

@@ -285,7 +285,8 @@ class CorpusObjective(Weights):
         d_shared = {name: np.zeros(shared[name].shape) for name in shared_weights}
 
         def differentiate(number: int):
-            """Compute the losses of a batch, in one thread, with their derivatives for the layers and for the shared scores."""
+            """Compute the losses of a batch, in one thread, and their derivatives for the layers and for the shared scores. Write
+            the losses to `losses`."""
             annotation = self._annotation[number]
             outputs = tuple(layer_pass.score(number) for layer_pass in passes)
             scores = node.join(outputs, shared)

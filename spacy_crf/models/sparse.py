@@ -431,9 +431,8 @@ class Scorer:
             name = features.kinds[kind].scores
             if name not in scores:
                 scores[name] = np.zeros((len(columns.positions), *features.shape(kind)))
-            n_of_scorer = scorer.add(
-                columns, scores[name]
-            )  # adds the scores, and says how many words have cached scores
+            # Adds the scores, and returns how many words have cached scores
+            n_of_scorer = scorer.add(columns, scores[name])
             n_cached = min(n_cached, n_of_scorer)
         # Words whose scores are cached need no attributes any more
         columns.table.drop_rows(int(n_cached))

@@ -229,7 +229,7 @@ class ChainSetPipe(CRFPipe):
 
     @contextmanager
     def _asked(self, doc: Doc) -> Iterator[Sequence[Chain]]:
-        """The chains, for which the model scores a Doc only once."""
+        """Yield the chains. Meanwhile their nodes hold the scores of a Doc, so that the model scores the Doc only once."""
         nodes = [chain.model.attrs["node"] for chain in self.chains]
         scores = self.model.predict(self.require_ready([doc]))
         try:

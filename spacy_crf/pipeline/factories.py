@@ -15,9 +15,8 @@ if TYPE_CHECKING:
     from .candidates import CRFCandidates
     from .pipe import LearningPipe
 
-_BLOCK = Optional[
-    Any
-]  # a block of a config that makes an object of this package, which this file would import too early
+# A block of a config that makes an object of this package, which this file would import too early
+_BLOCK = Optional[Any]
 _ByLabel = Union[dict, list]  # as `checks.ByLabel`, which this file would import too early
 
 _DEFAULTS = """

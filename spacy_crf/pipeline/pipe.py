@@ -345,9 +345,8 @@ class LearningPipe(Warner, TrainablePipe):
     def requires(self) -> list[str]:
         """Attributes of earlier components that the templates read, as `nlp.analyze_pipes` names them."""
         names = ["is_sent_start" if name == "sent_start" else name for name in self.token_attributes]
-        attributes = [
-            f"token.{name}" for name in names if name not in ("norm", "lang", "spacy")
-        ]  # the tokenizer sets these
+        # The tokenizer sets the others
+        attributes = [f"token.{name}" for name in names if name not in ("norm", "lang", "spacy")]
         for name in dict.fromkeys(chain.from_iterable(f.feature_set.extensions for f in self.feature_stores)):
             _, _, getter, _ = Token.get_extension(name)
             if getter is None:  # no component sets an extension with a getter

@@ -23,9 +23,8 @@ ENOUGH_ENTITIES = 100
 _FLAT = 0.005  # Near its maximum F hardly changes with the threshold: up to this loss, other reasons choose
 _CHANCE = 0.001  # a threshold of one label must gain more F than this
 
-CountedDoc = tuple[
-    Optional[bytes], dict[str, Counter[str]]
-]  # the prediction for a Doc (None before), and its counts by label
+# The prediction for a Doc (None before), and its counts by label
+CountedDoc = tuple[Optional[bytes], dict[str, Counter[str]]]
 
 
 class Point(NamedTuple):

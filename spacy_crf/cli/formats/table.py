@@ -232,9 +232,8 @@ def _holds_texts(source: Source, settings: ReadSettings) -> bool:
 
 def _labelled_docs(source: Source, nlp: Language, settings: ReadSettings, report: Report) -> Iterator[Doc]:
     """Make Docs of texts with labels. The file is read twice, since any row may add a label."""
-    cells: dict[
-        str, str
-    ] = {}  # the different cells of labels, each with its first place: a table may have millions of rows
+    # The different cells of labels, each with its first place: a table may have millions of rows
+    cells: dict[str, str] = {}
     for row in _text_rows(source, settings, Report()):
         cells.setdefault(row.label, row.place)
     labels = TextLabels()

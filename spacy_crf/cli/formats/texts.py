@@ -1,4 +1,4 @@
-"""Reads JSON of texts with spans or labels, in the formats of Prodigy, doccano, spaCy, and of tools that write the like; and XML
+"""Reads JSON of texts with spans or labels, in the formats of Prodigy, doccano, spaCy and similar tools; and XML
 whose elements are the parts of texts, that of parserator (usaddress, probablepeople) and of AnyStyle. Each child of its root is a
 text, and its children are named by labels: ``<Name><GivenName>Ann</GivenName> <Surname>Lee</Surname></Name>``."""
 
