@@ -101,7 +101,7 @@ class TagCopies(NamedTuple):
         )
         if hasattr(widened, "orders"):
             # digit_of: n-grams are looked up by the tags of the states, since n-grams of states have no weights.
-            # keep=None: nothing is pruned, since pruning could drop the annotated labelling from the sum over all labellings
+            # keep=None: nothing is pruned, since pruning does not know copies, and could drop the annotated labelling
             widened = widened._replace(orders=widened.orders._replace(digit_of=tags, keep=None))
         return widened, possible if clamp is None else possible & clamp[:, tags]
 

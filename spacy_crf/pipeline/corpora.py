@@ -66,6 +66,7 @@ class Corpus(training.Corpus):
         yield from islice(docs, self.limit if self.limit >= 1 else None)
 
     def _read(self, nlp: Language) -> Iterator[Example]:
+        """Yield the examples, and keep them: for this reader in `_kept`, for the next one in `_read_last`."""
         # A reader that read the same file for this pipeline, as at initialization, has left its texts
         settings, examples = _read_last.pop(nlp, (None, []))
         if settings != self._settings or self._augments:
