@@ -209,6 +209,7 @@ class Scheme:
         inside = may & ~(apart & surely_before)
         apart &= ~surely_before
         if self.name == "IO":
+            # A token that surely has the label keeps its tag. Where a span must begin there, the token before must lose the tag
             inside |= surely
             inside[:-1] &= ~(apart & surely)[1:]
             apart &= ~surely

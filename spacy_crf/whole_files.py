@@ -186,6 +186,7 @@ def packed(value: object) -> Iterator[bytes]:
 
 
 def _packed(packer: Packer, value: object) -> Iterator[bytes]:
+    """Yield the bytes of a value in MessagePack: large bytes, and each item of a dict or of a short list, by themselves."""
     if isinstance(value, dict):
         yield packer.pack_map_header(len(value))
         for key, of_key in value.items():

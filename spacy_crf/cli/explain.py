@@ -229,6 +229,7 @@ def inspect_cli(
 
 
 def _show_overview(found: Fields, label: Optional[str]) -> None:
+    """Print the result of `explain.weights.overview` for a component; with a label, only its transitions."""
     msg.divider(f"{found['component']} ({found['class']}, {found['model']})")
     print(f"{counted(len(found['labels']), 'label')}: {', '.join(found['labels'])}")
     print(f"{found['weights']:,} weights that have names")
@@ -237,11 +238,11 @@ def _show_overview(found: Fields, label: Optional[str]) -> None:
             print(f"{name} {key}: {value:,}")
     if "encoder" in found:
         print(f"an encoder ({found['encoder']}), whose weights have no names")
-    rows = [
+    templates = [
         (r["template"], r["of"], f"{r['features']:,}", f"{r['weights']:,}", f"{r['mass']:.2f}")
         for r in found["templates"]
     ]
-    print_table("templates", ("template", "weighs", "features", "weights", "sum of |weights|"), rows, n_texts=2)
+    print_table("templates", ("template", "weighs", "features", "weights", "sum of |weights|"), templates, n_texts=2)
     of_tokens = [r["template"] for r in found["templates"] if r["of"] == "states"]
     if of_tokens:
         print(f"for a config: templates = {json.dumps(of_tokens, ensure_ascii=False)}")

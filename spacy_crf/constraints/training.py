@@ -431,6 +431,7 @@ class RuledChain(RuledStructure):
         )
 
     def _excluded_in(self, bounds: Ints) -> Optional[Excluded]:
+        """The wrong spans and steps of the document with the tokens between these bounds, by its own tokens; None without any."""
         doc_begin, doc_end = bounds
         (begin, end, label), steps, _ = self._excluded
         # Spans and steps of the document, counted from its first token

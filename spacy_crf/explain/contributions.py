@@ -283,10 +283,10 @@ def _shared_rows(comparison: Comparison, uses: tuple[PathScores, PathScores]) ->
         tokens = np.flatnonzero(is_used)
         if not len(tokens):
             continue  # a text of one token has no transitions
-        having, lacking = (getattr(side, array, side[0])[tokens] for side in uses)
-        weights = comparison.reading.of_states(name, having.shape[-1]).ravel()
-        having = having.reshape(len(tokens), -1)  # [tokens, cells]
-        lacking = lacking.reshape(len(tokens), -1)
+        uses_with, uses_without = (getattr(side, array, side[0])[tokens] for side in uses)
+        weights = comparison.reading.of_states(name, uses_with.shape[-1]).ravel()
+        having = uses_with.reshape(len(tokens), -1)  # [tokens, cells]
+        lacking = uses_without.reshape(len(tokens), -1)
         losses = _losses(np.tile(weights, (len(tokens), 1)), having, lacking)
         mean_weights = (having - lacking) @ weights
         for n in _relevant(losses):

@@ -73,6 +73,7 @@ class EmissionFeatures(SparseFeatures):
         return self.tables["transitions"]
 
     def _compile(self) -> CompiledFeatures:
+        """Compile the templates, and make the reader of the columns that they read."""
         feature_set = self.feature_set
         reader = feature_set.reader(self.gazetteers, self.clusters, self.vectors)
         compiled = {"states": CompiledTemplates(feature_set.counted, reader)}

@@ -185,6 +185,8 @@ def SemiMarkov(
 
 
 def _check_longest(value: LongestSegment) -> LongestSegment:
+    """Check the setting `longest_segment`. RETURNS: The setting, as a dict if it is by label. RAISES (ValueError): CRF020."""
+
     def possible(number) -> bool:
         return isinstance(number, int) and not isinstance(number, bool) and 1 <= number <= _MOST_TOKENS
 

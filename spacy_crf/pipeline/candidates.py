@@ -68,6 +68,7 @@ class CRFCandidates(LaterPipe):
         self.min_prob = read_min_prob(owner, min_prob)
 
     def _write(self, docs: list[Doc]) -> None:
+        """Write the spans that reach the threshold of their label, with their probabilities as "scores", to ``doc.spans``."""
         pipe = self.source()
         min_probs = label_thresholds(self.name, self.min_prob, pipe.labels)
         thresholds = dict.fromkeys(pipe.labels, 0.0)
@@ -78,8 +79,8 @@ class CRFCandidates(LaterPipe):
         sources = [pipe] if has_levels else pipe.chains
         likely: list[Likely] = [[] for _ in docs]
         for source in sources:
-            for of_doc, spans in zip(likely, _spans_of_docs(source, docs, thresholds)):
-                of_doc += [(span, p) for span, p in spans if p >= thresholds[span.label_]]
+            for of_doc, found in zip(likely, _spans_of_docs(source, docs, thresholds)):
+                of_doc += [(span, p) for span, p in found if p >= thresholds[span.label_]]
         for doc, spans in zip(docs, likely):
             # In the order of the text, whatever chain has found a span
             spans.sort(key=lambda item: (item[0].start, item[0].end))

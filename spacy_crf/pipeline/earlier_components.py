@@ -35,6 +35,7 @@ def annotator(nlp: Optional[Language], name: str, attributes: list[str]) -> Call
     read = [IDS[attribute.upper()] for attribute in attributes]
 
     def annotate(example: Example) -> Doc:
+        """Annotate a copy of the predicted Doc of an example."""
         # Copies take time, and nothing would change
         if not components and not read:
             return example.predicted

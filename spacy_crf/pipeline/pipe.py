@@ -204,6 +204,7 @@ class LearningPipe(Warner, TrainablePipe):
         return 1
 
     def _labels_changed(self) -> None:
+        """Make again what depends on the labels: the annotation, the decoding, the allowed transitions, and costs of the loss."""
         self.annotation = self.annotation.bind(self.name, self.vocab, self.labels)
         node = self.model.attrs["node"]
         decoding_class = node.decoding

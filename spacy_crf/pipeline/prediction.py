@@ -542,6 +542,7 @@ class CRFPipe(LearningPipe):
     # --------------------------------------------------------------------------------------------------- saving
 
     def _settings(self) -> Settings:
+        """The settings to save, with the rules."""
         settings = super()._settings()
         if self.constraints is None:
             return settings
@@ -549,6 +550,7 @@ class CRFPipe(LearningPipe):
         return {**settings, "rules": {"config": tables[: self._own_rules], "added": tables[self._own_rules :]}}
 
     def _take_settings(self, saved: Settings) -> None:
+        """Take over the learned state of a saved component, see `LearningPipe`, and its rules."""
         super()._take_settings(saved)
         rules = saved.get("rules")
         if rules is not None and (rules["config"] or rules["added"]):

@@ -76,6 +76,7 @@ class RuleMatcher:
         return facts
 
     def _find(self, place: int, docs: DocBatch) -> Match:
+        """Match the pattern of the rule with this `place` in a batch. RAISES (ValueError): CRF623 if that fails."""
         n_tokens = int(docs.bounds[-1])
         match = Match(*np.zeros((3, n_tokens), dtype=bool))
         for doc, shift in zip(docs, docs.bounds.tolist()):

@@ -208,6 +208,7 @@ def sequence_weights(examples: list[Example], starts: Ints, bounds: Ints) -> Opt
 
 
 def _weights(examples: list[Example]) -> list[float]:
+    """Read the weight of each reference Doc. RAISES (ValueError): CRF020 for anything but a finite number, at least 0."""
     weights = []
     for example in examples:
         doc = example.reference

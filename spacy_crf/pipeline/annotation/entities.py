@@ -376,6 +376,7 @@ class Entities(Annotation):
         self.needs_neighbours = scheme.name == "IOB1"
 
     def _tabulate(self) -> None:
+        """Set the table of what is written for each tag."""
         self.written_labels = self.labels
         hashes = np.array([*map(self.vocab.strings.add, self.labels), 0], dtype=np.uint64)
         types = hashes[self.scheme.label_of_tag(len(self.labels))]  # the last hash, 0, is that of label -1

@@ -59,6 +59,7 @@ class TokenTags(Annotation):
         self._get = attribute_getter(attribute)
 
     def _tabulate(self) -> None:
+        """Set the tables of the labels by which `write` and `gold` go."""
         values = [label.removeprefix(self.prefix) for label in self.labels]
         self.written_labels = [{self.attribute: value} for value in values]
         self._index = {self.vocab.strings.add(value): n for n, value in enumerate(values)}
