@@ -97,7 +97,7 @@ def export_lite(
     of_spans = pipe.cfg.get("decode") == "spans"
     content: Settings = {
         "format": lite.FORMAT,
-        "version": 2 if of_spans else 1,
+        "version": 2 if of_spans else 1,  # the lowest version of the format that has what the export needs
         "made_by": f"spacy_crf {__version__}",
         "component": pipe.name,
         "kind": kind,

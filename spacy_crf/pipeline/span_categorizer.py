@@ -136,13 +136,14 @@ class OutermostSpans:
 
     def __call__(self, docs: DocBatch) -> Labelling:
         pipe = self._pipe
-        none = self._pipe.annotation.labelling(NO_SEGMENTS)
+        no_spans = pipe.annotation.labelling(NO_SEGMENTS)
         outer = [chain for chain in pipe.chains if not chain.annotation.level]
         if len(outer) == len(pipe.chains):
-            return none
-        without = copy(docs)
-        without.labelling = none
-        scores = pipe.model.predict(without)
+            return no_spans
+        # The outermost chains read no spans
+        unlabelled = copy(docs)
+        unlabelled.labelling = no_spans
+        scores = pipe.model.predict(unlabelled)
         found = []
         for chain, chain_scores in zip(outer, split(scores, [chain.states for chain in outer])):
             parts, decoded_scores = without_edges(chain.parts(), docs, chain_scores)

@@ -82,7 +82,7 @@ def measure(
     settings = dict(pipe.cfg)
     try:
         pipe.cfg["confidence"] = True
-        # The batch size allows all Docs, so that memory alone bounds a batch
+        # As few batches as memory allows: `batches` cuts these at numbers of Docs and tokens of its own
         for docs in batches(pipe.name, (example.predicted for example in examples), max(1, len(examples))):
             references = [example.reference for example in examples[done : done + len(docs)]]
             done += len(docs)
