@@ -167,7 +167,7 @@ class OnnxEncoder:
         window = _Window(doc=0, ids=ids, types=[0] * len(ids), kept=nothing, text=nothing)
         return opened._replace(width=self._run(opened, [window]).shape[2])
 
-    def _open_tokenizer(self) -> Any:
+    def _open_tokenizer(self):
         """Open the tokenizer, and let it divide texts into windows.
 
         RAISES (ValueError): CRF966 if the file can't be read, CRF020 if the overlap is as large as a window.

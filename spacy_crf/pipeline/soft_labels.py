@@ -280,7 +280,7 @@ def _runs(spans: SoftSpans, first: Ints, last: Ints, is_soft: Bools, starts: Int
         for (state_before, p), (state_after, q) in product(before.items(), after.items()):
             rows.append((begin, end, state_before, state_after, p * q))
     columns = np.ascontiguousarray(np.array(rows, dtype=np.float64).reshape(-1, 5).T)
-    return Runs(*columns[:4].astype(np.int64), columns[4])
+    return Runs(*columns[:4].astype(np.int64), weight=columns[4])
 
 
 def _probabilities_by_token(tokens: Ints, states: Ints, weights: Floats) -> dict[int, dict[int, float]]:

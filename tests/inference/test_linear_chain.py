@@ -53,13 +53,13 @@ def worth_it(share):
     before = scaling.WORTH_IT
     scaling.WORTH_IT = share
     scaling._find_block.cache_clear()
-    scaling._shared.clear()
+    scaling._latest_scores.clear()
     try:
         yield
     finally:
         scaling.WORTH_IT = before
         scaling._find_block.cache_clear()
-        scaling._shared.clear()
+        scaling._latest_scores.clear()
 
 
 @st.composite
