@@ -779,8 +779,7 @@ class _Chain(_Segments):
             scores = inside.sums(scores[is_longer], last) + emissions[last]
         numbers, span_ends, probabilities = map(np.concatenate, zip(*spans))
         order = np.argsort(numbers, kind="stable")
-        given = numbers[order]
-        return begin[given], span_ends[order], label[given], np.minimum(probabilities[order], 1.0)
+        return begin[numbers[order]], span_ends[order], label[numbers[order]], np.minimum(probabilities[order], 1.0)
 
 
 class Model:
