@@ -15,7 +15,7 @@ from tests.reference_pages import tomllib
 from tests.test_package import MODULES, PACKAGE, ROOT
 
 # What is there may shrink; who lets it grow says why in the commit that raises a bound.
-MOST_STATEMENTS = 38_448
+MOST_STATEMENTS = 38_445
 MOST_STATEMENTS_OF_CORE = 26_359
 MOST_FILES = 236
 MOST_CLASSES = 549
