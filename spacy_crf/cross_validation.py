@@ -69,7 +69,7 @@ SURE_FOLDS = 3
 
 
 class WordKnowledge(NamedTuple):
-    """What is known of words from elsewhere: clusters, vectors and gazetteers."""
+    """Clusters, vectors or gazetteers, which are made without the annotated texts."""
 
     templates: Sequence[str]  # read it
     settings: Settings  # load it: of [initialize.components.NAME.words]

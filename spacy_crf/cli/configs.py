@@ -213,7 +213,7 @@ def _where_vectors_are(lang: str) -> str:
 
 
 def known_of_words(lang: str) -> "dict[str, WordKnowledge]":
-    """What installed packages know of words of a language, by kind, for `cross_validation.fit`."""
+    """The clusters, lists and vectors of installed packages for a language, by kind, as `cross_validation.fit` takes them."""
     from ..cross_validation import PACKAGED, WordKnowledge
     from ..features.clusters import has_packaged_clusters
 

@@ -68,7 +68,7 @@ class Files(NamedTuple):
 
 
 class Search(NamedTuple):
-    """What `fit` tries: arguments of `cross_validation.fit`."""
+    """The arguments of `cross_validation.fit` that name candidates and the score that chooses between them."""
 
     l1: tuple[float, ...] = (0.0, 0.05)
     l2: tuple[float, ...] = (0.1, 0.03)
@@ -76,7 +76,7 @@ class Search(NamedTuple):
     optimize: str = "f"
 
     def in_words(self) -> str:
-        """What is tried, and the score that chooses."""
+        """The candidates and the score, in words."""
         thresholds = "thresholds of probabilities" if self.thresholds else "no thresholds"
         score = {"f": "F1", "texts": "whole texts right"}[self.optimize]
         return f"l1 {_numbers(self.l1)}; l2 {_numbers(self.l2)}; {thresholds}; chosen by {score}"
@@ -101,11 +101,11 @@ FIELDS = Search(l1=(0.05, 0.02), l2=(0.03, 0.01), thresholds=False, optimize="te
 
 
 class Task(NamedTuple):
-    """What a component is to learn.
+    """A component to train.
 
     part (Part): The component, and its settings.
-    reason (str): Why, in words.
-    search (Search): What `crf fit` tries.
+    reason (str): The annotation that speaks for the component, in words.
+    search (Search): The candidates of `fit`, and the score that chooses.
     """
 
     part: Part
@@ -134,7 +134,7 @@ class Counts:
 
 @dataclass
 class Findings:
-    """What annotated texts show, and what to train on them."""
+    """The contents of annotated texts, and the components that suit them."""
 
     files: Files
     reading: "Reading"

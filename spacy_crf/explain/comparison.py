@@ -370,7 +370,7 @@ class Ruled:
         return min(labellings, key=lambda labelling: (len(labelling.broken), labelling.cost), default=None)
 
     def costs(self, path: NDArray[np.int32]) -> dict[int, float]:
-        """What each active rule adds to the score of a labelling, by the rule's place; -inf for a broken hard rule."""
+        """The term of each active rule in the score of a labelling, by the rule's place; -inf for a broken hard rule."""
         totals = self._rules.totals(path, self._scores.starts, self._docs.bounds)[0]
         costs = {}
         no_scores = arrays.zeros(self._scores)

@@ -71,8 +71,8 @@ def certainty(name: str, found: Found) -> Optional[float]:
 
 
 def _label_now(found: Found, label: Union[str, dict[str, object]]) -> Union[str, dict[str, object]]:
-    """What `label` is compared with: the label of a span; or the present values of the attributes of a token, or of the labels in
-    ``doc.cats``, that the keys of `label` name."""
+    """Read the annotation that `label` is compared with: the label of a span. For a token or a Doc, the keys of `label` name
+    attributes or labels in ``doc.cats``, whose values are read."""
     if isinstance(found, Span):
         return found.label_
     if isinstance(found, Doc):

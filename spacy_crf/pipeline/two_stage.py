@@ -252,7 +252,7 @@ def _by_doc(spans: Segments, bounds: NDArray[np.int64]) -> list[DocSpans]:
 
 
 def _shift(begin: int) -> DocSpans:
-    """What to add to the spans of a Doc (int64[3, N]) that begins at this token of a batch, to get spans of the batch."""
+    """The offsets that turn spans of a Doc (int64[3, N]), which begins at this token of a batch, into spans of the batch."""
     return np.array([[begin], [begin], [0]])
 
 

@@ -1,4 +1,4 @@
-"""What lists of names give a parser of names: ``python -m tests.benchmarks.names``.
+"""The gain of a parser of names by lists of names: ``python -m tests.benchmarks.names``.
 
 Names of people are made of the given names and surnames of the US census by templates, with the labels of probablepeople. Half of
 the words are in the lists that models read. A name has all its words from this half, or none.

@@ -1,4 +1,4 @@
-"""What a few annotated sentences give: `crf fit` without a config, with what installed packages know of words and without,
+"""A few annotated sentences: `crf fit` without a config, with clusters, lists and vectors of installed packages and without,
 against python-crfsuite with its strong features, and spaCy's ``ner`` for the same CPU time: F1 and texts that are right as a
 whole, both in percent. ``python -m tests.benchmarks.small_data``
 

@@ -1,4 +1,4 @@
-"""What `fit`, `init-config --for` and `data` see in annotated texts: the task, its settings, the language, the files."""
+"""The task, the settings, the language and the files that `fit`, `init-config --for` and `data` find in annotated texts."""
 
 import json
 from importlib import import_module

@@ -502,7 +502,7 @@ def test_gazetteers_compare_by_an_attribute(nlp, tmp_path, attr, found):
 
 
 def test_gazetteers_of_packages(nlp, monkeypatch):
-    """Of a package that is missing the model keeps its list; one that has changed is an error."""
+    """A model keeps the list of a package that is missing now. A package that has changed is an error."""
 
     def read(files, known):
         return read_gazetteers(files, nlp.make_doc, known, owner="crf_ner", lang="de")
