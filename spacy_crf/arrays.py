@@ -470,8 +470,11 @@ def expand(scores: ScoreArrays, graph: StateGraph, names: Sequence[str]) -> dict
 
 
 def contract(expected: Arrays, graph: StateGraph, n_tags: int) -> Arrays:
-    """Turn the derivative with respect to scores that `expand` made (`expected`) into the derivative with respect to the scores
-    of the tags: sums over the states of each tag."""
+    """Turn a derivative with respect to scores of states into the derivative with respect to the scores of tags, which `expand`
+    gave to the states: sums over the states of each tag.
+
+    expected (PathScores): The derivative with respect to scores of states; its arrays without a state axis stay as they are.
+    """
     contracted = {}
     for name, array in named(expected).items():
         last_axis = axes(expected, name)[-1]

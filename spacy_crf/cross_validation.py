@@ -328,9 +328,9 @@ def _possible(nlp: Language, name: str, words: Union[bool, Mapping[str, WordKnow
     if isinstance(words, bool):
         words = PACKAGED if words and has_packaged_clusters(str(nlp.lang)) else {}
     initialize = nlp.config["initialize"]["components"].get(name) or {}
-    settings = [*nlp.config["initialize"].items(), *initialize.items(), *(initialize.get("words") or {}).items()]
-    # `tables` of `words` are clusters
-    in_config = {"tables" if key == "clusters" else key for key, value in settings if value is not None}
+    of_config = [*nlp.config["initialize"].items(), *initialize.items(), *(initialize.get("words") or {}).items()]
+    # `WordKnowledge.settings` calls clusters "tables"
+    in_config = {"tables" if key == "clusters" else key for key, value in of_config if value is not None}
     kinds = {kind: known for kind, known in words.items() if not in_config & known.settings.keys()}
     possible = {**NO_WORDS}
     for n in range(len(kinds)):

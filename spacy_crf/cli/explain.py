@@ -182,7 +182,9 @@ def _likeliest(pipe: "CRFPipe", doc: Doc) -> list[Span]:
     """The most probable span of a Doc in which nothing is found. RAISES (ValueError): CRF838 if no span is possible."""
     # Most spans have no chance: listing all takes quadratic time, and is rarely needed
     for least in (0.01, 0.0):
-        for span, _ in pipe.span_probabilities(doc, least):
+        found = pipe.span_probabilities(doc, least)  # the most probable span first
+        if found:
+            span, _ = found[0]
             return [span]
     raise ValueError(
         Errors.CRF838.format(

@@ -210,14 +210,15 @@ class RuleSet:
         return np.any(totals[:, automata] < 0.0, axis=1)
 
     def decodable(self, scores: Scores, facts: PatternMatches, kept: Optional[Iterable[int]] = None) -> Scores:
-        """Apply the rules without a memory (`apply`), and add the scores that automata give to events in every state. All other
-        scores of the automata are at most 0.
+        """Apply the rules without a memory (`apply`), and add what automata give to an event whatever their state (`_lift`). What
+        is left to the automata is at most 0, so that the new scores of a labelling are an upper bound.
 
         scores (Scores), facts (PatternMatches), kept (Iterable[int]): As in `apply`.
         RETURNS (Scores): New scores.
         """
         ruled = self.apply(scores, facts, kept)
         key = None if kept is None else frozenset(kept)
+        # lift[i, j]: score of tag i before tag j; the last row: of tag j at the beginning
         lift = self._lifts.find(key, lambda: self._lift(key))
         if lift is None:
             return ruled

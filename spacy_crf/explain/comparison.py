@@ -277,7 +277,9 @@ def preset_labellings(pipe: "CRFPipe", docs: DocBatch, scores: PathScores) -> tu
     """
     restricted = restrict(pipe.parts(), docs, scores, None, by_steps)
     if restricted is None:
-        return by_steps(pipe.parts(), docs, scores)[1], None
+        _, scores_without_edges = by_steps(pipe.parts(), docs, scores)
+        return scores_without_edges, None
+    # Only some of the tokens have a label left, so no labelling of the Doc is possible
     if restricted.kept is not None:
         raise NothingToCompare(
             Errors.CRF838.format(

@@ -187,7 +187,7 @@ def _(node: SparseNode, layer: Model, docs: DocBatch) -> LayerTerms:
     # Look up the features token by token, even if all tokens of a unit share a row: each feature has a token then
     features = features if units is None else features.of_unit(TOKEN)
     found = features.look_up(docs)
-    # The indices that number the features, where these are not the indices of the tables
+    # Hashed features share rows, so an index of this Doc's features numbers them, in place of the index of the table
     named_indices = {}
     if any(isinstance(table.index, HashedIndex) for table in features.tables.values()):
         found, named_indices = _with_names(features, docs, found)  # vectors are not hashed
@@ -224,8 +224,8 @@ def _(node: SparseNode, layer: Model, docs: DocBatch) -> LayerTerms:
         sums[array] = sums.get(array, 0.0) + terms.sum()
     starts = found.starts if units is None else units.texts
 
-    def make_output(sums: dict[str, Floats]) -> object:
-        return features.output(sums, starts, found.listed)
+    def make_output(arrays: dict[str, Floats]) -> object:
+        return features.output(arrays, starts, found.listed)
 
     return LayerTerms(make_output(sums), layer_terms, make_output)
 

@@ -179,8 +179,9 @@ class DocBatch(list[Doc]):
         return stage(self)
 
     def read(self, attributes: list[int]) -> NDArray[np.uint64]:
-        """``Doc.to_array`` of all Docs: uint64[T, C]. Words, sentence starts and entities are read with the attributes."""
-        # A second reader may need no attributes
+        """``Doc.to_array`` of all Docs: uint64[T, C]. Sets the batch's `words`, `sent_start`, `ent_iob` and `is_space` too:
+        reading them costs hardly more."""
+        # They are set already, and there is nothing else to read
         if not attributes and "words" in vars(self):
             return np.zeros((len(self.words), 0), dtype=np.uint64)
         rows = read_attributes(self, [*_PLAIN, *attributes])

@@ -526,11 +526,14 @@ class IndexBuilder(FeatureCounter):
         self._values.append(values)
 
     def freeze(self, keep: NDArray[np.bool_], vocab: Vocab) -> FeatureIndex:
-        """The index of the features to keep (bool[N]), in the order of their first occurrence."""
+        """Make the index of the features to keep, in the order of their first occurrence. After that the builder is of no use.
+
+        keep (bool[N]): Which features to keep: the known ones first, then the new ones.
+        """
         keep_new = keep[len(self.known) :]
         template_of = np.concatenate([np.zeros(0, dtype=np.int32), *self._template_of])[keep_new]
         values = np.concatenate([np.zeros((0, self._most_parts), dtype=np.uint64), *self._values])
-        # The values are large, and another list would double them
+        # The list takes as much memory as the array that was made of it
         self._values.clear()
         values = values if keep_new.all() else values[keep_new]
         text_numbers = np.zeros(values.shape, dtype=np.int32)

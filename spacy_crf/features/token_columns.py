@@ -79,7 +79,7 @@ class ColumnReader:
     gazetteers: Gazetteers by the name of their attribute.
     item_sources: Functions from a Doc to items, by name (functions, extensions holding numbers).
     word_functions: Functions from a word to items, or to one text, by name.
-    clusters: Clusters by the name that attributes of the lexeme use.
+    clusters: Clusters by name, as in the attribute `cluster:NAME`.
     vectors: Vectors of words.
     reach: Largest offset of any template.
     padding: Values of the positions outside a sequence.

@@ -59,8 +59,9 @@ class LinearChain(Structure[ChainScores]):
     def draw(self, work: ChainWork, uniforms: Floats) -> States:
         """Paths of `work`, drawn from the last token to the first by `uniforms` (float64[n, T]): int32[n, T]."""
         linear = scaling.forward(work)
+        # NaN: the scores are too far apart for sums outside of log space
         if work.per_position or np.isnan(linear.log_z).any():
-            # The second number would draw the length of a segment, which is always 1
+            # `log_space.draw` takes two numbers per token, the second for the length of a segment, which is always 1 here
             return log_space.draw(work, np.stack((uniforms, uniforms), axis=-1))
         # P(y_t = i | y_(t+1) = j) is proportional to exp(alpha[t, i] + transitions[i, j])
         source_starts, sources = work.predecessors
@@ -104,8 +105,8 @@ class LinearChain(Structure[ChainScores]):
         return np.where((end - begin == 1)[:, np.newaxis], work.emissions[begin], -np.inf)
 
     def segments_derivative(self, work: ChainWork, begin: Ints, end: Ints, derivative: Floats) -> ChainScores:
-        """Add the `derivative` (float64[N, S]) with respect to scores of segments from `begin` to `end` (int64[N] each) to the
-        emissions of their tokens; segments of several tokens add nothing.
+        """The derivative with respect to the scores of the chain, from the `derivative` (float64[N, S]) with respect to scores of
+        segments from `begin` to `end` (int64[N] each). Segments of several tokens have no scores here, and add nothing.
         """
         out = arrays.zeros(work.scores)
         is_single = end - begin == 1

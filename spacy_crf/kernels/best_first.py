@@ -58,7 +58,7 @@ def _make_prefixes(most, n_automata):
 @helper
 def _take(queue, prefixes, last_row):
     """Take the prefix with the highest bound from the queue. Of prefixes that end at one node with automata in equal states,
-    the first to be taken is the best, and the others are skipped, except for complete labellings.
+    only the first to be taken, which is the best, is returned. Complete labellings are all returned.
 
     last_row (int): First node of the last row.
     RETURNS (int): Number of the prefix, -1 for none.

@@ -172,7 +172,7 @@ class ClampedLoss(LabelledLoss):
             for label, states in self.named_states(row).items():
                 table[np.ix_(gold_states, states)] = row[label]
         weights = self.state_weights(n_states)[:, np.newaxis]
-        # Without a margin there is nothing to multiply: log(factor) counts each wrong state as many times as the factor says
+        # A factor multiplies the costs; without a margin it multiplies exp(score) of a wrong state instead, so its log is added
         table = table * weights if self.margin else table + np.log(weights)
         np.fill_diagonal(table, 0.0)
         return table
@@ -214,7 +214,8 @@ class ClampedLoss(LabelledLoss):
         weights = np.asarray(weights, dtype=np.float64)
         arrays.check_shape("weights", weights, (n_sequences,), "sequences")
         work = structure.prepare(scores, annotated=clamp)
-        if states is not None and self.smooth:  # one question in place of three
+        if states is not None and self.smooth:
+            # In one pass; the derivative of impossible sequences is 0
             free_values, gold_values, d_scores = structure.differentiate_path(work, states, weights)
             impossible = gold_values == -np.inf
         else:

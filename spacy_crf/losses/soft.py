@@ -157,12 +157,13 @@ def _subtract_expected(
     steps = soft.steps
     d_segments = np.zeros((len(begin), work.n_states))
     d_segments[np.arange(len(begin)), state] = weight * token_weights[begin]
-    expected = structure.segments_derivative(work, begin, end, d_segments)
+    d_states = structure.segments_derivative(work, begin, end, d_segments)
     # Transitions may repeat: `bincount` adds up what an assignment by index would overwrite
     cells = (_rows(work, steps.token) * work.n_states + steps.before) * work.n_states + steps.after
     step_weights = steps.weight * token_weights[steps.token]
-    expected.transitions.ravel()[:] = np.bincount(cells, step_weights, minlength=expected.transitions.size)
-    arrays.subtract(d_scores, structure.narrow(work, expected))
+    d_states.transitions.ravel()[:] = np.bincount(cells, step_weights, minlength=d_states.transitions.size)
+    # From scores of states to those that were given
+    arrays.subtract(d_scores, structure.narrow(work, d_states))
 
 
 def _rows(work: Work, token: Ints) -> Ints:

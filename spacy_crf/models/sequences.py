@@ -62,13 +62,14 @@ class SequencesObjective(Weights):
         super().__init__(model)
         self.loss = loss
         # The slots of each table follow one another; the slots of shared scores come last
-        self._layouts = {block.name: block.table.layout for block in self._tables}
-        sizes = [len(layout.columns) for layout in self._layouts.values()]
-        self._first_slot = dict(zip(self._layouts, np.append(0, np.cumsum(sizes)).tolist()))
+        self._slot_layouts = {block.name: block.table.layout for block in self._tables}
+        sizes = [len(layout.columns) for layout in self._slot_layouts.values()]
+        first_slots = np.cumsum(sizes) - sizes
+        self._first_slot = dict(zip(self._slot_layouts, first_slots.tolist()))
         self._chain_start = sum(sizes)
         self.corpus = self._lay_out([self._look_up(batch) for batch in corpus])
-        check = checksum([np.frombuffer(repr(loss).encode("utf8"), dtype=np.uint8)])
-        self.signature = (*self.layout, checksum(_arrays(self.corpus), check))
+        loss_checksum = checksum([np.frombuffer(repr(loss).encode("utf8"), dtype=np.uint8)])
+        self.signature = (*self.layout, checksum(_arrays(self.corpus), loss_checksum))
         self.n_sequences = len(self.corpus.starts) - 1
 
     def describe(self, sequence: int) -> str:
@@ -99,7 +100,7 @@ class SequencesObjective(Weights):
                 features[kind] = _renumber_spans(features[kind], old_numbers, len(excluded))
         uses = {}
         for kind, table in tables.items():
-            layout = self._layouts[table]
+            layout = self._slot_layouts[table]
             uses[kind] = find_slots(features[kind], layout, self._width(table), self._first_slot[table])
         if VECTORS in uses:
             uses["states"] = uses_of_both(uses["states"], uses.pop(VECTORS))
@@ -142,7 +143,7 @@ class SequencesObjective(Weights):
         # Behind the slots of tables come those of shared scores: a slot for each entry, also for entries without a weight
         possible = self.node.possible(self.model)
         forbidden = []
-        slots = [self._first_slot[name] + layout.slot_of_weight for name, layout in self._layouts.items()]
+        slots = [self._first_slot[name] + layout.slot_of_weight for name, layout in self._slot_layouts.items()]
         n_slots = self._chain_start
         for block in self._shared:
             slots.append(n_slots + np.flatnonzero(block.mask))

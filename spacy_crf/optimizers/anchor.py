@@ -29,8 +29,8 @@ STRENGTH = 0.1
 LATER = 0.01
 
 
-class Data(Protocol):
-    """How often data has each feature (`models.node.Evidence`)."""
+class Evidence(Protocol):
+    """How often data has each feature, as `models.node.Evidence` counts it; an anchor itself needs the number of sequences."""
 
     @property
     def sequences(self) -> int:
@@ -49,7 +49,9 @@ class Anchor(NamedTuple):
     share: float  # share of the new sequences in the next step
 
     @classmethod
-    def of(cls, frame: Frame, begin: tuple[Frame, Floats], before: Data, since: Any, batch: Optional[Data]) -> "Anchor":
+    def of(
+        cls, frame: Frame, begin: tuple[Frame, Floats], before: Evidence, since: Any, batch: Optional[Evidence]
+    ) -> "Anchor":
         """Make the anchor of a model.
 
         frame (Weights): The layout of the n weights.

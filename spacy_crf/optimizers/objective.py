@@ -241,7 +241,10 @@ class CRFOptimizer(Optimizer):
 
     @classmethod
     def fits(cls, loss: type) -> bool:
-        """Whether this optimizer can minimize a loss, by its type: `loss` or the function that makes it."""
+        """Whether this optimizer can minimize a loss.
+
+        loss (type): The class of the loss, or the registered function that makes it.
+        """
         if cls.losses is None:
             return getattr(loss, "smooth", True)
         return issubclass(loss, cls.losses)

@@ -234,10 +234,12 @@ class OnlineOptimizer(CRFOptimizer):
         RAISES (ValueError): CRF206 if the loss or a weight is not finite.
         """
         order = np.random.default_rng(seed).permutation(len(pass_.order))
+        # Place in the order of the sequence at which the loss was no longer finite, -1 for none
         losses, failed = self._walk_through(pass_._replace(order=order), run, objective)
         n_finite = np.count_nonzero(np.isfinite(run.slots))
         n_possible = len(run.slots) - len(pass_.corpus.forbidden)  # slots of forbidden transitions are -inf
         if failed < 0 and not (math.isfinite(losses) and n_finite == n_possible):
+            # A sum or a weight is seen not to be finite at the end only, so the message names the last sequence
             failed = len(order) - 1
         if failed >= 0:
             sequence = objective.describe(int(order[failed]))

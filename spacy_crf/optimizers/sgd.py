@@ -19,7 +19,7 @@ logger = logging.getLogger("spacy.spacy_crf")
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Regularized(OnlineOptimizer):
-    """Base of the optimizers in this file, with l1, l2, and the number of sequences for which they are set."""
+    """Base of the optimizers in this file, with l1 and l2, and the number of sequences whose sum of losses they are set for."""
 
     losses: ClassVar = (ClampedLoss,)
 

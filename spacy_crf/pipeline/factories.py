@@ -80,7 +80,8 @@ _OF_TOKENS: dict[str, object] = {
     "second_stage": None,
     "max_words": 500_000,
 }
-_LEARNS = ("alternatives_spans_key", "incorrect_spans_key", "max_words")  # settings that a first stage has too
+# Settings with which a first stage learns as the component does; its other settings have their defaults
+_OF_LEARNING = ("alternatives_spans_key", "incorrect_spans_key", "max_words")
 
 
 def made(make: "Callable[..., LearningPipe]", factory: str, nlp: Language, **settings: object) -> "LearningPipe":
@@ -89,8 +90,8 @@ def made(make: "Callable[..., LearningPipe]", factory: str, nlp: Language, **set
     if settings.get("second_stage") is not None:
         from .two_stage import first_stage  # most components need none
 
-        plain = {name: default for name, default in _OF_TOKENS.items() if name not in _LEARNS}
-        settings["second_stage"] = first_stage(make, nlp.vocab, {**settings, **plain}, settings["second_stage"])
+        defaults = {name: default for name, default in _OF_TOKENS.items() if name not in _OF_LEARNING}
+        settings["second_stage"] = first_stage(make, nlp.vocab, {**settings, **defaults}, settings["second_stage"])
     component = make(nlp.vocab, **settings)
     meta = replace(nlp.get_factory_meta(factory), assigns=component.assigns(), requires=component.requires())
     Language.set_factory_meta(factory, meta)  # for every language, and also for a pipeline that sources the component
@@ -368,7 +369,7 @@ def make_semicrf_ner(
         "groups": "label",
         "nested": False,
         "scheme": "BILUO",
-        **{name: _OF_TOKENS[name] for name in ("constraints", *_LEARNS)},
+        **{name: _OF_TOKENS[name] for name in ("constraints", *_OF_LEARNING)},
         **_defaults("LinearChain.v1", "ner_features.v1", "spacy.spancat_scorer"),
     },
     default_score_weights={"spans_sc_f": 1.0, "spans_sc_p": 0.0, "spans_sc_r": 0.0},

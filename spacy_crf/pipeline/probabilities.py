@@ -400,6 +400,7 @@ def write_probabilities(docs: Iterable[Doc], prediction: Prediction, decoding: D
     docs = list(docs)
     segments = decoding.segments(prediction.tags, prediction.starts)
     if len(present.start):
+        # `are_present`: for spans of the Doc that have no value yet
         certain = {name: np.full(len(present.start), CERTAINTIES[name]) for name in certainties}
         _write(docs, prediction.doc_starts, decoding.annotation, present, certain, are_present=True)
         is_present = _covered(present.start, present.end, len(prediction.tags))  # [T]
@@ -418,8 +419,8 @@ def _write(
     *,
     are_present: bool,
 ) -> None:
-    """Set the values of segments as span._.set or token._.set does. This writes to the user data of Docs, where spaCy keeps
-    extensions by characters: making Spans took longer than inference.
+    """Set the values of segments as span._.set or token._.set does. spaCy keeps extensions in the user data of Docs, by
+    characters: writing there needs no Spans, whose making took longer than inference.
 
     bounds (int64[D + 1]): Where the tokens of the Docs begin.
     segments (Segments): Spans of the Docs, or single tokens for taggers.

@@ -181,9 +181,9 @@ class FirstStage:
         held_out: dict[bytes, DocSpans] = {}
         for label in pipe.labels:
             component.add_label(label)
-        # The first stage labels with what the second one knows
         component.choose_settings(read)
         component.check_settings()
+        # The second stage has loaded the lists, and the first one reads them too
         for features, features_of_pipe in zip(component.feature_stores, pipe.feature_stores):
             features.set_lists(features_of_pipe.gazetteers, features_of_pipe.clusters, features_of_pipe.vectors)
 

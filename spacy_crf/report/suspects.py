@@ -63,7 +63,8 @@ def judged_by(pipe: CRFPipe, examples: Iterable[Example]) -> Iterator[Suspect]:
             found = [Mention(span.start_char, span.end_char, span.label_) for span in best]
             if {mention.place for mention in found} != {mention.place for mention in gold}:
                 log_ratio = pipe.log_probability(doc, best) - pipe.log_probability(doc, spans)
-                # Spans of several levels are judged on the levels where training has them, which may be others than here
+                # `log_probability` puts nested spans on the levels where training has them. If `n_best` found them on others,
+                # its labelling may be less probable than the annotation
                 if log_ratio > 0.0:
                     yield Suspect(doc.text, log_ratio, gold, found, origin_of(example.reference))
 

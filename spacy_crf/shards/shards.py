@@ -322,7 +322,7 @@ class ShardedTraining:
         return tree.total
 
     def _run(self, tasks: list[ShardTask], shared: object) -> Iterator[tuple[ShardTask, Any]]:
-        """Let the workers do tasks; workers start with the first ones, and end with an error."""
+        """Let the workers do tasks. Workers are started for the first tasks, and stopped if a task fails."""
         if self._staff is None:
             self._staff = self._open.enter_context(self.shards.staff().staff(self._work))
         try:
@@ -373,7 +373,7 @@ class ShardedCorpus(PreparedCorpus):
     """The corpus that the component was initialized with, in shards.
 
     n_tokens (int): Number of tokens in all shards.
-    prepared (list): The result of the last work before training, see `ShardedTraining.corpus`.
+    prepared (list): The result of `ShardedTraining._lay_out` for online optimizers, of `ShardedTraining._prepare` for others.
     """
 
     def __init__(self, pipe: "CRFPipe", training: ShardedTraining, n_tokens: int, prepared: list):

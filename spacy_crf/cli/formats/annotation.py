@@ -252,7 +252,7 @@ def set_entities(
     Tokens become missing annotation if they belong to a span that does not align with tokens, or to a span of `missing`; without
     `is_complete`, all tokens without an entity do. With `spans_key` in the settings, the spans are in ``doc.spans`` instead.
 
-    is_complete (bool): Whether no span of the text is broken. Groups of ``doc.spans`` are complete, or are not set.
+    is_complete (bool): Whether all spans of the text could be read. Groups of ``doc.spans`` are complete, or are not set.
     place (str): Place of the text in the file, for the report.
     RETURNS (Doc): The same Doc.
     """

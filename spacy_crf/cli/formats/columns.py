@@ -223,14 +223,7 @@ def _tagging(first: dict[str, Tagged], follows: set[tuple[str, str]], scheme: Op
         raise ValueError(Errors.CRF748.format(place=first[in_brackets[0]].place, tag=in_brackets[0]))
     if scheme == "bare":
         return Tagging(scheme)
-    spelling: Optional[re.Pattern[str]] = _STANDARD
-    if not any(map(_STANDARD.fullmatch, tags)):
-        spelling, alike = find_spelling(tags)
-        # Labels such as B_2 in a file of bare labels: only a pair like B_2 and I_2 proves a spelling
-        is_certain = len(alike) == len(tags) and (scheme is not None or has_pair(spelling, alike))
-        if spelling is not None and not is_certain:
-            shown_tags = ", ".join(map(repr, alike[:3]))
-            raise ValueError(Errors.CRF740.format(place=first[alike[0]].place, tags=shown_tags))
+    spelling = _spelling(tags, first, scheme)
     if scheme is not None:
         return Tagging(scheme, spelling or _STANDARD)
     others = [tag for tag in tags if spelling is None or not spelling.fullmatch(tag)]
@@ -244,9 +237,29 @@ def _tagging(first: dict[str, Tagged], follows: set[tuple[str, str]], scheme: Op
             raise ValueError(Errors.CRF867.format(place=row.place, tag=row.ent))
         return Tagging("bare")
     spelling = spelling or _STANDARD
+    return Tagging(_scheme(spelling, follows), spelling)
+
+
+def _spelling(tags: list[str], first: dict[str, Tagged], scheme: Optional[str]) -> Optional[re.Pattern[str]]:
+    """Find the spelling of tags, None if no tag looks like one of a scheme. Parameters: As for `_tagging`.
+
+    RAISES (ValueError): CRF740 if they may also be labels without a scheme.
+    """
+    if any(map(_STANDARD.fullmatch, tags)):
+        return _STANDARD
+    spelling, alike = find_spelling(tags)
+    # Labels such as B_2 in a file of bare labels: only a pair like B_2 and I_2 proves a spelling
+    is_certain = len(alike) == len(tags) and (scheme is not None or has_pair(spelling, alike))
+    if spelling is not None and not is_certain:
+        shown_tags = ", ".join(map(repr, alike[:3]))
+        raise ValueError(Errors.CRF740.format(place=first[alike[0]].place, tags=shown_tags))
+    return spelling
+
+
+def _scheme(spelling: re.Pattern[str], follows: set[tuple[str, str]]) -> str:
+    """Find the scheme of tags by their letters. follows: As for `_tagging`."""
     letters: set[str] = set()
-    # IOB1 opens an entity by I-, and by B- only right behind another of its label
-    openings: set[str] = set()  # letters of tags behind another label
+    openings: set[str] = set()  # letters of tags that open an entity: another label, or none, is before them
     for before, tag in follows:
         match = spelling.fullmatch(tag)
         if match:
@@ -255,11 +268,12 @@ def _tagging(first: dict[str, Tagged], follows: set[tuple[str, str]], scheme: Op
             match_before = spelling.fullmatch(before)
             if match_before is None or match_before["label"] != match["label"]:
                 openings.add(letter)
+    # IOB1 opens an entity by I-, and by B- only right behind another of its label
     if "I" in openings and "B" not in openings and letters <= set("BI"):
-        return Tagging("IOB1", spelling)
+        return "IOB1"
     schemes = [name for name, of_scheme in SCHEMES.items() if letters <= set(of_scheme)]
     # If no scheme has all letters, `Tagging.split` will name the first tag that BILUO does not have
-    return Tagging(schemes[0] if schemes else "BILUO", spelling)
+    return schemes[0] if schemes else "BILUO"
 
 
 def find_spelling(labels: Sequence[str]) -> tuple[Optional[re.Pattern[str]], list[str]]:

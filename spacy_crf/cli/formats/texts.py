@@ -184,7 +184,8 @@ def _values(source: Source) -> Iterator[Item]:
             yield Item(place, value)
             continue
         for number, pair in enumerate(pairs, start=1):
-            if pair is not None:  # a line without text
+            # None stands for a line without text
+            if pair is not None:
                 yield Item(f"{place}, pair {number}", pair)
 
 

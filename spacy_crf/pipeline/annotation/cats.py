@@ -145,7 +145,7 @@ class SeveralCats(Cats):
         label (str): The label.
         against (Optional[str]): None, since no other label excludes the first one.
         RETURNS (Tuple[List[bool[1, 2 Y]], List[bool[1, 2 Y]]]): The clamps of both sides.
-        RAISES (ValueError): CRF838 for another label, which excludes none.
+        RAISES (ValueError): CRF838 if `against` is given, since labels of texts do not exclude each other.
         """
         if against is not None:
             reason = "labels do not exclude each other: leave out `against`, to compare with the text without the label"
