@@ -4,29 +4,37 @@ numba checks only whether a kernel's own file has changed, not the files of its 
 helper, its callers would keep the old code. So the code compiled from a file is kept in a folder whose name is a digest of the
 file's source and of the files that it imports from this package and from its own. The folder is where numba would put it: in
 NUMBA_CACHE_DIR if the user has set that, else beside the sources, else in the user's cache; if none of these can be written, in
-a temporary folder. Other packages' kernels stay where they are.
+a temporary folder. Other packages' functions stay where they are.
 """
 
 import hashlib
 import os
+import pickle
 import re
+import secrets
 import stat
+import sys
 import tempfile
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import cache, partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from types import FunctionType
+from typing import Any, Optional
 
 import numba
+from numba.core.caching import NullCache
+from numba.core.compiler import CompileResult
+from numba.core.cpu import CPUContext
+from numba.core.runtime import rtsys
+from numba.core.serialize import dumps
 
 from .announcing import announcer, packages
-from .numba_setup import number_at_random, pause_collector, postpone_blas
+from .numba_setup import number_at_random, pause_collector
 
 config: Any = numba.config  # its names are made when it is imported
 
 number_at_random()
-postpone_blas()
 pause_collector()
 
 _PACKAGE = Path(__file__).parents[1]
@@ -48,14 +56,69 @@ def kernel(function: Any = None, *, seconds: int = 0, **options: Any) -> Any:
     packages.add(function.__module__.partition(".")[0])
     if seconds:
         announcer.seconds[function.__name__] = seconds
-    with _cache_in(cache_folder(function.__code__.co_filename)):
-        compiled: Any = numba.njit  # whose annotation knows no further options
-        return compiled(cache=True, nogil=True, no_cfunc_wrapper=True, **options)(function)
+    compiled: Any = numba.njit  # whose annotation knows no further options
+    dispatcher = compiled(nogil=True, no_cfunc_wrapper=True, **options)(function)
+    dispatcher._cache = CodeFiles(function)
+    return dispatcher
 
 
 # Only kernels call helpers, so helpers get no entry point for Python. A helper's own helpers are compiled as a part of it, and
 # again as a part of its callers, so calls are not nested deeply; and each array in a named tuple costs time.
 helper = partial(kernel, no_cpython_wrapper=True)
+
+
+class CodeFiles(NullCache):
+    """The machine code of a kernel: one file for each signature.
+
+    numba's own cache has its compiler get ready before it reads a kernel, which takes three times as long as to read all kernels
+    that a prediction needs; and processes that compile at once may overwrite each other's index.
+    """
+
+    def __init__(self, function: FunctionType):
+        """function (Callable): The kernel, not compiled."""
+        self._function = function
+        self._folder = cache_folder(function.__code__.co_filename)
+
+    @property
+    def cache_path(self) -> str:
+        """The folder of the files, as numba asks for it."""
+        return str(self._folder)
+
+    def path(self, signature: tuple, target_context: CPUContext) -> Path:
+        """The file for a signature. Its name has a digest of all that makes code differ whose sources are the same."""
+        function = self._function
+        code = function.__code__
+        enclosed = [cell.cell_contents for cell in function.__closure__ or ()]
+        processor = target_context.codegen().magic_tuple()
+        made_of = (str(signature), code.co_firstlineno, code.co_code, dumps(enclosed), processor, numba.__version__)
+        name = f"{Path(code.co_filename).stem}.{function.__name__.strip('<>')}"
+        digest = hashlib.sha256(repr(made_of).encode()).hexdigest()[:16]
+        return self._folder / f"{name}-{digest}.{sys.implementation.cache_tag}.code"
+
+    def load_overload(self, sig: tuple, target_context: CPUContext) -> Optional[CompileResult]:
+        """Read the code for a signature. RETURNS (Optional[CompileResult]): The code; None if it has to be compiled."""
+        try:
+            saved_signature, saved = pickle.loads(self.path(sig, target_context).read_bytes())
+        except (OSError, EOFError, pickle.UnpicklingError):  # not compiled yet, or damaged
+            return None
+        if saved_signature != sig:  # named tuples with the same name
+            return None
+        rtsys.initialize(target_context)  # compiled code calls its functions
+        return CompileResult._rebuild(target_context, *saved)
+
+    def save_overload(self, sig: tuple, data: CompileResult) -> None:
+        """Write the code for a signature, unless it has addresses of this process in it, or nothing can be written."""
+        if data.library.has_dynamic_globals:
+            return
+        path = self.path(sig, data.target_context)
+        unfinished = path.with_name(f"{path.name}-{secrets.token_hex(8)}")  # nobody reads it before it is whole
+        with suppress(OSError):  # a full disk, or a folder that can't be written any more
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                unfinished.write_bytes(dumps((sig, data._reduce())))
+                unfinished.replace(path)
+            finally:
+                unfinished.unlink(missing_ok=True)
 
 
 def cache_folder(path: str) -> Path:
@@ -127,19 +190,6 @@ def _imported(path: Path) -> list[Path]:
 def _source(path: Path) -> str:
     """The text of a file."""
     return path.read_text(encoding="utf-8")
-
-
-@contextmanager
-def _cache_in(folder: Path):
-    """Make numba keep a function's machine code in a folder. numba asks for the folder only while the function is declared."""
-    before = {name: getattr(config, name, "") for name in ("CACHE_DIR", "CACHE_LOCATOR_CLASSES")}
-    config.CACHE_DIR = str(folder)
-    config.CACHE_LOCATOR_CLASSES = ""
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            setattr(numba.config, name, value)
 
 
 def _private_temporary_folder() -> Path:

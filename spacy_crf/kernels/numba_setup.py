@@ -1,14 +1,12 @@
 """Patches that this package applies to numba, once, before the first kernel is declared."""
 
 import gc
-import importlib
 import secrets
 from functools import partial
 from typing import Any
 
 from numba.core import event
 from numba.core.bytecode import FunctionIdentity
-from numba.np import linalg
 
 
 def number_at_random() -> None:
@@ -21,29 +19,6 @@ def number_at_random() -> None:
     """
     identity: Any = FunctionIdentity  # numba declares a counter
     identity._unique_ids = iter(partial(secrets.randbits, 64), None)
-
-
-def postpone_blas() -> None:
-    """Keep numba from looking for BLAS before any kernel multiplies matrices.
-
-    With its first kernel, even a cached one, numba imports `scipy.linalg` to check whether it is installed, which takes 0.1 to
-    0.2 s of CPU time. numba checks again when it compiles a matrix product; no kernel of this package has one.
-    """
-    search = getattr(linalg, "ensure_blas", None)
-    if search is None:
-        return  # this version of numba looks for BLAS elsewhere
-    # The search happens when this module is imported: it finds what it asks for
-    linalg.ensure_blas = _found
-    try:
-        arraymath: Any = importlib.import_module("numba.np.arraymath")
-    finally:
-        linalg.ensure_blas = search
-    if getattr(arraymath, "ensure_blas", None) is _found:
-        arraymath.ensure_blas = search
-
-
-def _found() -> None:
-    """Pretend that BLAS is installed."""
 
 
 class PausedCollector(event.Listener):

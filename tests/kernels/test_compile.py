@@ -11,6 +11,7 @@ import numba
 import pytest
 import spacy
 import srsly
+from numba.core.caching import UserProvidedCacheLocator
 from numba.core.dispatcher import Dispatcher
 from spacy.tokens import DocBin, Span
 from spacy.training.initialize import init_nlp
@@ -18,9 +19,10 @@ from spacy.training.loop import train
 from spacy.util import load_config
 from typer.testing import CliRunner
 
+from spacy_crf import kernels as package
 from spacy_crf.cli import app
 from spacy_crf.cli.configs import PRESETS
-from spacy_crf.kernels import hashing, linear_chain
+from spacy_crf.kernels import linear_chain
 from spacy_crf.kernels.announcing import PREDICTION, TRAINING, announcer
 from tests.test_configs import ROOT
 
@@ -107,12 +109,13 @@ print(announcer.compiled)
 def test_another_process_finds_in_a_folder_what_was_compiled_into_it(tmp_path):
     """Kernels of one module are compiled into a folder that has all others from here, where tests have compiled them."""
     used = used_by(compile_ahead, "crf_textcat")
-    home, left_out = Path(hashing.hash_rows.stats.cache_path).parents[1], Path(linear_chain.path_score.stats.cache_path)
-    copied = tmp_path / "kernels" / left_out.name  # named by the folder of the sources
+    left_out = linear_chain.path_score.stats.cache_path
+    home = Path(left_out).parent
+    name = UserProvidedCacheLocator.get_suitable_cache_subpath(package.__file__)  # of the folder in NUMBA_CACHE_DIR
     for kernel in kernels().values():
         folder = Path(kernel.stats.cache_path)
-        if folder.is_relative_to(home) and folder.parent != left_out.parent:
-            shutil.copytree(folder, copied / folder.relative_to(home), dirs_exist_ok=True)
+        if folder.parent == home and folder.is_dir() and str(folder) != left_out:
+            shutil.copytree(folder, tmp_path / "kernels" / name / folder.name, dirs_exist_ok=True)
 
     def run(*arguments):
         environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "kernels")}

@@ -13,6 +13,7 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import NamedTuple
 
 import numba
 import numpy as np
@@ -27,6 +28,7 @@ from spacy_crf.kernels.exponentials import extremes
 from spacy_crf.kernels.numba_setup import PausedCollector
 from spacy_crf.progress import Bar
 from spacy_crf.types import ChainScores
+from tests import repeated_work
 
 compiled = pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="nothing is compiled")
 
@@ -60,15 +62,6 @@ def compile_(caplog):
 
     tell.announcer = announcer
     return tell
-
-
-def test_products_of_matrices_still_ask_for_blas():
-    from numba.np import arraymath, linalg
-
-    assert arraymath._HAVE_BLAS
-    assert arraymath.ensure_blas is linalg.ensure_blas
-    linalg.ensure_blas()
-    assert "scipy.linalg.cython_blas" in sys.modules
 
 
 def test_compiling_is_announced_once_and_long_kernels_each(compile_):
@@ -239,11 +232,97 @@ def test_kernels_are_compiled_again_when_a_named_tuple_changes(monkeypatch):
 
 @compiled
 def test_functions_of_others_stay_where_they_are(tmp_path):
-    before = numba.config.CACHE_DIR
     folder = str(kernels.cache_folder(__file__))
-    assert folder in kernels.kernel(lambda x: x).stats.cache_path
+    assert kernels.kernel(lambda x: x).stats.cache_path == folder
     assert folder not in module_with_kernel(tmp_path).stats.cache_path
-    assert before == numba.config.CACHE_DIR
+
+
+@pytest.fixture
+def make_double(tmp_path, monkeypatch):
+    """RETURNS: A function that declares the same kernel anew, as another process does. Its code is kept in tmp_path / code."""
+    monkeypatch.setattr(kernels, "cache_folder", lambda path: tmp_path / "code")
+
+    def double(x):
+        return x[0] + x[0]
+
+    return lambda: kernels.kernel(double)
+
+
+def n_read(kernel):
+    return sum(kernel.stats.cache_hits.values())
+
+
+@compiled
+def test_code_is_read_from_one_file_for_each_signature(tmp_path, make_double):
+    first, second = make_double(), make_double()
+    assert first((1, 2)) == 2 and first((1.0, 2)) == 2.0 and n_read(first) == 0
+    assert second((1, 2)) == 2 and second((1.0, 2)) == 2.0 and n_read(second) == 2
+    assert len(list((tmp_path / "code").glob("*.code"))) == 2
+
+
+@compiled
+@pytest.mark.parametrize("left", [0, 100])
+def test_damaged_code_is_compiled_and_written_again(tmp_path, make_double, left):
+    make_double()((1, 2))
+    [path] = (tmp_path / "code").glob("*.code")
+    whole = path.read_bytes()
+    path.write_bytes(whole[:left])
+    assert make_double()((1, 2)) == 2
+    assert len(path.read_bytes()) >= len(whole) - 100
+
+
+@compiled
+@pytest.mark.parametrize("step", ["mkdir", "write_bytes", "replace"])
+def test_where_code_cannot_be_written_each_process_compiles(tmp_path, monkeypatch, make_double, step):
+    def refuse(path, *arguments, **options):
+        raise OSError("no space left on device")
+
+    (tmp_path / "code").mkdir()
+    monkeypatch.setattr(repeated_work, "fcntl", None)  # without files of locks
+    monkeypatch.setattr(Path, step, refuse)
+    for _ in range(2):
+        kernel = make_double()
+        assert kernel((1, 2)) == 2 and n_read(kernel) == 0
+    assert not list((tmp_path / "code").iterdir())
+
+
+@compiled
+def test_named_tuples_of_the_same_name_are_told_apart(tmp_path, monkeypatch, make_double):
+    """Their signatures read the same, so their code has the same file."""
+    for name in ("one", "another"):
+        module = ModuleType(name)
+        monkeypatch.setitem(sys.modules, name, module)
+        module.Pair = NamedTuple("Pair", [("first", int)])
+        module.Pair.__module__ = name
+        kernel = make_double()
+        assert kernel(module.Pair(3)) == 6 and n_read(kernel) == 0
+    assert len(list((tmp_path / "code").glob("*.code"))) == 1
+
+
+@compiled
+def test_addresses_of_a_process_are_not_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(kernels, "cache_folder", lambda path: tmp_path / "code")
+    table = np.arange(10.0**6)
+    assert kernels.kernel(lambda place: table[place])(3) == 3.0
+    assert not list(tmp_path.rglob("*.code"))
+
+
+READ = """
+import sys
+import numpy as np
+from spacy_crf.kernels import hashing
+hashing.hash_rows(np.arange(3, dtype=np.uint64)[np.newaxis])
+print(sum(hashing.hash_rows.stats.cache_hits.values()), "numba.np.linalg" in sys.modules)
+"""
+
+
+@compiled
+def test_the_compiler_is_not_loaded_to_read_kernels(tmp_path):
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(Path(kernels.__file__).parents[2])}
+    for printed in ("0 True", "1 False"):
+        command = [sys.executable, "-c", READ]
+        found = subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True, text=True)
+        assert found.stdout.strip() == printed
 
 
 HASH = """
@@ -279,7 +358,7 @@ def test_an_edited_helper_is_compiled_into_its_callers(tmp_path):
     numerics.write_text(numerics.read_text().replace("z = (hashed ^ value)", "z = (hashed ^ (value + value))"))
     second, misses = run()
     assert second != first and misses == "1 1"
-    assert list((copy / "kernels").rglob("hashing.hash_rows*.nbi"))
+    assert list((copy / "kernels").rglob("hashing.hash_rows*.code"))
     errors, linear_chain = copy / "errors.py", copy / "kernels" / "linear_chain.py"
     for path in (errors, linear_chain):  # no part of it
         path.write_text(path.read_text() + "\n")
