@@ -249,45 +249,6 @@ def _trained_crfsuite(corpus: str, model_path: Path, *, limit: int = 3000) -> ri
     return rivals.CRFsuiteTagger(rivals.strong_features, model_path)
 
 
-# --------------------------------------------------------------------------------------------- starting and compiling
-
-
-def start(repeats: int) -> list[Line]:
-    """A new process with a warm numba cache: from import to the first answer, over what spaCy alone needs for it."""
-    with tempfile.TemporaryDirectory() as folder:
-        _trained("wnut17").to_disk(Path(folder) / "ours")
-        spacy.blank("en").to_disk(Path(folder) / "blank")
-
-        def answer_with(name: str) -> None:
-            answer = f"spacy.load({name!r})('Call me Ishmael.')"
-            # How long a process takes to clean up after its answer is not asked.
-            _run([sys.executable, "-c", f"import os, spacy; {answer}; os._exit(0)"], cwd=folder)
-
-        ours, blank = side_by_side(lambda: answer_with("ours"), lambda: answer_with("blank"), repeats=repeats)
-    return [Line("import to first answer, spaCy's own", ours, blank, "s", ours - blank, 0.8, 0.3)]
-
-
-def compiling(repeats: int) -> list[Line]:
-    """``spacy train`` with the shipped config and an empty numba cache, over the same with a full one."""
-    with tempfile.TemporaryDirectory() as name:
-        folder, parts = Path(name), ("train", "dev")
-        for part in parts:
-            save_docbin(folder / f"{part}.spacy", read_sentences("usaddress", part, limit=200))
-        options = [text for part in parts for text in (f"--paths.{part}", folder / f"{part}.spacy")]
-        train = [sys.executable, "-m", "spacy", "train", ROOT / "configs" / "crf_ner.cfg", "--output", folder / "out"]
-
-        def run_cold() -> None:
-            with tempfile.TemporaryDirectory() as empty:
-                _run([*train, *options], NUMBA_CACHE_DIR=empty)
-
-        def run_warm() -> None:
-            _run([*train, *options], NUMBA_CACHE_DIR=str(folder / "cache"))
-
-        run_warm()
-        cold, warm = side_by_side(run_cold, run_warm, repeats=repeats, warm_up=False)
-    return [Line("first training run, with kernels compiled", cold, warm, "s", cold - warm, 10.0, 5.0)]
-
-
 # --------------------------------------------------------------------------------------------------------------- growth
 
 
@@ -353,8 +314,6 @@ BENCHMARKS: dict[str, Callable[[int], list[Line]]] = {
     "novels": novels,
     "ingredients": ingredients,
     "memory": large_corpus,
-    "start": start,
-    "compiling": compiling,
 }
 TABLES: dict[str, Callable[[], None]] = {"growth": show_growth, "stream": show_stream}  # where nothing is compared
 SLOW = ("train", "memory", *TABLES)

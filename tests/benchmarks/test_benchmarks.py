@@ -16,7 +16,7 @@ pytest.importorskip("seqeval", reason="the benchmarks need the extra 'dev'")
 
 import spacy_crf
 
-from . import beside_others, beside_systems, data, measure, neural, rivals
+from . import beside_others, beside_systems, data, measure, neural, rivals, start
 from .speed import Line
 
 CHUNKS = """\
@@ -215,3 +215,23 @@ def test_what_does_not_run_says_why():
     printed = "Traceback:\n  File x\nLookupError: \n*****\n  Resource not found.\n"
     assert beside_others.reason(printed) == "LookupError: Resource not found."
     assert beside_others.reason("Killed\n") == "Killed"
+
+
+def test_a_version_stands_beside_another_one(capsys):
+    start.main(
+        beside=sys.executable,
+        rounds=1,
+        only="events,help,blank",
+        components="crf_textcat",
+        timed="",
+        cores="",
+        commands="compile",
+    )
+    rows = {}
+    for line in capsys.readouterr().out.splitlines():
+        if line.startswith("│"):
+            title, *cells = [cell.strip() for cell in line.strip("│").split("│")]
+            rows[title] = cells
+    of_this, of_other, ratio = rows["crf_textcat"]
+    assert of_this == of_other and int(of_this) > 5 and float(ratio) == 1.0
+    assert {"crf compile --help", "blank, with this package", "blank, without"} < rows.keys()
