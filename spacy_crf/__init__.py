@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .explain.displacy_marks import render
     from .optimizers.lbfgs import LBFGS
+    from .pipeline.crf_senter import CRFSenter
     from .pipeline.crf_tagger import CRFTagger
     from .pipeline.crf_textcat import CRFTextClassifier
     from .pipeline.prediction import CRFEntityRecognizer
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LBFGS",
     "CRFEntityRecognizer",
+    "CRFSenter",
     "CRFTagger",
     "CRFTextClassifier",
     "SemiCRFEntityRecognizer",
@@ -27,6 +29,7 @@ __version__ = "0.23.0"
 _MODULES = {
     "LBFGS": "optimizers.lbfgs",
     "CRFEntityRecognizer": "pipeline.prediction",
+    "CRFSenter": "pipeline.crf_senter",
     "CRFTagger": "pipeline.crf_tagger",
     "CRFTextClassifier": "pipeline.crf_textcat",
     "SemiCRFEntityRecognizer": "pipeline.semi_markov",

@@ -60,7 +60,7 @@ def known_names(names: Iterable[object], *asked: object) -> str:
     return (", ".join(known) or "none") + question
 
 
-_MOST_LISTED = 20
+_MOST_LISTED = 22
 
 
 def _quoted(name: str) -> str:
@@ -217,6 +217,8 @@ class Errors:
         nlp.initialize() read. Add the labels before nlp.initialize(), or update the saved model."""
     CRF413 = """Component '{name}' is not saved, since some weights are not finite ('{param}' of {node}). Load the last
         saved model; look for features with huge values, or lower the learning rate."""
+    CRF414 = """Component '{name}': no token of the training data is known to begin no sentence. Set token.is_sent_start to
+        False there (None says that nothing is known), or give Doc(..., sent_starts=...) a value for each token."""
     CRF423 = "{name}: {path} has no annotation of labels that it could find. Give annotated texts, or use --expected."
     CRF424 = """{name}: {n:,} {units} in {texts:,} texts are too few to promise a {what} of {goal:g} with alpha = {alpha:g}:
         about {needed:,} are the least, with no mistake among them. Annotate more texts, promise less, or raise alpha."""

@@ -102,7 +102,9 @@ _MAKERS = {
     "length": lambda rng, labels, words: {"label": _some(rng, labels), **_length(rng)},
     **{
         kind: lambda rng, labels, words: {"label": _some(rng, labels), **_where(rng, words)}
-        for kind in ("only_on", "always_on", "never_on", "starts_with", "ends_with")
+        for kind in (
+            "only_on", "always_on", "never_on", "only_after", "always_after", "never_after", "starts_with", "ends_with"
+        )
     },
     "same_text_same_label": lambda rng, labels, words: _scope(rng),
 }  # fmt: skip
@@ -134,7 +136,7 @@ def times_broken(table, spans, words, sentences, labels):
     if kind == "length":
         return sum(not table.get("min", 1) <= end - begin <= table.get("max", end) for begin, end, _ in of_label)
     if "phrases" in table or "pattern" in table:
-        return _broken_where(kind, of_label, spans, wanted, _matches(table, words))
+        return _broken_where(kind, of_label, spans, wanted, _matches(table, words), sentences)
     per = table.get("per", "sentence" if kind == "order" else "doc")
     numbers = [0] if per == "doc" else sorted(set(sentences))
     parts = [[span for span in spans if per == "doc" or sentences[span[0]] == n] for n in numbers]
@@ -164,15 +166,19 @@ def _broken_in(kind, table, wanted, spans, words, labels):
     return sum(len(of_text) > 1 for of_text in texts.values())
 
 
-def _broken_where(kind, of_label, spans, wanted, matches):
+def _broken_where(kind, of_label, spans, wanted, matches, sentences):
     covered = {t for begin, end in matches for t in range(begin, end)}
-    if kind == "always_on":
+    if kind.endswith("_after"):
+        first = {t for t in range(len(sentences)) if t == 0 or sentences[t - 1] != sentences[t]}
+        covered = {end for _, end in matches if end < len(sentences)} - first
+        covered |= first if kind == "only_after" else set()
+    if kind in ("always_on", "always_after"):
         return len(covered - {t for begin, end, label in spans if label in wanted for t in range(begin, end)})
     if kind == "starts_with":
         return sum(begin not in {first for first, _ in matches} for begin, _, _ in of_label)
     if kind == "ends_with":
         return sum(end not in {last for _, last in matches} for _, end, _ in of_label)
-    return sum((t in covered) == (kind == "never_on") for begin, end, _ in of_label for t in range(begin, end))
+    return sum((t in covered) == kind.startswith("never") for begin, end, _ in of_label for t in range(begin, end))
 
 
 def _names(value, labels):

@@ -80,7 +80,7 @@ def _example(nlp: Language, reference: Doc) -> Example:
 
 
 def write_corpus(path: Path, copies: int = 1) -> Path:
-    """Texts with entities, spans, tags, morphology and labels of texts."""
+    """Texts with entities, spans, tags, morphology, labels of texts, and one sentence each."""
     nlp = spacy.blank("en")
     docs = [ner_doc(nlp, text) for text in NER_TEXTS * copies]
     for doc in docs:
@@ -90,6 +90,7 @@ def write_corpus(path: Path, copies: int = 1) -> Path:
             token.tag_ = "NNP" if token.ent_type else "PUNCT" if token.is_punct else "X"
             token.pos_ = "PROPN" if token.ent_type else "PUNCT" if token.is_punct else "X"
             token.set_morph("Number=Sing" if token.ent_type else None)
+            token.is_sent_start = token.i == 0
     DocBin(docs=docs, store_user_data=True).to_disk(path)
     return path
 

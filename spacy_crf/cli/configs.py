@@ -316,7 +316,14 @@ _TEXTS = {
 }
 # The optimizer of `stream` learns from one chain, and crf_spancat has a chain for each label
 _CHAINS = {name: preset for name, preset in _ANY.items() if name != "stream"}
-PRESETS = {"crf_ner": _ANY, "crf_tagger": _ANY, "semicrf_ner": _ANY, "crf_spancat": _CHAINS, "crf_textcat": _TEXTS}
+PRESETS = {
+    "crf_ner": _ANY,
+    "crf_tagger": _ANY,
+    "crf_senter": _ANY,
+    "semicrf_ner": _ANY,
+    "crf_spancat": _CHAINS,
+    "crf_textcat": _TEXTS,
+}
 OPTIMIZE = ("efficiency", "accuracy")
 SEGMENTERS = ("char", "jieba", "pkuseg")  # of Chinese
 _PKUSEG_MODEL = "mixed"  # the model that spacy-pkuseg brings

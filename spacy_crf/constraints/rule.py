@@ -23,6 +23,7 @@ NO_SPAN = "O"
 # Kinds of rules that ask for spans
 _ASKING = {
     "always_on",
+    "always_after",
     "at_least",
     "exactly",
     "requires",

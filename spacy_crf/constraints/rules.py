@@ -114,6 +114,18 @@ class OnTokens(_OnPattern):
         return Violations(tags_at=(tokens, ~is_of_label if self.kind == "always_on" else is_of_label))
 
 
+class AfterTokens(_OnPattern):
+    """``only_after``: a token with the label directly follows a match, or begins its sequence. ``always_after``: the token behind
+    a match must have the label (or one of these). ``never_after``: it must not have it."""
+
+    def violations(self, tags, found, opening, closing):
+        """tags_at: (tokens, tags) that exclude each other."""
+        is_of_label = self._tags(tags)
+        follows = np.append(False, found.ends)[: len(opening)] & ~opening  # [T] tokens behind a match
+        tokens = ~follows & ~opening if self.kind == "only_after" else follows
+        return Violations(tags_at=(tokens, ~is_of_label if self.kind == "always_after" else is_of_label))
+
+
 class AtEdges(_OnPattern):
     """``starts_with``: spans of the label begin where a match begins. ``ends_with``: they end where a match ends."""
 
@@ -349,6 +361,7 @@ class SameTextSameLabel(Rule):
 RULES: dict[str, type[Rule]] = {
     **{"forbid_pair": ForbidPair, "allow_pairs": AllowPairs, "follows": Follows},
     **dict.fromkeys(("only_on", "always_on", "never_on"), OnTokens),
+    **dict.fromkeys(("only_after", "always_after", "never_after"), AfterTokens),
     **dict.fromkeys(("starts_with", "ends_with"), AtEdges),
     **{"custom": Custom, "order": SpanOrder},
     **dict.fromkeys(("at_most", "at_least", "exactly"), Counted),

@@ -438,7 +438,7 @@ def effects(pipe: "CRFPipe", doc: Doc) -> "tuple[list[Span], list[tuple[Rule, li
     # Callers have checked that there are rules
     compiled = cast(Rules, pipe.rules())
     constraints = cast("Constraints", pipe.constraints)
-    docs = DocBatch([doc])
+    docs = pipe.batch_class([doc])
     _, scores = by_steps(pipe.parts(), docs, pipe.model.predict(docs))
     facts = compiled.matcher(docs)
     structure = pipe.decoding.structure

@@ -95,7 +95,7 @@ def compare_spans(pipe: CRFPipe, doc: Doc, span: Union[Span, str, None], against
 
     RAISES (ValueError): CRF838 or CRF846 for spans that can't be explained.
     """
-    reading = Reading(pipe, DocBatch([doc]))
+    reading = Reading(pipe, pipe.batch_class([doc]))
     reader = _SpanReader(pipe, doc, reading)
     if span is None:
         sides, in_words = reader.labellings(against)

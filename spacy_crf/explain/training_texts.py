@@ -90,7 +90,7 @@ def texts(
         uses_of_scores = comparison.extend_to_doc(difference(comparison, ours, theirs))
         rows_of_weights = rows_between(comparison, ours, theirs)
     # D, the uses of each weight in the contrast. At the optimum, only weights other than 0 are the sums over texts
-    uses = Direction.of_scores(pipe, DocBatch([comparison.doc]), uses_of_scores).without_zeros()
+    uses = Direction.of_scores(pipe, pipe.batch_class([comparison.doc]), uses_of_scores).without_zeros()
     of_rules = sum(row.contribution for row in rows_of_weights if row.feature.startswith("rule "))
     # No text contributes the rules and the second term of w_f, - l1 · sign(w_f)
     base = of_rules - l1 * uses.signs() / (2 * l2)

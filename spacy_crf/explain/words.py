@@ -8,7 +8,6 @@ from spacy.attrs import DEP, ENT_ID, ENT_IOB, ENT_KB_ID, ENT_TYPE, HEAD, LEMMA, 
 from spacy.tokens import Doc, Span
 
 from .. import checks
-from ..features.doc_batch import DocBatch
 from ..models.structure import Block
 from .comparison import Comparison
 from .explanation import Explanation, Flip, Row
@@ -72,7 +71,7 @@ def _odds_without(comparison: Comparison, token: int) -> float:
     """Compute the log-odds without a word. An encoder reads the Doc again, with an unknown word."""
     docs = None
     if comparison.reading.reads_docs:
-        docs = DocBatch([changed(comparison.doc, {token: UNKNOWN})])
+        docs = comparison.pipe.batch_class([changed(comparison.doc, {token: UNKNOWN})])
         comparison.pipe.require_ready(docs)
     return comparison.measure(comparison.cut(comparison.reading.erased(token, docs))).odds
 
@@ -116,7 +115,7 @@ def _flips(comparison: Comparison, tokens: list[int], candidates: int) -> list[F
     def try_words(words: dict[int, str]) -> float:
         """Replace words, and add a flip if the decision changes. RETURNS (float): The log-odds of the other decision."""
         other = changed(doc, words)
-        docs = DocBatch([other])
+        docs = comparison.pipe.batch_class([other])
         comparison.pipe.require_ready(docs)
         of_other = comparison.repeat(docs)
         odds = of_other.measure().odds

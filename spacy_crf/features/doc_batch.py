@@ -190,6 +190,14 @@ class DocBatch(list[Doc]):
         return rows[:, len(_PLAIN) :]
 
 
+class WholeDocs(DocBatch):
+    """A batch in which each Doc is one sequence, whatever sentences are known: for components that find sentences."""
+
+    def sequence_starts(self) -> NDArray[np.int64]:
+        """Bounds of the sequences, which begin where Docs begin: int64[B + 1]."""
+        return hashing.sequence_starts(np.zeros_like(self.sent_start), self.bounds)
+
+
 class DocPart(DocBatch):
     """A batch of Docs without some of their tokens.
 

@@ -117,6 +117,47 @@ def tagger_features(
     return FeatureSet(templates, transitions, padding, functions)
 
 
+def senter_features(
+    extra: Optional[list[str]] = None,
+    without: Optional[list[str]] = None,
+    window: int = 3,
+    padding: bool = True,
+    transitions: Optional[list[str]] = None,
+    functions: Optional[Settings] = None,
+) -> FeatureSet:
+    """Features for starts of sentences: words and shapes around the token, affixes and white space on both sides of the possible
+    start, and pairs across it (``spacy_crf.senter_features.v1``). The parameters are those of `spacy_crf.ner_features.v1`."""
+    owner = "spacy_crf.senter_features.v1"
+    reach = checks.count(owner, "window", window, least=0, most=WIDEST_OFFSET)
+    around = f"[-{reach}..{reach}]"
+    templates = [
+        "bias",
+        f"lower{around}",
+        f"short_shape{around}",
+        "orth[-1..0]",
+        "shape[-2..1]",
+        "prefix1[-1..1]",
+        "suffix1[-2..0]",
+        "suffix2[-2..-1]",
+        "suffix3[-2..-1]",
+        "length[-2..0]",
+        "spacy[-2..0]",
+        "is_title[-1..1]",
+        "is_punct[-2..1]",
+        *pairs(min(reach, 2)),
+        "short_shape[-1]|short_shape[0]",
+        "short_shape[-2]|short_shape[-1]|short_shape[0]",
+        "short_shape[-1]|short_shape[0]|short_shape[1]",
+        "lower[-1]|short_shape[0]",
+        "lower[-2]|lower[-1]|short_shape[0]",
+        "short_shape[-1]|lower[0]",
+        "suffix1[-1]|spacy[-1]|short_shape[0]",
+        "length[-2]|lower[-1]|short_shape[0]",
+    ]
+    templates = changed(owner, templates, extra, without)
+    return FeatureSet(templates, transitions, padding, functions)
+
+
 # Found by `tests.benchmarks.textcat_search`: cross-validation on the training data of the intents of snips
 _TEXT_TEMPLATES = [
     "lower[0]",

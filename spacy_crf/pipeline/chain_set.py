@@ -33,6 +33,9 @@ from .prediction import CRFPipe
 from .probabilities import labelling
 from .training import Training
 
+# Rules that judge the tokens of each label by themselves
+_OF_EACH_LABEL = ("only_on", "never_on", "only_after", "never_after", "starts_with", "ends_with")
+
 
 class Chain(CRFPipe):
     """One chain of a set as a component of its own.
@@ -182,7 +185,7 @@ class ChainSetPipe(CRFPipe):
         rule_labels = {name for name in rule.names() if name != "O"}
         checks.labels(f"Rule '{rule.name}'", rule_labels, self.labels)
         # Only rules that judge the spans of each label by themselves can be split up among chains
-        is_divisible = rule.by_label or rule.kind in ("only_on", "never_on", "starts_with", "ends_with")
+        is_divisible = rule.by_label or rule.kind in _OF_EACH_LABEL
         is_about_all = rule.reads_tags or rule.arguments.get("label") == "*"
         is_about_several = bool(rule_labels & labels) and not rule_labels <= labels
         if not is_divisible and (is_about_all or is_about_several):

@@ -281,6 +281,85 @@ def make_crf_tagger(
 
 
 @Language.factory(
+    "crf_senter",
+    assigns=["token.is_sent_start"],
+    default_config={
+        "overwrite": False,
+        **_OF_TOKENS,
+        **_defaults("LinearChain.v1", "senter_features.v1", "spacy.senter_scorer"),
+    },
+    default_score_weights={"sents_f": 1.0, "sents_p": 0.0, "sents_r": 0.0},
+)
+def make_crf_senter(
+    nlp: Language,
+    name: str,
+    model: Model,
+    loss: _BLOCK,
+    overwrite: bool,
+    confidence: bool,
+    decode: str,
+    decoder: _BLOCK,
+    min_prob: Union[float, _ByLabel],
+    constraints: _BLOCK,
+    alternatives_spans_key: Optional[str],
+    incorrect_spans_key: Optional[str],
+    second_stage: Optional[dict],
+    max_words: int,
+    optimizer: Optional[Optimizer],
+    scorer: Optional[Callable],
+) -> "LearningPipe":
+    """Construct a CRFSenter: a linear-chain CRF over a whole Doc that finds the tokens that begin a sentence, and writes
+    `token.is_sent_start`, as spaCy's `senter`. Tokens of which the training data says nothing (None) may be either.
+
+    model (Model[List[Doc], ChainScores]): Scores of the two tags, "S" for tokens that begin a sentence and "O" for others:
+        `spacy_crf.LinearChain.v1`, on sparse features (`spacy_crf.senter_features.v1` by default), on an encoder, or on both.
+    loss (Loss): The loss of training, by default `spacy_crf.LogLikelihood.v1`. Each optimizer says which losses it can train.
+    overwrite (bool): Whether present values are replaced. By default they are kept, and the other tokens are decoded around
+        them.
+    confidence (bool): Whether every token that begins a sentence gets the probability of that, as `token._.crf_prob`. Takes
+        about half as long again.
+    decode (str): "viterbi", the most probable labelling; "posterior", each token by its own probability; or "spans", all
+        tokens that begin a sentence with a probability of at least `min_prob`.
+    decoder (Optional[Decoder]): A block of another package that finds labellings, or computes their probabilities, in its own
+        way. None for the exact answers.
+    min_prob (Union[float, Dict[str, float]]): From 0 to 1: tokens that begin a sentence with a lower probability begin none. 0
+        keeps all. Or a table by label: {"S": 0.6}.
+    constraints (Optional[Constraints]): Rules for prediction, and for training if `in_training` is set:
+        `spacy_crf.constraints.v1`, about the label "S". None for no rules.
+    alternatives_spans_key (Optional[str]): Key of `doc.spans` of the reference Docs, with tokens that may begin a sentence, as in
+        `crf_tagger`. None for no key.
+    incorrect_spans_key (Optional[str]): Key of `doc.spans` of the reference Docs, with tokens that begin none, labelled "S".
+        None for no key.
+    second_stage (Optional[dict]): Settings of a second stage, as in `crf_tagger`. None for one stage.
+    max_words (int): Different words whose features and scores the component caches, as in `crf_tagger`.
+    optimizer (Optional[Optimizer]): The component's own optimizer, as in `crf_tagger`.
+    scorer (Optional[Callable]): The scoring method. Defaults to `Scorer.score_spans` of the sentences.
+    """
+    from .crf_senter import CRFSenter
+
+    return made(
+        CRFSenter,
+        "crf_senter",
+        nlp,
+        name=name,
+        model=model,
+        loss=loss,
+        overwrite=overwrite,
+        confidence=confidence,
+        decode=decode,
+        decoder=decoder,
+        min_prob=min_prob,
+        constraints=constraints,
+        alternatives_spans_key=alternatives_spans_key,
+        incorrect_spans_key=incorrect_spans_key,
+        second_stage=second_stage,
+        max_words=max_words,
+        optimizer=optimizer,
+        scorer=scorer,
+    )
+
+
+@Language.factory(
     "semicrf_ner",
     assigns=["doc.ents", "token.ent_iob", "token.ent_type"],
     default_config={

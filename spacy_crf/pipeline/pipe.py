@@ -84,6 +84,7 @@ class LearningPipe(Warner, TrainablePipe):
     settings: Further settings that are saved.
     """
 
+    batch_class = DocBatch  # as which the component reads Docs
     labelled: Optional[str] = None  # what has labels: "tokens", "segments" or "texts"; None without labels
     first_stage: Any = None  # the `FirstStage`, which labels Docs for templates that read stage:NAME
     kernels_of: Optional[str] = None  # see `expect_kernels`; by default those of the model's structure
@@ -258,7 +259,7 @@ class LearningPipe(Warner, TrainablePipe):
         RAISES (ValueError): CRF479 for anything but Docs; CRF402 without weights; CRF962 for Docs without the vectors that the
             model needs; other codes for Docs without the annotation that the model needs.
         """
-        batch = docs if isinstance(docs, DocBatch) else DocBatch(only_docs(self.name, docs))
+        batch = docs if isinstance(docs, DocBatch) else self.batch_class(only_docs(self.name, docs))
         if not self.is_initialized:
             self._require_labels()  # the error of spaCy for a component without labels comes first
             raise ValueError(Errors.CRF402.format(name=self.name))
@@ -365,7 +366,7 @@ class LearningPipe(Warner, TrainablePipe):
         handle_error = self.get_error_handler()
         for docs in batches(self.name, stream, batch_size, self.model.attrs["node"].traits.group_of):
             try:
-                self.set_annotations(docs, self.predict(DocBatch(docs)))
+                self.set_annotations(docs, self.predict(self.batch_class(docs)))
                 yield from docs
             except Exception as error:
                 handle_error(self.name, self, docs, error)

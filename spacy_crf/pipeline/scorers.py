@@ -16,6 +16,7 @@ from ..types import Bools, Floats
 from .annotation.entities import Annotation
 
 POS_AND_MORPH = "pos+morph"
+IS_SENT_START = "is_sent_start"
 
 
 def make_tagger_scorer() -> Callable:
@@ -60,7 +61,13 @@ def attribute_getter(attribute: str) -> Callable[[Token], str]:
         return _pos_and_morph
     if attribute in ("tag", "pos"):
         return attrgetter(attribute + "_")
+    if attribute == IS_SENT_START:
+        return _is_sent_start
     return partial(_extension, attribute)
+
+
+def _is_sent_start(token: Token) -> str:
+    return str(token.is_sent_start)
 
 
 def _morph(token: Token) -> str:

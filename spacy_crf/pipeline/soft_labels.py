@@ -162,7 +162,7 @@ def _fit(
         add(spans.begin[~is_inside].tolist(), what)
     spans = spans.only(is_inside)
     covered = spans.covers(n_tokens)  # [T]
-    if tokens_alone:  # taggers label every token
+    if parts.decoding.outside < 0:  # every token has a label
         is_covered = covered > _ROUNDING
         total = np.where(is_covered, covered, 1.0)[spans.begin]
         spans = spans._replace(weight=spans.weight / total)

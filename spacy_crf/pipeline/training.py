@@ -375,7 +375,7 @@ class Training:
     def _with_first_labels(self, docs: list[Doc]) -> list[Doc]:
         """The Docs with labels of the first stage, if there is one, by a model that was not trained on them."""
         first_stage = self.pipe.first_stage
-        return docs if first_stage is None else first_stage.to_learn(docs)
+        return self.pipe.batch_class(docs) if first_stage is None else first_stage.to_learn(docs)
 
     def count(self, read: Callable[[], Iterable[Example]]) -> None:
         """Add features of texts to the model, and weights for the features. `read` gives the texts, annotated as in training."""

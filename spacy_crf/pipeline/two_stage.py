@@ -147,11 +147,11 @@ class FirstStage:
     def to_learn(self, docs: list[Doc]) -> DocBatch:
         """Docs for training the second stage, with first labels by a model that was not trained on them: the model of their fold,
         or, for texts that `learn` did not read, the first stage itself. RETURNS (DocBatch): The same `docs`, labelled."""
-        batch = DocBatch(docs)
+        batch = self.component.batch_class(docs)
         if not self._held_out:
             return batch
         held_out = [self._held_out.get(key) for key in _keys(batch)]  # the spans of each Doc, or None
-        new_docs = DocBatch(doc for doc, spans in zip(batch, held_out) if spans is None)
+        new_docs = self.component.batch_class(doc for doc, spans in zip(batch, held_out) if spans is None)
         labelling = self(new_docs)
         new_spans = iter(_by_doc(labelling.spans, new_docs.bounds))
         joined = []

@@ -26,8 +26,9 @@ PATTERN = [{"LOWER": "x"}]  # what it matches is given below
 COVERED, BEGINS, ENDS = (
     np.array([1, 1, 0, 0, 1], bool),
     np.array([1, 0, 0, 0, 1], bool),
-    np.array([0, 1, 0, 0, 1], bool),
+    np.array([0, 1, 1, 0, 1], bool),
 )
+BEHIND = {t + 1 for t in np.flatnonzero(ENDS).tolist() if t not in (1, 4)}  # those two end a sentence
 WORDS = np.array([7, 8, 7, 8, 7], dtype=np.uint64)
 
 
@@ -114,6 +115,9 @@ TABLE = [
     ({"rule": "only_on", "label": "A", "pattern": PATTERN}, lambda s: on_tokens(lambda t: not COVERED[t], [c for c in s if c.label == A])),
     ({"rule": "always_on", "label": "A", "phrases": "x"}, lambda s: sum(COVERED[t] for t in bare(s))),
     ({"rule": "never_on", "label": "*", "phrases": ["x"]}, lambda s: on_tokens(lambda t: COVERED[t], s)),
+    ({"rule": "only_after", "label": "A", "pattern": PATTERN}, lambda s: on_tokens(lambda t: t not in {0, 2, *BEHIND}, [c for c in s if c.label == A])),
+    ({"rule": "always_after", "label": "A", "phrases": "x"}, lambda s: len(bare(s) & BEHIND)),
+    ({"rule": "never_after", "label": "*", "phrases": ["x"]}, lambda s: on_tokens(lambda t: t in BEHIND, s)),
     ({"rule": "starts_with", "label": "A", "pattern": PATTERN}, lambda s: sum(c.label == A and not BEGINS[c.begin] for c in s)),
     ({"rule": "ends_with", "label": "A", "pattern": PATTERN}, lambda s: sum(c.label == A and not ENDS[c.end - 1] for c in s)),
     ({"rule": "custom", "function": "f"}, None),
