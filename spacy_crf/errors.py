@@ -145,6 +145,10 @@ class Errors:
         "The list of spans can't be used: `starts` must lead from 0 to the number of spans, token by token; the lengths of the "
         "spans that begin at a token must rise, from 1 to at most {longest}, and not reach beyond the end of the sequence."
     )
+    CRF017 = """numba can't be used ({reason}), so no component of spacy_crf can be made, loaded, trained or applied until
+        {versions} is installed, with a NumPy that it supports; what works without it are spacy_crf.lite and ONNX models, with
+        files that were exported elsewhere, `python -m spacy info MODEL`, and of `python -m spacy crf` the commands convert,
+        data and init-config."""
     CRF020 = "{owner}: {name} = {value} is not possible: it must be {must}."
     CRF030 = """{tokens} tokens with up to {states} possible tags each have {arcs} pairs of neighbouring tags, which do
         not fit into memory. Set `keep` of spacy_crf.HigherOrder.v1, for example to 4.0, to drop improbable tags."""

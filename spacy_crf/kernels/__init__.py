@@ -22,15 +22,29 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any, Optional
 
-import numba
-from numba.core.caching import NullCache
-from numba.core.compiler import CompileResult
-from numba.core.cpu import CPUContext
-from numba.core.runtime import rtsys
-from numba.core.serialize import dumps
+from ..errors import Errors
 
-from .announcing import announcer, packages
-from .numba_setup import number_at_random, pause_collector
+# The versions of numba that pyproject.toml allows: from the first one, and below the last one
+SUPPORTED = ((0, 60), (0, 69))
+
+# The errors are of many kinds: of libraries that are missing or do not fit, and of a NumPy that is too new
+try:
+    import numba
+
+    if not SUPPORTED[0] <= numba.version_info.short < SUPPORTED[1]:
+        raise ImportError(f"its version is {numba.__version__}")
+    from numba.core.caching import NullCache
+    from numba.core.compiler import CompileResult
+    from numba.core.cpu import CPUContext
+    from numba.core.runtime import rtsys
+    from numba.core.serialize import dumps
+
+    from .announcing import announcer, packages
+    from .numba_setup import number_at_random, pause_collector
+except Exception as error:
+    oldest, next_version = (".".join(map(str, version)) for version in SUPPORTED)
+    versions = f"numba>={oldest},<{next_version}"
+    raise ImportError(Errors.CRF017.format(reason=error, versions=versions)) from error
 
 config: Any = numba.config  # its names are made when it is imported
 
