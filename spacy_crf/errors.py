@@ -520,6 +520,14 @@ class Errors:
     CRF952 = """For clusters of Brown or Clark give texts; for k-means give --from-vectors. Given: texts {files}, vectors
         {vectors}."""
 
+    CRF990 = """The text {text} has half of a surrogate pair at character {place}, which is no character, and which spaCy can't
+        keep. Decode the file again with its encoding, or with errors="replace"."""
+    CRF991 = """The tokenizer {name} was never trained, so it can't cut texts. Train it with `spacy train` or
+        nlp.initialize(get_examples), where Example(doc.copy(), doc) makes an example of a Doc with the right tokens."""
+    CRF992 = "The tokenizer can't learn: no example has a text with words. Check the corpus that [initialize] reads."
+    CRF993 = """The tokenizer can't learn sentences: no example says where sentences begin. Set sentences = false in
+        [nlp.tokenizer], or annotate them: token.is_sent_start."""
+
 
 @coded
 class Warnings:
@@ -598,3 +606,8 @@ class Warnings:
         mistakes, and its probabilities are less right. Give texts that were held out."""
     CRFW940 = """{name}: none of the {n} words of the training data {what}, so templates that read it find nothing.
         Check the language and the spelling."""
+    CRFW990 = """tokenizer: rules in [nlp.tokenizer] forbid {n} boundaries that the training data has, or demand others, first in
+        '{example}'. Rules count more than what was learned: correct them, or the data."""
+    CRFW991 = """tokenizer: none of the {n} words of the lexicon occurs in the training data, so it says nothing. Check its
+        language, script and spelling."""
+    CRFW992 = """{source} was trained for the language '{lang}', and the language of this pipeline is '{ours}'."""

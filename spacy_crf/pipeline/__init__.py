@@ -131,6 +131,7 @@ for owner, name, default in (
     (Doc, "crf_weight", 1.0),  # how much a Doc counts in training
     (Doc, "crf_evidence", None),  # what speaks for the label of a text
     (Doc, "crf_source", None),  # where a text comes from: its "place" in a file, and its "id"
+    (Token, "crf_boundary_prob", None),  # how probable it is that a token begins here
     (Token, "crf_word", None),  # the word that another program finds in this token
 ):
     if not owner.has_extension(name):

@@ -1,0 +1,317 @@
+"""Texts as code points: grapheme clusters, runs, n-grams of characters and of runs, and the scores of boundaries.
+
+Texts are laid end to end. ``text_starts`` (int64[B + 1]) are where they begin. A boundary at code point t lies before it.
+
+An n-gram of items i, ..., i + n - 1 (characters, or runs of characters) has one row of weights for each boundary j that has it in
+its window of w items on either side: i + n - w <= j <= i + w. So a single look-up serves 2 w - n + 1 boundaries.
+"""
+
+import numpy as np
+
+from . import helper, kernel
+from .hashing import find_slot, passes
+from .numerics import FIRST_HASH, NO_FEATURE, mix
+
+# Kinds of code points
+SPACE = 0
+WORD = 1  # a letter, mark or digit
+OTHER = 2
+
+# What stands before a unit
+NOTHING = 0
+BLANK = 1
+BEGINNING = 2
+
+# What the rules of grapheme clusters distinguish. From NON_JOINER on: what continues any cluster
+RETURN = 1
+LINE_FEED = 2
+CONTROL = 3
+LEADING = 4  # Hangul: a leading consonant, a vowel, a trailing consonant, and syllables without and with a trailing one
+VOWEL = 5
+TRAILING = 6
+OPEN_SYLLABLE = 7
+CLOSED_SYLLABLE = 8
+PREPENDED = 9
+SPACING_MARK = 10
+INDICATOR = 11  # half of a flag
+PICTOGRAPH = 12
+CONSONANT = 13  # of a script that writes conjuncts
+LONE_LINKER = 14
+NON_JOINER = 15
+LINKER = 16  # of a consonant with the next one
+MARK = 17
+JOINER = 18
+
+# What stands before a run
+_TOUCHES = np.uint64(1)
+_SPACE_BEFORE = np.uint64(2)
+_LINE_BEFORE = np.uint64(3)
+_PARAGRAPH_BEFORE = np.uint64(4)
+_NEW_LINE = 10
+_LONGEST_SHAPE = 6  # changes of class in the shape of a run
+
+
+@kernel
+def unknown_block(points, is_known):
+    """The first block of 256 code points of which a text has some, while the table is not filled there; -1 if there is none.
+
+    points (uint32[T]): The text.
+    is_known (bool[N]): Which blocks of the table are filled.
+    """
+    for point in points:
+        if not is_known[point >> 8]:
+            return np.int64(point >> 8)
+    return np.int64(-1)
+
+
+@helper
+def _joins(before, now):
+    """Whether a character always continues the cluster of the one before, by their properties."""
+    if before == RETURN and now == LINE_FEED:
+        return True
+    if RETURN <= before <= CONTROL or RETURN <= now <= CONTROL:
+        return False
+    if now >= NON_JOINER or now == SPACING_MARK or before == PREPENDED:
+        return True
+    if before == LEADING:
+        return now in (LEADING, VOWEL, OPEN_SYLLABLE, CLOSED_SYLLABLE)
+    if before in (VOWEL, OPEN_SYLLABLE):
+        return now in (VOWEL, TRAILING)
+    return before in (TRAILING, CLOSED_SYLLABLE) and now == TRAILING
+
+
+@kernel
+def cluster_starts(points, text_starts, properties):
+    """Mark where grapheme clusters begin (Unicode Standard Annex 29).
+
+    points (uint32[T]), text_starts (int64[B + 1]): The texts.
+    properties (uint8[N]): Property of each code point.
+    RETURNS (bool[T])
+    """
+    begins = np.ones(len(points), dtype=np.bool_)
+    for b in range(len(text_starts) - 1):
+        before = np.uint8(0)
+        is_linked = False  # a linker stands before, perhaps with marks behind it
+        is_pictograph = False  # a pictograph stands before, perhaps with marks behind it
+        is_joined = False  # a pictograph, marks and a joiner stand before
+        is_half_flag = False
+        for t in range(text_starts[b], text_starts[b + 1]):
+            now = properties[points[t]]
+            continues = is_linked and now == CONSONANT
+            continues |= is_joined and now == PICTOGRAPH
+            continues |= is_half_flag and now == INDICATOR
+            begins[t] = t == text_starts[b] or not (continues or _joins(before, now))
+            is_linked = now in (LINKER, LONE_LINKER) or (is_linked and now >= MARK)
+            is_joined = is_pictograph and now == JOINER
+            is_pictograph = now == PICTOGRAPH or (is_pictograph and NON_JOINER <= now <= MARK)
+            is_half_flag = now == INDICATOR and not is_half_flag
+            before = now
+    return begins
+
+
+@kernel
+def find_units(points, text_starts, begins, kinds, joins_words):
+    """Find the smallest units that a text may be cut into: clusters that are no white space.
+
+    begins (bool[T]): From `cluster_starts`.
+    kinds (uint8[N]): Kind of each code point.
+    joins_words (bool): Whether neighbouring letters, marks and digits are one unit.
+    RETURNS (units int64[U], ends int64[U], starts int64[B + 1], gaps uint8[U]): Where units begin and end; the first unit of each
+        text; and what stands before each unit: NOTHING (another unit), BLANK (white space), or BEGINNING (of the text, perhaps
+        with white space).
+    """
+    units = np.empty(len(points), dtype=np.int64)
+    ends = np.empty(len(points), dtype=np.int64)
+    gaps = np.empty(len(points), dtype=np.uint8)
+    starts = np.zeros(len(text_starts), dtype=np.int64)
+    n = 0
+    for b in range(len(text_starts) - 1):
+        gap = BEGINNING
+        before = SPACE
+        t = text_starts[b]
+        while t < text_starts[b + 1]:
+            behind = t + 1
+            while behind < text_starts[b + 1] and not begins[behind]:
+                behind += 1
+            kind = kinds[points[t]]
+            if kind == SPACE and behind > t + 1 and kinds[points[t + 1]] != SPACE:
+                kind = OTHER  # white space with a mark, which has to stay visible
+            if kind == SPACE:
+                gap = max(gap, BLANK)
+            else:
+                if not (joins_words and kind == WORD and before == WORD):
+                    units[n] = t
+                    gaps[n] = gap
+                    n += 1
+                    gap = NOTHING
+                ends[n - 1] = behind
+            before = kind
+            t = behind
+        starts[b + 1] = n
+    return units[:n].copy(), ends[:n].copy(), starts, gaps[:n].copy()
+
+
+@kernel
+def find_runs(points, text_starts, kinds, classes):
+    """Runs of letters, marks and digits, and runs of one other character; white space is left out.
+
+    points (uint32[T]), text_starts (int64[B + 1]): The texts. kinds (uint8[N]), classes (uint16[N]): Of each code point.
+    RETURNS (places int64[R], starts int64[B + 1], runs uint64[R], shapes uint64[R]): Where runs begin; the first run of each
+        text; the hash of the characters of each run; and of their classes, of repeated ones the first, with what stands before.
+    """
+    places = np.empty(len(points), dtype=np.int64)
+    runs = np.empty(len(points), dtype=np.uint64)
+    shapes = np.empty(len(points), dtype=np.uint64)
+    starts = np.zeros(len(text_starts), dtype=np.int64)
+    n = np.int64(0)
+    for b in range(len(text_starts) - 1):
+        t = text_starts[b]
+        end = text_starts[b + 1]
+        gap = _PARAGRAPH_BEFORE
+        while t < end:
+            kind = kinds[points[t]]
+            if kind == SPACE:
+                if points[t] == _NEW_LINE:
+                    gap = _PARAGRAPH_BEFORE if gap >= _LINE_BEFORE else _LINE_BEFORE
+                else:
+                    gap = max(gap, _SPACE_BEFORE)
+                t += 1
+                continue
+            first = t
+            run = FIRST_HASH
+            shape = mix(FIRST_HASH, gap)
+            changes = 0
+            latest = np.uint16(0)
+            while t < end and kinds[points[t]] == kind and (kind == WORD or points[t] == points[first]):
+                run = mix(run, np.uint64(points[t]))
+                if classes[points[t]] != latest and changes < _LONGEST_SHAPE:
+                    latest = classes[points[t]]
+                    shape = mix(shape, np.uint64(latest))
+                    changes += 1
+                t += 1
+            places[n] = first
+            runs[n] = run
+            shapes[n] = mix(shape, np.uint64(min(t - first, 2)))
+            n += 1
+            gap = _TOUCHES
+        starts[b + 1] = n
+    return places[:n].copy(), starts, runs[:n].copy(), shapes[:n].copy()
+
+
+@kernel
+def hash_ngrams(codes, starts, seed, longest):
+    """Hashes of the n-grams of items.
+
+    codes (uint64[N]): Code of each item. starts (int64[B + 1]): The first item of each text.
+    seed (uint64): Hash of the kind of items.
+    longest (int): Largest n.
+    RETURNS (uint64[longest, N]): By n - 1 and first item; NO_FEATURE where the text ends.
+    """
+    hashes = np.full((longest, len(codes)), NO_FEATURE, dtype=np.uint64)
+    for b in range(len(starts) - 1):
+        for i in range(starts[b], starts[b + 1]):
+            hashed = seed
+            for n in range(min(longest, starts[b + 1] - i)):
+                hashed = mix(hashed, codes[i + n])
+                hashes[n, i] = max(hashed, np.uint64(1))
+    return hashes
+
+
+@helper(forceinline=True)
+def _add_row(scores, places, first, behind, weights, row):
+    """Add rows of weights, from ``row`` on, to the scores of the boundaries before the items first to behind - 1."""
+    for j in range(first, behind):
+        for c in range(scores.shape[1]):
+            scores[places[j], c] += weights[row, c]
+        row += 1
+
+
+@kernel
+def add_scores(rows, places, starts, window, weights, scores):
+    """Add the weights of n-grams to the scores of boundaries.
+
+    rows (int32[N, M]): First row of the weights of each n-gram, by n - 1 and first item; -1 for none.
+    places (int64[M]), starts (int64[B + 1]): Where items begin, and the first item of each text.
+    window (int): Items on either side of a boundary.
+    weights (float64[R, C]): The weights.
+    scores (float64[T, C]): Receives the sums.
+    """
+    for b in range(len(starts) - 1):
+        for i in range(starts[b], starts[b + 1]):
+            for k in range(len(rows)):
+                if rows[k, i] >= 0:
+                    lowest = i + k + 1 - window
+                    first = max(lowest, starts[b])
+                    behind = min(i + window + 1, starts[b + 1])
+                    _add_row(scores, places, first, behind, weights, rows[k, i] + first - lowest)
+
+
+@kernel
+def add_gradient(rows, places, starts, window, gradient, d_scores):
+    """The transposed `add_scores`: add the derivatives of scores of boundaries to those of the weights.
+
+    gradient (float64[R, C]): Receives the sums. d_scores (float64[T, C]): The derivatives.
+    """
+    for b in range(len(starts) - 1):
+        for i in range(starts[b], starts[b + 1]):
+            for k in range(len(rows)):
+                if rows[k, i] >= 0:
+                    lowest = i + k + 1 - window
+                    first = max(lowest, starts[b])
+                    row = rows[k, i] + first - lowest
+                    for j in range(first, min(i + window + 1, starts[b + 1])):
+                        for c in range(d_scores.shape[1]):
+                            gradient[row, c] += d_scores[places[j], c]
+                        row += 1
+
+
+@kernel
+def score_ngrams(codes, places, starts, seed, longest, window, table, weights, scores):
+    """Find the known n-grams of items, and add their weights to the scores of boundaries: `hash_ngrams` and `add_scores` in one,
+    without arrays between them.
+
+    table: A sieve (uint64[L]), slots (uint64[S]), and the first row of weights of each slot (int32[S]).
+    weights (float32[R, C]), scores (float64[T, C])
+    """
+    sieve, slots, rows_of_slots = table
+    for b in range(len(starts) - 1):
+        for i in range(starts[b], starts[b + 1]):
+            hashed = seed
+            for k in range(min(longest, starts[b + 1] - i)):
+                hashed = mix(hashed, codes[i + k])
+                key = max(hashed, np.uint64(1))
+                row = rows_of_slots[find_slot(slots, key)] if passes(sieve, key) else np.int32(-1)
+                if row >= 0:
+                    lowest = i + k + 1 - window
+                    first = max(lowest, starts[b])
+                    behind = min(i + window + 1, starts[b + 1])
+                    _add_row(scores, places, first, behind, weights, row + first - lowest)
+
+
+@kernel
+def mark_words(points, text_starts, lengths, table, longest, marks):
+    """Mark where words of a lexicon begin, end and go on. Of several words that begin at one place, each counts.
+
+    points (uint32[T]), text_starts (int64[B + 1]): The texts.
+    lengths (int32[P]): By row of the table of beginnings of words: the length of the word that ends there, 0 for none.
+    table: Slots (uint64[S]) and rows (int32[S]) of the beginnings of words.
+    longest (int): Words as long as this or longer share their marks.
+    marks (uint8[T + 1, 3 * longest]): Receives 1 for words that begin, end and go on here, by their length.
+    """
+    slots, rows = table
+    for b in range(len(text_starts) - 1):
+        for begin in range(text_starts[b], text_starts[b + 1]):
+            hashed = FIRST_HASH
+            for t in range(begin, text_starts[b + 1]):
+                hashed = mix(hashed, np.uint64(points[t]))
+                row = rows[find_slot(slots, hashed)] if hashed != NO_FEATURE else np.int32(-1)
+                if row < 0:  # no word begins like this
+                    break
+                if lengths[row] == 0:
+                    continue
+                column = min(lengths[row], longest) - 1
+                marks[begin, column] = 1
+                if t + 1 < text_starts[b + 1]:
+                    marks[t + 1, longest + column] = 1
+                for inner in range(begin + 1, t + 1):
+                    marks[inner, 2 * longest + column] = 1

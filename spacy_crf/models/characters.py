@@ -1,0 +1,330 @@
+"""A chain over the units of texts, whose tags say where words and sentences begin."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..arrays import of_file
+from ..features.characters import NGRAMS, Lexicon, Texts, items_of
+from ..features.feature_index import CountingTable, HashTable
+from ..inference.linear_chain import LinearChain
+from ..kernels import characters as kernels
+from ..kernels import hashing
+from ..losses.clamped import LogLikelihood
+from ..types import Bools, ChainScores, Clamp, Floats, Ints
+
+# What the columns of weights add up to, by tag. Tags of a chain for words: a word begins here, a word goes on
+WORD_TAGS = np.array([[1.0, 0.0]])
+# For sentences too: a sentence (and its first word) begins, a word begins, a word goes on
+SENTENCE_TAGS = np.array([[1.0, 1.0, 0.0], [1.0, 0.0, 0.0]])
+INSIDE = -1  # the last tag
+_PARTS = ("begins", "ended before", "goes on")
+_SAVED_NGRAMS = [[name, *ngrams] for name, ngrams in NGRAMS.items()]
+
+
+class Annotated(NamedTuple):
+    """Texts, and the tags that their annotation allows at each unit."""
+
+    texts: Texts
+    clamp: Clamp  # [U, S]
+
+
+class RowsOfItems(NamedTuple):
+    """The weights of the n-grams of some items of texts, see `kernels.add_scores`."""
+
+    rows: NDArray[np.int32]  # [N, M]
+    places: Ints  # [M]
+    starts: Ints  # [B + 1]
+    window: int
+
+
+class CharacterModel:
+    """The weights of features of characters. Each feature has a row of weights for each boundary near it, see the kernels.
+
+    has_sentences (bool): Whether the chain finds sentences too.
+    joins_words (bool): Whether words never begin inside a run of letters, marks and digits.
+    has_blanks (bool): Whether words may have white space inside.
+    lexicon (Lexicon): Words whose places in a text are features.
+    keys (uint64[F]): Hash of each n-gram that is a feature.
+    widths (int32[F]): Number of rows of weights of each n-gram.
+    weights (float32[R, C]): The rows of the n-grams, then one row for each column of `Lexicon.marks`.
+    transitions (float32[S, S]): Weights of pairs of tags.
+    """
+
+    def __init__(
+        self,
+        has_sentences: bool,
+        joins_words: bool,
+        has_blanks: bool,
+        lexicon: Lexicon,
+        keys: NDArray[np.uint64],
+        widths: NDArray[np.int32],
+        weights: NDArray[np.float32],
+        transitions: NDArray[np.float32],
+    ):
+        self.has_sentences = has_sentences
+        self.joins_words = joins_words
+        self.has_blanks = has_blanks
+        self.lexicon = lexicon
+        self.keys = keys
+        self.widths = widths
+        self.weights = weights
+        self.transitions = transitions
+        self.tags = SENTENCE_TAGS if has_sentences else WORD_TAGS
+        slots, features = HashTable(keys).arrays
+        first_rows = np.cumsum(widths) - widths
+        rows = np.where(features >= 0, first_rows[features] if len(keys) else -1, -1).astype(np.int32)
+        self._table = hashing.make_sieve(keys), slots, rows
+
+    @classmethod
+    def counted(
+        cls, corpus: Iterable[Texts], lexicon: Lexicon, min_count: int, **settings: bool
+    ) -> tuple["CharacterModel", Floats]:
+        """Make a model without weights, whose features are the n-grams of a corpus.
+
+        corpus (Iterable[Texts]): The texts.
+        lexicon (Lexicon): The words of a lexicon.
+        min_count (int): How often an n-gram must occur.
+        settings: The other arguments of the constructor, by name.
+        RETURNS (CharacterModel, float64[R]): The model, and how often the corpus has the feature of each row of weights.
+        """
+        table = CountingTable()
+        widths = [np.zeros(0, dtype=np.int32)]
+        for texts in corpus:
+            for items in items_of(texts):
+                longest, window = NGRAMS[items.name]
+                hashes = kernels.hash_ngrams(items.codes, items.starts, items.seed, longest)
+                for n, hashes_of_size in enumerate(hashes, 1):
+                    n_new = len(table.add(hashes_of_size))
+                    widths.append(np.full(n_new, 2 * window - n + 1, dtype=np.int32))
+        is_frequent = table.counts >= min_count
+        kept_widths = np.concatenate(widths)[is_frequent]
+        counts = np.repeat(table.counts[is_frequent], kept_widths)
+        frequencies = np.append(counts, np.zeros(3 * lexicon.LONGEST)).astype(np.float64)
+        n_columns, n_tags = (SENTENCE_TAGS if settings["has_sentences"] else WORD_TAGS).shape
+        weights = np.zeros((len(frequencies), n_columns), dtype=np.float32)
+        transitions = np.zeros((n_tags, n_tags), dtype=np.float32)
+        keys = table.keys[is_frequent]
+        model = cls(
+            **settings, lexicon=lexicon, keys=keys, widths=kept_widths, weights=weights, transitions=transitions
+        )
+        return model, frequencies
+
+    def texts(self, texts: Iterable[str]) -> Texts:
+        """Find the units of some texts. RAISES (ValueError): CRF990, see `Texts.of`."""
+        return Texts.of(texts, joins_words=self.joins_words)
+
+    def possible(self, texts: Texts) -> Bools:
+        """The tags that each unit may have, whatever the weights: bool[U, S]."""
+        possible = np.ones((len(texts.units), self.tags.shape[1]), dtype=bool)
+        if not self.has_blanks:
+            possible[texts.gaps == kernels.BLANK, INSIDE] = False
+        possible[texts.gaps == kernels.BEGINNING, 1:] = False
+        return possible
+
+    def scores(self, texts: Texts) -> ChainScores:
+        """Score the tags of the units of texts."""
+        columns = np.zeros((len(texts.points), len(self.tags)))
+        for items in items_of(texts):
+            longest, window = NGRAMS[items.name]
+            arguments = (items.codes, items.places, items.starts, items.seed, longest, window)
+            kernels.score_ngrams(*arguments, self._table, self.weights, columns)
+        scores = columns[texts.units]
+        if len(self.lexicon.keys):
+            n_marks = 3 * self.lexicon.LONGEST
+            scores += self.lexicon.marks(texts)[texts.units] @ self.weights[-n_marks:]
+        return self.chain(scores, self.transitions, texts)
+
+    def chain(self, scores: Floats, transitions: NDArray[np.floating], texts: Texts) -> ChainScores:
+        """The potentials of the tags of units.
+
+        scores (float64[U, C]): Sums of weights.
+        transitions (float[S, S]): Weights of pairs of tags.
+        texts (Texts): The texts of the units.
+        """
+        no_scores = np.zeros(len(transitions))
+        return ChainScores(scores @ self.tags, transitions.astype(np.float64), no_scores, no_scores, texts.starts)
+
+    def rows(self, texts: Texts) -> list[RowsOfItems]:
+        """The weights of all n-grams of texts."""
+        _, slots, rows_of_slots = self._table
+        found = []
+        for items in items_of(texts):
+            longest, window = NGRAMS[items.name]
+            hashes = kernels.hash_ngrams(items.codes, items.starts, items.seed, longest)
+            rows = np.empty(hashes.shape, dtype=np.int32)
+            hashing.look_up(slots, rows_of_slots, hashes.ravel(), rows.ravel())
+            found.append(RowsOfItems(rows, items.places, items.starts, window))
+        return found
+
+    def features_at(self, text: str, place: int) -> list[tuple[str, float]]:
+        """The weights that speak for or against a boundary, with the names of their features.
+
+        text (str): A text.
+        place (int): The character before which the boundary is.
+        RETURNS (list[tuple[str, float]]): Names such as ``characters[-1..0]=ab``, with offsets from the boundary, and weights.
+        """
+        texts = self.texts([text])
+        features = []
+        for items, (rows, places, _, window) in zip(items_of(texts), self.rows(texts)):
+            j = int(np.searchsorted(places, place))
+            if j == len(places) or places[j] != place:  # inside of a run
+                continue
+            ends = [*places[1:].tolist(), len(text)]
+            for n in range(1, len(rows) + 1):
+                for i in range(max(0, j - window), min(j + window, len(places)) - n + 1):
+                    row = rows[n - 1, i]
+                    if row >= 0:
+                        value = text[places[i] : ends[i + n - 1]]
+                        name = f"{items.name}[{i - j}..{i - j + n - 1}]={value}"
+                        features.append((name, float(self.weights[row + j - (i + n - window), 0])))
+        marks = self.lexicon.marks(texts)[place]
+        for column in np.flatnonzero(marks).tolist():
+            part, length = divmod(column, Lexicon.LONGEST)
+            weight = float(self.weights[column - len(marks), 0])
+            features.append((f"lexicon: a word of length {length + 1} {_PARTS[part]} here", weight))
+        return features
+
+    def pruned(self) -> "CharacterModel":
+        """This model without the n-grams all of whose weights are 0."""
+        is_used = np.asarray(self.weights.any(axis=1))
+        first_rows = np.cumsum(self.widths) - self.widths
+        n_rows = int(self.widths.sum())
+        keeps = np.zeros(len(self.keys), dtype=bool)
+        if n_rows:
+            keeps = np.logical_or.reduceat(is_used[:n_rows], first_rows)
+        kept_rows = np.append(np.repeat(keeps, self.widths), np.ones(len(self.weights) - n_rows, dtype=bool))
+        return CharacterModel(
+            self.has_sentences,
+            self.joins_words,
+            self.has_blanks,
+            self.lexicon,
+            self.keys[keeps],
+            self.widths[keeps],
+            self.weights[kept_rows],
+            self.transitions,
+        )
+
+    def to_msg(self) -> dict[str, Any]:
+        """The model as values for msgpack."""
+        return {
+            "has_sentences": self.has_sentences,
+            "joins_words": self.joins_words,
+            "has_blanks": self.has_blanks,
+            "ngrams": _SAVED_NGRAMS,
+            "lexicon": [self.lexicon.keys, self.lexicon.lengths],
+            "keys": self.keys,
+            "widths": self.widths,
+            "weights": self.weights,
+            "transitions": self.transitions,
+        }
+
+    @classmethod
+    def from_msg(cls, msg: dict[str, Any]) -> "CharacterModel":
+        """The model that `to_msg` returned.
+
+        RAISES: An error of any class if the values are damaged.
+        """
+        if msg["ngrams"] != _SAVED_NGRAMS:
+            raise ValueError(f"it has the n-grams {msg['ngrams']}, not {_SAVED_NGRAMS}")
+        lexicon_keys, lexicon_lengths = msg["lexicon"]
+        lexicon_keys = of_file("the lexicon", lexicon_keys, np.uint64, (None,))
+        lexicon_lengths = of_file("the lexicon", lexicon_lengths, np.int32, lexicon_keys.shape)
+        keys = of_file("the features", msg["keys"], np.uint64, (None,))
+        widths = of_file("the features", msg["widths"], np.int32, keys.shape)
+        largest = max(2 * ngrams.window for ngrams in NGRAMS.values())
+        if len(widths) and not 0 < widths.min() <= widths.max() <= largest:
+            raise ValueError("a feature has an impossible number of weights")
+        tags = SENTENCE_TAGS if msg["has_sentences"] else WORD_TAGS
+        n_rows = int(widths.sum()) + 3 * Lexicon.LONGEST
+        n_columns, n_tags = tags.shape
+        return cls(
+            bool(msg["has_sentences"]),
+            bool(msg["joins_words"]),
+            bool(msg["has_blanks"]),
+            Lexicon(lexicon_keys, lexicon_lengths),
+            keys,
+            widths,
+            of_file("the weights", msg["weights"], np.float32, (n_rows, n_columns)),
+            of_file("the transitions", msg["transitions"], np.float32, (n_tags, n_tags)),
+        )
+
+
+class CharacterObjective:
+    """The negative log-likelihood of annotated texts, as a function of all weights: first the rows, then the transitions.
+
+    model (CharacterModel): The model, whose weights training changes.
+    corpus (Sequence[Annotated]): The texts in batches, one of which at a time has scores in memory.
+    frequencies (float64[R]): How often the corpus has the feature of each row.
+    """
+
+    signature = "characters"  # training never continues from a checkpoint
+
+    def __init__(self, model: CharacterModel, corpus: Sequence[Annotated], frequencies: Floats):
+        self._model = model
+        self._loss = LogLikelihood()
+        self._structure = LinearChain()
+        self._batches = []
+        n_units = 0
+        for texts, clamp in corpus:
+            possible = model.possible(texts)
+            marks = None
+            if len(model.lexicon.keys):
+                marks = model.lexicon.marks(texts)[texts.units]
+            forbidden = np.where(possible, 0.0, -np.inf)
+            self._batches.append((texts, model.rows(texts), marks, forbidden, clamp & possible))
+            n_units += len(texts.units)
+        frequencies[-3 * Lexicon.LONGEST :] = sum(
+            marks.sum(axis=0) for _, _, marks, _, _ in self._batches if marks is not None
+        )
+        n_columns = len(model.tags)
+        self.frequencies = np.append(np.repeat(frequencies, n_columns), np.full(model.transitions.size, n_units))
+
+    def weights(self) -> Floats:
+        """The weights of the model: float64[n]."""
+        return np.concatenate([self._model.weights.ravel(), self._model.transitions.ravel()], dtype=np.float64)
+
+    def _split(self, weights: Floats) -> tuple[Floats, Floats]:
+        """The rows (float64[R, C]) and the transitions (float64[S, S]) in a vector, as views."""
+        model = self._model
+        n = model.weights.size
+        return weights[:n].reshape(model.weights.shape), weights[n:].reshape(model.transitions.shape)
+
+    def assign(self, weights: Floats) -> None:
+        """Write weights (float64[n]) to the model."""
+        rows, transitions = self._split(weights)
+        self._model.weights = rows.astype(np.float32)
+        self._model.transitions = transitions.astype(np.float32)
+
+    def evaluate(self, weights: Floats) -> tuple[float, Floats]:
+        """The loss at some weights (float64[n]), and its gradient (float64[n])."""
+        model = self._model
+        rows, transitions = self._split(weights)
+        gradient = np.zeros(len(weights))
+        d_rows, d_transitions = self._split(gradient)
+        n_marks = 3 * Lexicon.LONGEST
+        loss = 0.0
+        self.n_impossible = 0
+        for texts, items, marks, forbidden, clamp in self._batches:
+            columns = np.zeros((len(texts.points), len(model.tags)))
+            for rows_of_items in items:
+                kernels.add_scores(*rows_of_items, rows, columns)
+            scores = columns[texts.units]
+            if marks is not None:
+                scores += marks @ rows[-n_marks:]
+            potentials = model.chain(scores, transitions, texts)
+            potentials = potentials._replace(emissions=potentials.emissions + forbidden)
+            losses, derivative, impossible = self._loss(self._structure, potentials, clamp)
+            loss += float(losses.sum())
+            self.n_impossible += int(impossible.sum())
+            d_transitions += derivative.transitions
+            d_scores = derivative.emissions @ model.tags.T
+            if marks is not None:
+                d_rows[-n_marks:] += marks.T @ d_scores
+            columns[:] = 0.0
+            columns[texts.units] = d_scores
+            for rows_of_items in items:
+                kernels.add_gradient(*rows_of_items, d_rows, columns)
+        return loss, gradient
