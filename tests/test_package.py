@@ -202,7 +202,8 @@ def loaded() -> dict[str, set[str]]:
         "factories": "import spacy_crf.pipeline.factories",
         "blank": "spacy.blank('en')",
         "command line": "import spacy.cli; from spacy.util import registry; registry.cli.get_all()",
-        "commands": "from spacy_crf.cli.group import import_commands; import_commands()",
+        "fit": "from spacy_crf.cli.group import import_commands; import_commands(['fit'])",
+        "commands": "import_commands()",
     }
     return dict(zip(steps, loaded_by(*steps.values())))
 
@@ -239,6 +240,15 @@ def test_the_command_line_of_spacy_loads_next_to_nothing_of_ours(loaded):
 def test_commands_load_no_numba_before_they_run(loaded):
     assert "spacy_crf.cli.tune" in loaded["commands"] and "numba" not in loaded["commands"]
     assert not [name for name in loaded["commands"] if name.startswith("spacy_crf.kernels")]
+
+
+def test_the_help_of_a_command_loads_little(loaded):
+    """`spacy crf COMMAND --help` comes soon after `spacy --help`. The bounds may fall."""
+    for step, most_of_ours, most_others in (("fit", 27, 8), ("commands", 54, 16)):
+        added = loaded[step] - loaded["command line"]
+        others = [name for name in added if not name.startswith("spacy_crf")]
+        assert len(ours(added)) <= most_of_ours
+        assert len(others) <= most_others
 
 
 def test_prediction_loads_no_optimizer_but_the_default_no_commands_no_rules_and_no_blas():

@@ -4,7 +4,7 @@ text, and its children are named by labels: ``<Name><GivenName>Ann</GivenName> <
 
 from collections.abc import Iterator
 from itertools import chain
-from xml.etree import ElementTree
+from typing import TYPE_CHECKING
 
 from spacy.language import Language
 from spacy.tokens import Doc
@@ -25,6 +25,9 @@ from .annotation import (
 )
 from .offsets import HabitSearch, index_of
 from .source import Fields, Item, ReadSettings, Report, Source, unreadable
+
+if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
 
 # The key in doc.spans, which the components' incorrect_spans_key names
 INCORRECT = "incorrect_spans"
@@ -293,6 +296,8 @@ def read_xml(source: Source, nlp: Language, settings: ReadSettings, report: Repo
 
     RAISES (ValueError): CRF701 with the place, if the file is not XML, or a text is empty, or has parts within parts.
     """
+    from xml.etree import ElementTree  # most files are no XML
+
     try:
         root = ElementTree.fromstring(source.text())
     except ElementTree.ParseError as error:
@@ -310,7 +315,7 @@ def read_xml(source: Source, nlp: Language, settings: ReadSettings, report: Repo
         yield doc
 
 
-def _parts_of(element: ElementTree.Element) -> tuple[str, list[Span]]:
+def _parts_of(element: "Element") -> tuple[str, list[Span]]:
     """The text of an element, whose parts are joined by spaces, and the spans of its parts."""
     pieces = [("", element.text)]  # label and words
     for part in element:
