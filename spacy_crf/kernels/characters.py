@@ -205,7 +205,7 @@ def hash_ngrams(codes, starts, seed, longest):
     codes (uint64[N]): Code of each item. starts (int64[B + 1]): The first item of each text.
     seed (uint64): Hash of the kind of items.
     longest (int): Largest n.
-    RETURNS (uint64[longest, N]): By n - 1 and first item; NO_FEATURE where the text ends.
+    RETURNS (uint64[longest, N]): By n - 1 and first item; NO_FEATURE for n-grams that would exceed the text.
     """
     hashes = np.full((longest, len(codes)), NO_FEATURE, dtype=np.uint64)
     for b in range(len(starts) - 1):
@@ -217,75 +217,70 @@ def hash_ngrams(codes, starts, seed, longest):
     return hashes
 
 
-@helper(forceinline=True)
-def _add_row(scores, places, first, behind, weights, row):
-    """Add rows of weights, from ``row`` on, to the scores of the boundaries before the items first to behind - 1."""
-    for j in range(first, behind):
-        for c in range(scores.shape[1]):
-            scores[places[j], c] += weights[row, c]
-        row += 1
-
-
 @kernel
-def add_scores(rows, places, starts, window, weights, scores):
-    """Add the weights of n-grams to the scores of boundaries.
+def find_ngrams(codes, starts, seed, longest, table):
+    """Find the weights of the n-grams of items.
 
-    rows (int32[N, M]): First row of the weights of each n-gram, by n - 1 and first item; -1 for none.
-    places (int64[M]), starts (int64[B + 1]): Where items begin, and the first item of each text.
-    window (int): Items on either side of a boundary.
-    weights (float64[R, C]): The weights.
-    scores (float64[T, C]): Receives the sums.
-    """
-    for b in range(len(starts) - 1):
-        for i in range(starts[b], starts[b + 1]):
-            for k in range(len(rows)):
-                if rows[k, i] >= 0:
-                    lowest = i + k + 1 - window
-                    first = max(lowest, starts[b])
-                    behind = min(i + window + 1, starts[b + 1])
-                    _add_row(scores, places, first, behind, weights, rows[k, i] + first - lowest)
-
-
-@kernel
-def add_gradient(rows, places, starts, window, gradient, d_scores):
-    """The transposed `add_scores`: add the derivatives of scores of boundaries to those of the weights.
-
-    gradient (float64[R, C]): Receives the sums. d_scores (float64[T, C]): The derivatives.
-    """
-    for b in range(len(starts) - 1):
-        for i in range(starts[b], starts[b + 1]):
-            for k in range(len(rows)):
-                if rows[k, i] >= 0:
-                    lowest = i + k + 1 - window
-                    first = max(lowest, starts[b])
-                    row = rows[k, i] + first - lowest
-                    for j in range(first, min(i + window + 1, starts[b + 1])):
-                        for c in range(d_scores.shape[1]):
-                            gradient[row, c] += d_scores[places[j], c]
-                        row += 1
-
-
-@kernel
-def score_ngrams(codes, places, starts, seed, longest, window, table, weights, scores):
-    """Find the known n-grams of items, and add their weights to the scores of boundaries: `hash_ngrams` and `add_scores` in one,
-    without arrays between them.
-
-    table: A sieve (uint64[L]), slots (uint64[S]), and the first row of weights of each slot (int32[S]).
-    weights (float32[R, C]), scores (float64[T, C])
+    codes (uint64[N]), starts (int64[B + 1]), seed (uint64), longest (int): As in `hash_ngrams`.
+    table: A sieve (uint64[L]), slots (uint64[S]), and the first row of the weights of each slot (int32[S]).
+    RETURNS (int32[longest, N]): The first row of the weights of each n-gram, by n - 1 and first item; -1 for unknown ones.
     """
     sieve, slots, rows_of_slots = table
+    rows = np.full((longest, len(codes)), -1, dtype=np.int32)
     for b in range(len(starts) - 1):
         for i in range(starts[b], starts[b + 1]):
             hashed = seed
-            for k in range(min(longest, starts[b + 1] - i)):
-                hashed = mix(hashed, codes[i + k])
+            for n in range(min(longest, starts[b + 1] - i)):
+                hashed = mix(hashed, codes[i + n])
                 key = max(hashed, np.uint64(1))
-                row = rows_of_slots[find_slot(slots, key)] if passes(sieve, key) else np.int32(-1)
-                if row >= 0:
+                if passes(sieve, key):
+                    rows[n, i] = rows_of_slots[find_slot(slots, key)]
+    return rows
+
+
+@kernel
+def add_scores(rows, starts, window, weights, sums):
+    """Add the weights of n-grams to the sums of boundaries.
+
+    rows (int32[N, M]): From `find_ngrams`. starts (int64[B + 1]): The first item of each text.
+    window (int): Items on either side of a boundary.
+    weights (float64[R, C]): The weights.
+    sums (float64[M, C]): Receives the sums for the boundaries before items.
+    """
+    n_columns = weights.shape[1]
+    flat_weights = weights.ravel()
+    flat_sums = sums.ravel()
+    for b in range(len(starts) - 1):
+        for i in range(starts[b], starts[b + 1]):
+            for k in range(len(rows)):
+                if rows[k, i] >= 0:
                     lowest = i + k + 1 - window
                     first = max(lowest, starts[b])
-                    behind = min(i + window + 1, starts[b + 1])
-                    _add_row(scores, places, first, behind, weights, row + first - lowest)
+                    size = (min(i + window + 1, starts[b + 1]) - first) * n_columns
+                    source = (rows[k, i] + first - lowest) * n_columns
+                    target = first * n_columns
+                    # The rows of neighbouring boundaries are one run of numbers
+                    for c in range(size):
+                        flat_sums[target + c] += flat_weights[source + c]
+
+
+@kernel
+def add_gradient(rows, starts, window, gradient, d_sums):
+    """The transposed `add_scores`: add the derivatives of sums (float64[M, C]) to those of the weights (float64[R, C])."""
+    n_columns = gradient.shape[1]
+    flat_gradient = gradient.ravel()
+    flat_sums = d_sums.ravel()
+    for b in range(len(starts) - 1):
+        for i in range(starts[b], starts[b + 1]):
+            for k in range(len(rows)):
+                if rows[k, i] >= 0:
+                    lowest = i + k + 1 - window
+                    first = max(lowest, starts[b])
+                    size = (min(i + window + 1, starts[b + 1]) - first) * n_columns
+                    target = (rows[k, i] + first - lowest) * n_columns
+                    source = first * n_columns
+                    for c in range(size):
+                        flat_gradient[target + c] += flat_sums[source + c]
 
 
 @kernel

@@ -32,12 +32,12 @@ class Annotated(NamedTuple):
 
 
 class RowsOfItems(NamedTuple):
-    """The weights of the n-grams of some items of texts, see `kernels.add_scores`."""
+    """The weights of the n-grams of some items of texts."""
 
-    rows: NDArray[np.int32]  # [N, M]
-    places: Ints  # [M]
-    starts: Ints  # [B + 1]
-    window: int
+    rows: NDArray[np.int32]  # [N, M] from `kernels.find_ngrams`
+    starts: Ints  # [B + 1] the first item of each text
+    window: int  # items on either side of a boundary
+    places: Ints  # [M] where items begin
 
 
 class CharacterModel:
@@ -49,8 +49,8 @@ class CharacterModel:
     lexicon (Lexicon): Words whose places in a text are features.
     keys (uint64[F]): Hash of each n-gram that is a feature.
     widths (int32[F]): Number of rows of weights of each n-gram.
-    weights (float32[R, C]): The rows of the n-grams, then one row for each column of `Lexicon.marks`.
-    transitions (float32[S, S]): Weights of pairs of tags.
+    weights (float64[R, C]): The rows of the n-grams, then one row for each column of `Lexicon.marks`. Saved as float32.
+    transitions (float64[S, S]): Weights of pairs of tags.
     """
 
     def __init__(
@@ -61,8 +61,8 @@ class CharacterModel:
         lexicon: Lexicon,
         keys: NDArray[np.uint64],
         widths: NDArray[np.int32],
-        weights: NDArray[np.float32],
-        transitions: NDArray[np.float32],
+        weights: Floats,
+        transitions: Floats,
     ):
         self.has_sentences = has_sentences
         self.joins_words = joins_words
@@ -104,8 +104,8 @@ class CharacterModel:
         counts = np.repeat(table.counts[is_frequent], kept_widths)
         frequencies = np.append(counts, np.zeros(3 * lexicon.LONGEST)).astype(np.float64)
         n_columns, n_tags = (SENTENCE_TAGS if settings["has_sentences"] else WORD_TAGS).shape
-        weights = np.zeros((len(frequencies), n_columns), dtype=np.float32)
-        transitions = np.zeros((n_tags, n_tags), dtype=np.float32)
+        weights = np.zeros((len(frequencies), n_columns))
+        transitions = np.zeros((n_tags, n_tags))
         keys = table.keys[is_frequent]
         model = cls(
             **settings, lexicon=lexicon, keys=keys, widths=kept_widths, weights=weights, transitions=transitions
@@ -126,37 +126,49 @@ class CharacterModel:
 
     def scores(self, texts: Texts) -> ChainScores:
         """Score the tags of the units of texts."""
-        columns = np.zeros((len(texts.points), len(self.tags)))
-        for items in items_of(texts):
-            longest, window = NGRAMS[items.name]
-            arguments = (items.codes, items.places, items.starts, items.seed, longest, window)
-            kernels.score_ngrams(*arguments, self._table, self.weights, columns)
-        scores = columns[texts.units]
-        if len(self.lexicon.keys):
-            n_marks = 3 * self.lexicon.LONGEST
-            scores += self.lexicon.marks(texts)[texts.units] @ self.weights[-n_marks:]
-        return self.chain(scores, self.transitions, texts)
+        return self.chain(self.sums(texts, self.rows(texts), self.marks(texts), self.weights), self.transitions, texts)
 
-    def chain(self, scores: Floats, transitions: NDArray[np.floating], texts: Texts) -> ChainScores:
+    def marks(self, texts: Texts) -> NDArray[np.uint8]:
+        """Where words of the lexicon are, by unit: uint8[U, M], see `Lexicon.marks`; uint8[U, 0] without a lexicon."""
+        if not len(self.lexicon.keys):
+            return np.zeros((len(texts.units), 0), dtype=np.uint8)
+        return self.lexicon.marks(texts)[texts.units]
+
+    def sums(self, texts: Texts, items: Iterable[RowsOfItems], marks: NDArray[np.uint8], weights: Floats) -> Floats:
+        """Sum the weights of the features at each unit.
+
+        texts (Texts): The texts.
+        items (Iterable[RowsOfItems]), marks (uint8[U, M]): From `rows` and `marks`.
+        weights (float64[R, C]): The weights.
+        RETURNS (float64[U, C]): The sums.
+        """
+        columns = np.zeros((len(texts.points), len(self.tags)))
+        for rows, starts, window, places in items:
+            sums = np.zeros((len(places), len(self.tags)))
+            kernels.add_scores(rows, starts, window, weights, sums)
+            if len(places) == len(columns):  # characters: no copies
+                columns += sums
+            else:
+                columns[places] += sums
+        return columns[texts.units] + marks @ weights[len(weights) - marks.shape[1] :]
+
+    def chain(self, scores: Floats, transitions: Floats, texts: Texts) -> ChainScores:
         """The potentials of the tags of units.
 
         scores (float64[U, C]): Sums of weights.
-        transitions (float[S, S]): Weights of pairs of tags.
+        transitions (float64[S, S]): Weights of pairs of tags.
         texts (Texts): The texts of the units.
         """
         no_scores = np.zeros(len(transitions))
-        return ChainScores(scores @ self.tags, transitions.astype(np.float64), no_scores, no_scores, texts.starts)
+        return ChainScores(scores @ self.tags, transitions, no_scores, no_scores, texts.starts)
 
     def rows(self, texts: Texts) -> list[RowsOfItems]:
         """The weights of all n-grams of texts."""
-        _, slots, rows_of_slots = self._table
         found = []
         for items in items_of(texts):
             longest, window = NGRAMS[items.name]
-            hashes = kernels.hash_ngrams(items.codes, items.starts, items.seed, longest)
-            rows = np.empty(hashes.shape, dtype=np.int32)
-            hashing.look_up(slots, rows_of_slots, hashes.ravel(), rows.ravel())
-            found.append(RowsOfItems(rows, items.places, items.starts, window))
+            rows = kernels.find_ngrams(items.codes, items.starts, items.seed, longest, self._table)
+            found.append(RowsOfItems(rows, items.starts, window, items.places))
         return found
 
     def features_at(self, text: str, place: int) -> list[tuple[str, float]]:
@@ -168,7 +180,7 @@ class CharacterModel:
         """
         texts = self.texts([text])
         features = []
-        for items, (rows, places, _, window) in zip(items_of(texts), self.rows(texts)):
+        for items, (rows, _, window, places) in zip(items_of(texts), self.rows(texts)):
             j = int(np.searchsorted(places, place))
             if j == len(places) or places[j] != place:  # inside of a run
                 continue
@@ -217,8 +229,8 @@ class CharacterModel:
             "lexicon": [self.lexicon.keys, self.lexicon.lengths],
             "keys": self.keys,
             "widths": self.widths,
-            "weights": self.weights,
-            "transitions": self.transitions,
+            "weights": self.weights.astype(np.float32),
+            "transitions": self.transitions.astype(np.float32),
         }
 
     @classmethod
@@ -247,8 +259,8 @@ class CharacterModel:
             Lexicon(lexicon_keys, lexicon_lengths),
             keys,
             widths,
-            of_file("the weights", msg["weights"], np.float32, (n_rows, n_columns)),
-            of_file("the transitions", msg["transitions"], np.float32, (n_tags, n_tags)),
+            of_file("the weights", msg["weights"], np.float32, (n_rows, n_columns)).astype(np.float64),
+            of_file("the transitions", msg["transitions"], np.float32, (n_tags, n_tags)).astype(np.float64),
         )
 
 
@@ -270,21 +282,17 @@ class CharacterObjective:
         n_units = 0
         for texts, clamp in corpus:
             possible = model.possible(texts)
-            marks = None
-            if len(model.lexicon.keys):
-                marks = model.lexicon.marks(texts)[texts.units]
+            marks = model.marks(texts)
+            frequencies[len(frequencies) - marks.shape[1] :] += marks.sum(axis=0)
             forbidden = np.where(possible, 0.0, -np.inf)
             self._batches.append((texts, model.rows(texts), marks, forbidden, clamp & possible))
             n_units += len(texts.units)
-        frequencies[-3 * Lexicon.LONGEST :] = sum(
-            marks.sum(axis=0) for _, _, marks, _, _ in self._batches if marks is not None
-        )
         n_columns = len(model.tags)
         self.frequencies = np.append(np.repeat(frequencies, n_columns), np.full(model.transitions.size, n_units))
 
     def weights(self) -> Floats:
         """The weights of the model: float64[n]."""
-        return np.concatenate([self._model.weights.ravel(), self._model.transitions.ravel()], dtype=np.float64)
+        return np.concatenate([self._model.weights.ravel(), self._model.transitions.ravel()])
 
     def _split(self, weights: Floats) -> tuple[Floats, Floats]:
         """The rows (float64[R, C]) and the transitions (float64[S, S]) in a vector, as views."""
@@ -294,9 +302,8 @@ class CharacterObjective:
 
     def assign(self, weights: Floats) -> None:
         """Write weights (float64[n]) to the model."""
-        rows, transitions = self._split(weights)
-        self._model.weights = rows.astype(np.float32)
-        self._model.transitions = transitions.astype(np.float32)
+        rounded = weights.astype(np.float32).astype(np.float64)
+        self._model.weights, self._model.transitions = self._split(rounded)
 
     def evaluate(self, weights: Floats) -> tuple[float, Floats]:
         """The loss at some weights (float64[n]), and its gradient (float64[n])."""
@@ -304,27 +311,17 @@ class CharacterObjective:
         rows, transitions = self._split(weights)
         gradient = np.zeros(len(weights))
         d_rows, d_transitions = self._split(gradient)
-        n_marks = 3 * Lexicon.LONGEST
         loss = 0.0
-        self.n_impossible = 0
         for texts, items, marks, forbidden, clamp in self._batches:
-            columns = np.zeros((len(texts.points), len(model.tags)))
-            for rows_of_items in items:
-                kernels.add_scores(*rows_of_items, rows, columns)
-            scores = columns[texts.units]
-            if marks is not None:
-                scores += marks @ rows[-n_marks:]
-            potentials = model.chain(scores, transitions, texts)
-            potentials = potentials._replace(emissions=potentials.emissions + forbidden)
-            losses, derivative, impossible = self._loss(self._structure, potentials, clamp)
+            potentials = model.chain(model.sums(texts, items, marks, rows), transitions, texts)
+            potentials.emissions[:] += forbidden
+            losses, derivative, _ = self._loss(self._structure, potentials, clamp)
             loss += float(losses.sum())
-            self.n_impossible += int(impossible.sum())
             d_transitions += derivative.transitions
-            d_scores = derivative.emissions @ model.tags.T
-            if marks is not None:
-                d_rows[-n_marks:] += marks.T @ d_scores
-            columns[:] = 0.0
-            columns[texts.units] = d_scores
-            for rows_of_items in items:
-                kernels.add_gradient(*rows_of_items, d_rows, columns)
+            d_sums = derivative.emissions @ model.tags.T
+            d_rows[len(rows) - marks.shape[1] :] += marks.T @ d_sums
+            columns = np.zeros((len(texts.points), len(model.tags)))
+            columns[texts.units] = d_sums
+            for rows_of_items, starts, window, places in items:
+                kernels.add_gradient(rows_of_items, starts, window, d_rows, columns[places])
         return loss, gradient
