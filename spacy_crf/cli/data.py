@@ -548,7 +548,15 @@ def convert_cli(
         msg.info(f"{path}: {FORMATS[report.format].title}{tags}")
         msg.good(f"{target}: {', '.join(_contents(report, spans_key))}")
         # The file may be annotated in a way that was not recognized
-        if not (report.has_spans or report.groups or report.tagged or report.labelled or report.extended):
+        annotations = (
+            report.has_spans,
+            report.groups,
+            report.tagged,
+            report.labelled,
+            report.segmented,
+            report.extended,
+        )
+        if not any(annotations):
             msg.warn(
                 f"{path} has no annotation: all of its tokens count as outside of entities. If texts have labels under "
                 "another key, name it with --label-column"
@@ -570,6 +578,8 @@ def _contents(report: Report, spans_key: Optional[str]) -> list[str]:
             exclusive = "some with several labels, for multilabel = true of crf_textcat"
         labels = f"doc.cats; {counted(len(report.labels), 'label')}, {exclusive}"
         contents.append(f"{counted(report.labelled, 'document')} with labels ({labels})")
+    if report.segmented:
+        contents.append(f"{counted(report.segmented, 'document')} with places of words")
     if report.extended:
         contents.append(f"{counted(report.extended, 'document')} with extensions")
     return contents

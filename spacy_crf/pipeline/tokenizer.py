@@ -222,7 +222,7 @@ class CharacterTokenizer:
             # Readers of corpora make Docs before the tokenizer has learned; it learns from the references
             for text in texts:
                 edges = [match.span() for match in re.finditer(r"\S+", text)]
-                yield _make_doc(self.vocab, text, [edge[0] for edge in edges], [edge[1] for edge in edges])
+                yield words_to_doc(self.vocab, text, [edge[0] for edge in edges], [edge[1] for edge in edges])
             return
         for batch in _batches(texts, len, batch_size):
             yield from self._docs(batch)
@@ -260,7 +260,7 @@ class CharacterTokenizer:
         places = texts.units[of_text][begins] - texts.text_starts[b]
         ends = texts.ends[of_text][is_last] - texts.text_starts[b]
         is_sentence = (tags[begins] == 0).tolist() if self._has_sentences else None
-        return _make_doc(self.vocab, text, places.tolist(), ends.tolist(), is_sentence)
+        return words_to_doc(self.vocab, text, places.tolist(), ends.tolist(), is_sentence)
 
     def _trained(self) -> CharacterModel:
         """The model. RAISES (ValueError): CRF991 if the tokenizer was never trained."""
@@ -564,7 +564,7 @@ def _batches(items: Iterable[Any], size_of: Callable[[Any], int], most: int) -> 
         yield batch
 
 
-def _make_doc(
+def words_to_doc(
     vocab: Vocab, text: str, places: list[int], ends: list[int], is_sentence: Optional[list[bool]] = None
 ) -> Doc:
     """Make the Doc of a text. White space becomes what spaCy makes of it: one space belongs to the token before; the rest is a

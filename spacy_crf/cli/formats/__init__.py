@@ -14,7 +14,7 @@ from spacy.tokens import Doc
 from ...blanks import split_columns
 from ...errors import Errors
 from ...pipeline.corpora import origin_of, set_origin
-from . import brat, columns, conllu, label_studio, spacy_files, table, texts
+from . import brat, columns, conllu, label_studio, spacy_files, table, texts, words
 from .annotation import check_doc
 from .columns import is_tag
 from .source import ReadSettings, Report, Source
@@ -54,6 +54,7 @@ FORMATS = {
         lambda source: any("paragraphs" in item for item in source.head_objects()),
         spacy_files.read_json,
     ),
+    "places": Format("texts with the places of words", words.sniff, words.read),
     "word_spans": Format("words with spans of words", columns.sniff_word_spans, columns.read_word_spans),
     "tokens": Format(
         "lists of words and tags", columns.sniff_lists, partial(columns.read_sentences, columns.sentences_of_lists)
@@ -73,6 +74,9 @@ FORMATS = {
         columns.sniff_words,
         partial(columns.read_sentences, columns.sentences_of_words),
     ),
+    # Which are read only if they are named, since they look like any text
+    "spaced": Format("words between spaces", lambda source: False, words.read_spaced),
+    "boundaries": Format("characters with known boundaries", lambda source: False, words.read_boundaries),
     "conll": Format(
         "columns",
         lambda source: True,

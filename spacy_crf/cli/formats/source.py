@@ -74,6 +74,7 @@ class Report:
     spans: int = 0
     tagged: int = 0  # documents with tags
     labelled: int = 0  # documents with labels of the whole text
+    segmented: int = 0  # documents with places of words
     extended: int = 0  # documents with values of extensions
     labels: dict[str, None] = field(default_factory=dict)  # labels of documents, in order of occurrence
     exclusive: bool = True  # whether no document has several labels
