@@ -24,7 +24,6 @@ from spacy.tokens import Doc
 
 from ..arrays import ranges
 from ..errors import Errors
-from ..kernels import hashing
 from ..kernels.document import FirstLabels, FormColumns, document_values, majorities
 from ..kernels.hashing import ABSENT
 from ..schemes import Segments
@@ -114,6 +113,20 @@ def _marked(starts: NDArray[np.int64], n_tokens: int) -> NDArray[np.bool_]:
     return begins
 
 
+def sequence_starts(sent_start: NDArray[np.uint64], doc_starts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Bounds of the sequences of a batch: ends of Docs and known sentence starts.
+
+    sent_start (uint64[T]): spaCy's SENT_START values: 1 where a sentence is known to start.
+    doc_starts (int64[D + 1]): Where the Docs start.
+    RETURNS (int64[B + 1])
+    """
+    begins = np.empty(len(sent_start) + 1, dtype=np.bool_)
+    np.equal(sent_start, 1, out=begins[:-1])
+    # An empty Doc begins where the next Doc does; the last empty Doc begins behind all tokens
+    begins[doc_starts] = True
+    return begins.nonzero()[0]
+
+
 # Always read together: four attributes take hardly longer than one
 _PLAIN = [ORTH, SENT_START, ENT_IOB, IS_SPACE]
 TOKEN, SENT, TEXT = UNITS = ("token", "sent", "text")  # units that have scores
@@ -168,7 +181,7 @@ class DocBatch(list[Doc]):
 
     def sequence_starts(self) -> NDArray[np.int64]:
         """Bounds of the sequences, which begin where Docs begin and at known sentence starts: int64[B + 1]."""
-        return hashing.sequence_starts(self.sent_start, self.bounds)
+        return sequence_starts(self.sent_start, self.bounds)
 
     def labelled_by(self, stage: Optional[Labeller]) -> Labelling:
         """The labelling of this batch, or else what the first stage finds. RAISES (ValueError): CRF810 without a first stage."""
@@ -195,7 +208,7 @@ class WholeDocs(DocBatch):
 
     def sequence_starts(self) -> NDArray[np.int64]:
         """Bounds of the sequences, which begin where Docs begin: int64[B + 1]."""
-        return hashing.sequence_starts(np.zeros_like(self.sent_start), self.bounds)
+        return sequence_starts(np.zeros_like(self.sent_start), self.bounds)
 
 
 class DocPart(DocBatch):

@@ -16,7 +16,7 @@ from spacy.vocab import Vocab
 from .. import checks
 from ..arrays import ranges
 from ..errors import Errors
-from ..kernels.hashing import NO_FEATURE, hash_features, mix_all, read_columns
+from ..kernels.hashing import NO_FEATURE, ColumnsRead, hash_features, mix_all
 from ..types import TemplateRows, TokenFeatures
 from .clusters import WIDTHS, Clusters, is_of_clusters, table_read
 from .doc_batch import OUTER, STAGE_ATTRIBUTES
@@ -361,9 +361,9 @@ class CompiledTemplates:
 
     def hash_positions(self, columns: TokenColumns) -> NDArray[np.uint64]:
         """Hashes of the plain templates at all positions: uint64[M, P]."""
-        values = read_columns(columns.lexemes, columns.table.columns, columns.values, self._columns_read)
+        read = ColumnsRead(columns.lexemes, columns.table.columns, columns.values, self._columns_read)
         return hash_features(
-            values, self.reader.reach, self.seeds, self.part_starts, self._part_inputs, self.part_offsets
+            read, self.reader.reach, self.seeds, self.part_starts, self._part_inputs, self.part_offsets
         )
 
     def hash_items(self, columns: TokenColumns) -> HashedFeatures:
@@ -422,13 +422,15 @@ class CompiledTemplates:
     ) -> TemplateRows:
         """Rows of the known features of N windows.
 
-        values (uint64[C, N]): The values that each window has in C columns, one for each token and attribute in it.
+        values (uint64[N, C]): The values that each window has in C columns, one for each token and attribute in it.
         part_columns (int64[P]): The column that each part reads.
         RETURNS (int32[M, N])
         """
         # The columns stand for the offsets
         no_offsets = np.zeros_like(self.part_offsets)
-        return _rows(hash_features(values, 0, self.seeds, self.part_starts, part_columns, no_offsets), index)
+        chosen, part_inputs = np.unique(part_columns, return_inverse=True)
+        read = ColumnsRead(_NO_LEXEMES, _NO_COLUMNS, np.ascontiguousarray(values), chosen)
+        return _rows(hash_features(read, 0, self.seeds, self.part_starts, part_inputs, no_offsets), index)
 
     def rows_by_template(self, columns: TokenColumns, index: FeatureIndex) -> tuple[TemplateRows, TokenFeatures]:
         """Known features of all tokens: rows by plain template (int32[M, T]), and the items."""
@@ -461,6 +463,8 @@ def _rows(hashes: NDArray[np.uint64], index: "FeatureIndex | CountingTable") -> 
     return index.rows(hashes.ravel()).reshape(hashes.shape)
 
 
+_NO_LEXEMES = np.zeros(0, dtype=np.int32)
+_NO_COLUMNS = np.zeros((0, 0), dtype=np.uint64)
 _NO_ITEMS = tuple(np.zeros(0, dtype) for dtype in (np.uint64, np.float32, np.int64, np.int32, np.int64))
 
 

@@ -15,6 +15,7 @@ from ..types import TokenFeatures
 from ..whole_files import Saved, inflated, take_room
 
 _SMALLEST = 1024
+_NO_PLACES = np.zeros(0, dtype=np.int64)
 # Tokens, and the row of each token's feature
 KnownFeatures = tuple[NDArray[np.int32], NDArray[np.int32]]
 
@@ -67,7 +68,7 @@ class HashTable:
     def look_up(self, keys: NDArray[np.uint64]) -> tuple[NDArray[np.int32], int]:
         """Row of each key, -1 for unknown keys and for 0: int32[N]; and how many rows are -1."""
         rows = np.empty(len(keys), dtype=np.int32)
-        n_unknown = hashing.look_up(*self.arrays, keys, rows)
+        n_unknown = hashing.find_rows(*self.arrays, keys, self._size, rows, _NO_PLACES)
         return rows, n_unknown
 
     def rows(self, keys: NDArray[np.uint64]) -> NDArray[np.int32]:
@@ -133,10 +134,11 @@ class CountingTable(HashTable):
             grown = np.zeros(2 * (len(self) + len(keys)), dtype=np.int32)
             grown[: len(self)] = self.counts
             self._counts = grown
-        new_keys = np.empty(len(keys), dtype=np.uint64)
+        found = np.empty(len(keys), dtype=np.int32)
         positions = np.empty(len(keys), dtype=np.int64)
-        n_new = hashing.count(slots, rows, keys, len(self), self._counts, new_keys, positions) - len(self)
-        self._append(new_keys[:n_new].copy())
+        n_new = hashing.find_rows(slots, rows, keys, len(self), found, positions)
+        np.add.at(self._counts, found[found >= 0], np.int32(1))
+        self._append(keys[positions[:n_new]])
         return positions[:n_new]
 
 

@@ -16,7 +16,7 @@ from spacy.vocab import Vocab
 from ..arrays import ranges
 from ..errors import Errors, function_failed, optional_package, shown
 from ..kernels import segment_features as kernels
-from ..kernels.hashing import NO_FEATURE, mix_all, read_columns
+from ..kernels.hashing import NO_FEATURE, ColumnsRead, mix_all, read_columns
 from ..types import SpanList, TokenFeatures
 from .clusters import Clusters
 from .extractor import CompiledTemplates
@@ -163,7 +163,7 @@ class CompiledSegments:
     def read(self, columns: TokenColumns) -> kernels.SpanTokens:
         """Read the columns that templates of spans need, at all positions of a batch."""
         closing = np.repeat(columns.starts[1:], np.diff(columns.starts))
-        values = read_columns(columns.lexemes, columns.table.columns, columns.values, self._columns_read)
+        values = read_columns(ColumnsRead(columns.lexemes, columns.table.columns, columns.values, self._columns_read))
         return kernels.SpanTokens(values, columns.positions, closing)
 
     def read_spans(

@@ -194,7 +194,7 @@ class _Windows:
 
     def features(self, index: FeatureIndex) -> KindFeatures:
         """Look the features of all kinds up, for each offset from which templates read them."""
-        values = np.ascontiguousarray(np.concatenate(self._values).T)
+        values = np.concatenate(self._values)
         offsets = sorted(self._at_offset)
         rows = []
         for offset in offsets:

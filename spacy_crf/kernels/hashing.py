@@ -6,8 +6,12 @@ positions: the tokens, and some before and behind each sequence, which have lexe
 before the sequence, ``reach + k - 1`` at k tokens behind it.
 """
 
-import numpy as np
+from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from ..types import Ints
 from . import helper, kernel
 from .numerics import FIRST_HASH, NO_FEATURE, mix
 
@@ -16,6 +20,11 @@ from .numerics import FIRST_HASH, NO_FEATURE, mix
 ABSENT = np.uint64(1 << 63)
 
 WORD_END = np.uint64(0x110000)  # is no character
+
+_CHUNK = 1 << 16  # keys that are inserted at a time, which bounds memory
+# Arguments of kernels for no templates
+_NO_HASHES = np.zeros(0, dtype=np.uint64)
+_NO_PARTS = np.zeros(0, dtype=np.int64)
 
 
 @kernel
@@ -29,18 +38,27 @@ def mix_all(hashes, values):
 
 
 @kernel
+def hash_runs(values, begins, ends, hashes):
+    """Hash runs of values: the values begins[n] to ends[n] - 1 (int64[N] each) of `values` (uint64[V]).
+
+    hashes (uint64[N]): Receives the hash of each run.
+    """
+    for n in range(len(begins)):
+        hashed = FIRST_HASH
+        for v in range(begins[n], ends[n]):
+            hashed = mix(hashed, values[v])
+        hashes[n] = hashed
+
+
 def hash_rows(values):
     """One hash for each row of ``values`` (uint64[T, C]), never NO_FEATURE: uint64[T]."""
-    hashes = np.empty(len(values), dtype=np.uint64)
-    for t in range(len(values)):
-        hashed = FIRST_HASH
-        for c in range(values.shape[1]):
-            hashed = mix(hashed, values[t, c])
-        hashes[t] = max(hashed, np.uint64(1))
-    return hashes
+    n_rows, width = values.shape
+    begins = np.arange(n_rows) * width
+    hashes = np.empty(n_rows, dtype=np.uint64)
+    hash_runs(values.ravel(), begins, begins + width, hashes)
+    return np.maximum(hashes, np.uint64(1))
 
 
-@kernel
 def hash_affixes(points, ends, sizes):
     """Hash of the first or last characters of words; ABSENT for shorter words.
 
@@ -49,23 +67,16 @@ def hash_affixes(points, ends, sizes):
     sizes (int64[A]): Number of characters, negative for the last characters.
     RETURNS (uint64[V, A])
     """
-    hashes = np.empty((len(ends), len(sizes)), dtype=np.uint64)
-    begin = 0
-    for v in range(len(ends)):
-        for a in range(len(sizes)):
-            size = abs(sizes[a])
-            hashes[v, a] = ABSENT
-            if size <= ends[v] - begin:
-                first = begin if sizes[a] > 0 else ends[v] - size
-                hashed = FIRST_HASH
-                for n in range(first, first + size):
-                    hashed = mix(hashed, np.uint64(points[n]))
-                hashes[v, a] = hashed
-        begin = ends[v]
-    return hashes
+    lengths = np.diff(ends, prepend=0)[:, np.newaxis]
+    behind = ends[:, np.newaxis]
+    is_long_enough = np.abs(sizes) <= lengths  # [V, A]
+    begins = np.where(sizes > 0, behind - lengths, behind + sizes)
+    affix_ends = np.where(is_long_enough, begins + np.abs(sizes), begins)
+    hashes = np.empty(begins.shape, dtype=np.uint64)
+    hash_runs(points.astype(np.uint64), begins.ravel(), affix_ends.ravel(), hashes.ravel())
+    return np.where(is_long_enough, hashes, ABSENT)
 
 
-@kernel
 def hash_ngrams(points, ends, size, slots):
     """Hashes of the runs of ``size`` characters of words, each once, with a mark before and behind the word.
 
@@ -75,50 +86,33 @@ def hash_ngrams(points, ends, size, slots):
     RETURNS (hashes uint64[V, slots], first int64[V, slots]): Hashes, ABSENT in unused slots; and where each run begins, counted
         from the mark.
     """
-    hashes = np.empty((len(ends), slots), dtype=np.uint64)
-    firsts = np.empty((len(ends), slots), dtype=np.int64)
-    begin = 0
-    for v in range(len(ends)):
-        length = ends[v] - begin
-        n_runs = length + 3 - size
-        n_distinct = 0
-        for slot in range(min(n_runs, slots)):
-            # Of too many runs the first half, then the last half
-            first = slot if slot < slots // 2 or n_runs <= slots else n_runs - slots + slot
-            hashed = FIRST_HASH
-            for n in range(first - 1, first - 1 + size):
-                hashed = mix(hashed, np.uint64(points[begin + n]) if 0 <= n < length else WORD_END)
-            is_new = True
-            for other in range(n_distinct):
-                is_new = is_new and hashes[v, other] != hashed
-            if is_new:
-                hashes[v, n_distinct] = hashed
-                firsts[v, n_distinct] = first
-                n_distinct += 1
-        for slot in range(n_distinct, slots):
-            hashes[v, slot] = ABSENT
-            firsts[v, slot] = 0
-        begin = ends[v]
-    return hashes, firsts
+    n_words = len(ends)
+    lengths = np.diff(ends, prepend=0)
+    marked = np.full(len(points) + 2 * n_words, WORD_END)
+    word_of_point = np.repeat(np.arange(n_words), lengths)
+    marked[np.arange(len(points)) + 2 * word_of_point + 1] = points
+    # The runs of each word; of too many runs the first half, then the last half
+    n_runs = (lengths + 3 - size)[:, np.newaxis]
+    slot = np.arange(slots)
+    first = np.where((slot < slots // 2) | (n_runs <= slots), slot, n_runs - slots + slot)  # [V, slots]
+    words, slot = np.nonzero(slot < n_runs)
+    first = first[words, slot]
+    begins = ends[words] - lengths[words] + 2 * words + first
+    hashes = np.empty(len(words), dtype=np.uint64)
+    hash_runs(marked, begins, begins + size, hashes)
+    # The first of equal runs of a word: the sort is stable
+    order = np.lexsort((hashes, words))
+    is_first = np.ones(len(order), dtype=bool)
+    is_first[order[1:]] = np.diff(words[order]).astype(bool) | np.diff(hashes[order]).astype(bool)
+    words = words[is_first]
+    slot = np.arange(len(words)) - np.searchsorted(words, words)
+    table = np.full((n_words, slots), ABSENT)
+    table[words, slot] = hashes[is_first]
+    table_of_firsts = np.zeros((n_words, slots), dtype=np.int64)
+    table_of_firsts[words, slot] = first[is_first]
+    return table, table_of_firsts
 
 
-@kernel
-def sequence_starts(sent_start, doc_starts):
-    """Bounds of the sequences of a batch: ends of Docs and known sentence starts.
-
-    sent_start (uint64[T]): spaCy's SENT_START values: 1 where a sentence is known to start. doc_starts (int64[D + 1])
-    RETURNS (int64[B + 1])
-    """
-    n_tokens = len(sent_start)
-    opens = np.empty(n_tokens + 1, dtype=np.bool_)
-    for t in range(n_tokens):
-        opens[t] = sent_start[t] == 1
-    for start in doc_starts:
-        opens[start] = True  # an empty Doc begins where the next Doc does; the last empty Doc begins behind all tokens
-    return opens.nonzero()[0]
-
-
-@kernel
 def place(numbers, starts, reach):
     """Write the numbers of tokens at all positions: the tokens, and ``reach`` positions before and behind each sequence.
 
@@ -129,64 +123,88 @@ def place(numbers, starts, reach):
     """
     placed = np.empty(len(numbers) + 2 * reach * (len(starts) - 1), dtype=np.int32)
     positions = np.empty(len(numbers), dtype=np.int64)
-    for b in range(len(starts) - 1):
-        # Sequence b is shifted by the positions around it and around the sequences before it
-        first = starts[b] + (2 * b + 1) * reach
-        behind = starts[b + 1] + (2 * b + 1) * reach
-        for distance in range(reach):
-            placed[first - 1 - distance] = distance
-            placed[behind + distance] = reach + distance
-        for t in range(starts[b], starts[b + 1]):
-            positions[t] = t + (2 * b + 1) * reach
-            placed[positions[t]] = numbers[t]
+    _place(numbers, starts, reach, placed, positions)
     return placed, positions
 
 
 @kernel
-def read_columns(lexemes, lexeme_columns, token_columns, chosen):
-    """Values of chosen columns at all positions.
+def _place(numbers, starts, reach, placed, positions):
+    """Write what `place` returns."""
+    for b in range(len(starts) - 1):
+        # Sequence b is shifted by the positions around it and around the sequences before it
+        shift = (2 * b + 1) * reach
+        for distance in range(reach):
+            placed[starts[b] + shift - 1 - distance] = distance
+            placed[starts[b + 1] + shift + distance] = reach + distance
+        for t in range(starts[b], starts[b + 1]):
+            positions[t] = t + shift
+            placed[t + shift] = numbers[t]
 
-    lexemes (int32[P]): Number of the lexeme at each position, from `place`.
-    lexeme_columns (uint64[V, C1]), token_columns (uint64[P, C2]): Columns by lexeme, and by position.
-    chosen (int64[C]): The columns: numbers below C1 are columns of the lexeme, others of the token.
-    RETURNS (uint64[C, P])
-    """
-    n_lexeme_columns = lexeme_columns.shape[1]
-    values = np.empty((len(chosen), len(lexemes)), dtype=np.uint64)
-    for c in range(len(chosen)):
-        column = chosen[c]
-        if column < n_lexeme_columns:
-            for p in range(len(lexemes)):
-                values[c, p] = lexeme_columns[lexemes[p], column]
-        else:
-            for p in range(len(lexemes)):
-                values[c, p] = token_columns[p, column - n_lexeme_columns]
+
+class ColumnsRead(NamedTuple):
+    """The columns that templates read at P positions."""
+
+    lexemes: NDArray[np.int32]  # [P] number of the lexeme at each position, see `place`
+    lexeme_columns: NDArray[np.uint64]  # [V, C1] columns of lexemes
+    token_columns: NDArray[np.uint64]  # [P, C2] columns of positions
+    chosen: Ints  # [C] the columns to read: numbers below C1 are columns of the lexeme, others of the position
+
+
+def read_columns(read):
+    """Values of the chosen columns (ColumnsRead) at all positions: uint64[C, P]."""
+    values, _ = _read_and_hash(read, 0, _NO_HASHES, _NO_PARTS, _NO_PARTS, _NO_PARTS)
     return values
 
 
-@kernel
-def hash_features(values, reach, seeds, part_starts, part_columns, part_offsets):
-    """Hash of every template at every position, part by part for all positions: token by token took six times as long.
+def hash_features(read, reach, seeds, part_starts, part_columns, part_offsets):
+    """Hash of every template at every position.
 
-    values (uint64[C, P]): From `read_columns`.
+    read (ColumnsRead): The columns.
+    reach (int): How far away parts read at most.
     seeds (uint64[M]): The templates' own hashes; template m has parts ``part_starts[m]:part_starts[m + 1]``.
-    part_columns (int64[N]), part_offsets (int64[N]): The column that each part reads, and how far away, at most ``reach``
-        positions.
-    RETURNS (uint64[M, P]): NO_FEATURE where a part is absent; values at positions outside a sequence are meaningless.
+    part_columns (int64[N]), part_offsets (int64[N]): The chosen column that each part reads, and how far away.
+    RETURNS (uint64[M, P]): NO_FEATURE where a part is absent; hashes at positions outside a sequence are meaningless.
     """
-    n_inner = max(0, values.shape[1] - 2 * reach)
-    hashes = np.zeros((len(seeds), values.shape[1]), dtype=np.uint64)
+    _, hashes = _read_and_hash(read, reach, seeds, part_starts, part_columns, part_offsets)
+    return hashes
+
+
+def _read_and_hash(read, reach, seeds, *parts):
+    """Values of columns and hashes of templates, see `read_columns` and `hash_features`: in one kernel, since a call takes as
+    long as a short text."""
+    n_positions = len(read.token_columns)
+    values = np.empty((len(read.chosen), n_positions), dtype=np.uint64)
+    hashes = np.empty((len(seeds), n_positions), dtype=np.uint64)
+    _write_hashes(tuple(read), reach, seeds, *parts, values, hashes)
+    return values, hashes
+
+
+@kernel
+def _write_hashes(read, reach, seeds, part_starts, part_columns, part_offsets, values, hashes):
+    """Write what `_read_and_hash` returns, part by part for all positions: token by token took six times as long."""
+    lexemes, lexeme_columns, token_columns, chosen = read
+    n_lexeme_columns = lexeme_columns.shape[1]
+    n_positions = values.shape[1]
+    for c in range(len(chosen)):
+        column = chosen[c]
+        if column < n_lexeme_columns:
+            for p in range(n_positions):
+                values[c, p] = lexeme_columns[lexemes[p], column]
+        else:
+            for p in range(n_positions):
+                values[c, p] = token_columns[p, column - n_lexeme_columns]
+    behind = n_positions - reach
     for m in range(len(seeds)):
-        target = hashes[m, reach : reach + n_inner]
-        target[:] = seeds[m]
+        target = hashes[m, reach:behind]
+        for n in range(len(target)):
+            target[n] = seeds[m]
         for part in range(part_starts[m], part_starts[m + 1]):
-            first = reach + part_offsets[part]
-            source = values[part_columns[part], first : first + n_inner]
+            offset = part_offsets[part]
+            source = values[part_columns[part], reach + offset : behind + offset]
             # Without branches, so that LLVM vectorises: a hash becomes NO_FEATURE once and stays so
-            for n in range(n_inner):
+            for n in range(len(target)):
                 mixed = mix(target[n], source[n])
                 target[n] = NO_FEATURE if (source[n] == ABSENT) | (target[n] == NO_FEATURE) else mixed
-    return hashes
 
 
 @helper
@@ -200,161 +218,102 @@ def find_slot(keys, key):
     return slot
 
 
-@kernel
 def make_sieve(keys):
-    """Make a sieve, a set of 16 bits or more per key in which each of the keys (uint64[N]) sets one bit: uint64[M]."""
+    """Make a sieve, a set of 16 bits or more per key in which each of the keys (uint64[N]) sets one bit: uint64[M]. All keys from
+    which the sieve was made pass it (see `sift`), and few others."""
     size = 1
     while 4 * size < len(keys):
         size *= 2
     bits = np.zeros(size, dtype=np.uint64)
-    for key in keys:
-        # Other bits of the key than those that choose its slot
-        bits[(key >> np.uint64(38)) & np.uint64(size - 1)] |= np.uint64(1) << (key >> np.uint64(32) & np.uint64(63))
+    # Other bits of the key than those that choose its slot
+    words = (keys >> np.uint64(38)) & np.uint64(size - 1)
+    np.bitwise_or.at(bits, words.astype(np.int64), np.uint64(1) << (keys >> np.uint64(32) & np.uint64(63)))
     return bits
 
 
-@helper
-def passes(bits, key):
-    """Whether a sieve lets a key pass: all keys from which the sieve was made pass, and few others."""
-    word = bits[(key >> np.uint64(38)) & np.uint64(len(bits) - 1)]
-    return (word >> (key >> np.uint64(32) & np.uint64(63))) & np.uint64(1) != 0
-
-
 @kernel
-def insert(slots, rows, keys, first_row):
-    """Insert new keys into a table that has room for them; their rows begin with ``first_row``.
+def find_rows(slots, rows, keys, n_rows, found, new):
+    """Find keys in a table, and give new keys the next rows if asked to.
 
-    The kernel writes the row before its key, so a thread that looks up the key meanwhile finds both or nothing.
+    A row is written before its key, so a thread that looks up the key meanwhile finds both or nothing.
+
+    slots (uint64[S]), rows (int32[S]): The table.
+    keys (uint64[N]): The keys.
+    n_rows (int): Number of rows in use.
+    found (int32[N]): Receives the row of each key, -1 for unknown keys and NO_FEATURE.
+    new (int64[N] or int64[0]): Receives where each new key first occurs; if it is empty, no key is given a row.
+    RETURNS (int): Number of new keys that got a row, or of keys without a row if none is given.
     """
+    n_new = 0
+    n_missing = 0
     for n in range(len(keys)):
-        slot = find_slot(slots, keys[n])
-        # First the row, then the key
-        rows[slot] = first_row + n
-        slots[slot] = keys[n]
+        row = -1
+        if keys[n] != NO_FEATURE:
+            slot = find_slot(slots, keys[n])
+            row = rows[slot]
+            if row < 0 and len(new) > 0:
+                row = n_rows + n_new
+                rows[slot] = row
+                slots[slot] = keys[n]
+                new[n_new] = n
+                n_new += 1
+        n_missing += row < 0
+        found[n] = row
+    return n_new if len(new) > 0 else n_missing
+
+
+def insert(slots, rows, keys, first_row):
+    """Insert new keys, all different, into a table that has room for them; their rows begin with ``first_row``."""
+    for begin in range(0, len(keys), _CHUNK):
+        chunk = keys[begin : begin + _CHUNK]
+        places = np.empty(len(chunk), dtype=np.int64)
+        find_rows(slots, rows, chunk, first_row + begin, np.empty(len(chunk), dtype=np.int32), places)
 
 
 @kernel
-def look_up(slots, rows, keys, found):
-    """Write the row of each key into ``found`` (int32[N]), -1 for unknown keys. RETURNS (int): The number of unknown keys."""
-    missing = 0
-    for n in range(len(keys)):
-        found[n] = -1
-        if keys[n] != NO_FEATURE:
-            found[n] = rows[find_slot(slots, keys[n])]
-        if found[n] < 0:
-            missing += 1
-    return missing
-
-
-@helper
 def sift(hashes, positions, asked, table, keys, tokens, rows, size):
-    """Append the known features of selected tokens to the ``size`` features found earlier.
+    """Append the known features of selected tokens, template by template, to the ``size`` features found earlier.
 
-    hashes (uint64[P]): The features at all positions.
+    hashes (uint64[M, P]): The features at all positions.
     positions (int64[T]): The positions of the tokens.
     asked (int32[N]): The selected tokens.
     table: A sieve (uint64[L]), slots (uint64[M]) and rows (int32[M]).
     keys (uint64[N + 1]): Is overwritten.
-    tokens, rows (int32[at least size + N + 1]): Receive the token and the row of each feature.
+    tokens, rows (int32[at least size + M * N + 1]): Receive the token and the row of each feature.
     RETURNS (int): The new size.
 
     Branch predictors cannot predict which features are known. So a sieve without branches comes first, and only the features that
     pass are looked up, nearly all of which are known: this takes half of the time.
     """
     sieve, slots, rows_of_slots = table
-    first = size
-    passed = 0
-    for n in range(len(asked)):
-        key = hashes[positions[asked[n]]]
-        keys[passed] = key
-        tokens[first + passed] = asked[n]
-        # The next key overwrites one that does not pass
-        passed += passes(sieve, key) & (key != NO_FEATURE)
-    for n in range(passed):
-        row = rows_of_slots[find_slot(slots, keys[n])]
-        tokens[size] = tokens[first + n]
-        rows[size] = row
-        # Likewise: what is not known is overwritten
-        size += row >= 0
+    mask = np.uint64(len(sieve) - 1)
+    for m in range(len(hashes)):
+        first = size
+        passed = 0
+        for n in range(len(asked)):
+            key = hashes[m, positions[asked[n]]]
+            keys[passed] = key
+            tokens[first + passed] = asked[n]
+            bit = sieve[(key >> np.uint64(38)) & mask] >> (key >> np.uint64(32) & np.uint64(63))
+            # The next key overwrites one that does not pass
+            passed += (bit & np.uint64(1) != 0) & (key != NO_FEATURE)
+        for n in range(passed):
+            row = rows_of_slots[find_slot(slots, keys[n])]
+            tokens[size] = tokens[first + n]
+            rows[size] = row
+            # Likewise: what is not known is overwritten
+            size += row >= 0
     return size
 
 
-@kernel
 def find_known(hashes, positions, table):
     """The known features of all tokens, template by template.
 
     hashes (uint64[M, P]): From `hash_features`, positions (int64[T]), table: As in `sift`.
     RETURNS (tokens int32[F], rows int32[F])
     """
-    # with a literal, numba would compile a second variant of `sift`
     n_tokens = len(positions)
-    size = np.int64(0)
-    tokens = np.empty(len(hashes) * n_tokens + 1, dtype=np.int32)
-    rows = np.empty(len(hashes) * n_tokens + 1, dtype=np.int32)
-    asked = np.empty(n_tokens, dtype=np.int32)
+    tokens, rows = np.empty((2, len(hashes) * n_tokens + 1), dtype=np.int32)
     keys = np.empty(n_tokens + 1, dtype=np.uint64)
-    for t in range(n_tokens):
-        asked[t] = t
-    for m in range(len(hashes)):
-        size = sift(hashes[m], positions, asked, table, keys, tokens, rows, size)
+    size = sift(hashes, positions, np.arange(n_tokens, dtype=np.int32), table, keys, tokens, rows, 0)
     return tokens[:size], rows[:size]
-
-
-@kernel
-def count(slots, rows, keys, n_rows, counts, new_keys, new_at):
-    """Count keys in a table that has room for all of them, and give each new key the next row.
-
-    counts (int32[R]): Count of each row; R is at least ``n_rows`` plus the number of new keys.
-    new_keys (uint64[N]), new_at (int64[N]): Receive the new keys, and where they were first met.
-    RETURNS (int): Rows in use.
-    """
-    first_row = n_rows
-    for n in range(len(keys)):
-        if keys[n] == NO_FEATURE:
-            continue
-        slot = find_slot(slots, keys[n])
-        if rows[slot] < 0:
-            slots[slot] = keys[n]
-            rows[slot] = n_rows
-            new_keys[n_rows - first_row] = keys[n]
-            new_at[n_rows - first_row] = n
-            n_rows += 1
-        counts[rows[slot]] += 1
-    return n_rows
-
-
-@kernel
-def mark_pairs(rows, starts, columns, column_starts, seen):
-    """Mark the pairs of a feature and a column that occur together at some token.
-
-    rows (int32[nnz]), starts (int64[T + 1]): Features of each token.
-    columns (int32[N]), column_starts (int64[T + 1]): Columns of each token.
-    seen (uint64[F, W]): Receives one bit per column.
-    """
-    for t in range(len(starts) - 1):
-        for c in range(column_starts[t], column_starts[t + 1]):
-            word = columns[c] >> 6
-            bit = np.uint64(1) << np.uint64(columns[c] & 63)
-            for n in range(starts[t], starts[t + 1]):
-                seen[rows[n], word] |= bit
-
-
-@kernel
-def list_pairs(seen, n_columns):
-    """The pairs marked in ``seen`` (uint64[F, W]).
-
-    RETURNS (int64[F + 1], int32[N]): The columns of each feature in rising order, as compressed rows.
-    """
-    starts = np.zeros(len(seen) + 1, dtype=np.int64)
-    # First the number of columns of each feature, then the columns
-    for fill in range(2):
-        columns = np.empty(starts[len(seen)] if fill else 0, dtype=np.int32)
-        at = 0
-        for f in range(len(seen)):
-            for column in range(n_columns):
-                if (seen[f, column >> 6] >> np.uint64(column & 63)) & np.uint64(1):
-                    if fill:
-                        columns[at] = column
-                    at += 1
-            starts[f + 1] = at
-    return starts, columns

@@ -101,7 +101,7 @@ def list_known(tokens, longest, seeds, columns, table):
     size = 0
     # Vectorised over spans: all spans of one length, then of the next
     whole = np.zeros(values.shape, dtype=np.uint64)
-    hashes = np.empty(n_positions, dtype=np.uint64)
+    hashes = np.empty((1, n_positions), dtype=np.uint64)
     asked = np.arange(n_tokens).astype(np.int32)
     keys = np.empty(n_tokens + 1, dtype=np.uint64)
     room = 4 * n_tokens + 1
@@ -121,7 +121,7 @@ def list_known(tokens, longest, seeds, columns, table):
             for p in range(behind):
                 # The hash of k + 1 words from position p, from that of k words
                 target[p] = mix(target[p], source[p])
-                hashes[p] = mix(seeds[m], target[p])
+                hashes[0, p] = mix(seeds[m], target[p])
             if size + left + 1 > len(found):
                 more = np.empty(len(found) + left + 1, np.int32)
                 found = np.append(found, more)

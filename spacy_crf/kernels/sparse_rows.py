@@ -25,42 +25,6 @@ AHEAD = 3
 
 
 @kernel
-def lay_out_slots(pair_starts, pair_columns, n_columns, threshold):
-    """Lay out the slots of each row: all columns for a row with at least ``threshold`` weights, only its own columns otherwise.
-
-    pair_starts (int64[F + 1]), pair_columns (int32[W]): The pairs of feature f, which have weights, and their columns.
-    threshold (int): At most C, the number of columns.
-    RETURNS (slot_starts int64[F + 1], slot_columns int32[N], slot_of_pair int64[W]): The slots of feature f, their columns, and
-        the slot of each weight.
-    """
-    n_rows = len(pair_starts) - 1
-    slot_starts = np.zeros(n_rows + 1, dtype=np.int64)
-    for f in range(n_rows):
-        width = pair_starts[f + 1] - pair_starts[f]
-        slot_starts[f + 1] = slot_starts[f] + (n_columns if width >= threshold else width)
-    slot_columns = np.empty(slot_starts[n_rows], dtype=np.int32)
-    slot_of_pair = np.empty(len(pair_columns), dtype=np.int64)
-    for f in range(n_rows):
-        begin = pair_starts[f]
-        end = pair_starts[f + 1]
-        at = slot_starts[f]
-        stop = slot_starts[f + 1]
-        # A whole row is marked by its first column, another one by its last
-        if stop - at == n_columns:
-            for column in range(n_columns):
-                slot_columns[at + column] = column
-            slot_columns[at] = n_columns
-            for p in range(begin, end):
-                slot_of_pair[p] = at + pair_columns[p]
-        elif stop > at:
-            for p in range(begin, end):
-                slot_columns[at + p - begin] = pair_columns[p]
-                slot_of_pair[p] = at + p - begin
-            slot_columns[stop - 1] = -1 - slot_columns[stop - 1]
-    return slot_starts, slot_columns, slot_of_pair
-
-
-@kernel
 def add_scores(rows, values, starts, begin, end, slot_starts, slot_columns, slots, scores):
     """scores[t, c] += sum over the features f of token t of values · weight[f, c], for the tokens `begin` to `end` - 1.
 
@@ -86,23 +50,6 @@ def add_scores(rows, values, starts, begin, end, slot_starts, slot_columns, slot
 
 
 @kernel
-def add_rows(tokens, rows, slot_starts, slot_columns, slots, scores):
-    """scores[t, c] += weight[f, c] for N pairs of a token t (`tokens`, int32[N]) and a feature f (`rows`, int32[N])."""
-    n_columns = scores.shape[1]
-    for n in range(len(tokens)):  # slices of arrays are reference-counted, which took as long as everything else
-        t = tokens[n]
-        at = slot_starts[rows[n]]
-        stop = slot_starts[rows[n] + 1]
-        if stop - at == n_columns:
-            for c in range(n_columns):
-                scores[t, c] += slots[at + c]
-        elif stop > at:
-            for s in range(at, stop - 1):
-                scores[t, slot_columns[s]] += slots[s]
-            scores[t, -1 - slot_columns[stop - 1]] += slots[stop - 1]
-
-
-@kernel
 def scatter_gradient(rows, values, starts, d_scores, pair_starts, pair_columns, part, mask, gradient):
     """gradient[f, c] += sum over the tokens t with feature f of values · d_scores[t, c], for the features of one part.
 
@@ -120,119 +67,94 @@ def scatter_gradient(rows, values, starts, d_scores, pair_starts, pair_columns, 
 
 
 @kernel
-def add_references(first_slots, begin, end, slot_columns, slots, scores, o):
-    """Add the scores of one feature per template at each of N tokens, or kinds of windows: n from `begin` to `end` - 1.
+def add_references(first_slots, tokens, begin, end, slot_columns, slots, scores):
+    """scores[tokens[n], c] += weight[f, c] for the features f in the columns n, from `begin` to `end` - 1, of a matrix.
 
-    first_slots (int[M, N]): First slot of the feature that template m has at n, -1 for none.
-    scores (float64[N, O, C]): The scores of n are added at [n, o].
-    """
-    n_columns = scores.shape[2]
-    for n in range(begin, end):
-        target = scores[n, o]
-        for m in range(len(first_slots)):
-            at = first_slots[m, n]
-            if at >= 0:
-                column = slot_columns[at]
-                if column == n_columns:
-                    row = slots[at : at + n_columns]
-                    for c in range(n_columns):
-                        target[c] += row[c]
-                else:
-                    while column >= 0:
-                        target[column] += slots[at]
-                        at += 1
-                        column = slot_columns[at]
-                    target[-1 - column] += slots[at]
-
-
-@kernel
-def scatter_references(first_slots, slot_columns, d_scores, o, part, mask, d_slots):
-    """The gradient of ``add_references`` for the slots of one part, template by template: rows of frequent features stay in the
-    cache.
-
-    d_scores (float64[N, O, C]): Derivatives, read at [n, o].
-    part (int), mask (int): Number of the part, and the mask of shifted slot numbers that yields it.
-    d_slots (float64[slots]): Receives the sums.
-    """
-    n_columns = d_scores.shape[2]
-    for m in range(len(first_slots)):
-        for n in range(first_slots.shape[1]):
-            at = first_slots[m, n]
-            if at >= 0 and (at >> _SHARED) & mask == part:
-                source = d_scores[n, o]
-                column = slot_columns[at]
-                if column == n_columns:
-                    target = d_slots[at : at + n_columns]
-                    for c in range(n_columns):
-                        target[c] += source[c]
-                else:
-                    while column >= 0:
-                        d_slots[at] += source[column]
-                        at += 1
-                        column = slot_columns[at]
-                    d_slots[at] += source[-1 - column]
-
-
-@kernel
-def add_listed(first_slots, starts, slot_columns, slots, scores):
-    """Add the scores of features in compressed rows: token t has the features starts[t] to starts[t + 1] - 1.
-
-    first_slots (int[N]): First slot of each feature, -1 for none.
-    starts (int64[T + 1]): Where the features of each token begin.
+    first_slots (int[M, N]): First slot of each feature, -1 for none. With templates as rows, the slots of frequent features
+        stay in the cache.
+    tokens (int32[N]): The row of the scores that the features of each column belong to.
+    slot_columns (int32[S]): Column of each slot, as `models.table` encodes them.
+    slots (float64[S] or float32[S]): The weights.
     scores (float64[T, C]): Receives the sums.
     """
     n_columns = scores.shape[1]
-    for t in range(len(starts) - 1):
-        for n in range(starts[t], starts[t + 1]):
-            at = first_slots[n]
-            if at >= 0:
-                column = slot_columns[at]
-                if column == n_columns:
-                    for c in range(n_columns):
-                        scores[t, c] += slots[at + c]
-                else:
-                    while column >= 0:
-                        scores[t, column] += slots[at]
-                        at += 1
-                        column = slot_columns[at]
-                    scores[t, -1 - column] += slots[at]
+    for m in range(first_slots.shape[0]):
+        for n in range(
+            begin, end
+        ):  # without slices of arrays: they are reference-counted, which took as long as the sums
+            at = first_slots[m, n]
+            if at < 0:
+                continue
+            t = tokens[n]
+            column = slot_columns[at]
+            if column == n_columns:
+                for c in range(n_columns):
+                    scores[t, c] += slots[at + c]
+            else:
+                while column >= 0:
+                    scores[t, column] += slots[at]
+                    at += 1
+                    column = slot_columns[at]
+                scores[t, -1 - column] += slots[at]
 
 
 @kernel
-def scatter_listed(first_slots, starts, slot_columns, d_scores, part, mask, d_slots):
-    """The gradient of ``add_listed`` for the slots of one part, those whose number shifted by ``_SHARED`` is `part` under the
-    `mask`: several threads each write their own."""
+def scatter_references(first_slots, tokens, slot_columns, d_scores, part, mask, d_slots):
+    """The gradient of ``add_references`` for the slots of one part, which one of several threads adds up.
+
+    d_scores (float64[T, C]): Derivatives with respect to the scores.
+    part (int), mask (int): Number of the part, and the mask of shifted slot numbers that yields it.
+    d_slots (float64[S]): Receives the sums.
+    """
     n_columns = d_scores.shape[1]
-    for t in range(len(starts) - 1):
-        for n in range(starts[t], starts[t + 1]):
-            at = first_slots[n]
-            if at >= 0 and (at >> _SHARED) & mask == part:
-                column = slot_columns[at]
-                if column == n_columns:
-                    for c in range(n_columns):
-                        d_slots[at + c] += d_scores[t, c]
-                else:
-                    while column >= 0:
-                        d_slots[at] += d_scores[t, column]
-                        at += 1
-                        column = slot_columns[at]
-                    d_slots[at] += d_scores[t, -1 - column]
+    for m in range(first_slots.shape[0]):
+        for n in range(first_slots.shape[1]):
+            at = first_slots[m, n]
+            if at < 0 or (at >> _SHARED) & mask != part:
+                continue
+            t = tokens[n]
+            column = slot_columns[at]
+            if column == n_columns:
+                for c in range(n_columns):
+                    d_slots[at + c] += d_scores[t, c]
+            else:
+                while column >= 0:
+                    d_slots[at] += d_scores[t, column]
+                    at += 1
+                    column = slot_columns[at]
+                d_slots[at] += d_scores[t, -1 - column]
 
 
-@kernel
 def add_kind_rows(kinds, starts, reach, first, table, scores):
     """scores[position + first + o] += table[kind at position, o], for all positions and O tokens that read it.
 
     kinds (int32[T + 2 * reach * B]): Kind of each position, see `hashing.place`, -1 for none; in prediction, its lexeme.
     starts (int64[B + 1]), table (float64[U, O, C] or float32[U, O, C]), scores (float64[T, C]).
-    The tokens that read a position are one run of rows, and one loop: row by row took twice as long.
     """
-    n_columns = scores.shape[1]
-    width = table.shape[1]
-    sums = scores.reshape(-1)
     rows = table.reshape(-1)
-    is_large = len(rows) >= LARGE
-    for b in range(len(starts) - 1):
+    _add_runs(kinds, starts, reach, first, table.shape[1:], 0, 0, False, rows, rows, scores.reshape(-1))
+
+
+def scatter_kind_rows(kinds, starts, reach, first, d_scores, part, mask, d_table):
+    """The gradient of ``add_kind_rows`` for kinds of one part: d_table[kind at position, o] += d_scores[position + first + o]."""
+    rows = d_table.reshape(-1)
+    _add_runs(kinds, starts, reach, first, d_table.shape[1:], part, mask, True, rows, d_scores.reshape(-1), rows)
+
+
+@kernel
+def _add_runs(kinds, starts, reach, first, shape, part, mask, to_table, table, source, target):
+    """Add the rows of kinds to the scores, or the derivatives with respect to the scores to the rows of kinds.
+
+    The tokens that read a position are one run of rows, and one loop: row by row took twice as long.
+
+    shape (tuple[int, int]): O and C.
+    part (int), mask (int): Number of a part of the kinds, and the mask of kinds that yields it.
+    to_table (bool): Whether the rows of kinds receive the sums.
+    table, source, target (float[...]): The rows of kinds; the arrays to read and to add to, one of which is the table; all flat.
+    """
+    width, n_columns = shape
+    is_large = len(table) >= LARGE
+    for b in range(starts.shape[0] - 1):
         begin = starts[b]
         end = starts[b + 1]
         shift = (2 * b + 1) * reach
@@ -240,43 +162,18 @@ def add_kind_rows(kinds, starts, reach, first, table, scores):
             if is_large and position + shift + AHEAD < len(kinds):
                 # Prefetch rows that are needed soon, while the row of this position is added
                 ahead = np.int64(kinds[position + shift + AHEAD])
-                if ahead >= 0:
-                    fetch(rows, ahead * width * n_columns, (ahead + 1) * width * n_columns)
+                if ahead >= 0 and ahead & mask == part:
+                    fetch(table, ahead * width * n_columns, (ahead + 1) * width * n_columns)
             kind = np.int64(kinds[position + shift])
             # The tokens that read this position, within the sequence
             low = max(position + first, begin)
-            high = min(position + first + width, end)
-            if kind >= 0 and low < high:
-                at = (kind * width + low - position - first) * n_columns
-                target = sums[low * n_columns : high * n_columns]
-                source = rows[at : at + len(target)]
-                for c in range(len(target)):
-                    target[c] += source[c]
-
-
-@kernel
-def scatter_kind_rows(kinds, starts, reach, first, d_scores, part, mask, d_table):
-    """The gradient of ``add_kind_rows`` for kinds of one part: d_table[kind at position, o] += d_scores[position + first + o]."""
-    n_columns = d_scores.shape[1]
-    width = d_table.shape[1]
-    rows = d_scores.reshape(-1)
-    sums = d_table.reshape(-1)
-    is_large = len(sums) >= LARGE
-    for b in range(len(starts) - 1):
-        begin = starts[b]
-        end = starts[b + 1]
-        shift = (2 * b + 1) * reach
-        for position in range(begin - reach, end + reach):
-            if is_large and position + shift + AHEAD < len(kinds):
-                ahead = np.int64(kinds[position + shift + AHEAD])
-                if ahead >= 0 and ahead & mask == part:
-                    fetch(sums, ahead * width * n_columns, (ahead + 1) * width * n_columns)
-            kind = np.int64(kinds[position + shift])
-            low = max(position + first, begin)
-            high = min(position + first + width, end)
-            if kind >= 0 and kind & mask == part and low < high:
-                at = (kind * width + low - position - first) * n_columns
-                source = rows[low * n_columns : high * n_columns]
-                target = sums[at : at + len(source)]
-                for c in range(len(source)):
-                    target[c] += source[c]
+            n_numbers = (min(position + first + width, end) - low) * n_columns
+            if kind < 0 or kind & mask != part or n_numbers <= 0:
+                continue
+            # Unsigned, so that LLVM vectorises: numba looks for negative indices
+            row = np.uint64((kind * width + low - position - first) * n_columns)
+            scored = np.uint64(low * n_columns)
+            at = scored if to_table else row
+            to = row if to_table else scored
+            for c in range(np.uint64(n_numbers)):
+                target[to + c] += source[at + c]

@@ -22,7 +22,6 @@ from ..features.feature_index import (
 )
 from ..inference.threads import run_chunks
 from ..kernels import sparse_rows as kernels
-from ..kernels.hashing import list_pairs, mark_pairs
 from ..types import Bools, Floats, Ints, Settings, TemplateRows, TokenFeatures
 from .node import check_equal, rearrange_param, write_param
 
@@ -58,6 +57,7 @@ class Sight(NamedTuple):
 
 _NO_VALUES = np.zeros(0, dtype=np.float32)
 _CHUNK = 4096  # tokens
+_MARKED = 1 << 14  # features whose bits are unpacked at a time, which bounds memory
 
 
 class GradientPart(NamedTuple):
@@ -124,7 +124,19 @@ class Table:
         """The layout, computed on first use: counting features needs none."""
         # Rows with a third of all columns are faster to add as a whole
         threshold = max(1, self.n_columns // 3)
-        starts, columns, slots = kernels.lay_out_slots(self.pair_starts, self.pair_columns, self.n_columns, threshold)
+        widths = np.diff(self.pair_starts)  # [F]
+        is_whole = widths >= threshold
+        starts = _starts(np.where(is_whole, self.n_columns, widths))
+        # A weight keeps its place in its row; in a whole row, the place is its column
+        slots = np.arange(len(self.pair_columns)) + np.repeat(starts[:-1] - self.pair_starts[:-1], widths)
+        in_whole = np.repeat(is_whole, widths)  # [W]
+        slots[in_whole] = np.repeat(starts[:-1][is_whole], widths[is_whole]) + self.pair_columns[in_whole]
+        columns = np.empty(starts[-1], dtype=np.int32)
+        columns[slots] = self.pair_columns
+        # A whole row is marked by its first column, another one by its last
+        columns[starts[:-1][is_whole]] = self.n_columns
+        last = starts[1:][~is_whole & (widths > 0)] - 1
+        columns[last] = -1 - columns[last]
         are_weights = len(columns) == len(slots) and bool((slots[1:] > slots[:-1]).all())
         has_weights = np.diff(starts) > 0  # [F]
         first = np.append(np.where(has_weights, starts[:-1], -1), -1)  # the last entry is for row -1, no feature
@@ -271,11 +283,13 @@ class Table:
         slots (float64[N]): Weights in the layout of the kernels.
         scores (float64[T, C], or with C = S · S float64[T, S, S]): Receive the sums.
         """
-        values = _NO_VALUES if features.values is None else features.values
-        scores = scores.reshape(len(scores), self.n_columns)
+        if features.values is None:
+            self.add_uses((_tokens_of(features), features.rows), slots, scores)
+            return
+        scores = self._by_row(scores)
         kernels.add_scores(
             features.rows,
-            values,
+            features.values,
             features.starts,
             0,  # all tokens, from the first
             len(scores),
@@ -292,8 +306,9 @@ class Table:
         slots (float64[N]): Weights in the layout of the kernels.
         scores (float64[T, C]): Receive the sums.
         """
-        scores = scores.reshape(len(scores), self.n_columns)
-        kernels.add_rows(*uses, self._slots.starts, self._slots.columns, slots, scores)
+        tokens, rows = uses
+        first_slots = self.first_slots(rows[np.newaxis])
+        kernels.add_references(first_slots, tokens, 0, len(tokens), self._slots.columns, slots, self._by_row(scores))
 
     def first_slots(self, rows: TemplateRows) -> NDArray[np.integer]:
         """The first slot of each feature: int[M, N], -1 for features without weights.
@@ -327,13 +342,25 @@ class Table:
         viewer (int): Which of the O rows of scores of a token, one per token of a `Sight`, receives the sums.
         threads (int): How many threads share the tokens.
         """
-        scores = scores if scores.ndim == 3 else scores[:, np.newaxis]
+        scores, tokens = self._viewed(scores, viewer)
 
         def add(begin: int) -> None:
-            end = min(begin + _CHUNK, len(scores))
-            kernels.add_references(first_slots, begin, end, self._slots.columns, slots, scores, viewer)
+            end = min(begin + _CHUNK, len(tokens))
+            kernels.add_references(first_slots, tokens, begin, end, self._slots.columns, slots, scores)
 
-        run_chunks(add, range(0, len(scores), _CHUNK), threads)
+        run_chunks(add, range(0, len(tokens), _CHUNK), threads)
+
+    def _viewed(self, scores: Floats, viewer: int) -> tuple[Floats, NDArray[np.int32]]:
+        """The scores (float64[N, O, C] or float64[N, C]) as rows (float64[N · O, C]), and the row of each of the N tokens for a
+        viewer (int32[N]).
+        """
+        rows = self._by_row(scores)
+        n_viewers = max(1, len(rows) // max(1, len(scores)))
+        return rows, np.arange(viewer, len(rows), n_viewers, dtype=np.int32)
+
+    def _by_row(self, scores: Floats) -> Floats:
+        """A view of scores (float64[..., C], or with C = S · S float64[T, S, S]) as rows of C numbers: float64[N, C]."""
+        return scores.reshape(-1, self.n_columns)
 
     def scatter_references(
         self,
@@ -352,8 +379,8 @@ class Table:
         viewer (int): Which of the O rows of derivatives of a token to read.
         part (GradientPart): The rows that this thread adds up.
         """
-        d_scores = d_scores if d_scores.ndim == 3 else d_scores[:, np.newaxis]
-        kernels.scatter_references(first_slots, self._slots.columns, d_scores, viewer, *part, d_slots)
+        d_scores, tokens = self._viewed(d_scores, viewer)
+        kernels.scatter_references(first_slots, tokens, self._slots.columns, d_scores, *part, d_slots)
 
     def with_first_slots(self, features: TokenFeatures) -> TokenFeatures:
         """Features as a corpus stores them: their `rows` are their first slots. Features with values stay as they are.
@@ -421,8 +448,11 @@ class Table:
         if features.values is not None:
             self.add_scores(features, slots, scores)
         elif len(features.rows):
-            scores = scores.reshape(len(scores), self.n_columns)
-            kernels.add_listed(features.rows, features.starts, self._slots.columns, slots, scores)
+            tokens = _tokens_of(features)
+            first_slots = features.rows[np.newaxis]
+            kernels.add_references(
+                first_slots, tokens, 0, len(tokens), self._slots.columns, slots, self._by_row(scores)
+            )
 
     def scatter_by_slot(
         self, features: TokenFeatures, d_scores: Floats, d_slots: Floats, gradient: Floats, *, part: GradientPart = ALL
@@ -438,8 +468,9 @@ class Table:
         if features.values is not None:
             self.scatter(features, d_scores, gradient, part=part)
         elif len(features.rows):
-            d_scores = d_scores.reshape(len(d_scores), self.n_columns)
-            kernels.scatter_listed(features.rows, features.starts, self._slots.columns, d_scores, *part, d_slots)
+            first_slots = features.rows[np.newaxis]
+            d_scores = self._by_row(d_scores)
+            kernels.scatter_references(first_slots, _tokens_of(features), self._slots.columns, d_scores, *part, d_slots)
 
     def scatter(
         self, features: TokenFeatures, d_scores: Floats, gradient: Optional[Floats] = None, *, part: GradientPart = ALL
@@ -512,6 +543,50 @@ def filter_features(features: TokenFeatures, is_kept: Bools) -> TokenFeatures:
         values=None if features.values is None else features.values[kept],
         starts=np.searchsorted(kept, features.starts).astype(np.int64),
     )
+
+
+def mark_pairs(
+    rows: NDArray[np.int32], starts: Ints, columns: NDArray[np.int32], column_starts: Ints, seen: NDArray
+) -> None:
+    """Mark the pairs of a feature and a column that occur together at some token.
+
+    rows (int32[N]), starts (int64[T + 1]): Features of each token.
+    columns (int32[M]), column_starts (int64[T + 1]): Columns of each token.
+    seen (uint64[F, W]): Receives one bit per column.
+    """
+    n_words = seen.shape[1]
+    # The columns of each token, as bits
+    bits = np.zeros((len(starts) - 1, n_words), dtype=np.uint64)
+    tokens = np.repeat(np.arange(len(bits)), np.diff(column_starts))
+    np.bitwise_or.at(bits, (tokens, columns >> 6), np.uint64(1) << (columns & 63).astype(np.uint64))
+    # Most tokens have bits in few words: only these words are marked
+    tokens, words = np.nonzero(bits)
+    begins = starts[tokens]
+    ends = starts[tokens + 1]
+    n_features = ends - begins
+    cells = rows[ranges(begins, ends)] * np.int64(n_words) + np.repeat(words, n_features)
+    np.bitwise_or.at(seen.reshape(-1), cells, np.repeat(bits[tokens, words], n_features))
+
+
+def list_pairs(seen: NDArray[np.uint64], n_columns: int) -> tuple[Ints, NDArray[np.int32]]:
+    """The pairs marked in `seen` (uint64[F, W]).
+
+    RETURNS (int64[F + 1], int32[N]): The columns of each feature in rising order, as compressed rows.
+    """
+    widths = []
+    columns = []
+    for begin in range(0, max(1, len(seen)), _MARKED):
+        marked = seen[begin : begin + _MARKED].astype("<u8").view(np.uint8)
+        is_pair = np.unpackbits(marked, axis=1, count=n_columns, bitorder="little")
+        widths.append(is_pair.sum(axis=1))
+        columns.append(is_pair.nonzero()[1].astype(np.int32))
+    return _starts(np.concatenate(widths)), np.concatenate(columns)
+
+
+def _tokens_of(features: TokenFeatures) -> NDArray[np.int32]:
+    """The token of each of N features: int32[N]."""
+    widths = np.diff(features.starts)
+    return np.repeat(np.arange(len(widths), dtype=np.int32), widths)
 
 
 def _starts(widths: NDArray) -> Ints:

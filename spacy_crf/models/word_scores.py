@@ -354,8 +354,7 @@ class TableScorer:
 
     def _lexeme_scores(self, attributes: NDArray[np.uint64], vectors: NDArray[np.float32]) -> Floats:
         """Scores of N lexemes by their attributes (uint64[N, A]) and vectors (float32[N, D]): float64[N, O, C]."""
-        values = np.ascontiguousarray(attributes.T)
-        rows = self._of_lexemes.rows_of_values(values, self._of_lexemes.part_columns, self._table.index)
+        rows = self._of_lexemes.rows_of_values(attributes, self._of_lexemes.part_columns, self._table.index)
         first_slots = self._table.first_slots(rows)  # [M, N]
         scores = np.zeros((rows.shape[1], *self._shape))
         for viewer, templates in self._slices:

@@ -12,11 +12,10 @@ from thinc.api import Model
 from ..arrays import expect_below, expect_starts, of_file
 from ..errors import Errors
 from ..features.feature_index import FeatureIndex, FeatureNames, HashedIndex, HashTable
-from ..kernels.hashing import list_pairs, mark_pairs
 from ..models.node import Sizes
 from ..models.sparse import VECTORS, ClusteredWords, SparseFeatures, SparseNode
 from ..models.structure import StructureNode
-from ..models.table import Table, move_weights
+from ..models.table import Table, list_pairs, mark_pairs, move_weights
 from ..types import Settings
 
 

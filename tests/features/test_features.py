@@ -19,6 +19,7 @@ from spacy.util import filter_spans, registry
 
 from spacy_crf.features import packaged_lists
 from spacy_crf.features.clusters import Clusters, WordClusters
+from spacy_crf.features.doc_batch import sequence_starts
 from spacy_crf.features.extractor import CompiledTemplates, FeatureSet, IndexBuilder
 from spacy_crf.features.feature_index import CountingTable, FeatureIndex, HashedIndex, HashTable
 from spacy_crf.features.gazetteers import Gazetteer, read_entries, read_gazetteers
@@ -30,7 +31,7 @@ from spacy_crf.features.presets import (
     tagger_features,
 )
 from spacy_crf.features.segment_templates import segment_features
-from spacy_crf.kernels.hashing import ABSENT, sequence_starts
+from spacy_crf.kernels.hashing import ABSENT
 from spacy_crf.models.emissions import HashedEmissions, SparseEmissions
 from spacy_crf.models.segments import SparseSegments
 

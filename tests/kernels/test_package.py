@@ -312,7 +312,7 @@ import sys
 import numpy as np
 from spacy_crf.kernels import hashing
 hashing.hash_rows(np.arange(3, dtype=np.uint64)[np.newaxis])
-print(sum(hashing.hash_rows.stats.cache_hits.values()), "numba.np.linalg" in sys.modules)
+print(sum(hashing.hash_runs.stats.cache_hits.values()), "numba.np.linalg" in sys.modules)
 """
 
 
@@ -331,7 +331,7 @@ import numpy as np
 logging.basicConfig(level=logging.INFO)
 from spacy_crf.kernels import hashing
 print(hashing.hash_rows(np.arange(3, dtype=np.uint64)[np.newaxis])[0])
-print(sum(hashing.hash_rows.stats.cache_misses.values()), sum(hashing.mix.stats.cache_misses.values()))
+print(sum(hashing.hash_runs.stats.cache_misses.values()), sum(hashing.mix.stats.cache_misses.values()))
 """
 
 
@@ -358,7 +358,7 @@ def test_an_edited_helper_is_compiled_into_its_callers(tmp_path):
     numerics.write_text(numerics.read_text().replace("z = (hashed ^ value)", "z = (hashed ^ (value + value))"))
     second, misses = run()
     assert second != first and misses == "1 1"
-    assert list((copy / "kernels").rglob("hashing.hash_rows*.code"))
+    assert list((copy / "kernels").rglob("hashing.hash_runs*.code"))
     errors, linear_chain = copy / "errors.py", copy / "kernels" / "linear_chain.py"
     for path in (errors, linear_chain):  # no part of it
         path.write_text(path.read_text() + "\n")
