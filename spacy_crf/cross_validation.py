@@ -9,7 +9,9 @@ texts.
 import copy
 from collections import ChainMap, Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from inspect import signature
 from itertools import chain, combinations, product
 from pathlib import Path
 from typing import NamedTuple, Optional, Union, cast
@@ -33,6 +35,7 @@ from .pipeline.pipe import LearningPipe
 from .pipeline.prediction import CRFPipe
 from .pipeline.scorers import score_calibration
 from .pipeline.thresholds import Point, best, measure, shrunk, use
+from .pipeline.tokenizer import CharacterTokenizer
 from .report.figures import DRAWS, LEVEL, Share
 from .report.suspects import Suspect, judged_by, ranked
 from .types import Ints, Settings
@@ -66,6 +69,7 @@ LEAST_GAIN = 0.005
 OPTIMIZED = ("f", "texts")
 # Number of folds after which candidates leave the race by less than two standard errors: fewer say little
 SURE_FOLDS = 3
+TOKENIZER = "tokenizer"  # its name among components
 
 
 class WordKnowledge(NamedTuple):
@@ -192,13 +196,19 @@ def fit(
     if (training.get("before_to_disk") or {}).get("@callbacks") in CHOOSE_TOO:
         config = Config({**config, "training": {**training, "before_to_disk": None}})
     nlp = load_model_from_config(config, auto_fill=True)
-    names = _components(nlp, config)
-    examples = list(read(nlp))
+    tokenizer = nlp.tokenizer
+    learns_tokens = isinstance(tokenizer, CharacterTokenizer)
+    names = _components(nlp, config) if nlp.pipe_names or not learns_tokens else []
+    with tokenizer.learning() if learns_tokens else nullcontext():
+        examples = list(read(nlp))
     if not 2 <= folds <= len(examples):
         raise ValueError(Errors.CRF770.format(folds=folds, texts=counted(len(examples), "text")))
     # All components share the folds: else one would read what another, trained on the held-out texts, predicts there
     drawn = draw_folds([example.reference for example in examples], folds, seed)
     fitted = []
+    if learns_tokens:
+        fitted.append(_fit_tokenizer(nlp, tokenizer, examples, drawn, l1, l2, on_fold))
+        examples = list(read(nlp))  # components read the tokens that it finds
     for n, name in enumerate(names):
         # A component reads what components before it predict
         with nlp.select_pipes(disable=names[n + 1 :]):
@@ -262,12 +272,77 @@ def refit(
     return replace
 
 
+def _fit_tokenizer(
+    nlp: Language,
+    tokenizer: CharacterTokenizer,
+    examples: list[Example],
+    folds: Folds,
+    l1: Sequence[float],
+    l2: Sequence[float],
+    on_fold: Callable[[], None],
+) -> Fitted:
+    """Train the tokenizer of a pipeline on all texts, with the pair of l1 and l2 that finds the most words of held-out texts.
+
+    folds (Folds): Which texts are held out together. The other arguments are those of `fit`.
+    """
+    block = nlp.config["initialize"]["tokenizer"]
+    defaults = signature(tokenizer.initialize).parameters
+    in_config = [block.get(name, defaults[name].default) for name in ("l1", "l2")]
+    n_folds = int(folds.fold_of.max()) + 1
+    held_out = {}
+    counts = {}
+    trials = []
+    for pair in sorted({*product(l1, l2), (in_config[0], in_config[1])}):
+        candidate = Candidate("none", *pair)
+        settings = {**block, "l1": candidate.l1, "l2": candidate.l2}
+        found = {}
+        for fold in range(n_folds):
+            is_held = folds.fold_of == fold
+            others = [examples[n] for n in np.flatnonzero(~is_held)]
+            tokenizer.initialize(lambda others=others: others, **settings)
+            for n in np.flatnonzero(is_held).tolist():
+                reference = examples[n].reference
+                found[n] = Example(tokenizer(reference.text), reference)
+            on_fold()
+        held_out[candidate] = [found[n] for n in range(len(examples))]
+        counts[candidate] = np.array([_word_counts(example) for example in held_out[candidate]], dtype=np.float64)
+        f, whole_texts = (_score(counts[candidate], score) for score in OPTIMIZED)
+        trials.append(Trial(candidate, f, whole_texts, None, n_folds))
+    trials.sort(key=lambda trial: -trial.f)
+    trials = [trial._replace(behind=trials[0].f - trial.f) for trial in trials]
+    best = trials[0].candidate
+    block.update(l1=best.l1, l2=best.l2)
+    nlp.initialize(lambda: examples)
+    groups = folds.group_of
+    return Fitted(
+        TOKENIZER,
+        len(examples),
+        trials[0],
+        f=_interval(counts[best], groups),
+        whole_texts=_interval(_of_texts(counts[best]), groups),
+        trials=trials,
+        held_out=held_out[best],
+        suspects=[],
+        together=folds.reason,
+    )
+
+
+def _word_counts(example: Example) -> tuple[int, int, int]:
+    """How many words are annotated in a text, found, and found where they are annotated; white space is none."""
+    gold, found = (
+        {(token.idx, len(token)) for token in doc if not token.is_space}
+        for doc in (example.reference, example.predicted)
+    )
+    return len(gold), len(found), len(gold & found)
+
+
 def performance(nlp: Language, fitted: Iterable[Fitted]) -> Settings:
     """The scores of components on held-out texts, and their F1 and share of whole texts with intervals, for the meta.json of a
     pipeline."""
     scores: Settings = {}
     for component in fitted:
-        scores.update(nlp.get_pipe(component.name).score(component.held_out))
+        scorer = nlp.tokenizer if component.name == TOKENIZER else nlp.get_pipe(component.name)
+        scores.update(scorer.score(component.held_out))
         scores[f"{component.name}_cross_validation"] = {
             **component.f._asdict(),
             "whole_texts": component.whole_texts and component.whole_texts._asdict(),

@@ -350,7 +350,9 @@ def fit_cli(
     weighted = set()
     for component in fitted:
         _show_fitted(component, folds)
-        weights = nlp.get_pipe_meta(component.name).default_score_weights or {}
+        weights: dict[str, Any] = {"token_f": 1.0}  # of a tokenizer
+        if component.name in nlp.pipe_names:
+            weights = nlp.get_pipe_meta(component.name).default_score_weights or {}
         weighted.update(name for name, weight in weights.items() if weight)
     if dev is not None:
         # Only scores that choose the best model in training are worth a row

@@ -391,7 +391,7 @@ class CharacterTokenizer:
         checks.count(owner, "min_count", min_count)
         optimizer = LBFGS(l1=l1, l2=l2, memory=_MEMORY, max_iterations=max_iterations)
         trie = Lexicon.of(_read_words(owner, lexicon))
-        with self._learning():
+        with self.learning():
             golds = [_gold(example.reference, annotation, trie) for example in get_examples()]
         corpus, joins_words, has_blanks = self._annotated(golds)
         model, frequencies = CharacterModel.counted(
@@ -414,7 +414,7 @@ class CharacterTokenizer:
         self._check_rules(golds)
 
     @contextmanager
-    def _learning(self) -> Iterator[None]:
+    def learning(self) -> Iterator[None]:
         """Let the tokenizer cut texts at white space in this context if it was never trained."""
         self._is_learning = True
         try:

@@ -628,3 +628,61 @@ def test_spacy_train_saves_what_fit_trains(corpus, caplog):
 def test_refit_checks_its_settings(setting):
     with pytest.raises(ValueError, match="CRF020"):
         registry.callbacks.get("spacy_crf.refit.v1")("train.spacy", **setting)
+
+
+def test_a_tokenizer_alone_and_before_a_component():
+    lines = [
+        ["ab", "cd", "ab"],
+        ["cd", "abc"],
+        ["abc", "ab", "cd"],
+        ["ab", "abc"],
+        ["cd", "cd"],
+        ["abc", "abc", "ab"],
+    ] * 3
+
+    def read(nlp):
+        docs = [Doc(nlp.vocab, words=line, spaces=[False] * len(line)) for line in lines]
+        for doc in docs:
+            doc.set_ents([Span(doc, n, n + 1, "X") for n, token in enumerate(doc) if token.text == "abc"])
+        return [Example(nlp.make_doc(doc.text), doc) for doc in docs]
+
+    alone = config("crf_tokenizer")
+    nlp, (found,) = fit(alone, read, folds=3, l1=[0.01], l2=[0.05, 5.0])
+    assert found.name == "tokenizer" and len(found.trials) == 3
+    assert found.f.value == found.trials[0].f > 0.7 and found.trials[0].candidate.l2 < 5.0
+    settings = nlp.config["initialize"]["tokenizer"]
+    assert (settings["l1"], settings["l2"]) == found.chosen.candidate[1:]
+    assert [token.text for token in nlp("abcab")] == ["abc", "ab"]
+    assert cross_validation.performance(nlp, [found])["token_f"] == pytest.approx(found.f.value)
+
+    both = config()
+    both["nlp"] |= {"lang": "xx", "tokenizer": alone["nlp"]["tokenizer"]}
+    nlp, fitted = fit(both, read, folds=3, l1=[0.01], l2=[0.05], words=False)
+    assert [each.name for each in fitted] == ["tokenizer", "crf_ner"]
+    assert [ent.text for ent in nlp("ababccd").ents] == ["abc"]
+
+
+def test_the_command_fits_a_tokenizer(tmp_path):
+    (tmp_path / "a.txt").write_text("ab cd ab\ncd abc\nabc ab cd\nab abc\ncd cd\nabc abc ab\n" * 3)
+    path = tmp_path / "a.spacy"
+    result = CliRunner().invoke(
+        app, ["convert", f"{tmp_path}/a.txt", "-o", str(path), "--format", "spaced", "--lang", "xx"]
+    )
+    assert result.exit_code == 0, result.output
+    output = tmp_path / "model"
+    options = [
+        "--config",
+        str(CONFIGS / "crf_tokenizer.cfg"),
+        "--folds",
+        "2",
+        "--l1",
+        "0.01",
+        "--l2",
+        "0.1",
+        "--dev",
+        str(path),
+    ]
+    result = CliRunner().invoke(app, ["fit", str(path), "--output", str(output), *options])
+    assert result.exit_code == 0, result.output
+    assert [token.text for token in spacy.load(output)("abcab")] == ["abc", "ab"]
+    assert "token_f" in result.output
