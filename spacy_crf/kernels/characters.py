@@ -9,7 +9,7 @@ its window of w items on either side: i + n - w <= j <= i + w. So a single look-
 import numpy as np
 
 from . import helper, kernel
-from .hashing import find_slot, passes
+from .hashing import find_slot
 from .numerics import FIRST_HASH, NO_FEATURE, mix
 
 # Kinds of code points
@@ -217,6 +217,13 @@ def hash_ngrams(codes, starts, seed, longest):
     return hashes
 
 
+@helper
+def _passes(sieve, key):
+    """Whether a sieve (see `make_sieve`) lets a key pass: all keys from which the sieve was made pass, and few others."""
+    word = sieve[(key >> np.uint64(38)) & np.uint64(len(sieve) - 1)]
+    return (word >> (key >> np.uint64(32) & np.uint64(63))) & np.uint64(1) != 0
+
+
 @kernel
 def find_ngrams(codes, starts, seed, longest, table):
     """Find the weights of the n-grams of items.
@@ -233,7 +240,7 @@ def find_ngrams(codes, starts, seed, longest, table):
             for n in range(min(longest, starts[b + 1] - i)):
                 hashed = mix(hashed, codes[i + n])
                 key = max(hashed, np.uint64(1))
-                if passes(sieve, key):
+                if _passes(sieve, key):
                     rows[n, i] = rows_of_slots[find_slot(slots, key)]
     return rows
 
