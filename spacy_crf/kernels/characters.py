@@ -217,31 +217,22 @@ def hash_ngrams(codes, starts, seed, longest):
     return hashes
 
 
-@helper
-def _passes(sieve, key):
-    """Whether a sieve (see `make_sieve`) lets a key pass: all keys from which the sieve was made pass, and few others."""
-    word = sieve[(key >> np.uint64(38)) & np.uint64(len(sieve) - 1)]
-    return (word >> (key >> np.uint64(32) & np.uint64(63))) & np.uint64(1) != 0
-
-
 @kernel
 def find_ngrams(codes, starts, seed, longest, table):
     """Find the weights of the n-grams of items.
 
     codes (uint64[N]), starts (int64[B + 1]), seed (uint64), longest (int): As in `hash_ngrams`.
-    table: A sieve (uint64[L]), slots (uint64[S]), and the first row of the weights of each slot (int32[S]).
+    table: Slots (uint64[S]), and the first row of the weights of each slot (int32[S]), -1 for free ones.
     RETURNS (int32[longest, N]): The first row of the weights of each n-gram, by n - 1 and first item; -1 for unknown ones.
     """
-    sieve, slots, rows_of_slots = table
+    slots, rows_of_slots = table
     rows = np.full((longest, len(codes)), -1, dtype=np.int32)
     for b in range(len(starts) - 1):
         for i in range(starts[b], starts[b + 1]):
             hashed = seed
             for n in range(min(longest, starts[b + 1] - i)):
                 hashed = mix(hashed, codes[i + n])
-                key = max(hashed, np.uint64(1))
-                if _passes(sieve, key):
-                    rows[n, i] = rows_of_slots[find_slot(slots, key)]
+                rows[n, i] = rows_of_slots[find_slot(slots, max(hashed, np.uint64(1)))]
     return rows
 
 

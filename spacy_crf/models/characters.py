@@ -11,7 +11,6 @@ from ..features.characters import NGRAMS, Lexicon, Texts, items_of
 from ..features.feature_index import CountingTable, HashTable
 from ..inference.linear_chain import LinearChain
 from ..kernels import characters as kernels
-from ..kernels import hashing
 from ..losses.clamped import LogLikelihood
 from ..types import Bools, ChainScores, Clamp, Floats, Ints
 
@@ -76,7 +75,7 @@ class CharacterModel:
         slots, features = HashTable(keys).arrays
         first_rows = np.cumsum(widths) - widths
         rows = np.where(features >= 0, first_rows[features] if len(keys) else -1, -1).astype(np.int32)
-        self._table = hashing.make_sieve(keys), slots, rows
+        self._table = slots, rows
 
     @classmethod
     def counted(
