@@ -1,0 +1,383 @@
+"""Words and sentences of raw text beside other programs: ``python -m tests.benchmarks.words``
+
+F1 counts words, or sentences, whose first and last characters are both right; white space at their edges is left out. The law is
+cross-validated over all its texts, other sets have a split for tests. Programs that learn do so from the same texts, spaCy's
+``senter`` for the CPU time that ours takes. Punkt learns from the raw text of the training split. Seconds and characters a
+second are CPU time of one thread, memory is the peak of the process; compiling kernels does not count. Programs that are not
+installed say so: ``pip install nltk pysbd pythainlp``. UDPipe's figures are those of its authors
+(https://ufal.mff.cuni.cz/udpipe/2/models).
+"""
+
+import json
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from importlib.util import find_spec
+from typing import Annotated, Any, NamedTuple, Optional
+
+import pycrfsuite
+import spacy
+import typer
+from spacy.language import Language
+from spacy.tokens import Doc
+from spacy.training import Example
+from spacy.util import fix_random_seed, minibatch
+
+from spacy_crf.optimizers.lbfgs import LBFGS
+
+from .data import data_folder
+from .measure import in_own_process, show
+
+Spans = list[tuple[int, int]]  # first character of each, and the one behind its last
+_BLANK = " \t\r\n\f\v\u00a0\u2028\u2029\u200b\u3000"
+
+
+class Text(NamedTuple):
+    text: str
+    words: Optional[Spans]  # None where they are not annotated
+    sentences: Optional[Spans]
+
+
+class Found(NamedTuple):
+    """What a program says of a text; None for what it does not look for."""
+
+    words: Optional[Spans] = None
+    sentences: Optional[Spans] = None
+
+
+Finder = Callable[[str], Found]
+
+
+class TextSet(NamedTuple):
+    """A data set.
+
+    words (str), sentences (str): Keys of the files; "" for none.
+    folds (int): Parts into which all texts are cut for cross-validation; 0 for the split of the files.
+    rivals (tuple): Programs beside those of spaCy and ours.
+    published (tuple): Rows of figures from papers: name, F1 of words and of sentences.
+    """
+
+    lang: str
+    words: str
+    sentences: str
+    folds: int = 0
+    rivals: tuple[str, ...] = ()
+    published: tuple[tuple[str, float, Optional[float]], ...] = ()
+
+
+SETS = {
+    "multilegal_sbd_pt": TextSet("pt", "", "spans", folds=5, rivals=("Punkt", "PySBD")),
+    "multilegal_sbd_fr": TextSet("fr", "", "spans", rivals=("Punkt", "PySBD")),
+    "ewt_raw": TextSet("en", "tokens", "sents", rivals=("Punkt", "PySBD"), published=(("UDPipe", 99.09, 87.82),)),
+    "ud_vi_vtb_words": TextSet("vi", "words", "", rivals=("CRFsuite",), published=(("UDPipe 2", 86.06, None),)),
+    "wisesight1000_words": TextSet("th", "words", "", rivals=("CRFsuite", "newmm")),
+}
+OURS_OF_SENTENCES = ("crf_senter", "Tokenizer")
+
+
+class Row(NamedTuple):
+    words: Optional[float]  # F1, percent
+    sentences: Optional[float]
+    training: float  # seconds of CPU
+    speed: float  # characters a second
+
+
+def main(
+    sets: Annotated[str, typer.Option(help="Names of data sets, between commas.")] = ",".join(SETS),
+    programs: Annotated[str, typer.Option(help="Only these programs, between commas; all that fit by default.")] = "",
+    seed: Annotated[int, typer.Option(help="Of the folds, and of spaCy's senter.")] = 0,
+) -> None:
+    """F1, speed, and the cost of training."""
+    for name in sets.split(","):
+        rows = []
+        seconds = None  # of our training, which spaCy's senter gets too
+        for program in programs_for(name):
+            if programs and program not in programs.split(","):
+                continue
+            if not is_installed(program):
+                rows.append([program, "not installed", *[None] * 4])
+                continue
+            result, _, peak = in_own_process(measure, name, program, seed, seconds)
+            if program == OURS_OF_SENTENCES[0]:
+                seconds = result.training
+            rows.append([program, result.words, result.sentences, result.speed, result.training, peak])
+        rows += [
+            [f"{who} (published)", words, sentences, *[None] * 3] for who, words, sentences in SETS[name].published
+        ]
+        show(name, ["program", "words F1", "sentences F1", "characters/s", "training, s", "peak, MB"], rows)
+
+
+def programs_for(name: str) -> list[str]:
+    """The programs that are compared on a data set."""
+    data = SETS[name]
+    if not data.sentences:
+        return ["spaCy", *data.rivals, "Tokenizer"]
+    return [*OURS_OF_SENTENCES[:1], "senter", "sentencizer", *data.rivals, *OURS_OF_SENTENCES[1:]]
+
+
+def is_installed(program: str) -> bool:
+    """Whether the package of a program is there."""
+    packages = {"Punkt": "nltk", "PySBD": "pysbd", "newmm": "pythainlp", "Tokenizer": "spacy_crf.pipeline.tokenizer"}
+    return find_spec(packages.get(program, "spacy")) is not None
+
+
+def measure(name: str, program: str, seed: int, seconds: Optional[float]) -> Row:
+    """Let a program learn, and judge what it finds in texts that it has not seen.
+
+    seconds (Optional[float]): How long it learns, for programs that could learn for ever.
+    """
+    data = SETS[name]
+    learn = PROGRAMS[program]
+    counts: Counter[str] = Counter()
+    training = finding = 0.0
+    n_characters = 0
+    parts = list(splits(name, data, seed))
+    some = parts[0].train[:4]
+    learn(data, some, 0.0)(some[0].text)  # compiles, or loads what was compiled
+    for part in parts:
+        start = time.process_time()
+        find = learn(data, part.train, None if seconds is None else seconds / len(parts))
+        training += time.process_time() - start
+        find(part.test[0].text)
+        start = time.process_time()
+        found = [find(text.text) for text in part.test]
+        finding += time.process_time() - start
+        n_characters += sum(len(text.text) for text in part.test)
+        for text, of_text in zip(part.test, found):
+            count(counts, text, of_text)
+    return Row(f1(counts, "words"), f1(counts, "sentences"), training, n_characters / finding)
+
+
+class Part(NamedTuple):
+    train: list[Text]
+    test: list[Text]
+
+
+def splits(name: str, data: TextSet, seed: int) -> Iterator[Part]:
+    """The parts of a data set: those of its files, or of cross-validation over all texts."""
+    texts = {split: list(read(name, data, split)) for split in ("train", "dev", "test")}
+    if not data.folds:
+        yield Part([*texts["train"], *texts["dev"]], texts["test"])
+        return
+    every = [text for of_split in texts.values() for text in of_split]
+    random.Random(seed).shuffle(every)
+    for n in range(data.folds):
+        test = every[n :: data.folds]
+        yield Part([text for m, text in enumerate(every) if m % data.folds != n], test)
+
+
+def read(name: str, data: TextSet, split: str) -> Iterator[Text]:
+    """The texts of one file."""
+    with (data_folder() / name / f"{split}.jsonl").open(encoding="utf8") as lines:
+        for fields in map(json.loads, lines):
+            words, sentences = (
+                [(span["start"], span["end"]) if isinstance(span, dict) else tuple(span) for span in fields[key]]
+                if key
+                else None
+                for key in (data.words, data.sentences)
+            )
+            yield Text(fields["text"], words, sentences)
+
+
+def count(counts: "Counter[str]", text: Text, found: Found) -> None:
+    """Add the right, found and annotated spans of a text to `counts`."""
+    for kind, gold, spans in (("words", text.words, found.words), ("sentences", text.sentences, found.sentences)):
+        if gold is not None and spans is not None:
+            gold_set = set(trimmed(text.text, gold))
+            found_set = set(trimmed(text.text, spans))
+            counts.update({f"{kind} right": len(gold_set & found_set), kind: len(gold_set) + len(found_set)})
+
+
+def f1(counts: "Counter[str]", kind: str) -> Optional[float]:
+    """Percent; None if nothing of the kind was counted."""
+    return 200.0 * counts[f"{kind} right"] / counts[kind] if counts[kind] else None
+
+
+def trimmed(text: str, spans: Spans) -> Spans:
+    """Spans without white space at their edges; those of white space alone are left out."""
+    edges = []
+    for start, end in spans:
+        words = text[start:end]
+        begin = start + len(words) - len(words.lstrip(_BLANK))
+        stop = end - len(words) + len(words.rstrip(_BLANK))
+        if begin < stop:
+            edges.append((begin, stop))
+    return edges
+
+
+def pieces(texts: Iterable[str]) -> Spans:
+    """Spans of the pieces of a text, which follow each other."""
+    spans = []
+    start = 0
+    for piece in texts:
+        spans.append((start, start + len(piece)))
+        start += len(piece)
+    return spans
+
+
+# --------------------------------------------------------------------------------------------------------- spaCy, and ours
+
+
+def of_doc(doc: Doc, *, sentences: bool = True) -> Found:
+    """The words of a Doc, and its sentences if a component has found some."""
+    words = [(token.idx, token.idx + len(token)) for token in doc]
+    return Found(words, [(sent.start_char, sent.end_char) for sent in doc.sents] if sentences and len(doc) else None)
+
+
+def with_sentences(nlp: Language, text: Text) -> Doc:
+    """A Doc of spaCy's words, with the annotated sentences."""
+    doc = nlp.make_doc(text.text)
+    starts = {start for start, _ in text.sentences or ()}
+    for token in doc:
+        token.is_sent_start = token.i == 0 or token.idx in starts
+    return doc
+
+
+def with_words(nlp: Language, text: Text) -> Doc:
+    """A Doc of the annotated words, with white space as spaCy has it, and of the annotated sentences."""
+    words: list[str] = []
+    spaces: list[bool] = []
+    places: list[int] = []
+    end = 0
+    for start, stop in [*(text.words or ()), (len(text.text), len(text.text))]:
+        blank = text.text[end:start]
+        if blank.startswith(" ") and words:
+            spaces[-1] = True
+            blank = blank[1:]
+        for piece, place in ((blank, start - len(blank)), (text.text[start:stop], start)):
+            if piece:
+                words.append(piece)
+                spaces.append(False)
+                places.append(place)
+        end = stop
+    starts = {start for start, _ in text.sentences or ()}
+    sent_starts: Any = [n == 0 or place in starts for n, place in enumerate(places)]
+    return Doc(nlp.vocab, words=words, spaces=spaces, sent_starts=sent_starts if text.sentences is not None else None)
+
+
+def spacy_rules(data: TextSet, train: list[Text], seconds: Optional[float]) -> Finder:
+    nlp = spacy.blank(data.lang)
+    return lambda text: of_doc(nlp.make_doc(text), sentences=False)
+
+
+def sentencizer(data: TextSet, train: list[Text], seconds: Optional[float]) -> Finder:
+    nlp = spacy.blank(data.lang)
+    nlp.add_pipe("sentencizer")
+    return lambda text: of_doc(nlp(text))
+
+
+def senter(data: TextSet, train: list[Text], seconds: Optional[float]) -> Finder:
+    """spaCy's, which learns from batches of texts until the time is over."""
+    fix_random_seed(0)
+    nlp = spacy.blank(data.lang)
+    nlp.add_pipe("senter")
+    examples = [Example(nlp.make_doc(text.text), with_sentences(nlp, text)) for text in train]
+    optimizer = nlp.initialize(lambda: examples)
+    until = time.process_time() + (60.0 if seconds is None else seconds)
+    rng = random.Random(0)
+    while time.process_time() < until:
+        rng.shuffle(examples)
+        for batch in minibatch(examples, 4):
+            nlp.update(batch, sgd=optimizer)
+    return lambda text: of_doc(nlp(text))
+
+
+def crf_senter(data: TextSet, train: list[Text], seconds: Optional[float]) -> Finder:
+    """Ours on spaCy's words, as `configs/crf_senter.cfg` trains it."""
+    nlp = spacy.blank(data.lang)
+    nlp.add_pipe("crf_senter")
+    optimizer = LBFGS(l2=0.1)
+    examples = [Example(nlp.make_doc(text.text), with_sentences(nlp, text)) for text in train]
+    nlp.initialize(lambda: examples, sgd=optimizer)
+    while optimizer.stop_reason("crf_senter") is None:
+        nlp.update(examples, sgd=optimizer)
+    return lambda text: of_doc(nlp(text))
+
+
+def tokenizer(data: TextSet, train: list[Text], seconds: Optional[float]) -> Finder:
+    """Ours on characters; where words are not annotated, it learns those of spaCy."""
+    settings = {"@tokenizers": "spacy_crf.Tokenizer.v1", "sentences": bool(data.sentences)}
+    words_of = spacy.blank(data.lang)
+    nlp = spacy.blank(data.lang, config={"nlp": {"tokenizer": settings}})
+    references = [with_words(nlp, text) if data.words else with_sentences(words_of, text) for text in train]
+    examples = [Example(doc.copy(), doc) for doc in references if len(doc)]
+    nlp.initialize(lambda: examples)
+    return lambda text: of_doc(nlp.make_doc(text), sentences=bool(data.sentences))
+
+
+# ---------------------------------------------------------------------------------------------------------------- others
+
+
+def punkt(data: TextSet, train: list[Text], seconds: Optional[float]) -> Finder:
+    from nltk.tokenize.punkt import PunktSentenceTokenizer, PunktTrainer
+
+    trainer = PunktTrainer("\n\n".join(text.text for text in train))
+    splitter = PunktSentenceTokenizer(trainer.get_params())
+    return lambda text: Found(sentences=list(splitter.span_tokenize(text)))
+
+
+def pysbd_rules(data: TextSet, train: list[Text], seconds: Optional[float]) -> Finder:
+    """It has no rules for Portuguese, and gets those for Spanish."""
+    import pysbd
+
+    segmenter = pysbd.Segmenter(language={"pt": "es"}.get(data.lang, data.lang), clean=False, char_span=True)
+    return lambda text: Found(sentences=[(span.start, span.end) for span in segmenter.segment(text)])
+
+
+def newmm(data: TextSet, train: list[Text], seconds: Optional[float]) -> Finder:
+    from pythainlp import word_tokenize
+
+    return lambda text: Found(words=pieces(word_tokenize(text, engine="newmm", keep_whitespace=True)))
+
+
+def crfsuite(data: TextSet, train: list[Text], seconds: Optional[float]) -> Finder:
+    """CRFsuite on the n-grams of a window of two characters on each side, with the settings of a small search."""
+    trainer = pycrfsuite.Trainer(verbose=False)
+    for text in train:
+        firsts = {start for start, _ in text.words or ()}
+        firsts.update(end for _, end in text.words or ())  # white space behind a word is no part of it
+        tags = ["B" if n in firsts else "I" for n in range(len(text.text))]
+        if tags:
+            trainer.append(character_ngrams(text.text), tags)
+    trainer.set_params({"c1": 0.05, "c2": 0.05, "max_iterations": 1 if seconds == 0.0 else 200})
+    path = f"/tmp/words_{time.time_ns()}.crfsuite"
+    trainer.train(path)
+    tagger = pycrfsuite.Tagger()
+    tagger.open(path)
+
+    def find(text: str) -> Found:
+        tags = tagger.tag(character_ngrams(text)) if text else []
+        firsts = [n for n, tag in enumerate(tags) if tag == "B" or n == 0]
+        return Found(words=list(zip(firsts, [*firsts[1:], len(text)])))
+
+    return find
+
+
+def character_ngrams(text: str) -> list[list[str]]:
+    """For each character the n-grams of one to three characters in the window of two on each side."""
+    padded = f"\0\0{text}\0\0"
+    features = []
+    for n in range(len(text)):
+        window = padded[n : n + 5]
+        ngrams = [
+            f"{begin}:{window[begin : begin + size]}" for size in (1, 2, 3) for begin in range(len(window) - size + 1)
+        ]
+        features.append(ngrams)
+    return features
+
+
+PROGRAMS: dict[str, Callable[[TextSet, list[Text], Optional[float]], Finder]] = {
+    "spaCy": spacy_rules,
+    "sentencizer": sentencizer,
+    "senter": senter,
+    "crf_senter": crf_senter,
+    "Tokenizer": tokenizer,
+    "Punkt": punkt,
+    "PySBD": pysbd_rules,
+    "newmm": newmm,
+    "CRFsuite": crfsuite,
+}
+
+if __name__ == "__main__":
+    typer.run(main)
