@@ -81,6 +81,7 @@ class Demo:
         title: str = "pipeline",
     ):
         from ..pipeline.probabilities import turn_on_confidence
+        from ..pipeline.scorers import IS_SENT_START
 
         wanted = "of spacy_crf that gives labels, to try"
         pipes = our_pipes(nlp, component, wanted, lambda pipe: pipe.labelled, of_tokens=False)
@@ -91,7 +92,7 @@ class Demo:
         if file is not None and len(pipes) > 1:
             raise ValueError(Errors.CRF977.format(names=", ".join(self._pipes)))
         for name, pipe in self._pipes.items():
-            attribute = pipe.cfg["attribute"] if _kind(pipe) == "tags" else "tag"
+            attribute = pipe.cfg.get("attribute", IS_SENT_START) if _kind(pipe) == "tags" else "tag"
             if file is not None and attribute != "tag":
                 raise ValueError(Errors.CRF978.format(name=name, attribute=attribute))
         self._title = title

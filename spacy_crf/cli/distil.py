@@ -368,7 +368,7 @@ def _of_component(pipe: Any, doc: Doc, min_prob: float) -> Soft:
     if not len(doc):
         return []
     soft = []
-    if pipe.annotation.spans_are_tokens:
+    if pipe.decoding.outside < 0:  # every token has a label
         marginals, tags = pipe.marginals(doc, keep_annotation=True)
         # The most probable tag of a token has at least the probability 1 / len(tags), and is kept
         least = min(min_prob, 1.0 / len(tags))
@@ -377,7 +377,8 @@ def _of_component(pipe: Any, doc: Doc, min_prob: float) -> Soft:
                 soft.append(SoftLabel(int(t), int(t) + 1, tags[n], float(marginals[t, n])))
         return soft
     spans = list(pipe.span_probabilities(doc, min_prob, keep_annotation=True))
-    spans += [(ent, 1.0) for ent in doc.ents if ent.label_ not in pipe.labels]
+    if not pipe.annotation.spans_are_tokens:
+        spans += [(ent, 1.0) for ent in doc.ents if ent.label_ not in pipe.labels]
     for span, prob in spans:
         # Rounding may lift a sum of probabilities above 1
         soft.append(SoftLabel(span.start, span.end, span.label_, min(1.0, prob)))

@@ -130,6 +130,7 @@ def explain_cli(
     features and weights, or (rules) the spans found while the rules are added one by one."""
     from rich.console import Console
 
+    from ..explain.comparison import NothingToCompare
     from ..explain.explanation import page
     from ..pipeline.crf_textcat import CRFTextClassifier
 
@@ -164,7 +165,13 @@ def explain_cli(
             best = pipe.n_best(doc, 1)
             decisions = list(best[0][1]) if best else []
             decisions = decisions or _likeliest(pipe, doc)
-        explanations += [pipe.explain(doc, decision, against, kind, **options) for decision in decisions]
+        for decision in decisions:
+            try:
+                explanations.append(pipe.explain(doc, decision, against, kind, **options))
+            except NothingToCompare:
+                # Each labelling has the span, as the first sentence: there is more to say of the others
+                if len(decisions) == 1:
+                    raise
     if output is not None:
         write_whole(output, page(explanations, top).encode("utf8"))
         msg.good(f"{counted(len(explanations), 'explanation')} in {output}")

@@ -161,6 +161,7 @@ def _check_settings(pipe: Any) -> None:
     is_sparse = all(isinstance(read, (FeatureIndex, SparseNode)) for read in reads)
     for is_so, what, how in (
         (not pipe.is_linear, "an encoder", "Train it on sparse features, by spacy_crf.SparseEmissions.v1"),
+        (pipe.annotation.scores_prefix == "sents", "sentences", "Train a crf_tagger of their first words"),
         (pipe.first_stage is not None, "a first stage", "Train it without second_stage"),
         (pipe.chains[0] is not pipe, "a set of chains", "Train a crf_ner or crf_tagger for each"),
         (decode not in ("viterbi", "spans"), f'decode = "{decode}"', 'Set decode = "viterbi" or "spans" in its config'),

@@ -4,7 +4,7 @@ F1 counts words, or sentences, whose first and last characters are both right; w
 cross-validated over all its texts, other sets have a split for tests. Programs that learn do so from the same texts, spaCy's
 ``senter`` for the CPU time that ours takes. Punkt learns from the raw text of the training split. Seconds and characters a
 second are CPU time of one thread, memory is the peak of the process; compiling kernels does not count. Programs that are not
-installed say so: ``pip install nltk pysbd pythainlp``. UDPipe's figures are those of its authors
+installed say so: ``pip install nltk pysbd pythainlp pyvi``. UDPipe's figures are those of its authors
 (https://ufal.mff.cuni.cz/udpipe/2/models).
 """
 
@@ -46,7 +46,11 @@ class Found(NamedTuple):
     sentences: Optional[Spans] = None
 
 
-Finder = Callable[[str], Found]
+class Learned(NamedTuple):
+    """A program that has learned, or that has rules."""
+
+    find: Callable[[list[str]], Iterable[Any]]  # what it makes of texts, in its own form: the part whose time counts
+    read: Callable[[Any], Found]  # what that says of a text
 
 
 class TextSet(NamedTuple):
@@ -73,7 +77,7 @@ SETS = {
     "ud_vi_vtb_words": TextSet("vi", "words", "", rivals=("CRFsuite",), published=(("UDPipe 2", 86.06, None),)),
     "wisesight1000_words": TextSet("th", "words", "", rivals=("CRFsuite", "newmm")),
 }
-OURS_OF_SENTENCES = ("crf_senter", "Tokenizer")
+SENTER = "crf_senter"  # learns first, since spaCy's learns as long
 
 
 class Row(NamedTuple):
@@ -95,11 +99,11 @@ def main(
         for program in programs_for(name):
             if programs and program not in programs.split(","):
                 continue
-            if not is_installed(program):
+            if not is_installed(program, SETS[name].lang):
                 rows.append([program, "not installed", *[None] * 4])
                 continue
             result, _, peak = in_own_process(measure, name, program, seed, seconds)
-            if program == OURS_OF_SENTENCES[0]:
+            if program == SENTER:
                 seconds = result.training
             rows.append([program, result.words, result.sentences, result.speed, result.training, peak])
         rows += [
@@ -111,14 +115,16 @@ def main(
 def programs_for(name: str) -> list[str]:
     """The programs that are compared on a data set."""
     data = SETS[name]
-    if not data.sentences:
-        return ["spaCy", *data.rivals, "Tokenizer"]
-    return [*OURS_OF_SENTENCES[:1], "senter", "sentencizer", *data.rivals, *OURS_OF_SENTENCES[1:]]
+    of_words = ["spaCy"] if data.words else []
+    of_sentences = [SENTER, "senter", "sentencizer"] if data.sentences else []
+    return [*of_words, *of_sentences, *data.rivals, "Tokenizer"]
 
 
-def is_installed(program: str) -> bool:
-    """Whether the package of a program is there."""
-    packages = {"Punkt": "nltk", "PySBD": "pysbd", "newmm": "pythainlp", "Tokenizer": "spacy_crf.pipeline.tokenizer"}
+def is_installed(program: str, lang: str) -> bool:
+    """Whether the package of a program is there; spaCy takes another one for the words of some languages."""
+    packages = {"Punkt": "nltk", "PySBD": "pysbd", "newmm": "pythainlp"}
+    if program == "spaCy":
+        packages[program] = {"th": "pythainlp", "vi": "pyvi"}.get(lang, "spacy")
     return find_spec(packages.get(program, "spacy")) is not None
 
 
@@ -134,18 +140,19 @@ def measure(name: str, program: str, seed: int, seconds: Optional[float]) -> Row
     n_characters = 0
     parts = list(splits(name, data, seed))
     some = parts[0].train[:4]
-    learn(data, some, 0.0)(some[0].text)  # compiles, or loads what was compiled
+    list(learn(data, some, 0.0).find([text.text for text in some]))  # compiles, or loads what was compiled
     for part in parts:
         start = time.process_time()
-        find = learn(data, part.train, None if seconds is None else seconds / len(parts))
+        find, read_found = learn(data, part.train, None if seconds is None else seconds / len(parts))
         training += time.process_time() - start
-        find(part.test[0].text)
+        texts = [text.text for text in part.test]
+        list(find(texts[:4]))
         start = time.process_time()
-        found = [find(text.text) for text in part.test]
+        found = list(find(texts))
         finding += time.process_time() - start
-        n_characters += sum(len(text.text) for text in part.test)
+        n_characters += sum(map(len, texts))
         for text, of_text in zip(part.test, found):
-            count(counts, text, of_text)
+            count(counts, text, read_found(of_text))
     return Row(f1(counts, "words"), f1(counts, "sentences"), training, n_characters / finding)
 
 
@@ -219,10 +226,15 @@ def pieces(texts: Iterable[str]) -> Spans:
 # --------------------------------------------------------------------------------------------------------- spaCy, and ours
 
 
-def of_doc(doc: Doc, *, sentences: bool = True) -> Found:
-    """The words of a Doc, and its sentences if a component has found some."""
-    words = [(token.idx, token.idx + len(token)) for token in doc]
-    return Found(words, [(sent.start_char, sent.end_char) for sent in doc.sents] if sentences and len(doc) else None)
+def words_of(doc: Doc) -> Found:
+    """The words of a Doc."""
+    return Found([(token.idx, token.idx + len(token)) for token in doc])
+
+
+def of_doc(doc: Doc) -> Found:
+    """The words and the sentences of a Doc."""
+    sentences = [(sent.start_char, sent.end_char) for sent in doc.sents] if len(doc) else []
+    return Found(words_of(doc).words, sentences)
 
 
 def with_sentences(nlp: Language, text: Text) -> Doc:
@@ -256,18 +268,18 @@ def with_words(nlp: Language, text: Text) -> Doc:
     return Doc(nlp.vocab, words=words, spaces=spaces, sent_starts=sent_starts if text.sentences is not None else None)
 
 
-def spacy_rules(data: TextSet, train: list[Text], seconds: Optional[float]) -> Finder:
+def spacy_rules(data: TextSet, train: list[Text], seconds: Optional[float]) -> Learned:
     nlp = spacy.blank(data.lang)
-    return lambda text: of_doc(nlp.make_doc(text), sentences=False)
+    return Learned(nlp.tokenizer.pipe, words_of)
 
 
-def sentencizer(data: TextSet, train: list[Text], seconds: Optional[float]) -> Finder:
+def sentencizer(data: TextSet, train: list[Text], seconds: Optional[float]) -> Learned:
     nlp = spacy.blank(data.lang)
     nlp.add_pipe("sentencizer")
-    return lambda text: of_doc(nlp(text))
+    return Learned(nlp.pipe, of_doc)
 
 
-def senter(data: TextSet, train: list[Text], seconds: Optional[float]) -> Finder:
+def senter(data: TextSet, train: list[Text], seconds: Optional[float]) -> Learned:
     """spaCy's, which learns from batches of texts until the time is over."""
     fix_random_seed(0)
     nlp = spacy.blank(data.lang)
@@ -280,10 +292,10 @@ def senter(data: TextSet, train: list[Text], seconds: Optional[float]) -> Finder
         rng.shuffle(examples)
         for batch in minibatch(examples, 4):
             nlp.update(batch, sgd=optimizer)
-    return lambda text: of_doc(nlp(text))
+    return Learned(nlp.pipe, of_doc)
 
 
-def crf_senter(data: TextSet, train: list[Text], seconds: Optional[float]) -> Finder:
+def crf_senter(data: TextSet, train: list[Text], seconds: Optional[float]) -> Learned:
     """Ours on spaCy's words, as `configs/crf_senter.cfg` trains it."""
     nlp = spacy.blank(data.lang)
     nlp.add_pipe("crf_senter")
@@ -292,46 +304,54 @@ def crf_senter(data: TextSet, train: list[Text], seconds: Optional[float]) -> Fi
     nlp.initialize(lambda: examples, sgd=optimizer)
     while optimizer.stop_reason("crf_senter") is None:
         nlp.update(examples, sgd=optimizer)
-    return lambda text: of_doc(nlp(text))
+    return Learned(nlp.pipe, of_doc)
 
 
-def tokenizer(data: TextSet, train: list[Text], seconds: Optional[float]) -> Finder:
+def tokenizer(data: TextSet, train: list[Text], seconds: Optional[float]) -> Learned:
     """Ours on characters; where words are not annotated, it learns those of spaCy."""
     settings = {"@tokenizers": "spacy_crf.Tokenizer.v1", "sentences": bool(data.sentences)}
-    words_of = spacy.blank(data.lang)
+    rules = spacy.blank(data.lang)
     nlp = spacy.blank(data.lang, config={"nlp": {"tokenizer": settings}})
-    references = [with_words(nlp, text) if data.words else with_sentences(words_of, text) for text in train]
+    references = [with_words(nlp, text) if data.words else with_sentences(rules, text) for text in train]
     examples = [Example(doc.copy(), doc) for doc in references if len(doc)]
     nlp.initialize(lambda: examples)
-    return lambda text: of_doc(nlp.make_doc(text), sentences=bool(data.sentences))
+    return Learned(nlp.tokenizer.pipe, of_doc if data.sentences else words_of)
 
 
 # ---------------------------------------------------------------------------------------------------------------- others
 
 
-def punkt(data: TextSet, train: list[Text], seconds: Optional[float]) -> Finder:
+def punkt(data: TextSet, train: list[Text], seconds: Optional[float]) -> Learned:
     from nltk.tokenize.punkt import PunktSentenceTokenizer, PunktTrainer
 
     trainer = PunktTrainer("\n\n".join(text.text for text in train))
     splitter = PunktSentenceTokenizer(trainer.get_params())
-    return lambda text: Found(sentences=list(splitter.span_tokenize(text)))
+    return Learned(
+        lambda texts: [list(splitter.span_tokenize(text)) for text in texts], lambda spans: Found(None, spans)
+    )
 
 
-def pysbd_rules(data: TextSet, train: list[Text], seconds: Optional[float]) -> Finder:
+def pysbd_rules(data: TextSet, train: list[Text], seconds: Optional[float]) -> Learned:
     """It has no rules for Portuguese, and gets those for Spanish."""
     import pysbd
 
     segmenter = pysbd.Segmenter(language={"pt": "es"}.get(data.lang, data.lang), clean=False, char_span=True)
-    return lambda text: Found(sentences=[(span.start, span.end) for span in segmenter.segment(text)])
+    return Learned(
+        lambda texts: map(segmenter.segment, texts),
+        lambda spans: Found(None, [(span.start, span.end) for span in spans]),
+    )
 
 
-def newmm(data: TextSet, train: list[Text], seconds: Optional[float]) -> Finder:
+def newmm(data: TextSet, train: list[Text], seconds: Optional[float]) -> Learned:
     from pythainlp import word_tokenize
 
-    return lambda text: Found(words=pieces(word_tokenize(text, engine="newmm", keep_whitespace=True)))
+    return Learned(
+        lambda texts: [word_tokenize(text, engine="newmm", keep_whitespace=True) for text in texts],
+        lambda words: Found(pieces(words)),
+    )
 
 
-def crfsuite(data: TextSet, train: list[Text], seconds: Optional[float]) -> Finder:
+def crfsuite(data: TextSet, train: list[Text], seconds: Optional[float]) -> Learned:
     """CRFsuite on the n-grams of a window of two characters on each side, with the settings of a small search."""
     trainer = pycrfsuite.Trainer(verbose=False)
     for text in train:
@@ -346,12 +366,11 @@ def crfsuite(data: TextSet, train: list[Text], seconds: Optional[float]) -> Find
     tagger = pycrfsuite.Tagger()
     tagger.open(path)
 
-    def find(text: str) -> Found:
-        tags = tagger.tag(character_ngrams(text)) if text else []
+    def read_tags(tags: list[str]) -> Found:
         firsts = [n for n, tag in enumerate(tags) if tag == "B" or n == 0]
-        return Found(words=list(zip(firsts, [*firsts[1:], len(text)])))
+        return Found(list(zip(firsts, [*firsts[1:], len(tags)])))
 
-    return find
+    return Learned(lambda texts: [tagger.tag(character_ngrams(text)) for text in texts], read_tags)
 
 
 def character_ngrams(text: str) -> list[list[str]]:
@@ -367,11 +386,11 @@ def character_ngrams(text: str) -> list[list[str]]:
     return features
 
 
-PROGRAMS: dict[str, Callable[[TextSet, list[Text], Optional[float]], Finder]] = {
+PROGRAMS: dict[str, Callable[[TextSet, list[Text], Optional[float]], Learned]] = {
     "spaCy": spacy_rules,
     "sentencizer": sentencizer,
     "senter": senter,
-    "crf_senter": crf_senter,
+    SENTER: crf_senter,
     "Tokenizer": tokenizer,
     "Punkt": punkt,
     "PySBD": pysbd_rules,
