@@ -175,7 +175,7 @@ INNER = {
     "decided",
     "threshold_settings",
     "distribution",
-    "expect_kernels",
+    "announce_kernels",
     "expected_spans",
     "feature_stores",
     "follow_settings",

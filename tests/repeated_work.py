@@ -22,6 +22,8 @@ def do_repeated_work_once(replace: Callable[[Any, str, Any], None]) -> dict:
     from srsly import msgpack
     from typer import testing
 
+    from spacy_crf.kernels.compiling import crew
+
     # catalogue goes through the entry points of all packages whenever a function is looked up or a Doc becomes bytes
     @functools.cache
     def of_group(group):
@@ -50,6 +52,7 @@ def do_repeated_work_once(replace: Callable[[Any, str, Any], None]) -> dict:
     replace(testing, "_get_command", functools.cache(testing._get_command))
 
     _compile_each_kernel_in_one_process(replace)
+    replace(crew, "jobs", 1)  # pytest has a process for each core
 
     # A blank pipeline takes 64 ms with 1,300 special words, 8 without
     words = English.Defaults.tokenizer_exceptions

@@ -225,15 +225,18 @@ _COMPILED_TEXTS = [
 @command("compile", has_code=False)
 def compile_cli(
     components: Optional[list[ComponentName]] = Arg(None, help="The components; by default all of spacy_crf."),
+    jobs: int = Opt(0, help="Number of processes; by default one for each core, at most four.", min=0),
 ) -> None:
     """Compile the kernels that components need, and keep them. The command trains each component on a few words with its config
     from `init-config`, saves it, loads it and applies it, so that later trainings with this config, and predictions of its
     model, compile nothing."""
     from ..kernels import cache_folder
     from ..kernels.announcing import announcer
+    from ..kernels.compiling import crew
 
+    crew.jobs = jobs or crew.jobs
     for component in [name.value for name in components or ComponentName]:
-        compiled_before = announcer.compiled
+        compiled_before = announcer.compiled + crew.n_elsewhere
         started = time.perf_counter()
         with TemporaryDirectory() as folder, quietly():
             path = Path(folder, "texts.spacy")
@@ -243,7 +246,7 @@ def compile_cli(
             nlp = init_nlp(load_config(CONFIGS / f"{component}.cfg", overrides=paths))
             train(nlp, Path(folder), stdout=io.StringIO(), stderr=io.StringIO())
             list(spacy.load(Path(folder, "model-best")).pipe(_COMPILED_TEXTS))
-        compiled = announcer.compiled - compiled_before
+        compiled = announcer.compiled + crew.n_elsewhere - compiled_before
         seconds = time.perf_counter() - started
         if compiled:
             msg.good(f"{component}: {counted(compiled, 'kernel')} compiled in {seconds:.0f} s")
@@ -253,14 +256,15 @@ def compile_cli(
 
 
 def _annotated(nlp: Language, words: list[str]) -> Doc:
-    """Make a Doc with annotation for every component of spacy_crf: entities, spans, tags, and labels of the text."""
+    """Make a Doc with annotation for every component of spacy_crf: a sentence, entities, spans, tags, and labels of the text."""
     is_name = [word[0].isupper() for word in words]
     tags = ["NAME" if named else "WORD" for named in is_name]
     ents = []
     for named, before in zip(is_name, [False, *is_name]):
         boundary = "I" if before else "B"
         ents.append(f"{boundary}-NAME" if named else "O")
-    doc = Doc(nlp.vocab, words=words, tags=tags, ents=ents)
+    begins_sentence = [n == 0 for n in range(len(words))]
+    doc = Doc(nlp.vocab, words=words, tags=tags, ents=ents, sent_starts=begins_sentence)
     # Nested spans, for crf_spancat
     doc.spans["sc"] = [*doc.ents, *(Span(doc, ent.start, ent.start + 1, label="FIRST") for ent in doc.ents)]
     doc.cats = {"NAMES": float(any(is_name)), "NONE": float(not any(is_name))}

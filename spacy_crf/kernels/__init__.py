@@ -40,6 +40,7 @@ try:
     from numba.core.serialize import dumps
 
     from .announcing import announcer, packages
+    from .compiling import crew
     from .numba_setup import number_at_random, pause_collector
 except Exception as error:
     oldest, next_version = (".".join(map(str, version)) for version in SUPPORTED)
@@ -111,8 +112,11 @@ class CodeFiles(NullCache):
 
     def load_overload(self, sig: tuple, target_context: CPUContext) -> Optional[CompileResult]:
         """Read the code for a signature. RETURNS (Optional[CompileResult]): The code; None if it has to be compiled."""
+        path = self.path(sig, target_context)
+        if not path.exists():
+            crew.compile_missing(path)
         try:
-            saved_signature, saved = pickle.loads(self.path(sig, target_context).read_bytes())
+            saved_signature, saved = pickle.loads(path.read_bytes())
         except (OSError, EOFError, pickle.UnpicklingError):  # not compiled yet, or damaged
             return None
         if saved_signature != sig:  # named tuples with the same name

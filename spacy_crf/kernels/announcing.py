@@ -4,15 +4,13 @@ numba reports each function that it compiles and none that it loads from its cac
 """
 
 import logging
-import sys
-from itertools import chain
 from typing import Any, Optional
 
 from numba.core import event
-from numba.core.dispatcher import Dispatcher
 
 from ..errors import counted
 from ..progress import Bar
+from .compiling import crew
 
 # Not among the announcements, which are switched off for what trains many times: that takes longest to compile
 waiting = logging.getLogger("spacy.spacy_crf.kernels")
@@ -24,9 +22,6 @@ _ONCE = (
     "spacy_crf: compiling %s, which nothing has called before. They are kept in %s. Ahead of time: "
     "`python -m spacy crf compile`"
 )
-# How many kernels a first training and a first prediction call with the shipped configs, by structure
-TRAINING = {"linear_chain": 19, "chain_set": 28, "semi_markov": 24, "max_ent_text": 13}
-PREDICTION = {"linear_chain": 9, "chain_set": 20, "semi_markov": 13, "max_ent_text": 8}
 _LONG = "spacy_crf: compiling '%s' for these features and this loss, once: %d seconds where a core is free"
 
 
@@ -36,7 +31,6 @@ class Announcer(event.Listener):
     def __init__(self) -> None:
         self.seconds: dict[str, int] = {}  # compile time of slow kernels, by name
         self.compiled = 0  # number of kernels that this process compiled
-        self.expected = 0  # number of kernels that will be called, compiled or from the cache; 0 if nobody knows
         self._has_announced = False
         self._depth = 0  # numba compiles a kernel together with its helpers
         self._bar: Optional[Bar] = None
@@ -49,19 +43,21 @@ class Announcer(event.Listener):
         self._depth += 1
         if self._depth > 1:
             return
-        # Kernels that a first training calls, without those from the cache; an estimate, so the bar may grow
-        left = self.expected - self.compiled - _n_loaded()
+        left = crew.n_left()
         if not self._has_announced:
             self._has_announced = True
-            waiting.info(_ONCE, counted(left, "numba kernel") if left > 0 else "numba kernels", kernel.stats.cache_path)
+            waiting.info(_ONCE, counted(left, "numba kernel") if left else "numba kernels", kernel.stats.cache_path)
         name = kernel.py_func.__name__
         if name in self.seconds:
             waiting.info(_LONG, name, self.seconds[name])
         if self._bar is None:
-            self._bar = Bar("compiling", "kernel", left if left > 0 else None, at_once=True)
+            self._bar = Bar("compiling", "kernel", left or None, at_once=True)
+        done = self.compiled
         if self._bar.total is not None:
-            self._bar.total = self.compiled + max(left, 1)
-        self._bar.show(self.compiled, name)
+            left = max(left, 1)  # this one, where nobody announced it: then the bar grows
+            self._bar.total = max(self._bar.total, self.compiled + left)
+            done = self._bar.total - left  # also by other processes
+        self._bar.show(done, name)
 
     def on_end(self, event: Any) -> None:
         """Count a compiled kernel, and pause the bar."""
@@ -72,15 +68,6 @@ class Announcer(event.Listener):
             self.compiled += 1
             if self._bar is not None:
                 self._bar.pause()  # the program's own lines may follow
-
-
-def _n_loaded() -> int:
-    """Number of kernels that this process has loaded from the cache, counted once for each type of arguments."""
-    modules = [vars(module) for name, module in sys.modules.items() if name.partition(".")[0] in packages]
-    # Lists, since another thread may import meanwhile
-    values = chain.from_iterable([*names.values()] for names in modules)
-    kernels = {value for value in values if isinstance(value, Dispatcher)}
-    return sum(sum(kernel.stats.cache_hits.values()) for kernel in kernels)
 
 
 def _is_ours(kernel: Any) -> bool:

@@ -17,7 +17,7 @@ from .. import checks
 from ..arrays import states_of
 from ..errors import Errors, Warnings, announcements, counted
 from ..inference.linear_chain import LinearChain
-from ..kernels import announcing
+from ..kernels.compiling import PREDICTION, TRAINING
 from ..models.node import AnnotatedDocs, forget
 from ..optimizers.objective import CRFOptimizer
 from .annotation.entities import GoldReport
@@ -165,7 +165,7 @@ class Initialization:
         RAISES (ValueError): CRF478 for shards of a stream if the component has no corpus of its own.
         """
         pipe = self.pipe
-        pipe.expect_kernels(announcing.TRAINING if isinstance(self.optimizer, CRFOptimizer) else announcing.PREDICTION)
+        pipe.announce_kernels(TRAINING if isinstance(self.optimizer, CRFOptimizer) else PREDICTION)
         if self.corpus is not None:
             self.read = partial(self.corpus, self.nlp)
         elif self.is_streamed and self.shards is not None:

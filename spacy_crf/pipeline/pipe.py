@@ -6,7 +6,7 @@ or save are imported when a component does that: `initialization`, `training`, `
 
 import copyreg
 import reprlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, partial
 from importlib import import_module
 from itertools import chain
@@ -29,7 +29,8 @@ from ..features.doc_batch import DocBatch
 from ..features.gazetteers import GazetteerFile
 from ..features.token_columns import MOST_WORDS
 from ..features.word_vectors import VectorSource
-from ..kernels.announcing import announcer
+from ..inference.threads import default_threads
+from ..kernels.compiling import crew
 from ..losses.clamped import LabelledLoss
 from ..models.emissions import EmissionFeatures
 from ..optimizers.objective import CRFOptimizer
@@ -87,7 +88,7 @@ class LearningPipe(Warner, TrainablePipe):
     batch_class = DocBatch  # as which the component reads Docs
     labelled: Optional[str] = None  # what has labels: "tokens", "segments" or "texts"; None without labels
     first_stage: Any = None  # the `FirstStage`, which labels Docs for templates that read stage:NAME
-    kernels_of: Optional[str] = None  # see `expect_kernels`; by default those of the model's structure
+    kernels_of: Optional[str] = None  # see `announce_kernels`; by default those of the model's structure
     # As the component's file has them; `training` has them as `LearnedTexts`, once it is made
     learned_texts: object = None
     is_loaded = False  # whether the weights come from a file
@@ -332,13 +333,13 @@ class LearningPipe(Warner, TrainablePipe):
         for features in self.feature_stores:
             features.clear_scores()
 
-    def expect_kernels(self, n_called: Mapping[str, int]) -> None:
-        """Announce how many kernels the component will call, if its features are those of tokens.
+    def announce_kernels(self, phase: str) -> None:
+        """Announce which kernels the component will call, if its features are those of tokens.
 
-        n_called (Mapping[str, int]): Numbers of kernels by the name of a model, see `kernels.announcing`.
+        phase (str): TRAINING or PREDICTION, of `kernels.compiling`.
         """
         if self.sparse_features is not None and not self.has_encoder:
-            announcer.expected = max(announcer.expected, n_called.get(self.kernels_of or self.model.name, 0))
+            crew.announce(phase, self.kernels_of or self.model.name, default_threads())
 
     def assigns(self) -> list[str]:
         """Attributes that the component writes, as `nlp.analyze_pipes` names them."""

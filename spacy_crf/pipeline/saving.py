@@ -15,7 +15,7 @@ from thinc.util import convert_recursive, is_xp_array
 
 from ..checks import of_config
 from ..errors import Errors, Warnings, announcements, shown
-from ..kernels import announcing
+from ..kernels.compiling import PREDICTION
 from ..models.resources import ListedFeatures, shared_lists
 from ..models.sparse import prune
 from ..types import Settings
@@ -263,7 +263,7 @@ def load(pipe: LearningPipe, data: bytes, source: str) -> Settings:
                     raise ValueError(Errors.CRF510.format(setting="second_stage", saved=saved, ours=ours))
                 if first is not None:
                     pipe.first_stage.load(first)
-                pipe.expect_kernels(announcing.PREDICTION)
+                pipe.announce_kernels(PREDICTION)
                 pipe.warned.add(Warnings.CRFW603)  # training has warned of it
         except Exception as error:  # a file may contain anything, so any error may occur
             raise ValueError(Errors.CRF505.format(source=source, name=pipe.name, reason=reason_of(error))) from error

@@ -257,6 +257,7 @@ def compile_events(python: Path, component: str, folder: Path) -> int:
             "PYTHONPATH": name,
             "COMPILED_FUNCTIONS": str(lines),
             "NUMBA_CACHE_DIR": str(Path(name, "cache")),
+            "SPACY_CRF_THREADS": "1",  # processes side by side would each compile some of numba's own functions
         }
         run(train_and_predict(python, component, folder), folder, environment)
         return len(lines.read_text(encoding="utf8").splitlines())

@@ -23,7 +23,9 @@ from spacy_crf import kernels as package
 from spacy_crf.cli import app
 from spacy_crf.cli.configs import PRESETS
 from spacy_crf.kernels import linear_chain
-from spacy_crf.kernels.announcing import PREDICTION, TRAINING, announcer
+from spacy_crf.kernels.announcing import announcer
+from spacy_crf.kernels.compiling import PREDICTION, TRAINING, listed_kernels
+from tests.kernels.signatures import described
 from tests.test_configs import ROOT
 
 pytestmark = pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="nothing is compiled")
@@ -46,12 +48,12 @@ def kernels():
 
 
 def used_by(function, *arguments):
-    """The kernels that a function calls, with the types of what they are given."""
+    """The kernels that a function calls, with their names and the types of what they are given."""
     for kernel in kernels().values():  # as in a new process
         kernel._reset_overloads()
         kernel.overloads.clear()
     function(*arguments)
-    return {(name, signature) for name, kernel in kernels().items() for signature in kernel.overloads}
+    return {(name, kernel, signature) for name, kernel in kernels().items() for signature in kernel.overloads}
 
 
 def compile_ahead(*components):
@@ -69,6 +71,7 @@ def train_and_ask(component, folder):
         doc.spans["sc"] = [*doc.ents, *(Span(doc, ent.start, ent.start + 1, label="FIRST") for ent in doc.ents)]
         for token in doc:
             token.tag_ = token.shape_
+            token.is_sent_start = token.i == 0
         doc.cats = {label: float(k == n % 3) for k, label in enumerate("ABC")}
         docs.append(doc)
     texts = str(folder / "texts.spacy")
@@ -92,9 +95,29 @@ def test_nothing_is_left_to_compile_for_training_and_prediction(component, tmp_p
     trained = used_by(train_and_ask, component, tmp_path)
     assert announcer.compiled == before
     assert not trained - ahead
-    pipe = spacy.load(tmp_path / "model-best").get_pipe(component)
-    structure = pipe.kernels_of or pipe.model.name
-    assert (len(trained), len(used_by(ask, tmp_path))) == (TRAINING[structure], PREDICTION[structure])
+    structure = structure_of(component, tmp_path)
+    assert listed(TRAINING, structure) == as_listed(trained)
+    assert listed(PREDICTION, structure) == as_listed(used_by(ask, tmp_path))
+
+
+def structure_of(component, folder):
+    """The name of the structure whose kernels a trained component calls."""
+    pipe = spacy.load(folder / "model-best").get_pipe(component)
+    return pipe.kernels_of or pipe.model.name
+
+
+def listed(phase, structure):
+    """Names and arguments of the kernels that the list has for a phase."""
+    return {(row.kernel, row.types()) for row in listed_kernels() if (phase, structure) in row.calls()}
+
+
+def as_listed(used):
+    return {(f"kernels.{name}", signature) for name, _, signature in used}
+
+
+def test_types_are_described_as_they_are_read():
+    for row in listed_kernels():
+        assert [*map(described, row.types())] == row.arguments
 
 
 _FRESH = """
@@ -123,7 +146,7 @@ def test_another_process_finds_in_a_folder_what_was_compiled_into_it(tmp_path):
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    n_left_out = sum(name.startswith("linear_chain.") for name, _ in used)
+    n_left_out = sum(name.startswith("linear_chain.") for name, *_ in used)
     assert 0 < n_left_out < len(used)
     for expected in (f"crf_textcat: {n_left_out} kernels compiled", "crf_textcat: everything is compiled already"):
         told = run("-m", "spacy", "crf", "compile", "crf_textcat")

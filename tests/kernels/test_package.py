@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections import Counter
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import NamedTuple
@@ -64,9 +63,9 @@ def compile_(caplog):
     return tell
 
 
-def test_compiling_is_announced_once_and_long_kernels_each(compile_):
+def test_compiling_is_announced_once_and_long_kernels_each(compile_, monkeypatch):
     """Also where training is quiet: a first fit without a terminal said nothing for minutes."""
-    compile_.announcer.expected = 10**9
+    monkeypatch.setattr(announcing.crew, "n_left", lambda: 10**9)
     assert compile_("long", module="another.package") == []
     assert compile_("long", module=None) == []  # of a string that was executed
     with quietly():
@@ -86,8 +85,7 @@ def test_a_terminal_shows_how_many_kernels_are_left(compile_, monkeypatch):
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "120")
-    monkeypatch.setattr(announcing, "_n_loaded", Counter({"forward": 2}).total)
-    compile_.announcer.expected = 5
+    monkeypatch.setattr(announcing.crew, "n_left", lambda: max(0, 3 - compile_.announcer.compiled))
     compile_("viterbi", "helper")
     shown = terminal.getvalue()
     assert "0 of 3 kernels" in shown and "viterbi" in shown and "helper" not in shown
@@ -141,18 +139,6 @@ def test_bars_within_bars_and_lines_do_not_write_over_each_other(monkeypatch):
         logger.removeHandler(handler)
     left = terminal.getvalue().rpartition("\x1b[2K")[2]
     assert not inner.is_shown and "folds" not in left and "iterations" not in left
-
-
-@compiled
-def test_kernels_from_the_cache_are_not_left(tmp_path, monkeypatch):
-    for loads in (False, True):
-        kernel = module_with_kernel(tmp_path)
-        module = ModuleType(f"{kernels.__name__}.some")
-        module.double = kernel
-        monkeypatch.setitem(sys.modules, module.__name__, module)
-        before = announcing._n_loaded()
-        kernel(2), kernel(2), kernel(2.0)
-        assert announcing._n_loaded() - before == (2 if loads else 0)
 
 
 @pytest.mark.parametrize("is_on", [True, False])
