@@ -98,6 +98,7 @@ def test_a_training_without_a_better_score_ends(paths, monkeypatch, folds_seen):
     assert trial.score == 0.3 and next(scores) == 0.4  # three evaluations after the best
 
 
+@pytest.mark.usefixtures("workers_start_early")
 @pytest.mark.parametrize("optimizer", ["SGD", "LBFGS"])
 def test_processes_find_the_same(paths, tmp_path, optimizer):
     config = load_config(CONFIG, overrides=paths, interpolate=True)
@@ -109,6 +110,7 @@ def test_processes_find_the_same(paths, tmp_path, optimizer):
     assert one == two
 
 
+@pytest.mark.usefixtures("workers_start_early")
 def test_processes_import_the_code_of_the_user(paths, tmp_path):
     code = tmp_path / "mine.py"
     lines = [
