@@ -608,6 +608,6 @@ class Warnings:
         Check the language and the spelling."""
     CRFW990 = """tokenizer: rules in [nlp.tokenizer] forbid {n} boundaries that the training data has, or demand others, first in
         '{example}'. Rules count more than what was learned: correct them, or the data."""
-    CRFW991 = """tokenizer: none of the {n} words of the lexicon occurs in the training data, so it says nothing. Check its
+    CRFW991 = """tokenizer: none of the {n} words of the lexicon is a word of the training data, so it says little. Check its
         language, script and spelling."""
     CRFW992 = """{source} was trained for the language '{lang}', and the language of this pipeline is '{ours}'."""

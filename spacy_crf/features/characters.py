@@ -166,47 +166,41 @@ class Texts(NamedTuple):
         return inside & is_word[self.units] & is_word[self.units - 1]
 
 
-class Items(NamedTuple):
-    """What n-grams consist of: characters or runs of characters, as codes."""
+# The items of which n-grams are features, with the largest n, and how many items on either side of a boundary count
+NGRAMS = {"characters": (3, 3), "classes": (3, 3), "runs": (3, 3), "shapes": (3, 3)}
+_SIZES = np.array([*NGRAMS.values()])
+# Codes of characters and classes are smaller
+_SEEDS = np.arange(1, 1 + len(NGRAMS), dtype=np.uint64) << np.uint64(40)
 
-    name: str
+
+class Items(NamedTuple):
+    """What n-grams consist of, as codes: in turn the characters of each text, their classes, the runs, and their shapes."""
+
     codes: NDArray[np.uint64]  # [N]
     places: Ints  # [N] the code point where each begins
-    starts: Ints  # [B + 1] the first item of each text
+    starts: Ints  # [Q + 1] where sequences begin: one for each kind of items and text
+    seeds: NDArray[np.uint64]  # [Q] see `kernels.hash_ngrams`
+    sizes: Ints  # [Q, 2]
 
-    @property
-    def seed(self) -> np.uint64:
-        """The number that distinguishes hashes of these n-grams from those of other items."""
-        return np.uint64(zlib.crc32(self.name.encode()) + 1)
-
-
-class NGrams(NamedTuple):
-    """Which n-grams of some items are features: the largest n, and how many items on either side of a boundary count."""
-
-    longest: int
-    window: int
-
-
-NGRAMS = {
-    "characters": NGrams(3, 3),
-    "classes": NGrams(3, 3),
-    "runs": NGrams(3, 3),
-    "shapes": NGrams(3, 3),
-}
-
-
-def items_of(texts: Texts) -> list[Items]:
-    """The items of texts, of which n-grams are features: characters, their classes, runs, and shapes of runs."""
-    points = texts.points
-    classes = CODE_POINTS.classes
-    every_place = np.arange(len(points))
-    places, starts, runs, shapes = kernels.find_runs(points, texts.text_starts, CODE_POINTS.kinds, classes)
-    return [
-        Items("characters", points.astype(np.uint64), every_place, texts.text_starts),
-        Items("classes", classes[points].astype(np.uint64), every_place, texts.text_starts),
-        Items("runs", runs, places, starts),
-        Items("shapes", shapes, places, starts),
-    ]
+    @classmethod
+    def of(cls, texts: Texts) -> "Items":
+        """The items of some texts."""
+        points, text_starts, *_ = texts
+        n_points = len(points)
+        n_texts = len(text_starts) - 1
+        classes = CODE_POINTS.classes
+        run_places, run_starts, runs, shapes = kernels.find_runs(points, text_starts, CODE_POINTS.kinds, classes)
+        every_place = np.arange(n_points)
+        n_runs = len(runs)
+        starts_of_kinds = [text_starts[:-1], n_points + text_starts[:-1]]
+        starts_of_kinds += [2 * n_points + run_starts[:-1], 2 * n_points + n_runs + run_starts]
+        return cls(
+            np.concatenate([points, classes[points], runs, shapes], dtype=np.uint64),
+            np.concatenate([every_place, every_place, run_places, run_places]),
+            np.concatenate(starts_of_kinds),
+            np.repeat(_SEEDS, n_texts),
+            np.repeat(_SIZES, n_texts, axis=0),
+        )
 
 
 class Lexicon:

@@ -199,86 +199,96 @@ def find_runs(points, text_starts, kinds, classes):
 
 
 @kernel
-def hash_ngrams(codes, starts, seed, longest):
+def hash_ngrams(codes, starts, seeds, sizes):
     """Hashes of the n-grams of items.
 
-    codes (uint64[N]): Code of each item. starts (int64[B + 1]): The first item of each text.
-    seed (uint64): Hash of the kind of items.
-    longest (int): Largest n.
-    RETURNS (uint64[longest, N]): By n - 1 and first item; NO_FEATURE for n-grams that would exceed the text.
+    codes (uint64[N]): Code of each item.
+    starts (int64[Q + 1]): Where sequences of items begin.
+    seeds (uint64[Q]), sizes (int64[Q, 2]): Of each sequence the number that distinguishes its kind of items; and the largest n,
+        and how many items on either side of a boundary count.
+    RETURNS (uint64[M, N]): By n - 1 and first item; NO_FEATURE for larger n-grams, and for those that exceed the sequence.
     """
-    hashes = np.full((longest, len(codes)), NO_FEATURE, dtype=np.uint64)
-    for b in range(len(starts) - 1):
-        for i in range(starts[b], starts[b + 1]):
-            hashed = seed
-            for n in range(min(longest, starts[b + 1] - i)):
+    hashes = np.full((sizes[:, 0].max() if len(sizes) else 0, len(codes)), NO_FEATURE, dtype=np.uint64)
+    for q in range(len(seeds)):
+        for i in range(starts[q], starts[q + 1]):
+            hashed = seeds[q]
+            for n in range(min(sizes[q, 0], starts[q + 1] - i)):
                 hashed = mix(hashed, codes[i + n])
                 hashes[n, i] = max(hashed, np.uint64(1))
     return hashes
 
 
 @kernel
-def find_ngrams(codes, starts, seed, longest, table):
+def find_ngrams(codes, starts, seeds, sizes, table):
     """Find the weights of the n-grams of items.
 
-    codes (uint64[N]), starts (int64[B + 1]), seed (uint64), longest (int): As in `hash_ngrams`.
+    codes (uint64[N]), starts (int64[Q + 1]), seeds (uint64[Q]), sizes (int64[Q, 2]): As in `hash_ngrams`.
     table: Slots (uint64[S]), and the first row of the weights of each slot (int32[S]), -1 for free ones.
-    RETURNS (int32[longest, N]): The first row of the weights of each n-gram, by n - 1 and first item; -1 for unknown ones.
+    RETURNS (int32[M, N]): The first row of the weights of each n-gram, by n - 1 and first item; -1 for unknown ones.
     """
     slots, rows_of_slots = table
-    rows = np.full((longest, len(codes)), -1, dtype=np.int32)
-    for b in range(len(starts) - 1):
-        for i in range(starts[b], starts[b + 1]):
-            hashed = seed
-            for n in range(min(longest, starts[b + 1] - i)):
+    rows = np.full((sizes[:, 0].max() if len(sizes) else 0, len(codes)), -1, dtype=np.int32)
+    for q in range(len(seeds)):
+        for i in range(starts[q], starts[q + 1]):
+            hashed = seeds[q]
+            for n in range(min(sizes[q, 0], starts[q + 1] - i)):
                 hashed = mix(hashed, codes[i + n])
                 rows[n, i] = rows_of_slots[find_slot(slots, max(hashed, np.uint64(1)))]
     return rows
 
 
 @kernel
-def add_scores(rows, starts, window, weights, sums):
-    """Add the weights of n-grams to the sums of boundaries.
+def add_scores(ngrams, weights, scores):
+    """Add the weights of n-grams to the scores of boundaries.
 
-    rows (int32[N, M]): From `find_ngrams`. starts (int64[B + 1]): The first item of each text.
-    window (int): Items on either side of a boundary.
+    ngrams (tuple): Rows (int32[M, N]) from `find_ngrams`; where items begin (int64[N]); the starts and sizes of sequences.
     weights (float64[R, C]): The weights.
-    sums (float64[M, C]): Receives the sums for the boundaries before items.
+    scores (float64[T, C]): Receives the sums.
     """
+    rows, places, starts, sizes = ngrams
     n_columns = weights.shape[1]
     flat_weights = weights.ravel()
-    flat_sums = sums.ravel()
-    for b in range(len(starts) - 1):
-        for i in range(starts[b], starts[b + 1]):
-            for k in range(len(rows)):
+    sums = np.zeros(len(places) * n_columns)  # for the boundaries before items
+    for q in range(len(sizes)):
+        window = sizes[q, 1]
+        for i in range(starts[q], starts[q + 1]):
+            for k in range(sizes[q, 0]):
                 if rows[k, i] >= 0:
                     lowest = i + k + 1 - window
-                    first = max(lowest, starts[b])
-                    size = (min(i + window + 1, starts[b + 1]) - first) * n_columns
+                    first = max(lowest, starts[q])
+                    size = (min(i + window + 1, starts[q + 1]) - first) * n_columns
                     source = (rows[k, i] + first - lowest) * n_columns
                     target = first * n_columns
                     # The rows of neighbouring boundaries are one run of numbers
                     for c in range(size):
-                        flat_sums[target + c] += flat_weights[source + c]
+                        sums[target + c] += flat_weights[source + c]
+    for i in range(len(places)):
+        for c in range(n_columns):
+            scores[places[i], c] += sums[i * n_columns + c]
 
 
 @kernel
-def add_gradient(rows, starts, window, gradient, d_sums):
-    """The transposed `add_scores`: add the derivatives of sums (float64[M, C]) to those of the weights (float64[R, C])."""
+def add_gradient(ngrams, gradient, d_scores):
+    """The transposed `add_scores`: add the derivatives of scores (float64[T, C]) to those of the weights (float64[R, C])."""
+    rows, places, starts, sizes = ngrams
     n_columns = gradient.shape[1]
     flat_gradient = gradient.ravel()
-    flat_sums = d_sums.ravel()
-    for b in range(len(starts) - 1):
-        for i in range(starts[b], starts[b + 1]):
-            for k in range(len(rows)):
+    d_sums = np.empty(len(places) * n_columns)
+    for i in range(len(places)):
+        for c in range(n_columns):
+            d_sums[i * n_columns + c] = d_scores[places[i], c]
+    for q in range(len(sizes)):
+        window = sizes[q, 1]
+        for i in range(starts[q], starts[q + 1]):
+            for k in range(sizes[q, 0]):
                 if rows[k, i] >= 0:
                     lowest = i + k + 1 - window
-                    first = max(lowest, starts[b])
-                    size = (min(i + window + 1, starts[b + 1]) - first) * n_columns
+                    first = max(lowest, starts[q])
+                    size = (min(i + window + 1, starts[q + 1]) - first) * n_columns
                     target = (rows[k, i] + first - lowest) * n_columns
                     source = first * n_columns
                     for c in range(size):
-                        flat_gradient[target + c] += flat_sums[source + c]
+                        flat_gradient[target + c] += d_sums[source + c]
 
 
 @kernel

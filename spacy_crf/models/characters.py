@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays import of_file
-from ..features.characters import NGRAMS, Lexicon, Texts, items_of
+from ..features.characters import NGRAMS, Items, Lexicon, Texts
 from ..features.feature_index import CountingTable, HashTable
 from ..inference.linear_chain import LinearChain
 from ..kernels import characters as kernels
@@ -30,13 +30,13 @@ class Annotated(NamedTuple):
     clamp: Clamp  # [U, S]
 
 
-class RowsOfItems(NamedTuple):
-    """The weights of the n-grams of some items of texts."""
+class NGrams(NamedTuple):
+    """The n-grams of texts, with the rows of their weights."""
 
-    rows: NDArray[np.int32]  # [N, M] from `kernels.find_ngrams`
-    starts: Ints  # [B + 1] the first item of each text
-    window: int  # items on either side of a boundary
-    places: Ints  # [M] where items begin
+    rows: NDArray[np.int32]  # [M, N] from `kernels.find_ngrams`
+    places: Ints  # [N] see `Items`
+    starts: Ints  # [Q + 1]
+    sizes: Ints  # [Q, 2]
 
 
 class CharacterModel:
@@ -92,12 +92,12 @@ class CharacterModel:
         table = CountingTable()
         widths = [np.zeros(0, dtype=np.int32)]
         for texts in corpus:
-            for items in items_of(texts):
-                longest, window = NGRAMS[items.name]
-                hashes = kernels.hash_ngrams(items.codes, items.starts, items.seed, longest)
-                for n, hashes_of_size in enumerate(hashes, 1):
-                    n_new = len(table.add(hashes_of_size))
-                    widths.append(np.full(n_new, 2 * window - n + 1, dtype=np.int32))
+            items = Items.of(texts)
+            windows = np.repeat(items.sizes[:, 1], np.diff(items.starts))  # [N]
+            hashes = kernels.hash_ngrams(items.codes, items.starts, items.seeds, items.sizes)
+            for n, hashes_of_size in enumerate(hashes, 1):
+                new_items = table.add(hashes_of_size)
+                widths.append((2 * windows[new_items] - n + 1).astype(np.int32))
         is_frequent = table.counts >= min_count
         kept_widths = np.concatenate(widths)[is_frequent]
         counts = np.repeat(table.counts[is_frequent], kept_widths)
@@ -125,7 +125,9 @@ class CharacterModel:
 
     def scores(self, texts: Texts) -> ChainScores:
         """Score the tags of the units of texts."""
-        return self.chain(self.sums(texts, self.rows(texts), self.marks(texts), self.weights), self.transitions, texts)
+        return self.chain(
+            self.sums(texts, self.ngrams(texts), self.marks(texts), self.weights), self.transitions, texts
+        )
 
     def marks(self, texts: Texts) -> NDArray[np.uint8]:
         """Where words of the lexicon are, by unit: uint8[U, M], see `Lexicon.marks`; uint8[U, 0] without a lexicon."""
@@ -133,23 +135,17 @@ class CharacterModel:
             return np.zeros((len(texts.units), 0), dtype=np.uint8)
         return self.lexicon.marks(texts)[texts.units]
 
-    def sums(self, texts: Texts, items: Iterable[RowsOfItems], marks: NDArray[np.uint8], weights: Floats) -> Floats:
+    def sums(self, texts: Texts, ngrams: NGrams, marks: NDArray[np.uint8], weights: Floats) -> Floats:
         """Sum the weights of the features at each unit.
 
         texts (Texts): The texts.
-        items (Iterable[RowsOfItems]), marks (uint8[U, M]): From `rows` and `marks`.
+        ngrams (NGrams), marks (uint8[U, M]): From the methods of these names.
         weights (float64[R, C]): The weights.
         RETURNS (float64[U, C]): The sums.
         """
-        columns = np.zeros((len(texts.points), len(self.tags)))
-        for rows, starts, window, places in items:
-            sums = np.zeros((len(places), len(self.tags)))
-            kernels.add_scores(rows, starts, window, weights, sums)
-            if len(places) == len(columns):  # characters: no copies
-                columns += sums
-            else:
-                columns[places] += sums
-        return columns[texts.units] + marks @ weights[len(weights) - marks.shape[1] :]
+        scores = np.zeros((len(texts.points), len(self.tags)))
+        kernels.add_scores(tuple(ngrams), weights, scores)
+        return scores[texts.units] + marks @ weights[len(weights) - marks.shape[1] :]
 
     def chain(self, scores: Floats, transitions: Floats, texts: Texts) -> ChainScores:
         """The potentials of the tags of units.
@@ -161,14 +157,10 @@ class CharacterModel:
         no_scores = np.zeros(len(transitions))
         return ChainScores(scores @ self.tags, transitions, no_scores, no_scores, texts.starts)
 
-    def rows(self, texts: Texts) -> list[RowsOfItems]:
-        """The weights of all n-grams of texts."""
-        found = []
-        for items in items_of(texts):
-            longest, window = NGRAMS[items.name]
-            rows = kernels.find_ngrams(items.codes, items.starts, items.seed, longest, self._table)
-            found.append(RowsOfItems(rows, items.starts, window, items.places))
-        return found
+    def ngrams(self, texts: Texts) -> NGrams:
+        """The n-grams of texts, with the rows of their weights."""
+        codes, places, starts, seeds, sizes = Items.of(texts)
+        return NGrams(kernels.find_ngrams(codes, starts, seeds, sizes, self._table), places, starts, sizes)
 
     def features_at(self, text: str, place: int) -> list[tuple[str, float]]:
         """The weights that speak for or against a boundary, with the names of their features.
@@ -179,17 +171,18 @@ class CharacterModel:
         """
         texts = self.texts([text])
         features = []
-        for items, (rows, _, window, places) in zip(items_of(texts), self.rows(texts)):
-            j = int(np.searchsorted(places, place))
-            if j == len(places) or places[j] != place:  # inside of a run
+        rows, places, starts, sizes = self.ngrams(texts)
+        for kind, first, behind, (longest, window) in zip(NGRAMS, starts, starts[1:], sizes):
+            j = first + int(np.searchsorted(places[first:behind], place))
+            if j == behind or places[j] != place:  # inside of a run
                 continue
-            ends = [*places[1:].tolist(), len(text)]
-            for n in range(1, len(rows) + 1):
-                for i in range(max(0, j - window), min(j + window, len(places)) - n + 1):
+            ends = [*places[first + 1 : behind].tolist(), len(text)]
+            for n in range(1, longest + 1):
+                for i in range(max(first, j - window), min(j + window, behind) - n + 1):
                     row = rows[n - 1, i]
                     if row >= 0:
-                        value = text[places[i] : ends[i + n - 1]]
-                        name = f"{items.name}[{i - j}..{i - j + n - 1}]={value}"
+                        value = text[places[i] : ends[i - first + n - 1]]
+                        name = f"{kind}[{i - j}..{i - j + n - 1}]={value}"
                         features.append((name, float(self.weights[row + j - (i + n - window), 0])))
         marks = self.lexicon.marks(texts)[place]
         for column in np.flatnonzero(marks).tolist():
@@ -245,7 +238,7 @@ class CharacterModel:
         lexicon_lengths = of_file("the lexicon", lexicon_lengths, np.int32, lexicon_keys.shape)
         keys = of_file("the features", msg["keys"], np.uint64, (None,))
         widths = of_file("the features", msg["widths"], np.int32, keys.shape)
-        largest = max(2 * ngrams.window for ngrams in NGRAMS.values())
+        largest = max(2 * window for _, window in NGRAMS.values())
         if len(widths) and not 0 < widths.min() <= widths.max() <= largest:
             raise ValueError("a feature has an impossible number of weights")
         tags = SENTENCE_TAGS if msg["has_sentences"] else WORD_TAGS
@@ -284,7 +277,7 @@ class CharacterObjective:
             marks = model.marks(texts)
             frequencies[len(frequencies) - marks.shape[1] :] += marks.sum(axis=0)
             forbidden = np.where(possible, 0.0, -np.inf)
-            self._batches.append((texts, model.rows(texts), marks, forbidden, clamp & possible))
+            self._batches.append((texts, model.ngrams(texts), marks, forbidden, clamp & possible))
             n_units += len(texts.units)
         n_columns = len(model.tags)
         self.frequencies = np.append(np.repeat(frequencies, n_columns), np.full(model.transitions.size, n_units))
@@ -311,16 +304,15 @@ class CharacterObjective:
         gradient = np.zeros(len(weights))
         d_rows, d_transitions = self._split(gradient)
         loss = 0.0
-        for texts, items, marks, forbidden, clamp in self._batches:
-            potentials = model.chain(model.sums(texts, items, marks, rows), transitions, texts)
+        for texts, ngrams, marks, forbidden, clamp in self._batches:
+            potentials = model.chain(model.sums(texts, ngrams, marks, rows), transitions, texts)
             potentials.emissions[:] += forbidden
             losses, derivative, _ = self._loss(self._structure, potentials, clamp)
             loss += float(losses.sum())
             d_transitions += derivative.transitions
             d_sums = derivative.emissions @ model.tags.T
             d_rows[len(rows) - marks.shape[1] :] += marks.T @ d_sums
-            columns = np.zeros((len(texts.points), len(model.tags)))
-            columns[texts.units] = d_sums
-            for rows_of_items, starts, window, places in items:
-                kernels.add_gradient(rows_of_items, starts, window, d_rows, columns[places])
+            d_scores = np.zeros((len(texts.points), len(model.tags)))
+            d_scores[texts.units] = d_sums
+            kernels.add_gradient(tuple(ngrams), d_rows, d_scores)
         return loss, gradient

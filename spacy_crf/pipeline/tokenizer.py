@@ -2,8 +2,10 @@
 
 import logging
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, Optional, Union
 
@@ -378,8 +380,8 @@ class CharacterTokenizer:
             ``doc.spans["crf_unknown_words"]``, where words may begin or go on at each token. "partial": words begin and end at
             the edges of ``doc.ents`` and of words of the lexicon, the longest first, and go on inside of the latter; nothing else
             is known.
-        lexicon (Union[str, Path, Sequence[str], None]): Words whose places in a text are features: a file with a word in each
-            line, or a list. They are saved with the tokenizer.
+        lexicon (Union[str, Path, Sequence[str], None]): Words whose places in a text are features, beside those of the training
+            data: a file with a word in each line, or a list. They are saved with the tokenizer.
         min_count (int): How often the training data must have a feature.
         l1 (float), l2 (float): Costs of the weights, see `LBFGS`.
         max_iterations (Optional[int]): Most iterations; None until the optimum.
@@ -390,13 +392,17 @@ class CharacterTokenizer:
         checks.one_of(owner, "annotation", annotation, ANNOTATIONS)
         checks.count(owner, "min_count", min_count)
         optimizer = LBFGS(l1=l1, l2=l2, memory=_MEMORY, max_iterations=max_iterations)
-        trie = Lexicon.of(_read_words(owner, lexicon))
+        given = _read_words(owner, lexicon)
         with self.learning():
+            trie = Lexicon.of(given)
             golds = [_gold(example.reference, annotation, trie) for example in get_examples()]
+        counts = Counter(chain.from_iterable(map(_known_words, golds)))
+        if given and not counts.keys() & {*given}:
+            self._warn(Warnings.CRFW991.format(n=len(given)))
         corpus, joins_words, has_blanks = self._annotated(golds)
         model, frequencies = CharacterModel.counted(
             (batch.texts for batch in corpus),
-            trie,
+            Lexicon.of([*given, *(word for word, count in counts.items() if count > 1)]),
             min_count,
             has_sentences=self._has_sentences,
             joins_words=joins_words,
@@ -405,11 +411,11 @@ class CharacterTokenizer:
         objective = CharacterObjective(model, corpus, frequencies)
         n_points = sum(len(gold.text) for gold in golds)
         announcements.info("tokenizer: %s, %s", counted(n_points, "character"), counted(len(model.keys), "feature"))
-        if len(trie.keys) and not frequencies[-3 * trie.LONGEST :].any():
-            self._warn(Warnings.CRFW991.format(n=int((trie.lengths > 0).sum())))
         while optimizer.stop_reason("tokenizer") is None:
             value = optimizer.step(objective, key="tokenizer")
         announcements.info("tokenizer: objective %.1f, %s", value, optimizer.stop_reason("tokenizer"))
+        # A word of the data is in the lexicon if another place has it: in training, one that occurs twice; from now on, each
+        model.lexicon = Lexicon.of([*given, *counts])
         self._model = model.pruned()
         self._check_rules(golds)
 
@@ -651,6 +657,15 @@ def _gold(doc: Doc, annotation: str, lexicon: Lexicon) -> Gold:
     later = np.searchsorted(np.flatnonzero(is_word), starts_late)
     sentences[places[is_word][later[later < is_word.sum()]]] = YES
     return Gold(text, words, sentences)
+
+
+def _known_words(gold: Gold) -> Iterator[str]:
+    """The words of a text both of whose edges are known."""
+    places = np.flatnonzero(gold.words != NO).tolist()
+    edges = [*gold.words.tolist(), YES]
+    for start, behind in pairwise([*places, len(gold.text)]):
+        if edges[start] == edges[behind] == YES:
+            yield gold.text[start:behind].rstrip()
 
 
 def _clamp(texts: Texts, words: NDArray[np.int8], sentences: NDArray[np.int8], n_tags: int) -> tuple[Bools, int]:
