@@ -761,7 +761,7 @@ def drawn_texts(nlp, n, seed=0):
     "factory, l1, n",
     [
         ("crf_ner", 0.0, 8),
-        ("crf_ner", 0.02, 30),
+        ("crf_ner", 0.02, 16),
         ("semicrf_ner", 0.0, 7),
         ("crf_textcat", 0.0, 12),
     ],
