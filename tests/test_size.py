@@ -16,7 +16,7 @@ from tests.test_package import MODULES, PACKAGE, ROOT
 
 # What is there may shrink; who lets it grow says why in the commit that raises a bound.
 MOST_STATEMENTS = 40_000
-MOST_STATEMENTS_OF_CORE = 27_700
+MOST_STATEMENTS_OF_CORE = 27_600
 MOST_FILES = 246
 MOST_CLASSES = 575
 MOST_ENTRY_POINTS = 52

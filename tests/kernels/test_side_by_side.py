@@ -163,36 +163,45 @@ def test_a_process_stops_when_its_starter_was_killed(folder, monkeypatch):
         assert module._compile_drawn(queue.fileno()) == 2
 
 
+# Arguments: how many cores there are, and whether the first process leaves the queue to the other one
 SIDE_BY_SIDE = """
 import sys
-from pathlib import Path
-from spacy_crf.kernels import compiling as module
+from spacy_crf.kernels import compiling
 from spacy_crf.kernels.announcing import announcer
-from spacy_crf.kernels.compiling import crew, listed_kernels
+from spacy_crf.kernels.compiling import crew, named
 
-listed = listed_kernels()[:5]
-module.listed_kernels = lambda: listed
-module._SECONDS_A_JOB = 0.1
+listed = compiling.listed_kernels()[:5]
+compiling.listed_kernels = lambda: listed
+compiling._SECONDS_A_JOB = 0.1
+if sys.argv[2] == "leaves":
+    compiling._compile_drawn = lambda queue: 0
 for kernel in listed:
     for phase, structure in kernel.calls():
-        crew.announce(phase, structure, cores=int(sys.argv[1]))
+        crew.announce(phase, structure, int(sys.argv[1]))
 for kernel in listed:
     kernel.compile()
-here, read = announcer.compiled, sum(sum(module.named(name).stats.cache_hits.values()) for name in {k.kernel for k in listed})
-print(here, crew.n_elsewhere, read, crew.n_left())
+n_read = sum(sum(kernel.stats.cache_hits.values()) for kernel in {named(kernel.kernel) for kernel in listed})
+print(announcer.compiled, crew.n_elsewhere, n_read, crew.n_left())
 """
 
 
-def test_two_programs_compile_the_same_kernels_side_by_side(tmp_path):
-    """Each with two processes; each kernel is compiled by one of them, and read by the other."""
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
-    command = [sys.executable, "-c", SIDE_BY_SIDE]
-    programs = [
-        subprocess.Popen([*command, "2"], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
-        for _ in range(2)
-    ]
-    for program in programs:
-        here, elsewhere, read, left = map(int, program.communicate()[0].split())
-        assert (here + read, left) == (5, 0) and elsewhere > 0
-    alone = subprocess.run([*command, "1"], cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
-    assert alone.stdout.split() == ["0", "0", "5", "0"]
+def program(folder, *arguments):
+    return subprocess.Popen(
+        [sys.executable, "-c", SIDE_BY_SIDE, *arguments],
+        cwd=ROOT,
+        env={**os.environ, "NUMBA_CACHE_DIR": str(folder)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_a_process_reads_what_another_has_compiled(tmp_path):
+    assert program(tmp_path, "2", "leaves").communicate()[0].split() == ["1", "4", "4", "0"]
+    assert program(tmp_path, "2", "draws").communicate()[0].split() == ["0", "0", "5", "0"]
+
+
+def test_programs_compile_the_same_kernels_at_once(tmp_path):
+    programs = [program(tmp_path, "2", "draws") for _ in range(2)]
+    for started in programs:
+        n_compiled, _, n_read, n_left = map(int, started.communicate()[0].split())
+        assert (n_compiled + n_read, n_left) == (5, 0)
