@@ -73,6 +73,9 @@ PIPELINES = {
     "tagger": ("crf_tagger", {"model": CHAIN}, None),
     "tagger, rules": ("crf_tagger", {"model": CHAIN}, "counts"),
     "tagger, spans": ("crf_tagger", {"model": CHAIN, "decode": "spans", "min_prob": 0.4}, "texts"),
+    "senter": ("crf_senter", {"model": CHAIN}, None),
+    "senter, rules": ("crf_senter", {"model": CHAIN, "overwrite": True}, "sentences"),
+    "senter, spans": ("crf_senter", {"model": CHAIN, "decode": "spans", "min_prob": 0.4}, None),
     "segments": ("semicrf_ner", {"model": SEMI}, None),
     "segments, rules": ("semicrf_ner", {"model": SEMI, "decode": "spans", "min_prob": 0.2}, "counts"),
     "spans": ("crf_spancat", {"model": CHAIN, "scheme": "BIO"}, None),
@@ -86,6 +89,10 @@ PIPELINES = {
     **{f"ner, {name}": ("crf_ner", {"model": CHAIN, "scheme": "BIO"}, name) for name in RULES},
     "ner, counts, spans": ("crf_ner", {"model": CHAIN, "scheme": "BIO", "decode": "spans", "min_prob": 0.4}, "counts"),
 }
+RULES["sentences"] = [
+    {"rule": "never_after", "label": "S", "phrases": ["aa"]},
+    {"rule": "at_most", "label": "S", "n": 2, "weight": 1.0},
+]
 TRAINED = [ORDER]  # whose training finds the thresholds by which chains are pruned; others have random weights
 
 NLP = spacy.blank("xx")  # whose tokenizer, which rules about phrases make anew, is made soonest

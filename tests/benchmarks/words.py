@@ -165,7 +165,7 @@ def splits(name: str, data: TextSet, seed: int) -> Iterator[Part]:
     """The parts of a data set: those of its files, or of cross-validation over all texts."""
     texts = {split: list(read(name, data, split)) for split in ("train", "dev", "test")}
     if not data.folds:
-        yield Part([*texts["train"], *texts["dev"]], texts["test"])
+        yield Part(texts["train"], texts["test"])
         return
     every = [text for of_split in texts.values() for text in of_split]
     random.Random(seed).shuffle(every)

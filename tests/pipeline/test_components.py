@@ -235,7 +235,7 @@ def make(name):
     """A pipeline with random weights."""
     factory, settings, rules = PIPELINES[name]
     nlp = spacy.blank("en")
-    settings = {**settings, **({"confidence": True} if factory.endswith(("ner", "tagger")) else {})}
+    settings = {**settings, **({"confidence": True} if factory.endswith(("ner", "tagger", "senter")) else {})}
     if rules is not None:
         settings["constraints"] = {"@misc": "spacy_crf.constraints.v1", "rules": RULES[rules]}
     pipe = nlp.add_pipe(factory, config=settings)
@@ -261,6 +261,7 @@ def _example(nlp, n):
     gold.ents = [Span(gold, n, n + 2, LABELS[n % 2])] if n < 3 else []
     for token in gold:
         token.tag_ = LABELS[(n + token.i) % 2]
+        token.is_sent_start = token.i in (0, n)
     gold.spans["sc"] = [Span(gold, 0, 3, "A"), Span(gold, 1, 2, "B"), Span(gold, 1, 3, "A"), Span(gold, 3, 4, "B")]
     gold.cats = {"A": float(n % 2), "B": float(n % 2 == 0)}
     return Example(Doc(nlp.vocab, words=words), gold)
@@ -269,7 +270,7 @@ def _example(nlp, n):
 def draw_doc(rng, nlp, factory):
     """A Doc with any of what a Doc may bring."""
     n = int(rng.integers(0, 7))
-    starts = [t == 0 or rng.random() < 0.2 for t in range(n)]
+    starts = [True if t == 0 or rng.random() < 0.2 else [None, False][rng.integers(2)] for t in range(n)]
     doc = Doc(nlp.vocab, words=rng.choice(WORDS, n).tolist(), sent_starts=starts)
     if not n or rng.random() < 0.4:
         return doc
@@ -297,7 +298,11 @@ def draw_docs(rng, nlp, name):
 
 def found(doc):
     """What is decided, and its probabilities."""
-    decided = [(ent.start, ent.end, ent.label_) for ent in doc.ents], [token.tag_ for token in doc], []
+    decided = (
+        [(ent.start, ent.end, ent.label_) for ent in doc.ents],
+        [(token.tag_, token.is_sent_start) for token in doc],
+        [],
+    )
     numbers = [ent._.crf_prob or 0.0 for ent in doc.ents] + [token._.crf_prob or 0.0 for token in doc]
     group = doc.spans.get("sc", [])
     decided[2].extend((span.start, span.end, span.label_) for span in group)
