@@ -49,7 +49,9 @@ class LinearChain(Structure[ChainScores]):
     def best(self, work: ChainWork) -> Path:
         """Best path of each sequence of `work`: best[t, j] = emissions[t, j] + max_i(best[t-1, i] + transitions[i, j])."""
         path = Path(np.empty(work.n_tokens, dtype=np.int32), np.empty(work.n_sequences))
-        kernels.viterbi(tuple(work.potentials), *work.ordered_scores.viterbi_arguments, *path)
+        delta = np.empty(work.emissions.shape)
+        ordered = np.empty((2, scaling.round_up(work.n_states)))
+        kernels.viterbi(tuple(work.potentials), *work.ordered_scores.viterbi_arguments, delta, ordered, *path)
         return path
 
     def rank(self, work: ChainWork, states: States, scores: Floats) -> int:
@@ -184,7 +186,7 @@ def backward_pass(
     d_arcs = np.zeros_like(exponentials.arcs)
     # P(y_(t-1) = i, y_t = j) = alpha[t-1, i] · exp(transitions[t, i, j]) · beta[t, j] / z, of which the kernel leaves out the
     # exponentials of transitions
-    kernels.transition_expectations(scaled, layout, alpha, d_block, d_arcs)
+    kernels.transition_expectations(alpha, scaled.emissions, layout.runs, layout.offset, d_block, d_arcs)
     d_block *= exponentials.block
     d_arcs *= exponentials.arcs
     layout.restore(d_block, d_arcs, out.transitions.reshape(work.transitions.shape))

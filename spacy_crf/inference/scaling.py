@@ -5,7 +5,7 @@ matrix, and the others are arcs.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple, Optional
@@ -133,6 +133,11 @@ class TransitionLayout(kernels.BlockLayout):
         """Whether the states keep their own order."""
         return bool((self.order == np.arange(len(self.order))).all())
 
+    @cached_property
+    def changed_order(self) -> Ints:
+        """The order of the states, empty where they keep their own, which saves kernels indirect reads."""
+        return self.order[: 0 if self.is_in_order else None]
+
     def restore(self, block: Floats, arcs: Floats, out: Floats) -> Floats:
         """Write block and arcs into matrices. Entries of forbidden transitions are not written: they must be 0 already.
 
@@ -179,7 +184,7 @@ def _whole(size: int) -> TransitionLayout:
         offset=0,
         source=no_arcs,
         target=no_arcs,
-        shape=(_padded(size), _padded(size)),
+        shape=(round_up(size), round_up(size)),
     )
 
 
@@ -199,7 +204,7 @@ def _find_block(size: int, mask: bytes) -> TransitionLayout:
     # on. Rows begin and end at multiples of whole vectors
     offset = int((is_target & ~is_source).sum()) // kernels.LANES * kernels.LANES
     end = int((is_target | is_source).sum()) if is_source.any() else offset
-    shape = _padded(end) - offset, _padded(int(is_target.sum()))
+    shape = round_up(end) - offset, round_up(int(is_target.sum()))
     arcs = allowed[order[:, np.newaxis], order]
     arcs[offset : offset + shape[0], : shape[1]] = False
     source, target = np.nonzero(arcs)
@@ -255,7 +260,7 @@ def _order_states(is_source: Bools, is_target: Bools, is_arc: Bools) -> Ints:
     return np.lexsort((rank, np.minimum(first_source, rank), group))
 
 
-def _padded(size: int, width: int = kernels.LANES) -> int:
+def round_up(size: int, width: int = kernels.LANES) -> int:
     """The size rounded up to a multiple of a width."""
     return -(-size // width) * width
 
@@ -362,7 +367,7 @@ def _exponentials(layout: TransitionLayout, transitions: Floats, first: Floats, 
     size = len(layout.order)
     height, width = layout.shape
     # Kernels read whole vectors: of all states, of the block's columns, and of its rows, which begin at `offset`
-    padded_size = _padded(max(size, width, layout.offset + _padded(height, WHOLE)), WHOLE)  # P
+    padded_size = round_up(max(size, width, layout.offset + round_up(height, WHOLE)), WHOLE)  # P
     matrices = np.zeros((len(transitions), padded_size, padded_size))
     ends = np.zeros((2, padded_size))
     if not layout.is_whole:
@@ -387,7 +392,7 @@ def _exponentials(layout: TransitionLayout, transitions: Floats, first: Floats, 
 def _with_padded_rows(matrices: Floats) -> Floats:
     """Matrices (float64[1 or n, R, C]) padded with zeros to rows of whole vectors: float64[1 or n, R, C+]."""
     n_matrices, height, width = matrices.shape
-    padded = aligned((n_matrices, height, _padded(width, WHOLE)))
+    padded = aligned((n_matrices, height, round_up(width, WHOLE)))
     padded[:] = 0.0
     padded[:, :, :width] = matrices
     return padded
@@ -427,8 +432,7 @@ def _scale(exponentials: Exponentials, scores: Floats, starts: Ints, emissions: 
     # The first token of a sequence has no transition; it accounts for first and last
     shift[starts[:-1][starts[:-1] < starts[1:]]] = exponentials.end_shift
     layout = exponentials.layout
-    # An empty order means that states keep their own, which saves the kernel indirect reads
-    kernels.scale(scores, layout.order[: 0 if layout.is_in_order else None], emissions, shift, spread)
+    kernels.scale(scores, layout.changed_order, emissions, shift, spread)
     return kernels.ScaledPotentials(
         emissions=emissions,
         block=exponentials.block,
@@ -453,7 +457,7 @@ def forward(work: ChainWork) -> ForwardPass:
     scaled = _scale(exponentials, work.emissions, work.starts, emissions)
     # alpha[t, j] = exp(emissions[t, j]) · sum_i alpha[t-1, i] · exp(transitions[t, i, j]), divided by its sum over j
     log_z = np.empty(work.n_sequences)
-    kernels.forward(scaled, exponentials.layout, alpha, log_z)
+    kernels.forward(scaled, exponentials.layout.offset, alpha, log_z)
     return ForwardPass(scaled, alpha, log_z)
 
 
@@ -470,9 +474,29 @@ def backward(work: ChainWork, before: ForwardPass, weights: Floats, d_emissions:
     # beta[t, i] = sum_j exp(transitions[t+1, i, j] + emissions[t+1, j]) · beta[t+1, j]
     # d_emissions[t, j] = weights[b] · alpha[t, j] · beta[t, j] / sum_i alpha[t, i] · beta[t, i]
     d_ends = np.zeros((2, work.n_states))
-    layout = work.ordered_scores.exponentials.layout
-    kernels.expectations(before.scaled, layout, weights, before.alpha, before.log_z, d_emissions, *d_ends)
+    _expect_emissions(work.ordered_scores.exponentials.layout, before, weights, d_emissions, d_ends)
     return d_ends
+
+
+def _expect_emissions(
+    layout: TransitionLayout, before: ForwardPass, weights: Floats, d_emissions: Floats, d_ends: Sequence[Floats]
+) -> None:
+    """Backward pass of a chunk, as `backward`.
+
+    layout (TransitionLayout): The layout of the transitions.
+    before (ForwardPass): The forward pass.
+    weights (float64[B]): Factor of each sequence.
+    d_emissions (float64[n, S]): Receives the derivatives of emissions.
+    d_ends (float64[S], float64[S]): Receive the derivatives of firsts and lasts, which are added.
+    """
+    scaled, alpha, log_z = before
+    beta = np.empty((2, alpha.shape[1]))
+    kernels.expectations(scaled, layout.offset, layout.changed_order, weights, alpha, log_z, beta, d_emissions, *d_ends)
+    for b in np.flatnonzero(~(log_z > -np.inf)).tolist():
+        # Without a path, or left to log space
+        tokens = slice(scaled.starts[b], scaled.starts[b + 1])
+        for array in (scaled.emissions, alpha, d_emissions):
+            array[tokens] = 0.0
 
 
 def expect(work: ChainWork, weights: Floats, out: ChainScores) -> Floats:
@@ -488,18 +512,9 @@ def expect(work: ChainWork, weights: Floats, out: ChainScores) -> Floats:
     log_z = np.empty(work.n_sequences)
     d_block = np.zeros_like(exponentials.block)
     d_arcs = np.zeros_like(exponentials.arcs)
-    for (sequences, tokens), (scaled, alpha, part_log_z) in _forward_by_parts(work, log_z):
-        kernels.expectations(
-            scaled,
-            layout,
-            weights[sequences],
-            alpha,
-            part_log_z,
-            out.emissions[tokens],
-            out.first,
-            out.last,
-        )
-        kernels.transition_expectations(scaled, layout, alpha, d_block, d_arcs)
+    for (sequences, tokens), part in _forward_by_parts(work, log_z):
+        _expect_emissions(layout, part, weights[sequences], out.emissions[tokens], (out.first, out.last))
+        kernels.transition_expectations(part.alpha, part.scaled.emissions, layout.runs, layout.offset, d_block, d_arcs)
     d_block *= exponentials.block
     d_arcs *= exponentials.arcs
     layout.restore(d_block, d_arcs, out.transitions[np.newaxis])
@@ -519,10 +534,11 @@ def marginals(work: ChainWork, rows: Ints) -> tuple[Floats, Floats]:
     probabilities = np.empty((len(rows), work.n_states))
     buffer = np.empty((0, work.n_states))  # all parts use the same memory
     weights = np.ones(work.n_sequences)
-    for (sequences, tokens), (scaled, alpha, part_log_z) in _forward_by_parts(work, log_z):
-        if len(buffer) < len(alpha):
-            buffer = np.empty((len(alpha), work.n_states))
-        kernels.expectations(scaled, layout, weights[sequences], alpha, part_log_z, buffer[: len(alpha)], *ends)
+    for (sequences, tokens), part in _forward_by_parts(work, log_z):
+        n_tokens = len(part.alpha)
+        if len(buffer) < n_tokens:
+            buffer = np.empty((n_tokens, work.n_states))
+        _expect_emissions(layout, part, weights[sequences], buffer[:n_tokens], ends)
         first, behind = np.searchsorted(rows, (tokens.start, tokens.stop))
         in_part = slice(first, behind)
         probabilities[in_part] = buffer[rows[in_part] - tokens.start]
@@ -546,5 +562,5 @@ def _forward_by_parts(work: ChainWork, log_z: Floats) -> Iterator[tuple[Chunk, F
         scaled = _scale(exponentials, scores[tokens], starts, emissions)
         part_log_z = log_z[sequences]
         # alpha[t, j] = exp(emissions[t, j]) · sum_i alpha[t-1, i] · exp(transitions[i, j]), divided by its sum over j
-        kernels.forward(scaled, layout, alpha, part_log_z)
+        kernels.forward(scaled, layout.offset, alpha, part_log_z)
         yield Chunk(sequences, tokens), ForwardPass(scaled, alpha, part_log_z)

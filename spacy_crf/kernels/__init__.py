@@ -41,7 +41,7 @@ try:
 
     from .announcing import announcer, packages
     from .compiling import crew
-    from .numba_setup import number_at_random, pause_collector
+    from .numba_setup import compare_flags_quickly, number_at_random, pause_collector
 except Exception as error:
     oldest, next_version = (".".join(map(str, version)) for version in SUPPORTED)
     versions = f"numba>={oldest},<{next_version}"
@@ -50,6 +50,7 @@ except Exception as error:
 config: Any = numba.config  # its names are made when it is imported
 
 number_at_random()
+compare_flags_quickly()
 pause_collector()
 
 _PACKAGE = Path(__file__).parents[1]

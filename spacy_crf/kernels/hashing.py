@@ -271,15 +271,15 @@ def insert(slots, rows, keys, first_row):
 
 
 @kernel
-def sift(hashes, positions, asked, table, keys, tokens, rows, size):
-    """Append the known features of selected tokens, template by template, to the ``size`` features found earlier.
+def sift(hashes, positions, table, keys, numbers, rows, size):
+    """Append the known features at N positions, template by template, to the ``size`` features found earlier.
 
     hashes (uint64[M, P]): The features at all positions.
-    positions (int64[T]): The positions of the tokens.
-    asked (int32[N]): The selected tokens.
-    table: A sieve (uint64[L]), slots (uint64[M]) and rows (int32[M]).
-    keys (uint64[N + 1]): Is overwritten.
-    tokens, rows (int32[at least size + M * N + 1]): Receive the token and the row of each feature.
+    positions (int64[N]): The positions.
+    table: A sieve (uint64[L]), slots (uint64[S]) and rows (int32[S]).
+    keys (uint64[at least N + 1]): Is overwritten.
+    numbers, rows (int32[at least size + M * N + 1]): Receive the number of the position, from 0 to N - 1, and the row of each
+        feature.
     RETURNS (int): The new size.
 
     Branch predictors cannot predict which features are known. So a sieve without branches comes first, and only the features that
@@ -288,18 +288,19 @@ def sift(hashes, positions, asked, table, keys, tokens, rows, size):
     sieve, slots, rows_of_slots = table
     mask = np.uint64(len(sieve) - 1)
     for m in range(len(hashes)):
+        hashes_of_template = hashes[m]
         first = size
         passed = 0
-        for n in range(len(asked)):
-            key = hashes[m, positions[asked[n]]]
+        for n in range(len(positions)):
+            key = hashes_of_template[positions[n]]
             keys[passed] = key
-            tokens[first + passed] = asked[n]
+            numbers[first + passed] = n
             bit = sieve[(key >> np.uint64(38)) & mask] >> (key >> np.uint64(32) & np.uint64(63))
             # The next key overwrites one that does not pass
             passed += (bit & np.uint64(1) != 0) & (key != NO_FEATURE)
         for n in range(passed):
             row = rows_of_slots[find_slot(slots, keys[n])]
-            tokens[size] = tokens[first + n]
+            numbers[size] = numbers[first + n]
             rows[size] = row
             # Likewise: what is not known is overwritten
             size += row >= 0
@@ -312,8 +313,7 @@ def find_known(hashes, positions, table):
     hashes (uint64[M, P]): From `hash_features`, positions (int64[T]), table: As in `sift`.
     RETURNS (tokens int32[F], rows int32[F])
     """
-    n_tokens = len(positions)
-    tokens, rows = np.empty((2, len(hashes) * n_tokens + 1), dtype=np.int32)
-    keys = np.empty(n_tokens + 1, dtype=np.uint64)
-    size = sift(hashes, positions, np.arange(n_tokens, dtype=np.int32), table, keys, tokens, rows, 0)
+    tokens, rows = np.empty((2, hashes.shape[0] * len(positions) + 1), dtype=np.int32)
+    keys = np.empty(len(positions) + 1, dtype=np.uint64)
+    size = sift(hashes, positions, table, keys, tokens, rows, 0)
     return tokens[:size], rows[:size]

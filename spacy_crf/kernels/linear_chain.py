@@ -44,7 +44,7 @@ from ..types import Floats, Ints
 from . import helper, kernel
 from .exponentials import LEAST, exp_less, extremes
 from .numerics import LANES, LINEAR, SPREAD, TINY, best_end, draw_mass
-from .tiles import add_product, add_products_of_neighbours
+from .tiles import add_up
 
 # Numba compiles a helper again for each literal argument, but not for these variables
 _ZERO = np.int64(0)
@@ -135,7 +135,10 @@ def _multiply(blocks, k, source, s, first, target, t, to, runs, back, arcs):
     for j in range(target.shape[1]):
         target[t, j] = 0.0
     # Rows of the block, then the arcs outside of it
-    add_product(source, s, first, blocks, k, target, t, to)
+    height, width = blocks.shape[1:]
+    row = s * source.shape[1] + first
+    sums = t * target.shape[1] + to
+    add_up(width, height, source, (row,), 1, blocks, k * height * width, width, target, (sums,))
     for n in range(runs.shape[0]):
         begin = runs[n, 2]
         length = runs[n, 3]
@@ -145,39 +148,16 @@ def _multiply(blocks, k, source, s, first, target, t, to, runs, back, arcs):
             target[t, there + k] += arcs[begin + k] * source[s, here + k]
 
 
-@helper(fastmath=LINEAR, forceinline=True)
-def normalise(rows, t, factors):
-    """Multiply a row by another row, and divide the result by its sum.
-
-    RETURNS (float64): The sum; 0 if nothing is left, -1 if positive entries are too small to be trusted.
-    """
-    width = rows.shape[1]
-    total = 0.0
-    for j in range(width):
-        product = rows[t, j] * factors[t, j]
-        rows[t, j] = product
-        total += product
-    if total < TINY:
-        return 0.0 if total == 0.0 else -1.0
-    inverse = 1.0 / total
-    too_small = 0
-    for j in range(width):
-        share = rows[t, j] * inverse
-        rows[t, j] = share
-        too_small += (share < TINY) & (share > 0.0)
-    return -1.0 if too_small else total
-
-
 @kernel(fastmath=LINEAR)
-def forward(potentials, layout, alpha, log_z):
+def forward(potentials, offset, alpha, log_z):
     """Forward pass: probability of each state at each token, given the tokens up to this one.
 
-    potentials (ScaledPotentials), layout (BlockLayout)
+    potentials (ScaledPotentials)
+    offset (int): Place of the first state of the block, see `BlockLayout`.
     alpha (float64[n, P]): Receives the rows, each with sum 1.
     log_z (float64[B]): Receives the log partition: -inf if no path is allowed, NaN if the sequence needs log space.
     """
     emissions, block, _, arcs, runs, first, last, shift, spread, starts = potentials
-    offset = layout.offset
     width = alpha.shape[1]
     step = 1 if block.shape[0] > 1 else 0
     for b in range(starts.shape[0] - 1):
@@ -195,9 +175,22 @@ def forward(potentials, layout, alpha, log_z):
                     alpha[t, j] = first[j]
             else:
                 _multiply(block, t * step, alpha, t - 1, offset, alpha, t, _ZERO, runs, _NO, arcs)
-            divisor = normalise(alpha, t, emissions)
-            if divisor <= 0.0:
-                total = np.nan if divisor < 0.0 else -np.inf
+            divisor = 0.0
+            for j in range(width):
+                product = alpha[t, j] * emissions[t, j]
+                alpha[t, j] = product
+                divisor += product
+            if divisor < TINY:
+                total = -np.inf if divisor == 0.0 else np.nan
+                break
+            inverse = 1.0 / divisor
+            too_small = 0
+            for j in range(width):
+                share = alpha[t, j] * inverse
+                alpha[t, j] = share
+                too_small += (share < TINY) & (share > 0.0)
+            if too_small:
+                total = np.nan
                 break
             total += np.log(divisor) + shift[t]
         if end > begin and total > -np.inf:  # false for NaN too
@@ -210,26 +203,22 @@ def forward(potentials, layout, alpha, log_z):
 
 
 @kernel(fastmath=LINEAR)
-def expectations(potentials, layout, weights, alpha, log_z, d_emissions, d_first, d_last):
+def expectations(potentials, offset, order, weights, alpha, log_z, beta, d_emissions, d_first, d_last):
     """Backward pass after `forward`: the derivative of sum_b weights[b] · log_z[b].
 
-    potentials (ScaledPotentials), layout (BlockLayout): As in `forward`. The kernel overwrites the emissions with emissions ·
-        beta, 0 where a sequence begins.
+    potentials (ScaledPotentials), offset (int): As in `forward`. The kernel overwrites the emissions with emissions · beta, 0
+        where a sequence begins.
+    order (int64[S]): State at each place of the order; empty for the order of the states.
     weights (float64[B]): Factor of each sequence.
     alpha (float64[n, P]): From `forward`. The kernel rescales it such that alpha[t - 1, i] · transitions[i, j] · emissions[t, j]
         is the expected number of steps from i at t - 1 to j at t.
-    log_z (float64[B]): From `forward`. Receives NaN for a sequence that needs log space; its expectations are 0.
+    log_z (float64[B]): From `forward`. Receives NaN for a sequence that needs log space, whose expectations are meaningless.
+    beta (float64[2, P]): Is overwritten: beta of a token, and the token's expectations.
     d_emissions (float64[n, S]), d_first, d_last (float64[S]): Receive the expectations, state by state (first, last: added).
     """
     emissions, _, transposed, arcs, runs, _, last, _, _, starts = potentials
-    order = layout.order
-    offset = layout.offset
-    beta = np.empty((2, alpha.shape[1]))  # beta of a token, and the token's expectations
     states = d_emissions.shape[1]
     width = alpha.shape[1]
-    in_order = True
-    for j in range(states):
-        in_order &= order[j] == j
     step = 1 if transposed.shape[0] > 1 else 0
     for b in range(starts.shape[0] - 1):
         begin = starts[b]
@@ -262,7 +251,7 @@ def expectations(potentials, layout, weights, alpha, log_z, d_emissions, d_first
                 if too_small:
                     trusted = False
                     break
-                if in_order:
+                if len(order) == 0:
                     for j in range(states):
                         d_emissions[t, j] = beta[1, j]
                 else:
@@ -277,25 +266,20 @@ def expectations(potentials, layout, weights, alpha, log_z, d_emissions, d_first
                 # A first or last score is used as often as its state at this end
                 d_first[j] += d_emissions[begin, j]
                 d_last[j] += d_emissions[end - 1, j]
-            emissions[begin] = 0.0
-        else:
-            d_emissions[begin:end] = 0.0
-            alpha[begin:end] = 0.0
-            emissions[begin:end] = 0.0
+            for j in range(width):
+                emissions[begin, j] = 0.0
 
 
 @kernel(fastmath=LINEAR)
-def transition_expectations(potentials, layout, alpha, d_block, d_arcs):
+def transition_expectations(alpha, emissions, runs, offset, d_block, d_arcs):
     """Expected transitions, up to the factor exp(transition): products of neighbouring rows after `expectations`.
 
-    potentials (ScaledPotentials), layout (BlockLayout), alpha (float64[n, P]): From `expectations`.
+    alpha, emissions (float64[n, P]): From `expectations`. runs (uint64[N, 4]): See `_multiply`.
+    offset (int): Place of the first state of the block.
     d_block (float64[1 | n, R, C+]): The products in the block, added over all tokens if there is one matrix.
     d_arcs (float64[A]): The products outside, added over all tokens.
     """
-    emissions = potentials.emissions
-    runs = potentials.runs
-    offset = layout.offset
-    tokens = alpha.shape[0]
+    tokens, row = alpha.shape
     height, width = d_block.shape[1:]
     if d_block.shape[0] > 1:
         for t in range(1, tokens):
@@ -303,16 +287,22 @@ def transition_expectations(potentials, layout, alpha, d_block, d_arcs):
                 for j in range(width):
                     d_block[t, i, j] = alpha[t - 1, offset + i] * emissions[t, j]
         return
-    add_products_of_neighbours(alpha, offset, emissions, d_block)
+    # The block: a row of alpha times the next row of emissions
+    next_row = row
+    for i in range(0, height if tokens > 1 else 0, LANES):  # without tokens there may be no matrix
+        n = offset + i
+        sums = i * width
+        columns = (n, n + 1, n + 2, n + 3)
+        rows = (sums, sums + width, sums + 2 * width, sums + 3 * width)
+        add_up(width, tokens - 1, alpha, columns, row, emissions, next_row, row, d_block, rows)
     # Four tokens at a time: each sum is loaded and stored once for four products
-    rest = 1 + max(tokens - 1, 0) // 4 * 4
+    rest = 1 + (tokens - 1) // 4 * 4 if tokens > 0 else 1
     for t in range(1, rest, 4):
         for n in range(runs.shape[0]):
             i = runs[n, 0]
             j = runs[n, 1]
             begin = runs[n, 2]
-            length = runs[n, 3]
-            for k in range(length):
+            for k in range(runs[n, 3]):
                 d_arcs[begin + k] += (
                     alpha[t - 1, i + k] * emissions[t, j + k]
                     + alpha[t, i + k] * emissions[t + 1, j + k]
@@ -324,8 +314,7 @@ def transition_expectations(potentials, layout, alpha, d_block, d_arcs):
             i = runs[n, 0]
             j = runs[n, 1]
             begin = runs[n, 2]
-            length = runs[n, 3]
-            for k in range(length):
+            for k in range(runs[n, 3]):
                 d_arcs[begin + k] += alpha[t - 1, i + k] * emissions[t, j + k]
 
 
@@ -333,11 +322,13 @@ def transition_expectations(potentials, layout, alpha, d_block, d_arcs):
 
 
 @kernel
-def viterbi(scores, layout, block, arcs, states, totals):
+def viterbi(scores, layout, block, arcs, delta, ordered, states, totals):
     """Most probable path of each sequence; of equal paths, the one with the lowest states.
 
     scores (ChainArrays), layout (BlockLayout)
     block (float64[1 or n, R, C]), arcs (float64[A]): Transitions in the order of the layout, -inf in entries that rounding added.
+    delta (float64[n, S]): Is overwritten: score of the best prefix that ends with each token and state.
+    ordered (float64[2, P]): Is overwritten: two rows of delta, by turns, in the order of the layout.
     states (int32[n]): Receives the path, -1 where the sequence has no allowed path.
     totals (float64[B]): Receives the score of the path.
 
@@ -346,11 +337,8 @@ def viterbi(scores, layout, block, arcs, states, totals):
     """
     emissions, transitions, first, last, starts = scores
     order, _, offset, source, target, (height, width) = layout
-    tokens, size = emissions.shape
+    size = emissions.shape[1]
     step = 1 if transitions.shape[0] > 1 else 0
-    delta = np.empty((tokens, size))  # score of the best prefix that ends here
-    ordered = np.empty((2, (size + LANES - 1) // LANES * LANES))  # two rows of delta, by turns, in order
-    matrix = block[0]
     for b in range(starts.shape[0] - 1):
         begin = starts[b]
         end = starts[b + 1]
@@ -365,8 +353,7 @@ def viterbi(scores, layout, block, arcs, states, totals):
         for t in range(begin + 1, end):
             before = (t - 1) % 2
             now = t % 2
-            if step == 1:
-                matrix = block[t]
+            m = t * step
             for j in range(ordered.shape[1]):
                 ordered[now, j] = -np.inf
             for i in range(0, height, LANES):
@@ -376,8 +363,8 @@ def viterbi(scores, layout, block, arcs, states, totals):
                 d = ordered[before, n + 2]
                 e = ordered[before, n + 3]
                 for j in range(width):
-                    upper = max(a + matrix[i, j], c + matrix[i + 1, j])
-                    lower = max(d + matrix[i + 2, j], e + matrix[i + 3, j])
+                    upper = max(a + block[m, i, j], c + block[m, i + 1, j])
+                    lower = max(d + block[m, i + 2, j], e + block[m, i + 3, j])
                     ordered[now, j] = max(ordered[now, j], max(upper, lower))
             for n in range(arcs.shape[0]):
                 ordered[now, target[n]] = max(ordered[now, target[n]], ordered[before, source[n]] + arcs[n])
@@ -386,7 +373,8 @@ def viterbi(scores, layout, block, arcs, states, totals):
                 delta[t, order[j]] = ordered[now, j]
         best, totals[b] = best_end(delta, end - 1, last)
         if best == -1:
-            states[begin:end] = -1
+            for t in range(begin, end):
+                states[t] = -1
             continue
         states[end - 1] = best
         for t in range(end - 1, begin, -1):  # written out: calling `best_before` would add a tenth to the total time
@@ -463,10 +451,10 @@ def path_expectations(states, weights, out):
     for b in range(starts.shape[0] - 1):
         begin = starts[b]
         end = starts[b + 1]
-        lowest = 0
+        n_missing = 0
         for t in range(begin, end):
-            lowest = min(lowest, states[t])
-        if begin == end or lowest < 0:
+            n_missing += states[t] < 0
+        if begin == end or n_missing > 0:
             continue
         d_first[states[begin]] += weights[b]
         d_last[states[end - 1]] += weights[b]

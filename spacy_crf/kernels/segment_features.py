@@ -104,6 +104,7 @@ def list_known(tokens, longest, seeds, columns, table):
     hashes = np.empty((1, n_positions), dtype=np.uint64)
     asked = np.arange(n_tokens).astype(np.int32)
     keys = np.empty(n_tokens + 1, dtype=np.uint64)
+    asked_positions = positions.copy()
     room = 4 * n_tokens + 1
     found = np.empty(room, np.int32)
     rows = np.empty(room, np.int32)
@@ -112,6 +113,7 @@ def list_known(tokens, longest, seeds, columns, table):
         left = 0
         for n in range(len(asked)):
             asked[left] = asked[n]
+            asked_positions[left] = positions[asked[n]]
             left += closing[asked[n]] - asked[n] > k
         asked = asked[:left]
         for m in range(len(seeds) if left else 0):
@@ -128,8 +130,10 @@ def list_known(tokens, longest, seeds, columns, table):
                 rows = np.append(rows, more)
                 lengths = np.append(lengths, more)
             before = size
-            size = sift(hashes, positions, asked, table, keys, found, rows, size)
-            lengths[before:size] = k + 1
+            size = sift(hashes, asked_positions[:left], table, keys, found, rows, size)
+            for n in range(before, size):
+                found[n] = asked[found[n]]
+                lengths[n] = k + 1
     # Counting sort by first token, which is stable
     place = np.zeros(n_tokens + 1, dtype=np.int64)
     for n in range(size):

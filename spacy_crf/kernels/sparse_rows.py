@@ -85,7 +85,7 @@ def add_references(first_slots, tokens, begin, end, slot_columns, slots, scores)
             at = first_slots[m, n]
             if at < 0:
                 continue
-            t = tokens[n]
+            t = np.uint64(tokens[n])  # numba looks for negative indices
             column = slot_columns[at]
             if column == n_columns:
                 for c in range(n_columns):
@@ -112,7 +112,7 @@ def scatter_references(first_slots, tokens, slot_columns, d_scores, part, mask, 
             at = first_slots[m, n]
             if at < 0 or (at >> _SHARED) & mask != part:
                 continue
-            t = tokens[n]
+            t = np.uint64(tokens[n])  # numba looks for negative indices
             column = slot_columns[at]
             if column == n_columns:
                 for c in range(n_columns):
@@ -166,8 +166,9 @@ def _add_runs(kinds, starts, reach, first, shape, part, mask, to_table, table, s
                     fetch(table, ahead * width * n_columns, (ahead + 1) * width * n_columns)
             kind = np.int64(kinds[position + shift])
             # The tokens that read this position, within the sequence
-            low = max(position + first, begin)
-            n_numbers = (min(position + first + width, end) - low) * n_columns
+            low = position + first if position + first > begin else begin
+            high = position + first + width if position + first + width < end else end
+            n_numbers = (high - low) * n_columns
             if kind < 0 or kind & mask != part or n_numbers <= 0:
                 continue
             # Unsigned, so that LLVM vectorises: numba looks for negative indices

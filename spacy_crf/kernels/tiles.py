@@ -12,9 +12,7 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
-from . import helper
 from .llvm_code import with_loops
-from .numerics import LANES
 
 WHOLE = 8  # numbers in a vector
 # Vectors of sums that fit the registers, with AVX-512 and without; more than so many of one row are no faster
@@ -133,31 +131,3 @@ def _vectors_at(builder, pointer, begin, n):
 
 def _load(builder, pointers):
     return [builder.load(pointer, align=8) for pointer in pointers]
-
-
-@helper(forceinline=True)
-def add_product(rows, s, first, matrices, k, target, t, to):
-    """target[t, to + j] += sum_i rows[s, first + i] · matrices[k, i, j].
-
-    rows (float64[n, P]), matrices (float64[m, R, C]), target (float64[n, P]): C is a multiple of WHOLE.
-    """
-    height, width = matrices.shape[1:]
-    row = s * rows.shape[1] + first
-    sums = t * target.shape[1] + to
-    add_up(width, height, rows, (row,), 1, matrices, k * height * width, width, target, (sums,))
-
-
-@helper(forceinline=True)
-def add_products_of_neighbours(left, first, right, matrix):
-    """matrix[0, i, j] += sum_t left[t - 1, first + i] · right[t, j].
-
-    left, right (float64[n, P]), matrix (float64[1, R, C]): R is a multiple of LANES, C of WHOLE.
-    """
-    tokens, row = left.shape
-    second_row = row  # products of a row of `left` with the next row of `right`
-    height, width = matrix.shape[1:]
-    for i in range(0, height if tokens > 1 else 0, LANES):  # without tokens there may be no matrix
-        columns = (first + i, first + i + 1, first + i + 2, first + i + 3)
-        rows = i * width
-        sums = (rows, rows + width, rows + 2 * width, rows + 3 * width)
-        add_up(width, tokens - 1, left, columns, row, right, second_row, row, matrix, sums)

@@ -307,7 +307,7 @@ class Table:
         scores (float64[T, C]): Receive the sums.
         """
         tokens, rows = uses
-        first_slots = self.first_slots(rows[np.newaxis])
+        first_slots = self._slots.first.take(rows)[np.newaxis]  # for short texts twice as fast as an index
         kernels.add_references(first_slots, tokens, 0, len(tokens), self._slots.columns, slots, self._by_row(scores))
 
     def first_slots(self, rows: TemplateRows) -> NDArray[np.integer]:
