@@ -86,6 +86,15 @@ def hash_spans(tokens, templates, begin, length, wholes):
     return hashes
 
 
+@helper
+def _grown(numbers, size, room):
+    """The first `size` of some numbers (int32[N]), in an array that has room for more."""
+    grown = np.empty(room, np.int32)
+    for n in range(size):
+        grown[n] = numbers[n]
+    return grown
+
+
 @kernel
 def list_known(tokens, longest, seeds, columns, table):
     """The features that spans of at most ``longest`` tokens have in a table, by span and by template.
@@ -100,22 +109,26 @@ def list_known(tokens, longest, seeds, columns, table):
     n_positions = values.shape[1]
     size = 0
     # Vectorised over spans: all spans of one length, then of the next
-    whole = np.zeros(values.shape, dtype=np.uint64)
-    hashes = np.empty((1, n_positions), dtype=np.uint64)
-    asked = np.arange(n_tokens).astype(np.int32)
-    keys = np.empty(n_tokens + 1, dtype=np.uint64)
-    asked_positions = positions.copy()
+    whole = np.zeros(values.shape, np.uint64)
+    hashes = np.empty((1, n_positions), np.uint64)
+    # Spans of k tokens begin at the tokens `asked`, fewer for each k
+    asked = np.empty(n_tokens, np.int32)
+    for t in range(n_tokens):
+        asked[t] = t
+    asked_positions = np.empty(n_tokens, np.int64)
+    n_asked = n_tokens
+    keys = np.empty(n_tokens + 1, np.uint64)
     room = 4 * n_tokens + 1
     found = np.empty(room, np.int32)
     rows = np.empty(room, np.int32)
     lengths = np.empty(room, np.int32)
     for k in range(longest):
         left = 0
-        for n in range(len(asked)):
+        for n in range(n_asked):
             asked[left] = asked[n]
             asked_positions[left] = positions[asked[n]]
             left += closing[asked[n]] - asked[n] > k
-        asked = asked[:left]
+        n_asked = left
         for m in range(len(seeds) if left else 0):
             behind = n_positions - k
             target = whole[columns[m], :behind]
@@ -125,24 +138,24 @@ def list_known(tokens, longest, seeds, columns, table):
                 target[p] = mix(target[p], source[p])
                 hashes[0, p] = mix(seeds[m], target[p])
             if size + left + 1 > len(found):
-                more = np.empty(len(found) + left + 1, np.int32)
-                found = np.append(found, more)
-                rows = np.append(rows, more)
-                lengths = np.append(lengths, more)
+                room = 2 * len(found) + left + 1
+                found = _grown(found, size, room)
+                rows = _grown(rows, size, room)
+                lengths = _grown(lengths, size, room)
             before = size
             size = sift(hashes, asked_positions[:left], table, keys, found, rows, size)
             for n in range(before, size):
                 found[n] = asked[found[n]]
                 lengths[n] = k + 1
     # Counting sort by first token, which is stable
-    place = np.zeros(n_tokens + 1, dtype=np.int64)
+    place = np.zeros(n_tokens + 1, np.int64)
     for n in range(size):
         place[found[n] + 1] += 1
     for t in range(n_tokens):
         place[t + 1] += place[t]
-    begin = np.empty(size, dtype=np.int64)
-    length = np.empty(size, dtype=np.int32)
-    row = np.empty(size, dtype=np.int32)
+    begin = np.empty(size, np.int64)
+    length = np.empty(size, np.int32)
+    row = np.empty(size, np.int32)
     for n in range(size):
         at = place[found[n]]
         place[found[n]] += 1

@@ -197,16 +197,16 @@ def _put(window, slot, rows, at, log_scale, scores, t, reference):
 
 
 @helper
-def _move(window, slot, row, exponents, unbroken, reference):
-    """Move the references that are too far from a row that `_put` has written.
+def _move(window, slot, rows, at, log_scale, scores, t, unbroken, reference):
+    """Move the references that are too far from a row that `_put` has written, with the same arguments.
 
-    row (float64[S]), exponents (float64[S]): The row, and the numbers added to its logarithm.
     unbroken (bool[S]): Whether a shorter segment is allowed wherever a longer one is.
     RETURNS (bool): False if an entry would underflow that the sums need.
     """
-    for j in range(row.shape[0]):
-        exponent = exponents[j] - reference[j]
-        if row[j] == 0.0 or exponents[j] == -np.inf or -LEAD < exponent < LEAD:
+    for j in range(rows.shape[1]):
+        added = log_scale + scores[t, j]  # to the logarithm of the row
+        exponent = added - reference[j]
+        if rows[at, j] == 0.0 or added == -np.inf or -LEAD < exponent < LEAD:
             continue
         # Entries of the window are relative to the reference: they change as it moves
         factor = np.exp(-exponent)
@@ -215,8 +215,8 @@ def _move(window, slot, row, exponents, unbroken, reference):
                 window[k, j] *= factor
                 if window[k, j] > LARGEST or (window[k, j] < SMALLEST and not unbroken[j]):
                     return False
-        reference[j] = exponents[j]
-        window[slot, j] = row[j]
+        reference[j] = added
+        window[slot, j] = rows[at, j]
     return True
 
 
@@ -293,7 +293,7 @@ def forward(potentials, prefixes, log_z):
                 enter[t, j] = now[0, j]
             slot = (t - begin) % longest
             n_far = _put(window, slot, now, 0, scale, opening, t, reference)
-            if n_far > 0 and not _move(window, slot, enter[t], scale + opening[t], unbroken, reference):
+            if n_far > 0 and not _move(window, slot, now, 0, scale, opening, t, unbroken, reference):
                 scale = np.nan
                 break
             for j in range(size):
@@ -384,7 +384,7 @@ def expectations(potentials, prefixes, weights, log_z, out):
             behind = end - 1 - t
             slot = behind % longest
             n_far = _put(window, slot, leave, 0, scale, closing, t, reference)
-            if n_far > 0 and not _move(window, slot, leave[0], scale + closing[t], unbroken, reference):
+            if n_far > 0 and not _move(window, slot, leave, 0, scale, closing, t, unbroken, reference):
                 trusted = False
                 break
             # A segment of state j ends with t where a prefix left[t, j] meets a suffix leave[t, j]. Positive products of the two
@@ -483,10 +483,12 @@ def viterbi(log_potentials, states, totals):
     left = np.empty(opening.shape)
     # Separate arrays, so that the compiler knows that they overlap no others; four states at a time
     now = np.empty(size)
-    before = np.full((size + LANES - 1) // LANES * LANES, -np.inf)
-    steps = np.full((len(before), size), -np.inf)
-    if transitions.shape[0] == 1:
-        steps[:size] = transitions[0]
+    before = np.empty((size + LANES - 1) // LANES * LANES)
+    steps = np.empty((len(before), size))
+    for i in range(len(before)):
+        before[i] = -np.inf
+        for j in range(size):
+            steps[i, j] = transitions[0, i, j] if i < size and transitions.shape[0] == 1 else -np.inf
     for b in range(starts.shape[0] - 1):
         begin = starts[b]
         end = starts[b + 1]
@@ -500,8 +502,9 @@ def viterbi(log_potentials, states, totals):
                 for j in range(size):
                     now[j] = first[j]
             else:
-                if step == 1:
-                    steps[:size] = transitions[t]
+                for i in range(size if step == 1 else 0):
+                    for j in range(size):
+                        steps[i, j] = transitions[t, i, j]
                 for j in range(size):
                     now[j] = -np.inf
                 for i in range(0, len(before), LANES):
