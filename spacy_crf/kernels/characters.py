@@ -318,3 +318,13 @@ def mark_words(points, text_starts, lengths, table, longest, marks):
                     marks[t + 1, longest + column] = 1
                 for inner in range(begin + 1, t + 1):
                     marks[inner, 2 * longest + column] = 1
+
+
+@kernel
+def add_marks(marks, weights, sums):
+    """Add the weights (float64[M, C]) of the marks (uint8[U, M]) of units to their sums (float64[U, C])."""
+    for u in range(len(marks)):
+        for m in range(marks.shape[1]):
+            if marks[u, m]:
+                for c in range(sums.shape[1]):
+                    sums[u, c] += weights[m, c]

@@ -145,7 +145,9 @@ class CharacterModel:
         """
         scores = np.zeros((len(texts.points), len(self.tags)))
         kernels.add_scores(tuple(ngrams), weights, scores)
-        return scores[texts.units] + marks @ weights[len(weights) - marks.shape[1] :]
+        sums = scores[texts.units]
+        kernels.add_marks(marks, weights[len(weights) - marks.shape[1] :], sums)
+        return sums
 
     def chain(self, scores: Floats, transitions: Floats, texts: Texts) -> ChainScores:
         """The potentials of the tags of units.
@@ -311,7 +313,7 @@ class CharacterObjective:
             loss += float(losses.sum())
             d_transitions += derivative.transitions
             d_sums = derivative.emissions @ model.tags.T
-            d_rows[len(rows) - marks.shape[1] :] += marks.T @ d_sums
+            d_rows[len(rows) - marks.shape[1] :] += marks.T.astype(np.float64) @ d_sums
             d_scores = np.zeros((len(texts.points), len(model.tags)))
             d_scores[texts.units] = d_sums
             kernels.add_gradient(tuple(ngrams), d_rows, d_scores)

@@ -20,7 +20,7 @@ from spacy.vocab import Vocab
 
 from .. import checks
 from ..errors import Errors, Warnings, announcements, counted, in_number
-from ..features.characters import UNICODE, Lexicon, Texts
+from ..features.characters import UNICODE, Lexicon, Texts, code_points
 from ..inference.linear_chain import LinearChain
 from ..kernels.characters import BEGINNING, BLANK
 from ..models.characters import INSIDE, Annotated, CharacterModel, CharacterObjective
@@ -37,6 +37,8 @@ NAME = "spacy_crf.Tokenizer.v1"
 UNKNOWN = "crf_unknown_words"
 ANNOTATIONS = ("tokens", "partial")
 BATCH = 1 << 16  # code points in a batch of training, and in a batch of `pipe`
+_SPACE = ord(" ")
+_DELTA = 1e-4  # share of the objective that ten iterations must gain: with less, F1 stays what it is
 _MEMORY = 10  # moves that L-BFGS keeps, each of which takes 16 bytes for each weight
 
 YES = 1
@@ -224,7 +226,7 @@ class CharacterTokenizer:
             # Readers of corpora make Docs before the tokenizer has learned; it learns from the references
             for text in texts:
                 edges = [match.span() for match in re.finditer(r"\S+", text)]
-                yield words_to_doc(self.vocab, text, [edge[0] for edge in edges], [edge[1] for edge in edges])
+                yield words_to_doc(self.vocab, text, *np.array(edges, dtype=np.int64).reshape(-1, 2).T)
             return
         for batch in _batches(texts, len, batch_size):
             yield from self._docs(batch)
@@ -261,8 +263,8 @@ class CharacterTokenizer:
         is_last = np.append(begins[1:], True)[: len(begins)]
         places = texts.units[of_text][begins] - texts.text_starts[b]
         ends = texts.ends[of_text][is_last] - texts.text_starts[b]
-        is_sentence = (tags[begins] == 0).tolist() if self._has_sentences else None
-        return words_to_doc(self.vocab, text, places.tolist(), ends.tolist(), is_sentence)
+        is_sentence = tags[begins] == 0 if self._has_sentences else None
+        return words_to_doc(self.vocab, text, places, ends, is_sentence)
 
     def _trained(self) -> CharacterModel:
         """The model. RAISES (ValueError): CRF991 if the tokenizer was never trained."""
@@ -391,7 +393,7 @@ class CharacterTokenizer:
         owner = "[initialize.tokenizer]"
         checks.one_of(owner, "annotation", annotation, ANNOTATIONS)
         checks.count(owner, "min_count", min_count)
-        optimizer = LBFGS(l1=l1, l2=l2, memory=_MEMORY, max_iterations=max_iterations)
+        optimizer = LBFGS(l1=l1, l2=l2, memory=_MEMORY, delta=_DELTA, max_iterations=max_iterations)
         given = _read_words(owner, lexicon)
         with self.learning():
             trie = Lexicon.of(given)
@@ -570,38 +572,33 @@ def _batches(items: Iterable[Any], size_of: Callable[[Any], int], most: int) -> 
         yield batch
 
 
-def words_to_doc(
-    vocab: Vocab, text: str, places: list[int], ends: list[int], is_sentence: Optional[list[bool]] = None
-) -> Doc:
+def words_to_doc(vocab: Vocab, text: str, places: Ints, ends: Ints, is_sentence: Optional[Bools] = None) -> Doc:
     """Make the Doc of a text. White space becomes what spaCy makes of it: one space belongs to the token before; the rest is a
     token.
 
     vocab (Vocab): The vocabulary.
     text (str): The text.
-    places (list[int]), ends (list[int]): Where its words begin and end.
-    is_sentence (Optional[list[bool]]): Whether a sentence begins with each word; None for no sentences.
+    places (int64[W]), ends (int64[W]): Where its words begin and end.
+    is_sentence (Optional[bool[W]]): Whether a sentence begins with each word; None for no sentences.
     """
-    words = []
-    spaces = []
-    sent_starts: list[Union[bool, int, None]] = []
-    if not places or places[0]:
-        # White space at the beginning of the text belongs to the first sentence
-        ends = [0, *ends]
-        places = [0, *places]
-        is_sentence = is_sentence and [True, False, *is_sentence[1:]]
-    for number, (place, end, behind) in enumerate(zip(places, ends, [*places[1:], len(text)])):
-        if place < end:
-            words.append(text[place:end])
-            has_space = text[end : end + 1] == " " and end < behind
-            spaces.append(has_space)
-            end += has_space
-            if is_sentence is not None:
-                sent_starts.append(is_sentence[number])
-        if end < behind:
-            words.append(text[end:behind])
-            spaces.append(False)
-            if is_sentence is not None:
-                sent_starts.append(place == end)
+    behind = np.append(places[1:], len(text))  # where the next word begins
+    has_space = np.append(code_points(text), 0)[ends] == _SPACE
+    has_space &= ends < behind
+    blanks = ends + has_space  # where the rest of the white space begins
+    has_blank = blanks < behind
+    leading = places[:1] if len(places) else np.array([len(text)])
+    # A token for white space at the beginning, the words, and tokens for white space behind them
+    starts = np.concatenate([[0], places, blanks[has_blank]])
+    order = np.argsort(starts, kind="stable")[int(leading[0] == 0) :]
+    stops = np.concatenate([leading, ends, behind[has_blank]])[order].tolist()
+    words = [text[start:stop] for start, stop in zip(starts[order].tolist(), stops)]
+    spaces = np.concatenate([[False], has_space, np.zeros(has_blank.sum(), dtype=bool)])[order].tolist()
+    sent_starts = None
+    if is_sentence is not None:
+        # White space at the beginning belongs to the first sentence
+        begins = np.concatenate([[False], is_sentence, np.zeros(has_blank.sum(), dtype=bool)])
+        begins[:2] = [leading[0] > 0, leading[0] == 0][: len(begins)]
+        sent_starts = begins[order].tolist()
     return Doc(vocab, words=words, spaces=spaces, sent_starts=sent_starts or None)
 
 

@@ -47,15 +47,15 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
             words = [(token.idx, token.idx + len(token)) for token in tokenized(text, nlp, place) if not token.is_space]
         else:
             words = _with_gaps(text, _places(text, item[key], f'{place}, "{key}"'))
+        places, ends = np.array(words, dtype=np.int64).reshape(-1, 2).T
         is_sentence = None
         if item.get("sents") is not None:
             sentences = _places(text, item["sents"], f'{place}, "sents"')
-            is_sentence = np.zeros(len(words) + 1, dtype=bool)
-            is_sentence[np.searchsorted([start for start, _ in words], [start for start, _ in sentences])] = True
-            is_sentence[0] = True
-        begins = [start for start, _ in words]
-        ends = [end for _, end in words]
-        doc = words_to_doc(nlp.vocab, text, begins, ends, None if is_sentence is None else is_sentence.tolist())
+            # One more, for sentences behind all words
+            begins = np.zeros(len(words) + 1, dtype=bool)
+            begins[np.searchsorted(places, [start for start, _ in sentences])] = True
+            is_sentence = begins[:-1]
+        doc = words_to_doc(nlp.vocab, text, places, ends, is_sentence)
         set_origin(doc, place, item.get("id"))
         report.segmented += 1
         yield doc
