@@ -31,6 +31,7 @@ _SECONDS_A_JOB = 2.0  # of compiling, below which starting a process takes longe
 _MOST_SECONDS = 120.0  # to wait for a process that has a last kernel to compile
 _BYTES = 2  # of a number in the queue
 
+Call = tuple[str, str]  # TRAINING or PREDICTION, and the name of a model: whose kernels are called, and when
 # A type of numba: the name of a number such as "int64", an array such as "float64[2]" or "readonly uint32[1]", or the class of a
 # named tuple, "" for other tuples, followed by the types of its members
 Described = Union[str, list]
@@ -45,16 +46,16 @@ class ListedKernel(NamedTuple):
     prediction: list[str]  # structures whose first prediction calls it
     arguments: list[Described]
 
-    def calls(self) -> Iterator[tuple[str, str]]:
-        """Phases and structures that call the kernel."""
+    def calls(self) -> Iterator[Call]:
+        """Yield who calls the kernel."""
         for structure in self.training:
             yield TRAINING, structure
         for structure in self.prediction:
             yield PREDICTION, structure
 
     def compile(self) -> None:
-        """Compile the kernel for its arguments, or read it where that has been done."""
-        named(self.kernel).compile(self.types())
+        """Compile the kernel for these arguments, or read its code where another process has written it."""
+        import_attribute(self.kernel).compile(self.types())
 
     def types(self) -> tuple:
         """The types of the arguments, as numba has them."""
@@ -62,26 +63,28 @@ class ListedKernel(NamedTuple):
 
     def path(self) -> Path:
         """The file of the kernel's code for these arguments."""
-        return named(self.kernel)._cache.path(self.types(), cpu_target.target_context)
+        return import_attribute(self.kernel)._cache.path(self.types(), cpu_target.target_context)
 
 
 @cache
 def listed_kernels() -> list[ListedKernel]:
-    """All kernels that are listed."""
+    """The kernels of `signatures.jsonl`, in its order."""
     lines = Path(__file__).with_name("signatures.jsonl").read_text(encoding="utf8").splitlines()
     return [ListedKernel(**json.loads(line)) for line in lines]
 
 
-def named(name: str) -> Any:
-    """A kernel or class of this package, by its module and name."""
+def import_attribute(name: str) -> Any:
+    """Import a module of this package. RETURNS: Its kernel or class with a name, such as "kernels.hashing.insert"."""
     module, _, attribute = name.rpartition(".")
     return getattr(import_module(f"..{module}", __package__), attribute)
 
 
 def _numba_type(described: Described) -> Any:
+    """Make a type of numba of its description."""
     if isinstance(described, list):
         name, *members = described
-        return types.BaseTuple.from_types(list(map(_numba_type, members)), named(name) if name else None)
+        named_tuple = import_attribute(name) if name else None
+        return types.BaseTuple.from_types(list(map(_numba_type, members)), named_tuple)
     number, _, dimensions = described.removeprefix("readonly ").partition("[")
     dtype = getattr(types, number)
     if not dimensions:
@@ -99,16 +102,15 @@ class Crew:
     def __init__(self) -> None:
         self.jobs = 0
         self.n_elsewhere = 0
-        # The calls that components have announced, by phase and structure, and how many cores this process may use
-        self._announced: dict[tuple[str, str], int] = {}
-        self._begun: set[tuple[str, str]] = set()  # calls whose kernels have been compiled, or are being compiled
-        self._missing: set[Path] = set()  # files of kernels that were missing then
+        self._announced: dict[Call, int] = {}  # the calls of components, and how many cores this process may use
+        self._begun: set[Call] = set()  # calls whose kernels have been compiled, or are being compiled
+        self._missing: set[Path] = set()  # files of kernels that were missing when this began
 
     def announce(self, phase: str, structure: str, cores: int) -> None:
         """Announce that a component will be trained, or will predict. Nothing is compiled before the first kernel is called.
 
         phase (str): TRAINING or PREDICTION.
-        structure (str): The name of the model whose kernels the component calls.
+        structure (str): The name of the component's model.
         cores (int): How many cores this process may use.
         """
         self._announced[phase, structure] = cores
@@ -122,24 +124,31 @@ class Crew:
 
         called (Path): The file of the kernel that was called, and that this process will compile itself.
         """
-        new = self._announced.keys() - self._begun
-        if not new:
+        new_calls = self._announced.keys() - self._begun
+        if not new_calls:
             return
-        self._begun |= new
-        called_kernels = [listed for listed in listed_kernels() if not new.isdisjoint(listed.calls())]
-        missing = {}  # kernels by their files
-        for listed in called_kernels:
-            path = listed.path()
-            if not path.exists():
-                missing[path] = listed
+        self._begun |= new_calls
+        missing = _missing_kernels(new_calls)
         self._missing |= missing.keys()
         missing.pop(called, None)
         seconds = sum(listed.seconds for listed in missing.values())
-        most_jobs = self.jobs or min(_MOST_JOBS, max(self._announced[call] for call in new))
+        most_jobs = self.jobs or min(_MOST_JOBS, max(self._announced[call] for call in new_calls))
         jobs = min(most_jobs, 1 + int(seconds / _SECONDS_A_JOB))
         if jobs > 1 and _may_start_processes():
             n_here = _compile_side_by_side(list(missing.values()), jobs)
             self.n_elsewhere += sum(path.exists() for path in missing) - n_here
+
+
+def _missing_kernels(calls: set[Call]) -> dict[Path, ListedKernel]:
+    """The listed kernels of some calls that nobody has compiled, by the files that their code will have."""
+    missing = {}
+    for listed in listed_kernels():
+        if calls.isdisjoint(listed.calls()):
+            continue
+        path = listed.path()
+        if not path.exists():
+            missing[path] = listed
+    return missing
 
 
 def _may_start_processes() -> bool:
@@ -153,7 +162,7 @@ def _compile_side_by_side(kernels: list[ListedKernel], jobs: int) -> int:
     """Compile kernels in this process and others, and wait for the others. Kernels may be missing afterwards.
 
     jobs (int): How many processes compile, this one among them.
-    RETURNS (int): How many kernels this process has compiled.
+    RETURNS (int): How many kernels this process has compiled; 0 if a process could not be started.
     """
     n_here = 0
     slowest_first = sorted(kernels, key=lambda listed: -listed.seconds)
@@ -184,12 +193,13 @@ def _compile_side_by_side(kernels: list[ListedKernel], jobs: int) -> int:
 def _compile_drawn(queue: int) -> int:
     """Draw kernels from the queue until it is empty, and compile them.
 
-    queue (int): File descriptor of the queue. All processes read at the same place of the file, so each number is read once.
+    queue (int): File descriptor of the queue, which has numbers in the list. The processes share the place where they read, so
+        that each number is read once.
     RETURNS (int): How many kernels were drawn.
     """
     n_drawn = 0
     starter = os.getppid()
-    # When the process that started this one was killed, nobody waits
+    # If the process that started this one has ended, nobody waits for the kernels
     while os.getppid() == starter and (number := os.read(queue, _BYTES)):
         n_drawn += 1
         with suppress(Exception):  # who calls the kernel gets the error

@@ -168,7 +168,7 @@ SIDE_BY_SIDE = """
 import sys
 from spacy_crf.kernels import compiling
 from spacy_crf.kernels.announcing import announcer
-from spacy_crf.kernels.compiling import crew, named
+from spacy_crf.kernels.compiling import crew, import_attribute
 
 listed = compiling.listed_kernels()[:5]
 compiling.listed_kernels = lambda: listed
@@ -180,7 +180,7 @@ for kernel in listed:
         crew.announce(phase, structure, int(sys.argv[1]))
 for kernel in listed:
     kernel.compile()
-n_read = sum(sum(kernel.stats.cache_hits.values()) for kernel in {named(kernel.kernel) for kernel in listed})
+n_read = sum(sum(kernel.stats.cache_hits.values()) for kernel in {import_attribute(kernel.kernel) for kernel in listed})
 print(announcer.compiled, crew.n_elsewhere, n_read, crew.n_left())
 """
 
