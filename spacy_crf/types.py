@@ -20,6 +20,7 @@ Clamp = Bools  # [T, S] states still allowed at each token
 Tokens = Union[slice, Ints]  # some tokens, in their order
 Seed = Union[int, Sequence[int]]  # of numpy's random numbers; [seed, 0] is the same as the seed alone
 SOFT_LABELS = "crf_soft"  # key of doc.spans with the labels of a teacher, see `losses.soft`
+UNKNOWN_WORDS = "crf_unknown_words"  # key of doc.spans inside of which words may begin at each token, or go on
 Settings = dict[str, Any]  # values by name, as in a config or in a saved file
 GOES_ON = -2  # entry of a path of segments at the tokens of a segment after its first
 

@@ -25,7 +25,7 @@ from ..inference.linear_chain import LinearChain
 from ..kernels.characters import BEGINNING, BLANK
 from ..models.characters import INSIDE, Annotated, CharacterModel, CharacterObjective
 from ..optimizers.lbfgs import LBFGS
-from ..types import Bools, ChainScores, Floats, Ints, StateGraph
+from ..types import UNKNOWN_WORDS, Bools, ChainScores, Floats, Ints, StateGraph
 from ..whole_files import FileFormat, packed, seal, unpacked, unpacking, unseal, write_whole
 from .saving import reason_of
 
@@ -33,8 +33,6 @@ logger = logging.getLogger("spacy.spacy_crf")
 FORMAT = FileFormat("a tokenizer", b"spacy_crf tokenizer\n", 1)
 FILE_NAME = "tokenizer"
 NAME = "spacy_crf.Tokenizer.v1"
-# Spans of a reference whose words are not known: where a token inside such a span begins, a word may begin or go on
-UNKNOWN = "crf_unknown_words"
 ANNOTATIONS = ("tokens", "partial")
 BATCH = 1 << 16  # code points in a batch of training, and in a batch of `pipe`
 _SPACE = ord(" ")
@@ -637,7 +635,7 @@ def _gold(doc: Doc, annotation: str, lexicon: Lexicon) -> Gold:
     if annotation == "tokens":
         words = np.full(len(text), NO, dtype=np.int8)
         words[places[is_word]] = YES
-        for span in doc.spans.get(UNKNOWN, ()):
+        for span in doc.spans.get(UNKNOWN_WORDS, ()):
             words[places[span.start + 1 : span.end]] = NOT_KNOWN
     else:
         words = lexicon.annotation(text)

@@ -6,7 +6,7 @@ import pytest
 import spacy
 
 from spacy_crf.cli.formats import ReadSettings, Report, Source, read, sniff
-from spacy_crf.pipeline.tokenizer import UNKNOWN
+from spacy_crf.types import UNKNOWN_WORDS
 
 NLP = spacy.blank("xx")
 
@@ -61,7 +61,7 @@ def test_words_between_spaces(tmp_path):
 def test_known_boundaries(tmp_path):
     [doc] = docs_of(tmp_path / "a.txt", "a-b|c d?e|\\|-f\n\n", format="boundaries")
     assert [token.text for token in doc] == ["ab", "c", "d", "e", "|f"]
-    assert [(span.start, span.end) for span in doc.spans[UNKNOWN]] == [(1, 4)]
+    assert [(span.start, span.end) for span in doc.spans[UNKNOWN_WORDS]] == [(1, 4)]
     with pytest.raises(ValueError, match=r"CRF701: .*line 1.*'bc'"):
         docs_of(tmp_path / "a.txt", "a|bc\n", format="boundaries")
 

@@ -13,7 +13,7 @@ from spacy.training import Example
 
 from spacy_crf.features.characters import Lexicon, Texts
 from spacy_crf.models.characters import Annotated, CharacterObjective
-from spacy_crf.pipeline.tokenizer import UNKNOWN
+from spacy_crf.types import UNKNOWN_WORDS
 
 LINES = ["ab cd ab", "cd abc cd", "abc ab. cd", "ab abc", "cd cd ab", "abc cd. ab ab"]
 
@@ -305,7 +305,7 @@ def test_unknown_words_entities_and_a_lexicon_alone():
     def unknown(vocab):
         docs = references(vocab)
         for doc in docs[:9]:
-            doc.spans[UNKNOWN] = [Span(doc, 1, len(doc), "")]
+            doc.spans[UNKNOWN_WORDS] = [Span(doc, 1, len(doc), "")]
         return docs
 
     def entities(vocab):

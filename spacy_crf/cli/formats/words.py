@@ -10,7 +10,7 @@ from spacy.tokens import Doc, Span
 from ...blanks import is_blank, split_words
 from ...errors import shown
 from ...pipeline.corpora import set_origin
-from ...pipeline.tokenizer import UNKNOWN, words_to_doc
+from ...types import UNKNOWN_WORDS
 from .annotation import tokenized
 from .columns import in_groups
 from .source import ReadSettings, Report, Source, unreadable
@@ -38,6 +38,8 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
 
     RAISES (ValueError): CRF701 with the place, for words that are not in the text in this order.
     """
+    from ...pipeline.tokenizer import words_to_doc  # which loads numba
+
     for place, item in source.items():
         if not isinstance(item, dict) or not isinstance(item.get("text"), str):
             raise unreadable(place, f'it has no "text": {shown(item)}')
@@ -135,7 +137,7 @@ def read_boundaries(source: Source, nlp: Language, settings: ReadSettings, repor
             words.append("")
         words = [word for word in words if word]
         doc = Doc(nlp.vocab, words=words, spaces=[False] * len(words))
-        doc.spans[UNKNOWN] = [Span(doc, first, last + 1, "") for first, last in unknown if last < len(words)]
+        doc.spans[UNKNOWN_WORDS] = [Span(doc, first, last + 1, "") for first, last in unknown if last < len(words)]
         set_origin(doc, place)
         report.segmented += 1
         yield doc
