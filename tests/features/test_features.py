@@ -808,9 +808,9 @@ def ngrams_by_hand(word, size, most=12):
         st.text(st.characters(codec="utf-8", exclude_categories=["Zs", "Cc"]), min_size=1, max_size=20), min_size=1
     )
 )
-def test_ngrams_are_the_runs_of_characters_of_the_word(words):
+def test_ngrams_are_the_runs_of_characters_of_the_word(nlp, words):
     """Each once however often it occurs; of long words those near both ends."""
-    doc = Doc(spacy.blank("en").vocab, words=words)
+    doc = Doc(nlp.vocab, words=words)
     _, features, names = freeze(FeatureSet([f"ngrams{n}[0]" for n in (2, 3, 4, 5)]), [doc])
     for token, found in zip(doc, names, strict=True):
         assert found == sorted(f"ngrams{n}[0]={run}" for n in (2, 3, 4, 5) for run in ngrams_by_hand(token.text, n))
