@@ -325,6 +325,7 @@ PRESETS = {
     "crf_textcat": _TEXTS,
 }
 OPTIMIZE = ("efficiency", "accuracy")
+LEARNED_TOKENIZER = "spacy_crf.Tokenizer.v1"  # serves any language
 SEGMENTERS = ("char", "jieba", "pkuseg")  # of Chinese
 _PKUSEG_MODEL = "mixed"  # the model that spacy-pkuseg brings
 FITTED = ("fast", "partial", "words")  # presets that `crf fit` trains
@@ -429,6 +430,7 @@ def _text(sections: Sections) -> str:
 
 def in_language(text: str, lang: str, segmenter: Optional[str] = None) -> str:
     """Change the language of a config, and with it the tokenizer: Chinese, Japanese, Korean, Thai and Vietnamese have their own.
+    A tokenizer that learns stays.
 
     segmenter (str): What cuts Chinese texts, one of `SEGMENTERS`.
     """
@@ -440,6 +442,8 @@ def in_language(text: str, lang: str, segmenter: Optional[str] = None) -> str:
     if segmenter == "pkuseg":
         initialize["pkuseg_model"] = _PKUSEG_MODEL
     text = re.sub(r'^lang = ".*"$', f'lang = "{lang}"', text, count=1, flags=re.MULTILINE)
+    if LEARNED_TOKENIZER in text:
+        return text
     for section, settings in (("nlp.tokenizer", tokenizer), ("initialize.tokenizer", initialize)):
         lines = "".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items())
         head = re.escape(f"[{section}]\n")

@@ -13,6 +13,7 @@ from .. import checks
 from ..errors import Errors
 from ..whole_files import write_whole
 from .configs import (
+    LEARNED_TOKENIZER,
     NO_WORDS,
     OPTIMIZE,
     PRESETS,
@@ -63,7 +64,8 @@ def init_config_cli(
     )
     given_lang = lang
     lang = lang or "en"
-    blank(lang, {} if segmenter is None else {"segmenter": segmenter.value})
+    if file is None or LEARNED_TOKENIZER not in config_files()[file.value].read_text(encoding="utf8"):
+        blank(lang, {} if segmenter is None else {"segmenter": segmenter.value})
     options: dict[str, Any] = {"--component": component, "--file": file, "--preset": preset, "--optimize": optimize}
     options["--for"] = for_
     options |= {"--clusters": clusters, "--vectors": vectors, "--gazetteers": gazetteers, "--lookups": lookups}

@@ -165,3 +165,13 @@ def test_a_language_has_its_own_tokenizer(lang, needs, args, block, choice, tmp_
 def test_a_segmenter_is_for_chinese_alone():
     code, said = run("--component", "crf_ner", "--segmenter", "char")
     assert code == 1 and "CRF020: init-config: --segmenter" in said
+
+
+def test_a_tokenizer_that_learns_needs_no_package_of_the_language(tmp_path):
+    path = tmp_path / "config.cfg"
+    result = CliRunner().invoke(app, ["init-config", "--file", "crf_tokenizer", "--lang", "th", "-o", str(path)])
+    assert result.exit_code == 0, result.output
+    config = load_config(path)
+    assert config["nlp"]["lang"] == "th"
+    assert config["nlp"]["tokenizer"]["@tokenizers"] == "spacy_crf.Tokenizer.v1"
+    assert config["initialize"]["tokenizer"]["l2"] == 0.1
