@@ -1,19 +1,21 @@
 """Words and sentences of raw text beside other programs: ``python -m tests.benchmarks.words``
 
-F1 counts words, or sentences, whose first and last characters are both right; white space at their edges is left out. The law is
-cross-validated over all its texts, other sets have a split for tests. Programs that learn do so from the same texts, spaCy's
-``senter`` for the CPU time that ours takes. Punkt learns from the raw text of the training split. Seconds and characters a
-second are CPU time of one thread, memory is the peak of the process; compiling kernels does not count. Programs that are not
-installed say so: ``pip install nltk pysbd pythainlp pyvi``. UDPipe's figures are those of its authors
-(https://ufal.mff.cuni.cz/udpipe/2/models).
+F1 counts words, or sentences, whose first and last characters are both right; white space at their edges is left out.
+Portuguese law is cross-validated over all its texts, other sets have a split for tests. Programs that learn do so from the same
+texts, spaCy's ``senter`` for the CPU time that ours takes; Punkt learns from the raw texts of the training split. Seconds, and
+characters a second, are CPU time, memory is the peak of the process; compiling kernels does not count. Programs that are not
+installed say so: ``pip install nltk pysbd pythainlp pyvi``. The Vietnamese words of spaCy are those of pyvi, which may have
+learned from the texts of the test. UDPipe's figures are those of its authors (https://ufal.mff.cuni.cz/udpipe/2/models).
 """
 
 import json
 import random
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Optional
 
 import pycrfsuite
@@ -361,7 +363,7 @@ def crfsuite(data: TextSet, train: list[Text], seconds: Optional[float]) -> Lear
         if tags:
             trainer.append(character_ngrams(text.text), tags)
     trainer.set_params({"c1": 0.05, "c2": 0.05, "max_iterations": 1 if seconds == 0.0 else 200})
-    path = f"/tmp/words_{time.time_ns()}.crfsuite"
+    path = str(Path(tempfile.mkdtemp()) / "words.crfsuite")
     trainer.train(path)
     tagger = pycrfsuite.Tagger()
     tagger.open(path)
