@@ -35,7 +35,6 @@ FILE_NAME = "tokenizer"
 NAME = "spacy_crf.Tokenizer.v1"
 ANNOTATIONS = ("tokens", "partial")
 BATCH = 1 << 16  # code points in a batch of training, and in a batch of `pipe`
-_SPACE = ord(" ")
 _DELTA = 1e-4  # share of the objective that ten iterations must gain: with less, F1 stays what it is
 _MEMORY = 10  # moves that L-BFGS keeps, each of which takes 16 bytes for each weight
 
@@ -398,7 +397,7 @@ class CharacterTokenizer:
             golds = [_gold(example.reference, annotation, trie) for example in get_examples()]
         counts = Counter(chain.from_iterable(map(_known_words, golds)))
         if given and not counts.keys() & {*given}:
-            self._warn(Warnings.CRFW991.format(n=len(given)))
+            logger.warning(Warnings.CRFW991.format(n=len(given)))
         corpus, joins_words, has_blanks = self._annotated(golds)
         model, frequencies = CharacterModel.counted(
             (batch.texts for batch in corpus),
@@ -438,7 +437,7 @@ class CharacterTokenizer:
         """
         n_tags = 3 if self._has_sentences else 2
         n_moved = 0
-        joins_words = True
+        joins_words = self._rules.longest is None  # which counts characters, not whole runs
         has_blanks = False
         corpus = []
         for batch in _batches(golds, lambda gold: len(gold.text), len(golds)):
@@ -482,11 +481,7 @@ class CharacterTokenizer:
                 n_forbidden += len(forbidden)
                 example = example or gold.text[max(0, forbidden[0] - 10) : forbidden[0] + 10]
         if n_forbidden:
-            self._warn(Warnings.CRFW990.format(n=n_forbidden, example=example))
-
-    def _warn(self, message: str) -> None:
-        """Warn in spaCy's log, which is shown in training."""
-        logger.warning(message)
+            logger.warning(Warnings.CRFW990.format(n=n_forbidden, example=example))
 
     def score(self, examples: Iterable[Example], **kwargs: object) -> dict[str, Any]:
         """Score the tokens of predicted Docs as spaCy does: token_acc, token_p, token_r and token_f; and with sentences sents_p,
@@ -534,7 +529,7 @@ class CharacterTokenizer:
         except Exception as error:  # a file may contain anything, so any error may occur
             raise ValueError(Errors.CRF505.format(source=source, name="tokenizer", reason=reason_of(error))) from error
         if lang != self.vocab.lang:
-            self._warn(Warnings.CRFW992.format(source=source, lang=lang, ours=self.vocab.lang))
+            logger.warning(Warnings.CRFW992.format(source=source, lang=lang, ours=self.vocab.lang))
         self._model = model
         return self
 
@@ -580,7 +575,7 @@ def words_to_doc(vocab: Vocab, text: str, places: Ints, ends: Ints, is_sentence:
     is_sentence (Optional[bool[W]]): Whether a sentence begins with each word; None for no sentences.
     """
     behind = np.append(places[1:], len(text))  # where the next word begins
-    has_space = np.append(code_points(text), 0)[ends] == _SPACE
+    has_space = np.append(code_points(text), 0)[ends] == ord(" ")
     has_space &= ends < behind
     blanks = ends + has_space  # where the rest of the white space begins
     has_blank = blanks < behind

@@ -75,6 +75,7 @@ def test_words_with_blanks_inside():
     nlp = trained(docs=docs)
     assert words(nlp("hai chu tich noi")) == ["hai", "chu tich", "noi"]
     assert nlp.tokenizer._model.joins_words and nlp.tokenizer._model.has_blanks
+    assert max(map(len, words(trained(docs=docs, longest=3)("hai chutich noi")))) == 3
 
 
 def test_pipe_is_as_one_by_one(nlp):
