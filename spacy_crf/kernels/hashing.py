@@ -95,22 +95,23 @@ def hash_ngrams(points, ends, size, slots):
     n_runs = (lengths + 3 - size)[:, np.newaxis]
     slot = np.arange(slots)
     first = np.where((slot < slots // 2) | (n_runs <= slots), slot, n_runs - slots + slot)  # [V, slots]
-    words, slot = np.nonzero(slot < n_runs)
-    first = first[words, slot]
-    begins = ends[words] - lengths[words] + 2 * words + first
-    hashes = np.empty(len(words), dtype=np.uint64)
-    hash_runs(marked, begins, begins + size, hashes)
-    # The first of equal runs of a word: the sort is stable
-    order = np.lexsort((hashes, words))
-    is_first = np.ones(len(order), dtype=bool)
-    is_first[order[1:]] = np.diff(words[order]).astype(bool) | np.diff(hashes[order]).astype(bool)
-    words = words[is_first]
-    slot = np.arange(len(words)) - np.searchsorted(words, words)
-    table = np.full((n_words, slots), ABSENT)
-    table[words, slot] = hashes[is_first]
-    table_of_firsts = np.zeros((n_words, slots), dtype=np.int64)
-    table_of_firsts[words, slot] = first[is_first]
-    return table, table_of_firsts
+    is_run = slot < n_runs
+    begins = (ends - lengths + 2 * np.arange(n_words))[:, np.newaxis] + first
+    begins = begins[is_run]
+    run_hashes = np.empty(len(begins), dtype=np.uint64)
+    hash_runs(marked, begins, begins + size, run_hashes)
+    found = np.full(is_run.shape, ABSENT)
+    found[is_run] = run_hashes
+    # The first of equal runs of a word
+    is_equal = found[:, :, np.newaxis] == found[:, np.newaxis, :]
+    is_first = is_run & ~(is_equal & np.tri(slots, k=-1, dtype=bool)).any(axis=2)
+    words, _ = is_first.nonzero()
+    slot = np.cumsum(is_first, axis=1)[is_first] - 1
+    hashes = np.full(is_run.shape, ABSENT)
+    hashes[words, slot] = found[is_first]
+    firsts = np.zeros(is_run.shape, dtype=np.int64)
+    firsts[words, slot] = first[is_first]
+    return hashes, firsts
 
 
 def place(numbers, starts, reach):
