@@ -16,7 +16,7 @@ from spacy.vocab import Vocab
 from thinc.api import Config
 from wasabi import msg
 
-from .. import checks, lite
+from .. import checks
 from ..blanks import is_blank, split_columns
 from ..errors import Errors, counted, known_names
 from ..migrate.functions import (
@@ -380,6 +380,7 @@ def export_cli(
         write_whole(output, export_wapiti(load_pipeline(model), component))
         msg.good(f"{output}: a model of Wapiti")
         return
+    from .. import lite
     from ..migrate.lite import compare_lite, export_lite, write_lite
 
     nlp = load_pipeline(model)
@@ -419,6 +420,8 @@ def tag_cli(
     """
     checks.expect(n_best >= 0, "crf tag", "--n-best", n_best, "0 or more")
     if Path(model).is_file():
+        from .. import lite
+
         tagger: Any = lite.load(model)
     else:
         tagger = _PipelineTagger(load_pipeline(model), component, [name.strip() for name in columns.split(",")])
