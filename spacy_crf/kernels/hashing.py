@@ -102,9 +102,13 @@ def hash_ngrams(points, ends, size, slots):
     hash_runs(marked, begins, begins + size, run_hashes)
     found = np.full(is_run.shape, ABSENT)
     found[is_run] = run_hashes
-    # The first of equal runs of a word
-    is_equal = found[:, :, np.newaxis] == found[:, np.newaxis, :]
-    is_first = is_run & ~(is_equal & np.tri(slots, k=-1, dtype=bool)).any(axis=2)
+    # The first of equal runs; few words have any
+    ordered = np.sort(found, axis=1)
+    is_equal = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] != ABSENT)
+    repeating = np.flatnonzero(is_equal.any(axis=1))
+    is_equal = found[repeating, :, np.newaxis] == found[repeating, np.newaxis, :]
+    is_first = is_run.copy()
+    is_first[repeating] &= ~(is_equal & np.tri(slots, k=-1, dtype=bool)).any(axis=2)
     words, _ = is_first.nonzero()
     slot = np.cumsum(is_first, axis=1)[is_first] - 1
     hashes = np.full(is_run.shape, ABSENT)
