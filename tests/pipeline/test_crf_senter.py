@@ -6,10 +6,14 @@ import numpy as np
 import pytest
 import spacy
 from spacy.attrs import SENT_START
+from spacy.cli import app
 from spacy.tokens import Doc, Span
 from spacy.training import Example
+from typer.testing import CliRunner
 
 from spacy_crf import LBFGS
+from spacy_crf.cli.demo import Demo
+from spacy_crf.migrate.lite import export_lite
 from tests.reference import log_sum
 from tests.util import check_copies
 
@@ -242,3 +246,19 @@ def test_an_explanation_is_about_the_whole_doc(nlp):
 def test_a_million_tokens(nlp):
     doc = Doc(nlp.vocab, words=["It", "does", ".", "See", "art.", "5", "."] * 143_000)
     assert len(list(nlp(doc).sents)) == 286_000
+
+
+def test_commands_know_it(nlp, tmp_path):
+    """The first token always begins a sentence: there is nothing to explain."""
+    nlp.to_disk(tmp_path / "model")
+    result = CliRunner().invoke(app, ["crf", "explain", str(tmp_path / "model"), RAW[0]])
+    assert result.exit_code == 0 and "Done" in result.output, result.output
+    result = CliRunner().invoke(app, ["crf", "explain", str(tmp_path / "model"), "Done"])
+    assert result.exit_code == 1 and "CRF838" in result.output, result.output
+    with pytest.raises(ValueError, match=r"CRF791.*has sentences"):
+        export_lite(nlp)
+    loaded = spacy.load(tmp_path / "model")
+    [component] = Demo(loaded).find({"text": "It does . Done"})["components"]
+    assert [span[:3] for span in component["spans"]] == [[3, 4, "S"]]
+    with pytest.raises(ValueError, match=r"CRF978.*is_sent_start"):
+        Demo(loaded, file=tmp_path / "new.jsonl")
