@@ -5,7 +5,7 @@ matrix, and the others are arcs.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple, Optional
@@ -479,7 +479,7 @@ def backward(work: ChainWork, before: ForwardPass, weights: Floats, d_emissions:
 
 
 def _expect_emissions(
-    layout: TransitionLayout, before: ForwardPass, weights: Floats, d_emissions: Floats, d_ends: Sequence[Floats]
+    layout: TransitionLayout, before: ForwardPass, weights: Floats, d_emissions: Floats, d_ends: Iterable[Floats]
 ) -> None:
     """Backward pass of a chunk, as `backward`.
 
