@@ -11,8 +11,8 @@ from tests.test_size import n_statements
 # Functions, stays in a file, returns to one that was left. Two functions ask whether Docs have white space, at which no span
 # begins or ends, and introduce the labels to a vocabulary that would forget them behind a memory zone. A decoding brings the
 # class of its batches, and a decoder of another package may answer in its place. Arrays of thinc are read in one place, with
-# their type
-MOST = {"plain": (78, 48, 26), "with confidence and a rule": (121, 81, 51)}
+# their type. Eight functions that numba compiled, which nobody counted, are NumPy now
+MOST = {"plain": (86, 52, 28), "with confidence and a rule": (129, 85, 53)}
 
 
 @pytest.mark.parametrize("settings", MOST)
@@ -43,4 +43,4 @@ def test_whoever_reads_what_crf_ner_runs_reads_few_files(tmp_path):
     files = {file for file, _ in walk_of(run).calls if file.split("/")[0] in ("pipeline", "explain", "cli")}
     statements = sum(n_statements((PACKAGE / file).read_text(encoding="utf8")) for file in files)
     assert len(files) <= 8
-    assert statements <= 2_190
+    assert statements <= 2_194
