@@ -198,7 +198,9 @@ def fit(
     nlp = load_model_from_config(config, auto_fill=True)
     tokenizer = nlp.tokenizer
     learns_tokens = isinstance(tokenizer, CharacterTokenizer)
-    names = _components(nlp, config) if nlp.pipe_names or not learns_tokens else []
+    names = _components(nlp, config)
+    if not names and not learns_tokens:
+        raise no_component("to fit", nlp.pipe_names)
     with tokenizer.learning() if learns_tokens else nullcontext():
         examples = list(read(nlp))
     if not 2 <= folds <= len(examples):
@@ -282,6 +284,7 @@ def _fit_tokenizer(
     on_fold: Callable[[], None],
 ) -> Fitted:
     """Train the tokenizer of a pipeline on all texts, with the pair of l1 and l2 that finds the most words of held-out texts.
+    Sentences, whole texts and temperatures are not looked at.
 
     folds (Folds): Which texts are held out together. The other arguments are those of `fit`.
     """
@@ -309,11 +312,13 @@ def _fit_tokenizer(
         f, whole_texts = (_score(counts[candidate], score) for score in OPTIMIZED)
         trials.append(Trial(candidate, f, whole_texts, None, n_folds))
     trials.sort(key=lambda trial: -trial.f)
-    trials = [trial._replace(behind=trials[0].f - trial.f) for trial in trials]
     best = trials[0].candidate
+    groups = folds.group_of
+    for n, trial in enumerate(trials):
+        behind, error = _difference(counts[best], counts[trial.candidate], groups)
+        trials[n] = trial._replace(behind=behind, error=error)
     block.update(l1=best.l1, l2=best.l2)
     nlp.initialize(lambda: examples)
-    groups = folds.group_of
     return Fitted(
         TOKENIZER,
         len(examples),
@@ -325,6 +330,20 @@ def _fit_tokenizer(
         suspects=[],
         together=folds.reason,
     )
+
+
+def _difference(
+    counts: NDArray[np.float64], others: NDArray[np.float64], groups: NDArray[np.int64]
+) -> tuple[float, float]:
+    """How much higher the F1 of some counts is than that of others, and the standard error of the difference.
+
+    counts, others (float64[n, 3]): Annotated, found and right mentions in each text.
+    groups (int64[n]): The group of each text.
+    """
+    shares = _shares(counts) - _shares(others)
+    # Texts of a group are alike: their shares do not average out
+    error = np.linalg.norm(np.bincount(groups, shares))
+    return _f(counts.sum(axis=0)) - _f(others.sum(axis=0)), float(error)
 
 
 def _word_counts(example: Example) -> tuple[int, int, int]:
@@ -369,8 +388,6 @@ def _components(nlp: Language, config: Config) -> list[str]:
             names.append(name)
         elif getattr(pipe, "is_trainable", False):
             raise ValueError(Errors.CRF772.format(name=name))
-    if not names:
-        raise no_component("to fit", nlp.pipe_names)
     return names
 
 
@@ -595,11 +612,7 @@ class _Race:
         if self._optimize == "texts":
             best_counts = _of_texts(best_counts)
             counts = _of_texts(counts)
-        shares = _shares(best_counts) - _shares(counts)
-        groups = self._folds.group_of[self._texts[: len(counts)]]
-        # Texts of a group are alike: their shares do not average out
-        error = np.linalg.norm(np.bincount(groups, shares))
-        return _f(best_counts.sum(axis=0)) - _f(counts.sum(axis=0)), float(error)
+        return _difference(best_counts, counts, self._folds.group_of[self._texts[: len(counts)]])
 
     def _rank(self, counts: NDArray[np.float64]) -> tuple[float, float]:
         """Sort key of candidates by their counts: the optimized score, and F1, since many candidates have as many whole texts.

@@ -158,13 +158,6 @@ class Texts(NamedTuple):
         units = kernels.find_units(points, text_starts, begins, CODE_POINTS.kinds, joins_words)
         return cls(points, text_starts, begins, *units)
 
-    @property
-    def follows_letter(self) -> Bools:
-        """Whether each unit continues a run of letters, marks and digits: bool[U]."""
-        is_word = CODE_POINTS.kinds[self.points] == kernels.WORD
-        inside = self.gaps == kernels.NOTHING
-        return inside & is_word[self.units] & is_word[self.units - 1]
-
 
 # The items of which n-grams are features, with the largest n, and how many items on either side of a boundary count
 NGRAMS = {"characters": (3, 3), "classes": (3, 3), "runs": (3, 3), "shapes": (3, 3)}

@@ -36,7 +36,7 @@ SPACING_MARK = 10
 INDICATOR = 11  # half of a flag
 PICTOGRAPH = 12
 CONSONANT = 13  # of a script that writes conjuncts
-LONE_LINKER = 14
+LONE_LINKER = 14  # joins the next consonant, but begins a cluster of its own
 NON_JOINER = 15
 LINKER = 16  # of a consonant with the next one
 MARK = 17
@@ -97,7 +97,9 @@ def cluster_starts(points, text_starts, properties):
         is_half_flag = False
         for t in range(text_starts[b], text_starts[b + 1]):
             now = properties[points[t]]
-            continues = is_linked and now == CONSONANT
+            continues = (
+                is_linked and now == CONSONANT
+            )  # rule GB9c of Unicode 18: no consonant has to stand before the linker
             continues |= is_joined and now == PICTOGRAPH
             continues |= is_half_flag and now == INDICATOR
             begins[t] = t == text_starts[b] or not (continues or _joins(before, now))
@@ -299,7 +301,8 @@ def mark_words(points, text_starts, lengths, table, longest, marks):
     lengths (int32[P]): By row of the table of beginnings of words: the length of the word that ends there, 0 for none.
     table: Slots (uint64[S]) and rows (int32[S]) of the beginnings of words.
     longest (int): Words as long as this or longer share their marks.
-    marks (uint8[T + 1, 3 * longest]): Receives 1 for words that begin, end and go on here, by their length.
+    marks (uint8[T, 3 * longest]): Receives 1 for words that begin here, that ended before this character, and that go on here,
+        by their length.
     """
     slots, rows = table
     for b in range(len(text_starts) - 1):

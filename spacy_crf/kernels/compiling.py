@@ -195,16 +195,16 @@ def _compile_drawn(queue: int) -> int:
 
     queue (int): File descriptor of the queue, which has numbers in the list. The processes share the place where they read, so
         that each number is read once.
-    RETURNS (int): How many kernels were drawn.
+    RETURNS (int): How many kernels were compiled.
     """
-    n_drawn = 0
+    n_compiled = 0
     starter = os.getppid()
     # If the process that started this one has ended, nobody waits for the kernels
     while os.getppid() == starter and (number := os.read(queue, _BYTES)):
-        n_drawn += 1
         with suppress(Exception):  # who calls the kernel gets the error
             listed_kernels()[int.from_bytes(number, "big")].compile()
-    return n_drawn
+            n_compiled += 1
+    return n_compiled
 
 
 def work() -> None:

@@ -29,7 +29,7 @@ def add_scores(rows, values, starts, begin, end, slot_starts, slot_columns, slot
     """scores[t, c] += sum over the features f of token t of values · weight[f, c], for the tokens `begin` to `end` - 1.
 
     rows (int32[nnz]), values (float32[nnz], or empty: all 1), starts (int64[T + 1]): Features of the tokens.
-    slots (float64[N]): The weights, as laid out by `lay_out_slots`.
+    slots (float64[N]): The weights, see `models.table.Table.slots`.
     scores (float64[T, C]): Receives the sums.
     """
     n_columns = scores.shape[1]

@@ -131,6 +131,11 @@ class Rules:
         """Whether there are any rules but `longest`."""
         return bool(self._never or self._always or self._words)
 
+    @property
+    def are_of_characters(self) -> bool:
+        """Whether rules count the characters of a run of letters, or may cut one."""
+        return self.longest is not None or bool(self._always or self._words)
+
     def restrict(self, text: str, units: Ints, possible: Bools) -> None:
         """Forbid the tags that patterns exclude.
 
@@ -277,20 +282,28 @@ class CharacterTokenizer:
             -inf for others.
         """
         model = self._trained()
-        texts = model.texts(batch)
-        possible = self._possible(batch, texts)
+        texts, possible = self._restricted(batch)
         scores = model.scores(texts)
         scores.emissions[~possible] = -np.inf
         return texts, possible, scores
 
-    def _possible(self, batch: Sequence[str], texts: Texts) -> Bools:
-        """The tags that the units of texts (`batch`, and with their units `texts`) may have by the rules: bool[U, S]."""
-        possible = self._trained().possible(texts)
+    def _restricted(self, batch: Sequence[str]) -> tuple[Texts, Bools]:
+        """The units of texts (`batch`), and the tags that they may have by the rules: bool[U, S]."""
+        model = self._trained()
+        texts = model.texts(batch)
+        possible = model.possible(texts)
+        if model.joins_words and self._rules.are_of_characters:
+            # A rule may cut the runs of letters that the model keeps whole
+            runs = texts
+            texts = Texts.of(batch, joins_words=False)
+            possible = model.possible(texts)
+            is_inside = ~np.isin(texts.units, runs.units)
+            possible[is_inside, :INSIDE] = False
         if self._rules.are_patterns:
             for b, text in enumerate(batch):
                 of_text = slice(texts.starts[b], texts.starts[b + 1])
                 self._rules.restrict(text, texts.units[of_text] - texts.text_starts[b], possible[of_text])
-        return possible
+        return texts, possible
 
     def _structure(self, model: CharacterModel) -> Any:
         """The chain whose labellings are the segmentations that are not too long."""
@@ -446,7 +459,10 @@ class CharacterTokenizer:
             sentences = np.concatenate([gold.sentences for gold in batch])
             clamp, n_moved_here = _clamp(texts, words, sentences, n_tags)
             n_moved += n_moved_here
-            joins_words = joins_words and not clamp[texts.follows_letter, :INSIDE].any()
+            if joins_words:
+                joined = Texts.of([gold.text for gold in batch], joins_words=True)
+                is_joined = ~np.isin(texts.units, joined.units)
+                joins_words = not clamp[is_joined, :INSIDE].any()
             goes_on = np.logical_not(clamp[:, :INSIDE].any(axis=1))
             has_blanks = has_blanks or bool(goes_on[texts.gaps == BLANK].any())
             corpus.append(Annotated(texts, clamp))
@@ -472,8 +488,7 @@ class CharacterTokenizer:
         n_forbidden = 0
         example = ""
         for gold in golds:
-            texts = self._trained().texts([gold.text])
-            possible = self._possible([gold.text], texts)
+            texts, possible = self._restricted([gold.text])
             known = gold.words[texts.units]
             allows = np.where(known == YES, possible[:, :INSIDE].any(axis=1), possible[:, INSIDE])
             forbidden = texts.units[(known != NOT_KNOWN) & ~allows & (texts.gaps != BEGINNING)]
@@ -500,7 +515,7 @@ class CharacterTokenizer:
     def to_bytes(self, *, exclude: Sequence[str] = ()) -> bytes:
         """Save what was learned, also nothing. The rules are in the config.
 
-        exclude (Sequence[str]): Is there for spaCy, and excludes nothing.
+        exclude (Sequence[str]): Ignored; spaCy passes it.
         """
         model = None if self._model is None else self._model.to_msg()
         return seal(FORMAT, b"".join(packed({"lang": self.vocab.lang, "model": model})))
@@ -509,7 +524,7 @@ class CharacterTokenizer:
         """Load what `to_bytes` saved; after an error nothing has changed.
 
         data (bytes): The saved tokenizer.
-        exclude (Sequence[str]): Is there for spaCy, and excludes nothing.
+        exclude (Sequence[str]): Ignored; spaCy passes it.
         RAISES (ValueError): CRF501, CRF502, CRF505 or CRF508 for data that is not a tokenizer, is damaged, or does not fit the
             config.
         """

@@ -347,6 +347,30 @@ def test_user_words_of_cased_scripts_touch_no_letters():
     assert words(nlp("c++c++")) == ["c++", "c++"]
 
 
+def test_rules_cut_runs_that_training_keeps_whole():
+    """Rules that the config got after the training."""
+
+    def of_runs(vocab):
+        return [Doc(vocab, words=["take", "5kg", "นี่ที่ไหน", "."], spaces=[True, True, False, False])] * 4
+
+    learned = trained(docs=of_runs)
+    assert words(learned("take 5kg.")) == ["take", "5kg", "."]
+    ruled = make_nlp(always_split=["kg"], user_words=["ที่"])
+    ruled.tokenizer.from_bytes(learned.tokenizer.to_bytes())
+    assert words(ruled("take 5kg.")) == ["take", "5", "kg", "."]
+    assert words(ruled("take นี่ที่ไหน.")) == ["take", "นี่", "ที่", "ไหน", "."]
+    assert [reason for _, _, reason, _ in ruled.tokenizer.explain("5kg")] == ["text", "rule"]
+
+
+def test_boundaries_behind_joiners_are_learned():
+    """A zero-width non-joiner ends a cluster, and is no letter."""
+
+    def of_joiners(vocab):
+        return [Doc(vocab, words=["می\u200c", "روم"], spaces=[False, False])] * 4
+
+    assert words(trained(docs=of_joiners)("می\u200cروم")) == ["می\u200c", "روم"]
+
+
 def test_rules_keep_blanks_and_clusters(nlp):
     nlp = trained(never_split=["ab cd"], always_split=["e"])
     assert "ab cd" in words(nlp("cd ab cd ab"))
