@@ -118,7 +118,7 @@ class CodeFiles(NullCache):
             crew.compile_missing(path)
         try:
             saved_signature, saved = pickle.loads(path.read_bytes())
-        except (OSError, EOFError, pickle.UnpicklingError):  # not compiled yet, or damaged
+        except Exception:  # not compiled yet; or damaged, so that any error may occur
             return None
         if saved_signature != sig:  # named tuples with the same name
             return None

@@ -78,7 +78,7 @@ class CharacterModel:
         self._table = slots, rows
 
     @classmethod
-    def counted(
+    def untrained(
         cls, corpus: Iterable[Texts], lexicon: Lexicon, min_count: int, **settings: bool
     ) -> tuple["CharacterModel", Floats]:
         """Make a model without weights, whose features are the n-grams of a corpus.

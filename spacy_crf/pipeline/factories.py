@@ -330,9 +330,15 @@ def make_crf_senter(
         `crf_tagger`. None for no key.
     incorrect_spans_key (Optional[str]): Key of `doc.spans` of the reference Docs, with tokens that begin none, labelled "S".
         None for no key.
-    second_stage (Optional[dict]): Settings of a second stage, as in `crf_tagger`. None for one stage.
-    max_words (int): Different words whose features and scores the component caches, as in `crf_tagger`.
-    optimizer (Optional[Optimizer]): The component's own optimizer, as in `crf_tagger`.
+    second_stage (Optional[Dict[str, Any]]): Settings of a second stage, which reads the labels that a first stage gives to the
+        rest of the Doc: `folds`, `features` (["token_majority"]), and `l1`, `l2` and `iterations` of the first stage. None for
+        one stage.
+    max_words (int): Different words whose features and scores the component caches; a full cache starts anew. A larger cache is
+        faster with many different words, a smaller one takes less memory: about 0.5 KB per word, with many labels up to 256 MB
+        in total.
+    optimizer (Optional[Optimizer]): The component's own optimizer. The default, `spacy_crf.Minibatch.v1`, gives way to an
+        optimizer of this package that is passed as `sgd` or named in [training.optimizer]; other optimizers do not. None to use
+        the optimizer given there, as spaCy's own components do.
     scorer (Optional[Callable]): The scoring method. Defaults to `Scorer.score_spans` of the sentences.
     """
     from .crf_senter import CRFSenter

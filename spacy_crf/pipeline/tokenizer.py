@@ -61,9 +61,10 @@ class Boundaries(NamedTuple):
 class Beginning(NamedTuple):
     """Why a token begins where it does.
 
-    token (str): The token. prob (float): Probability that a token begins here.
-    reason (str): "text" at the beginning of the text, "blank" after white space that words never have inside, "rule" where a rule
-        of the config decides, else "weights".
+    token (str): The token.
+    prob (float): Probability that a token begins here.
+    reason (str): "text" at the beginning of the text; "blank" behind white space, if no word of the training data has white space
+        inside; "rule" where a pattern or a word of the config decides; else "weights".
     features (list[tuple[str, float]]): The features with the largest weights, for a boundary if positive.
     """
 
@@ -383,8 +384,8 @@ class CharacterTokenizer:
         l2: float = 0.1,
         max_iterations: Optional[int] = None,
     ) -> None:
-        """Learn from the references of all examples, until the optimum of the weights. The settings are those of
-        [initialize.tokenizer] in the config.
+        """Learn from the references of all examples, until ten iterations lower the objective by less than 0.01 %. The settings
+        are those of [initialize.tokenizer] in the config.
 
         get_examples (Callable[[], Iterable[Example]]): Returns the examples.
         nlp (Optional[Language]): The pipeline, which is not used.
@@ -412,7 +413,7 @@ class CharacterTokenizer:
         if given and not counts.keys() & {*given}:
             logger.warning(Warnings.CRFW991.format(n=len(given)))
         corpus, joins_words, has_blanks = self._annotated(golds)
-        model, frequencies = CharacterModel.counted(
+        model, frequencies = CharacterModel.untrained(
             (batch.texts for batch in corpus),
             Lexicon.of([*given, *(word for word, count in counts.items() if count > 1)]),
             min_count,
@@ -426,7 +427,8 @@ class CharacterTokenizer:
         while optimizer.stop_reason("tokenizer") is None:
             value = optimizer.step(objective, key="tokenizer")
         announcements.info("tokenizer: objective %.1f, %s", value, optimizer.stop_reason("tokenizer"))
-        # A word of the data is in the lexicon if another place has it: in training, one that occurs twice; from now on, each
+        # So far the lexicon had the words that occur at least twice, so that no word was known by its own place alone. Texts to
+        # come are other places, so from now on it has all words
         model.lexicon = Lexicon.of([*given, *counts])
         self._model = model.pruned()
         self._check_rules(golds)

@@ -298,7 +298,7 @@ def senter(data: TextSet, train: list[Text], seconds: Optional[float]) -> Learne
 
 
 def crf_senter(data: TextSet, train: list[Text], seconds: Optional[float]) -> Learned:
-    """Ours on spaCy's words, as `configs/crf_senter.cfg` trains it."""
+    """Ours on spaCy's words, with the features of `configs/crf_senter.cfg`, trained to the optimum."""
     nlp = spacy.blank(data.lang)
     nlp.add_pipe("crf_senter")
     optimizer = LBFGS(l2=0.1)
