@@ -117,7 +117,9 @@ def workers_start_early(monkeypatch):
 
     if "forkserver" in multiprocessing.get_all_start_methods():
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["spacy_crf.cli.tune", "spacy_crf.shards.work", "tests.shards.test_annotate_parts"])
+        context.set_forkserver_preload(
+            ["spacy_crf.cli.tune", "spacy_crf.shards.work", "tests.shards.test_annotate_parts"]
+        )
         monkeypatch.setattr(executors, "get_context", lambda method: context)
 
 

@@ -318,7 +318,9 @@ def _fit_tokenizer(
         behind, error = _difference(counts[best], counts[trial.candidate], groups)
         trials[n] = trial._replace(behind=behind, error=error)
     block.update(l1=best.l1, l2=best.l2)
-    nlp.initialize(lambda: examples)
+    # Components are initialized later, on the tokens that it finds
+    with nlp.select_pipes(enable=[]):
+        nlp.initialize(lambda: examples)
     return Fitted(
         TOKENIZER,
         len(examples),

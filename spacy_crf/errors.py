@@ -525,8 +525,10 @@ class Errors:
     CRF991 = """The tokenizer {name} was never trained, so it can't cut texts. Train it with `spacy train` or
         nlp.initialize(get_examples), where Example(doc.copy(), doc) makes an example of a Doc with the right tokens."""
     CRF992 = "The tokenizer can't learn: no example has a text with words. Check the corpus that [initialize] reads."
-    CRF993 = """The tokenizer can't learn sentences: no example says where sentences begin. Set sentences = false in
-        [nlp.tokenizer], or annotate them: token.is_sent_start."""
+    CRF993 = """The tokenizer can't learn sentences: no word is known to begin one, or none is known to begin none. Set
+        sentences = false in [nlp.tokenizer], or annotate them: token.is_sent_start is True, False or None (unknown)."""
+    CRF994 = """The tokenizer can't learn words: some boundaries are unknown, and nothing tells where words go on, so it would
+        cut everywhere. Give a lexicon, or texts whose words are known."""
 
 
 @coded

@@ -238,6 +238,8 @@ class CharacterModel:
         lexicon_keys, lexicon_lengths = msg["lexicon"]
         lexicon_keys = of_file("the lexicon", lexicon_keys, np.uint64, (None,))
         lexicon_lengths = of_file("the lexicon", lexicon_lengths, np.int32, lexicon_keys.shape)
+        if len(lexicon_lengths) and lexicon_lengths.min() < 0:
+            raise ValueError("a word of the lexicon has an impossible length")
         keys = of_file("the features", msg["keys"], np.uint64, (None,))
         widths = of_file("the features", msg["widths"], np.int32, keys.shape)
         largest = max(2 * window for _, window in NGRAMS.values())

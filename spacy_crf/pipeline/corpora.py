@@ -55,7 +55,10 @@ class Corpus(training.Corpus):
         self._augments = augmenter is not None
 
     def __call__(self, nlp: Language) -> Iterator[Example]:
-        if self._kept is None or self._kept[0] is not nlp:
+        if getattr(nlp.tokenizer, "is_learning", False):
+            # The Docs of a tokenizer that has not learned yet are of no use later
+            yield from super().__call__(nlp)
+        elif self._kept is None or self._kept[0] is not nlp:
             yield from self._read(nlp)
         else:
             yield from self._kept[1]

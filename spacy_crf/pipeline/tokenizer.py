@@ -119,6 +119,12 @@ class Rules:
         user_words: Sequence[str],
         longest: Optional[int],
     ):
+        self.settings: dict[str, Any] = {
+            "never_split": list(never_split),
+            "always_split": list(always_split),
+            "user_words": list(user_words),
+            "longest": longest,
+        }
         self.longest = None if longest is None else checks.count(NAME, "longest", longest)
         self._never = _compiled("never_split", never_split)
         self._always = _compiled("always_split", always_split)
@@ -163,7 +169,7 @@ def _compiled(name: str, patterns: Sequence[str]) -> list["re.Pattern[str]"]:
     for pattern in checks.listed(NAME, name, patterns, "regular expressions"):
         try:
             compiled.append(re.compile(checks.text(NAME, name, pattern)))
-        except re.error as error:
+        except (re.error, OverflowError, RecursionError) as error:
             checks.expect(False, NAME, name, pattern, f"a list of regular expressions ({error})")
     return compiled
 
@@ -206,7 +212,7 @@ class CharacterTokenizer:
         self._has_sentences = sentences
         self._sets_probabilities = probabilities
         self._model: Optional[CharacterModel] = None
-        self._is_learning = False
+        self.is_learning = False
 
     # -------------------------------------------------------------------------------------------------- prediction
 
@@ -225,7 +231,7 @@ class CharacterTokenizer:
         YIELDS (Doc): The Docs, in the order of the texts.
         RAISES (ValueError): As for a single text.
         """
-        if self._model is None and self._is_learning:
+        if self._model is None and self.is_learning:
             # Readers of corpora make Docs before the tokenizer has learned; it learns from the references
             for text in texts:
                 edges = [match.span() for match in re.finditer(r"\S+", text)]
@@ -436,11 +442,11 @@ class CharacterTokenizer:
     @contextmanager
     def learning(self) -> Iterator[None]:
         """Let the tokenizer cut texts at white space in this context if it was never trained."""
-        self._is_learning = True
+        self.is_learning = True
         try:
             yield
         finally:
-            self._is_learning = False
+            self.is_learning = False
 
     def _annotated(self, golds: list[Gold]) -> tuple[list[Annotated], bool, bool]:
         """Turn what is known of texts into tags.
@@ -448,12 +454,15 @@ class CharacterTokenizer:
         golds (list[Gold]): The texts, and what is known.
         RETURNS (list[Annotated], bool, bool): The texts in batches; whether words never begin inside of a run of letters, marks
             and digits; and whether words have white space inside.
-        RAISES (ValueError): CRF992 if no text has a word, CRF993 if no sentence is known and sentences are to be found.
+        RAISES (ValueError): CRF992 if no text has a word, CRF993 if nothing tells where sentences begin, or where none does, and
+            sentences are to be found; CRF994 if nothing tells where words go on.
         """
         n_tags = 3 if self._has_sentences else 2
         n_moved = 0
         joins_words = self._rules.longest is None  # which counts characters, not whole runs
         has_blanks = False
+        says_all = True  # whether each boundary is known
+        goes_on_somewhere = False
         corpus = []
         for batch in _batches(golds, lambda gold: len(gold.text), len(golds)):
             texts = Texts.of([gold.text for gold in batch], joins_words=False)
@@ -466,11 +475,16 @@ class CharacterTokenizer:
                 is_joined = ~np.isin(texts.units, joined.units)
                 joins_words = not clamp[is_joined, :INSIDE].any()
             goes_on = np.logical_not(clamp[:, :INSIDE].any(axis=1))
+            goes_on_somewhere = goes_on_somewhere or bool(goes_on.any())
+            is_unknown = clamp[:, INSIDE] & ~goes_on & (texts.gaps != BEGINNING)
+            says_all = says_all and not is_unknown.any()
             has_blanks = has_blanks or bool(goes_on[texts.gaps == BLANK].any())
             corpus.append(Annotated(texts, clamp))
         if not any(len(texts.units) for texts, _ in corpus):
             raise ValueError(Errors.CRF992)
-        if self._has_sentences and not any((gold.sentences == YES).any() for gold in golds):
+        if not (goes_on_somewhere or says_all):
+            raise ValueError(Errors.CRF994)
+        if self._has_sentences and not _tell_sentences(golds):
             raise ValueError(Errors.CRF993)
         if n_moved:
             text = "tokenizer: %s inside of characters (grapheme clusters of Unicode %s) moved behind them"
@@ -515,12 +529,13 @@ class CharacterTokenizer:
     # -------------------------------------------------------------------------------------------------- saving
 
     def to_bytes(self, *, exclude: Sequence[str] = ()) -> bytes:
-        """Save what was learned, also nothing. The rules are in the config.
+        """Save what was learned, also nothing. The rules are in the config, and here because spaCy doubles each $ of a config.
 
         exclude (Sequence[str]): Ignored; spaCy passes it.
         """
         model = None if self._model is None else self._model.to_msg()
-        return seal(FORMAT, b"".join(packed({"lang": self.vocab.lang, "model": model})))
+        content = {"lang": self.vocab.lang, "rules": self._rules.settings, "model": model}
+        return seal(FORMAT, b"".join(packed(content)))
 
     def from_bytes(self, data: bytes, *, exclude: Sequence[str] = ()) -> "CharacterTokenizer":
         """Load what `to_bytes` saved; after an error nothing has changed.
@@ -539,6 +554,7 @@ class CharacterTokenizer:
             with unpacking(data):
                 msg = unpacked(content)
                 lang = msg["lang"]
+                rules = Rules(**msg["rules"])
                 model = None if msg["model"] is None else CharacterModel.from_msg(msg["model"])
             if model is not None and model.has_sentences != self._has_sentences:
                 ours = self._has_sentences
@@ -547,6 +563,8 @@ class CharacterTokenizer:
             raise ValueError(Errors.CRF505.format(source=source, name="tokenizer", reason=reason_of(error))) from error
         if lang != self.vocab.lang:
             logger.warning(Warnings.CRFW992.format(source=source, lang=lang, ours=self.vocab.lang))
+        if checks.is_written(rules.settings, self._rules.settings):
+            self._rules = rules
         self._model = model
         return self
 
@@ -627,7 +645,7 @@ def _read_words(owner: str, words: Any) -> list[str]:
     if not checks.is_path(words):
         return [checks.text(owner, "lexicon", word) for word in checks.listed(owner, "lexicon", words, "words")]
     try:
-        lines = Path(words).read_text(encoding="utf8").splitlines()
+        lines = Path(words).read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeError) as error:
         raise ValueError(Errors.CRF701.format(place=words, reason=error)) from error
     return [line.strip() for line in lines if line.strip()]
@@ -664,6 +682,12 @@ def _gold(doc: Doc, annotation: str, lexicon: Lexicon) -> Gold:
     later = np.searchsorted(np.flatnonzero(is_word), starts_late)
     sentences[places[is_word][later[later < is_word.sum()]]] = YES
     return Gold(text, words, sentences)
+
+
+def _tell_sentences(golds: Iterable[Gold]) -> bool:
+    """Whether some word is known to begin a sentence, and some word to begin none."""
+    values = {int(value) for gold in golds for value in np.unique(gold.sentences[gold.words != NO])}
+    return {YES, NO} <= values
 
 
 def _known_words(gold: Gold) -> Iterator[str]:

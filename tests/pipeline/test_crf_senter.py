@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from spacy_crf import LBFGS
 from spacy_crf.cli.demo import Demo
 from spacy_crf.migrate.lite import export_lite
+from spacy_crf.report.suspects import judged_by
 from tests.reference import log_sum
 from tests.util import check_copies
 
@@ -259,6 +260,13 @@ def test_commands_know_it(nlp, tmp_path):
         export_lite(nlp)
     loaded = spacy.load(tmp_path / "model")
     [component] = Demo(loaded).find({"text": "It does . Done"})["components"]
-    assert [span[:3] for span in component["spans"]] == [[3, 4, "S"]]
+    assert [span[:3] for span in component["spans"]] == [[0, 1, "S"], [3, 4, "S"]]
     with pytest.raises(ValueError, match=r"CRF978.*is_sent_start"):
         Demo(loaded, file=tmp_path / "new.jsonl")
+
+
+def test_only_texts_that_are_labelled_otherwise_are_suspects(nlp):
+    right = [annotated(nlp, text) for text in TEXTS]
+    wrong = annotated(nlp, "It does . See art. | 5 .")
+    predicted = [Example(nlp(each.predicted.copy()), each.reference) for each in [*right, wrong]]
+    assert [suspect.text for suspect in judged_by(nlp.get_pipe("crf_senter"), predicted)] == [wrong.reference.text]

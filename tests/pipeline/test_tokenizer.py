@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 import spacy
-from spacy.tokens import Doc, Span
+from spacy.tokens import Doc, DocBin, Span
 from spacy.training import Example
 
 from spacy_crf.features.characters import Lexicon, Texts
@@ -490,3 +490,53 @@ def test_warnings_of_rules_and_lexicons_that_do_not_fit(caplog, tmp_path):
 def test_half_of_a_surrogate_pair(nlp):
     with pytest.raises(ValueError, match=r"CRF990.*character 2"):
         nlp("ab\ud800cd")
+
+
+def test_rules_keep_their_dollars(tmp_path):
+    """spaCy doubles each $ of a config when it saves a pipeline."""
+    nlp = trained(user_words=["a$"], always_split=["c$"])
+    for number in range(3):
+        nlp.to_disk(tmp_path / str(number))
+        nlp = spacy.load(tmp_path / str(number))
+    assert words(nlp("aba$ab")) == ["ab", "a$", "ab"]
+    assert 3 in boundaries(nlp("abxc"))
+
+
+def test_a_damaged_lexicon_is_refused(nlp):
+    model = nlp.tokenizer._model
+    lengths = model.lexicon.lengths
+    model.lexicon.lengths = np.full_like(lengths, -1)
+    damaged = nlp.tokenizer.to_bytes()
+    model.lexicon.lengths = lengths
+    with pytest.raises(ValueError, match=r"CRF505.*impossible length"):
+        make_nlp(sentences=True).tokenizer.from_bytes(damaged)
+
+
+@pytest.mark.parametrize("code, settings", [("CRF994", {}), ("CRF993", {"sentences": True})])
+def test_only_boundaries_are_no_annotation(code, settings):
+    """A tokenizer that learned from them would cut everywhere."""
+
+    def of_boundaries(vocab):
+        if settings:
+            return [Doc(vocab, words=["abc", "ab"], sent_starts=[True, None])]
+        doc = Doc(vocab, words=[*"abcab"], spaces=[False] * 5)
+        doc.spans[UNKNOWN_WORDS] = [doc[:]]
+        return [doc]
+
+    with pytest.raises(ValueError, match=code):
+        trained(docs=of_boundaries, **settings)
+
+
+def test_components_learn_on_the_tokens_that_it_finds(tmp_path):
+    """Readers that keep their examples do not keep those of an untrained tokenizer."""
+    nlp = make_nlp()
+    docs = references(nlp.vocab)
+    for doc in docs:
+        doc.ents = [Span(doc, 0, 1, label="FIRST")]
+    path = tmp_path / "train.spacy"
+    DocBin(docs=docs).to_disk(path)
+    nlp.add_pipe("crf_ner")
+    nlp.config["initialize"]["tokenizer"] = {"min_count": 1, "max_iterations": 30}
+    read = spacy.registry.get("readers", "spacy_crf.Corpus.v1")(path)
+    nlp.initialize(lambda: read(nlp))
+    assert [words(example.predicted) for example in read(nlp)] == [words(doc) for doc in docs]

@@ -122,20 +122,23 @@ class SentenceStarts(Annotation):
         return zlib.crc32(read_attributes(docs, [SENT_START]).data)
 
     def mentions_in(self, doc: Doc) -> list[Mention]:
-        """A mention for each token that begins a sentence, but the first of the Doc, which always does."""
-        return self._mentions(doc, _known_starts(doc) == _IS_START)
+        """A mention for each token that begins a sentence; the first one of a Doc with annotation always does."""
+        is_start = _known_starts(doc) == _IS_START
+        is_start[:1] = doc.has_annotation(SENT_START)
+        return self._mentions(doc, is_start)
 
     def mentions(self, example: Example) -> tuple[list[Mention], list[Mention]]:
         """RETURNS (Tuple[List[Mention], List[Mention]]): Annotated sentence starts, and those found where the reference is
-        annotated; both at the tokens of the predicted Doc."""
+        annotated; both at the tokens of the predicted Doc, and without its first token, which is always right."""
         predicted = example.predicted
         gold = _aligned_starts(example, GoldReport())
+        gold[:1] = 0
         found = (_known_starts(predicted) == _IS_START) & (gold != 0)
         return self._mentions(predicted, gold == _IS_START), self._mentions(predicted, found)
 
     def _mentions(self, doc: Doc, is_start: Bools) -> list[Mention]:
-        """Mentions of the tokens of a Doc that begin a sentence (`is_start`, bool[T]), without the first token."""
-        tokens = [doc[i + 1] for i in np.flatnonzero(is_start[1:]).tolist()]
+        """Mentions of the tokens of a Doc that begin a sentence (`is_start`, bool[T])."""
+        tokens = [doc[i] for i in np.flatnonzero(is_start).tolist()]
         return [Mention(token.idx, token.idx + len(token), START, probability_of(token)) for token in tokens]
 
     # -------------------------------------------------------------------------------------------------- in prediction
