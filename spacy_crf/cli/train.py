@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from hashlib import blake2b
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 import numpy as np
 import spacy
@@ -263,7 +263,7 @@ def _annotated(nlp: Language, words: list[str]) -> Doc:
     for named, before in zip(is_name, [False, *is_name]):
         boundary = "I" if before else "B"
         ents.append(f"{boundary}-NAME" if named else "O")
-    begins_sentence = [n == 0 for n in range(len(words))]
+    begins_sentence: list[Union[bool, int, None]] = [n == 0 for n in range(len(words))]
     doc = Doc(nlp.vocab, words=words, tags=tags, ents=ents, sent_starts=begins_sentence)
     # Nested spans, for crf_spancat
     doc.spans["sc"] = [*doc.ents, *(Span(doc, ent.start, ent.start + 1, label="FIRST") for ent in doc.ents)]
