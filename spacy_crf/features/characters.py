@@ -1,4 +1,4 @@
-"""What features read of characters: properties of code points, n-grams of characters and runs, words of a lexicon."""
+"""Features of characters: properties of code points, n-grams of characters and of runs, words of a lexicon."""
 
 import re
 import unicodedata
@@ -167,7 +167,7 @@ _SEEDS = np.arange(1, 1 + len(NGRAMS), dtype=np.uint64) << np.uint64(40)
 
 
 class Items(NamedTuple):
-    """What n-grams consist of, as codes: in turn the characters of each text, their classes, the runs, and their shapes."""
+    """Codes of all items of which n-grams are made: the characters of the texts, then their classes, the runs, their shapes."""
 
     codes: NDArray[np.uint64]  # [N]
     places: Ints  # [N] the code point where each begins

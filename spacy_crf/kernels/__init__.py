@@ -87,7 +87,8 @@ class CodeFiles(NullCache):
     """The machine code of a kernel: one file for each signature.
 
     numba's own cache has its compiler get ready before it reads a kernel, which takes three times as long as to read all kernels
-    that a prediction needs; and processes that compile at once may overwrite each other's index.
+    that a prediction needs; and processes that compile at once may overwrite each other's index. The files are pickles with
+    machine code, as numba's are: who writes to the folder can run code, so `_private_temporary_folder` refuses those of others.
     """
 
     def __init__(self, function: FunctionType):

@@ -44,7 +44,7 @@ NOT_KNOWN = 0
 
 
 class Gold(NamedTuple):
-    """What is known of the boundaries in a text, each before a character: YES, NO or NOT_KNOWN."""
+    """Annotation of a text: for each character, whether a boundary is before it (YES, NO or NOT_KNOWN)."""
 
     text: str
     words: NDArray[np.int8]  # [T] whether a word begins here
@@ -107,7 +107,7 @@ def make_tokenizer(
 
 
 class Rules:
-    """What the config says about tokens, whatever the weights; the arguments are those of `make_tokenizer`.
+    """The rules of the config, which hold whatever the weights; the arguments are those of `make_tokenizer`.
 
     RAISES (ValueError): CRF020 for settings that are not possible.
     """
@@ -652,7 +652,7 @@ def _read_words(owner: str, words: Any) -> list[str]:
 
 
 def _gold(doc: Doc, annotation: str, lexicon: Lexicon) -> Gold:
-    """What a reference says about its text.
+    """Read the annotation of a text from a reference Doc.
 
     doc (Doc): The reference.
     annotation (str), lexicon (Lexicon): See `CharacterTokenizer.initialize`.

@@ -1,4 +1,4 @@
-"""What a first use and each later start cost, beside another version: ``python -m tests.benchmarks.start --beside PYTHON``, where
+"""Costs of a first use and of each later start, beside another version: ``python -m tests.benchmarks.start --beside PYTHON``.
 PYTHON is the interpreter of an environment in which the other version is installed.
 
 - events: every function that numba compiles for a first training and prediction of a component, helpers and numba's own inner
@@ -193,7 +193,7 @@ def run(command: Iterable[object], folder: Path, environment: Optional[dict[str,
 
 
 def outer(command: Iterable[object], folder: Path, environment: Optional[dict[str, str]] = None) -> Seconds:
-    """What a whole command takes, with the processes that it starts."""
+    """Measure a command, with the processes that it starts."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     wall = time.perf_counter()
     run(command, folder, environment)
@@ -203,7 +203,7 @@ def outer(command: Iterable[object], folder: Path, environment: Optional[dict[st
 
 
 def inner(python: Path, script: str, folder: Path, environment: dict[str, str], *arguments: object) -> Seconds:
-    """What a script takes by its own clocks, after its imports."""
+    """Measure a script by its own clocks, after its imports."""
     return Seconds(*json.loads(run([python, "-c", script, *arguments], folder, environment)))
 
 
@@ -264,7 +264,7 @@ def compile_events(python: Path, component: str, folder: Path) -> int:
 
 
 def compiling(pythons: list[Path], component: str, folder: Path, n_cores: int, rounds: int) -> list[Seconds]:
-    """What a first training and prediction takes more with an empty cache than with a full one, on some cores."""
+    """Measure how much longer a first training and prediction takes with an empty cache than with a full one, on some cores."""
 
     def measured(python: Path) -> Seconds:
         with tempfile.TemporaryDirectory() as cache:
@@ -317,7 +317,7 @@ def own_commands() -> list[str]:
 
 
 def help_of_commands(pythons: list[Path], commands: list[str], folder: Path, rounds: int) -> dict[str, list[Seconds]]:
-    """What ``spacy crf COMMAND --help`` takes more than ``spacy --help``, for each command."""
+    """Measure how much longer ``spacy crf COMMAND --help`` takes than ``spacy --help``, for each command."""
     return {
         f"crf {command} --help": medians(pythons, rounds, partial(help_of_command, command=command, folder=folder))
         for command in commands
@@ -325,13 +325,13 @@ def help_of_commands(pythons: list[Path], commands: list[str], folder: Path, rou
 
 
 def help_of_command(python: Path, command: str, folder: Path) -> Seconds:
-    """What ``spacy crf COMMAND --help`` takes more than ``spacy --help``, once."""
+    """Measure once how much longer ``spacy crf COMMAND --help`` takes than ``spacy --help``."""
     spacy_alone = outer([python, "-m", "spacy", "--help"], folder)
     return outer([python, "-m", "spacy", "crf", command, "--help"], folder).less(spacy_alone)
 
 
 def blank_pipeline(python: Path, folder: Path, hidden: str) -> Seconds:
-    """What `spacy.blank("en")` takes where distributions are hidden whose folders begin with `hidden`."""
+    """Measure `spacy.blank("en")` without the distributions whose folders begin with `hidden`."""
     return inner(python, BLANK, folder, {}, hidden)
 
 

@@ -296,7 +296,7 @@ def read_xml(source: Source, nlp: Language, settings: ReadSettings, report: Repo
 
     RAISES (ValueError): CRF701 with the place, if the file is not XML, or a text is empty, or has parts within parts.
     """
-    from xml.etree import ElementTree  # most files are no XML
+    from xml.etree import ElementTree  # here, since only files in XML need it
 
     try:
         root = ElementTree.fromstring(source.text())

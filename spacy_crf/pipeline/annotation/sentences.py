@@ -197,7 +197,7 @@ class SentenceStarts(Annotation):
 
 
 def _known_starts(doc: Doc) -> Ints:
-    """What is known of the tokens of a Doc: int64[T], 1 for those that begin a sentence, -1 for those that don't, else 0."""
+    """The annotation of the tokens of a Doc: int64[T], 1 if a token begins a sentence, -1 if it begins none, 0 if unknown."""
     return read_attributes([doc], [SENT_START])[:, 0].astype(np.int64)
 
 
@@ -207,7 +207,7 @@ def _clamp(known: Ints) -> Clamp:
 
 
 def _aligned_starts(example: Example, report: GoldReport) -> Ints:
-    """What the reference knows of the tokens of the predicted Doc: int64[T], see `_known_starts`."""
+    """The annotation of the reference at the tokens of the predicted Doc: int64[T], see `_known_starts`."""
     gold = _known_starts(example.reference)
     predicted = example.predicted
     if have_same_words(predicted, example.reference):
