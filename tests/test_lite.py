@@ -1,5 +1,6 @@
 """Exports of small components, which `spacy_crf.lite` labels like the component itself."""
 
+import ast
 import contextlib
 import gzip
 import json
@@ -7,6 +8,7 @@ import math
 import pickle
 import random
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +26,7 @@ from spacy_crf import lite
 from spacy_crf.cli import app
 from spacy_crf.features.lexemes import LEXEME_ATTRIBUTES
 from spacy_crf.features.token_columns import ColumnReader
+from spacy_crf.lite import features as lite_features
 from spacy_crf.migrate.lite import ENGLISH_NUMBERS, export_lite, write_lite
 from spacy_crf.migrate.pipeline import weights_of
 from spacy_crf.migrate.wapiti_export import export_wapiti
@@ -73,6 +76,8 @@ ODD = [
     "''",
     "🙂",
 ]
+
+READER = Path(lite.__file__).parent
 
 
 def some_texts(n, seed=0, words=WORDS):
@@ -343,7 +348,7 @@ def test_every_attribute_has_the_same_values_as_in_spacy():
     words = [word for word in ODD if word] + [token.text for text in NER_TEXTS for token in nlp.make_doc(text)]
     content = {"stop_words": [*nlp.Defaults.stop_words], "columns": ["orth"], "padding": True, "tables": {}}
     content |= {"gazetteers": {}, "clusters": {}, **ENGLISH_NUMBERS}
-    getters = lite._Features(content, 1).getters
+    getters = lite_features.Features(content, 1).getters
     names = [name for name in LEXEME_ATTRIBUTES if not name.startswith("cluster") and "like_url" not in name]
     assert set(names) <= getters.keys()
     single = [name for name in names if not name.startswith("ngrams")]
@@ -353,10 +358,10 @@ def test_every_attribute_has_the_same_values_as_in_spacy():
     for name, values in zip(reader.table.attributes, columns.table.columns[columns.lexemes].T):
         absent = values == 1 << 63
         texts = reader.texts_of(name, values, nlp.vocab)
-        expected = [lite._ABSENT if missing else text for missing, text in zip(absent.tolist(), texts)]
+        expected = [lite_features.ABSENT if missing else text for missing, text in zip(absent.tolist(), texts)]
         assert [getters[name](word) for word in words] == expected, name
     for word in words:
-        assert lite.hash_text(word) == hash_string(word)
+        assert lite_features.hash_text(word) == hash_string(word)
 
 
 # ------------------------------------------------------------------------------------------------------- the command
@@ -390,7 +395,8 @@ def test_export(folder, tmp_path):
         assert "6 texts: 0 get other labels; F1 100.00 before, 100.00 after" in output
         sizes.append((tmp_path / name).stat().st_size)
     assert sizes[0] < sizes[1] and sizes[3] < sizes[0]
-    assert (tmp_path / "lite.py").read_text(encoding="utf8") == Path(lite.__file__).read_text(encoding="utf8")
+    for path in READER.glob("*.py"):
+        assert (tmp_path / "lite" / path.name).read_bytes() == path.read_bytes()
     assert run("export", folder, "-o", tmp_path / "c.npz", "--to", "xml")[0] == 1
 
 
@@ -492,7 +498,7 @@ def test_files_of_the_first_version_are_read(folder, tmp_path):
     ]
     assert model.tag(["x"]) == ["O"]
     tagger = make("crf_tagger", {}, tag_examples(spacy.blank("en")))
-    assert export_lite(tagger)["version"] == 1  # so that older copies of lite.py read it
+    assert export_lite(tagger)["version"] == 1  # so that older copies of the reader read it
 
 
 # ------------------------------------------------------------------------------------------------------ broken files
@@ -514,7 +520,7 @@ STATES = ("readers", 0, "tables", "states")
 @pytest.mark.parametrize(
     "place, value, reason",
     [
-        (["version"], 4, "version 4 of the format, and this lite.py reads versions 1 to 3. Take the lite.py"),
+        (["version"], 4, "version 4 of the format, and this reader reads versions 1 to 3. Take the reader"),
         (["format"], "x", "no export of spacy_crf"),
         (["kind"], "tree", "models of the kind 'tree'. Take a newer one"),
         ([*STATES, "weights", 0], math.nan, "NaN"),
@@ -522,7 +528,7 @@ STATES = ("readers", 0, "tables", "states")
         ([*STATES, "columns", 0], 99, "column 99"),
         ([*STATES, "columns", 0], -1, "out of range"),
         ([*STATES, "counts"], [1], "shape"),
-        ([*STATES, "templates", 0, "parts", 0, 0], "colour", "reads 'colour', which this lite.py does not know"),
+        ([*STATES, "templates", 0, "parts", 0, 0], "colour", "reads 'colour', which this reader does not know"),
         (["states", "tag_of", 0], 77, "not among the"),
         (["states", "source", 0], 77, "cut off or no export"),
         (["states", "choice"], {}, "cut off or no export"),
@@ -593,7 +599,7 @@ for module in list(sys.modules.values()):
 def test_lite_needs_numpy_alone(folder, tmp_path):
     for name in ("model.npz", "model.json"):
         write_lite(export_lite(spacy.load(folder)), tmp_path / name, name[6:])
-    (tmp_path / "lite.py").write_bytes(Path(lite.__file__).read_bytes())
+    shutil.copytree(READER, tmp_path / "lite", ignore=shutil.ignore_patterns("__pycache__"))
     result = subprocess.run([sys.executable, "-c", ALONE], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     assert result.stdout.split() == ["U-PER", "O", "U-GPE", "O", "B-ORG", "L-ORG", "O"]
@@ -602,10 +608,18 @@ def test_lite_needs_numpy_alone(folder, tmp_path):
 
 
 def test_lite_stays_small():
-    source = Path(lite.__file__).read_text(encoding="utf8")
-    assert n_statements(source) <= 747
-    imported = {name.partition(".")[0] for name in re.findall(r"^(?:from|import) (\S+)", source, re.MULTILINE)}
-    assert imported - sys.stdlib_module_names == {"numpy"}
+    sources = [path.read_text(encoding="utf8") for path in READER.glob("*.py")]
+    assert sum(map(n_statements, sources)) <= 747 + 450
+    assert len(sources) <= 7
+    names = re.findall(r"^(?:from|import) (\S+)", "\n".join(sources), re.MULTILINE)
+    imported = {name.partition(".")[0] for name in names}
+    assert imported - sys.stdlib_module_names == {"numpy", ""}  # "" for those of its own
+
+
+def test_lite_runs_in_python_3_9():
+    """Also where the plugin does not."""
+    for path in READER.glob("*.py"):
+        ast.parse(path.read_text(encoding="utf8"), feature_version=(3, 9))
 
 
 # --------------------------------------------------------------------------------------------------- rows of columns

@@ -15,12 +15,12 @@ from tests.reference_pages import tomllib
 from tests.test_package import MODULES, PACKAGE, ROOT
 
 # What is there may shrink; who lets it grow says why in the commit that raises a bound.
-MOST_STATEMENTS = 39_899
+MOST_STATEMENTS = 40_094
 MOST_STATEMENTS_OF_CORE = 27_635
-MOST_FILES = 244
-MOST_CLASSES = 570
+MOST_FILES = 248
+MOST_CLASSES = 575
 MOST_ENTRY_POINTS = 51
-MOST_ANY = 527  # how often `Any` is written
+MOST_ANY = 536  # how often `Any` is written
 BESIDE_CORE = (
     "cli",
     "explain",
@@ -28,7 +28,7 @@ BESIDE_CORE = (
     "migrate",
     "sklearn.py",
     "sklearn_model.py",
-    "lite.py",
+    "lite",
     "cross_validation.py",
     "folds.py",
 )

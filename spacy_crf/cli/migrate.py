@@ -347,7 +347,9 @@ def export_cli(
     prune: float = Opt(0.0, help="npz, json: leave out weights whose absolute value is at most this."),
     bits: int = Opt(32, help="npz, json: 16 for weights that are whole numbers with a scale."),
     check: Optional[Path] = Opt(None, help="npz, json: annotated texts; tells how many labels change.", exists=True),
-    with_reader: bool = Opt(False, "--with-reader", help="npz, json: write lite.py into the same folder."),
+    with_reader: bool = Opt(
+        False, "--with-reader", help="npz, json: write the folder lite, which reads the export, beside it."
+    ),
 ) -> None:
     """Write a component for `spacy_crf.lite`, CRFsuite or Wapiti.
 
@@ -392,8 +394,11 @@ def export_cli(
     size = output.stat().st_size / 1e6
     msg.good(f"{output}: {counted(len(content['labels']), 'label')}, {counted(n_weights, 'weight')}, {size:.2f} MB")
     if with_reader:
-        write_whole(output.parent / "lite.py", Path(lite.__file__).read_bytes())
-        msg.good(f"{output.parent / 'lite.py'}: reads it, with NumPy alone")
+        folder = output.parent / "lite"
+        folder.mkdir(exist_ok=True)
+        for path in Path(lite.__file__).parent.glob("*.py"):
+            write_whole(folder / path.name, path.read_bytes())
+        msg.good(f"{folder}: reads it, with NumPy alone")
     if check is not None:
         comparison = compare_lite(nlp, content["component"], lite.load(output), read_examples(check, nlp))
         f1 = f"F1 {100 * comparison.before:.2f} before, {100 * comparison.after:.2f} after"
@@ -466,7 +471,7 @@ def _sequences(lines: Iterable[tuple[str, str]], width: int, word_column: Option
 def _tagged_lines(tagger: Any, batch: list[_Sequence], n_best: int, marginals: bool) -> Iterator[str]:
     """The lines of sequences, each with its tag in a further column, and an empty line behind each sequence.
 
-    tagger (lite.Model or _PipelineTagger): Finds the tags.
+    tagger (lite.Component or _PipelineTagger): Finds the tags.
     n_best (int): How many labellings of each sequence to write, each below its rank and probability; 0 for the best alone.
     marginals (bool): Whether to write the probability of each tag behind it.
     """
@@ -492,7 +497,7 @@ _ARGUMENTS = {"tag": "tags", "pos": "pos", "lemma": "lemmas"}
 
 
 class _PipelineTagger:
-    """A component of a pipeline, with the methods of `lite.Model` that `crf tag` calls."""
+    """A component of a pipeline, with the methods of `lite.Component` that `crf tag` calls."""
 
     def __init__(self, nlp: Language, component: Optional[str], columns: list[str]):
         self.columns = columns

@@ -38,6 +38,7 @@ from ..features.templates import Template
 from ..features.token_columns import TOKEN_ATTRIBUTES
 from ..kernels.hashing import WORD_END, mix_all
 from ..kernels.numerics import FIRST_HASH
+from ..lite import features as lite_features
 from ..models.sparse import SparseNode
 from ..models.table import Table
 from ..pipeline.prediction import label_thresholds
@@ -260,7 +261,7 @@ class _Exporter:
         weights = weights[kept]
         names = _with_marks(table.index.feature_names, table.index.keys)
         values = [names.strings[part] for part in names.parts.tolist()]
-        keys = [lite.JOINT.join(values[begin:end]) for begin, end in pairwise(names.part_starts.tolist())]
+        keys = [lite_features.JOINT.join(values[begin:end]) for begin, end in pairwise(names.part_starts.tolist())]
         template_of = names.template_of.tolist()
         order = np.array(sorted(range(len(keys)), key=lambda row: (template_of[row], keys[row])), dtype=np.int64)
         pairs = ranges(table.pair_starts[order], table.pair_starts[order + 1])
@@ -292,7 +293,7 @@ class _Exporter:
                 self._take_clusters(table_read(attribute), features.clusters)
             elif attribute in self._columns or not attribute:
                 continue
-            elif attribute in lite.NGRAMS and len(parsed.parts) > 1:
+            elif attribute in lite_features.NGRAMS and len(parsed.parts) > 1:
                 what = f"the template {template}, which joins n-grams with something else"
                 raise _refused(self._name, what, "Train it without that template")
             else:
@@ -304,7 +305,12 @@ class _Exporter:
         RAISES (ValueError): CRF791 for an attribute that lite does not know, or that the language computes by its own code.
         """
         plain = attribute.removeprefix("if:")
-        known = plain in lite.STRINGS or plain in lite.NGRAMS or plain in lite.FLAGS or plain in ("is_stop", "like_num")
+        known = (
+            plain in lite_features.STRINGS
+            or plain in lite_features.NGRAMS
+            or plain in lite_features.FLAGS
+            or plain in ("is_stop", "like_num")
+        )
         how = "Train it without that template"
         if attribute in TOKEN_ATTRIBUTES:
             how = f"Name the column that has it, such as --columns orth,{attribute}, or train it without that template"
@@ -459,8 +465,8 @@ def _with_marks(names: FeatureNames, keys: NDArray[np.uint64]) -> FeatureNames:
             mix_all(features, hashes)
             is_right = (features == keys[rows]) & (candidates != points).any(axis=1)
             for n in np.flatnonzero(is_right).tolist():
-                before = lite.BEFORE if candidates[n, 0] == WORD_END else texts[n][0]
-                behind = lite.BEHIND if candidates[n, -1] == WORD_END else texts[n][-1]
+                before = lite_features.BEFORE if candidates[n, 0] == WORD_END else texts[n][0]
+                behind = lite_features.BEHIND if candidates[n, -1] == WORD_END else texts[n][-1]
                 text = before + texts[n][1:-1] + behind
                 parts[names.part_starts[rows[n]]] = len(strings)
                 strings.append(text)
@@ -500,7 +506,7 @@ class Check(NamedTuple):
     after: float  # F1 of the export
 
 
-def compare_lite(nlp: Language, component: str, model: lite.Model, examples: Sequence[Example]) -> Check:
+def compare_lite(nlp: Language, component: str, model: lite.Component, examples: Sequence[Example]) -> Check:
     """Label annotated texts by a component and by its export."""
     pipe = nlp.get_pipe(component)
     columns = Columns(model.columns)
@@ -521,7 +527,7 @@ def _labels_of(pipe: Any, doc: Doc) -> set[tuple]:
     return {(token.i, get(token)) for token in doc}
 
 
-def _labels_by(model: lite.Model, sequences: list[list[list[str]]]) -> set[tuple]:
+def _labels_by(model: lite.Component, sequences: list[list[list[str]]]) -> set[tuple]:
     """The entities, labels or category that an export gives to a text, whose sequences are lists of columns."""
     texts = [[*zip(*columns)] for columns in sequences]
     if model.kind == "text":

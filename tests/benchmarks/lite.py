@@ -68,7 +68,7 @@ def texts_of(name: str) -> list[list[str]]:
     return [[token.text for token in tokenize(item["text"])] for item in textcat.read("test")]
 
 
-def differences(nlp: Language, model: lite.Model, texts: Sequence[list[str]]) -> tuple[int, float]:
+def differences(nlp: Language, model: lite.Component, texts: Sequence[list[str]]) -> tuple[int, float]:
     """Number of texts with other labels, and the largest difference of probabilities in the others."""
     [(_, pipe)] = nlp.pipeline
     pipe.cfg["confidence"] = True
@@ -86,7 +86,7 @@ def differences(nlp: Language, model: lite.Model, texts: Sequence[list[str]]) ->
     return n, largest
 
 
-def f1(name: str, model: lite.Model, texts: Sequence[list[str]]) -> float:
+def f1(name: str, model: lite.Component, texts: Sequence[list[str]]) -> float:
     """F1 of the entities, or accuracy of the labels of texts, in percent."""
     if model.kind == "text":
         gold = [item["intent"] for item in textcat.read("test")]
