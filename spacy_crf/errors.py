@@ -529,6 +529,8 @@ class Errors:
         sentences = false in [nlp.tokenizer], or annotate them: token.is_sent_start is True, False or None (unknown)."""
     CRF994 = """The tokenizer can't learn words: some boundaries are unknown, and nothing tells where words go on, so it would
         cut everywhere. Give a lexicon, or texts whose words are known."""
+    CRF995 = """The tokenizer can't learn: nlp.initialize() was called without examples, so there is nothing to learn from. Give
+        examples, nlp.initialize(get_examples), or train with `spacy train`."""
 
 
 @coded
@@ -612,4 +614,7 @@ class Warnings:
         '{example}'. Rules count more than what was learned: correct them, or the data."""
     CRFW991 = """tokenizer: none of the {n} words of the lexicon is a word of the training data, so it says little. Check its
         language, script and spelling."""
-    CRFW992 = """{source} was trained for the language '{lang}', and the language of this pipeline is '{ours}'."""
+    CRFW992 = """{source} was trained for the language {lang}, and the language of this pipeline is {ours}: load it into a
+        pipeline of its language, or check how it cuts texts of the other one."""
+    CRFW993 = """tokenizer: the rules {winner} and {loser} in [nlp.tokenizer] contradict each other, first in '{example}'. There
+        {winner} holds. Change one of them."""

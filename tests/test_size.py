@@ -15,10 +15,10 @@ from tests.reference_pages import tomllib
 from tests.test_package import MODULES, PACKAGE, ROOT
 
 # What is there may shrink; who lets it grow says why in the commit that raises a bound.
-MOST_STATEMENTS = 40_094
-MOST_STATEMENTS_OF_CORE = 27_635
-MOST_FILES = 248
-MOST_CLASSES = 575
+MOST_STATEMENTS = 40_268
+MOST_STATEMENTS_OF_CORE = 27_809
+MOST_FILES = 251
+MOST_CLASSES = 579
 MOST_ENTRY_POINTS = 51
 MOST_ANY = 536  # how often `Any` is written
 BESIDE_CORE = (

@@ -63,6 +63,16 @@ def positions_in_phrases(words, doc_starts, table, labels, values):
     return token_values
 
 
+@kernel
+def find_phrases(words, doc_starts, table, labels):
+    """All phrases in texts, also those that overlap.
+
+    words (uint64[T]), doc_starts (int64[D + 1]), table (uint64[S], int32[S]), labels (int32[R]): As in `positions_in_phrases`.
+    RETURNS (int64[M], int64[M], int64[M]): The first word of each phrase, the number of its words, and its label.
+    """
+    return _matches(words, doc_starts, table, labels)
+
+
 @helper
 def _matches(words, doc_starts, table, labels):
     """All phrases in the texts: first tokens, lengths and labels (int64[M] each)."""

@@ -4,6 +4,7 @@ import itertools
 import pickle
 import random
 import re
+import time
 
 import numpy as np
 import pytest
@@ -217,6 +218,16 @@ RULES = [
     ({"longest": 2}, lambda words: max(map(len, words)) <= 2),
     ({"longest": 1}, lambda words: max(map(len, words)) == 1),
     ({"longest": 3, "never_split": ["abc"]}, lambda words: words == ["abc", "abc"]),
+    # Rules that contradict each other
+    ({"longest": 2, "never_split": ["abc"]}, lambda words: words == ["abc", "abc"]),
+    ({"longest": 2, "never_split": ["bcab"]}, lambda words: words == ["a", "bcab", "c"]),
+    ({"longest": 1, "user_words": ["bc"]}, lambda words: words == ["a", "bc", "a", "bc"]),
+    (
+        {"never_split": ["bc"], "always_split": ["c"]},
+        lambda words: {3, 6} <= edges(words) and not {2, 5} & edges(words),
+    ),
+    ({"user_words": ["bc"], "never_split": ["ab"]}, lambda words: words == ["a", "bc", "a", "bc"]),
+    ({"user_words": ["abca"], "always_split": ["c"], "longest": 2}, lambda words: words == ["abca", "b", "c"]),
 ]
 
 
@@ -347,6 +358,59 @@ def test_user_words_of_cased_scripts_touch_no_letters():
     assert words(nlp("c++c++")) == ["c++", "c++"]
 
 
+@pytest.mark.parametrize(
+    "rules, pair, example",
+    [
+        ({"longest": 2, "never_split": ["abc"]}, "never_split and longest", "xx abc"),
+        ({"longest": 2, "user_words": ["abc"]}, "user_words and longest", "xx abc"),
+        ({"always_split": ["b"], "never_split": ["abc"]}, "never_split and always_split", "xx abc"),
+        ({"always_split": ["b"], "user_words": ["abc"]}, "user_words and always_split", "xx abc"),
+        ({"never_split": ["xx abc"], "user_words": ["abc"]}, "user_words and never_split", "xx abc"),
+    ],
+)
+def test_rules_that_contradict_each_other_are_named_once(nlp, caplog, rules, pair, example):
+    ruled = make_nlp(sentences=True, **rules)
+    ruled.tokenizer.from_bytes(nlp.tokenizer.to_bytes())
+    for _ in range(2):
+        doc = ruled("xx abc")
+        assert "abc" in words(doc)
+        [(prob, best)] = ruled.tokenizer.n_best("xx abc", 1)
+        assert prob > 0 and words(best) == words(doc)
+    [message] = [record.message for record in caplog.records if "CRFW993" in record.message]
+    assert pair in message and example in message
+
+
+def test_a_limit_cuts_the_runs_that_training_keeps_whole():
+    def of_runs(vocab):
+        return [Doc(vocab, words=["take", "apples", "."], spaces=[True, False, False])] * 4
+
+    ruled = make_nlp(longest=4)
+    ruled.tokenizer.from_bytes(trained(docs=of_runs).tokenizer.to_bytes())
+    assert max(map(len, words(ruled("take apples.")))) <= 4
+    assert "take" in words(ruled("take apples."))
+
+
+def test_many_user_words_and_a_large_limit_take_little_time(nlp):
+    text = "abcab.cdab" * 500
+    seconds = []
+    for settings in ({}, {"longest": 1000}, {"user_words": [f"w{number}" for number in range(10_000)]}):
+        ruled = make_nlp(sentences=True, **settings)
+        ruled.tokenizer.from_bytes(nlp.tokenizer.to_bytes())
+        ruled("w77 ab")
+        started = time.process_time()
+        for _ in range(3):
+            assert words(ruled(text)) == words(nlp(text))
+        seconds.append(time.process_time() - started)
+    assert max(seconds) < 3 * seconds[0] + 0.5
+
+
+def test_user_words_are_found_from_left_to_right(nlp):
+    ruled = make_nlp(sentences=True, user_words=["א", "אב", "בגד", "אבגדה"])
+    ruled.tokenizer.from_bytes(nlp.tokenizer.to_bytes())
+    assert words(ruled("אבגד"))[0] == "אב" and "בגד" not in words(ruled("אבגד"))
+    assert words(ruled("אבגדהא")) == ["אבגדה", "א"]
+
+
 def test_rules_cut_runs_that_training_keeps_whole():
     """Rules that the config got after the training."""
 
@@ -446,6 +510,43 @@ def test_an_untrained_tokenizer_says_so():
     assert words(nlp("abcab")) == ["abc", "ab"]
 
 
+def test_a_trained_tokenizer_stays_as_it_is(nlp, tmp_path):
+    """A base model gives its tokenizer to a pipeline whose components are to be trained."""
+    nlp.to_disk(tmp_path)
+    copied = make_nlp(sentences=True)
+    copy = {"@callbacks": "spacy.copy_from_base_model.v1", "tokenizer": str(tmp_path)}
+    copied.config["initialize"]["before_init"] = copy
+    other = Doc(copied.vocab, words=["abcab"])
+    copied.initialize(lambda: [Example(other, other)])
+    assert copied.tokenizer.to_bytes() == nlp.tokenizer.to_bytes()
+    copied.config["initialize"]["tokenizer"] = {"min_count": 1}
+    with pytest.raises(ValueError, match="CRF993"):  # with settings it learns again
+        copied.initialize(lambda: [Example(other, other)])
+
+
+def test_a_tokenizer_without_examples_has_nothing_to_learn_from():
+    with pytest.raises(ValueError, match="CRF995"):
+        make_nlp().initialize()
+
+
+def test_sentences_that_begin_with_white_space_are_learned():
+    def of_lines(vocab):
+        lines = ["ab", "cd", "\n", "cd", "ab", "\n", "ab"]
+        return [Doc(vocab, words=lines, spaces=[False] * 7, sent_starts=[n in (0, 2, 5) for n in range(7)])] * 4
+
+    nlp = trained(docs=of_lines, sentences=True)
+    assert [sent.text for sent in nlp("cdab\ncd").sents] == ["cdab\n", "cd"]
+    assert nlp.evaluate([Example(nlp.make_doc(doc.text), doc) for doc in of_lines(nlp.vocab)])["sents_f"] == 1.0
+
+
+@pytest.mark.parametrize("path", ["no such file", "a\0b"])
+def test_paths_that_cant_be_read(nlp, path):
+    with pytest.raises(ValueError, match="CRF701"):
+        trained(initialize={"lexicon": path})
+    with pytest.raises(ValueError, match="CRF701"):
+        make_nlp().tokenizer.from_disk(path)
+
+
 def test_what_it_cant_learn_from():
     nlp = make_nlp(sentences=True)
     empty = Doc(nlp.vocab, words=["  "])
@@ -482,6 +583,12 @@ def test_settings_of_initialize_that_are_not_possible(settings, code):
 def test_warnings_of_rules_and_lexicons_that_do_not_fit(caplog, tmp_path):
     trained(never_split=["cda"])
     assert "CRFW990" in caplog.text
+    caplog.clear()
+    trained(longest=2)  # words of the training data have 3 characters
+    assert re.search(r"CRFW990.*12 boundaries.*abc", caplog.text)
+    caplog.clear()
+    trained(longest=3)
+    assert "CRFW990" not in caplog.text
     (tmp_path / "words.txt").write_text("หมา\n\nแมว\n", encoding="utf8")
     trained(initialize={"lexicon": str(tmp_path / "words.txt")})
     assert "none of the 2 words" in caplog.text

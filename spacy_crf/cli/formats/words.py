@@ -10,6 +10,7 @@ from spacy.tokens import Doc, Span
 from ...blanks import is_blank, split_words
 from ...errors import shown
 from ...pipeline.corpora import set_origin
+from ...pipeline.words_to_doc import words_to_doc
 from ...types import UNKNOWN_WORDS
 from .annotation import tokenized
 from .columns import in_groups
@@ -38,8 +39,6 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
 
     RAISES (ValueError): CRF701 with the place, for words that are not in the text in this order.
     """
-    from ...pipeline.tokenizer import words_to_doc  # which loads numba
-
     for place, item in source.items():
         if not isinstance(item, dict) or not isinstance(item.get("text"), str):
             raise unreadable(place, f'it has no "text": {shown(item)}')
