@@ -1,0 +1,136 @@
+"""lite.js labels exports like `spacy_crf.lite` in Python. Needs Node."""
+
+import json
+import shutil
+import subprocess
+import unicodedata
+from pathlib import Path
+
+import pytest
+import spacy
+from spacy.training import Example
+
+from spacy_crf import lite
+from spacy_crf.lite import features as lite_features
+from spacy_crf.migrate.lite import ENGLISH_NUMBERS, _listed, export_lite, write_lite
+from tests import unicode_tables
+from tests.test_lite import AT_LEAST, EVERY_PLACE, LONG, ODD, RULES, make, some_texts, templates
+from tests.util import tag_examples
+
+NODE = shutil.which("node")
+pytestmark = pytest.mark.skipif(NODE is None, reason="Node is not installed")
+
+
+def answers(**tasks):
+    """What lite.js answers to tasks, see lite_answers.mjs."""
+    script = Path(__file__).with_name("lite_answers.mjs")
+    asked = json.dumps(tasks, default=_listed)
+    result = subprocess.run([NODE, script], input=asked, capture_output=True, text=True, check=False, encoding="utf8")
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def assert_same(nlp, texts, path, **settings):
+    """The export of a pipeline has the same labels and probabilities in both."""
+    content = export_lite(nlp, **settings)
+    write_lite(content, path, "json")
+    model = lite.load(path)
+    component = {**content, "name": content["component"], "writes": "ents"}
+    wrapped = {"format": lite.FORMAT, "version": 4, "components": [component]}
+    for rows, answer in zip(texts, answers(words={"content": wrapped, "texts": texts})["words"]):
+        if model.kind == "text":
+            assert answer["cats"] == pytest.approx(model.classify(rows), abs=1e-9)
+            continue
+        assert answer["tags"]["ents"] == model.tag(rows)
+        if model.has_spans:
+            entities = model.entities(rows)
+            assert [(e["begin"], e["end"], e["label"]) for e in answer["entities"]] == [e[:3] for e in entities]
+            assert [e["prob"] for e in answer["entities"]] == pytest.approx([e.prob for e in entities], abs=1e-9)
+
+
+TEXTS = [*some_texts(40), *some_texts(40, words=ODD)]
+CHAINS = {
+    "presets": {},
+    "padding": {
+        **templates(*LONG, padding={"before": ["b1", "b2"], "behind": [".", "b3"]}, possible_states=True),
+        "scheme": "IOB1",
+        "min_prob": 0.3,
+    },
+    "no padding": {**templates(*LONG, padding=False), "scheme": "IO", "min_prob": {"PER": 0.5, "*": 0.1}},
+    "pairs": {**templates("shape[0]", transitions=["lower[0]", "bias"]), "scheme": "BIO"},
+    "spans": {"decode": "spans", "min_prob": 0.3, "scheme": "IOB1"},
+}
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_chains(name, tmp_path):
+    assert_same(make("crf_ner", CHAINS[name]), TEXTS, tmp_path / "model.json")
+
+
+@pytest.mark.parametrize("factory", ["crf_ner", "semicrf_ner"])
+@pytest.mark.parametrize("decode, rules", [("viterbi", RULES["hard"] + RULES["soft"]), ("spans", AT_LEAST)])
+def test_rules(factory, decode, rules, tmp_path):
+    constraints = {"@misc": "spacy_crf.constraints.v1", "rules": rules}
+    nlp = make(factory, {"decode": decode, "min_prob": 0.3, "constraints": constraints})
+    assert_same(nlp, TEXTS, tmp_path / "model.json")
+
+
+def test_segments_gazetteers_and_clusters(tmp_path):
+    (tmp_path / "places.jsonl").write_text('{"text": "New York", "label": "city"}\n"Paris"\n"Acme Corp left"\n"Acme"\n')
+    (tmp_path / "paths").write_text("0011\tann\t5\n01\tNew\t3\n1101101\tparis\t3\n11010\tx-0\t1\n")
+    lists = {"gazetteers": {"places": str(tmp_path / "places.jsonl")}}
+    features = {"@misc": "spacy_crf.segment_features.v1", "templates": EVERY_PLACE}
+    nlp = make("semicrf_ner", {"model": {"segments": {"features": features}}}, **lists)
+    assert_same(nlp, TEXTS, tmp_path / "model.json")
+    config = templates("in:places[-1..1]", "cluster[0]", "cluster4[-1..1]", "in:places[0]|cluster6[0]")
+    nlp = make("crf_ner", config, **lists, clusters=str(tmp_path / "paths"))
+    assert_same(nlp, TEXTS, tmp_path / "model.json")
+
+
+def test_tags_and_texts(tmp_path):
+    nlp = make("crf_tagger", {**templates(*LONG), "min_prob": 0.4}, tag_examples(spacy.blank("en")))
+    assert_same(nlp, TEXTS, tmp_path / "model.json")
+    nlp = spacy.blank("en")
+    texts = {"book a table for two": "book", "play some jazz": "play", "play the next song": "play"}
+    examples = [Example.from_dict(nlp.make_doc(text), {"cats": {label: 1.0}}) for text, label in texts.items()]
+    nlp = make("crf_textcat", {}, examples)
+    assert_same(nlp, [*map(str.split, texts), [], ["table", "New"]], tmp_path / "model.json")
+
+
+def test_rows_of_columns(tmp_path):
+    nlp = make("crf_ner", templates("lower[0]", "tag[-1..1]", "tag[0]|shape[0]"))
+    rows = [[["NNP", "Ann"], ["VBD", "left"], ["NNP", "Paris"]], [["X", "New"]]]
+    assert_same(nlp, rows, tmp_path / "model.json", columns=["tag", "orth"])
+
+
+# ------------------------------------------------------------------------------------------------------ characters
+
+
+def test_attributes_are_those_of_python():
+    """Of odd words, and of every character alone, behind a letter and before one."""
+    content = {"stop_words": ["the", "ß"], "columns": ["orth"], "padding": True, "tables": {}}
+    content |= {"gazetteers": {}, "clusters": {}, **ENGLISH_NUMBERS}
+    getters = lite_features.Features(content, 1).getters
+    step = 1 if unicodedata.unidata_version == unicode_tables.version() else 17
+    characters = [
+        chr(point) for point in range(0, 0x30000, step) if unicodedata.category(chr(point)) not in ("Cs", "Cn")
+    ]
+    words = [
+        *ODD,
+        *characters[::7],
+        *(f"a{char}Σ" for char in characters[::11]),
+        *(f"Σ{char}A" for char in characters[::101]),
+    ]
+    found = answers(attributes={"content": content, "words": words})["attributes"]
+    assert found.keys() == getters.keys()
+    for name, values in found.items():
+        assert values == [getters[name](word) for word in words], name
+    hashes = answers(hashes=words)["hashes"]
+    assert hashes == [f"{lite_features.hash_text(word):016x}" for word in words]
+
+
+@pytest.mark.skipif(unicodedata.unidata_version != unicode_tables.version(), reason="this Python has another Unicode")
+def test_tables_of_characters_are_those_of_python():
+    assert unicode_tables.PATH.read_text(encoding="utf8") == unicode_tables.unicode_js()
+    expected = [chr(point).lower() for point in range(0x30000)]
+    assert answers(lower=expected)["lower"] == []
