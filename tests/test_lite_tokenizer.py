@@ -1,0 +1,184 @@
+"""Tokenizers in exports, which `spacy_crf.lite` replays like spaCy."""
+
+import json
+import random
+import re
+from collections.abc import Sequence
+
+import pytest
+import spacy
+from hypothesis import given
+from hypothesis import strategies as st
+from spacy.language import Language
+from spacy.tokenizer import Tokenizer
+
+from spacy_crf.lite import LiteError
+from spacy_crf.lite.tokenizer import RuleTokenizer, make_tokenizer
+from spacy_crf.migrate.lite_tokenizer import tokenizer_content
+from tests.hostile_texts import hostile_text
+from tests.util import draws
+
+# Special cases that users add: with white space, inside of affixes, of white space alone, and of parts of others
+ADDED = {
+    "a b": ["a ", "b"],
+    "(don't)": ["(d", "on't)"],
+    "New York": ["New York"],
+    "x.": ["x."],
+    ":)": [":", ")"],
+    "foo-bar": ["foo", "-bar"],
+    "a  b": ["a", " ", " b"],
+    "b\na": ["b", "\na"],
+    "\n\n": ["\n", "\n"],
+    " ": [" "],
+    "p.m. (I'm)": ["p.m.", " ", "(I'm)"],
+    "(x-y) don't": ["(x-y) don't"],  # the last one, whose chunks spaCy keeps as its patterns cut them
+}
+
+
+def replayed(nlp: Language) -> RuleTokenizer:
+    """The tokenizer of a pipeline by way of JSON."""
+    return make_tokenizer(json.loads(json.dumps(tokenizer_content(nlp))))
+
+
+def add_special_cases(nlp: Language, cases: dict[str, Sequence[str]]) -> None:
+    for text, words in cases.items():
+        nlp.tokenizer.add_special_case(text, [{"ORTH": word} for word in words])
+
+
+def assert_same_tokens(nlp: Language, texts: Sequence[str]) -> None:
+    tokenizer = replayed(nlp)
+    for text, (words, starts, sentences) in zip(texts, tokenizer.cut_all(texts)):
+        doc = nlp.tokenizer(text)
+        assert words == [token.text for token in doc], text
+        assert starts == [token.idx for token in doc], text
+        assert sentences is None
+
+
+@pytest.fixture(scope="module")
+def english(special_words):
+    nlp = spacy.blank("en")
+    nlp.tokenizer.rules = special_words
+    return nlp
+
+
+@pytest.mark.parametrize("lang", ["de", "es", "hu"])
+def test_hostile_texts_have_the_same_tokens(lang):
+    """Hungarian has a `token_match`. (French has one of 1.4 million characters, that takes five seconds to compile.)"""
+    nlp = spacy.blank(lang)
+    rng = random.Random(1)
+    assert_same_tokens(nlp, [hostile_text(rng, [*nlp.tokenizer.rules]) for _ in range(1000)])
+
+
+@pytest.mark.slow
+def test_french_texts_have_the_same_tokens():
+    nlp = spacy.blank("fr")
+    rng = random.Random(1)
+    assert_same_tokens(nlp, [hostile_text(rng, [*nlp.tokenizer.rules]) for _ in range(1000)])
+
+
+@pytest.mark.parametrize("faster_heuristics", [True, False])
+def test_special_cases_that_users_add_give_the_same_tokens(english, faster_heuristics):
+    nlp = spacy.blank("en")
+    nlp.tokenizer.rules = english.tokenizer.rules
+    nlp.tokenizer.faster_heuristics = faster_heuristics
+    add_special_cases(nlp, ADDED)
+    rng = random.Random(2)
+    cases = [*english.tokenizer.rules, *20 * [*ADDED]]
+    assert_same_tokens(nlp, [hostile_text(rng, cases) for _ in range(1000)])
+
+
+CHARACTERS = "ab.-'() \n\t\u00a0\x85é1\u0301"
+
+
+@draws(60)
+@given(
+    st.lists(st.lists(st.text(CHARACTERS, min_size=1, max_size=3), min_size=1, max_size=3), max_size=6),
+    st.lists(st.text(CHARACTERS, max_size=20), min_size=1, max_size=30),
+    st.booleans(),
+)
+def test_any_special_cases_give_the_same_tokens(cases, texts, faster_heuristics):
+    nlp = spacy.blank("en")
+    nlp.tokenizer.faster_heuristics = faster_heuristics
+    add_special_cases(nlp, {"".join(words): words for words in cases})
+    joined = ["".join(words) for words in cases]
+    assert_same_tokens(nlp, [*texts, *joined, f"({'.'.join(joined)})", " ".join(joined)])
+
+
+AFFIXES = ["a", "^a", "a$", "[.'(]", r"^[.'(]+", r"[.')]$", r"\b", "(?<=a)b", "é", r"\d+", "b|ab", "^(?:a|ab)"]
+
+
+@draws(60)
+@given(
+    st.tuples(*5 * [st.none() | st.sampled_from(AFFIXES)]),
+    st.lists(st.sampled_from(["ab", "a.", "a-b", "a b", "(b", "aab"]), unique=True),
+    st.lists(st.text("ab.'( é1", max_size=12), min_size=20, max_size=30),
+)
+def test_any_patterns_give_the_same_tokens(patterns, exceptions, texts):
+    """Also patterns that match nothing, or elsewhere than at an edge."""
+    prefix, suffix, infix, token_match, url_match = (pattern and re.compile(pattern) for pattern in patterns)
+    nlp = spacy.blank("en")
+    nlp.tokenizer = Tokenizer(
+        nlp.vocab,
+        {text: [{"ORTH": text[:1]}, {"ORTH": text[1:]}] for text in exceptions},
+        prefix_search=prefix and prefix.search,
+        suffix_search=suffix and suffix.search,
+        infix_finditer=infix and infix.finditer,
+        token_match=token_match and token_match.match,
+        url_match=url_match and url_match.match,
+    )
+    assert_same_tokens(nlp, texts)
+
+
+def test_long_chunks_and_more_chunks_than_are_kept_have_the_same_tokens(english):
+    long_chunk = "word-".join(map(str, range(1000)))
+    many_chunks = " ".join(map(str, range(11_000)))
+    assert_same_tokens(english, [long_chunk, "a" * 100_000, "don't " * 1000, many_chunks, many_chunks])
+
+
+def test_flags_of_patterns_are_exported():
+    nlp = spacy.blank("en")
+    nlp.tokenizer.token_match = re.compile("a.c # with any character\n", re.IGNORECASE | re.DOTALL | re.VERBOSE).match
+    assert_same_tokens(nlp, ["A.C", "A-c", "a-b-c-", "b-c"])
+
+
+def test_other_tokenizers_are_refused_by_name():
+    nlp = spacy.blank("th", config={"nlp": {"tokenizer": {"@tokenizers": "spacy.Tokenizer.v1"}}})
+    nlp.tokenizer = spacy.util.DummyTokenizer()
+    with pytest.raises(ValueError, match=r"CRF791.*tokenizer.*DummyTokenizer"):
+        tokenizer_content(nlp)
+
+
+@pytest.mark.parametrize("function", [lambda text: None, re.compile("a").fullmatch])
+def test_rules_that_are_functions_are_refused_by_name(function):
+    nlp = spacy.blank("en")
+    nlp.tokenizer.token_match = function
+    with pytest.raises(ValueError, match=r"CRF791.*a function as token_match.*re\.compile\(\.\.\.\)\.match"):
+        tokenizer_content(nlp)
+
+
+def test_patterns_that_javascript_cannot_match_are_named():
+    nlp = spacy.blank("en")
+    nlp.tokenizer.token_match = re.compile(r"(a)\1").match
+    in_javascript = tokenizer_content(nlp)["patterns_js"]
+    assert in_javascript["token_match"] == {
+        "untranslated": "token_match",
+        "why": "it has GROUPREF, such as a reference to a group",
+    }
+    assert in_javascript["prefix"]["flags"] == "u"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"kind": "mecab"}, "tokenizers of the kind 'mecab'"),
+        ({"patterns": {}}, "damaged"),
+        ({"patterns": dict.fromkeys(["prefix", "suffix", "infix", "token_match", "url_match"], "(")}, "damaged"),
+        ({"exceptions": [["ab", ["a"]]]}, "the exception 'ab'"),
+        ({"exceptions": [["", []]]}, "the exception ''"),
+        ({"exceptions": [["ab", 1]]}, "damaged"),
+        ({"exceptions": [[["a"], "a"]]}, "the exception"),
+    ],
+)
+def test_damaged_tokenizers_are_refused(english, change, message):
+    with pytest.raises(LiteError, match=message):
+        make_tokenizer({**tokenizer_content(english), **change})
