@@ -407,7 +407,7 @@ class Errors:
     CRF756 = "{path} is {title}, which can't be read. {advice}."
     CRF757 = """{path} looks like running text, which has no annotation: its first line has {first} words, and line {n} has
         {other}. Annotate such texts with `spacy crf annotate` or a tool. If they are columns, a token is on each line, and
-        --format conll names the wrong line."""
+        --format conll names the wrong line. If spaces part the words of a text without spaces: --format spaced."""
     CRF872 = "{path} can't be read in '{encoding}', which is no text encoding. Name one such as utf-8 or cp1252."
     CRF873 = """{place}: '{key}' holds annotation ({value}), which would be overwritten. Remove the key to annotate the
         text again; `spacy crf convert` makes training data from annotated texts."""
@@ -525,8 +525,9 @@ class Errors:
     CRF991 = """The tokenizer {name} was never trained, so it can't cut texts. Train it with `spacy train` or
         nlp.initialize(get_examples), where Example(doc.copy(), doc) makes an example of a Doc with the right tokens."""
     CRF992 = "The tokenizer can't learn: no example has a text with words. Check the corpus that [initialize] reads."
-    CRF993 = """The tokenizer can't learn sentences: no word is known to begin one, or none is known to begin none. Set
-        sentences = false in [nlp.tokenizer], or annotate them: token.is_sent_start is True, False or None (unknown)."""
+    CRF993 = """The tokenizer can't learn sentences: no word behind the first of a text is known to begin one, or none is known to
+        begin none. Set sentences = false in [nlp.tokenizer], or annotate them: token.is_sent_start is True, False or None
+        (unknown). Texts of one sentence each say nothing: `crf convert --n-sents 10` joins them."""
     CRF994 = """The tokenizer can't learn words: some boundaries are unknown, and nothing tells where words go on, so it would
         cut everywhere. Give a lexicon, or texts whose words are known."""
     CRF995 = """The tokenizer can't learn: nlp.initialize() was called without examples, so there is nothing to learn from. Give

@@ -81,13 +81,14 @@ def sentences_at_words(doc: Doc) -> Doc:
 
 
 def tell_sentences(golds: Iterable[Gold]) -> bool:
-    """Whether some word is known to begin a sentence, and some word to begin none."""
+    """Whether a sentence is known to begin behind the first word of a text, and some word is known to begin none."""
     tell_starts = False
     tell_others = False
     for gold in golds:
-        # A sentence may begin with white space
-        tell_starts = tell_starts or bool((gold.sentences == YES).any())
-        tell_others = tell_others or bool((gold.sentences[gold.words != NO] == NO).any())
+        words = np.flatnonzero(gold.words != NO)
+        starts = np.flatnonzero(gold.sentences == YES)  # also with white space
+        tell_starts = tell_starts or bool((starts > words[:1]).any())
+        tell_others = tell_others or bool((gold.sentences[words] == NO).any())
     return tell_starts and tell_others
 
 

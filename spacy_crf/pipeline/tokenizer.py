@@ -47,6 +47,9 @@ FORMAT = FileFormat("a tokenizer", b"spacy_crf tokenizer\n", 1)
 FILE_NAME = "tokenizer"
 ANNOTATIONS = ("tokens", "partial")
 _EXAMPLE = "x y z "  # the text of the only example of `nlp.initialize` without examples
+_LONGEST = (
+    100  # characters of a word whose places are features: the search for "ababab..." takes the square of the length
+)
 _DELTA = 1e-4  # share of the objective that ten iterations must gain: with less, F1 stays what it is
 _MEMORY = 10  # moves that L-BFGS keeps, each of which takes 16 bytes for each weight
 
@@ -380,12 +383,14 @@ class CharacterTokenizer:
         counts = Counter(chain.from_iterable(map(known_words, golds)))
         if given and not counts.keys() & {*given}:
             logger.warning(Warnings.CRFW991.format(n=len(given)))
+        listed = [word for word in given if len(word) <= _LONGEST]
+        counts = {word: count for word, count in counts.items() if len(word) <= _LONGEST}
         # `longest` counts characters, not whole runs
         may_join = self._rules.longest is None
         corpus = annotated_texts(golds, with_sentences=self._has_sentences, may_join=may_join)
         model, frequencies = CharacterModel.untrained(
             (batch.texts for batch in corpus.batches),
-            Lexicon.of([*given, *(word for word, count in counts.items() if count > 1)]),
+            Lexicon.of([*listed, *(word for word, count in counts.items() if count > 1)]),
             min_count,
             has_sentences=self._has_sentences,
             joins_words=corpus.joins_words,
@@ -399,7 +404,7 @@ class CharacterTokenizer:
         announcements.info("tokenizer: objective %.1f, %s", value, optimizer.stop_reason("tokenizer"))
         # So far the lexicon had the words that occur at least twice, so that no word was known by its own place alone. Texts to
         # come are other places, so from now on it has all words
-        model.lexicon = Lexicon.of([*given, *counts])
+        model.lexicon = Lexicon.of([*listed, *counts])
         self._model = model.pruned()
         self._check_rules(golds)
 

@@ -51,6 +51,48 @@ def test_words_that_are_not_in_the_text_in_this_order(tmp_path, words):
         )
 
 
+@pytest.mark.parametrize("starts, n_inside", [([0, 6], 0), ([0, 4], 0), ([0, 1], 1), ([1, 7], 1)])
+def test_sentences_that_begin_inside_of_words_are_reported(tmp_path, capsys, starts, n_inside):
+    report = Report()
+    item = {"text": "abcd  ef", "words": ["abcd", "ef"], "sents": [[start, start + 1] for start in starts]}
+    [doc] = docs_of(tmp_path / "a.jsonl", json.dumps(item), report)
+    assert len(report.inside) == n_inside
+    report.print_warnings()
+    assert ("inside of a word" in capsys.readouterr().out) == bool(n_inside)
+    assert [token.text for token in doc if token.is_sent_start and not token.is_space][-1] == "ef"
+
+
+def conllu(*sentences):
+    """A file of sentences: the line of the text, and words that no space follows."""
+    lines = []
+    for text, words in sentences:
+        lines += [text, *(f"{n}\t{word}" + "\t_" * 7 + "\tSpaceAfter=No" for n, word in enumerate(words, 1)), ""]
+    return "\n".join(lines)
+
+
+def test_texts_of_conllu_that_are_not_those_of_the_words(tmp_path, capsys):
+    report = Report()
+    text = conllu(
+        ("# text = abc", ["ab", "c"]), ("# text = ab c", ["ab", "c"]), ("# text =", ["ab"]), ("# newpar", ["c"])
+    )
+    docs = docs_of(tmp_path / "a.conllu", text, report)
+    assert [doc.text for doc in docs] == ["abc", "abc", "ab", "c"]
+    assert len(report.other_texts) == 1 and "line 6" in report.other_texts[0]
+    report.print_warnings()
+    assert "# text" in capsys.readouterr().out
+    contraction = "# text = du\n1-2\tdu" + "\t_" * 8 + "\n1\tde" + "\t_" * 8 + "\n2\tle" + "\t_" * 8 + "\n"
+    docs_of(tmp_path / "a.conllu", contraction, report)
+    assert len(report.other_texts) == 1
+
+
+def test_sentences_of_conllu(tmp_path):
+    text = conllu(("#", ["ab", "c"]), ("#", ["d", "e"]))
+    [doc] = docs_of(tmp_path / "a.conllu", text, n_sents=2)
+    assert [token.is_sent_start for token in doc] == [True, False, True, False]
+    one, _ = docs_of(tmp_path / "a.conllu", text)  # a single sentence says little of where sentences begin
+    assert one[1].is_sent_start is None
+
+
 def test_words_between_spaces(tmp_path):
     one, two, three = docs_of(tmp_path / "a.txt", "ab cd\n\nef  gh\nij\n", format="spaced")
     assert [doc.text for doc in (one, two, three)] == ["abcd", "efgh", "ij"]

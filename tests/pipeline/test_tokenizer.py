@@ -539,6 +539,24 @@ def test_sentences_that_begin_with_white_space_are_learned():
     assert nlp.evaluate([Example(nlp.make_doc(doc.text), doc) for doc in of_lines(nlp.vocab)])["sents_f"] == 1.0
 
 
+def test_sentences_need_texts_of_several():
+    def of_one(vocab):
+        return [Doc(vocab, words=["ab", "cd"], sent_starts=[True, False])] * 3
+
+    with pytest.raises(ValueError, match=r"CRF993.*n-sents"):
+        trained(docs=of_one, sentences=True)
+
+
+def test_a_very_long_word_of_a_period_takes_little_time():
+    def of_period(vocab):
+        return [*references(vocab), Doc(vocab, words=["ab" * 20_000])]
+
+    started = time.process_time()
+    nlp = trained(docs=of_period, initialize={"max_iterations": 1})
+    nlp("ab" * 20_000)
+    assert time.process_time() - started < 10
+
+
 @pytest.mark.parametrize("path", ["no such file", "a\0b"])
 def test_paths_that_cant_be_read(nlp, path):
     with pytest.raises(ValueError, match="CRF701"):

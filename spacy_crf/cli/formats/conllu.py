@@ -8,7 +8,7 @@ from typing import NamedTuple, Optional
 from spacy.language import Language
 from spacy.tokens import Doc
 
-from ...blanks import is_blank
+from ...blanks import is_blank, split_words
 from ...errors import Errors, counted, known_names
 from ...pipeline.corpora import set_origin
 from ...types import Settings
@@ -22,6 +22,7 @@ _BARE = ""  # the key of what has no key: the last column is B-PER, not NER=B-PE
 # Keys in the last column (NER=B-PER), in lower case
 _ENTITY_KEYS = ("ner", "ne", "name", "tag", _BARE)
 _SURE_KEYS = ("ner", "ne")  # whose values are entity tags in any case
+_TEXT = re.compile(r"#\s*text\s*=(.*)")  # the line with the text of a sentence
 _SPANS = "entity"  # Entity=(1-person-1-cf1 of GUM and CorefUD
 
 
@@ -33,6 +34,7 @@ class Word(NamedTuple):
     space: bool  # whether a space follows the word
     misc: dict[str, str]  # the last column, by keys
     ent: Optional[str] = None  # the entity tag
+    text: str = ""  # the text of the sentence, if this is its first word, and no contraction is in it
 
 
 def sniff(source: Source) -> bool:
@@ -53,7 +55,7 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
         report.has_spans = True
         tagging = find_tagging(_tagged(source, key), settings.scheme, report)
     for group in in_groups(_tagged(source, key), settings.n_sents):
-        docs = [_make_doc(sentence, nlp, tagging, report) for sentence in group]
+        docs = [_make_doc(sentence, nlp, tagging, report, settings.n_sents != 1) for sentence in group]
         doc = docs[0] if len(docs) == 1 else Doc.from_docs(docs, ensure_whitespace=False)
         set_origin(doc, group[0][0].place)
         yield doc
@@ -130,10 +132,15 @@ def _sentences(source: Source) -> Iterator[Optional[list[Word]]]:
     # Of the last contraction in the sentence: the number of its last word, and whether a space follows
     contraction_end = 0
     contraction_space = False
+    text = ""  # of the sentence
     for place, line in source.lines():
         if is_blank(line) or line.startswith("#"):
             if words:
-                yield words
+                yield _with_text(words, text, has_contraction=contraction_end > 0)
+                text = ""
+            match = _TEXT.match(line)
+            if match is not None:
+                text = match[1]
             if line.replace(" ", "").startswith("#newdoc"):
                 yield None
             words = []
@@ -163,7 +170,12 @@ def _sentences(source: Source) -> Iterator[Optional[list[Word]]]:
             raise unreadable(place, "the word is empty")
         words.append(Word(place, cells, space, _misc_of(cells[9])))
     if words:
-        yield words
+        yield _with_text(words, text, has_contraction=contraction_end > 0)
+
+
+def _with_text(words: list[Word], text: str, *, has_contraction: bool) -> list[Word]:
+    """The words of a sentence, the first one with its text, unless the text has a contraction in place of its words."""
+    return words if has_contraction else [words[0]._replace(text=text), *words[1:]]
 
 
 def _misc_of(cell: str) -> dict[str, str]:
@@ -179,10 +191,13 @@ def _misc_of(cell: str) -> dict[str, str]:
     return misc
 
 
-def _make_doc(words: list[Word], nlp: Language, tagging: Optional[Tagging], report: Report) -> Doc:
+def _make_doc(
+    words: list[Word], nlp: Language, tagging: Optional[Tagging], report: Report, knows_sentences: bool
+) -> Doc:
     """Make the Doc of a sentence, with its lemmas, tags, morphology, heads, labels of dependencies and entities.
 
     tagging (Tagging): How the entity tags are spelled; None without entity tags.
+    knows_sentences (bool): Whether to say that no other word begins a sentence, which heads say in any case.
     RAISES (ValueError): With the place, if a head is not a word of the sentence, or spaCy refuses the annotation.
     """
 
@@ -207,12 +222,18 @@ def _make_doc(words: list[Word], nlp: Language, tagging: Optional[Tagging], repo
                 raise unreadable(word.place, f"its head '{head}' is not a word of its sentence, which has {n_words}")
             annotation["heads"].append(n if is_root else int(head) - 1)  # to spaCy, a root is its own head
         annotation["deps"] = ["ROOT" if dep.lower() == "root" else dep for dep in deps]
+    elif knows_sentences:
+        annotation["sent_starts"] = [n == 0 for n in range(len(words))]
     # Without empty columns; the only head may be 0
     annotation = {name: values for name, values in annotation.items() if any(values) or name == "heads"}
     if tagging is not None:
         annotation["ents"] = in_bio(words, tagging, report)
     forms = [word.cells[1] for word in words]
     try:
-        return Doc(nlp.vocab, words=forms, spaces=[word.space for word in words], **annotation)
+        doc = Doc(nlp.vocab, words=forms, spaces=[word.space for word in words], **annotation)
     except (ValueError, KeyError) as error:
         raise unreadable(words[0].place, f"spaCy says: {error}") from None
+    text = split_words(words[0].text)
+    if text and text != split_words(doc.text):
+        report.other_texts.append(words[0].place)
+    return doc

@@ -98,6 +98,10 @@ class Report:
     tag_columns: list[str] = field(default_factory=list)  # columns of entity tags that were read
     repaired: list[str] = field(default_factory=list)  # tags that go on with an entity that does not stand before them
     comments: list[str] = field(default_factory=list)  # lines that could be the token "#"
+    inside: list[str] = field(default_factory=list)  # sentences that begin inside of words
+    other_texts: list[str] = field(
+        default_factory=list
+    )  # sentences of CoNLL-U whose `# text` is not that of their words
 
     def print_warnings(self) -> None:
         """Print what was left out or repaired, with the first places of each."""
@@ -122,6 +126,11 @@ class Report:
             (
                 self.comments,
                 "line|lines with # at the beginning skipped as comment|comments, but could be a token|tokens",
+            ),
+            (self.inside, "sentence|sentences begins|begin inside of a word, and is|are moved to the next one"),
+            (
+                self.other_texts,
+                "sentence|sentences whose # text is not that of its|their words, which are what is read",
             ),
             (self.long, "document|documents of great length: are the ends of sentences marked in the file?"),
         ):

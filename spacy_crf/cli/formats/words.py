@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from itertools import accumulate
 
 import numpy as np
 from spacy.language import Language
@@ -48,15 +49,20 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
             words = [(token.idx, token.idx + len(token)) for token in tokenized(text, nlp, place) if not token.is_space]
         else:
             words = _with_gaps(text, _places(text, item[key], f'{place}, "{key}"'))
-        places, ends = np.array(words, dtype=np.int64).reshape(-1, 2).T
+        starts, ends = np.array(words, dtype=np.int64).reshape(-1, 2).T
         is_sentence = None
         if item.get("sents") is not None:
             sentences = _places(text, item["sents"], f'{place}, "sents"')
+            sentence_starts = np.array([start for start, _ in sentences], dtype=np.int64)
+            next_words = np.searchsorted(starts, sentence_starts)
             # One more, for sentences behind all words
             begins = np.zeros(len(words) + 1, dtype=bool)
-            begins[np.searchsorted(places, [start for start, _ in sentences])] = True
+            begins[next_words] = True
             is_sentence = begins[:-1]
-        doc = words_to_doc(nlp.vocab, text, places, ends, is_sentence)
+            is_inside = sentence_starts < np.append(0, ends)[next_words]  # before the end of the word before
+            if is_inside.any():
+                report.inside.append(f"{place}, character {sentence_starts[is_inside][0]}")
+        doc = words_to_doc(nlp.vocab, text, starts, ends, is_sentence)
         set_origin(doc, place, item.get("id"))
         report.segmented += 1
         yield doc
@@ -102,9 +108,14 @@ def read_spaced(source: Source, nlp: Language, settings: ReadSettings, report: R
     lines = (split_words(line) for _, line in source.lines())
     for sentences in in_groups(lines, settings.n_sents):
         words = [word for sentence in sentences for word in sentence]
-        starts = [number == 0 for sentence in sentences for number in range(len(sentence))]
+        first_words = {0, *accumulate(map(len, sentences))}
         report.segmented += 1
-        yield Doc(nlp.vocab, words=words, spaces=[False] * len(words), sent_starts=list(starts))
+        yield Doc(
+            nlp.vocab,
+            words=words,
+            spaces=[False] * len(words),
+            sent_starts=[number in first_words for number in range(len(words))],
+        )
 
 
 def read_boundaries(source: Source, nlp: Language, settings: ReadSettings, report: Report) -> Iterator[Doc]:
