@@ -330,6 +330,8 @@ class Errors:
     CRF708 = "{path} has no annotated texts. Give texts with annotation."
     CRF709 = '{place}: this is JSON, but not an object with a string under "text". Give one text per line, or JSONL with "text".'
     CRF710 = "There is no component{named} {wanted}. Components: {components}."
+    CRF711 = """The pipeline has no component{named}, only a tokenizer that learns: `crf show`, `crf demo` and `crf evaluate` show
+        what it finds, `crf explain` says why, and `crf fit` chooses its settings."""
     CRF712 = "Component '{name}': no examples were read. {reason}."
     CRF713 = "{one} and {other} would both be written to {target}. Rename one, or convert them separately."
     CRF716 = "{source} is a folder, and {target} is a file. Name a folder for the results, or one of the files."

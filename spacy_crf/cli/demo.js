@@ -134,10 +134,11 @@ const section = (text, { name, kind, labels, tokens, spans, best }, number) => {
     return `Marked as ${label.value}: ${words([start, end])}`;
   });
 
-  const spelt = (span) => (kind === "cats" ? span[2] : `${words(span)} (${span[2]})`);
+  const spelt = (span) => (kind === "cats" ? span[2] : kind === "segments" ? words(span) : `${words(span)} (${span[2]})`);
+  const parted = kind === "segments" ? " | " : "; ";
   const items = best.map(([share, of]) => {
     const take = saves ? [" ", button("use this", () => change(spans, of.map((span) => [...span])))] : [];
-    return make("li", {}, `${percent(share)}: ${of.map(spelt).join("; ") || "nothing"}`, ...take);
+    return make("li", {}, `${percent(share)}: ${of.map(spelt).join(parted) || "nothing"}`, ...take);
   });
   const save = () => showingErrors(async () => {
     const given = spans.map((span) => span.slice(0, 3));

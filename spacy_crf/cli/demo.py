@@ -19,6 +19,7 @@ from spacy.tokens import Doc, Span
 from wasabi import msg
 
 from ..errors import Errors, shown
+from .formats.annotation import check_length
 from .formats.source import Fields
 from .shared import ComponentOption, ModelArgument, check_writable, command, load_pipeline, name_of, our_pipes
 from .texts import doc_before
@@ -82,8 +83,11 @@ class Demo:
     ):
         from ..pipeline.probabilities import turn_on_confidence
         from ..pipeline.scorers import IS_SENT_START
+        from ..report.segments import find_segments
 
-        wanted = "of spacy_crf that gives labels, to try"
+        # Words and sentences are shown beside what components find; a file of corrections is for the latter
+        self._segments = {segments.name: segments for segments in find_segments(nlp, component)}
+        wanted = None if self._segments and file is None else "of spacy_crf that gives labels, to try"
         pipes = our_pipes(nlp, component, wanted, lambda pipe: pipe.labelled, of_tokens=False)
         turn_on_confidence(pipes)
         self._nlp = nlp
@@ -131,9 +135,9 @@ class Demo:
         """
         text = _field(request, "text", str)
         n = request.get("n", 5)
-        sections = []
         if type(n) is not int or not 1 <= n <= MOST_BEST:
             raise _wrong("n", f"a number from 1 to {MOST_BEST}", n)
+        sections = self._find_segments(text, n) if self._segments else []
         for name, pipe in self._pipes.items():
             doc = doc_before(self._nlp, pipe, text)
             tokens = [[token.text, token.whitespace_] for token in doc]
@@ -153,8 +157,44 @@ class Demo:
             sections.append({**about, "tokens": tokens, "spans": spans, "best": best})
         return {"components": sections}
 
+    def _find_segments(self, text: str, n: int) -> list[Fields]:
+        """The words of a text (`text`), and its sentences if the tokenizer finds them, as `find` returns what components find.
+        Their tokens are characters, since the `n` best segmentations have other words."""
+        check_length(text, self._nlp, "The text")
+        tokenizer = self._nlp.tokenizer
+        segmentations = tokenizer.n_best(text, n)
+        probabilities = tokenizer.boundary_probabilities(text)._asdict()
+        _, doc = segmentations[0]
+        sections = []
+        for name, segments in self._segments.items():
+            spans = []
+            for start, end, label, _ in segments.mentions_in(doc):
+                spans.append([start, end, label, float(probabilities[name][start])])
+            best = []
+            for probability, other in segmentations if name == "words" else ():
+                best.append((probability, [mention.place for mention in segments.mentions_in(other)]))
+            characters = [[character, ""] for character in text]
+            section = {"name": name, "kind": "segments", "labels": [name.removesuffix("s")]}
+            sections.append({**section, "tokens": characters, "spans": spans, "best": best})
+        return sections
+
+    def _why_boundary(self, request: Fields) -> Fields:
+        """Explain why the word or sentence that is the "span" of the "text" begins where it does."""
+        _check_length(request, MOST_EXPLAINED)
+        text = _field(request, "text", str)
+        span = request.get("span")
+        starts = [mention.start for mention in self._segments["words"].mentions_in(self._nlp.tokenizer(text))]
+        if not isinstance(span, list) or span[:1] == [] or span[0] not in starts:
+            raise _wrong("span", "[start, end, label] of a word that the tokenizer finds", span)
+        token, probability, reason, features = self._nlp.tokenizer.explain(text, _TOP)[starts.index(span[0])]
+        lines = [f"A word begins before '{token}' with the probability {probability:.1%}."]
+        rows = [(f"{weight:+.2f}", name) for name, weight in features]
+        return {"title": f"decided by: {reason}", "lines": lines, "rows": rows}
+
     def why(self, request: Fields) -> Fields:
         """Explain why the "component" of a request finds, or does not find, the "span" of the "text": the words that decide."""
+        if request.get("component") in self._segments:
+            return self._why_boundary(request)
         pipe = self._pipe(request)
         has_rules = getattr(pipe, "constraints", None) is not None
         _check_length(request, MOST_UNDER_RULES if has_rules else MOST_EXPLAINED)

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from ..pipeline.prediction import CRFPipe
     from ..pipeline.thresholds import Point
     from ..report.cases import Case, Judged
+    from ..report.segments import Segments
 
 _LABELLING = "of spacy_crf that labels tokens, spans or texts"
 _AROUND = 30  # characters of the text on each side of a mistake
@@ -73,6 +74,7 @@ def evaluate_cli(
     words, annotation that looks wrong, and effects of rules, in one HTML file that needs no network.
     """
     from ..report.cases import KINDS, certainty
+    from ..report.segments import find_segments
 
     if kind is not None:
         checks.one_of("crf evaluate", "--kind", kind, [name for name in KINDS if name != "right"])
@@ -87,15 +89,17 @@ def evaluate_cli(
     if calibration:
         _compare_probabilities(nlp, data, our_pipes(nlp, component), output)
         return
-    pipes = our_pipes(nlp, component, _LABELLING, lambda pipe: pipe.labelled, of_tokens=False)
+    segments = find_segments(nlp, component)
+    wanted = None if segments and not folds else _LABELLING
+    pipes = our_pipes(nlp, component, wanted, lambda pipe: pipe.labelled, of_tokens=False)
     if output is not None:
         title = f"{name_of(nlp, model)} on {data.name}"
-        page = _page(title, nlp, data, pipes, train, folds, points)
+        page = _page(title, nlp, data, pipes, segments, train, folds, points)
         write_whole(output, page.encode("utf8"))
         msg.good(f"Report in {output}")
         return
     as_data = {}  # by the name of the component
-    judged_pipes, _ = _judge(nlp, data, pipes)
+    judged_pipes, _ = _judge(nlp, data, pipes, segments)
     for judged in judged_pipes:
         errors = [case for case in judged.errors if kind in (None, case.kind) and label in (None, *_labels(case))]
         errors.sort(key=certainty, reverse=True)
@@ -108,17 +112,21 @@ def evaluate_cli(
         print(json.dumps(as_data, ensure_ascii=False))
 
 
-def _judge(nlp: Language, data: Path, pipes: "list[LearningPipe]") -> "tuple[list[Judged], bool]":
-    """Compare the predictions of components with annotated texts.
+def _judge(
+    nlp: Language, data: Path, pipes: "list[LearningPipe]", segments: "list[Segments]"
+) -> "tuple[list[Judged], bool]":
+    """Compare the words and sentences of a tokenizer (`segments`) and the predictions of components with annotated texts.
 
-    RETURNS (tuple): The comparison for each component, and whether `fit` held the texts out.
+    RETURNS (tuple): The comparison for the words, the sentences and each component, and whether `fit` held the texts out.
     """
     from ..report.cases import judge
+    from ..report.segments import judge_segments
 
     examples, held_out = read_judged(data, nlp)
     if not held_out:
         warn_of_learned_texts(pipes, examples, data)
-    return judge(nlp, pipes, examples, held_out=held_out), held_out
+    judged = judge(nlp, pipes, examples, held_out=held_out) if pipes else []
+    return [*judge_segments(segments, examples), *judged], held_out
 
 
 def _labels(case: "Case") -> list[str]:
@@ -211,6 +219,7 @@ def _page(
     nlp: Language,
     data: Path,
     pipes: "list[LearningPipe]",
+    segments: "list[Segments]",
     train: Optional[Path],
     folds: int,
     points: list[tuple[float, float]],
@@ -226,7 +235,7 @@ def _page(
     with progress_bar("reading and predicting") as progress:
         progress(total=2 + folds * len(pipes))
         training = [] if train is None else read_examples(train, nlp)
-        judged, held_out = _judge(nlp, data, pipes)
+        judged, held_out = _judge(nlp, data, pipes, segments)
         # Leave out components that label texts if no text has such a label: it is annotated for the others. If only these are
         # left, show them without cases
         with_labels = [of_pipe for of_pipe in judged if of_pipe.cases or not of_pipe.labels_texts]
@@ -237,7 +246,7 @@ def _page(
             with _written_by("spacy crf fit", data / SUSPECTS) as text:
                 suspects = of_jsonl(text)
         for of_pipe in with_labels or judged:
-            if folds:
+            if folds and of_pipe.pipe in pipes:
                 suspects = cross_validated(nlp, of_pipe.pipe, training, folds, on_fold=partial(progress, advance=1))
             subjects.append(of_pipe._replace(training=training, suspects=suspects))
         return render(title, subjects, curve=points)

@@ -35,6 +35,7 @@ from .texts import STANDARD, doc_before, read_examples, read_items
 if TYPE_CHECKING:
     from ..pipeline.pipe import LearningPipe
     from ..pipeline.prediction import CRFPipe
+    from ..pipeline.tokenizer import CharacterTokenizer
 
 ShownTexts = Annotated[
     Optional[list[str]],
@@ -50,6 +51,12 @@ def found_in(doc: Doc) -> list[tuple[str, ...]]:
     rows = [(token.text, token.tag_, token.pos_, str(token.morph), *_certainty(token)) for token in tokens]
     found = [row for row in rows if any(row[1:])]
     return found or [(label, f"{share:.0%}") for label, share in sorted(doc.cats.items(), key=lambda item: -item[1])]
+
+
+def words_in(doc: Doc) -> list[tuple[str, ...]]:
+    """Rows of the words, a sentence in each row if sentences are known."""
+    sentences = doc.sents if doc.has_annotation("SENT_START") else [doc[:]]
+    return [(" | ".join(token.text for token in sentence if not token.is_space),) for sentence in sentences]
 
 
 def _certainty(found: Span | Token) -> list[str]:
@@ -73,7 +80,7 @@ def show_cli(
     nlp = load_pipeline(model)
     if output is not None:
         turn_on_confidence(our_pipes(nlp, None, None))
-    docs = print_found(nlp, texts)
+    docs = print_found(nlp, texts, found_in if nlp.pipe_names else words_in)
     if output is not None:
         write_whole(output, (render(docs, page=True, title=name_of(nlp, model), jupyter=False) or "").encode("utf8"))
         msg.good(f"Marked texts in {output}")
@@ -127,15 +134,20 @@ def explain_cli(
     component: ComponentOption = None,
 ) -> None:
     """Print the words that decide the prediction for a text. With each word stands by how much it decides; other kinds print
-    features and weights, or (rules) the spans found while the rules are added one by one."""
+    features and weights, or (rules) the spans found while the rules are added one by one. Of a pipeline that has nothing but a
+    trained tokenizer, the command prints why each word begins where it does."""
     from rich.console import Console
 
     from ..explain.comparison import NothingToCompare
     from ..explain.explanation import page
     from ..pipeline.crf_textcat import CRFTextClassifier
+    from ..pipeline.tokenizer import CharacterTokenizer
 
     check_writable(output, train)
     nlp = load_pipeline(model)
+    if not nlp.pipe_names and isinstance(nlp.tokenizer, CharacterTokenizer):
+        _explain_words(nlp.tokenizer, text, top, as_json=as_json)
+        return
     if kind == "rules":
         _explain_rules(nlp, text, component)
         return
@@ -183,6 +195,22 @@ def explain_cli(
     for explanation in explanations:
         console.print(explanation.to_rich(top))
         console.print()
+
+
+_FEATURES_OF_WORD = 5  # most features of a word in a table
+
+
+def _explain_words(tokenizer: "CharacterTokenizer", text: str, top: int, *, as_json: bool) -> None:
+    """Print why each word of a text begins where it does: a table with the heaviest features, or JSON with `top` of them."""
+    beginnings = tokenizer.explain(text, top)
+    if as_json:
+        print(json.dumps([beginning._asdict() for beginning in beginnings], ensure_ascii=False))
+        return
+    rows = []
+    for word, probability, reason, features in beginnings:
+        listed = ", ".join(f"{name} {weight:+.2f}" for name, weight in features[:_FEATURES_OF_WORD])
+        rows.append((word, reason, listed, f"{probability:.1%}"))
+    print_table("words", ("word", "begins by", "features", "probability"), rows, n_texts=3)
 
 
 def _likeliest(pipe: "CRFPipe", doc: Doc) -> list[Span]:

@@ -17,6 +17,7 @@ from .. import __version__, checks
 from ..errors import Errors, counted
 from ..whole_files import write_whole
 from .shared import (
+    PROBABILITIES,
     ComponentOption,
     DataArgument,
     ModelArgument,
@@ -145,12 +146,14 @@ def card_cli(
     They are the "notes" and the "performance" in meta.json, of which `spacy package` makes the README of the package.
     """
     from ..report.cases import judge
+    from ..report.segments import find_segments, judge_segments
 
     about = _read_meta(meta) if meta else {}
     if output.exists() and (not output.is_dir() or any(output.iterdir())) and not (output / "meta.json").is_file():
         raise ValueError(Errors.CRF796.format(path=output))
     nlp = load_pipeline(model)
-    pipes = our_pipes(nlp, component)
+    segments = find_segments(nlp, component)
+    pipes = our_pipes(nlp, component, None if segments else PROBABILITIES)
     examples = read_examples(data, nlp)
     for _ in nlp.pipe(example.reference.text for example in examples[:_WARM_UP]):
         pass
@@ -159,12 +162,16 @@ def card_cli(
     speed = scores.pop("speed")
     nlp.meta.update(about)
     nlp.meta["performance"] = {
-        name: value for name, value in scores.items() if value is not None and not name.startswith("token_")
+        # The scores of tokens say nothing of a tokenizer that does not learn
+        name: value
+        for name, value in scores.items()
+        if value is not None and (segments or not name.startswith("token_"))
     }
     save_pipeline(nlp, output)  # before `judge` switches on probabilities
     size = sum(path.stat().st_size for path in output.rglob("*") if path.is_file())
     host = f"{platform.machine()}, Python {platform.python_version()}, spacy_crf {__version__}"
-    card = [_scores(judged) for judged in judge(nlp, pipes, examples)]
+    judged_segments = judge_segments(segments, examples)
+    card = [_scores(judged) for judged in [*judged_segments, *judge(nlp, pipes, examples)]]
     card.append(
         f"### Speed and size\n\n{speed:,.0f} words a second in one process ({host}); {size / 1e6:.1f} MB on disk.\n"
     )
@@ -192,12 +199,14 @@ def _read_meta(path: Path) -> dict[str, object]:
 
 def _scores(judged: "Judged") -> str:
     """The part of the card about a component: a sentence about the texts, and the scores as a table, in Markdown."""
+    from ..pipeline.pipe import LearningPipe
     from ..report.figures import scores
 
     n_texts = len(judged.examples)
     n_wrong = len({case.doc for case in judged.errors})
     right = (n_texts - n_wrong) / max(n_texts, 1)
-    n_learned = judged.pipe.training.learned.count(judged.examples)
+    is_component = isinstance(judged.pipe, LearningPipe)
+    n_learned = judged.pipe.training.learned.count(judged.examples) if is_component else None
     if n_learned is None:
         learned = " (which of them it has learned from, is not known)"
     elif n_learned:

@@ -382,8 +382,19 @@ def our_pipes(
     ours = [pipe for name, pipe in nlp.pipeline if isinstance(pipe, type_of_pipe) and component in (None, name)]
     pipes = [pipe for pipe in ours if is_wanted(pipe)]
     if not pipes and wanted is not None:
-        raise no_component(wanted, nlp.pipe_names, component)
+        raise without_component(nlp, wanted, component)
     return pipes
+
+
+def without_component(nlp: Language, wanted: str, component: Optional[str] = None) -> ValueError:
+    """The error for a pipeline that lacks a component: CRF711 if it has nothing but a tokenizer that learns, else CRF710; the
+    arguments are those of `our_pipes`."""
+    from ..pipeline.tokenizer import CharacterTokenizer
+
+    if isinstance(nlp.tokenizer, CharacterTokenizer) and not nlp.pipe_names:
+        named = f" named '{component}'" if component else ""
+        return ValueError(Errors.CRF711.format(named=named))
+    return no_component(wanted, nlp.pipe_names, component)
 
 
 def warn_of_learned_texts(pipes: "Iterable[LearningPipe]", examples: list[Example], path: Path) -> None:

@@ -3,7 +3,7 @@
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -185,9 +185,15 @@ def with_corpora(config: Config, train: list[Path], dev: Optional[Path]) -> Iter
                 continue
             nlp = blank(settings.get("lang", "en"), settings.get("tokenizer"))
             texts = Path(folder) / f"{corpus}.spacy"
-            doc_bin(example.reference for example in read_all_examples(paths, nlp)).to_disk(texts)
+            with learning(nlp):
+                doc_bin(example.reference for example in read_all_examples(paths, nlp)).to_disk(texts)
             config = config.copy().merge(dot_to_dict({path_setting(config, corpus): str(texts)}))
         yield config
+
+
+def learning(nlp: Language) -> AbstractContextManager[None]:
+    """Let the tokenizer of a pipeline (`nlp`) make Docs of training texts in this context, even if it was never trained."""
+    return nlp.tokenizer.learning() if hasattr(nlp.tokenizer, "learning") else nullcontext()
 
 
 def path_setting(config: Config, corpus: str) -> str:

@@ -354,7 +354,7 @@ def fit_cli(
     weighted = set()
     for component in fitted:
         _show_fitted(component, folds)
-        weights: dict[str, Any] = {"token_f": 1.0}  # of a tokenizer
+        weights: dict[str, Any] = {"token_f": 1.0, "sents_f": 1.0}  # of a tokenizer
         if component.name in nlp.pipe_names:
             weights = nlp.get_pipe_meta(component.name).default_score_weights or {}
         weighted.update(name for name, weight in weights.items() if weight)
@@ -449,7 +449,7 @@ def curve_cli(
         with with_corpora(settings, paths, dev) as with_texts:
             interpolated = with_texts.interpolate()
             path: Any = dot_to_object(interpolated, setting)
-            nlp = blank(interpolated["nlp"]["lang"])
+            nlp = blank(interpolated["nlp"]["lang"], interpolated["nlp"].get("tokenizer"))
             docs = read_docs(Path(path or ""), nlp, ReadSettings(format="spacy", without_spans=True))
             # The digest orders texts at random and always alike, so each part contains the previous one
             shuffled = sorted(range(len(docs)), key=lambda n: _digest(docs[n]))

@@ -19,7 +19,7 @@ from thinc.api import registry as thinc_registry
 from wasabi import msg
 
 from .. import checks
-from ..errors import Errors, no_component
+from ..errors import Errors
 from ..schemes import SCHEMES
 from ..types import Ints
 from ..whole_files import write_whole
@@ -35,6 +35,7 @@ from .shared import (
     progress_bar,
     read_config,
     split_overrides,
+    without_component,
 )
 from .texts import with_corpora
 
@@ -218,7 +219,7 @@ class Tuner:
         pipes = [pipe for name, pipe in nlp.pipeline if isinstance(pipe, LearningPipe) and component in (None, name)]
         if len(pipes) != 1 or not pipes[0].is_linear:
             wanted = "to tune: name one that scores sparse features with --component"
-            raise no_component(wanted, nlp.pipe_names, component)
+            raise without_component(nlp, wanted, component)
         self.name: str = pipes[0].name
         self._nlp = nlp
         self._folds = folds

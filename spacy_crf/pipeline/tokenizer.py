@@ -46,6 +46,7 @@ logger = logging.getLogger("spacy.spacy_crf")
 FORMAT = FileFormat("a tokenizer", b"spacy_crf tokenizer\n", 1)
 FILE_NAME = "tokenizer"
 ANNOTATIONS = ("tokens", "partial")
+TOKENIZER = "tokenizer"  # its name among components
 _EXAMPLE = "x y z "  # the text of the only example of `nlp.initialize` without examples
 _LONGEST = (
     100  # characters of a word whose places are features: the search for "ababab..." takes the square of the length
@@ -134,6 +135,11 @@ class CharacterTokenizer:
         self._sets_probabilities = probabilities
         self._model: Optional[CharacterModel] = None
         self.is_learning = False
+
+    @property
+    def finds_sentences(self) -> bool:
+        """Whether it finds sentences too."""
+        return self._has_sentences
 
     # -------------------------------------------------------------------------------------------------- prediction
 

@@ -33,6 +33,7 @@ from .figures import (
     scores,
     whole_texts,
 )
+from .segments import Segments
 from .suspects import Suspect, judged_by, ranked
 
 AROUND = 90  # characters of the text on each side of a mistake
@@ -192,6 +193,8 @@ def _suspects(judged: Judged) -> list[tuple[str, str, list[dict[str, str]]]]:
     def rows(suspects: Sequence[Suspect]) -> list[dict[str, str]]:
         return [_row(suspect, labels_texts=judged.labels_texts) for suspect in suspects[:MOST_SUSPECTS]]
 
+    if isinstance(judged.pipe, Segments):
+        return []
     said = "Texts for which another labelling is more probable than the annotation, by the ratio of both probabilities."
     tables = [(_SUSPECT, said, rows(ranked(judged_by(judged.pipe, judged.examples))))]
     if judged.suspects is not None:
