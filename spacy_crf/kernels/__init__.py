@@ -41,7 +41,7 @@ try:
 
     from .announcing import announcer, packages
     from .compiling import crew
-    from .numba_setup import compare_flags_quickly, number_at_random, pause_collector
+    from .numba_setup import compare_flags_quickly, number_at_random, pause_collector, remember_operators
 except Exception as error:
     oldest, next_version = (".".join(map(str, version)) for version in SUPPORTED)
     versions = f"numba>={oldest},<{next_version}"
@@ -51,6 +51,7 @@ config: Any = numba.config  # its names are made when it is imported
 
 number_at_random()
 compare_flags_quickly()
+remember_operators()
 pause_collector()
 
 _PACKAGE = Path(__file__).parents[1]
@@ -59,21 +60,23 @@ _NAME = re.compile(r"\w+")
 _NAMED_TUPLE = re.compile(r"^class \w+\(NamedTuple\):\n(?:[ ]+.*\n|\n)+", re.MULTILINE)
 
 
-def kernel(function: Any = None, *, seconds: int = 0, **options: Any) -> Any:
+def kernel(function: Any = None, *, seconds: int = 0, in_place: bool = False, **options: Any) -> Any:
     """Declare a function that numba compiles at its first call, and whose machine code stays on disk.
 
     seconds (int): About how long compiling takes, if that is long enough to announce it.
+    in_place (bool): Whether the function, with its helpers, neither makes nor returns arrays. numba then does not count
+        references to arrays, which is a quarter of the code that it gives to LLVM.
     options: Further options of `numba.njit`. (Kernels get no entry point for C: it would be a twentieth of all compiled code.)
     """
     if function is None:
-        return partial(kernel, seconds=seconds, **options)
+        return partial(kernel, seconds=seconds, in_place=in_place, **options)
     if config.DISABLE_JIT:
         return function
     packages.add(function.__module__.partition(".")[0])
     if seconds:
         announcer.seconds[function.__name__] = seconds
     compiled: Any = numba.njit  # whose annotation knows no further options
-    dispatcher = compiled(nogil=True, no_cfunc_wrapper=True, **options)(function)
+    dispatcher = compiled(nogil=True, no_cfunc_wrapper=True, _nrt=not in_place, **options)(function)
     dispatcher._cache = CodeFiles(function)
     return dispatcher
 

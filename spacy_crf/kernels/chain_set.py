@@ -3,7 +3,7 @@
 from . import kernel
 
 
-@kernel
+@kernel(in_place=True)
 def take(scores, states, sizes, out):
     """Copy the columns of each chain's states from scores (float64[n, S]) to a matrix; the matrices lie end to end in `out`.
 
@@ -20,7 +20,7 @@ def take(scores, states, sizes, out):
             first += size
 
 
-@kernel
+@kernel(in_place=True)
 def add(part, states, total):
     """Add `part` (float64[n, N]) to the columns `states` (int64[N]) of `total` (float64[n, S])."""
     for t in range(len(part)):

@@ -5,7 +5,7 @@ import numpy as np
 from . import kernel
 
 
-@kernel
+@kernel(in_place=True)
 def well_formed(starts, n_tokens, arrays):
     """Whether sequences with these starts (int64[B + 1]) cover all tokens in order, and no score is NaN or inf.
 
@@ -22,7 +22,7 @@ def well_formed(starts, n_tokens, arrays):
     return mistakes == 0
 
 
-@kernel
+@kernel(in_place=True)
 def well_listed(first, lengths, starts, longest):
     """Whether a list of spans has the form of `types.SpanList`: each span lies within a sequence and has 1 to K tokens.
 

@@ -18,7 +18,7 @@ _BIAS = 1023
 _FRACTION = 52
 
 
-@helper(fastmath={"nnan", "nsz"}, forceinline=True)
+@helper(in_place=True, fastmath={"nnan", "nsz"}, forceinline=True)
 def extremes(rows, t):
     """The largest score in a row of scores (float64[n, P]), and the smallest that is not -inf; -inf and inf if there is none.
     (LLVM vectorises a maximum only if it may ignore NaN and the sign of 0; other numbers stay what they are.)"""
@@ -31,7 +31,7 @@ def extremes(rows, t):
     return largest, smallest
 
 
-@helper(fastmath={"contract"}, forceinline=True)
+@helper(in_place=True, fastmath={"contract"}, forceinline=True)
 def exp(x):
     """exp(x) for numbers from LEAST to -LEAST, exact to one unit in the last place: 2^n · exp(r), with r between -log(2) / 2 and
     log(2) / 2 and thirteen terms of the series of exp(r). LLVM vectorises loops around this function."""
@@ -55,7 +55,7 @@ def exp(x):
     return y * np.int64(power).view(np.float64)
 
 
-@helper(fastmath={"contract"}, forceinline=True)
+@helper(in_place=True, fastmath={"contract"}, forceinline=True)
 def exp_less(rows, t, largest, least):
     """rows[t] = exp(rows[t] - largest), with 0 where the difference is below `least`; NaN stays NaN.
 
@@ -68,7 +68,7 @@ def exp_less(rows, t, largest, least):
         rows[t, j] = 0.0 if difference < least else value
 
 
-@helper
+@helper(in_place=True)
 def exp_row(source, row, largest, target, to, least):
     """target[to] = exp(source[row] - largest), with 0 where the difference is below `least`, in two loops: since the arrays might
     overlap, LLVM does not vectorise one loop."""

@@ -27,7 +27,7 @@ _NO_HASHES = np.zeros(0, dtype=np.uint64)
 _NO_PARTS = np.zeros(0, dtype=np.int64)
 
 
-@kernel
+@kernel(in_place=True)
 def mix_all(hashes, values):
     """Mix each value into its hash (both uint64[N]) by ``mix``, in place; an absent value leaves NO_FEATURE."""
     for n in range(len(hashes)):
@@ -37,7 +37,7 @@ def mix_all(hashes, values):
             hashes[n] = mix(hashes[n], values[n])
 
 
-@kernel
+@kernel(in_place=True)
 def hash_runs(values, begins, ends, hashes):
     """Hash runs of values: the values begins[n] to ends[n] - 1 (int64[N] each) of `values` (uint64[V]).
 
@@ -92,7 +92,7 @@ def hash_ngrams(points, ends, size, slots):
     return hashes, firsts
 
 
-@kernel
+@kernel(in_place=True)
 def _write_ngrams(points, ends, size, hashes, firsts):
     """Write what `hash_ngrams` returns. (NumPy took ten times as long.)"""
     slots = hashes.shape[1]
@@ -134,7 +134,7 @@ def place(numbers, starts, reach):
     return placed, positions
 
 
-@kernel
+@kernel(in_place=True)
 def _place(numbers, starts, reach, placed, positions):
     """Write what `place` returns."""
     for b in range(len(starts) - 1):
@@ -186,7 +186,7 @@ def _read_and_hash(read, reach, seeds, *parts):
     return values, hashes
 
 
-@kernel
+@kernel(in_place=True)
 def _write_hashes(read, reach, seeds, part_starts, part_columns, part_offsets, values, hashes):
     """Write what `_read_and_hash` returns, part by part for all positions: token by token took six times as long."""
     lexemes, lexeme_columns, token_columns, chosen = read
@@ -214,7 +214,7 @@ def _write_hashes(read, reach, seeds, part_starts, part_columns, part_offsets, v
                 target[n] = NO_FEATURE if (source[n] == ABSENT) | (target[n] == NO_FEATURE) else mixed
 
 
-@helper
+@helper(in_place=True)
 def find_slot(keys, key):
     """The slot of a key, or the free slot for it (linear probing; the size is a power of two, 0 marks a free slot)."""
     mask = np.uint64(len(keys) - 1)
@@ -238,7 +238,7 @@ def make_sieve(keys):
     return bits
 
 
-@kernel
+@kernel(in_place=True)
 def find_rows(slots, rows, keys, n_rows, found, new):
     """Find keys in a table, and give new keys the next rows if asked to.
 
@@ -277,7 +277,7 @@ def insert(slots, rows, keys, first_row):
         find_rows(slots, rows, chunk, first_row + begin, np.empty(len(chunk), dtype=np.int32), places)
 
 
-@kernel
+@kernel(in_place=True)
 def sift(hashes, positions, table, keys, numbers, rows, size):
     """Append the known features at N positions, template by template, to the ``size`` features found earlier.
 

@@ -95,7 +95,7 @@ class ScaledPotentials(NamedTuple):
 # ---------------------------------------------------------------------------------------------- scaled linear domain
 
 
-@kernel
+@kernel(in_place=True)
 def scale(emissions, order, scaled, shift, spread):
     """Exponentials of each row minus its maximum.
 
@@ -124,7 +124,7 @@ def scale(emissions, order, scaled, shift, spread):
         exp_less(scaled, t, largest, LEAST)
 
 
-@helper(fastmath=LINEAR, forceinline=True)
+@helper(in_place=True, fastmath=LINEAR, forceinline=True)
 def _multiply(blocks, k, source, s, first, target, t, to, runs, back, arcs):
     """target[t] = source[s] @ matrix k: a block with rows from ``first`` on and columns from ``to`` on, and arcs.
 
@@ -148,7 +148,7 @@ def _multiply(blocks, k, source, s, first, target, t, to, runs, back, arcs):
             target[t, there + k] += arcs[begin + k] * source[s, here + k]
 
 
-@kernel(fastmath=LINEAR)
+@kernel(in_place=True, fastmath=LINEAR)
 def forward(potentials, offset, alpha, log_z):
     """Forward pass: probability of each state at each token, given the tokens up to this one.
 
@@ -202,7 +202,7 @@ def forward(potentials, offset, alpha, log_z):
         log_z[b] = total
 
 
-@kernel(fastmath=LINEAR)
+@kernel(in_place=True, fastmath=LINEAR)
 def expectations(potentials, offset, order, weights, alpha, log_z, beta, d_emissions, d_first, d_last):
     """Backward pass after `forward`: the derivative of sum_b weights[b] · log_z[b].
 
@@ -270,7 +270,7 @@ def expectations(potentials, offset, order, weights, alpha, log_z, beta, d_emiss
                 emissions[begin, j] = 0.0
 
 
-@kernel(fastmath=LINEAR)
+@kernel(in_place=True, fastmath=LINEAR)
 def transition_expectations(alpha, emissions, runs, offset, d_block, d_arcs):
     """Expected transitions, up to the factor exp(transition): products of neighbouring rows after `expectations`.
 
@@ -321,7 +321,7 @@ def transition_expectations(alpha, emissions, runs, offset, d_block, d_arcs):
 # ----------------------------------------------------------------------------------------------------------- decoding
 
 
-@kernel
+@kernel(in_place=True)
 def viterbi(scores, layout, block, arcs, delta, ordered, states, totals):
     """Most probable path of each sequence; of equal paths, the one with the lowest states.
 
@@ -423,7 +423,7 @@ def sample(linear, number, last, predecessors, arcs, starts, uniforms, states):
                 states[n, t] = state = drawn
 
 
-@kernel
+@kernel(in_place=True)
 def path_score(scores, states, totals):
     """Score of one path per sequence: states (int32[n]), totals (float64[B]); -inf for a path with a negative state."""
     emissions, transitions, first, last, starts = scores
@@ -443,7 +443,7 @@ def path_score(scores, states, totals):
         totals[b] = score
 
 
-@kernel
+@kernel(in_place=True)
 def path_expectations(states, weights, out):
     """Add weights[b] to the entry of each score that the path of sequence b uses; sequences with a negative state add nothing."""
     d_emissions, d_transitions, d_first, d_last, starts = out
@@ -464,7 +464,7 @@ def path_expectations(states, weights, out):
                 d_transitions[t * step, states[t - 1], states[t]] += weights[b]
 
 
-@kernel
+@kernel(in_place=True)
 def only_path(clamp, states):
     """Whether a clamp (bool[n, S]) allows exactly one state everywhere; states (int32[n]) receives them."""
     for t in range(clamp.shape[0]):

@@ -66,7 +66,7 @@ def draw_mass(masses, uniform):
     return drawn
 
 
-@helper(forceinline=True)
+@helper(in_place=True, forceinline=True)
 def best_end(rows, t, last):
     """State and score of the best path that ends at row t; of equal states the lowest. Without an allowed path (row t may have no
     states): -1, and -inf or the NaN of the row.
@@ -82,7 +82,7 @@ def best_end(rows, t, last):
     return best, score if best >= 0 or len(last) == 0 else rows[t, 0] + last[0]
 
 
-@helper(forceinline=True)
+@helper(in_place=True, forceinline=True)
 def best_before(rows, t, transitions, k, j):
     """The best predecessor, at t, of state j; of equal states the lowest."""
     score = -np.inf
@@ -124,7 +124,7 @@ def merge(lists, rows, extra, scores, chosen, ranks):
     return len(scores)
 
 
-@helper
+@helper(in_place=True)
 def mix(hashed, value):
     """Mix one value into a hash (the finaliser of SplitMix64: Steele, Lea & Flood 2014)."""
     z = (hashed ^ value) + FIRST_HASH

@@ -121,7 +121,7 @@ def mask(tokens, allowed, may_begin, must_begin, starts, opening, closing, reach
                 closing[t - 1] = -np.inf
 
 
-@kernel
+@kernel(in_place=True)
 def no_mask(starts, reach):
     """Write the `reach` (int32[n, S]) of segments in a chunk without a clamp: back to the start of the sequence."""
     for b in range(starts.shape[0] - 1):
@@ -612,7 +612,7 @@ def segment_end(states, t, end):
     return t
 
 
-@kernel
+@kernel(in_place=True)
 def path_score(scores, states, totals):
     """Score of one path per sequence: states (int32[n]), totals (float64[B]); -inf where the first state is negative, or a
     segment is longer than K."""
@@ -642,7 +642,7 @@ def path_score(scores, states, totals):
         totals[b] = score
 
 
-@kernel
+@kernel(in_place=True)
 def path_expectations(states, weights, out):
     """Add weights[b] for each score that the path of sequence b uses; sequences without a path add nothing."""
     d_tokens, d_begins, d_ends, d_lengths, d_spans, d_transitions, d_first, d_last, span_of, starts = out
@@ -688,7 +688,7 @@ def add_segments(begin, end, derivative, out):
                 out.spans[span, j] += derivative[n, j]
 
 
-@kernel
+@kernel(in_place=True)
 def cover(out):
     """Expected number of segments that cover each token: begun up to the token, minus ended before it."""
     d_tokens = out.tokens
@@ -704,7 +704,7 @@ def cover(out):
                     d_tokens[t, j] += d_tokens[t - 1, j] - d_ends[t - 1, j]
 
 
-@kernel
+@kernel(in_place=True)
 def only_path(allowed, may_begin, must_begin, states):
     """Whether a clamp (bool[n, S], bool[n], bool[n]) allows exactly one path; states (int32[n]) receives it."""
     for t in range(allowed.shape[0]):

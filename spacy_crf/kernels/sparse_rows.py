@@ -24,7 +24,7 @@ LARGE = 3 << 17
 AHEAD = 3
 
 
-@kernel
+@kernel(in_place=True)
 def add_scores(rows, values, starts, begin, end, slot_starts, slot_columns, slots, scores):
     """scores[t, c] += sum over the features f of token t of values · weight[f, c], for the tokens `begin` to `end` - 1.
 
@@ -49,7 +49,7 @@ def add_scores(rows, values, starts, begin, end, slot_starts, slot_columns, slot
                 target[-1 - slot_columns[stop - 1]] += value * slots[stop - 1]
 
 
-@kernel
+@kernel(in_place=True)
 def scatter_gradient(rows, values, starts, d_scores, pair_starts, pair_columns, part, mask, gradient):
     """gradient[f, c] += sum over the tokens t with feature f of values · d_scores[t, c], for the features of one part.
 
@@ -66,7 +66,7 @@ def scatter_gradient(rows, values, starts, d_scores, pair_starts, pair_columns, 
                     gradient[p] += value * d_token[pair_columns[p]]
 
 
-@kernel
+@kernel(in_place=True)
 def add_references(first_slots, tokens, begin, end, slot_columns, slots, scores):
     """scores[tokens[n], c] += weight[f, c] for the features f in the columns n, from `begin` to `end` - 1, of a matrix.
 
@@ -98,7 +98,7 @@ def add_references(first_slots, tokens, begin, end, slot_columns, slots, scores)
                 scores[t, -1 - column] += slots[at]
 
 
-@kernel
+@kernel(in_place=True)
 def scatter_references(first_slots, tokens, slot_columns, d_scores, part, mask, d_slots):
     """The gradient of ``add_references`` for the slots of one part, which one of several threads adds up.
 
@@ -141,7 +141,7 @@ def scatter_kind_rows(kinds, starts, reach, first, d_scores, part, mask, d_table
     _add_runs(kinds, starts, reach, first, d_table.shape[1:], part, mask, True, rows, d_scores.reshape(-1), rows)
 
 
-@kernel
+@kernel(in_place=True)
 def _add_runs(kinds, starts, reach, first, shape, part, mask, to_table, table, source, target):
     """Add the rows of kinds to the scores, or the derivatives with respect to the scores to the rows of kinds.
 

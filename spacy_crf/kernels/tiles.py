@@ -31,9 +31,9 @@ def _add_up_by_loops(width, n, left, a, a_step, right, b, b_step, sums, s):
     right = right.reshape(-1)
     sums = sums.reshape(-1)
     for i in range(len(s)):
-        total = sums[s[i] : s[i] + width]
         for k in range(n):
-            total += left[a[i] + k * a_step] * right[b + k * b_step : b + k * b_step + width]
+            for j in range(width):  # arrays would be made for products of arrays
+                sums[s[i] + j] += left[a[i] + k * a_step] * right[b + k * b_step + j]
 
 
 @with_loops(_add_up_by_loops)

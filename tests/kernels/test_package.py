@@ -4,6 +4,7 @@ import ast
 import gc
 import io
 import logging
+import operator
 import os
 import re
 import shutil
@@ -172,6 +173,46 @@ def test_no_garbage_is_collected_while_numba_compiles():
 
 def _look():
     """Is overloaded."""
+
+
+@compiled
+def test_types_of_operators_are_remembered_by_the_types_of_their_operands():
+    tried = []
+
+    class Tried(numba.core.typing.templates.AbstractTemplate):
+        key = operator.add
+
+        def generic(self, args, kws):
+            tried.append(args)
+
+    context = numba.core.registry.cpu_target.typing_context
+    add = numba.types.Function((Tried, *context.resolve_value_type(operator.add).templates))
+    pairs = [(numba.int64, numba.int64), (numba.int64, numba.float64)]
+    results = [str(add.get_call_type(context, pair, {}).return_type) for pair in pairs]
+    assert results == ["int64", "float64"]
+    assert set(tried) == set(pairs)
+    tried.clear()
+    again = [str(add.get_call_type(context, pair, {}).return_type) for pair in pairs]
+    assert again == results and not tried
+
+
+@compiled
+def test_kernels_that_work_in_place_keep_no_references_and_make_no_arrays():
+    add = kernels.kernel(in_place=True)(_add)
+    numbers = np.zeros(3)
+    before = sys.getrefcount(numbers)
+    assert add(numbers, numbers[1:]) == 2
+    assert sys.getrefcount(numbers) == before
+    with pytest.raises(numba.core.errors.TypingError, match="array passed into the function"):
+        kernels.kernel(in_place=True)(_make)(3)
+
+
+def _add(numbers, others):
+    return len(numbers[len(numbers) - len(others) :])
+
+
+def _make(n):
+    return np.zeros(n)
 
 
 @pytest.fixture
