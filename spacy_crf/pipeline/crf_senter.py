@@ -15,7 +15,7 @@ class CRFSenter(CRFPipe):
     batch_class = WholeDocs
 
     def __init__(self, vocab, model, name="crf_senter", *, overwrite: bool = False, **settings):
-        self.name = name
+        self.name = name  # which `owner` reads
         checks.flag(self.owner, "overwrite", overwrite)
         annotation = SentenceStarts(overwrite=overwrite)
         super().__init__(vocab, model, name, annotation=annotation, overwrite=overwrite, **settings)

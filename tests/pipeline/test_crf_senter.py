@@ -14,6 +14,8 @@ from typer.testing import CliRunner
 from spacy_crf import LBFGS
 from spacy_crf.cli.demo import Demo
 from spacy_crf.migrate.lite import export_lite
+from spacy_crf.pipeline.annotation.entities import GoldReport
+from spacy_crf.pipeline.annotation.sentences import _aligned_starts
 from spacy_crf.report.suspects import judged_by
 from tests.reference import log_sum
 from tests.util import check_copies
@@ -247,6 +249,39 @@ def test_an_explanation_is_about_the_whole_doc(nlp):
 def test_a_million_tokens(nlp):
     doc = Doc(nlp.vocab, words=["It", "does", ".", "See", "art.", "5", "."] * 143_000)
     assert len(list(nlp(doc).sents)) == 286_000
+
+
+@pytest.mark.parametrize(
+    "gold, start, predicted, expected",
+    [
+        (["ab", " ", "cd", "e"], 1, ["ab ", "cd", "e"], [1, 1, -1]),  # the space is no token of its own
+        (["ab", " ", "cde"], 1, ["ab ", "cd", "e"], [1, 1, -1]),
+        (["ab", "\n", "\n", "cd."], 2, ["ab", "\n\n", "cd", "."], [1, -1, 1, -1]),
+        (["ab", "\n\n", "cd."], 1, ["ab", "\n", "\n", "cd", "."], [1, 1, -1, -1, -1]),
+        (["ab", "cd", "\n"], 2, ["ab", "c", "d", "\n"], [1, -1, -1, 1]),
+        (["ab", "cd", " "], 2, ["ab", "c", "d "], [1, -1, -1]),  # nothing behind it
+    ],
+)
+def test_sentences_that_begin_with_white_space(nlp, gold, start, predicted, expected):
+    """A word that ends with a space has the space behind it."""
+    sent_starts = [1 if n in (0, start) else -1 for n in range(len(gold))]
+    reference = Doc(nlp.vocab, words=gold, spaces=[False] * len(gold), sent_starts=sent_starts)
+    words = [word if word.isspace() else word.rstrip() for word in predicted]
+    doc = Doc(nlp.vocab, words=words, spaces=[word.endswith(" ") for word in predicted])
+    report = GoldReport()
+    assert _aligned_starts(Example(doc, reference), report).tolist() == expected
+
+
+@pytest.mark.parametrize("label", ["S", ""])
+def test_the_first_token_begins_a_sentence_even_if_it_is_blocked(nlp, label):
+    free = nlp.make_doc(RAW[0])
+    expected = [token.is_sent_start for token in nlp.get_pipe("crf_senter")(free)]
+    doc = nlp.make_doc(RAW[0])
+    doc.spans["crf_blocked"] = [Span(doc, 0, 1, label)]
+    assert [token.is_sent_start for token in nlp.get_pipe("crf_senter")(doc)] == expected
+    doc = nlp.make_doc(RAW[0])
+    doc.spans["crf_blocked"] = [Span(doc, 0, len(doc), label)]
+    assert [token.is_sent_start for token in nlp.get_pipe("crf_senter")(doc)] == [True] + (len(doc) - 1) * [False]
 
 
 def test_commands_know_it(nlp, tmp_path):

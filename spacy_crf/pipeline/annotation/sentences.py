@@ -53,7 +53,7 @@ class SentenceStarts(Annotation):
         checks.expect(label == START, f"Component '{self.name}'", "a label", label, f"'{START}', a sentence start")
 
     def no_labels(self, name: str, docs: Iterable[Doc]) -> str:
-        """The message that no token of the training data is known to begin no sentence; see `Annotation.no_labels`."""
+        """The message for training data in which no token is known to be inside of a sentence; see `Annotation.no_labels`."""
         return Errors.CRF414.format(name=name)
 
     # ------------------------------------------------------------------------------------------------------ as tags
@@ -161,7 +161,9 @@ class SentenceStarts(Annotation):
         settled.taken[:] = known != 0
 
     def clamp(self, settled: PresetAnnotation, starts: Starts) -> Clamp:
-        """The clamp (bool[T, 2]) that allows the tag of each settled token, and both tags elsewhere."""
+        """The clamp (bool[T, 2]) that allows the tag of each settled token, and both tags elsewhere. The first token of a Doc
+        begins a sentence in any case, so this method takes its blocked label out of `settled`."""
+        settled.blocked[starts[:-1][np.diff(starts) > 0]] = False
         known = np.zeros(len(settled.iob), dtype=np.int64)
         known[settled.iob == BEGIN] = _IS_START
         known[settled.iob == OUTSIDE] = _IS_NO_START
@@ -220,11 +222,21 @@ def _aligned_starts(example: Example, report: GoldReport) -> Ints:
         if len(gold_tokens):
             # A sentence begins at the first of the tokens into which the predicted Doc cuts a gold token
             first = int(gold_tokens[0])
+            # The rest of a token whose beginning is known begins no sentence; what is unknown stays unknown
             aligned[i] = gold[first] if tokens_of_gold[first][0] == i else -abs(gold[first])
         elif token.is_space:
             aligned[i] = _IS_NO_START
-        if (gold[gold_tokens[1:]] == _IS_START).any():
+        inside = gold_tokens[1:]
+        if (gold[inside] == _IS_START).any() and not token.is_space:
             report.add(
                 "sentences begin inside of tokens, and are not learned", f"'{token.text}' of '{predicted.text[:40]}'"
             )
+    starts_with_space = [token.i for token in example.reference if token.is_space and gold[token.i] == _IS_START]
+    for space in starts_with_space:
+        # Where no predicted token begins with this white space, the sentence begins with the next gold token that has one
+        for gold_token in range(space, len(gold)):
+            tokens = tokens_of_gold[gold_token]
+            if len(tokens) and gold_tokens_of[int(tokens[0])][0] == gold_token:
+                aligned[int(tokens[0])] = _IS_START
+                break
     return aligned
