@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import spacy
 from spacy.strings import hash_string
-from spacy.tokens import Doc, DocBin, Token
+from spacy.tokens import Doc, DocBin, Span, Token
 from spacy.training import Example, biluo_to_iob, iob_to_biluo
 from thinc.api import Config
 from typer.testing import CliRunner
@@ -86,8 +86,10 @@ def some_texts(n, seed=0, words=WORDS):
 
 
 def exported(nlp, path, form="npz", **settings):
+    """The only component of a pipeline, exported."""
     write_lite(export_lite(nlp, **settings), path, form)
-    return lite.load(path)
+    [component] = lite.load(path).components.values()
+    return component
 
 
 def both(nlp, model, texts):
@@ -340,6 +342,105 @@ def test_rows_of_columns(tmp_path):
         model.tag("Ann left")
 
 
+# -------------------------------------------------------------------------------------------------- whole pipelines
+
+
+def small_pipeline(*factories, gold=None, **configs):
+    """A pipeline with components that are trained one after the other, each on what the earlier ones predict."""
+    nlp = spacy.blank("en")
+    for factory in factories:
+        nlp.add_pipe(factory, config=configs.get(factory, {}))
+    examples = []
+    for example in ner_examples(nlp):
+        doc = example.reference
+        for token in doc:
+            token.tag_ = "NNP" if token.text.istitle() else "X"
+            token.pos_ = "PROPN" if token.text.istitle() else "X"
+            token.is_sent_start = token.i == 0 or doc[token.i - 1].text in ".!?"
+        first_words = [Span(doc, span.start, span.start + 1, label="FIRST") for span in doc.ents if len(span) > 1]
+        doc.spans["sc"] = [*doc.ents, *first_words]
+        doc.cats = {"first": float(doc[0].text < "M"), "last": float(doc[0].text >= "M")}
+        examples.append(example)
+    nlp.initialize(lambda: examples)
+    annotates = [name for name in factories if name not in ("crf_textcat",)]
+    for _ in range(8):
+        nlp.update(examples, sgd=nlp._optimizer, annotates=annotates)
+    return nlp
+
+
+LONG_TEXTS = [
+    "Ann Lee left Paris. Bob saw  New York! He is in the U.S. Acme Corp. left\n\nParis",
+    "",
+    " ",
+    '... "Quoted." (Bob Lee)? x-9',
+    " ".join(NER_TEXTS),
+]
+
+
+def of_spacy(doc, finds_sentences):
+    """What a Doc has, as `Parsed.to_json` has it."""
+    spans = {}
+    for key, group in doc.spans.items():
+        scores = group.attrs["scores"]
+        spans[key] = [(s.start_char, s.end_char, s.label_, pytest.approx(p, abs=1e-6)) for s, p in zip(group, scores)]
+    return {
+        "tokens": [(token.idx, token.text) for token in doc],
+        "sentences": [(s.start_char, s.end_char) for s in doc.sents] if finds_sentences else [],
+        "entities": [(s.start_char, s.end_char, s.label_, pytest.approx(s._.crf_prob, abs=1e-6)) for s in doc.ents],
+        "spans": spans,
+        "cats": pytest.approx(doc.cats, abs=1e-6),
+        "tags": [(token.tag_, token.pos_) for token in doc],
+    }
+
+
+def of_lite(parsed):
+    found = parsed.to_json()
+    assert json.loads(json.dumps(found)) == found
+    place = ["start", "end", "label", "prob"]
+    return {
+        "tokens": [(token["start"], token["text"]) for token in found["tokens"]],
+        "sentences": [(sentence["start"], sentence["end"]) for sentence in found["sentences"]],
+        "entities": [tuple(map(span.get, place)) for span in found["entities"]],
+        "spans": {key: [tuple(map(span.get, place)) for span in spans] for key, spans in found["spans"].items()},
+        "cats": found["cats"],
+        "tags": [(token.get("tag", ""), token.get("pos", "")) for token in found["tokens"]],
+    }
+
+
+READS_TAGS = templates("lower[0]", "tag[-1..1]", "pos[0]|shape[0]")
+READS_ENTITIES = templates("lower[0]", "ent_type[-1..1]", "ent_iob[0]|shape[0]", "sent_start[0]")
+READS_TAG = {"model": {"segments": {"features": {"templates": ["seg.lower", "seg.first:tag[-1]"]}}}}
+READS_TAG["model"]["segments"]["features"]["@misc"] = "spacy_crf.segment_features.v1"
+PIPELINES = {
+    "sentencizer": [("sentencizer", {}), ("crf_ner", {}), ("crf_textcat", {})],
+    "crf_senter": [("crf_ner", {}), ("crf_senter", {}), ("crf_tagger", READS_ENTITIES)],
+    "segments": [("sentencizer", {}), ("crf_tagger", {}), ("semicrf_ner", READS_TAG)],
+    "set": [("crf_tagger", {"attribute": ["tag", "pos"]}), ("crf_ner", READS_TAGS), ("crf_spancat", {})],
+    "groups": [("sentencizer", {}), ("crf_spancat", {"groups": "auto", "max_positive": 1, "threshold": 0.3})],
+    "thresholds": [("crf_senter", {"decode": "spans", "min_prob": 0.4}), ("crf_tagger", {"min_prob": 0.4})],
+}
+
+
+@pytest.mark.parametrize("form", ["npz", "json.gz"])
+@pytest.mark.parametrize("name", PIPELINES)
+def test_texts_are_parsed_as_in_the_pipeline(name, form, tmp_path):
+    factories = dict(PIPELINES[name])
+    nlp = small_pipeline(*factories, **factories)
+    for _, pipe in nlp.pipeline:
+        getattr(pipe, "cfg", {})["confidence"] = True
+    path = tmp_path / f"model.{form}"
+    write_lite(export_lite(nlp), path, form[:4].removesuffix("."))
+    parse = lite.load(path)
+    assert [*parse.components] == nlp.pipe_names
+    finds_sentences = any(component.writes == "sents" for component in parse.components.values())
+    expected = [of_spacy(doc, finds_sentences) for doc in nlp.pipe(LONG_TEXTS)]
+    assert [*map(of_lite, parse.batch(LONG_TEXTS))] == expected
+    assert [of_lite(parse(text)) for text in LONG_TEXTS] == expected
+    words = [[token.text for token in nlp.make_doc(text)] for text in LONG_TEXTS]
+    docs = nlp.pipe(Doc(nlp.vocab, words=text) for text in words)
+    assert [*map(of_lite, parse.batch(words))] == [of_spacy(doc, finds_sentences) for doc in docs]
+
+
 # ------------------------------------------------------------------------------------------------------- attributes
 
 
@@ -392,7 +493,7 @@ def test_export(folder, tmp_path):
     ):
         code, output = run("export", folder, "-o", tmp_path / name, "--check", data, *options)
         assert code == 0, output
-        assert "6 texts: 0 get other labels; F1 100.00 before, 100.00 after" in output
+        assert "crf_ner: 6 texts: 0 get other labels; F1 100.00 before, 100.00 after" in output
         sizes.append((tmp_path / name).stat().st_size)
     assert sizes[0] < sizes[1] and sizes[3] < sizes[0]
     for path in READER.glob("*.py"):
@@ -429,13 +530,13 @@ def test_what_lite_can_not_compute_is_told(config, reason):
     nlp = make("crf_ner", config)
     parts = map(re.escape, reason.split(".*"))
     with pytest.raises(ValueError, match="CRF791: Component 'crf_ner' has " + ".*".join(parts)):
-        export_lite(nlp, "crf_ner")
+        export_lite(nlp, ["crf_ner"])
 
 
 def test_exports_take_a_component_and_known_columns(folder):
     nlp = spacy.load(folder)
     with pytest.raises(ValueError, match="CRF710"):
-        export_lite(nlp, "tagger")
+        export_lite(nlp, ["tagger"])
     for settings in ({"columns": ["orth", "x"]}, {"columns": ["tag"]}, {"bits": 8}, {"prune": -1.0}):
         with pytest.raises(ValueError, match="CRF020: crf export"):
             export_lite(nlp, **settings)
@@ -443,62 +544,66 @@ def test_exports_take_a_component_and_known_columns(folder):
 
 # ------------------------------------------------------------------------------------------------------------- files
 
-FIRST_VERSION = {
+STATES = {
+    "tag_of": [0, 1],
+    "source": [0, 0, 1, 1],
+    "target": [0, 1, 0, 1],
+    "scores": [0.0, 0.0, 0.0, 1.0],
+    "first": [0.0, 0.0],
+    "last": [0.0, 0.0],
+}
+TABLE = {
+    "templates": [{"name": "lower[0]", "keys": ["oslo"], "parts": [["lower", 0]]}],
+    "counts": [1],
+    "columns": [1],
+    "weights": [1.0],
+}
+BY_HAND = {
     "format": "spacy_crf.lite",
-    "version": 1,
-    "made_by": "spacy_crf 0.17.0",
-    "component": "crf_ner",
-    "kind": "chain",
-    "labels": ["GPE"],
-    "scheme": "IO",
-    "letters": "I",
+    "version": 4,
+    "made_by": "by hand",
+    "lang": "en",
     "columns": ["orth"],
-    "min_prob": [0.7],
-    "states": {
-        "tag_of": [0, 1],
-        "source": [0, 0, 1, 1],
-        "target": [0, 1, 0, 1],
-        "scores": [0.0, 0.0, 0.0, 1.0],
-        "first": [0.0, 0.0],
-        "last": [0.0, 0.0],
-    },
-    "readers": [
+    "tokenizer": None,
+    "components": [
         {
-            "padding": True,
-            "tables": {
-                "states": {
-                    "templates": [{"name": "lower[0]", "keys": ["oslo"], "parts": [["lower", 0]]}],
-                    "counts": [1],
-                    "columns": [1],
-                    "weights": [1.0],
-                }
-            },
+            "name": "crf_ner",
+            "kind": "chain",
+            "writes": "ents",
+            "labels": ["GPE"],
+            "scheme": "IO",
+            "letters": "I",
+            "columns": ["orth"],
+            "min_prob": [0.7],
+            "states": STATES,
+            "readers": [{"padding": True, "tables": {"states": TABLE}}],
+            "gazetteers": {},
+            "clusters": {},
+            "stop_words": [],
+            "number_words": [],
+            "number_endings": [],
         }
     ],
-    "gazetteers": {},
-    "clusters": {},
-    "stop_words": [],
-    "number_words": [],
-    "number_endings": [],
 }
 
 
-def test_files_of_the_first_version_are_read(folder, tmp_path):
+def test_an_export_written_by_hand_is_read(tmp_path):
     """Without `choice` a model labels by the best path."""
     path = tmp_path / "model.json"
-    path.write_text(json.dumps(FIRST_VERSION), encoding="utf8")
-    model = lite.load(path)
+    path.write_text(json.dumps(BY_HAND), encoding="utf8")
+    parse = lite.load(path)
+    model = parse.components["crf_ner"]
     scores = {"O": 0.0, "I-GPE": 1.0}  # of "Oslo" alone
     total = sum(map(math.exp, scores.values()))
     assert model.marginals(["Oslo"])[0] == pytest.approx([math.exp(score) / total for score in scores.values()])
     assert model.entities(["Oslo"]) == [(0, 1, "GPE", pytest.approx(math.e / total))]
     # Of "Oslo Oslo" the best path is one span of two tokens, with exp(3) of 1 + 2 e + exp(3)
-    assert model.entities(["Oslo", "Oslo"]) == [
-        (0, 2, "GPE", pytest.approx(math.exp(3) / (1 + 2 * math.e + math.exp(3))))
-    ]
+    probability = pytest.approx(math.exp(3) / (1 + 2 * math.e + math.exp(3)))
+    assert model.entities(["Oslo", "Oslo"]) == [(0, 2, "GPE", probability)]
     assert model.tag(["x"]) == ["O"]
-    tagger = make("crf_tagger", {}, tag_examples(spacy.blank("en")))
-    assert export_lite(tagger)["version"] == 1  # so that older copies of the reader read it
+    assert parse.words(["Oslo", "Oslo"]).entities == [(0, 9, "Oslo Oslo", "GPE", probability, "crf_ner")]
+    with pytest.raises(lite.LiteError, match=r"holds no tokenizer\. Take parse\.words"):
+        parse("to Oslo")
 
 
 # ------------------------------------------------------------------------------------------------------ broken files
@@ -514,27 +619,28 @@ def changed(path, place, value):
     path.write_text(json.dumps(content), encoding="utf8")
 
 
-STATES = ("readers", 0, "tables", "states")
+COMPONENT = ("components", 0)
+READER_STATES = (*COMPONENT, "readers", 0, "tables", "states")
 
 
 @pytest.mark.parametrize(
     "place, value, reason",
     [
-        (["version"], 4, "version 4 of the format, and this reader reads versions 1 to 3. Take the reader"),
+        (["version"], 3, "version 3 of the format, and this reader reads version 4. Take the reader"),
         (["format"], "x", "no export of spacy_crf"),
-        (["kind"], "tree", "models of the kind 'tree'. Take a newer one"),
-        ([*STATES, "weights", 0], math.nan, "NaN"),
-        ([*STATES, "weights", 0], None, "infinite"),
-        ([*STATES, "columns", 0], 99, "column 99"),
-        ([*STATES, "columns", 0], -1, "out of range"),
-        ([*STATES, "counts"], [1], "shape"),
-        ([*STATES, "templates", 0, "parts", 0, 0], "colour", "reads 'colour', which this reader does not know"),
-        (["states", "tag_of", 0], 77, "not among the"),
-        (["states", "source", 0], 77, "cut off or no export"),
-        (["states", "choice"], {}, "cut off or no export"),
-        (["states", "choice"], {"tag_of": [4]}, "tags that are not among the 4 tags"),
-        (["states"], None, "cut off or no export"),
-        (["labels"], 3, "cut off or no export"),
+        ([*COMPONENT, "kind"], "tree", "components of the kind 'tree'. Take a newer one"),
+        ([*READER_STATES, "weights", 0], math.nan, "NaN"),
+        ([*READER_STATES, "weights", 0], None, "infinite"),
+        ([*READER_STATES, "columns", 0], 99, "column 99"),
+        ([*READER_STATES, "columns", 0], -1, "out of range"),
+        ([*READER_STATES, "counts"], [1], "shape"),
+        ([*READER_STATES, "templates", 0, "parts", 0, 0], "colour", "reads 'colour', which this reader does not know"),
+        ([*COMPONENT, "states", "tag_of", 0], 77, "not among the"),
+        ([*COMPONENT, "states", "source", 0], 77, "cut off or no export"),
+        ([*COMPONENT, "states", "choice"], {}, "cut off or no export"),
+        ([*COMPONENT, "states", "choice"], {"tag_of": [4]}, "tags that are not among the 4 tags"),
+        ([*COMPONENT, "states"], None, "cut off or no export"),
+        ([*COMPONENT, "labels"], 3, "cut off or no export"),
     ],
 )
 def test_a_broken_export_is_told(folder, tmp_path, place, value, reason):
@@ -559,7 +665,7 @@ def test_a_cut_export_is_told(folder, tmp_path, name):
     for at in range(0, len(whole), len(whole) // 40):  # any other content, but no other error
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 255]) + whole[at + 1 :])
         with contextlib.suppress(lite.LiteError):
-            lite.load(path).tag(["Ann"])
+            lite.load(path)("Ann")
     path.write_bytes(pickle.dumps({"format": lite.FORMAT}))
     with pytest.raises(lite.LiteError):
         lite.load(path)
@@ -574,7 +680,8 @@ def test_numbers_of_another_byte_order(folder, tmp_path):
         swapped = {name: arrays[name].astype(arrays[name].dtype.newbyteorder(">")) for name in arrays.files}
     np.savez(tmp_path / "swapped.npz", **swapped)
     texts = some_texts(20)
-    assert lite.load(tmp_path / "swapped.npz").entities_all(texts) == lite.load(path).entities_all(texts)
+    swapped = [text.to_json() for text in lite.load(tmp_path / "swapped.npz").batch(texts)]
+    assert swapped == [text.to_json() for text in lite.load(path).batch(texts)]
 
 
 ALONE = """
@@ -587,8 +694,8 @@ class Refuse(importlib.abc.MetaPathFinder):
 sys.meta_path.insert(0, Refuse())
 sys.path.insert(0, ".")
 import lite
-model = lite.load("model.npz")
-print(*model.tag("Bob left Paris for Acme Corp .".split()))
+parse = lite.load("model.npz")
+print(*parse.components["crf_ner"].tag("Bob left Paris for Acme Corp .".split()), *parse("Bob left.").fields["PER"])
 lite.load("model.json")
 for module in list(sys.modules.values()):
     file = getattr(module, "__file__", None) or ""
@@ -602,7 +709,7 @@ def test_lite_needs_numpy_alone(folder, tmp_path):
     shutil.copytree(READER, tmp_path / "lite", ignore=shutil.ignore_patterns("__pycache__"))
     result = subprocess.run([sys.executable, "-c", ALONE], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
-    assert result.stdout.split() == ["U-PER", "O", "U-GPE", "O", "B-ORG", "L-ORG", "O"]
+    assert result.stdout.split() == ["U-PER", "O", "U-GPE", "O", "B-ORG", "L-ORG", "O", "Bob"]
     loaded = "import spacy_crf.lite, sys; assert not {'spacy', 'thinc', 'numba'} & sys.modules.keys()"
     subprocess.run([sys.executable, "-c", loaded], check=True)
 

@@ -150,7 +150,8 @@ def test_exports_have_the_same_probabilities(tmp_path):
     pipe.cfg["confidence"] = True
     write_lite(export_lite(nlp), tmp_path / "model.npz", "npz")
     words = ["Ann", "Lee", "lives", "in", "Rome", "."]
-    theirs = {tuple(entity[:3]): entity.prob for entity in lite.load(tmp_path / "model.npz").entities(words)}
+    model = lite.load(tmp_path / "model.npz").components["crf_ner"]
+    theirs = {tuple(entity[:3]): entity.prob for entity in model.entities(words)}
     doc = nlp(Doc(nlp.vocab, words=words))
     assert len(theirs) == 2
     assert theirs == pytest.approx({(e.start, e.end, e.label_): e._.crf_prob for e in doc.ents}, abs=1e-6)

@@ -45,7 +45,7 @@ actions = {
     "fit": lambda: command("fit", texts, "--output", f"{folder}/fitted"),
     "compile": lambda: command("compile", "crf_ner"),
     "sklearn": lambda: CRF().fit([[{"word": "a"}]], [["A"]]),
-    "lite": lambda: lite.load(exported).tag(["Ann", "Lee", "lives", "in", "New", "York", "."]),
+    "lite": lambda: lite.load(exported)("Ann Lee lives in New York."),
     "info": lambda: info(pipeline),
     "convert": lambda: command("convert", texts, "--output", folder),
     "data": lambda: command("data", texts),

@@ -18,7 +18,7 @@ from wasabi import msg
 
 from .. import checks
 from ..blanks import is_blank, split_columns
-from ..errors import Errors, counted, known_names
+from ..errors import Errors, counted, known_names, no_component
 from ..migrate.functions import (
     PAIRS,
     SOURCE,
@@ -86,7 +86,7 @@ def import_cli(
     from ..migrate.tokenizer import WORDS_OF
 
     checks.one_of("crf import", "--as", kind, ("tags", "entities"))
-    names = [name.strip() for name in columns.split(",")] if columns else []
+    names = _names(columns) if columns else []
     with file.open("rb") as stream:
         head = stream.read(1000).removeprefix(BOM_UTF8).lstrip()
         stream.seek(0)
@@ -342,8 +342,11 @@ def export_cli(
     form: Optional[str] = Opt(
         None, "--to", help=f"{', '.join(FORMS)}; by default the suffix of the file, or crfsuite."
     ),
-    component: Optional[str] = Opt(None, help="By default the first exportable one."),
+    component: Optional[str] = Opt(
+        None, help="npz, json: names between commas, by default all; else one, by default the first that fits."
+    ),
     columns: str = Opt("orth", help="npz, json: attributes of tokens in the columns of rows, such as orth,tag."),
+    words: bool = Opt(False, "--words", help="npz, json: leave out the tokenizer; the export reads words, not texts."),
     prune: float = Opt(0.0, help="npz, json: leave out weights whose absolute value is at most this."),
     bits: int = Opt(32, help="npz, json: 16 for weights that are whole numbers with a scale."),
     check: Optional[Path] = Opt(None, help="npz, json: annotated texts; tells how many labels change.", exists=True),
@@ -351,15 +354,15 @@ def export_cli(
         False, "--with-reader", help="npz, json: write the folder lite, which reads the export, beside it."
     ),
 ) -> None:
-    """Write a component for `spacy_crf.lite`, CRFsuite or Wapiti.
+    """Write components for `spacy_crf.lite`, or one for CRFsuite or Wapiti.
 
-    `spacy_crf.lite` labels words with NumPy alone. In a model of CRFsuite features keep their names, such as lower[0]=the;
+    `spacy_crf.lite` parses texts with NumPy alone. In a model of CRFsuite features keep their names, such as lower[0]=the;
     `spacy_crf.migrate.pipeline.features_of` makes them. For Wapiti it was trained on the features that
     `import PATTERNS --from wapiti` wrote.
     """
     # Whether the user gives the options that only npz and json have
     is_given = {"--columns": columns != "orth", "--prune": prune != 0.0, "--bits": bits != 32}
-    is_given |= {"--check": check is not None, "--with-reader": with_reader}
+    is_given |= {"--words": words, "--check": check is not None, "--with-reader": with_reader}
     if form is None:
         suffix = output.name.removesuffix(".gz").rpartition(".")[2]
         form = suffix if suffix in FORMS else "crfsuite"
@@ -386,13 +389,17 @@ def export_cli(
     from ..migrate.lite import compare_lite, export_lite, write_lite
 
     nlp = load_pipeline(model)
-    names = [name.strip() for name in columns.split(",")]
-    content = export_lite(nlp, component, columns=names, prune=prune, bits=bits)
+    names = _names(columns)
+    chosen = _names(component) if component else []
+    content = export_lite(nlp, chosen, columns=names, tokenizer=not words, prune=prune, bits=bits)
     write_lite(content, output, kind)
-    tables = chain.from_iterable(reader["tables"].values() for reader in content["readers"])
-    n_weights = sum(len(table["weights"]) for table in tables)
+    n_weights = 0
+    for part in content["components"]:
+        for reader in part.get("readers", ()):
+            n_weights += sum(len(table["weights"]) for table in reader["tables"].values())
+    exported = ", ".join(part["name"] for part in content["components"])
     size = output.stat().st_size / 1e6
-    msg.good(f"{output}: {counted(len(content['labels']), 'label')}, {counted(n_weights, 'weight')}, {size:.2f} MB")
+    msg.good(f"{output}: {exported}, {counted(n_weights, 'weight')}, {size:.2f} MB")
     if with_reader:
         folder = output.parent / "lite"
         folder.mkdir(exist_ok=True)
@@ -400,9 +407,15 @@ def export_cli(
             write_whole(folder / path.name, path.read_bytes())
         msg.good(f"{folder}: reads it, with NumPy alone")
     if check is not None:
-        comparison = compare_lite(nlp, content["component"], lite.load(output), read_examples(check, nlp))
-        f1 = f"F1 {100 * comparison.before:.2f} before, {100 * comparison.after:.2f} after"
-        msg.info(f"{counted(comparison.texts, 'text')}: {comparison.different:,} get other labels; {f1}")
+        for comparison in compare_lite(nlp, lite.load(output), read_examples(check, nlp)):
+            f1 = f"F1 {100 * comparison.before:.2f} before, {100 * comparison.after:.2f} after"
+            different = f"{comparison.different:,} get other labels"
+            msg.info(f"{comparison.component}: {counted(comparison.texts, 'text')}: {different}; {f1}")
+
+
+def _names(names: str) -> list[str]:
+    """The names in an option, between commas."""
+    return [name.strip() for name in names.split(",")]
 
 
 # ------------------------------------------------------------------------------------------------- rows of columns
@@ -414,7 +427,7 @@ _AT_ONCE = 1000  # sequences
 def tag_cli(
     model: str = Arg(..., help="An export for lite (.npz, .json), or a pipeline: a package, or a folder."),
     columns: str = Opt("orth", help="Of a pipeline: attributes of tokens in the first columns, such as orth,tag."),
-    component: Optional[str] = Opt(None, help="Of a pipeline: by default the first one that fits."),
+    component: Optional[str] = Opt(None, help="By default the first one that fits."),
     n_best: int = Opt(0, "--n-best", help="Write so many labellings of each sequence, each below its probability."),
     marginals: bool = Opt(False, "--marginals", help="Write the probability of each tag beside it."),
 ) -> None:
@@ -427,9 +440,14 @@ def tag_cli(
     if Path(model).is_file():
         from .. import lite
 
-        tagger: Any = lite.load(model)
+        parse = lite.load(model)
+        fitting = [part for part in parse.components.values() if part.kind in ("chain", "segments")]
+        fitting = [part for part in fitting if component in (None, part.name)]
+        if not fitting:
+            raise no_component(_ONE_TAG, list(parse.components), component)
+        tagger: Any = fitting[0]
     else:
-        tagger = _PipelineTagger(load_pipeline(model), component, [name.strip() for name in columns.split(",")])
+        tagger = _PipelineTagger(load_pipeline(model), component, _names(columns))
     lines = read_lines(sys.stdin.buffer, "the standard input")
     word_column = tagger.columns.index("orth") if isinstance(tagger, _PipelineTagger) else None
     sequences = _sequences(lines, len(tagger.columns), word_column)

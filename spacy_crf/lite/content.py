@@ -11,7 +11,7 @@ from typing import Any, Optional
 import numpy as np
 
 FORMAT = "spacy_crf.lite"
-VERSION = 3
+VERSION = 4
 Array = Any
 # What reading content of another form raises
 WRONG_FORM = (KeyError, IndexError, TypeError, ValueError, AttributeError)

@@ -328,6 +328,14 @@ def _joined(values_of_parts: Iterable[Sequence[str]]) -> Iterable[str]:
 # --------------------------------------------------------------------------------------------------------------- features
 
 
+def check_rows(text: Text, columns: list[str]) -> None:
+    """RAISES (LiteError): If a text has words in place of rows, or a row has too few columns."""
+    for n, row in enumerate(text, start=1):
+        if isinstance(row, str) or len(row) < len(columns):
+            got = "a word" if isinstance(row, str) else f"{len(row)} columns"
+            raise LiteError(f"Row {n} is {got}, and the model reads the columns {', '.join(columns)}.")
+
+
 class ReadTexts(NamedTuple):
     """A batch of texts: columns of values with some positions before and behind each text, and where the tokens are."""
 
@@ -438,10 +446,7 @@ class Features:
             raise LiteError("A text is a list of words, or of rows; this is one string. Split it into words first.")
         if self.columns == ["orth"] and all(isinstance(word, str) for word in text):
             return list(text)
-        for n, row in enumerate(text, start=1):
-            if isinstance(row, str) or len(row) < len(self.columns):
-                got = "a word" if isinstance(row, str) else f"{len(row)} columns"
-                raise LiteError(f"Row {n} is {got}, and the model reads the columns {', '.join(self.columns)}.")
+        check_rows(text, self.columns)
         return [row[self._word_column] for row in text]
 
     def read(self, texts: Sequence[Text]) -> ReadTexts:

@@ -5,11 +5,11 @@ import gzip
 import io
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from itertools import chain, pairwise
 from operator import ne
 from pathlib import Path
-from typing import Any, NamedTuple, Optional, Union
+from typing import Any, NamedTuple, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +18,11 @@ from spacy.lang.en.lex_attrs import LEX_ATTRS as ENGLISH
 from spacy.lang.en.lex_attrs import _num_words, _ordinal_words
 from spacy.lang.lex_attrs import LEX_ATTRS
 from spacy.language import Language
+from spacy.pipeline import Sentencizer
 from spacy.strings import hash_string  # pyright: ignore[reportAttributeAccessIssue]  not in its stub
 from spacy.symbols import NAMES
 from spacy.tokens import Doc
 from spacy.training import Example
-from spacy.vocab import Vocab
 
 from .. import __version__, checks, lite
 from ..arrays import ranges
@@ -41,11 +41,17 @@ from ..kernels.numerics import FIRST_HASH
 from ..lite import features as lite_features
 from ..models.sparse import SparseNode
 from ..models.table import Table
+from ..pipeline.annotation.entities import KEYS
+from ..pipeline.annotation.sentences import SentenceStarts
+from ..pipeline.annotation.spans import Spans
+from ..pipeline.annotation.tags import TagSet, TokenTags
+from ..pipeline.chain_set import ChainSetPipe
 from ..pipeline.prediction import label_thresholds
 from ..pipeline.scorers import attribute_getter
 from ..types import Settings
 from ..whole_files import write_whole
 from .functions import Columns
+from .lite_tokenizer import tokenizer_content
 
 _KINDS = {"linear_chain": "chain", "semi_markov": "segments", "max_ent_text": "text", "naive_bayes": "text"}
 # Templates of n-grams alone
@@ -55,6 +61,8 @@ ENGLISH_NUMBERS = {
     "number_words": sorted({*_num_words, *_ordinal_words}),
     "number_endings": ["st", "nd", "rd", "th"],
 }
+# Attributes of tokens that templates can read where something else than one of them is written
+_ATTRIBUTES_OF = {"ents": ["ent_type", "ent_iob"], "sents": ["sent_start"], "pos+morph": []}
 _EXPORTED = "whose model lite can hold: a trained linear chain, chain of segments or log-linear model of texts"
 
 
@@ -75,77 +83,82 @@ class _ParsedTemplate(NamedTuple):
 
 def export_lite(
     nlp: Language,
-    component: Optional[str] = None,
+    components: Sequence[str] = (),
     *,
     columns: Sequence[str] = ("orth",),
+    tokenizer: bool = True,
     prune: float = 0.0,
     bits: int = 32,
 ) -> Settings:
-    """The content of an export of one component; its numbers are arrays.
+    """The content of an export; its numbers are arrays.
 
-    columns (Sequence[str]): Attributes of tokens in the columns of rows, "orth" for the word.
+    components (Sequence[str]): Names of components; by default all of the pipeline.
+    columns (Sequence[str]): Attributes of tokens in the columns of rows, "orth" for the word; with others the export reads rows
+        instead of texts.
+    tokenizer (bool): Whether the export reads texts, by the pipeline's tokenizer.
     prune (float): Weights whose absolute value is at most this are left out.
     bits (int): 32 for weights as they are, 16 for whole numbers that a scale multiplies.
-    RAISES (ValueError): CRF710 if no component can be exported, CRF791 for a part of it that lite cannot compute.
+    RAISES (ValueError): CRF710 for a component that is not in the pipeline, CRF791 for what lite cannot compute.
     """
-    pipe = _exported(nlp, component)
-    model = pipe.model
-    node = pipe.model.attrs["node"]
-    kind = _KINDS[pipe.model.name]
-    _check_settings(pipe)
-    exporter = _Exporter(pipe.name, nlp.vocab, columns, prune, bits)
-    shared = node.potentials(model, {name: model.get_param(name) for name in node.traits.params})
-    of_spans = pipe.cfg.get("decode") == "spans"
-    content: Settings = {
+    _check_columns(columns)
+    reads_texts = tokenizer and list(columns) == ["orth"]
+    described = tokenizer_content(nlp) if reads_texts else None
+    written: dict[str, str] = {}  # what components write, and the name of the component
+    if described is not None and described.get("sentences"):
+        written["sents"] = "tokenizer"
+    parts = []
+    for name, pipe in _exported(nlp, components):
+        if isinstance(pipe, Sentencizer):
+            part = {"name": name, "kind": "sentencizer", "writes": "sents", "punct_chars": sorted(pipe.punct_chars)}
+        else:
+            part = _Exporter(pipe, columns, written, prune, bits).describe()
+        for place in part["writes"].split(","):
+            if place in written and place != "cats":
+                what = f"'{place}' to write, which the component '{written[place]}' writes too"
+                raise _refused(name, what, "Export one of them, by --component")
+            written[place] = name
+        parts.append(part)
+    return {
         "format": lite.FORMAT,
-        "version": 2 if of_spans else 1,  # the lowest version of the format that has what the export needs
+        "version": lite.VERSION,
         "made_by": f"spacy_crf {__version__}",
-        "component": pipe.name,
-        "kind": kind,
-        "labels": list(pipe.labels),
-        "scheme": None,
-        "letters": "",
+        "lang": nlp.lang,
         "columns": list(columns),
-        "min_prob": None,
-        "states": _states(shared["transitions"], shared["first"], shared["last"]),
+        "tokenizer": described,
+        "components": parts,
     }
-    if kind != "text":
-        content["min_prob"] = label_thresholds(pipe.name, pipe.cfg["min_prob"], pipe.labels)
-        rules = pipe.rules()
-        if of_spans:
-            choice = _choice(pipe.decoding)
-            content["states"]["choice"] = _states(**choice)
-        if rules is not None:
-            content["without_rules"] = content["states"]
-            content["states"] = exporter.ruled(rules.all, shared)
-            if of_spans:
-                ruled = exporter.ruled(rules.all.of_segments_too, choice, only_hard=True)
-                content["states"]["choice"] = {**ruled, "asks": rules.all.asks}
-        if not pipe.annotation.space_edges:
-            content["version"] = lite.VERSION
-            for name, states in exporter.of_blank(pipe, rules, shared).items():
-                content[name]["blank"] = states
-    if not pipe.annotation.spans_are_tokens and kind != "text":
-        content["scheme"] = pipe.annotation.scheme.name
-        content["letters"] = pipe.annotation.scheme.prefixes
-    if kind == "segments":
-        content["lengths"] = shared["lengths"]
-        if rules is not None:
-            content["lengths"] = exporter.ruled_lengths(rules.all, shared["lengths"])
-    content["readers"] = [exporter.describe_layer(layer) for layer in model.layers]
-    return {**content, **exporter.lists}
 
 
-def _exported(nlp: Language, component: Optional[str]) -> Any:
-    """The component to export. RAISES (ValueError): CRF710 if there is none, CRF791 for one whose model lite can't hold."""
-    for name, pipe in nlp.pipeline:
-        if component not in (None, name) or not hasattr(pipe, "sparse_features") or not pipe.is_initialized:
+def _check_columns(columns: Sequence[str]) -> None:
+    """RAISES (ValueError): CRF020 for unknown columns, or if no column has the word."""
+    owner = "crf export"
+    attributes = ["orth", *TOKEN_ATTRIBUTES]
+    for column in columns:
+        expected = f"attributes of tokens: {', '.join(attributes)}"
+        checks.expect(column in attributes, owner, "--columns", column, expected)
+    checks.expect("orth" in columns, owner, "--columns", ",".join(columns), "with orth, the column of the word")
+
+
+def _exported(nlp: Language, components: Sequence[str]) -> list[tuple[str, Any]]:
+    """The components to export, in the order of the pipeline.
+
+    RAISES (ValueError): CRF710 if there is none, CRF791 for one that lite can't hold.
+    """
+    for name in components or [None]:
+        if not nlp.pipeline or name not in (None, *nlp.pipe_names):
+            raise no_component(_EXPORTED, nlp.pipe_names, name)
+    chosen = [(name, pipe) for name, pipe in nlp.pipeline if not components or name in components]
+    for name, pipe in chosen:
+        if isinstance(pipe, Sentencizer):
             continue
-        if pipe.model.name in _KINDS:
-            return pipe
-        if component:
+        how = "Name the components to export, by --component"
+        if not hasattr(pipe, "sparse_features"):
+            raise _refused(name, f"the factory {nlp.get_pipe_meta(name).factory}", how)
+        if not pipe.is_initialized:
+            raise _refused(name, "no labels and weights", "Train it")
+        if pipe.model.name not in _KINDS:
             raise _refused(name, f"a model of the kind {pipe.model.name}", "Train a linear chain or segments")
-    raise no_component(_EXPORTED, nlp.pipe_names, component)
+    return chosen
 
 
 def _refused(name: str, what: str, how: str) -> ValueError:
@@ -153,23 +166,44 @@ def _refused(name: str, what: str, how: str) -> ValueError:
     return ValueError(Errors.CRF791.format(name=name, what=what, form="an export for lite", how=how))
 
 
-def _check_settings(pipe: Any) -> None:
-    """RAISES (ValueError): CRF791 for scores of other than sparse features, a first stage, a set of chains, or another decode."""
+def _check_settings(pipe: Any, written: Container[str]) -> None:
+    """RAISES (ValueError): CRF791 for scores of other than sparse features, a first stage, nested spans, another decode, or
+    settings that read spans which an earlier component has `written`."""
     decode = pipe.cfg.get("decode", "viterbi")
     tables = chain.from_iterable(features.tables.values() for features in pipe.feature_stores)
     reads = [table.index for table in tables]
     reads += [layer.attrs["node"] for layer in pipe.model.layers]
     is_sparse = all(isinstance(read, (FeatureIndex, SparseNode)) for read in reads)
+    presets = [key for key in map(pipe.cfg.get, KEYS) if f"spans:{key}" in written]
     for is_so, what, how in (
         (not pipe.is_linear, "an encoder", "Train it on sparse features, by spacy_crf.SparseEmissions.v1"),
-        (pipe.annotation.scores_prefix == "sents", "sentences", "Train a crf_tagger of their first words"),
         (pipe.first_stage is not None, "a first stage", "Train it without second_stage"),
-        (pipe.chains[0] is not pipe, "a set of chains", "Train a crf_ner or crf_tagger for each"),
+        (bool(pipe.cfg.get("nested")), "nested spans", "Train it without nested"),
         (decode not in ("viterbi", "spans"), f'decode = "{decode}"', 'Set decode = "viterbi" or "spans" in its config'),
         (not is_sparse, "hashed features, vectors, a kernel or trees", "Train it on sparse features without vectors"),
+        (bool(presets), f"settings that read the spans {presets}", "Export it without the component that writes them"),
     ):
         if is_so:
             raise _refused(pipe.name, what, how)
+
+
+def _place_written(pipe: Any) -> str:
+    """What a component, or a chain of a set, writes: "ents", "spans:KEY", "cats", "sents", or an attribute of tokens."""
+    annotation = pipe.annotation
+    if pipe.labelled == "texts":
+        return "cats"
+    if isinstance(annotation, TagSet):
+        return ",".join(map(_attribute_written, annotation.parts))
+    if isinstance(annotation, TokenTags):
+        return _attribute_written(annotation)
+    if isinstance(annotation, Spans):
+        return f"spans:{annotation.key}"
+    return "sents" if isinstance(annotation, SentenceStarts) else "ents"
+
+
+def _attribute_written(annotation: TokenTags) -> str:
+    """The attribute of tokens that holds tags, "_.NAME" for an extension."""
+    return annotation.attribute if annotation.writes else f"_.{annotation.attribute}"
 
 
 def _states(transitions: NDArray, first: NDArray, last: NDArray) -> Settings:
@@ -191,27 +225,111 @@ def _choice(decoding: Any) -> dict[str, NDArray]:
 
 
 class _Exporter:
-    """Collects what the templates of one component read.
+    """Describes one component, and collects what its templates read.
 
-    lists (dict): Gazetteers, clusters and lists of words.
+    pipe (LearningPipe): The component.
+    columns (Sequence[str]): The columns of rows.
+    written (dict[str, str]): What earlier components write.
+    prune (float), bits (int): See `export_lite`.
     """
 
-    def __init__(self, name: str, vocab: Vocab, columns: Sequence[str], prune: float, bits: int):
-        self._name = name
-        self._vocab = vocab
-        self._columns = columns
+    def __init__(self, pipe: Any, columns: Sequence[str], written: dict[str, str], prune: float, bits: int):
+        self._pipe = pipe
+        self._name = pipe.name
+        self._vocab = pipe.vocab
+        self._written = written
+        # Attributes of tokens that templates may read, and those that they do read
+        written_attributes = {name for place in written for name in _ATTRIBUTES_OF.get(place, [place])}
+        self._columns = {*columns, *written_attributes, "spacy"}
+        self._read_columns = dict.fromkeys(columns)
         self._prune = prune
         self._bits = bits
         owner = "crf export"
         checks.number(owner, "--prune", prune)
         checks.one_of(owner, "--bits", bits, (16, 32))
-        attributes = ["orth", *TOKEN_ATTRIBUTES]
-        for column in columns:
-            expected = f"attributes of tokens: {', '.join(attributes)}"
-            checks.expect(column in attributes, owner, "--columns", column, expected)
-        checks.expect("orth" in columns, owner, "--columns", ",".join(columns), "with orth, the column of the word")
-        self.lists: Settings = {"gazetteers": {}, "clusters": {}}
-        self.lists.update({"stop_words": [], "number_words": [], "number_endings": []})
+        self._lists: Settings = {"gazetteers": {}, "clusters": {}}
+        self._lists.update({"stop_words": [], "number_words": [], "number_endings": []})
+
+    def describe(self) -> Settings:
+        """Describe the component. RAISES (ValueError): CRF791 for a part of it that lite cannot compute."""
+        pipe = self._pipe
+        _check_settings(pipe, self._written)
+        model = pipe.model
+        node = model.attrs["node"]
+        shared = node.potentials(model, {name: model.get_param(name) for name in node.traits.params})
+        kind = _KINDS[model.name]
+        is_set = pipe.labelled != "texts" and isinstance(pipe, ChainSetPipe)
+        described: Settings = {
+            "name": pipe.name,
+            "kind": "set" if is_set else kind,
+            "writes": _place_written(pipe),
+            "labels": list(pipe.labels),
+        }
+        if is_set:
+            described["structure"] = kind
+            described["max_positive"] = pipe.cfg.get("max_positive")
+            described["chains"] = []
+            for member in pipe.chains:
+                states = member.states
+                own = {
+                    name: scores[np.ix_(*[states] * scores.ndim)]
+                    for name, scores in shared.items()
+                    if name != "lengths"
+                }
+                if "lengths" in shared:
+                    own["lengths"] = shared["lengths"][:, states]
+                member.parts()  # takes over the settings of the set
+                described["chains"].append({**self._chain(member, kind, own), "tags": states})
+        else:
+            described.update(self._chain(pipe, kind, shared))
+        described["readers"] = [self.describe_layer(layer) for layer in model.layers]
+        return {**described, **self._lists, "columns": [*self._read_columns]}
+
+    def _chain(self, pipe: Any, kind: str, shared: dict[str, NDArray]) -> Settings:
+        """Describe the labels, tags, states and thresholds of a component, or of a chain of a set.
+
+        pipe (CRFPipe): The component or chain.
+        kind (str): "chain", "segments" or "text".
+        shared (dict): The transitions, firsts and lasts of its states, and for segments the scores of lengths.
+        """
+        annotation = pipe.annotation
+        prefix = getattr(annotation, "prefix", "")
+        described: Settings = {
+            "writes": _place_written(pipe),
+            "labels": [label.removeprefix(prefix) for label in pipe.labels],
+            "scheme": None,
+            "letters": "",
+            "min_prob": None,
+            "states": _states(shared["transitions"], shared["first"], shared["last"]),
+        }
+        if kind == "text":
+            return described
+        described["min_prob"] = label_thresholds(pipe.name, pipe.cfg["min_prob"], pipe.labels)
+        rules = pipe.rules()
+        of_spans = pipe.cfg.get("decode") == "spans"
+        if of_spans:
+            choice = _choice(pipe.decoding)
+            described["states"]["choice"] = _states(**choice)
+        if rules is not None:
+            described["without_rules"] = described["states"]
+            described["states"] = self.ruled(rules.all, shared)
+            if of_spans:
+                ruled = self.ruled(rules.all.of_segments_too, choice, only_hard=True)
+                described["states"]["choice"] = {**ruled, "asks": rules.all.asks}
+        if not annotation.space_edges:
+            for name, states in self.of_blank(pipe, rules, shared).items():
+                described[name]["blank"] = states
+        if isinstance(annotation, SentenceStarts):
+            described["scheme"] = "BILUO"  # each start is a span of one token
+            described["letters"] = "U"
+        elif not annotation.spans_are_tokens:
+            described["scheme"] = annotation.scheme.name
+            described["letters"] = annotation.scheme.prefixes
+        if kind == "segments":
+            described["lengths"] = shared["lengths"]
+            if rules is not None:
+                described["lengths"] = self.ruled_lengths(rules.all, shared["lengths"])
+        return described
 
     # ----------------------------------------------------------------------------------------------------- templates
 
@@ -288,10 +406,12 @@ class _Exporter:
                 name = attribute.removeprefix("in:")
                 listed = features.gazetteers[name]
                 entries = [[list(words), label] for words, label in listed.entries]
-                self.lists["gazetteers"][name] = {"attribute": listed.attribute, "entries": entries}
+                self._lists["gazetteers"][name] = {"attribute": listed.attribute, "entries": entries}
             elif is_of_clusters(attribute):
                 self._take_clusters(table_read(attribute), features.clusters)
-            elif attribute in self._columns or not attribute:
+            elif attribute in self._columns:
+                self._read_columns[attribute] = None
+            elif not attribute:
                 continue
             elif attribute in lite_features.NGRAMS and len(parsed.parts) > 1:
                 what = f"the template {template}, which joins n-grams with something else"
@@ -319,9 +439,9 @@ class _Exporter:
         number = IDS.get(plain.upper())
         getter = self._vocab.lex_attr_getters.get(number)  # pyright: ignore[reportAttributeAccessIssue]  not in its stub
         if plain == "is_stop" and isinstance(getter, functools.partial):
-            self.lists["stop_words"] = sorted(getter.keywords.get("stops", ()))
+            self._lists["stop_words"] = sorted(getter.keywords.get("stops", ()))
         elif plain == "like_num" and getter is ENGLISH[IDS["LIKE_NUM"]]:
-            self.lists.update(ENGLISH_NUMBERS)
+            self._lists.update(ENGLISH_NUMBERS)
         elif number in LEX_ATTRS and getter is not LEX_ATTRS[number]:
             lang = f"'{self._vocab.lang}'"
             raise _refused(self._name, f"the template {template}, for which the language {lang} has its own code", how)
@@ -331,7 +451,7 @@ class _Exporter:
         given = WordClusters.from_dict(clusters[name].to_dict())
         # Words that are symbols of spaCy have its numbers in place of hashes
         words = [hash_string(NAMES[word]) if word < len(NAMES) else word for word in given.words.tolist()]
-        self.lists["clusters"][name] = {
+        self._lists["clusters"][name] = {
             "digits": given.digits,
             "paths": list(given.paths),
             "words": np.array(words, dtype=np.uint64),
@@ -387,6 +507,11 @@ class _Exporter:
         for rule in rules.rules:
             if rule.global_ or rule.reads_pattern or rule.reads_tags:
                 raise _refused(self._name, f"the rule '{rule.name}' ({rule.kind})", how)
+        if "sents" in self._written and self._pipe.annotation.scores_prefix != "sents":
+            for rule, _, _ in rules.automata:
+                if not rule.in_sentence:
+                    what = f"the rule '{rule.name}' ({rule.kind}) of whole texts, whose sentences are found before"
+                    raise _refused(self._name, what, f'Set per = "sentence" in it, or {how[0].lower()}{how[1:]}')
         for rule in rules.left_out:  # probabilities would know it here
             raise _refused(self._name, f"the rule '{rule.name}', which its probabilities leave out", how)
         joint = make_automaton(1, rules.tags.n_events)
@@ -500,47 +625,68 @@ def _narrow(numbers: NDArray) -> NDArray:
 class Check(NamedTuple):
     """How a component and its export label annotated texts."""
 
+    component: str
     texts: int
     different: int  # texts with other labels
     before: float  # F1 of the component, or accuracy where each token or text has a label
     after: float  # F1 of the export
 
 
-def compare_lite(nlp: Language, component: str, model: lite.Component, examples: Sequence[Example]) -> Check:
-    """Label annotated texts by a component and by its export."""
-    pipe = nlp.get_pipe(component)
-    columns = Columns(model.columns)
+def compare_lite(nlp: Language, parse: lite.Parser, examples: Sequence[Example]) -> list[Check]:
+    """Label annotated texts by the components of an export, in the pipeline and in the export."""
+    columns = Columns(parse.columns)
+    finds_sentences = any(component.writes == "sents" for component in parse.components.values())
     docs = [*nlp.pipe(example.predicted for example in examples)]
-    gold = [_labels_of(pipe, example.reference) for example in examples]
-    ours = [_labels_of(pipe, doc) for doc in docs]
-    theirs = [_labels_by(model, columns.read(doc)) for doc in docs]
-    return Check(len(docs), sum(map(ne, ours, theirs)), _f1(gold, ours), _f1(gold, theirs))
+    parsed = []  # for each text its sequences
+    for doc in docs:
+        sequences = [[*zip(*rows)] for rows in columns.read(doc)]
+        if finds_sentences:  # as components of the export
+            sequences = [[*chain.from_iterable(sequences)]]
+        parsed.append(parse.batch(sequences))
+    found = []
+    for name, component in parse.components.items():
+        gold = [_labels_of(component.writes, example.reference) for example in examples]
+        ours = [_labels_of(component.writes, doc) for doc in docs]
+        theirs = [_labels_by(component.writes, sequences) for sequences in parsed]
+        different = sum(map(ne, ours, theirs))
+        found.append(Check(name, len(docs), different, _f1(gold, ours), _f1(gold, theirs)))
+    return found
 
 
-def _labels_of(pipe: Any, doc: Doc) -> set[tuple]:
-    """The entities, the labels of tokens or the category that a Doc has."""
-    if pipe.labelled == "texts":
+def _labels_of(writes: str, doc: Doc) -> set[tuple]:
+    """The labels that a Doc has where a component writes: of spans, of starts of sentences, of tokens, or the best category."""
+    kind, _, key = writes.partition(":")
+    if kind == "cats":
         return {(max(doc.cats, key=doc.cats.__getitem__),)} if doc.cats else set()
-    if not pipe.annotation.spans_are_tokens:
-        return {(span.start, span.end, span.label_) for span in doc.ents}
-    get = attribute_getter(pipe.cfg["attribute"])
-    return {(token.i, get(token)) for token in doc}
+    if kind == "sents":
+        return {(token.i,) for token in doc if token.is_sent_start and token.i}
+    if kind in ("ents", "spans"):
+        spans = doc.spans.get(key, ()) if kind == "spans" else doc.ents
+        return {(span.start, span.end, span.label_) for span in spans}
+    getters = [attribute_getter(name.removeprefix("_.")) for name in writes.split(",")]
+    return {(token.i, *(get(token) for get in getters)) for token in doc}
 
 
-def _labels_by(model: lite.Component, sequences: list[list[list[str]]]) -> set[tuple]:
-    """The entities, labels or category that an export gives to a text, whose sequences are lists of columns."""
-    texts = [[*zip(*columns)] for columns in sequences]
-    if model.kind == "text":
-        best, *_ = model.classify([*chain.from_iterable(texts)])
-        return {(best,)}
+def _labels_by(writes: str, sequences: Sequence[lite.Parsed]) -> set[tuple]:
+    """The same of an export, which has parsed the sequences of a text."""
+    kind, _, key = writes.partition(":")
     labels = set()
     first = 0  # first token of a sequence
-    for rows in texts:
-        if model.has_spans:
-            labels |= {(first + start, first + end, label) for start, end, label, _ in model.entities(rows)}
+    for parsed in sequences:
+        tokens = parsed.tokens
+        number_of_start = {token.start: n for n, token in enumerate(tokens, start=first)}
+        number_of_end = {token.end: n for n, token in enumerate(tokens, start=first + 1)}
+        if kind == "cats":
+            labels = {(next(iter(parsed.cats)),)}
+        elif kind == "sents":
+            labels |= {(number_of_start[sentence.start],) for sentence in parsed.sentences[1:]}
+        elif kind in ("ents", "spans"):
+            spans = parsed.spans[key] if kind == "spans" else parsed.entities
+            labels |= {(number_of_start[span.start], number_of_end[span.end], span.label) for span in spans}
         else:
-            labels |= {(first + t, tag) for t, tag in enumerate(model.tag(rows))}
-        first += len(rows)
+            names = writes.split(",")
+            labels |= {(first + n, *map(token.attributes.get, names)) for n, token in enumerate(tokens)}
+        first += len(tokens)
     return labels
 
 

@@ -231,7 +231,7 @@ def test_a_crafted_export_is_refused_or_can_be_used(tmp_path):
         except (TypeError, ValueError, AttributeError):  # what no export can hold
             return
         try:
-            lite.load(file).entities_all(texts)
+            lite.load(file).batch(texts)
         except lite.LiteError as error:
             raise ValueError("CRF000") from error
 

@@ -16,7 +16,6 @@ from spacy.training import Example
 from typer.testing import CliRunner
 
 from spacy_crf.cli import app
-from spacy_crf.migrate.lite import export_lite
 from spacy_crf.migrate.pipeline import weights_of
 from spacy_crf.optimizers.lbfgs import LBFGS
 from tests import reference
@@ -247,8 +246,6 @@ def test_an_explanation_is_of_the_chain_of_its_label():
 def test_it_is_not_exported():
     """Other programs hold one chain."""
     nlp, _, _ = trained()
-    with pytest.raises(ValueError, match=r"CRF791.*a set of chains"):
-        export_lite(nlp, "crf_tagger")
     with pytest.raises(ValueError, match="CRF710"):
         weights_of(nlp)
 

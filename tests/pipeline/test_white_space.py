@@ -393,7 +393,7 @@ def test_exports_for_numpy_hold_it(scheme, decode, rules, tmp_path):
     set_constraints(pipe, constraints(rules) if rules else None)
     pipe.cfg.update(decode=decode, min_prob=0.2 if decode == "spans" else 0.0, confidence=True)
     write_lite(export_lite(nlp), tmp_path / "model.json", "json")
-    model = lite.load(tmp_path / "model.json")
+    [model] = lite.load(tmp_path / "model.json").components.values()
     pipe.cfg["confidence"] = False
     docs = [
         Doc(nlp.vocab, words=[token.text for token in doc]) for doc in random_docs(nlp, np.random.default_rng(7), 25)
