@@ -15,12 +15,12 @@ from tests.reference_pages import tomllib
 from tests.test_package import MODULES, PACKAGE, ROOT
 
 # What is there may shrink; who lets it grow says why in the commit that raises a bound.
-MOST_STATEMENTS = 40_591
-MOST_STATEMENTS_OF_CORE = 27_827
-MOST_FILES = 254
-MOST_CLASSES = 583
+MOST_STATEMENTS = 41_103
+MOST_STATEMENTS_OF_CORE = 27_845
+MOST_FILES = 256
+MOST_CLASSES = 592
 MOST_ENTRY_POINTS = 51
-MOST_ANY = 545  # how often `Any` is written
+MOST_ANY = 556  # how often `Any` is written
 BESIDE_CORE = (
     "cli",
     "explain",

@@ -256,24 +256,20 @@ class Component:
         is_set = self.kind == "set"
         is_segments = "segments" in (self.kind, content.get("structure"))
         self.labellers: list[Labeller] = []
-        self._tags_of_labellers: list[
-            Optional[Array]
-        ] = []  # places of their tags in the columns of tables; None for all
+        self._tags_of_labellers: list[Array] = []  # [tags] places of their tags in the columns of tables
         for part in content["chains"] if is_set else [content]:
             labeller = Labeller(part, is_segments)
             self.labellers.append(labeller)
-            shape = (labeller.n_tags,)
-            self._tags_of_labellers.append(numbers(part["tags"], np.int64, shape, least=0) if is_set else None)
+            places = part["tags"] if is_set else np.arange(labeller.n_tags)
+            self._tags_of_labellers.append(numbers(places, np.int64, (labeller.n_tags,), least=0))
         self.labels: list[str] = content["labels"]
         self.tags = self.labellers[0].tags
         self.has_spans = self.labellers[0].has_spans
         self._max_positive: Optional[int] = content.get("max_positive")
-        self._n_tags = self.labellers[0].n_tags
-        if is_set:
-            places = np.unique(np.concatenate(self._tags_of_labellers))
-            self._n_tags = len(places)
-            if places[-1] != len(places) - 1:
-                raise LiteError(f"its chains leave out some of the tags up to {places[-1]}. Copy the file again.")
+        places = np.unique(np.concatenate(self._tags_of_labellers))
+        self._n_tags = len(places)
+        if places.max(initial=-1) != len(places) - 1:
+            raise LiteError(f"its chains leave out some of the tags up to {places[-1]}. Copy the file again.")
         self._readers = [Features({**content, **reader}, self._n_tags) for reader in content["readers"]]
         if not self._readers:
             raise LiteError("it has no features. Copy the file again.")
@@ -369,8 +365,8 @@ class Component:
             scores = self._score(batch)
             of_chains = []
             for labeller, tags in zip(self.labellers, self._tags_of_labellers):
-                chain_scores = scores if tags is None else scores.of_tags(tags)
-                of_chains.append(labeller.label(chain_scores, weighs_spans))
+                of_chain = scores if len(self.labellers) == 1 else scores.of_tags(tags)
+                of_chains.append(labeller.label(of_chain, weighs_spans))
             yield from map(list, zip(*of_chains))
 
     def joined(self, labelled: Sequence[Labelled]) -> list[Entity]:
