@@ -3,9 +3,9 @@
 import re
 import unicodedata
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +13,12 @@ from numpy.typing import NDArray
 from ..errors import Errors
 from ..kernels import characters as kernels
 from ..kernels import gazetteers
+from ..kernels.hashing import hash_runs
 from ..types import Bools, Ints
 from .feature_index import HashTable
+
+if TYPE_CHECKING:
+    from spacy.tokenizer import Tokenizer
 
 UNICODE = "18.0"  # the version of the grapheme clusters, whatever Python's own version
 N_POINTS = 0x110000
@@ -140,13 +144,15 @@ class Texts(NamedTuple):
     ends: Ints  # [U] where units end
     starts: Ints  # [B + 1] the first unit of each text
     gaps: NDArray[np.uint8]  # [U] what stands before each unit: `kernels.NOTHING`, BLANK or BEGINNING
+    rule_tokens: Ints  # [K, 2] where the tokens that the rules of a language find begin and end
 
     @classmethod
-    def of(cls, texts: Iterable[str], *, joins_words: bool) -> "Texts":
+    def of(cls, texts: Sequence[str], *, joins_words: bool, language_rules: "Optional[Tokenizer]" = None) -> "Texts":
         """Find the units of texts.
 
-        texts (Iterable[str]): The texts.
+        texts (Sequence[str]): The texts.
         joins_words (bool): Whether neighbouring letters, marks and digits are one unit; else each grapheme cluster is one.
+        language_rules (Optional[Tokenizer]): spaCy's tokenizer of a language, whose tokens become features; None for none.
         RAISES (ValueError): CRF990 for half of a surrogate pair.
         """
         points_of_texts = [code_points(text) for text in texts]
@@ -155,44 +161,68 @@ class Texts(NamedTuple):
         points = np.concatenate([np.zeros(0, dtype=np.uint32), *points_of_texts])
         CODE_POINTS.learn(points)
         begins = kernels.cluster_starts(points, text_starts, break_properties())
-        units = kernels.find_units(points, text_starts, begins, CODE_POINTS.kinds, joins_words)
-        return cls(points, text_starts, begins, *units)
+        units, ends, starts, gaps = kernels.find_units(points, text_starts, begins, CODE_POINTS.kinds, joins_words)
+        rule_tokens = np.zeros((0, 2), dtype=np.int64)
+        if language_rules is not None:
+            bounds = [start + _token_bounds(language_rules, text) for text, start in zip(texts, text_starts)]
+            rule_tokens = np.concatenate([rule_tokens, *bounds])
+            is_space = CODE_POINTS.kinds[points[rule_tokens[:, 0]]] == kernels.SPACE
+            rule_tokens = rule_tokens[~is_space]
+        return cls(points, text_starts, begins, units, ends, starts, gaps, rule_tokens)
+
+
+def _token_bounds(tokenizer: "Tokenizer", text: str) -> Ints:
+    """Where the tokens of a text begin and end: int64[K, 2]."""
+    bounds = tokenizer(text).to_array(["IDX", "LENGTH"]).astype(np.int64)
+    bounds[:, 1] += bounds[:, 0]
+    return bounds
 
 
 # The items of which n-grams are features, with the largest n, and how many items on either side of a boundary count
-NGRAMS = {"characters": (3, 3), "classes": (3, 3), "runs": (3, 3), "shapes": (3, 3)}
-_SIZES = np.array([*NGRAMS.values()])
+NGRAMS = dict.fromkeys(("characters", "classes", "runs", "shapes"), (kernels.LONGEST_NGRAM, kernels.WINDOW))
+KINDS = (*NGRAMS, "rule tokens")  # there are rule tokens only with `language_rules`
+_RULE_START = np.uint64(1 << 16)  # more than any class
 # Codes of characters and classes are smaller
-_SEEDS = np.arange(1, 1 + len(NGRAMS), dtype=np.uint64) << np.uint64(40)
+_SEEDS = np.arange(1, 1 + len(KINDS), dtype=np.uint64) << np.uint64(40)
 
 
 class Items(NamedTuple):
-    """Codes of all items of which n-grams are made: the characters of the texts, then their classes, the runs, their shapes."""
+    """Codes of all items of which n-grams are made: those of each text by their kinds, in the order of `KINDS`."""
 
     codes: NDArray[np.uint64]  # [N]
     places: Ints  # [N] the code point where each begins
     starts: Ints  # [Q + 1] where sequences begin: one for each kind of items and text
     seeds: NDArray[np.uint64]  # [Q] see `kernels.hash_ngrams`
-    sizes: Ints  # [Q, 2]
 
     @classmethod
     def of(cls, texts: Texts) -> "Items":
         """The items of some texts."""
-        points, text_starts, *_ = texts
-        n_points = len(points)
-        n_texts = len(text_starts) - 1
-        classes = CODE_POINTS.classes
-        run_places, run_starts, runs, shapes = kernels.find_runs(points, text_starts, CODE_POINTS.kinds, classes)
-        every_place = np.arange(n_points)
-        n_runs = len(runs)
-        starts_of_kinds = [text_starts[:-1], n_points + text_starts[:-1]]
-        starts_of_kinds += [2 * n_points + run_starts[:-1], 2 * n_points + n_runs + run_starts]
+        points = texts.points
+        rule_starts, rule_ends = texts.rule_tokens.T
+        # The class of each character, and whether a token of the rules begins there
+        classes = CODE_POINTS.classes[points].astype(np.uint64)
+        classes[rule_starts] += _RULE_START
+        rule_hashes = np.empty(len(rule_starts), dtype=np.uint64)
+        hash_runs(points.astype(np.uint64), rule_starts, rule_ends, rule_hashes)
+        run_places, run_starts, runs, shapes = kernels.find_runs(
+            points, texts.text_starts, CODE_POINTS.kinds, CODE_POINTS.classes
+        )
+        every_place = np.arange(len(points))
+        codes = [points, classes, runs, shapes, rule_hashes]
+        places = [every_place, every_place, run_places, run_places, rule_starts]
+        # The first item of each text, by kind
+        first_rule_tokens = np.searchsorted(rule_starts, texts.text_starts)
+        text_starts = [texts.text_starts, texts.text_starts, run_starts, run_starts, first_rule_tokens]
+        n_before = 0
+        starts = []
+        for starts_of_kind in text_starts:
+            starts.append(n_before + starts_of_kind[:-1])
+            n_before += starts_of_kind[-1]
         return cls(
-            np.concatenate([points, classes[points], runs, shapes], dtype=np.uint64),
-            np.concatenate([every_place, every_place, run_places, run_places]),
-            np.concatenate(starts_of_kinds),
-            np.repeat(_SEEDS, n_texts),
-            np.repeat(_SIZES, n_texts, axis=0),
+            np.concatenate(codes, dtype=np.uint64),
+            np.concatenate(places),
+            np.concatenate([*starts, [n_before]]),
+            np.repeat(_SEEDS, len(texts.text_starts) - 1),
         )
 
 

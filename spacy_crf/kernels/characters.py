@@ -12,6 +12,9 @@ from . import helper, kernel
 from .hashing import find_slot
 from .numerics import FIRST_HASH, NO_FEATURE, mix
 
+LONGEST_NGRAM = 3
+WINDOW = 3  # items on either side of a boundary that are features of it
+
 # Kinds of code points
 SPACE = 0
 WORD = 1  # a letter, mark or digit
@@ -201,96 +204,54 @@ def find_runs(points, text_starts, kinds, classes):
 
 
 @kernel
-def hash_ngrams(codes, starts, seeds, sizes):
+def hash_ngrams(codes, starts, seeds):
     """Hashes of the n-grams of items.
 
     codes (uint64[N]): Code of each item.
     starts (int64[Q + 1]): Where sequences of items begin.
-    seeds (uint64[Q]), sizes (int64[Q, 2]): Of each sequence the number that distinguishes its kind of items; and the largest n,
-        and how many items on either side of a boundary count.
-    RETURNS (uint64[M, N]): By n - 1 and first item; NO_FEATURE for larger n-grams, and for those that exceed the sequence.
+    seeds (uint64[Q]): Of each sequence the number that distinguishes its kind of items.
+    RETURNS (uint64[LONGEST_NGRAM, N]): By n - 1 and first item; NO_FEATURE for n-grams that exceed the sequence.
     """
-    hashes = np.full((sizes[:, 0].max() if len(sizes) else 0, len(codes)), NO_FEATURE, dtype=np.uint64)
+    hashes = np.full((LONGEST_NGRAM, len(codes)), NO_FEATURE, dtype=np.uint64)
     for q in range(len(seeds)):
         for i in range(starts[q], starts[q + 1]):
             hashed = seeds[q]
-            for n in range(min(sizes[q, 0], starts[q + 1] - i)):
+            for n in range(min(LONGEST_NGRAM, starts[q + 1] - i)):
                 hashed = mix(hashed, codes[i + n])
                 hashes[n, i] = max(hashed, np.uint64(1))
     return hashes
 
 
 @kernel
-def find_ngrams(codes, starts, seeds, sizes, table):
-    """Find the weights of the n-grams of items.
+def add_windows(rows, starts, weights, sums, is_gradient):
+    """Add the weights of n-grams to the sums of the boundaries that have them in their windows; or, transposed,
+    the derivatives of these sums to those of the weights.
 
-    codes (uint64[N]), starts (int64[Q + 1]), seeds (uint64[Q]), sizes (int64[Q, 2]): As in `hash_ngrams`.
-    table: Slots (uint64[S]), and the first row of the weights of each slot (int32[S]), -1 for free ones.
-    RETURNS (int32[M, N]): The first row of the weights of each n-gram, by n - 1 and first item; -1 for unknown ones.
+    rows (int32[LONGEST_NGRAM, N]): The first row of the weights of each n-gram, -1 for unknown ones.
+    starts (int64[Q + 1]): Where sequences of items begin.
+    weights (float64[R, C]): The weights, or their derivatives, which change if `is_gradient`.
+    sums (float64[N, C]): The sums for the boundaries before items, which change unless `is_gradient`; or their derivatives.
+    is_gradient (bool): Whether to add to the derivatives of weights.
     """
-    slots, rows_of_slots = table
-    rows = np.full((sizes[:, 0].max() if len(sizes) else 0, len(codes)), -1, dtype=np.int32)
-    for q in range(len(seeds)):
-        for i in range(starts[q], starts[q + 1]):
-            hashed = seeds[q]
-            for n in range(min(sizes[q, 0], starts[q + 1] - i)):
-                hashed = mix(hashed, codes[i + n])
-                rows[n, i] = rows_of_slots[find_slot(slots, max(hashed, np.uint64(1)))]
-    return rows
-
-
-@kernel
-def add_scores(ngrams, weights, scores):
-    """Add the weights of n-grams to the scores of boundaries.
-
-    ngrams (tuple): Rows (int32[M, N]) from `find_ngrams`; where items begin (int64[N]); the starts and sizes of sequences.
-    weights (float64[R, C]): The weights.
-    scores (float64[T, C]): Receives the sums.
-    """
-    rows, places, starts, sizes = ngrams
     n_columns = weights.shape[1]
-    flat_weights = weights.ravel()
-    sums = np.zeros(len(places) * n_columns)  # for the boundaries before items
-    for q in range(len(sizes)):
-        window = sizes[q, 1]
+    flat_weights = weights.reshape(-1)
+    flat_sums = sums.reshape(-1)
+    for q in range(len(starts) - 1):
         for i in range(starts[q], starts[q + 1]):
-            for k in range(sizes[q, 0]):
+            for k in range(LONGEST_NGRAM):
                 if rows[k, i] >= 0:
-                    lowest = i + k + 1 - window
+                    lowest = i + k + 1 - WINDOW
                     first = max(lowest, starts[q])
-                    size = (min(i + window + 1, starts[q + 1]) - first) * n_columns
-                    source = (rows[k, i] + first - lowest) * n_columns
-                    target = first * n_columns
                     # The rows of neighbouring boundaries are one run of numbers
-                    for c in range(size):
-                        sums[target + c] += flat_weights[source + c]
-    for i in range(len(places)):
-        for c in range(n_columns):
-            scores[places[i], c] += sums[i * n_columns + c]
-
-
-@kernel
-def add_gradient(ngrams, gradient, d_scores):
-    """The transposed `add_scores`: add the derivatives of scores (float64[T, C]) to those of the weights (float64[R, C])."""
-    rows, places, starts, sizes = ngrams
-    n_columns = gradient.shape[1]
-    flat_gradient = gradient.ravel()
-    d_sums = np.empty(len(places) * n_columns)
-    for i in range(len(places)):
-        for c in range(n_columns):
-            d_sums[i * n_columns + c] = d_scores[places[i], c]
-    for q in range(len(sizes)):
-        window = sizes[q, 1]
-        for i in range(starts[q], starts[q + 1]):
-            for k in range(sizes[q, 0]):
-                if rows[k, i] >= 0:
-                    lowest = i + k + 1 - window
-                    first = max(lowest, starts[q])
-                    size = (min(i + window + 1, starts[q + 1]) - first) * n_columns
-                    target = (rows[k, i] + first - lowest) * n_columns
-                    source = first * n_columns
-                    for c in range(size):
-                        flat_gradient[target + c] += d_sums[source + c]
+                    size = (min(i + WINDOW + 1, starts[q + 1]) - first) * n_columns
+                    weight = (rows[k, i] + first - lowest) * n_columns
+                    target = first * n_columns
+                    if is_gradient:
+                        for c in range(size):
+                            flat_weights[weight + c] += flat_sums[target + c]
+                    else:
+                        for c in range(size):
+                            flat_sums[target + c] += flat_weights[weight + c]
 
 
 @kernel

@@ -1,18 +1,24 @@
 """A chain over the units of texts, whose tags say where words and sentences begin."""
 
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays import of_file
-from ..features.characters import NGRAMS, Items, Lexicon, Texts
+from ..features.characters import KINDS, Items, Lexicon, Texts
 from ..features.feature_index import CountingTable, HashTable
 from ..inference.linear_chain import LinearChain
 from ..kernels import characters as kernels
+from ..kernels.characters import LONGEST_NGRAM, WINDOW
+from ..kernels.hashing import find_rows
 from ..losses.clamped import LogLikelihood
 from ..types import Bools, ChainScores, Clamp, Floats, Ints
+
+if TYPE_CHECKING:
+    from spacy.tokenizer import Tokenizer
 
 # What the columns of weights add up to, by tag. Tags of a chain for words: a word begins here, a word goes on
 WORD_TAGS = np.array([[1.0, 0.0]])
@@ -20,7 +26,8 @@ WORD_TAGS = np.array([[1.0, 0.0]])
 SENTENCE_TAGS = np.array([[1.0, 1.0, 0.0], [1.0, 0.0, 0.0]])
 INSIDE = -1  # the last tag
 _PARTS = ("begins", "ended before", "goes on")
-_SAVED_NGRAMS = [[name, *ngrams] for name, ngrams in NGRAMS.items()]
+_NGRAMS = [*KINDS, LONGEST_NGRAM, WINDOW]  # saved, since weights fit no others
+_NO_PLACES = np.zeros(0, dtype=np.int64)  # so that `find_rows` adds no keys
 
 
 class Annotated(NamedTuple):
@@ -33,12 +40,12 @@ class Annotated(NamedTuple):
 class NGrams(NamedTuple):
     """The n-grams of texts, with the rows of their weights."""
 
-    rows: NDArray[np.int32]  # [M, N] from `kernels.find_ngrams`
+    rows: NDArray[np.int32]  # [LONGEST_NGRAM, N] the first row of the weights of each, -1 for unknown ones
     places: Ints  # [N] see `Items`
     starts: Ints  # [Q + 1]
-    sizes: Ints  # [Q, 2]
 
 
+@dataclass
 class CharacterModel:
     """The weights of features of characters. Each feature has a row of weights for each boundary near it, see the kernels.
 
@@ -52,30 +59,21 @@ class CharacterModel:
     transitions (float64[S, S]): Weights of pairs of tags.
     """
 
-    def __init__(
-        self,
-        has_sentences: bool,
-        joins_words: bool,
-        has_blanks: bool,
-        lexicon: Lexicon,
-        keys: NDArray[np.uint64],
-        widths: NDArray[np.int32],
-        weights: Floats,
-        transitions: Floats,
-    ):
-        self.has_sentences = has_sentences
-        self.joins_words = joins_words
-        self.has_blanks = has_blanks
-        self.lexicon = lexicon
-        self.keys = keys
-        self.widths = widths
-        self.weights = weights
-        self.transitions = transitions
-        self.tags = SENTENCE_TAGS if has_sentences else WORD_TAGS
-        slots, features = HashTable(keys).arrays
-        first_rows = np.cumsum(widths) - widths
-        rows = np.where(features >= 0, first_rows[features] if len(keys) else -1, -1).astype(np.int32)
-        self._table = slots, rows
+    has_sentences: bool
+    joins_words: bool
+    has_blanks: bool
+    lexicon: Lexicon
+    keys: NDArray[np.uint64]
+    widths: NDArray[np.int32]
+    weights: Floats
+    transitions: Floats
+
+    def __post_init__(self) -> None:
+        self.tags = SENTENCE_TAGS if self.has_sentences else WORD_TAGS
+        slots, features = HashTable(self.keys).arrays
+        first_rows = np.cumsum(self.widths) - self.widths
+        rows_or_none = np.append(first_rows, -1).astype(np.int32)  # the last for free slots, whose feature is -1
+        self._table = slots, rows_or_none[features]
 
     @classmethod
     def untrained(
@@ -93,11 +91,9 @@ class CharacterModel:
         widths = [np.zeros(0, dtype=np.int32)]
         for texts in corpus:
             items = Items.of(texts)
-            windows = np.repeat(items.sizes[:, 1], np.diff(items.starts))  # [N]
-            hashes = kernels.hash_ngrams(items.codes, items.starts, items.seeds, items.sizes)
-            for n, hashes_of_size in enumerate(hashes, 1):
-                new_items = table.add(hashes_of_size)
-                widths.append((2 * windows[new_items] - n + 1).astype(np.int32))
+            for n, hashes in enumerate(kernels.hash_ngrams(items.codes, items.starts, items.seeds), 1):
+                n_new = len(table.add(hashes))
+                widths.append(np.full(n_new, 2 * WINDOW - n + 1, dtype=np.int32))
         is_frequent = table.counts >= min_count
         kept_widths = np.concatenate(widths)[is_frequent]
         counts = np.repeat(table.counts[is_frequent], kept_widths)
@@ -111,9 +107,9 @@ class CharacterModel:
         )
         return model, frequencies
 
-    def texts(self, texts: Iterable[str]) -> Texts:
-        """Find the units of some texts. RAISES (ValueError): CRF990, see `Texts.of`."""
-        return Texts.of(texts, joins_words=self.joins_words)
+    def texts(self, texts: Sequence[str], language_rules: "Optional[Tokenizer]" = None) -> Texts:
+        """Find the units of some texts; `language_rules` and the error are those of `Texts.of`."""
+        return Texts.of(texts, joins_words=self.joins_words, language_rules=language_rules)
 
     def possible(self, texts: Texts) -> Bools:
         """The tags that each unit may have, whatever the weights: bool[U, S]."""
@@ -143,9 +139,11 @@ class CharacterModel:
         weights (float64[R, C]): The weights.
         RETURNS (float64[U, C]): The sums.
         """
-        scores = np.zeros((len(texts.points), len(self.tags)))
-        kernels.add_scores(tuple(ngrams), weights, scores)
-        sums = scores[texts.units]
+        item_sums = np.zeros((len(ngrams.places), len(self.tags)))
+        kernels.add_windows(ngrams.rows, ngrams.starts, weights, item_sums, False)
+        sums = np.empty((len(texts.units), len(self.tags)))
+        for column, sums_of_column in enumerate(item_sums.T):
+            sums[:, column] = np.bincount(ngrams.places, sums_of_column, len(texts.points))[texts.units]
         kernels.add_marks(marks, weights[len(weights) - marks.shape[1] :], sums)
         return sums
 
@@ -161,37 +159,55 @@ class CharacterModel:
 
     def ngrams(self, texts: Texts) -> NGrams:
         """The n-grams of texts, with the rows of their weights."""
-        codes, places, starts, seeds, sizes = Items.of(texts)
-        return NGrams(kernels.find_ngrams(codes, starts, seeds, sizes, self._table), places, starts, sizes)
+        codes, places, starts, seeds = Items.of(texts)
+        hashes = kernels.hash_ngrams(codes, starts, seeds)
+        rows = np.empty(hashes.shape, dtype=np.int32)
+        find_rows(*self._table, hashes.reshape(-1), 0, rows.reshape(-1), _NO_PLACES)
+        return NGrams(rows, places, starts)
 
-    def features_at(self, text: str, place: int) -> list[tuple[str, float]]:
-        """The weights that speak for or against a boundary, with the names of their features.
+    def features_of(self, text: str, texts: Texts, units: Sequence[int]) -> Iterator[list[tuple[str, float]]]:
+        """Name the features of boundaries before units.
 
         text (str): A text.
-        place (int): The character before which the boundary is.
-        RETURNS (list[tuple[str, float]]): Names such as ``characters[-1..0]=ab``, with offsets from the boundary, and weights.
+        texts (Texts): The same text alone.
+        units (Sequence[int]): The units.
+        YIELDS (list[tuple[str, float]]): For each unit the names of the features that speak for or against a boundary before it,
+            such as ``characters[-1..0]=ab``, with offsets from the boundary, and their weights.
         """
-        texts = self.texts([text])
-        features = []
-        rows, places, starts, sizes = self.ngrams(texts)
-        for kind, first, behind, (longest, window) in zip(NGRAMS, starts, starts[1:], sizes):
-            j = first + int(np.searchsorted(places[first:behind], place))
-            if j == behind or places[j] != place:  # inside of a run
-                continue
-            ends = [*places[first + 1 : behind].tolist(), len(text)]
-            for n in range(1, longest + 1):
-                for i in range(max(first, j - window), min(j + window, behind) - n + 1):
-                    row = rows[n - 1, i]
-                    if row >= 0:
-                        value = text[places[i] : ends[i - first + n - 1]]
-                        name = f"{kind}[{i - j}..{i - j + n - 1}]={value}"
-                        features.append((name, float(self.weights[row + j - (i + n - window), 0])))
-        marks = self.lexicon.marks(texts)[place]
-        for column in np.flatnonzero(marks).tolist():
-            part, length = divmod(column, Lexicon.LONGEST)
-            weight = float(self.weights[column - len(marks), 0])
-            features.append((f"lexicon: a word of length {length + 1} {_PARTS[part]} here", weight))
-        return features
+        ngrams = self.ngrams(texts)
+        marks = self.marks(texts)
+        for unit in units:
+            place = int(texts.units[unit])
+            features = []
+            for kind, first, behind in zip(KINDS, ngrams.starts, ngrams.starts[1:]):
+                j = first + int(np.searchsorted(ngrams.places[first:behind], place))
+                if j < behind and ngrams.places[j] == place:  # and not inside of a run
+                    features += self._features_of_kind(kind, text, ngrams, range(first, behind), j)
+            for column in np.flatnonzero(marks[unit]).tolist():
+                part, length = divmod(column, Lexicon.LONGEST)
+                weight = float(self.weights[column - marks.shape[1], 0])
+                features.append((f"lexicon: a word of length {length + 1} {_PARTS[part]} here", weight))
+            yield features
+
+    def _features_of_kind(
+        self, kind: str, text: str, ngrams: NGrams, items: range, j: int
+    ) -> Iterator[tuple[str, float]]:
+        """Name the n-grams of one kind in the window of a boundary.
+
+        kind (str): The kind.
+        text (str): The text.
+        ngrams (NGrams): Its n-grams.
+        items (range): The numbers of the items of this kind.
+        j (int): The item behind the boundary.
+        YIELDS (tuple[str, float]): Names and weights.
+        """
+        for n in range(1, LONGEST_NGRAM + 1):
+            for i in range(max(items.start, j - WINDOW), min(j + WINDOW, items.stop) - n + 1):
+                row = ngrams.rows[n - 1, i]
+                if row >= 0:
+                    end = ngrams.places[i + n] if i + n < items.stop else len(text)
+                    name = f"{kind}[{i - j}..{i - j + n - 1}]={text[ngrams.places[i] : end]}"
+                    yield name, float(self.weights[row + j - (i + n - WINDOW), 0])
 
     def pruned(self) -> "CharacterModel":
         """This model without the n-grams all of whose weights are 0."""
@@ -202,16 +218,7 @@ class CharacterModel:
         if n_rows:
             keeps = np.logical_or.reduceat(is_used[:n_rows], first_rows)
         kept_rows = np.append(np.repeat(keeps, self.widths), np.ones(len(self.weights) - n_rows, dtype=bool))
-        return CharacterModel(
-            self.has_sentences,
-            self.joins_words,
-            self.has_blanks,
-            self.lexicon,
-            self.keys[keeps],
-            self.widths[keeps],
-            self.weights[kept_rows],
-            self.transitions,
-        )
+        return replace(self, keys=self.keys[keeps], widths=self.widths[keeps], weights=self.weights[kept_rows])
 
     def to_msg(self) -> dict[str, Any]:
         """The model as values for msgpack."""
@@ -219,7 +226,7 @@ class CharacterModel:
             "has_sentences": self.has_sentences,
             "joins_words": self.joins_words,
             "has_blanks": self.has_blanks,
-            "ngrams": _SAVED_NGRAMS,
+            "ngrams": _NGRAMS,
             "lexicon": [self.lexicon.keys, self.lexicon.lengths],
             "keys": self.keys,
             "widths": self.widths,
@@ -233,8 +240,8 @@ class CharacterModel:
 
         RAISES: An error of any class if the values are damaged.
         """
-        if msg["ngrams"] != _SAVED_NGRAMS:
-            raise ValueError(f"it has the n-grams {msg['ngrams']}, not {_SAVED_NGRAMS}")
+        if msg["ngrams"] != _NGRAMS:
+            raise ValueError(f"it has the n-grams {msg['ngrams']}, not {_NGRAMS}")
         lexicon_keys, lexicon_lengths = msg["lexicon"]
         lexicon_keys = of_file("the lexicon", lexicon_keys, np.uint64, (None,))
         lexicon_lengths = of_file("the lexicon", lexicon_lengths, np.int32, lexicon_keys.shape)
@@ -242,8 +249,7 @@ class CharacterModel:
             raise ValueError("a word of the lexicon has an impossible length")
         keys = of_file("the features", msg["keys"], np.uint64, (None,))
         widths = of_file("the features", msg["widths"], np.int32, keys.shape)
-        largest = max(2 * window for _, window in NGRAMS.values())
-        if len(widths) and not 0 < widths.min() <= widths.max() <= largest:
+        if len(widths) and not 0 < widths.min() <= widths.max() <= 2 * WINDOW:
             raise ValueError("a feature has an impossible number of weights")
         tags = SENTENCE_TAGS if msg["has_sentences"] else WORD_TAGS
         n_rows = int(widths.sum()) + 3 * Lexicon.LONGEST
@@ -318,5 +324,5 @@ class CharacterObjective:
             d_rows[len(rows) - marks.shape[1] :] += marks.T.astype(np.float64) @ d_sums
             d_scores = np.zeros((len(texts.points), len(model.tags)))
             d_scores[texts.units] = d_sums
-            kernels.add_gradient(tuple(ngrams), d_rows, d_scores)
+            kernels.add_windows(ngrams.rows, ngrams.starts, d_rows, d_scores[ngrams.places], True)
         return loss, gradient

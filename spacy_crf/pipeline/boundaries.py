@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
-from typing import NamedTuple, TypeVar, Union
+from typing import NamedTuple, Optional, TypeVar, Union
 
 import numpy as np
 from numpy.typing import NDArray
+from spacy.tokenizer import Tokenizer
 from spacy.tokens import Doc
 
 from ..errors import Errors, announcements, in_number
@@ -101,12 +102,15 @@ def known_words(gold: Gold) -> Iterator[str]:
             yield gold.text[start:behind].rstrip()
 
 
-def annotated_texts(golds: list[Gold], *, with_sentences: bool, may_join: bool) -> AnnotatedTexts:
+def annotated_texts(
+    golds: list[Gold], *, with_sentences: bool, may_join: bool, language_rules: Optional[Tokenizer]
+) -> AnnotatedTexts:
     """Turn what is known of texts into tags.
 
     golds (list[Gold]): The texts, and what is known.
     with_sentences (bool): Whether tags tell sentences too.
     may_join (bool): Whether runs of letters, marks and digits may become single units.
+    language_rules (Optional[Tokenizer]): See `Texts.of`.
     RAISES (ValueError): CRF992 if no text has a word, CRF993 if nothing tells where sentences begin, or where none does, and
         sentences are to be found; CRF994 if nothing tells where words go on.
     """
@@ -118,7 +122,8 @@ def annotated_texts(golds: list[Gold], *, with_sentences: bool, may_join: bool) 
     batches = []
     batches_of_runs = []  # the same texts with runs as units
     for batch in batches_of(golds, lambda gold: len(gold.text), len(golds)):
-        texts = Texts.of([gold.text for gold in batch], joins_words=False)
+        texts_of_batch = [gold.text for gold in batch]
+        texts = Texts.of(texts_of_batch, joins_words=False, language_rules=language_rules)
         clamp, n_moved_here = _clamp(texts, batch, n_tags=3 if with_sentences else 2)
         n_moved += n_moved_here
         goes_on = np.logical_not(clamp[:, :INSIDE].any(axis=1))
@@ -128,7 +133,7 @@ def annotated_texts(golds: list[Gold], *, with_sentences: bool, may_join: bool) 
         has_blanks = has_blanks or bool(goes_on[texts.gaps == BLANK].any())
         batches.append(Annotated(texts, clamp))
         if joins_words:
-            runs = Texts.of([gold.text for gold in batch], joins_words=True)
+            runs = Texts.of(texts_of_batch, joins_words=True, language_rules=language_rules)
             begins_run = np.isin(texts.units, runs.units)
             joins_words = not clamp[~begins_run, :INSIDE].any()
             batches_of_runs.append(Annotated(runs, clamp[begins_run]))

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
-from spacy.language import Language
+from spacy.language import Language, create_tokenizer
 from spacy.pipeline.senter import senter_score
 from spacy.scorer import Scorer
+from spacy.tokenizer import Tokenizer
 from spacy.tokens import Doc
 from spacy.training import Example
 from spacy.vocab import Vocab
@@ -85,6 +86,7 @@ def make_tokenizer(
     always_split: Sequence[str] = [],
     user_words: Sequence[str] = [],
     longest: Optional[int] = None,
+    language_rules: bool = False,
     probabilities: bool = False,
 ) -> Callable[[Language], "CharacterTokenizer"]:
     """Make a tokenizer that learns from annotated texts where words begin, ``spacy_crf.Tokenizer.v1``.
@@ -96,17 +98,25 @@ def make_tokenizer(
         other letters or digits. Where rules contradict each other, `user_words` count most, then `never_split`, `always_split`
         and `longest`, and a warning says so.
     longest (Optional[int]): Most characters (grapheme clusters) of a token, without white space; None for no limit.
+    language_rules (bool): Whether it also learns from the tokens that spaCy's rules for the language find, which takes more time.
     probabilities (bool): Whether to set ``token._.crf_boundary_prob``, which takes more time.
     RETURNS (Callable[[Language], CharacterTokenizer]): A function that makes the tokenizer of a pipeline.
     RAISES (ValueError): CRF020 for settings that are not possible.
     """
     checks.flag(NAME, "sentences", sentences)
+    checks.flag(NAME, "language_rules", language_rules)
     checks.flag(NAME, "probabilities", probabilities)
     rules = Rules(never_split, always_split, user_words, longest)
 
     def make(nlp: Language) -> CharacterTokenizer:
         """The tokenizer of a pipeline (`nlp`)."""
-        return CharacterTokenizer(nlp.vocab, rules, sentences=sentences, probabilities=probabilities)
+        return CharacterTokenizer(
+            nlp.vocab,
+            rules,
+            sentences=sentences,
+            language_rules=create_tokenizer()(nlp) if language_rules else None,
+            probabilities=probabilities,
+        )
 
     return make
 
@@ -126,12 +136,22 @@ class CharacterTokenizer:
     vocab (Vocab): The vocabulary of the pipeline.
     rules (Rules): The rules of the config.
     sentences (bool), probabilities (bool): See `make_tokenizer`.
+    language_rules (Optional[Tokenizer]): spaCy's tokenizer of the language, from whose tokens it learns too; None for none.
     """
 
-    def __init__(self, vocab: Vocab, rules: Rules, *, sentences: bool, probabilities: bool):
+    def __init__(
+        self,
+        vocab: Vocab,
+        rules: Rules,
+        *,
+        sentences: bool,
+        language_rules: Optional[Tokenizer],
+        probabilities: bool,
+    ):
         self.vocab = vocab
         self._rules = rules
         self._has_sentences = sentences
+        self._language_rules = language_rules
         self._sets_probabilities = probabilities
         self._model: Optional[CharacterModel] = None
         self.is_learning = False
@@ -226,12 +246,12 @@ class CharacterTokenizer:
         """
         model = self._trained()
         rules = self._rules
-        texts = model.texts(batch)
+        texts = model.texts(batch, self._language_rules)
         possible = model.possible(texts)
         if model.joins_words and (rules.cut_letters or rules.longest is not None):
             # A rule may cut the runs of letters that the model keeps whole
             begins_run = texts.units
-            texts = Texts.of(batch, joins_words=False)
+            texts = Texts.of(batch, joins_words=False, language_rules=self._language_rules)
             possible = model.possible(texts)
             is_inside = ~np.isin(texts.units, begins_run)
             if rules.longest is not None:
@@ -327,16 +347,15 @@ class CharacterTokenizer:
         without_rules = model.possible(texts)
         words = self._boundaries(text, scored).words
         explained = []
-        for token in self._doc(text, texts, 0, self._best_tags(scored)):
-            if token.is_space:
-                continue
-            unit = int(np.searchsorted(texts.units, token.idx))
+        doc = self._doc(text, texts, 0, self._best_tags(scored))
+        tokens = [token for token in doc if not token.is_space]
+        units = np.searchsorted(texts.units, [token.idx for token in tokens]).tolist()
+        for token, unit, features in zip(tokens, units, model.features_of(text, texts, units)):
             reason = "weights"
             if unit == 0:
                 reason = "text"
             elif not possible[unit, INSIDE]:
                 reason = "rule" if without_rules[unit, INSIDE] else "blank"
-            features = model.features_at(text, token.idx)
             features.sort(key=lambda feature: -abs(feature[1]))
             explained.append(Beginning(token.text, float(words[token.idx]), reason, features[:top]))
         return explained
@@ -393,7 +412,9 @@ class CharacterTokenizer:
         counts = {word: count for word, count in counts.items() if len(word) <= _LONGEST}
         # `longest` counts characters, not whole runs
         may_join = self._rules.longest is None
-        corpus = annotated_texts(golds, with_sentences=self._has_sentences, may_join=may_join)
+        corpus = annotated_texts(
+            golds, with_sentences=self._has_sentences, may_join=may_join, language_rules=self._language_rules
+        )
         model, frequencies = CharacterModel.untrained(
             (batch.texts for batch in corpus.batches),
             Lexicon.of([*listed, *(word for word, count in counts.items() if count > 1)]),
@@ -466,7 +487,12 @@ class CharacterTokenizer:
         exclude (Sequence[str]): Ignored; spaCy passes it.
         """
         model = None if self._model is None else self._model.to_msg()
-        content = {"lang": self.vocab.lang, "rules": self._rules.settings, "model": model}
+        content = {
+            "lang": self.vocab.lang,
+            "rules": self._rules.settings,
+            "language_rules": self._language_rules is not None,
+            "model": model,
+        }
         return seal(FORMAT, b"".join(packed(content)))
 
     def from_bytes(self, data: bytes, *, exclude: Sequence[str] = ()) -> "CharacterTokenizer":
@@ -488,9 +514,9 @@ class CharacterTokenizer:
                 lang = msg["lang"]
                 rules = Rules(**msg["rules"])
                 model = None if msg["model"] is None else CharacterModel.from_msg(msg["model"])
-            if model is not None and model.has_sentences != self._has_sentences:
-                ours = self._has_sentences
-                raise ValueError(Errors.CRF510.format(setting="sentences", saved=model.has_sentences, ours=ours))
+            if model is not None:
+                _check_setting("sentences", model.has_sentences, self._has_sentences)
+                _check_setting("language_rules", msg["language_rules"], self._language_rules is not None)
         except Exception as error:  # a file may contain anything, so any error may occur
             raise ValueError(Errors.CRF505.format(source=source, name="tokenizer", reason=reason_of(error))) from error
         if lang != self.vocab.lang:
@@ -515,6 +541,12 @@ class CharacterTokenizer:
         except (OSError, ValueError) as error:  # such as a path with a null character
             raise ValueError(Errors.CRF701.format(place=file, reason=error)) from error
         return self._load(data, str(file))
+
+
+def _check_setting(name: str, saved: bool, ours: bool) -> None:
+    """Compare a setting of a saved tokenizer with the config. RAISES (ValueError): CRF510 if they differ."""
+    if saved != ours:
+        raise ValueError(Errors.CRF510.format(setting=name, saved=saved, ours=ours))
 
 
 def _set_probabilities(doc: Doc, probabilities: Floats) -> None:

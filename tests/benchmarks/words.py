@@ -62,6 +62,7 @@ class TextSet(NamedTuple):
     folds (int): Parts into which all texts are cut for cross-validation; 0 for the split of the files.
     rivals (tuple): Programs beside those of spaCy and ours.
     published (tuple): Rows of figures from papers: name, F1 of words and of sentences.
+    language_rules (bool), l2 (float): Settings of our tokenizer, chosen on the split for development.
     """
 
     lang: str
@@ -70,12 +71,22 @@ class TextSet(NamedTuple):
     folds: int = 0
     rivals: tuple[str, ...] = ()
     published: tuple[tuple[str, float, Optional[float]], ...] = ()
+    language_rules: bool = False
+    l2: float = 0.1
 
 
 SETS = {
     "multilegal_sbd_pt": TextSet("pt", "", "spans", folds=5, rivals=("Punkt", "PySBD")),
     "multilegal_sbd_fr": TextSet("fr", "", "spans", rivals=("Punkt", "PySBD")),
-    "ewt_raw": TextSet("en", "tokens", "sents", rivals=("Punkt", "PySBD"), published=(("UDPipe", 99.09, 87.82),)),
+    "ewt_raw": TextSet(
+        "en",
+        "tokens",
+        "sents",
+        rivals=("Punkt", "PySBD"),
+        published=(("UDPipe", 99.09, 87.82),),
+        language_rules=True,
+        l2=0.03,
+    ),
     "ud_vi_vtb_words": TextSet("vi", "words", "", rivals=("CRFsuite",), published=(("UDPipe 2", 86.06, None),)),
     "wisesight1000_words": TextSet("th", "words", "", rivals=("CRFsuite", "newmm")),
 }
@@ -311,11 +322,16 @@ def crf_senter(data: TextSet, train: list[Text], seconds: Optional[float]) -> Le
 
 def tokenizer(data: TextSet, train: list[Text], seconds: Optional[float]) -> Learned:
     """Ours on characters; where words are not annotated, it learns those of spaCy."""
-    settings = {"@tokenizers": "spacy_crf.Tokenizer.v1", "sentences": bool(data.sentences)}
+    settings = {
+        "@tokenizers": "spacy_crf.Tokenizer.v1",
+        "sentences": bool(data.sentences),
+        "language_rules": data.language_rules,
+    }
     rules = spacy.blank(data.lang)
     nlp = spacy.blank(data.lang, config={"nlp": {"tokenizer": settings}})
     references = [with_words(nlp, text) if data.words else with_sentences(rules, text) for text in train]
     examples = [Example(doc.copy(), doc) for doc in references if len(doc)]
+    nlp.config["initialize"]["tokenizer"] = {"l2": data.l2}
     nlp.initialize(lambda: examples)
     return Learned(nlp.tokenizer.pipe, of_doc if data.sentences else words_of)
 

@@ -9,6 +9,7 @@ import time
 import numpy as np
 import pytest
 import spacy
+from spacy.lang.en import English
 from spacy.tokens import Doc, DocBin, Span
 from spacy.training import Example
 
@@ -83,6 +84,30 @@ def test_pipe_is_as_one_by_one(nlp):
     texts = ["abcab.cd", "", "  ", "cdcd", "ab\ncd", "abc"] * 3
     together = [(words(doc), list(doc.to_array("SENT_START"))) for doc in nlp.tokenizer.pipe(iter(texts), batch_size=4)]
     assert together == [(words(nlp(text)), list(nlp(text).to_array("SENT_START"))) for text in texts]
+
+
+def test_language_rules_know_what_training_has_not(special_words, monkeypatch, tmp_path):
+    """Where the tokens of spaCy's rules were right, they are found for abbreviations that the training data does not have."""
+    monkeypatch.setattr(English.Defaults, "tokenizer_exceptions", special_words)
+    rules = spacy.blank("en").tokenizer
+    lines = ["Mr. Li met Ms. Ray.", "It is no. 5, e.g. the cat.", "Dr. Ray sat.", "A cat, a dog.", "We met Li."]
+    new = "Prof. Li met Gov. Kim, Mt. Foo Inc. and a cow."
+    expected = words(rules(new))
+
+    def docs(vocab):
+        return [rules(line) for line in lines * 5]
+
+    nlp = trained("en", docs, language_rules=True)
+    assert words(nlp(new)) == expected
+    assert words(trained("en", docs)(new)) != expected
+    texts = [new, "", " \n", "\0 a", *lines]
+    assert [words(doc) for doc in nlp.tokenizer.pipe(texts)] == [words(nlp(text)) for text in texts]
+    assert words(pickle.loads(pickle.dumps(nlp.tokenizer))(new)) == expected
+    nlp.to_disk(tmp_path)
+    assert words(spacy.load(tmp_path)(new)) == expected
+    with pytest.raises(ValueError, match=r"CRF505.*language_rules"):
+        make_nlp("en").tokenizer.from_bytes(nlp.tokenizer.to_bytes())
+    assert any(name.startswith("rule tokens") for name, _ in nlp.tokenizer.explain("Mr. Li", top=1000)[0].features)
 
 
 def test_lexicon_finds_words_that_training_has_not():
