@@ -1,4 +1,4 @@
-"""Fixtures of several files."""
+"""Fixtures of several files. They import what they need: the process that gives tests to others needs no spaCy."""
 
 import logging
 import os
@@ -6,22 +6,24 @@ import shutil
 from pathlib import Path
 
 import pytest
-import spacy
-from spacy.tokens import DocBin
-
-from tests.util import NER_TEXTS, PEOPLE, ner_doc, write_corpus
-from tests.warm_python import warm_python
 
 
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory):
     """A .spacy file with entities, spans, tags and labels of texts."""
+    from tests.util import write_corpus
+
     return write_corpus(tmp_path_factory.mktemp("corpus") / "tiny.spacy")
 
 
 @pytest.fixture
 def paths(tmp_path):
     """Settings of a config: a .spacy file with entities for each part."""
+    import spacy
+    from spacy.tokens import DocBin
+
+    from tests.util import NER_TEXTS, ner_doc
+
     nlp = spacy.blank("en")
     files = {f"paths.{part}": str(tmp_path / f"{part}.spacy") for part in ("train", "dev")}
     for file in files.values():
@@ -32,6 +34,11 @@ def paths(tmp_path):
 @pytest.fixture(scope="session")
 def tagged_paths(tmp_path_factory):
     """Paths of tagged texts; the training part has each text twice. The session shares the files: do not change them."""
+    import spacy
+    from spacy.tokens import DocBin
+
+    from tests.util import NER_TEXTS, ner_doc
+
     nlp = spacy.blank("en")
     folder = tmp_path_factory.mktemp("tagged")
     for part, texts in (("train", NER_TEXTS * 2), ("dev", NER_TEXTS)):
@@ -46,6 +53,8 @@ def tagged_paths(tmp_path_factory):
 @pytest.fixture
 def people(tmp_path):
     """A file of clusters."""
+    from tests.util import PEOPLE
+
     path = tmp_path / "people.txt"
     path.write_text(PEOPLE, encoding="utf8")
     return path
@@ -54,6 +63,8 @@ def people(tmp_path):
 @pytest.fixture(scope="session")
 def warm_environment():
     """Variables for scripts whose `python` is warm."""
+    from tests.warm_python import warm_python
+
     with warm_python() as path:
         yield {**os.environ, "PATH": path}
 

@@ -3,14 +3,17 @@
 import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 import spacy
-from hypothesis import settings
 from spacy.language import Language
 from spacy.tokens import Doc, DocBin
 from spacy.training import Example, biluo_tags_to_spans
+
+if TYPE_CHECKING:
+    from hypothesis import settings
 
 # [words](LABEL)
 _MARKUP = re.compile(r"\[([^\]]+)\]\(([^)]+)\)")
@@ -33,8 +36,10 @@ TAG_TEXTS = [
 PEOPLE = "00\tbob\t9\n00\tZoe\t8\n010\tRome\t7\n010\tParis\t6\n010\tOslo\t5\n011\tquebec\t4\n1\t.\t3\n"
 
 
-def draws(count: int) -> settings:
+def draws(count: int) -> "settings":
     """How many examples hypothesis draws: so many, and in a hunt (``pytest --hunt N``) N times as many."""
+    from hypothesis import settings  # which programs that tests start need not import
+
     return settings(max_examples=count * settings.default.max_examples // 100)
 
 

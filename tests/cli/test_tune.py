@@ -100,30 +100,22 @@ def test_a_training_without_a_better_score_ends(paths, monkeypatch, folds_seen):
 
 @pytest.mark.usefixtures("workers_start_early")
 @pytest.mark.parametrize("optimizer", ["SGD", "LBFGS"])
-def test_processes_find_the_same(paths, tmp_path, optimizer):
-    config = load_config(CONFIG, overrides=paths, interpolate=True)
-    values = {"l1": [0.0, 0.1], "l2": [0.1, 1.0]}
-    found = [
-        tune(config, values, optimizers=[optimizer], folds=2, iterations=5, workers=workers)[1] for workers in (1, 2)
-    ]
-    one, two = ([trial._replace(seconds=0.0) for trial in trials] for trials in found)
-    assert one == two
-
-
-@pytest.mark.usefixtures("workers_start_early")
-def test_processes_import_the_code_of_the_user(paths, tmp_path):
+def test_processes_find_the_same_and_import_the_code_of_the_user(paths, tmp_path, optimizer):
     code = tmp_path / "mine.py"
     lines = [
         "import spacy",
         "from spacy_crf.features.presets import features",
-        "spacy.registry.misc('mine.v1')(lambda: features(templates=['shape[0]']))",
+        "spacy.registry.misc('mine.v1')(lambda: features(templates=['shape[0]', 'lower[-1..1]']))",
     ]
     code.write_text("\n".join(lines), encoding="utf8")
     config = load_config(CONFIG, overrides=paths, interpolate=True)
     config["components"]["crf_ner"]["model"]["emissions"]["features"] = {"@misc": "mine.v1"}
     tune_command.import_code(code)
-    _, trials = tune(config, {"l2": [0.1, 1.0]}, workers=2, folds=2, iterations=2, code=code)
-    assert len(trials) == 2
+    values = {"l1": [0.0, 0.1], "l2": [0.1, 1.0]}
+    options = {"optimizers": [optimizer], "folds": 2, "iterations": 5, "code": code}
+    found = [tune(config, values, workers=workers, **options)[1] for workers in (1, 2)]
+    one, two = ([trial._replace(seconds=0.0) for trial in trials] for trials in found)
+    assert len(one) == 4 and one == two
 
 
 @pytest.mark.parametrize("folds", [1, 2])

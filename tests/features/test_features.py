@@ -34,6 +34,7 @@ from spacy_crf.features.segment_templates import segment_features
 from spacy_crf.kernels.hashing import ABSENT
 from spacy_crf.models.emissions import HashedEmissions, SparseEmissions
 from spacy_crf.models.segments import SparseSegments
+from tests.util import draws
 
 # Checksums of their templates. One that changes takes a new number: its name promises what it meant
 SPELLED_PRESETS = {
@@ -808,6 +809,7 @@ def ngrams_by_hand(word, size, most=12):
         st.text(st.characters(codec="utf-8", exclude_categories=["Zs", "Cc"]), min_size=1, max_size=20), min_size=1
     )
 )
+@draws(40)
 def test_ngrams_are_the_runs_of_characters_of_the_word(nlp, words):
     """Each once however often it occurs; of long words those near both ends."""
     doc = Doc(nlp.vocab, words=words)

@@ -30,7 +30,7 @@ from tests.util import draws
 
 each = pytest.mark.parametrize("row", STRUCTURES.values(), ids=STRUCTURES)
 positions = pytest.mark.parametrize("per_position", [False, True])
-quickly = draws(40)
+quickly = draws(25)
 
 
 @each

@@ -123,7 +123,8 @@ def test_types_are_described_as_they_are_read():
 _FRESH = """
 import sys
 from pathlib import Path
-from tests.kernels.test_compile import announcer, train_and_ask
+from tests.kernels.test_compile import announcer, app, train_and_ask
+app(["compile", "crf_textcat"], standalone_mode=False)
 train_and_ask("crf_textcat", Path(sys.argv[1]))
 print(announcer.compiled)
 """
@@ -148,10 +149,12 @@ def test_another_process_finds_in_a_folder_what_was_compiled_into_it(tmp_path):
 
     n_left_out = sum(name.startswith("linear_chain.") for name, *_ in used)
     assert 0 < n_left_out < len(used)
-    for expected in (f"crf_textcat: {n_left_out} kernels compiled", "crf_textcat: everything is compiled already"):
-        told = run("-m", "spacy", "crf", "compile", "crf_textcat", "--jobs", "2")
-        assert expected in " ".join(told.split()) and str(tmp_path) in "".join(told.split())
-    assert run("-c", _FRESH, str(tmp_path)).split() == ["0"]
+    told = run("-m", "spacy", "crf", "compile", "crf_textcat", "--jobs", "2")
+    assert f"crf_textcat: {n_left_out} kernels compiled" in " ".join(told.split())
+    assert str(tmp_path) in "".join(told.split())
+    told = run("-c", _FRESH, str(tmp_path))
+    assert "crf_textcat: everything is compiled already" in " ".join(told.split())
+    assert str(tmp_path) in "".join(told.split()) and told.split()[-1] == "0"
 
 
 def test_a_component_that_there_is_not_is_refused():

@@ -314,7 +314,7 @@ def found(doc):
 @pytest.mark.usefixtures("quiet")
 @pytest.mark.parametrize("name", [*PIPELINES])
 @given(seed=st.integers(0, 10**9))
-@draws(4)
+@draws(3)
 def test_a_doc_alone_and_in_any_batch(name, seed):
     """A single Doc with ``crf_blocked`` changed the scores, and the spans, of all nested sets of its batch."""
     nlp, pipe = make(name)

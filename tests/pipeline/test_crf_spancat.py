@@ -575,16 +575,17 @@ def test_an_explanation_is_of_the_chain_of_its_label():
 @pytest.mark.parametrize("groups", GROUPS)
 def test_explanations_add_up(kind, groups):
     """0.16.0 took the weights of transitions from other chains."""
-    _, pipe, examples = trained(kind, groups=groups, l2=0.1, iterations=1000)
+    _, pipe, examples = trained(kind, groups=groups, l2=0.1, iterations=200)
     doc = examples[3].reference
+    of_label = [chain for chain in pipe.chains if "LOC" in chain.labels]
     for span in (doc[8:9], doc[6:9], doc[4:5]):
-        of_label = [chain for chain in pipe.chains if "LOC" in chain.labels]
         for chain in of_label:
             labelled = Span(doc, span.start, span.end, label="LOC")
             for how in ("contrast", "log_odds"):
                 assert chain.explain(doc, labelled, kind=how).check == pytest.approx(0.0, abs=1e-6)
-            found = chain.explain(doc, labelled, kind="texts", corpus=examples, l2=0.1, effect=1)
-            assert found.check == pytest.approx(0.0, abs=0.05) and len(found.rows) > 1
+    for chain in of_label:
+        found = chain.explain(doc, Span(doc, 6, 9, label="LOC"), kind="texts", corpus=examples, l2=0.1, effect=1)
+        assert found.check == pytest.approx(0.0, abs=0.05) and len(found.rows) > 1
 
 
 @kinds
