@@ -28,7 +28,7 @@ PAGES = [
     *sorted((ROOT / "docs").glob("*.md")),
 ]
 NOTEBOOK = ROOT / "docs" / "first_look.ipynb"
-OTHERS = ("pandas", "presidio_analyzer", "spacy_streamlit")
+OTHERS = ("duckdb", "pandas", "polars", "presidio_analyzer", "spacy_streamlit")
 # Most words in the parts of the site that docs/index.md lists: a user in a hurry reads few of them
 WORDS = {"Use it": 26_000, "Reference": 20_000, "Measured": 8_000}
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
