@@ -5,16 +5,21 @@ import random
 import re
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 import spacy
 from hypothesis import given
 from hypothesis import strategies as st
 from spacy.language import Language
 from spacy.tokenizer import Tokenizer
+from spacy.tokens import Doc
+from spacy.training import Example
 
+from spacy_crf.features.characters import Texts, break_properties
 from spacy_crf.lite import LiteError
-from spacy_crf.lite.tokenizer import RuleTokenizer, make_tokenizer
-from spacy_crf.migrate.lite_tokenizer import tokenizer_content
+from spacy_crf.lite.tokenizer import _CLUSTER, CharacterTokenizer, RuleTokenizer, make_tokenizer
+from spacy_crf.migrate.lite import _listed
+from spacy_crf.migrate.lite_tokenizer import _BREAKS, tokenizer_content
 from tests.hostile_texts import hostile_text
 from tests.util import draws
 
@@ -35,9 +40,9 @@ ADDED = {
 }
 
 
-def replayed(nlp: Language) -> RuleTokenizer:
+def replayed(nlp: Language) -> RuleTokenizer | CharacterTokenizer:
     """The tokenizer of a pipeline by way of JSON."""
-    return make_tokenizer(json.loads(json.dumps(tokenizer_content(nlp))))
+    return make_tokenizer(json.loads(json.dumps(tokenizer_content(nlp), default=_listed)))
 
 
 def add_special_cases(nlp: Language, cases: dict[str, Sequence[str]]) -> None:
@@ -51,7 +56,8 @@ def assert_same_tokens(nlp: Language, texts: Sequence[str]) -> None:
         doc = nlp.tokenizer(text)
         assert words == [token.text for token in doc], text
         assert starts == [token.idx for token in doc], text
-        assert sentences is None
+        finds_sentences = getattr(nlp.tokenizer, "_has_sentences", False)
+        assert sentences == ([bool(token.is_sent_start) for token in doc] if finds_sentences else None), text
 
 
 @pytest.fixture(scope="module")
@@ -182,3 +188,107 @@ def test_patterns_that_javascript_cannot_match_are_named():
 def test_damaged_tokenizers_are_refused(english, change, message):
     with pytest.raises(LiteError, match=message):
         make_tokenizer({**tokenizer_content(english), **change})
+
+
+# ------------------------------------------------------------------------------------------------------ trained tokenizers
+
+SENTENCES = [
+    "Don't go to New York, Bob said. I won't; they're 12 km away!",
+    "the state-of-the-art  system\ncosts $3.50 (or more).  Is it worth it?",
+    "新的系统很好。 กำลังมา ",
+    "e-mail ann@example.org about 10-20 items.\n\nThanks :)",
+]
+RULES = {
+    "always_split": ["-", "e", r"\s"],
+    "never_split": [r"\d+[^ ]*", "a ."],
+    "user_words": ["don't", "New York", "the", "กำ"],
+}
+
+
+def trained(cuts_words: bool, **settings) -> Language:
+    """A pipeline whose tokenizer has learned spaCy's tokens; or pieces of three characters, which begin inside of words.
+
+    settings: Those of the tokenizer.
+    """
+    nlp = spacy.blank("en", config={"nlp": {"tokenizer": {"@tokenizers": "spacy_crf.Tokenizer.v1", **settings}}})
+    rules = spacy.blank("en").tokenizer
+    if cuts_words:
+        rules.infix_finditer = re.compile(r"(?<=\w\w\w)(?=\w)").finditer
+    examples = []
+    for text in SENTENCES:
+        doc = rules(text)
+        starts_sentence = [n == 0 or doc[n - 1].text in ".!?" for n in range(len(doc))]
+        words = [token.text for token in doc]
+        spaces = [bool(token.whitespace_) for token in doc]
+        reference = Doc(nlp.vocab, words=words, spaces=spaces, sent_starts=starts_sentence)
+        examples.append(Example(Doc(nlp.vocab, words=words, spaces=spaces), reference))
+    nlp.config["initialize"]["tokenizer"] = {
+        "min_count": 1,
+        "max_iterations": 10,
+        "lexicon": ["item", "items", "กำลัง", "系统"],
+    }
+    nlp.initialize(lambda: examples)
+    return nlp
+
+
+@pytest.mark.parametrize("sentences", [False, True])
+@pytest.mark.parametrize("cuts_words", [False, True])
+@pytest.mark.parametrize("rules", [{}, RULES, {"language_rules": True}], ids=["", "rules", "language rules"])
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_trained_tokenizers_find_the_same_tokens_and_sentences(cuts_words, sentences, rules):
+    nlp = trained(cuts_words, sentences=sentences, **rules)
+    rng = random.Random(3)
+    texts = [hostile_text(rng, [*SENTENCES, "don't", "New York", "items", "กำลัง"]) for _ in range(200)]
+    texts += [
+        "",
+        " ",
+        "\n",
+        "a",
+        " a",
+        "a ",
+        "\u0301",
+        " \u0301 a",
+        "a" * 1000,
+        "\u1100\u1161\u11a8각",
+        "🇩🇪🇩🇪🇩 क्षि",
+        *SENTENCES,
+    ]
+    assert_same_tokens(nlp, texts)
+
+
+@draws(100)
+@given(
+    st.lists(st.integers(0, 0xD7FF) | st.integers(0xE000, 0x10FFFF) | st.sampled_from(range(len(_BREAKS))), max_size=30)
+)
+def test_grapheme_clusters_are_the_same(points):
+    """Numbers of break properties stand for the first code point that has the property."""
+    properties = break_properties()
+    points = [int(np.argmax(properties == point)) if point < len(_BREAKS) else point for point in points]
+    texts = Texts.of(["".join(map(chr, points))], joins_words=False)
+    breaks = "".join(_BREAKS[properties[point]] for point in points)
+    assert [match.start() for match in _CLUSTER.finditer(breaks)] == np.flatnonzero(texts.begins).tolist()
+
+
+def test_a_trained_tokenizer_with_a_limit_is_refused():
+    nlp = trained(cuts_words=False, longest=20)
+    with pytest.raises(ValueError, match=r"CRF791.*the setting longest"):
+        tokenizer_content(nlp)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("keys", ["2", "1"], "out of order"),
+        ("keys", ["g"], "damaged"),
+        ("rows", [1 << 40], "shape"),
+        ("weights", [[0.5]], "too few weights"),
+        ("weights", [float("nan")], "damaged|NaN"),
+        ("transitions", [[1.0]], "shape"),
+        ("code_points", {}, "damaged"),
+        ("always_split", ["("], "damaged"),
+    ],
+)
+def test_damaged_trained_tokenizers_are_refused(key, value, message):
+    content = json.loads(json.dumps(tokenizer_content(trained(cuts_words=False)), default=_listed))
+    with pytest.raises(LiteError, match=message):
+        make_tokenizer({**content, key: value})

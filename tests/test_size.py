@@ -15,12 +15,12 @@ from tests.reference_pages import tomllib
 from tests.test_package import MODULES, PACKAGE, ROOT
 
 # What is there may shrink; who lets it grow says why in the commit that raises a bound.
-MOST_STATEMENTS = 41_110
+MOST_STATEMENTS = 41_373
 MOST_STATEMENTS_OF_CORE = 27_852
 MOST_FILES = 256
-MOST_CLASSES = 592
+MOST_CLASSES = 594
 MOST_ENTRY_POINTS = 51
-MOST_ANY = 556  # how often `Any` is written
+MOST_ANY = 558  # how often `Any` is written
 BESIDE_CORE = (
     "cli",
     "explain",

@@ -1,15 +1,41 @@
-"""Cuts texts into tokens as spaCy's rule tokenizer does, from the patterns and exceptions of an export."""
+"""Cuts texts into tokens as spaCy's rule tokenizer does, or as the trained tokenizer of spacy_crf, from what an export has of it.
+
+Letters in shapes of the trained tokenizer: N characters, U units that may begin a word, S tags, C columns of weights, and M items
+of one kind (characters, runs of characters, or what they look like) of which n-grams are made.
+"""
 
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, Union
 
-from .content import WRONG_FORM, LiteError
+import numpy as np
+
+from .content import LEAST, WRONG_FORM, Array, LiteError, numbers
 
 _MOST_CACHED = 10_000  # chunks whose tokens are kept, as in spaCy
 _CHUNK = re.compile(r"\S+|\s+")
 _END = ""  # key of a trie of phrases: a phrase ends here
 _Pattern = Optional["re.Pattern[str]"]
+
+# Kinds of code points; WORD is a letter, mark or digit
+_SPACE = 0
+_WORD = 1
+_OTHER = 2
+# The grapheme clusters of Unicode Standard Annex 29 in the letters of break properties, see docs/lite_format.md
+_CLUSTER = re.compile(
+    "sn|[snq]"
+    "|(?:p*(?:rr?|y(?:[wix]*zy)*|l+(?:[vo]v*t*|ct*)?|[vo]v*t*|ct*|t+|[ij](?:[xz]*k)?|[^snqp])|p+)"
+    "(?:[mwxz]|i(?:[xz]*k)?)*"
+)
+# What stands before a run of characters: another run, white space with no line end, one, or more; or the beginning of the text
+_TOUCHES = 1
+_SPACE_BEFORE = 2
+_PARAGRAPH_BEFORE = 4
+_LONGEST_SHAPE = 6  # changes of class in the shape of a run
+_RULE_START = np.uint64(1 << 16)  # added to the class of a character where a token of a language's rules begins
+_FIRST_HASH = np.uint64(0x9E3779B97F4A7C15)
+_SECOND_FACTOR = np.uint64(0xBF58476D1CE4E5B9)
+_THIRD_FACTOR = np.uint64(0x94D049BB133111EB)
 
 
 class Words(NamedTuple):
@@ -20,17 +46,19 @@ class Words(NamedTuple):
     sentences: Optional[list[bool]] = None  # whether a sentence begins with each; None where the tokenizer finds none
 
 
-def make_tokenizer(content: dict[str, Any]) -> "RuleTokenizer":
+def make_tokenizer(content: dict[str, Any]) -> "Union[RuleTokenizer, CharacterTokenizer]":
     """Make the tokenizer of an export.
 
     content (dict): What the export has as "tokenizer".
-    RETURNS (RuleTokenizer): The tokenizer.
+    RETURNS (RuleTokenizer or CharacterTokenizer): The tokenizer.
     RAISES (LiteError): If the content is damaged or of a kind that is not known here.
     """
     try:
         kind = content["kind"]
         if kind == "rules":
             return RuleTokenizer(content)
+        if kind == "characters":
+            return CharacterTokenizer(content)
     except LiteError:
         raise
     except (re.error, RecursionError, OverflowError, *WRONG_FORM) as error:
@@ -216,3 +244,316 @@ def _append(words: list[str], starts: list[int], tokens: list[str], start: int) 
         words.append(token)
         starts.append(start)
         start += len(token)
+
+
+class CharacterTokenizer:
+    """Cuts a text by a trained chain over the units that may begin a word: grapheme clusters, or runs of letters.
+
+    content (dict): The tokenizer of an export.
+    """
+
+    def __init__(self, content: dict[str, Any]):
+        code_points = content["code_points"]
+        # Code points with equal properties: where they start, and the properties
+        self._run_starts = numbers(code_points["starts"], np.int64, least=0)
+        shape = self._run_starts.shape
+        self._breaks = np.array([*code_points["breaks"]])
+        self._kinds = numbers(code_points["kinds"], np.int64, shape, least=0)
+        self._classes = numbers(code_points["classes"], np.uint64, shape, least=0)
+        self._tags = numbers(content["tags"], least=LEAST)  # [C, S]
+        n_columns, n_tags = self._tags.shape
+        self._transitions = numbers(content["transitions"], shape=(n_tags, n_tags), least=LEAST)
+        self._longest_ngram = int(content["longest_ngram"])
+        self._window = int(content["window"])
+        self._keys = _hashes(content["keys"])
+        self._rows = numbers(content["rows"], np.int64, self._keys.shape, least=0)
+        # [R, C], and some rows more, so that a damaged file reads none that is not there
+        weights = numbers(content["weights"], least=LEAST)
+        self._weights = np.pad(weights, [(0, 2 * self._window), (0, 0)])
+        lexicon = content["lexicon"]
+        self._beginnings = _hashes(lexicon["keys"])
+        self._lengths = numbers(lexicon["lengths"], np.int64, self._beginnings.shape, least=0)
+        self._lexicon_weights = numbers(lexicon["weights"], least=LEAST)  # [3 * longest, C]
+        if weights.shape[1] != n_columns or self._rows.max(initial=0) > len(weights):
+            raise LiteError("its tokenizer has too few weights. Copy the file again.")
+        self._has_sentences = n_tags > 2
+        self._joins_words = content["joins_words"]
+        self._has_blanks = content["has_blanks"]
+        self._always_split = [*map(re.compile, content["always_split"])]
+        self._never_split = [*map(re.compile, content["never_split"])]
+        self._user_words = [*map(re.compile, content["user_words"])]
+        language_rules = content["language_rules"]
+        self._language_rules = None if language_rules is None else RuleTokenizer(language_rules)
+
+    def cut(self, text: str) -> Words:
+        """Cut a text.
+
+        text (str): The text.
+        RETURNS (Words): Its tokens. White space is a token too, but for a single space, or the first one of several, behind a
+            token.
+        """
+        points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
+        run = np.searchsorted(self._run_starts, points, side="right") - 1
+        kinds = self._kinds[run]
+        units = self._find_units("".join(self._breaks[run].tolist()), kinds)
+        if not len(units.starts):
+            is_sentence = [True] * bool(text)
+            return Words([text] * bool(text), [0] * bool(text), is_sentence if self._has_sentences else None)
+        sums = self._sums(text, points.astype(np.uint64), kinds, self._classes[run])
+        emissions = sums[units.starts] @ self._tags
+        emissions[~self._possible(text, units)] = -np.inf
+        return self._words(text, units, _best_path(emissions, self._transitions))
+
+    def cut_all(self, texts: Sequence[str]) -> list[Words]:
+        """Cut texts (`texts`), see `cut`."""
+        return [self.cut(text) for text in texts]
+
+    def _find_units(self, breaks: str, kinds: Array) -> "_Units":
+        """Find the units of a text.
+
+        breaks (str): The letter of the break property of each character.
+        kinds (int[N]): The kind of each character.
+        """
+        starts = np.array([match.start() for match in _CLUSTER.finditer(breaks)], dtype=np.int64)
+        ends = np.append(starts[1:], len(breaks))[: len(starts)]
+        kinds_of_clusters = kinds[starts]
+        # White space with a mark has to stay visible
+        is_marked = (ends > starts + 1) & (kinds[np.minimum(starts + 1, len(kinds) - 1)] != _SPACE)
+        kinds_of_clusters[(kinds_of_clusters == _SPACE) & is_marked] = _OTHER
+        is_visible = kinds_of_clusters != _SPACE
+        kinds_before = np.append(_SPACE, kinds_of_clusters[:-1])[: len(starts)]
+        continues_word = (kinds_of_clusters == _WORD) & (kinds_before == _WORD)
+        begins = is_visible
+        if self._joins_words and not (self._always_split or self._user_words):  # which may cut a run of letters
+            begins = is_visible & ~continues_word
+        # A unit ends with the last visible cluster before the next unit
+        is_last = np.append(begins[is_visible][1:], True)[: is_visible.sum()]
+        return _Units(
+            starts[begins], ends[is_visible][is_last], (kinds_before == _SPACE)[begins], continues_word[begins]
+        )
+
+    def _sums(self, text: str, points: Array, kinds: Array, classes: Array) -> Array:
+        """Sum the weights of the features at each character.
+
+        text (str): The text.
+        points (uint64[N]), kinds (int64[N]), classes (uint64[N]): Its characters, their kinds and their classes.
+        RETURNS (float64[N, C]): The sums.
+        """
+        every_place = np.arange(len(points))
+        run_starts, runs, shapes = _find_runs(points, kinds, classes)
+        items = [(every_place, points), (every_place, classes), (run_starts, runs), (run_starts, shapes)]
+        if self._language_rules is not None:
+            tokens = self._language_rules.cut(text)
+            is_visible = kinds[tokens.starts] != _SPACE
+            starts = np.array(tokens.starts)[is_visible]
+            lengths = np.array([*map(len, tokens.words)])[is_visible]
+            classes[starts] += _RULE_START
+            items.append((starts, _hash_sequences(np.full(len(starts), _FIRST_HASH), points, starts, lengths)))
+        sums = self._lexicon_marks(points) @ self._lexicon_weights
+        for number, (places, codes) in enumerate(items, 1):
+            sums[places] += self._ngram_sums(codes, np.uint64(number << 40))
+        return sums
+
+    def _ngram_sums(self, codes: Array, seed: np.uint64) -> Array:
+        """Sum the weights of n-grams of items at the boundary before each item.
+
+        codes (uint64[M]): The items.
+        seed (uint64): The first value of the hashes of n-grams of these items.
+        RETURNS (float64[M, C]): The sums.
+        """
+        window = self._window
+        sums = np.zeros((len(codes) + 2 * window, self._weights.shape[1]))  # with places before and behind the text
+        hashes = np.full(len(codes), seed)
+        for n in range(1, min(self._longest_ngram, len(codes)) + 1):
+            hashes = _mixed(hashes[: len(codes) - n + 1], codes[n - 1 :])
+            features = _find(self._keys, np.maximum(hashes, np.uint64(1)))
+            first_items = np.flatnonzero(features >= 0)
+            rows = self._rows[features[first_items]]
+            # The rows of a feature are those of the boundaries that have it in their windows, from left to right
+            for k in range(2 * window - n + 1):
+                sums[first_items + n + k] += self._weights[rows + k]
+        return sums[window : window + len(codes)]
+
+    def _lexicon_marks(self, points: Array) -> Array:
+        """Where words of the lexicon begin, have ended and go on, by their length.
+
+        points (uint64[N]): The text.
+        RETURNS (float64[N, 3 * longest]): 1 for these places.
+        """
+        longest = len(self._lexicon_weights) // 3
+        marks = np.zeros((len(points) + 1, 3 * longest))
+        starts = np.arange(len(points))
+        hashes = np.full(len(points), _FIRST_HASH)
+        length = 0
+        while len(starts):
+            # Beginnings of words, one character longer each time
+            hashes = _mixed(hashes, points[starts + length])
+            length += 1
+            rows = _find(self._beginnings, hashes)
+            is_word = self._lengths[rows] > 0 if len(self._lengths) else rows > 0
+            is_word &= rows >= 0
+            column = min(length, longest) - 1
+            begins = starts[is_word]
+            marks[begins, column] = 1
+            marks[begins + length, longest + column] = 1
+            marks[begins + 1, 2 * longest + column] += 1
+            marks[begins + length, 2 * longest + column] -= 1
+            goes_on = (rows >= 0) & (starts + length < len(points))
+            starts = starts[goes_on]
+            hashes = hashes[goes_on]
+        marks[:, 2 * longest :] = np.cumsum(marks[:, 2 * longest :], axis=0) > 0
+        return marks[:-1]
+
+    def _possible(self, text: str, units: "_Units") -> Array:
+        """The tags that white space and rules leave to the units of a text (`text`): bool[U, S]."""
+        n_units = len(units.starts)
+        possible = np.ones((n_units, len(self._transitions)), dtype=bool)
+        if not self._has_blanks:
+            possible[units.is_behind_blank, -1] = False
+        possible[0] = False
+        possible[0, 0] = True
+        if self._joins_words:
+            possible[units.continues_word, :-1] = False
+        for pattern in self._always_split:
+            for match in pattern.finditer(text):
+                _let_begin(text, units, possible, match)
+        for pattern in [*self._never_split, *self._user_words]:
+            for match in pattern.finditer(text):
+                first = max(1, int(np.searchsorted(units.starts, match.start(), side="right")))
+                behind = int(np.searchsorted(units.starts, match.end()))
+                possible[first:behind] = False
+                possible[first:behind, -1] = True
+                if pattern in self._user_words:
+                    _let_begin(text, units, possible, match)
+        return possible
+
+    def _words(self, text: str, units: "_Units", path: list[int]) -> Words:
+        """The tokens of a text (`text`) whose units have the tags of a path (`path`)."""
+        tags = np.array(path)
+        firsts = np.flatnonzero(tags < len(self._transitions) - 1)
+        word_starts = units.starts[firsts].tolist()
+        word_ends = units.ends[np.append(firsts[1:], len(path)) - 1].tolist()
+        words: list[str] = []
+        starts: list[int] = []
+        behind = 0  # the word before
+        for start, end in [*zip(word_starts, word_ends), (len(text), len(text))]:
+            # A space behind a word belongs to it, other white space is a token
+            blank_start = behind + (behind > 0 and text[behind : behind + 1] == " ")
+            if blank_start < start:
+                words.append(text[blank_start:start])
+                starts.append(blank_start)
+            if start < end:
+                words.append(text[start:end])
+                starts.append(start)
+                behind = end
+        if not self._has_sentences:
+            return Words(words, starts)
+        # White space at the beginning belongs to the first sentence
+        sentence_starts = {0, *units.starts[1:][tags[1:] == 0].tolist()}
+        return Words(words, starts, [start in sentence_starts for start in starts])
+
+
+class _Units(NamedTuple):
+    """The smallest parts of a text that may be words, without white space."""
+
+    starts: Array  # int64[U]
+    ends: Array  # int64[U]
+    is_behind_blank: Array  # bool[U] whether white space, or the beginning of the text, stands before
+    continues_word: Array  # bool[U] whether it continues a run of letters, marks and digits
+
+
+def _let_begin(text: str, units: _Units, possible: Array, match: "re.Match[str]") -> None:
+    """Let tokens begin at the edges of a match in a text, or behind the white space there: change `possible` (bool[U, S])."""
+    for place in match.span():
+        unit = int(np.searchsorted(units.starts, place))
+        if 0 < unit < len(possible) and not text[place : units.starts[unit]].strip():
+            possible[unit] = True
+            possible[unit, -1] = False
+
+
+def _best_path(emissions: Array, transitions: Array) -> list[int]:
+    """The tags with the highest total score; of equal ones the lower tags, from the end.
+
+    emissions (float64[U, S]): The scores of the tags of each unit.
+    transitions (float64[S, S]): The scores of pairs of tags.
+    """
+    scores_from = transitions.T.tolist()  # by the second tag
+    scores, *rows = emissions.tolist()
+    origins = []
+    for row in rows:
+        sums = [[a + b for a, b in zip(scores, column)] for column in scores_from]
+        best = [*map(max, sums)]
+        origins.append([of_tag.index(score) for of_tag, score in zip(sums, best)])
+        scores = [a + b for a, b in zip(best, row)]
+    path = [scores.index(max(scores))]
+    for origins_of_unit in reversed(origins):
+        path.append(origins_of_unit[path[-1]])
+    return path[::-1]
+
+
+def _find_runs(points: Array, kinds: Array, classes: Array) -> tuple[Array, Array, Array]:
+    """Find runs of letters, marks and digits, and runs of one other character.
+
+    points (uint64[N]), kinds (int64[N]), classes (uint64[N]): The characters of a text, their kinds and their classes.
+    RETURNS (int64[M], uint64[M], uint64[M]): Where runs begin; the hash of the characters of each run; and of its changes of
+        class, with what stands before.
+    """
+    continues = (kinds[1:] == kinds[:-1]) & ((kinds[1:] == _WORD) | (points[1:] == points[:-1]))
+    edges = np.append(0, 1 + np.flatnonzero(~continues))
+    is_visible = kinds[edges] != _SPACE
+    starts = edges[is_visible]
+    ends = np.append(edges[1:], len(points))[is_visible]
+    ends_before = np.append(0, ends[:-1])
+    n_lines = np.append(0, np.cumsum(points == ord("\n")))  # that end before each character
+    gaps = _SPACE_BEFORE + np.minimum(n_lines[starts] - n_lines[ends_before], _PARAGRAPH_BEFORE - _SPACE_BEFORE)
+    gaps[starts == ends_before] = _TOUCHES
+    gaps[0] = _PARAGRAPH_BEFORE
+    first_hashes = np.full(len(starts), _FIRST_HASH)
+    classes_before = np.append(0, classes[:-1]).astype(np.uint64)
+    classes_before[starts] = 0
+    changes = np.flatnonzero((classes != classes_before) & (kinds != _SPACE))
+    first_changes = np.searchsorted(changes, starts)
+    n_changes = np.minimum(np.searchsorted(changes, ends) - first_changes, _LONGEST_SHAPE)
+    shapes = _hash_sequences(_mixed(first_hashes, gaps.astype(np.uint64)), classes[changes], first_changes, n_changes)
+    runs = _hash_sequences(first_hashes, points, starts, ends - starts)
+    return starts, runs, _mixed(shapes, np.minimum(ends - starts, 2).astype(np.uint64))
+
+
+def _hash_sequences(hashes: Array, values: Array, starts: Array, lengths: Array) -> Array:
+    """Mix sequences of values into hashes.
+
+    hashes (uint64[M]): The hashes before.
+    values (uint64[V]): All values.
+    starts (int64[M]), lengths (int64[M]): The first value and the number of values of each sequence.
+    RETURNS (uint64[M]): The hashes.
+    """
+    hashes = hashes.copy()
+    longer = np.arange(len(hashes))
+    for n in range(int(lengths.max(initial=0))):
+        longer = longer[lengths[longer] > n]
+        hashes[longer] = _mixed(hashes[longer], values[starts[longer] + n])
+    return hashes
+
+
+def _mixed(hashes: Array, values: Array) -> Array:
+    """Mix values into hashes (uint64[N] each): the finaliser of SplitMix64 (Steele, Lea & Flood 2014)."""
+    z = (hashes ^ values) + _FIRST_HASH
+    z = (z ^ (z >> np.uint64(30))) * _SECOND_FACTOR
+    z = (z ^ (z >> np.uint64(27))) * _THIRD_FACTOR
+    return z ^ (z >> np.uint64(31))
+
+
+def _find(keys: Array, hashes: Array) -> Array:
+    """The places of hashes (uint64[N]) in sorted keys (uint64[K]): int64[N]; -1 for unknown hashes."""
+    if not len(keys):
+        return np.full(len(hashes), -1)
+    places = np.minimum(np.searchsorted(keys, hashes), len(keys) - 1)
+    return np.where(keys[places] == hashes, places, -1)
+
+
+def _hashes(values: Any) -> Array:
+    """Read sorted hashes (uint64[N]), which JSON has in hexadecimal digits."""
+    hashes = np.array([int(value, 16) for value in values] if isinstance(values, list) else values, dtype=np.uint64)
+    if hashes.ndim != 1 or (hashes[1:] <= hashes[:-1]).any():
+        raise LiteError("hashes of its tokenizer are out of order. Copy the file again.")
+    return hashes

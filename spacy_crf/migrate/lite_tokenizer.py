@@ -1,13 +1,18 @@
 """Describes the tokenizer of a pipeline for exports, which `spacy_crf.lite.tokenizer` replays."""
 
 import re
+from functools import cache
 from typing import Any, Optional
 
+import numpy as np
 from spacy.attrs import ORTH, intify_attrs
 from spacy.language import Language
 from spacy.tokenizer import Tokenizer
 
 from ..errors import Errors
+from ..features.characters import CODE_POINTS, N_POINTS, break_properties
+from ..kernels.characters import LONGEST_NGRAM, WINDOW
+from ..pipeline.tokenizer import CharacterTokenizer
 from ..types import Settings
 from .javascript import UntranslatableError, to_javascript
 
@@ -19,6 +24,8 @@ _PATTERNS = {
     "token_match": ("token_match", "match"),
     "url_match": ("url_match", "match"),
 }
+# Letters of the properties that grapheme clusters depend on, by their numbers in kernels/characters.py
+_BREAKS = ".snqlvtocpmrykjwixz"
 _FLAGS = {"a": re.ASCII, "i": re.IGNORECASE, "m": re.MULTILINE, "s": re.DOTALL, "x": re.VERBOSE}
 
 
@@ -30,9 +37,11 @@ def tokenizer_content(nlp: Language) -> Settings:
     RAISES (ValueError): CRF791 for tokenizers other than spaCy's rules, and for rules that are functions.
     """
     tokenizer = nlp.tokenizer
+    if isinstance(tokenizer, CharacterTokenizer):
+        return _characters(tokenizer)
     if type(tokenizer) is not Tokenizer:
         what = f"the class {type(tokenizer).__module__}.{type(tokenizer).__qualname__}"
-        raise _refused(what, "Take spaCy's rules, spacy.Tokenizer.v1")
+        raise _refused(what, "Take spaCy's rules, spacy.Tokenizer.v1, or train spacy_crf.Tokenizer.v1")
     return _rules(tokenizer)
 
 
@@ -88,3 +97,70 @@ def _in_javascript(name: str, pattern: Optional[str]) -> Optional[Settings]:
     except UntranslatableError as error:
         return {"untranslated": name, "why": str(error)}
     return {"source": source, "flags": flags}
+
+
+def _characters(tokenizer: CharacterTokenizer) -> Settings:
+    """Describe a trained tokenizer.
+
+    RAISES (ValueError): CRF991 if it was never trained, CRF791 for one with a limit.
+    """
+    model = tokenizer._trained()
+    rules = tokenizer._rules
+    if rules.longest is not None:
+        raise _refused("the setting longest", "Set longest = null")
+    order = np.argsort(model.keys)
+    first_rows = np.cumsum(model.widths) - model.widths
+    n_rows = int(model.widths.sum())
+    weights = model.weights.astype(np.float32)
+    lexicon_order = np.argsort(model.lexicon.keys)
+    words = sorted(filter(None, rules.settings["user_words"]), key=len, reverse=True)  # the longest counts
+    language_rules = tokenizer._language_rules
+    patterns = {
+        "always_split": rules.settings["always_split"],
+        "never_split": rules.settings["never_split"],
+        "user_words": ["|".join(map(_whole_word, words))] if words else [],
+    }
+    return {
+        "kind": "characters",
+        "code_points": _code_points(),
+        "tags": model.tags.tolist(),
+        "transitions": model.transitions.tolist(),
+        "sentences": model.has_sentences,
+        "joins_words": model.joins_words,
+        "has_blanks": model.has_blanks,
+        "longest_ngram": LONGEST_NGRAM,
+        "window": WINDOW,
+        "keys": model.keys[order],
+        "rows": first_rows[order],
+        "weights": weights[:n_rows],
+        "lexicon": {
+            "keys": model.lexicon.keys[lexicon_order],
+            "lengths": model.lexicon.lengths[lexicon_order],
+            "weights": weights[n_rows:],
+        },
+        "language_rules": None if language_rules is None else _rules(language_rules),
+        **patterns,
+        "patterns_js": {name: [_in_javascript(name, pattern) for pattern in patterns[name]] for name in patterns},
+    }
+
+
+@cache
+def _code_points() -> Settings:
+    """The properties of code points that the trained tokenizer reads, by runs of code points with equal ones."""
+    CODE_POINTS.learn(np.arange(N_POINTS, dtype=np.uint32))
+    properties = np.column_stack([break_properties(), CODE_POINTS.kinds, CODE_POINTS.classes])
+    is_first = np.append(True, (properties[1:] != properties[:-1]).any(axis=1))
+    breaks, kinds, classes = properties[is_first].T
+    return {
+        "starts": np.flatnonzero(is_first),
+        "breaks": "".join(_BREAKS[number] for number in breaks.tolist()),
+        "kinds": kinds,
+        "classes": classes,
+    }
+
+
+def _whole_word(word: str) -> str:
+    """A regular expression for a word, which in scripts with upper and lower case touches no other letters or digits."""
+    before = r"(?<!\w)" if word[0].lower() != word[0].upper() else ""
+    behind = r"(?!\w)" if word[-1].lower() != word[-1].upper() else ""
+    return f"{before}{re.escape(word)}{behind}"
