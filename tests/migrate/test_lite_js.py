@@ -10,12 +10,15 @@ import pytest
 import spacy
 from spacy.training import Example
 
+import spacy_crf
 from spacy_crf import lite
 from spacy_crf.lite import features as lite_features
-from spacy_crf.migrate.lite import ENGLISH_NUMBERS, _listed, export_lite, write_lite
+from spacy_crf.migrate.lite import ENGLISH_NUMBERS, export_lite, write_lite
+from spacy_crf.migrate.page import bundle
 from tests import unicode_tables
+from tests.pipeline.test_crf_ner import train
 from tests.test_lite import AT_LEAST, EVERY_PLACE, LONG, ODD, RULES, make, some_texts, templates
-from tests.util import tag_examples
+from tests.util import ner_examples, tag_examples
 
 NODE = shutil.which("node")
 pytestmark = pytest.mark.skipif(NODE is None, reason="Node is not installed")
@@ -24,26 +27,39 @@ pytestmark = pytest.mark.skipif(NODE is None, reason="Node is not installed")
 def answers(**tasks):
     """What lite.js answers to tasks, see lite_answers.mjs."""
     script = Path(__file__).with_name("lite_answers.mjs")
-    asked = json.dumps(tasks, default=_listed)
+    asked = json.dumps(tasks)
     result = subprocess.run([NODE, script], input=asked, capture_output=True, text=True, check=False, encoding="utf8")
     assert result.returncode == 0, result.stderr
     return json.loads(result.stdout)
 
 
-def assert_same(nlp, texts, path, **settings):
-    """The export of a pipeline has the same labels and probabilities in both."""
-    content = export_lite(nlp, **settings)
-    write_lite(content, path, "json")
-    [model] = lite.load(path).components.values()
-    for rows, answer in zip(texts, answers(words={"content": content, "texts": texts})["words"]):
-        if model.kind == "text":
-            assert answer["cats"] == pytest.approx(model.classify(rows), abs=1e-9)
-            continue
-        assert answer["tags"][model.writes] == model.tag(rows)
-        if model.has_spans:
-            entities = model.entities(rows)
-            assert [(e["begin"], e["end"], e["label"]) for e in answer["entities"]] == [e[:3] for e in entities]
-            assert [e["prob"] for e in answer["entities"]] == pytest.approx([e.prob for e in entities], abs=1e-9)
+def assert_close(ours, theirs, place=""):
+    """Two answers have the same keys, texts and places, and probabilities that differ by less than 1e-9."""
+    if isinstance(ours, dict):
+        assert [*ours] == [*theirs], place
+        for key, value in ours.items():
+            assert_close(value, theirs[key], f"{place}/{key}")
+    elif isinstance(ours, list):
+        assert len(ours) == len(theirs), place
+        for n, values in enumerate(zip(ours, theirs)):
+            assert_close(*values, f"{place}/{n}")
+    elif isinstance(ours, float):
+        assert ours == pytest.approx(theirs, abs=1e-9), place
+    else:
+        assert ours == theirs, place
+
+
+def assert_same(nlp, rows, path, texts=(), **settings):
+    """The export of a pipeline gives the same answers in both, to words or rows, and to texts."""
+    write_lite(export_lite(nlp, **settings), path, "json")
+    parse = lite.load(path)
+    content = json.loads(path.read_text(encoding="utf8"))
+    found = answers(words={"content": content, "texts": rows}, texts={"content": content, "texts": texts})
+    for some_words, answer in zip(rows, found["words"], strict=True):
+        assert_close(parse.words(some_words).to_json(), answer, some_words)
+    for text, answer in zip(texts, found["texts"], strict=True):
+        assert_close(parse(text).to_json(), answer, text)
+    return content
 
 
 TEXTS = [*some_texts(40), *some_texts(40, words=ODD)]
@@ -92,13 +108,76 @@ def test_tags_and_texts(tmp_path):
     texts = {"book a table for two": "book", "play some jazz": "play", "play the next song": "play"}
     examples = [Example.from_dict(nlp.make_doc(text), {"cats": {label: 1.0}}) for text, label in texts.items()]
     nlp = make("crf_textcat", {}, examples)
-    assert_same(nlp, [*map(str.split, texts), [], ["table", "New"]], tmp_path / "model.json")
+    nlp.add_pipe("sentencizer", first=True)
+    more = ["Book a table. Play jazz!", "Ann Lee: don't  play\n\n🙂 jazz.", "", " "]
+    assert_same(nlp, [*map(str.split, texts), [], ["table", "New"]], tmp_path / "model.json", texts=[*texts, *more])
+
+
+def test_overlapping_spans(tmp_path):
+    nlp = spacy.blank("en")
+    pipe = nlp.add_pipe("crf_spancat", config={"groups": [["PER"], ["GPE", "ORG"]], "max_positive": 1})
+    examples = ner_examples(nlp)
+    for doc in (example.reference for example in examples):
+        doc.spans["sc"] = doc.ents
+    train(nlp, examples)
+    assert len(pipe.chains) == 2
+    assert_same(nlp, TEXTS, tmp_path / "model.json", texts=["Ann Lee left Paris for New York.", "👍🏽 Bob (Acme Corp)"])
 
 
 def test_rows_of_columns(tmp_path):
     nlp = make("crf_ner", templates("lower[0]", "tag[-1..1]", "tag[0]|shape[0]"))
     rows = [[["NNP", "Ann"], ["VBD", "left"], ["NNP", "Paris"]], [["X", "New"]]]
     assert_same(nlp, rows, tmp_path / "model.json", columns=["tag", "orth"])
+
+
+def several_components():
+    """A pipeline of sentences, tags and entities."""
+    nlp = spacy.blank("en")
+    nlp.add_pipe("sentencizer")
+    nlp.add_pipe("crf_tagger")
+    nlp.add_pipe("crf_ner", config=templates("lower[0]", "shape[-1..1]", "tag[-1..0]"))
+    nlp.get_pipe("crf_tagger").cfg["overwrite"] = True
+    examples = []
+    for example in ner_examples(nlp):
+        doc = example.reference
+        for token in doc:
+            token.tag_ = "NNP" if token.text.istitle() else "X"
+        examples.append(Example(example.predicted, doc))
+    train(nlp, examples)
+    return nlp
+
+
+HOSTILE = [" ".join(words) for words in some_texts(20, words=[*ODD, "🙂", "don't", "\n", "U.S.A.", '("Paris")'])]
+
+
+def test_several_components(tmp_path):
+    """A component reads the sentences and the tags that earlier ones found."""
+    assert_same(several_components(), TEXTS, tmp_path / "model.json", texts=HOSTILE)
+
+
+# ----------------------------------------------------------------------------------------------- damaged exports
+
+
+@pytest.mark.parametrize("factory", ["crf_ner", "semicrf_ner"])
+def test_damaged_exports_are_refused_or_answer(factory, tmp_path):
+    """Any error is a LiteError, whose message says what to do."""
+    nlp = make(factory, {"decode": "spans", "min_prob": 0.3, **({"scheme": "IOB1"} if factory == "crf_ner" else {})})
+    path = tmp_path / "model.json"
+    write_lite(export_lite(nlp), path, "json")
+    content = json.loads(path.read_text(encoding="utf8"))
+    texts = ["Ann Lee left Paris for New York.", "", "a  b"]
+    outcomes = answers(damaged={"content": content, "texts": texts, "n": 500})["damaged"]
+    assert outcomes["raw"] == []
+    assert outcomes["refused"] > 100 and outcomes["answered"] > 50
+
+
+def test_the_folder_for_npm():
+    """Its tests need no packages; its version is that of the plugin, and the script without modules is that of pages."""
+    folder = Path(__file__).parents[2] / "lite" / "js"
+    assert json.loads((folder / "package.json").read_text(encoding="utf8"))["version"] == spacy_crf.__version__
+    result = subprocess.run([NODE, "--test"], cwd=folder, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout
+    assert bundle() in (folder / "build" / "lite.global.js").read_text(encoding="utf8")
 
 
 # ------------------------------------------------------------------------------------------------------ characters
