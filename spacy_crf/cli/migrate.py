@@ -331,7 +331,7 @@ def read_columns(path: Path, nlp: Language, columns: Sequence[str]) -> Iterator[
             yield _doc_of_rows(nlp.vocab, columns, sequence.rows)
 
 
-FORMS = ("npz", "json", "crfsuite", "wapiti")
+FORMS = ("npz", "json", "page", "crfsuite", "wapiti")
 OWNER = "crf export"
 
 
@@ -340,34 +340,36 @@ def export_cli(
     model: ModelArgument,
     output: FileOption,
     form: Optional[str] = Opt(
-        None, "--to", help=f"{', '.join(FORMS)}; by default the suffix of the file, or crfsuite."
+        None, "--to", help=f"{', '.join(FORMS)}; by default the suffix of the file (html: page), or crfsuite."
     ),
     component: Optional[str] = Opt(
-        None, help="npz, json: names between commas, by default all; else one, by default the first that fits."
+        None, help="npz, json, page: names between commas, by default all; else one, by default the first that fits."
     ),
     columns: str = Opt("orth", help="npz, json: attributes of tokens in the columns of rows, such as orth,tag."),
     words: bool = Opt(False, "--words", help="npz, json: leave out the tokenizer; the export reads words, not texts."),
-    prune: float = Opt(0.0, help="npz, json: leave out weights whose absolute value is at most this."),
-    bits: int = Opt(32, help="npz, json: 16 for weights that are whole numbers with a scale."),
+    prune: float = Opt(0.0, help="npz, json, page: leave out weights whose absolute value is at most this."),
+    bits: int = Opt(32, help="npz, json, page: 16 for weights that are whole numbers with a scale."),
     check: Optional[Path] = Opt(None, help="npz, json: annotated texts; tells how many labels change.", exists=True),
     with_reader: bool = Opt(
         False, "--with-reader", help="npz, json: write the folder lite, which reads the export, beside it."
     ),
 ) -> None:
-    """Write components for `spacy_crf.lite`, or one for CRFsuite or Wapiti.
+    """Write components for `spacy_crf.lite` or as a page, or one for CRFsuite or Wapiti.
 
-    `spacy_crf.lite` parses texts with NumPy alone. In a model of CRFsuite features keep their names, such as lower[0]=the;
-    `spacy_crf.migrate.pipeline.features_of` makes them. For Wapiti it was trained on the features that
-    `import PATTERNS --from wapiti` wrote.
+    `spacy_crf.lite` parses texts with NumPy alone, a page in a browser without a server. In a model of CRFsuite features
+    keep their names, such as lower[0]=the; `spacy_crf.migrate.pipeline.features_of` makes them. For Wapiti it was trained on the
+    features that `import PATTERNS --from wapiti` wrote.
     """
-    # Whether the user gives the options that only npz and json have
-    is_given = {"--columns": columns != "orth", "--prune": prune != 0.0, "--bits": bits != 32}
-    is_given |= {"--words": words, "--check": check is not None, "--with-reader": with_reader}
     if form is None:
         suffix = output.name.removesuffix(".gz").rpartition(".")[2]
-        form = suffix if suffix in FORMS else "crfsuite"
+        form = "page" if suffix == "html" else suffix if suffix in FORMS else "crfsuite"
     kind = checks.one_of(OWNER, "--to", form, FORMS)
     if kind not in ("npz", "json"):
+        # Whether the user gives the options of npz and json, two of which pages have too
+        is_given = {"--columns": columns != "orth", "--words": words, "--check": check is not None}
+        is_given["--with-reader"] = with_reader
+        if kind != "page":
+            is_given |= {"--prune": prune != 0.0, "--bits": bits != 32}
         for option, is_wrong in is_given.items():
             checks.expect(not is_wrong, OWNER, option, f"with --to {kind}", "left out: it is for npz and json")
     check_writable(output, check)
@@ -392,7 +394,12 @@ def export_cli(
     names = _names(columns)
     chosen = _names(component) if component else []
     content = export_lite(nlp, chosen, columns=names, tokenizer=not words, prune=prune, bits=bits)
-    write_lite(content, output, kind)
+    if kind == "page":
+        from ..migrate.page import render_page
+
+        write_whole(output, render_page(content, f"{nlp.lang}_{nlp.meta['name']}").encode("utf8"))
+    else:
+        write_lite(content, output, kind)
     n_weights = 0
     for part in content["components"]:
         for reader in part.get("readers", ()):

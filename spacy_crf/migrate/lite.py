@@ -708,8 +708,8 @@ def write_lite(content: Settings, path: Path, form: str) -> None:
         text = json.dumps(_parted(content, "", arrays), ensure_ascii=False, separators=(",", ":"))
         np.savez_compressed(file, content=np.frombuffer(text.encode("utf8"), dtype=np.uint8), **arrays)
     else:
-        text = json.dumps(content, ensure_ascii=False, separators=(",", ":"), default=_listed, allow_nan=False)
-        file.write(gzip.compress(text.encode("utf8"), mtime=0) if path.suffix == ".gz" else text.encode("utf8"))
+        text = as_json(content)
+        file.write(gzip.compress(text, mtime=0) if path.suffix == ".gz" else text)
     write_whole(path, file.getvalue())
 
 
@@ -723,6 +723,12 @@ def _parted(content: Any, place: str, arrays: dict[str, NDArray]) -> Any:
     items: Iterable = content.items() if isinstance(content, dict) else enumerate(content)
     found = [(key, _parted(value, f"{place}/{key}" if place else str(key), arrays)) for key, value in items]
     return dict(found) if isinstance(content, dict) else [value for _, value in found]
+
+
+def as_json(content: Settings) -> bytes:
+    """The content of an export in JSON."""
+    text = json.dumps(content, ensure_ascii=False, separators=(",", ":"), default=_listed, allow_nan=False)
+    return text.encode("utf8")
 
 
 def _listed(array: NDArray) -> list[Any]:

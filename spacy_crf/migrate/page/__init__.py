@@ -3,13 +3,12 @@
 import base64
 import gzip
 import hashlib
-import json
 import re
 from importlib import resources
 
 from ...errors import Errors
 from ...types import Settings
-from ..lite import _listed
+from ..lite import as_json
 
 # The modules of lite.js, each behind those that it imports
 MODULES = ("unicode", "characters", "content", "features", "labellings", "component", "tokenizer", "lite")
@@ -41,8 +40,7 @@ def render_page(content: Settings, title: str) -> str:
     from markupsafe import Markup
 
     _check_tokenizer(content)
-    data = json.dumps(content, ensure_ascii=False, separators=(",", ":"), default=_listed, allow_nan=False)
-    packed = base64.b64encode(gzip.compress(data.encode("utf8"), mtime=0)).decode("ascii")
+    packed = base64.b64encode(gzip.compress(as_json(content), mtime=0)).decode("ascii")
     # The page's own names do not meet those of the reader
     reader = f"const load = (() => {{\n{bundle()}\nreturn load;\n}})();\n"
     script = f'"use strict";\n(() => {{\n{reader}{_source("page.js")}}})();'
@@ -70,7 +68,9 @@ def _check_tokenizer(content: Settings) -> None:
     for name, pattern in tokenizer.get("patterns_js", {}).items():
         if pattern is not None and "untranslated" in pattern:
             how = "Change the pattern"
-            raise _refused("tokenizer", f"the pattern '{name}', of which JavaScript has no like ({pattern['why']})", how)
+            raise _refused(
+                "tokenizer", f"the pattern '{name}', of which JavaScript has no like ({pattern['why']})", how
+            )
 
 
 def _refused(name: str, what: str, how: str) -> ValueError:
