@@ -36,6 +36,7 @@ LAYERS = [
     ("explain", "migrate", "sklearn", "sklearn_model"),
     ("report",),
     ("folds",),
+    ("race",),
     ("cross_validation",),
     ("cli",),
 ]

@@ -30,6 +30,7 @@ BESIDE_CORE = (
     "sklearn_model.py",
     "lite",
     "cross_validation.py",
+    "race.py",
     "folds.py",
 )
 # How many files name the scores of a structure that are neither its own nor those of all structures

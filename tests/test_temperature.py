@@ -9,12 +9,13 @@ import spacy
 from spacy.tokens import Doc
 from spacy.training import Example
 
-from spacy_crf import cross_validation, lite
+from spacy_crf import lite
 from spacy_crf.arrays import named
-from spacy_crf.cross_validation import divide_scores, fit
+from spacy_crf.cross_validation import fit
 from spacy_crf.features.doc_batch import DocBatch
 from spacy_crf.folds import Folds
 from spacy_crf.migrate.lite import export_lite, write_lite
+from spacy_crf.race import DEVIATION, USUAL_TEMPERATURE, Judged, Race, divide_scores
 from tests import reference
 from tests.cli.test_fit import TEXTS, config, read
 from tests.components import ORDER
@@ -113,7 +114,7 @@ def test_the_temperature_has_the_least_log_loss_of_labels_and_the_prior(case):
                 found = dict(zip(places, group.attrs["scores"]))
                 truth += [1e-3] * len(gold - found.keys())
             truth += [p if place in gold else 1 - p for place, p in found.items()]
-        prior = (math.log(temperature / cross_validation.USUAL_TEMPERATURE) / cross_validation.DEVIATION) ** 2 / 2
+        prior = (math.log(temperature / USUAL_TEMPERATURE) / DEVIATION) ** 2 / 2
         return prior - np.log(np.maximum(truth, 1e-3)).sum()
 
     settings = dict(pipe.cfg)
@@ -123,11 +124,11 @@ def test_the_temperature_has_the_least_log_loss_of_labels_and_the_prior(case):
     pipe.cfg = settings
     pipe.training.frame().assign(before)
     pipe.clear_scores()
-    race = cross_validation._Race.__new__(cross_validation._Race)
+    race = Race.__new__(Race)
     race._folds = Folds(np.array([0, 1, 1, 0]), np.arange(4), "")
     pipes = [pipe, copy.deepcopy(pipe)]
     unseen = [[examples[0], examples[3]], examples[1:3]]
-    temperature = race._divide_by_best(cross_validation._Judged(np.zeros((0, 3)), pipes=pipes), unseen)
+    temperature = race._divide_by_best(Judged(np.zeros((0, 3)), pipes=pipes), unseen)
     assert temperature == pytest.approx(by_grid, rel=0.02)
     # The components are divided by it
     for divided in pipes:

@@ -25,7 +25,7 @@ from ..whole_files import write_whole
 from .shared import CONFIGS, LangOption, blank, check_writable, choice, command
 
 if TYPE_CHECKING:
-    from ..cross_validation import WordKnowledge
+    from ..race import WordKnowledge
 
 LISTS = (".txt", ".jsonl")
 # Templates of a table, to be filled with its name. Clusters of a tree are paths of bits, whose prefixes are wider clusters
@@ -214,8 +214,9 @@ def _where_vectors_are(lang: str) -> str:
 
 def known_of_words(lang: str) -> "dict[str, WordKnowledge]":
     """The clusters, lists and vectors of installed packages for a language, by kind, as `cross_validation.fit` takes them."""
-    from ..cross_validation import PACKAGED, WordKnowledge
+    from ..cross_validation import PACKAGED
     from ..features.clusters import has_packaged_clusters
+    from ..race import WordKnowledge
 
     known = {**PACKAGED} if has_packaged_clusters(lang) else {}
     sources = {}

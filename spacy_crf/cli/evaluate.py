@@ -321,7 +321,7 @@ def _error_before(nlp: Language, pipe: "CRFPipe", examples: list[Example]) -> st
 
     examples (list[Example]): The annotated texts.
     """
-    from ..cross_validation import divide_scores
+    from ..race import divide_scores
 
     fitted = nlp.meta.get("performance", {}).get(f"{pipe.name}_cross_validation", {})
     temperature = fitted.get("temperature", 1.0)

@@ -65,7 +65,7 @@ from .texts import (
 )
 
 if TYPE_CHECKING:
-    from ..cross_validation import Fitted
+    from ..race import Fitted
 
 
 _CLOCK = {"@batchers": "spacy_crf.clock.v1"}

@@ -13,7 +13,8 @@ from zlib import crc32
 import typer
 from spacy.util import load_config
 
-from spacy_crf.cross_validation import PACKAGED, WordKnowledge, fit
+from spacy_crf.cross_validation import PACKAGED, fit
+from spacy_crf.race import WordKnowledge
 
 from .data import ROOT, Sentence, data_folder, iob2_tags, make_doc, make_examples
 from .measure import entity_f1, show

@@ -25,8 +25,9 @@ from spacy.util import Config, fix_random_seed, minibatch
 
 from spacy_crf.cli.configs import in_language, join_parts, known_of_words
 from spacy_crf.cli.look import choose, count
-from spacy_crf.cross_validation import Fitted, divide_scores, fit
+from spacy_crf.cross_validation import fit
 from spacy_crf.pipeline.scorers import calibration as calibration_of
+from spacy_crf.race import Fitted, divide_scores
 
 from .data import Sentence, iob2_tags, make_doc, make_examples, make_gold_doc, read_sentences
 from .measure import Tags, entity_f1, show, whole_texts

@@ -20,11 +20,12 @@ from typer.testing import CliRunner
 
 from spacy_crf import cross_validation
 from spacy_crf.cli import app, configs
-from spacy_crf.cross_validation import Candidate, fit
+from spacy_crf.cross_validation import fit
 from spacy_crf.features import clusters, packaged_lists
 from spacy_crf.folds import Folds
 from spacy_crf.pipeline.prediction import CRFPipe
 from spacy_crf.pipeline.thresholds import Point, measure, shrunk
+from spacy_crf.race import LEAST_GAIN, Candidate, Judged, Race, WordKnowledge, f1, interval, shares, sum_points
 from spacy_crf.report.suspects import judged_by, of_jsonl
 from tests.util import NER_TEXTS, entities, ner_doc, ner_examples, tag_examples
 
@@ -182,7 +183,7 @@ def test_without_thresholds_the_best_path_stays(monkeypatch):
     def fail(*_):
         raise AssertionError
 
-    monkeypatch.setattr(cross_validation, "measure", fail)
+    monkeypatch.setattr("spacy_crf.race.measure", fail)
     nlp, (found,) = fit(config(), read, folds=2, words=False, thresholds=False)
     assert {trial.min_prob for trial in found.trials} == {None} and found.f.value > 0.8
     assert nlp.config["components"]["crf_ner"]["decode"] == "viterbi"
@@ -219,15 +220,14 @@ def test_a_label_in_one_text_alone():
 
 
 def judged(counts):
-    return cross_validation._Judged(np.array(counts, dtype=float))
+    return Judged(np.array(counts, dtype=float))
 
 
 def race_of(candidates, n_texts, optimize="f"):
-    race = cross_validation._Race.__new__(cross_validation._Race)
+    race = Race.__new__(Race)
     race._running = candidates
     race._optimize = optimize
-    race._texts = np.arange(n_texts)
-    race._folds = Folds(race._texts, race._texts, "")
+    race._folds = Folds(np.arange(n_texts), np.arange(n_texts), "")
     return race
 
 
@@ -335,8 +335,8 @@ def test_texts_chosen_by_whole_texts_have_at_least_as_many_of_them(seed):
         race = race_of(candidates, 6, optimize)
         race._judged = of_candidates
         chosen[optimize] = race._trials()[0]
-    assert chosen["texts"].whole_texts >= chosen["f"].whole_texts - cross_validation.LEAST_GAIN
-    assert chosen["f"].f >= chosen["texts"].f - 2 * cross_validation.LEAST_GAIN
+    assert chosen["texts"].whole_texts >= chosen["f"].whole_texts - LEAST_GAIN
+    assert chosen["f"].f >= chosen["texts"].f - 2 * LEAST_GAIN
 
 
 def test_the_share_of_whole_texts_is_expected_with_its_interval(fitted):
@@ -353,8 +353,8 @@ def test_the_standard_error_of_a_difference_is_that_of_the_bootstrap():
     counts = np.random.default_rng(0).integers(0, 4, (2, 300, 3)).astype(float)
     counts[..., 2] = counts.min(axis=2)
     drawn = np.random.default_rng(1).multinomial(300, np.full(300, 1 / 300), size=4000)
-    f = np.array([[cross_validation._f(row) for row in drawn @ each] for each in counts])
-    one, other = map(cross_validation._shares, counts)
+    f = np.array([[f1(row) for row in drawn @ each] for each in counts])
+    one, other = map(shares, counts)
     assert np.linalg.norm(one - other) == pytest.approx(np.std(f[0] - f[1]), rel=0.05)
     assert np.linalg.norm(one) == pytest.approx(np.std(f[0]), rel=0.05)
 
@@ -373,7 +373,7 @@ def test_few_entities_choose_a_threshold_near_the_expected_one(n, least, most):
 def test_points_of_two_sets_add_up_to_those_of_both(fitted):
     nlp, _ = fitted
     pipe, examples = nlp.get_pipe("crf_ner"), ner_examples(nlp, NER_TEXTS)
-    added = cross_validation._sum(measure(pipe, examples[:2]), measure(pipe, examples[2:]))
+    added = sum_points(measure(pipe, examples[:2]), measure(pipe, examples[2:]))
     for one, other in zip(added, measure(pipe, examples), strict=True):
         assert one.by_label == other.by_label and one.found == other.found
         assert one.counts == other.counts
@@ -384,12 +384,12 @@ def test_points_of_two_sets_add_up_to_those_of_both(fitted):
 
 def test_the_interval_is_that_of_a_bootstrap_over_texts():
     counts = np.array([[1.0, 1.0, 1.0]] * 60 + [[1.0, 1.0, 0.0]] * 40)
-    value, low, high = cross_validation._interval(counts, np.arange(100))
+    value, low, high = interval(counts, np.arange(100))
     # Each text is right with probability .6: the normal approximation of the binomial
     assert value == pytest.approx(0.6)
     assert (low, high) == (pytest.approx(0.6 - 0.096, abs=0.015), pytest.approx(0.6 + 0.096, abs=0.015))
     # Groups of four texts that are right or wrong together are a quarter of as much evidence
-    _, low, high = cross_validation._interval(counts, np.arange(100) // 4)
+    _, low, high = interval(counts, np.arange(100) // 4)
     assert (low, high) == (pytest.approx(0.6 - 0.192, abs=0.03), pytest.approx(0.6 + 0.192, abs=0.03))
 
 
@@ -439,8 +439,8 @@ def test_clusters_are_not_tried_otherwise(packaged, change):
 
 def test_kinds_are_tried_alone_and_together_unless_the_config_names_them(packaged):
     kinds = {
-        "lists": cross_validation.WordKnowledge(["in:a[0]"], {"gazetteers": {"a": "a.txt"}}),
-        "vectors": cross_validation.WordKnowledge(["vector[0]"], {"vectors": "v"}),
+        "lists": WordKnowledge(["in:a[0]"], {"gazetteers": {"a": "a.txt"}}),
+        "vectors": WordKnowledge(["vector[0]"], {"vectors": "v"}),
     }
     nlp = spacy.util.load_model_from_config(config(), auto_fill=True)
     possible = cross_validation._possible(nlp, "crf_ner", kinds)
@@ -630,7 +630,7 @@ def test_refit_checks_its_settings(setting):
         registry.callbacks.get("spacy_crf.refit.v1")("train.spacy", **setting)
 
 
-def test_a_tokenizer_alone_and_before_a_component():
+def test_a_tokenizer_alone_and_before_a_component(caplog):
     lines = [
         ["ab", "cd", "ab"],
         ["cd", "abc"],
@@ -657,8 +657,12 @@ def test_a_tokenizer_alone_and_before_a_component():
 
     both = config()
     both["nlp"] |= {"lang": "xx", "tokenizer": alone["nlp"]["tokenizer"]}
+    caplog.clear()
     nlp, fitted = fit(both, read, folds=3, l1=[0.01], l2=[0.05], words=False)
     assert [each.name for each in fitted] == ["tokenizer", "crf_ner"]
+    # Once for each candidate and fold, and on all texts, but not again for the component
+    assert len([record for record in caplog.records if "tokenizer: objective" in record.message]) == 2 * 3 + 1
+    assert nlp.config["initialize"]["tokenizer"]["l1"] == fitted[0].chosen.candidate.l1
     assert [ent.text for ent in nlp("ababccd").ents] == ["abc"]
 
 
