@@ -52,7 +52,8 @@ def add_special_cases(nlp: Language, cases: dict[str, Sequence[str]]) -> None:
 
 def assert_same_tokens(nlp: Language, texts: Sequence[str]) -> None:
     tokenizer = replayed(nlp)
-    for text, (words, starts, sentences) in zip(texts, tokenizer.cut_all(texts)):
+    for text in texts:
+        words, starts, sentences = tokenizer.cut(text)
         doc = nlp.tokenizer(text)
         assert words == [token.text for token in doc], text
         assert starts == [token.idx for token in doc], text
@@ -281,7 +282,7 @@ def test_a_trained_tokenizer_with_a_limit_is_refused():
         ("keys", ["2", "1"], "out of order"),
         ("keys", ["g"], "damaged"),
         ("rows", [1 << 40], "shape"),
-        ("weights", [[0.5]], "too few weights"),
+        ("weights", [[0.5]], "do not fit together"),
         ("weights", [float("nan")], "damaged|NaN"),
         ("transitions", [[1.0]], "shape"),
         ("code_points", {}, "damaged"),
@@ -292,3 +293,30 @@ def test_damaged_trained_tokenizers_are_refused(key, value, message):
     content = json.loads(json.dumps(tokenizer_content(trained(cuts_words=False)), default=_listed))
     with pytest.raises(LiteError, match=message):
         make_tokenizer({**content, key: value})
+
+
+@pytest.mark.parametrize("kind", ["rules", "characters"])
+def test_a_tokenizer_of_a_damaged_file_is_refused_or_cuts_texts(english, kind):
+    """Some value, anywhere in the content, is replaced by another one."""
+    nlp = english if kind == "rules" else trained(cuts_words=False, sentences=True, language_rules=True, **RULES)
+    text = json.dumps(tokenizer_content(nlp), default=_listed)
+    rng = random.Random(4)
+    others = [None, True, -1, 0, 2, 1 << 40, 0.5, float("nan"), "", "a", "(", [], [1], {}, [[0.5]], ["ab", ["a", "b"]]]
+    n_refused = 0
+    for _ in range(100):
+        content = json.loads(text)
+        place = content
+        while True:
+            key = rng.choice([*place]) if isinstance(place, dict) else rng.randrange(len(place))
+            if not isinstance(place[key], (dict, list)) or not place[key] or rng.random() < 0.3:
+                break
+            place = place[key]
+        place[key] = rng.choice(others)
+        try:
+            tokenizer = make_tokenizer(content)
+        except LiteError:
+            n_refused += 1
+            continue
+        words = tokenizer.cut("Don't cost 12 km, a b!\n\nกำลัง 系统 ").words
+        assert "".join(words).replace(" ", "") == "Don'tcost12km,ab!\n\nกำลัง系统"
+    assert n_refused > 30

@@ -203,13 +203,16 @@ class Parser:
 
     def _read(self, texts: Iterable[Union[str, Text]]) -> list[Parsed]:
         """The tokens of texts, or of words or rows. RAISES (LiteError): For what the parser can't read."""
-        texts = [*texts]
-        raw_texts = [text for text in texts if isinstance(text, str)]
-        if raw_texts and self._tokenizer is None:
-            columns = ", ".join(self.columns)
-            raise LiteError(f"The export holds no tokenizer. Take parse.words(rows), with the columns {columns}.")
-        cut = iter(self._tokenizer.cut_all(raw_texts) if self._tokenizer is not None else ())
-        return [_of_tokens(text, next(cut)) if isinstance(text, str) else self._of_rows(text) for text in texts]
+        parsed = []
+        for text in texts:
+            if not isinstance(text, str):
+                parsed.append(self._of_rows(text))
+            elif self._tokenizer is not None:
+                parsed.append(_of_tokens(text, self._tokenizer.cut(text)))
+            else:
+                columns = ", ".join(self.columns)
+                raise LiteError(f"The export holds no tokenizer. Take parse.words(rows), with the columns {columns}.")
+        return parsed
 
     def _of_rows(self, rows: Text) -> Parsed:
         """The tokens of words or rows. RAISES (LiteError): For rows with too few columns."""

@@ -5,7 +5,6 @@ of one kind (characters, runs of characters, or what they look like) of which n-
 """
 
 import re
-from collections.abc import Sequence
 from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
@@ -14,8 +13,8 @@ from .content import LEAST, WRONG_FORM, Array, LiteError, numbers
 
 _MOST_CACHED = 10_000  # chunks whose tokens are kept, as in spaCy
 _CHUNK = re.compile(r"\S+|\s+")
+_NEVER = "(?!)"  # a pattern that matches nothing
 _END = ""  # key of a trie of phrases: a phrase ends here
-_Pattern = Optional["re.Pattern[str]"]
 
 # Kinds of code points; WORD is a letter, mark or digit
 _SPACE = 0
@@ -31,6 +30,7 @@ _CLUSTER = re.compile(
 _TOUCHES = 1
 _SPACE_BEFORE = 2
 _PARAGRAPH_BEFORE = 4
+_LARGEST_WINDOW = 100  # items; more are a damaged file
 _LONGEST_SHAPE = 6  # changes of class in the shape of a run
 _RULE_START = np.uint64(1 << 16)  # added to the class of a character where a token of a language's rules begins
 _FIRST_HASH = np.uint64(0x9E3779B97F4A7C15)
@@ -75,19 +75,22 @@ class RuleTokenizer:
     """
 
     def __init__(self, content: dict[str, Any]):
-        patterns = content["patterns"]
-        self._prefix = _compiled(patterns["prefix"])
-        self._suffix = _compiled(patterns["suffix"])
-        self._infix = _compiled(patterns["infix"])
-        self._token_match = _compiled(patterns["token_match"])
-        self._url_match = _compiled(patterns["url_match"])
+        patterns = {}
+        for name in ("prefix", "suffix", "infix", "token_match", "url_match"):
+            pattern = content["patterns"][name]
+            patterns[name] = re.compile(_NEVER if pattern is None else pattern)
+        self._prefix = patterns["prefix"]
+        self._suffix = patterns["suffix"]
+        self._infix = patterns["infix"]
+        self._token_match = patterns["token_match"]
+        self._url_match = patterns["url_match"]
         self._searches_all = not content["faster_heuristics"]
         self._exceptions: dict[str, list[str]] = {}
         # A trie of the exceptions that are searched for in the tokens of a text, by the tokens that patterns make of them
         self._phrases: dict[str, Any] = {}
         self._cache: dict[str, list[str]] = {}
         for text, words in content["exceptions"]:
-            self._add_exception(text, words)
+            self._add_exception(text, [*words])
 
     def _add_exception(self, text: str, words: list[str]) -> None:
         """Cut a text (`text`) into these tokens (`words`) from now on. RAISES (LiteError): If they are not those of the text."""
@@ -97,8 +100,7 @@ class RuleTokenizer:
         self._cache.clear()
         self._exceptions[text] = words
         has_affix = _match_length(self._prefix, text) or _match_length(self._suffix, text)
-        has_infix = self._infix is not None and self._infix.search(text) is not None
-        if self._searches_all or has_affix or has_infix or " " in text:
+        if self._searches_all or has_affix or self._infix.search(text) or " " in text:
             node = self._phrases
             for word in self._cut_at_spaces(text, {}).words:
                 node = node.setdefault(word, {})
@@ -130,10 +132,6 @@ class RuleTokenizer:
                 behind = end
         return Words(words + tokens.words[behind:], starts + tokens.starts[behind:])
 
-    def cut_all(self, texts: Sequence[str]) -> list[Words]:
-        """Cut texts (`texts`), see `cut`."""
-        return [self.cut(text) for text in texts]
-
     def _cut_at_spaces(self, text: str, exceptions: dict[str, list[str]]) -> Words:
         """Cut a text (`text`) at white space, and the chunks between by patterns and by `exceptions`."""
         words: list[str] = []
@@ -160,7 +158,7 @@ class RuleTokenizer:
         suffixes = []  # the last one first
         rest = chunk
         size = 0  # of the rest before the last cut
-        while rest and len(rest) != size and rest not in exceptions and not _matches(self._token_match, rest):
+        while rest and len(rest) != size and rest not in exceptions and not self._token_match.match(rest):
             size = len(rest)
             prefix_end = _match_length(self._prefix, rest)
             suffix_start = size - _match_length(self._suffix, rest[prefix_end:])
@@ -182,7 +180,7 @@ class RuleTokenizer:
         known = exceptions.get(rest) or self._cache.get(rest)
         if known is not None:
             return known
-        if self._infix is None or _matches(self._token_match, rest) or _matches(self._url_match, rest):
+        if self._token_match.match(rest) or self._url_match.match(rest):
             return [rest]
         words = []
         behind = 0  # where the infix before ends
@@ -222,19 +220,9 @@ class RuleTokenizer:
         return sorted(chosen)
 
 
-def _compiled(pattern: Optional[str]) -> _Pattern:
-    """Compile a pattern, if there is one."""
-    return None if pattern is None else re.compile(pattern)
-
-
-def _matches(pattern: _Pattern, text: str) -> bool:
-    """Whether a pattern, if there is one, matches at the beginning of a text."""
-    return pattern is not None and pattern.match(text) is not None
-
-
-def _match_length(pattern: _Pattern, text: str) -> int:
-    """The length of the first match of a pattern in a text; 0 if there is no match or no pattern."""
-    match = None if pattern is None else pattern.search(text)
+def _match_length(pattern: "re.Pattern[str]", text: str) -> int:
+    """The length of the first match of a pattern in a text, 0 if there is none."""
+    match = pattern.search(text)
     return 0 if match is None else match.end() - match.start()
 
 
@@ -260,23 +248,29 @@ class CharacterTokenizer:
         self._breaks = np.array([*code_points["breaks"]])
         self._kinds = numbers(code_points["kinds"], np.int64, shape, least=0)
         self._classes = numbers(code_points["classes"], np.uint64, shape, least=0)
-        self._tags = numbers(content["tags"], least=LEAST)  # [C, S]
-        n_columns, n_tags = self._tags.shape
+        self._has_sentences = content["sentences"]
+        n_columns = 2 if self._has_sentences else 1
+        n_tags = n_columns + 1  # of which the last says that a word goes on
+        self._tags = numbers(content["tags"], shape=(n_columns, n_tags), least=LEAST)
         self._transitions = numbers(content["transitions"], shape=(n_tags, n_tags), least=LEAST)
-        self._longest_ngram = int(content["longest_ngram"])
-        self._window = int(content["window"])
+        self._longest_ngram = content["longest_ngram"]
+        self._window = content["window"]
         self._keys = _hashes(content["keys"])
         self._rows = numbers(content["rows"], np.int64, self._keys.shape, least=0)
-        # [R, C], and some rows more, so that a damaged file reads none that is not there
-        weights = numbers(content["weights"], least=LEAST)
-        self._weights = np.pad(weights, [(0, 2 * self._window), (0, 0)])
+        weights = numbers(content["weights"], least=LEAST)  # [R, C]
         lexicon = content["lexicon"]
         self._beginnings = _hashes(lexicon["keys"])
         self._lengths = numbers(lexicon["lengths"], np.int64, self._beginnings.shape, least=0)
         self._lexicon_weights = numbers(lexicon["weights"], least=LEAST)  # [3 * longest, C]
-        if weights.shape[1] != n_columns or self._rows.max(initial=0) > len(weights):
-            raise LiteError("its tokenizer has too few weights. Copy the file again.")
-        self._has_sentences = n_tags > 2
+        self._longest_word = len(self._lexicon_weights) // 3
+        n_lexicon_rows = 3 * self._longest_word
+        fits = weights.shape[1:] == (n_columns,) and self._lexicon_weights.shape == (n_lexicon_rows, n_columns)
+        has_rows = self._rows.max(initial=0) <= len(weights)
+        is_small = 1 <= self._longest_ngram <= _LARGEST_WINDOW and 1 <= self._window <= _LARGEST_WINDOW
+        if not (fits and has_rows and is_small and self._breaks.shape == shape and len(self._breaks)):
+            raise LiteError("the arrays of its tokenizer do not fit together. Copy the file again.")
+        # So that a damaged file reads no rows that are not there
+        self._weights = np.pad(weights, [(0, 2 * self._window), (0, 0)])
         self._joins_words = content["joins_words"]
         self._has_blanks = content["has_blanks"]
         self._always_split = [*map(re.compile, content["always_split"])]
@@ -296,17 +290,13 @@ class CharacterTokenizer:
         run = np.searchsorted(self._run_starts, points, side="right") - 1
         kinds = self._kinds[run]
         units = self._find_units("".join(self._breaks[run].tolist()), kinds)
-        if not len(units.starts):
-            is_sentence = [True] * bool(text)
-            return Words([text] * bool(text), [0] * bool(text), is_sentence if self._has_sentences else None)
-        sums = self._sums(text, points.astype(np.uint64), kinds, self._classes[run])
-        emissions = sums[units.starts] @ self._tags
-        emissions[~self._possible(text, units)] = -np.inf
-        return self._words(text, units, _best_path(emissions, self._transitions))
-
-    def cut_all(self, texts: Sequence[str]) -> list[Words]:
-        """Cut texts (`texts`), see `cut`."""
-        return [self.cut(text) for text in texts]
+        tags = np.zeros(0, dtype=np.int64)
+        if len(units.starts):
+            sums = self._sums(text, points.astype(np.uint64), kinds, self._classes[run])
+            emissions = sums[units.starts] @ self._tags
+            emissions[~self._possible(text, units)] = -np.inf
+            tags = np.array(_best_path(emissions, self._transitions))
+        return self._words(text, units, tags)
 
     def _find_units(self, breaks: str, kinds: Array) -> "_Units":
         """Find the units of a text.
@@ -380,7 +370,7 @@ class CharacterTokenizer:
         points (uint64[N]): The text.
         RETURNS (float64[N, 3 * longest]): 1 for these places.
         """
-        longest = len(self._lexicon_weights) // 3
+        longest = self._longest_word
         marks = np.zeros((len(points) + 1, 3 * longest))
         starts = np.arange(len(points))
         hashes = np.full(len(points), _FIRST_HASH)
@@ -390,15 +380,16 @@ class CharacterTokenizer:
             hashes = _mixed(hashes, points[starts + length])
             length += 1
             rows = _find(self._beginnings, hashes)
-            is_word = self._lengths[rows] > 0 if len(self._lengths) else rows > 0
-            is_word &= rows >= 0
+            is_known = rows >= 0
+            starts = starts[is_known]
+            hashes = hashes[is_known]
+            begins = starts[self._lengths[rows[is_known]] > 0]  # of words that end here
             column = min(length, longest) - 1
-            begins = starts[is_word]
             marks[begins, column] = 1
             marks[begins + length, longest + column] = 1
             marks[begins + 1, 2 * longest + column] += 1
             marks[begins + length, 2 * longest + column] -= 1
-            goes_on = (rows >= 0) & (starts + length < len(points))
+            goes_on = starts + length < len(points)
             starts = starts[goes_on]
             hashes = hashes[goes_on]
         marks[:, 2 * longest :] = np.cumsum(marks[:, 2 * longest :], axis=0) > 0
@@ -406,39 +397,38 @@ class CharacterTokenizer:
 
     def _possible(self, text: str, units: "_Units") -> Array:
         """The tags that white space and rules leave to the units of a text (`text`): bool[U, S]."""
-        n_units = len(units.starts)
-        possible = np.ones((n_units, len(self._transitions)), dtype=bool)
+        possible = np.ones((len(units.starts), len(self._transitions)), dtype=bool)
         if not self._has_blanks:
             possible[units.is_behind_blank, -1] = False
-        possible[0] = False
-        possible[0, 0] = True
+        possible[0, 1:] = False
         if self._joins_words:
             possible[units.continues_word, :-1] = False
         for pattern in self._always_split:
             for match in pattern.finditer(text):
-                _let_begin(text, units, possible, match)
-        for pattern in [*self._never_split, *self._user_words]:
+                _cut_at_edges(text, units, possible, match)
+        for pattern in self._never_split:
             for match in pattern.finditer(text):
-                first = max(1, int(np.searchsorted(units.starts, match.start(), side="right")))
-                behind = int(np.searchsorted(units.starts, match.end()))
-                possible[first:behind] = False
-                possible[first:behind, -1] = True
-                if pattern in self._user_words:
-                    _let_begin(text, units, possible, match)
+                _join(units, possible, match)
+        for pattern in self._user_words:
+            for match in pattern.finditer(text):
+                _join(units, possible, match)
+                _cut_at_edges(text, units, possible, match)
         return possible
 
-    def _words(self, text: str, units: "_Units", path: list[int]) -> Words:
-        """The tokens of a text (`text`) whose units have the tags of a path (`path`)."""
-        tags = np.array(path)
+    def _words(self, text: str, units: "_Units", tags: Array) -> Words:
+        """The tokens of a text (`text`) whose units have these tags (`tags`, int[U])."""
         firsts = np.flatnonzero(tags < len(self._transitions) - 1)
         word_starts = units.starts[firsts].tolist()
-        word_ends = units.ends[np.append(firsts[1:], len(path)) - 1].tolist()
+        next_firsts = np.append(firsts[1:], len(tags))[: len(firsts)]
+        word_ends = units.ends[next_firsts - 1].tolist()
         words: list[str] = []
         starts: list[int] = []
         behind = 0  # the word before
         for start, end in [*zip(word_starts, word_ends), (len(text), len(text))]:
             # A space behind a word belongs to it, other white space is a token
-            blank_start = behind + (behind > 0 and text[behind : behind + 1] == " ")
+            blank_start = behind
+            if behind > 0 and text[behind : behind + 1] == " ":
+                blank_start += 1
             if blank_start < start:
                 words.append(text[blank_start:start])
                 starts.append(blank_start)
@@ -462,13 +452,21 @@ class _Units(NamedTuple):
     continues_word: Array  # bool[U] whether it continues a run of letters, marks and digits
 
 
-def _let_begin(text: str, units: _Units, possible: Array, match: "re.Match[str]") -> None:
+def _cut_at_edges(text: str, units: _Units, possible: Array, match: "re.Match[str]") -> None:
     """Let tokens begin at the edges of a match in a text, or behind the white space there: change `possible` (bool[U, S])."""
     for place in match.span():
         unit = int(np.searchsorted(units.starts, place))
         if 0 < unit < len(possible) and not text[place : units.starts[unit]].strip():
             possible[unit] = True
             possible[unit, -1] = False
+
+
+def _join(units: _Units, possible: Array, match: "re.Match[str]") -> None:
+    """Let no token begin inside of a match in a text: change `possible` (bool[U, S])."""
+    first = max(1, int(np.searchsorted(units.starts, match.start(), side="right")))
+    behind = int(np.searchsorted(units.starts, match.end()))
+    possible[first:behind] = False
+    possible[first:behind, -1] = True
 
 
 def _best_path(emissions: Array, transitions: Array) -> list[int]:
