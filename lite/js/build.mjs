@@ -5,7 +5,8 @@ import { fileURLToPath } from "node:url";
 const SOURCE = new URL("../../spacy_crf/migrate/page/", import.meta.url);
 const TARGET = new URL("build/", import.meta.url);
 // Each behind those that it imports
-const MODULES = ["unicode", "characters", "content", "features", "labellings", "component", "tokenizer", "lite"];
+const MODULES = ["unicode", "characters", "content", "hashing", "features", "labellings"];
+MODULES.push("component", "character_tokenizer", "tokenizer", "lite");
 
 mkdirSync(TARGET, { recursive: true });
 const sources = MODULES.map((name) => {

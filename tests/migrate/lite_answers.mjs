@@ -1,7 +1,8 @@
 // Answers of lite.js for test_lite_js.py: reads {task: argument} from the standard input, and writes {task: answer}.
 import { readFileSync } from "node:fs";
 import { lower } from "../../spacy_crf/migrate/page/characters.js";
-import { hashText, makeGetters } from "../../spacy_crf/migrate/page/features.js";
+import { makeGetters } from "../../spacy_crf/migrate/page/features.js";
+import { hashText } from "../../spacy_crf/migrate/page/hashing.js";
 import { LiteError, makeParser } from "../../spacy_crf/migrate/page/lite.js";
 
 const VALUES = [null, true, -1, 0, 1, 2 ** 40, 0.5, "", "x", "__proto__", [], {}, [[]], ["x"], [1e308, 1e308], -1e308];

@@ -1,6 +1,8 @@
 """lite.js labels exports like `spacy_crf.lite` in Python. Needs Node."""
 
 import json
+import random
+import re
 import shutil
 import subprocess
 import unicodedata
@@ -14,10 +16,13 @@ import spacy_crf
 from spacy_crf import lite
 from spacy_crf.lite import features as lite_features
 from spacy_crf.migrate.lite import ENGLISH_NUMBERS, export_lite, write_lite
-from spacy_crf.migrate.page import bundle
+from spacy_crf.migrate.page import MODULES, bundle
 from tests import unicode_tables
+from tests.hostile_texts import hostile_text
 from tests.pipeline.test_crf_ner import train
 from tests.test_lite import AT_LEAST, EVERY_PLACE, LONG, ODD, RULES, make, some_texts, templates
+from tests.test_lite_tokenizer import RULES as RULES_OF_TOKENIZER
+from tests.test_lite_tokenizer import SENTENCES, trained
 from tests.util import ner_examples, tag_examples
 
 NODE = shutil.which("node")
@@ -153,6 +158,29 @@ HOSTILE = [" ".join(words) for words in some_texts(20, words=[*ODD, "🙂", "don
 def test_several_components(tmp_path):
     """A component reads the sentences and the tags that earlier ones found."""
     assert_same(several_components(), TEXTS, tmp_path / "model.json", texts=HOSTILE)
+
+
+@pytest.mark.parametrize("settings", [RULES_OF_TOKENIZER, {"language_rules": True}], ids=["rules", "language rules"])
+@pytest.mark.parametrize("cuts_words", [False, True])
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_trained_tokenizers(cuts_words, settings, tmp_path):
+    nlp = trained(cuts_words, sentences=cuts_words, **settings)
+    ner = make("crf_ner")
+    nlp.add_pipe("crf_ner", source=ner)
+    rng = random.Random(3)
+    texts = [hostile_text(rng, [*SENTENCES, "don't", "New York", "items", "กำลัง"]) for _ in range(120)]
+    texts += ["", " ", "\n", " a", "\u0301", " \u0301 a", "\u1100\u1161\u11a8각", "🇩🇪🇩🇪🇩 क्षि", *SENTENCES]
+    content = assert_same(nlp, [], tmp_path / "model.json", texts=texts)
+    assert content["tokenizer"]["kind"] == "characters"
+
+
+def test_names_of_modules_differ():
+    """They share one scope in pages."""
+    names = re.findall(r"^(?:export )?(?:async )?(?:const|let|function|class) (\w+)", bundle(), re.MULTILINE)
+    assert len(names) > 100 and len(names) == len({*names})
+    for name in MODULES:
+        source = (unicode_tables.PATH.parent / f"{name}.js").read_text(encoding="utf8")
+        assert not re.search(r"^import \{[^}]* as ", source, re.MULTILINE)
 
 
 # ----------------------------------------------------------------------------------------------- damaged exports

@@ -11,7 +11,18 @@ from ...types import Settings
 from ..lite import as_json
 
 # The modules of lite.js, each behind those that it imports
-MODULES = ("unicode", "characters", "content", "features", "labellings", "component", "tokenizer", "lite")
+MODULES = (
+    "unicode",
+    "characters",
+    "content",
+    "hashing",
+    "features",
+    "labellings",
+    "component",
+    "character_tokenizer",
+    "tokenizer",
+    "lite",
+)
 _IMPORT = re.compile(r"^import \{[^}]*\} from .*\n", re.MULTILINE)
 _EXPORTED_LATER = re.compile(r"^export \{[^}]*\};\n", re.MULTILINE)
 _EXPORT = re.compile(r"^export ", re.MULTILINE)

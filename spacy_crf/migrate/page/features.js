@@ -4,6 +4,7 @@ import {
   pointsOf, withoutLast,
 } from "./characters.js";
 import { LEAST_NUMBER, LiteError, again, listed, numbers, texts } from "./content.js";
+import { hashText } from "./hashing.js";
 
 // Between the values of a feature; before and behind a word in its n-grams; the value of an attribute that a token does not have
 const JOINT = "\x7f";
@@ -103,27 +104,6 @@ function likeNumber(word, words, endings) {
   const lowered = lower(digits);
   if (parts.every((part) => isAll(part, DIGIT)) || words.has(lowered)) return true;
   return endings.some((ending) => lowered.endsWith(ending)) && isAll(withoutLast(lowered, 2), DIGIT);
-}
-
-const HASH_FACTOR = 0xc6a4a7935bd1e995n;
-const times = (a, b) => BigInt.asUintN(64, a * b);
-
-/** spaCy's hash of a text, MurmurHash64A with seed 1, in hexadecimal digits. */
-export function hashText(text) {
-  const bytes = new TextEncoder().encode(text);
-  const data = new DataView(new ArrayBuffer((bytes.length + 7) & ~7));
-  bytes.forEach((byte, n) => data.setUint8(n, byte));
-  let hash = 1n ^ times(BigInt(bytes.length), HASH_FACTOR);
-  for (let n = 0; n < data.byteLength; n += 8) {
-    let eight = data.getBigUint64(n, true);
-    if (n + 8 <= bytes.length) {
-      eight = times(eight, HASH_FACTOR);
-      eight = times(eight ^ (eight >> 47n), HASH_FACTOR);
-    }
-    hash = times(hash ^ eight, HASH_FACTOR);
-  }
-  hash = times(hash ^ (hash >> 47n), HASH_FACTOR);
-  return (hash ^ (hash >> 47n)).toString(16).padStart(16, "0");
 }
 
 /** Tags of a single token, and letters of the first, other and last tokens of a longer span. */

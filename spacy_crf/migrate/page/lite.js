@@ -184,9 +184,9 @@ function parserOf(content) {
     if (typeof text !== "string") throw new LiteError("parse takes a text. For words there is parse.words(words).");
     if (!tokenizer) throw new LiteError(`the export holds no tokenizer. Take parse.words(rows), with the columns ${columns.join(", ")}.`);
     return checked(() => {
-      const tokens = tokenizer.cut(text);
+      const { tokens, sentences } = tokenizer.cut(text);
       const parsed = new Parsed(text, tokens, { orth: tokens.map((token) => token.text), spacy: spaces(text, tokens) });
-      if (tokens.sentences) parsed.setSentences(tokens.sentences);
+      if (sentences) parsed.setSentences(sentences);
       return run(parsed, options);
     }, "it is damaged");
   };

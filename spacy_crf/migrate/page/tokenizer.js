@@ -1,22 +1,40 @@
-// Cuts texts into tokens as spaCy's rule tokenizer does, from the patterns and exceptions of an export.
+// Cuts texts into tokens, as spaCy's rule tokenizer does from the patterns and exceptions of an export.
+import { CharacterTokenizer } from "./character_tokenizer.js";
 import { SPACE, hasFlag } from "./characters.js";
 import { LiteError, again, listed, texts } from "./content.js";
 
 const MOST_CACHED = 10000; // chunks whose tokens are kept, as in spaCy
 
-/** Make the tokenizer of an export. */
+/** Make the tokenizer of an export. Its method `cut` gives the `tokens` of a text, and `sentences`: whether one begins with each. */
 export function makeTokenizer(content) {
   if (content.kind === "rules") return new RuleTokenizer(content);
+  if (content.kind === "characters") {
+    const rules = content.language_rules === null ? null : new RuleTokenizer(content.language_rules);
+    return new CharacterTokenizer(content, finder, rules);
+  }
   throw new LiteError(`this lite.js does not know tokenizers of the kind '${content.kind}'. Take a newer one.`);
+}
+
+/** Make a function that finds the matches {begin, end} of a pattern in a text. */
+function finder(pattern) {
+  checkPattern(pattern.untranslated, pattern);
+  const expression = compiled(pattern, "g");
+  return (text) => {
+    const matches = Array.from(text.matchAll(expression), ({ 0: match, index }) => ({ begin: index, end: index + match.length }));
+    return matches.filter(({ begin }) => !isInsidePair(text, begin));
+  };
+}
+
+function checkPattern(name, pattern) {
+  if (!pattern?.untranslated) return;
+  throw new LiteError(`JavaScript has nothing like its pattern '${name}': ${pattern.why}. Take Python.`);
 }
 
 /** Cuts a text at white space, and the chunks between by patterns and exceptions. Tokens are {text, start}. */
 class RuleTokenizer {
   constructor(content) {
     const patterns = content.patterns_js;
-    for (const [name, pattern] of Object.entries(patterns)) {
-      if (pattern?.untranslated) throw new LiteError(`JavaScript has nothing like its pattern '${name}': ${pattern.why}. Take Python.`);
-    }
+    for (const [name, pattern] of Object.entries(patterns)) checkPattern(name, pattern);
     this.prefix = compiled(patterns.prefix, "");
     this.suffix = compiled(patterns.suffix, "");
     this.infix = compiled(patterns.infix, "g");
@@ -62,7 +80,7 @@ class RuleTokenizer {
       cut.push(...tokens.slice(behind, begin), ...placed(words, start));
       behind = end;
     }
-    return [...cut, ...tokens.slice(behind)];
+    return { tokens: [...cut, ...tokens.slice(behind)], sentences: null };
   }
 
   /** Cut a text at white space, and the chunks between by patterns and by `exceptions`. */
