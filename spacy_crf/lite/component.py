@@ -12,7 +12,7 @@ from .content import Array, LiteError, numbers
 from .features import Features, Text, spell_tags
 from .labellings import MOST_STEPS, Chain, Segments, Spans, States, log_sum
 
-_AT_ONCE = 512  # texts that are labelled together
+_AT_ONCE = 128  # texts that are labelled together
 # What a component of each kind labels, and the method that labels it
 _KINDS = {
     "chain": ("words", "tag"),

@@ -17,7 +17,7 @@ BEFORE = "\ue000"
 BEHIND = "\ue001"
 ABSENT = "\x00\x00"  # value of an attribute that a token does not have
 Text = Sequence[Any]  # words; or rows of columns, of which one is the word
-_MOST_BYTES = 1 << 26  # of the sums of words that are kept
+_MOST_BYTES = 1 << 24  # of the sums of words that are kept
 _FARTHEST = 1000  # tokens between a token and those that its features read
 
 # --------------------------------------------------------------------------------------------------- attributes of words

@@ -92,6 +92,28 @@ class States:
             self.blank = States(content["blank"], label_of, continues)
             self.blank.choice = self.choice
 
+    @cached_property
+    def arrivals(self) -> list[tuple[Array, Array, Array]]:
+        """How states are entered, for states with few and with many states before them.
+
+        RETURNS (list[tuple]): Of each group of G states: the states (int64[G]); up to P states before each (int64[G, P], or
+            [1, P] if they are equal); and the scores of the steps (float64[G, P]).
+        """
+        is_step = ~np.isneginf(self.matrix.T)  # [S, S] into a state, from another
+        n_before = is_step.sum(axis=1)
+        has_few = n_before <= n_before.max(initial=0) // 4
+        groups = []
+        for states in (np.flatnonzero(has_few), np.flatnonzero(~has_few)):
+            if not len(states):
+                continue
+            width = max(1, n_before[states].max())
+            # Possible steps come first, in the order of states
+            before = np.argsort(~is_step[states], axis=1, kind="stable")[:, :width]
+            scores = self.matrix[before, states[:, np.newaxis]]
+            is_shared = (before == before[0]).all()
+            groups.append((states, before[:1] if is_shared else before, scores))
+        return groups
+
 
 class _Steps:
     """Scores of the steps from one state to the next: a matrix, and one more for each token if features weigh pairs of tags.
@@ -108,11 +130,30 @@ class _Steps:
         self._shift = max(0.0, float(matrix.max(initial=0.0)))
         self._exp = np.exp(matrix - self._shift)
 
-    def at(self, tokens: Array) -> Array:
-        """Steps into tokens: float64[N, S, S], or [1, S, S] if they are equal everywhere."""
-        if self._pairs is None:
-            return self._matrix[np.newaxis]
+    def _at(self, tokens: Array) -> Array:
+        """Steps into tokens, if features weigh pairs of tags: float64[N, S, S]."""
         return self._matrix + self._pairs[tokens][:, self._tag_of[:, np.newaxis], self._tag_of]
+
+    def best_into(self, scores: Array, tokens: Array, arrivals: list) -> tuple[Array, Array]:
+        """The n best scores of labellings that enter each state at N tokens.
+
+        scores (float64[N, S, n]): The n best scores of labellings up to the tokens before, by their last state.
+        arrivals (list): `States.arrivals`.
+        RETURNS (float64[N, S, n], int64[N, S, n]): The scores, and where they come from: the state before · n + the rank.
+        """
+        n_tokens, size, n = scores.shape
+        if self._pairs is not None:
+            steps = self._at(tokens).transpose(0, 2, 1)[..., np.newaxis]
+            return _best((scores[:, np.newaxis] + steps).reshape(n_tokens, size, -1), n)
+        best = np.empty_like(scores)
+        origins = np.empty(scores.shape, dtype=np.int64)
+        for states, before, steps in arrivals:
+            entered = scores[:, before] + steps[..., np.newaxis]  # [N, G, P, n]
+            best[:, states], places = _best(entered.reshape(n_tokens, len(states), -1), n)
+            place, rank = np.divmod(places, n)
+            row = np.arange(len(before))[:, np.newaxis]  # of the states before: one for each state, or for all
+            origins[:, states] = before[row, place] * n + rank
+        return best, origins
 
     def sums_into(self, scores: Array, tokens: Array) -> Array:
         """log sum_i exp(scores[n, i] + steps[n, i, j]) for steps into tokens (int[N]): float64[N, S]."""
@@ -133,12 +174,14 @@ class _Steps:
         """
         top = scores.max(axis=1, keepdims=True, initial=LEAST)
         sums = np.exp(scores - top) @ exp_steps
-        # A sum of zero may be too small a number for this domain, rather than the sum of no steps
-        is_reachable = (scores > -np.inf).astype(np.float64) @ (steps_of > -np.inf).T.astype(np.float64)
-        rows, columns = np.nonzero((sums == 0.0) & (is_reachable > 0.0))
         with np.errstate(divide="ignore"):
             log_sums = np.log(sums) + top + self._shift
-        log_sums[rows, columns] = log_sum(scores[rows] + steps_of[columns], 1)
+        # A sum of zero may be too small a number for this domain, rather than the sum of no steps
+        is_zero = sums == 0.0
+        if is_zero.any():
+            n_steps = (scores > -np.inf).astype(np.float64) @ (steps_of > -np.inf).T.astype(np.float64)
+            rows, columns = np.nonzero(is_zero & (n_steps > 0.0))
+            log_sums[rows, columns] = log_sum(scores[rows] + steps_of[columns], 1)
         return log_sums
 
     def _sums_of_pairs(self, scores: Array, tokens: Array, axes: tuple[int, int, int]) -> Array:
@@ -147,7 +190,7 @@ class _Steps:
         parts = []
         # Part by part, so that the steps of all tokens are not in memory together
         for part_scores, part_tokens in zip(np.array_split(scores, n_parts), np.array_split(tokens, n_parts)):
-            steps = self.at(part_tokens).transpose(axes)
+            steps = self._at(part_tokens).transpose(axes)
             parts.append(log_sum(part_scores[:, :, np.newaxis] + steps, 1))
         return np.concatenate(parts)
 
@@ -214,9 +257,7 @@ class Segments:
         enters[self._first, :, 0] = self.states.first
         for place, tokens in enumerate(self._tokens_at):
             if place:
-                step_scores = steps.at(tokens).transpose(0, 2, 1)[..., np.newaxis]
-                stepped = ends[tokens - 1][:, np.newaxis] + step_scores
-                enters[tokens], origins[tokens] = _best(stepped.reshape(len(tokens), size, -1), n)
+                enters[tokens], origins[tokens] = steps.best_into(ends[tokens - 1], tokens, self.states.arrivals)
             segments = []
             for k in range(min(longest, place + 1)):
                 begin = tokens - k
