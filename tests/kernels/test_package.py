@@ -183,6 +183,7 @@ def test_types_of_operators_are_remembered_by_the_types_of_their_operands():
             tried.append(args)
 
     context = numba.core.registry.cpu_target.typing_context
+    context.refresh()  # numba knows no operators before it compiles
     add = numba.types.Function((Tried, *context.resolve_value_type(operator.add).templates))
     pairs = [(numba.int64, numba.int64), (numba.int64, numba.float64)]
     results = [str(add.get_call_type(context, pair, {}).return_type) for pair in pairs]
