@@ -263,7 +263,8 @@ def _list_likely(work: ChainWork, spans: SpanStates, min_prob: float) -> LikelyS
     """All spans of a chunk whose probability is at least `min_prob`, by their first token."""
     parts = []
     for posterior, tokens in _posteriors(work, spans):
-        search = partial(span_kernels.likely_spans, posterior, spans, float(min_prob))
+        room = np.empty((2, work.n_states))
+        search = partial(span_kernels.likely_spans, posterior, spans, float(min_prob), room)
         # Room for four spans at each token; `collect` makes more if they are not enough
         parts.append(collect(search, 4 * len(posterior.marginals)).moved(tokens.start))
         del posterior, search  # the memory is free before the next posterior takes as much
@@ -288,7 +289,8 @@ def _weigh_spans_at(
     begin = np.ascontiguousarray(segments.start[first:behind] - tokens.start, np.int64)
     end = np.ascontiguousarray(segments.end[first:behind] - tokens.start, np.int64)
     label = np.ascontiguousarray(segments.label[first:behind], np.int64)
-    span_kernels.span_probabilities(posterior, spans, begin, end, label, probabilities[first:behind])
+    room = np.empty((2, posterior.marginals.shape[1]))
+    span_kernels.span_probabilities(posterior, spans, room, begin, end, label, probabilities[first:behind])
 
 
 def _posteriors(work: ChainWork, spans: SpanStates) -> Iterator[tuple[Posterior, slice]]:

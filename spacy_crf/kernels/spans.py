@@ -147,16 +147,16 @@ def _leave(posterior, continues, t, first_state, states):
     return min(total, 1.0)
 
 
-@kernel
-def span_probabilities(posterior, spans, begin, end, label, probabilities):
+@kernel(in_place=True)
+def span_probabilities(posterior, spans, room, begin, end, label, probabilities):
     """Probability of each of the given spans.
 
     posterior (Posterior), spans (SpanStates)
+    room (float64[2, S]): Is overwritten: probabilities of the states of a span.
     begin, end, label (int64[N]): The spans, each inside one sequence.
     probabilities (float64[N]): Receives the probabilities.
     """
     continues, label_starts = spans
-    room = np.empty((2, continues.shape[0]))
     for n in range(begin.shape[0]):
         i = label_starts[label[n]]
         b = begin[n]
@@ -169,13 +169,14 @@ def span_probabilities(posterior, spans, begin, end, label, probabilities):
         probabilities[n] = _leave(posterior, continues, e, i, states)
 
 
-@kernel
-def likely_spans(posterior, spans, min_prob, begin, end, label, probabilities):
+@kernel(in_place=True)
+def likely_spans(posterior, spans, min_prob, room, begin, end, label, probabilities):
     """All spans with at least a certain probability, sorted by first token, label and length.
 
     The beginning of a span is at least as probable as the span, so the search drops beginnings below min_prob.
 
     min_prob (float64): 0 lists all possible spans.
+    room (float64[2, S]): Is overwritten: probabilities of the states of a span.
     begin, end, label (int64[N]), probabilities (float64[N]): Receive the first N of the spans.
     RETURNS (int): Number of spans, perhaps more than N.
     """
@@ -183,7 +184,6 @@ def likely_spans(posterior, spans, min_prob, begin, end, label, probabilities):
     marginals = posterior.marginals
     opening = posterior.opening
     tokens = marginals.shape[0]
-    room = np.empty((2, continues.shape[0]))
     found = 0
     for b in range(tokens):
         for label_number in range(label_starts.shape[0] - 1):
@@ -198,7 +198,9 @@ def likely_spans(posterior, spans, min_prob, begin, end, label, probabilities):
             if possible < min_prob or possible == 0.0:
                 continue
             _enter(posterior, continues, b, first_state, states)
-            possible = states.sum()
+            possible = 0.0
+            for m in range(behind - first_state):
+                possible += states[m]
             e = b + 1
             while possible >= min_prob and possible > 0.0:
                 p = _leave(posterior, continues, e, first_state, states)

@@ -335,8 +335,12 @@ def test_addresses_of_a_process_are_not_kept(tmp_path, monkeypatch):
 READ = """
 import sys
 import numpy as np
-from spacy_crf.kernels import hashing
-hashing.hash_rows(np.arange(3, dtype=np.uint64)[np.newaxis])
+from spacy_crf.kernels import gazetteers, hashing
+words = np.arange(3, dtype=np.uint64)
+starts = np.array([0, 3])
+hashing.hash_rows(words[np.newaxis])
+slots = np.zeros(2, dtype=np.uint64), np.zeros(2, dtype=np.int32)
+gazetteers.find_phrases(words, starts, slots, np.zeros(1, dtype=np.int32))
 print(sum(hashing.hash_runs.stats.cache_hits.values()), "numba.np.linalg" in sys.modules)
 """
 
