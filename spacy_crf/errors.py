@@ -385,7 +385,8 @@ class Errors:
     CRF772 = """Component '{name}' needs training too, and `fit` trains components of spacy_crf alone. Train it first,
         then source and freeze it, or leave it out of the pipeline."""
     CRF773 = """{path} has nothing to learn: no spans, no tags of tokens and no labels of texts. `spacy crf data` shows how it is
-        read; annotate it, or convert it with the options of `spacy crf convert` first."""
+        read; annotate it, or convert it with the options of `spacy crf convert` first. Words and sentences alone are
+        learned with --config FILE, which `spacy crf init-config --file crf_tokenizer` writes."""
     CRF774 = "The words of {path} do not show their language: {reason}. Name it: --lang en, or --lang xx for any."
     CRF722 = "[training.score_weights] weighs no score of '{name}', so there is nothing to tune. Its scores: {scores}."
     CRF865 = """{path}: none of {documents} texts, read as {format}, is annotated, though there are keys or columns for

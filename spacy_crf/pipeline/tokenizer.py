@@ -22,7 +22,6 @@ from spacy.vocab import Vocab
 from .. import checks
 from ..errors import Errors, Warnings, announcements, counted, shown
 from ..features.characters import Lexicon, Texts
-from ..inference.linear_chain import LinearChain
 from ..kernels.characters import BEGINNING
 from ..models.characters import INSIDE, CharacterModel, CharacterObjective
 from ..optimizers.lbfgs import LBFGS
@@ -40,7 +39,7 @@ from .boundaries import (
     sentences_at_words,
 )
 from .saving import reason_of
-from .tokenizer_rules import NAME, Rules, limited, runs
+from .tokenizer_rules import NAME, Rules, runs
 from .words_to_doc import words_to_doc
 
 logger = logging.getLogger("spacy.spacy_crf")
@@ -49,9 +48,8 @@ FILE_NAME = "tokenizer"
 ANNOTATIONS = ("tokens", "partial")
 TOKENIZER = "tokenizer"  # its name among components
 _EXAMPLE = "x y z "  # the text of the only example of `nlp.initialize` without examples
-_LONGEST = (
-    100  # characters of a word whose places are features: the search for "ababab..." takes the square of the length
-)
+# Most characters of words whose places are features: the search for "ababab..." takes the square of its length
+_LONGEST = 100
 _DELTA = 1e-4  # share of the objective that ten iterations must gain: with less, F1 stays what it is
 _MEMORY = 10  # moves that L-BFGS keeps, each of which takes 16 bytes for each weight
 
@@ -63,7 +61,7 @@ class Boundaries(NamedTuple):
     sentences: Floats  # [T] 0 from tokenizers that find no sentences
 
 
-class Beginning(NamedTuple):
+class TokenReason(NamedTuple):
     """Why a token begins where it does.
 
     token (str): The token.
@@ -191,10 +189,10 @@ class CharacterTokenizer:
     def _docs(self, batch: list[str]) -> Iterator[Doc]:
         """The Docs of a few texts."""
         scored = self._scored(batch)
-        tags = self._best_tags(scored)
+        tags = self._rules.best_tags(scored.scores, scored.too_long)
         probabilities = None
         if self._sets_probabilities:
-            probabilities = self._marginals(scored)[:, :-1].sum(axis=1)
+            probabilities = self._rules.marginals(scored.scores, scored.too_long)[:, :INSIDE].sum(axis=1)
         starts = scored.texts.starts
         for b, text in enumerate(batch):
             units = slice(starts[b], starts[b + 1])
@@ -255,7 +253,7 @@ class CharacterTokenizer:
             possible = model.possible(texts)
             is_inside = ~np.isin(texts.units, begins_run)
             if rules.longest is not None:
-                for first, behind in runs(is_inside):
+                for first, behind in runs(is_inside).T:
                     is_inside[first:behind] = behind - first < rules.longest
             possible[is_inside, :INSIDE] = False
         too_long = np.zeros(len(texts.units), dtype=bool)
@@ -264,34 +262,6 @@ class CharacterTokenizer:
                 units = slice(texts.starts[b], texts.starts[b + 1])
                 too_long[units] = rules.restrict(text, texts.units[units] - texts.text_starts[b], possible[units])
         return texts, possible, too_long
-
-    def _best_tags(self, scored: _Scored) -> NDArray[np.int32]:
-        """The tags of the most probable segmentations: int32[U]."""
-        tags = LinearChain().viterbi(scored.scores).states
-        longest = self._rules.longest
-        if longest is None:
-            return tags
-        # The chain that counts the units of words takes more time, and is rarely needed
-        for first, behind in runs(~self._begins(tags)):
-            if behind - first >= longest and not scored.too_long[first]:
-                limited_scores = limited(scored.scores, scored.too_long)
-                states = self._rules.structure(self._n_tags).viterbi(limited_scores).states
-                return np.minimum(states, self._n_tags - 1)
-        return tags
-
-    @property
-    def _n_tags(self) -> int:
-        """The number of tags, of which the last says that a word goes on."""
-        return len(self._trained().transitions)
-
-    def _marginals(self, scored: _Scored) -> Floats:
-        """The probabilities of the tags: float64[U, S]."""
-        if self._rules.longest is None:
-            return LinearChain().marginals(scored.scores)
-        limited_scores = limited(scored.scores, scored.too_long)
-        marginals = self._rules.structure(self._n_tags).marginals(limited_scores)
-        marginals[:, -2] += marginals[:, -1]
-        return marginals[:, :-1]
 
     def boundary_probabilities(self, text: str) -> Boundaries:
         """How probable it is that words and sentences begin before each character of a text (`text`).
@@ -302,7 +272,7 @@ class CharacterTokenizer:
 
     def _boundaries(self, text: str, scored: _Scored) -> Boundaries:
         """The probabilities of boundaries of a text (`text`) from its scores (`scored`)."""
-        marginals = self._marginals(scored)
+        marginals = self._rules.marginals(scored.scores, scored.too_long)
         words = np.zeros(len(text))
         sentences = np.zeros(len(text))
         words[scored.texts.units] = marginals[:, :INSIDE].sum(axis=1)
@@ -320,23 +290,15 @@ class CharacterTokenizer:
         """
         checks.count("n_best", "n", n)
         scored = self._scored([text])
-        scores = scored.scores
-        if self._rules.longest is not None:
-            scores = limited(scores, scored.too_long)
-        structure = self._rules.structure(self._n_tags)
-        log_z = structure.log_partition(scores)[0]
-        segmentations = []
-        for score, states in structure.n_best(scores, n)[0]:
-            doc = self._doc(text, scored.texts, 0, np.minimum(states, self._n_tags - 1))
-            segmentations.append((float(np.exp(score - log_z)), doc))
-        return segmentations
+        segmentations = self._rules.n_best(scored.scores, scored.too_long, n)
+        return [(probability, self._doc(text, scored.texts, 0, tags)) for probability, tags in segmentations]
 
-    def explain(self, text: str, top: int = 3) -> list[Beginning]:
+    def explain(self, text: str, top: int = 3) -> list[TokenReason]:
         """Why each token of a text begins where it does. White space has no entry.
 
         text (str): The text.
         top (int): Number of features for each token.
-        RETURNS (list[Beginning]): The tokens with their reasons, in order.
+        RETURNS (list[TokenReason]): The tokens with their reasons, in order.
         RAISES (ValueError): As for a call.
         """
         checks.count("explain", "top", top, least=0)
@@ -347,7 +309,7 @@ class CharacterTokenizer:
         without_rules = model.possible(texts)
         words = self._boundaries(text, scored).words
         explained = []
-        doc = self._doc(text, texts, 0, self._best_tags(scored))
+        doc = self._doc(text, texts, 0, self._rules.best_tags(scored.scores, scored.too_long))
         tokens = [token for token in doc if not token.is_space]
         units = np.searchsorted(texts.units, [token.idx for token in tokens]).tolist()
         for token, unit, features in zip(tokens, units, model.features_of(text, texts, units)):
@@ -357,7 +319,7 @@ class CharacterTokenizer:
             elif not possible[unit, INSIDE]:
                 reason = "rule" if without_rules[unit, INSIDE] else "blank"
             features.sort(key=lambda feature: -abs(feature[1]))
-            explained.append(Beginning(token.text, float(words[token.idx]), reason, features[:top]))
+            explained.append(TokenReason(token.text, float(words[token.idx]), reason, features[:top]))
         return explained
 
     # -------------------------------------------------------------------------------------------------- training
@@ -388,7 +350,7 @@ class CharacterTokenizer:
             data: a file with a word in each line, or a list. They are saved with the tokenizer.
         min_count (int): How often the training data must have a feature.
         l1 (float), l2 (float): Costs of the weights, see `LBFGS`.
-        max_iterations (Optional[int]): Most iterations; None until the optimum.
+        max_iterations (Optional[int]): Most iterations; None for no limit.
         RAISES (ValueError): CRF020 for settings that are not possible; CRF990 for half of a surrogate pair; CRF992 to CRF995 for
             references from which the tokenizer can't learn.
         """
@@ -399,17 +361,16 @@ class CharacterTokenizer:
         checks.one_of(owner, "annotation", annotation, ANNOTATIONS)
         checks.count(owner, "min_count", min_count)
         optimizer = LBFGS(l1=l1, l2=l2, memory=_MEMORY, delta=_DELTA, max_iterations=max_iterations)
-        given = _read_words(owner, lexicon)
+        listed = _read_words(owner, lexicon)
         with self.learning():
-            trie = Lexicon.of(given)
+            trie = Lexicon.of(listed)
             golds = [read_gold(example.reference, annotation, trie) for example in get_examples()]
         if [gold.text for gold in golds] == [_EXAMPLE]:
             raise ValueError(Errors.CRF995)
         counts = Counter(chain.from_iterable(map(known_words, golds)))
-        if given and not counts.keys() & {*given}:
-            logger.warning(Warnings.CRFW991.format(n=len(given)))
-        listed = [word for word in given if len(word) <= _LONGEST]
-        counts = {word: count for word, count in counts.items() if len(word) <= _LONGEST}
+        if listed and not counts.keys() & {*listed}:
+            logger.warning(Warnings.CRFW991.format(n=len(listed)))
+        repeated = [word for word, count in counts.items() if count > 1]
         # `longest` counts characters, not whole runs
         may_join = self._rules.longest is None
         corpus = annotated_texts(
@@ -417,7 +378,7 @@ class CharacterTokenizer:
         )
         model, frequencies = CharacterModel.untrained(
             (batch.texts for batch in corpus.batches),
-            Lexicon.of([*listed, *(word for word, count in counts.items() if count > 1)]),
+            Lexicon.of(word for word in [*listed, *repeated] if len(word) <= _LONGEST),
             min_count,
             has_sentences=self._has_sentences,
             joins_words=corpus.joins_words,
@@ -431,7 +392,7 @@ class CharacterTokenizer:
         announcements.info("tokenizer: objective %.1f, %s", value, optimizer.stop_reason("tokenizer"))
         # So far the lexicon had the words that occur at least twice, so that no word was known by its own place alone. Texts to
         # come are other places, so from now on it has all words
-        model.lexicon = Lexicon.of([*listed, *counts])
+        model.lexicon = Lexicon.of(word for word in [*listed, *counts] if len(word) <= _LONGEST)
         self._model = model.pruned()
         self._check_rules(golds)
 
@@ -456,7 +417,7 @@ class CharacterTokenizer:
             allows = np.where(known == YES, possible[:, :INSIDE].any(axis=1), possible[:, INSIDE])
             is_forbidden = (known != NOT_KNOWN) & ~allows & (texts.gaps != BEGINNING)
             if self._rules.longest is not None:
-                for first, behind in runs((known == NO) & (texts.gaps != BEGINNING)):
+                for first, behind in runs((known == NO) & (texts.gaps != BEGINNING)).T:
                     is_forbidden[first + self._rules.longest - 1 : behind] = True
             forbidden = texts.units[is_forbidden]
             if len(forbidden):
@@ -482,7 +443,8 @@ class CharacterTokenizer:
     # -------------------------------------------------------------------------------------------------- saving
 
     def to_bytes(self, *, exclude: Sequence[str] = ()) -> bytes:
-        """Save what was learned, also nothing. The rules are in the config, and here because spaCy doubles each $ of a config.
+        """Save the learned weights; an untrained tokenizer can be saved too. The rules are in the config, and here too, because
+        spaCy doubles each $ of a config.
 
         exclude (Sequence[str]): Ignored; spaCy passes it.
         """

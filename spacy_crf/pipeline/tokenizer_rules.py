@@ -4,7 +4,7 @@ import logging
 import re
 from collections.abc import Iterator, Sequence
 from functools import cached_property, lru_cache
-from typing import Any, NamedTuple, Optional
+from typing import Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,20 +17,14 @@ from ..inference.linear_chain import LinearChain
 from ..inference.structure import Structure
 from ..kernels.gazetteers import find_phrases
 from ..models.characters import INSIDE
-from ..types import Bools, ChainScores, Ints, StateGraph
+from ..types import Bools, ChainScores, Floats, Ints, StateGraph
 
 logger = logging.getLogger("spacy.spacy_crf")
 NAME = "spacy_crf.Tokenizer.v1"
 # Of rules that contradict each other, the one named later holds
 ORDER = ("longest", "always_split", "never_split", "user_words")
+_LETTER = re.compile(r"\w")  # a letter, digit or underscore
 _AROUND = 10  # characters on each side of a contradiction in a warning
-
-
-class Span(NamedTuple):
-    """Characters of a text from `start` up to `end`, which is not part of the span."""
-
-    start: int
-    end: int
 
 
 class Rules:
@@ -90,9 +84,9 @@ class Rules:
         for pattern in self._never:
             for match in pattern.finditer(text):
                 demands.join("never_split", *match.span())
-        for word in self._find_words(text):
-            demands.join("user_words", *word)
-            demands.cut("user_words", *word)
+        for start, end in self._find_words(text):
+            demands.join("user_words", start, end)
+            demands.cut("user_words", start, end)
         too_long = np.zeros(len(units), dtype=bool)
         if self.longest is not None:
             too_long = demands.free_too_long(self.longest)
@@ -103,9 +97,12 @@ class Rules:
                 logger.warning(Warnings.CRFW993.format(winner=winner, loser=loser, example=example))
         return too_long
 
-    def _find_words(self, text: str) -> Iterator[Span]:
+    def _find_words(self, text: str) -> Iterator[tuple[int, int]]:
         """Find the user words in a text (`text`) from left to right. Of words that begin alike the longest counts, and the next
-        word begins behind it."""
+        word begins behind it.
+
+        YIELDS (tuple[int, int]): Where each begins and ends.
+        """
         if not self._words:
             return
         points = code_points(text).astype(np.uint64)
@@ -113,18 +110,64 @@ class Rules:
         starts, lengths, _ = find_phrases(points, text_bounds, *self._trie)
         behind = 0  # the word before
         for n in np.lexsort((-lengths, starts)).tolist():
-            word = Span(int(starts[n]), int(starts[n] + lengths[n]))
-            if word.start >= behind and not _touches_letters(text, word):
-                yield word
-                behind = word.end
+            start = int(starts[n])
+            end = start + int(lengths[n])
+            if start >= behind and not _touches_letters(text, start, end):
+                yield start, end
+                behind = end
 
-    def structure(self, n_tags: int) -> Structure[ChainScores]:
-        """The chain whose labellings are the segmentations into words that are not too long.
+    def best_tags(self, scores: ChainScores, too_long: Bools) -> NDArray[np.int32]:
+        """The tags of the most probable segmentations of texts: int32[U].
 
-        n_tags (int): The number of tags, of which the last says that a word goes on. If there is a limit, scores have one tag
-            more, see `limited`.
+        scores (ChainScores): The scores of the tags of the texts' units, of which the last says that a word goes on.
+        too_long (bool[U]): From `restrict`.
         """
-        return LinearChain() if self.longest is None else _limited_chain(n_tags, self.longest)
+        tags = LinearChain().viterbi(scores).states
+        if self.longest is None:
+            return tags
+        # The chain that counts the units of words takes more time, and is rarely needed
+        goes_on = len(scores.transitions) - 1
+        first, behind = runs(tags == goes_on)
+        if ((behind - first >= self.longest) & ~too_long[first]).any():
+            chain, chain_scores = self._chain(scores, too_long)
+            tags = np.minimum(chain.viterbi(chain_scores).states, goes_on)
+        return tags
+
+    def marginals(self, scores: ChainScores, too_long: Bools) -> Floats:
+        """The probabilities of tags: float64[U, S]; the arguments are those of `best_tags`."""
+        chain, chain_scores = self._chain(scores, too_long)
+        marginals = chain.marginals(chain_scores)
+        goes_on = len(scores.transitions) - 1
+        return np.column_stack([marginals[:, :goes_on], marginals[:, goes_on:].sum(axis=1)])
+
+    def n_best(self, scores: ChainScores, too_long: Bools, n: int) -> list[tuple[float, NDArray[np.int32]]]:
+        """The `n` most probable segmentations of a single text: probabilities and tags (int32[U]); the other arguments are those
+        of `best_tags`."""
+        chain, chain_scores = self._chain(scores, too_long)
+        log_z = chain.log_partition(chain_scores)[0]
+        goes_on = len(scores.transitions) - 1
+        ranked = chain.n_best(chain_scores, n)[0]
+        return [(float(np.exp(score - log_z)), np.minimum(states, goes_on)) for score, states in ranked]
+
+    def _chain(self, scores: ChainScores, too_long: Bools) -> tuple[Structure[ChainScores], ChainScores]:
+        """The chain of the segmentations that rules allow, and its scores; the arguments are those of `best_tags`.
+
+        RETURNS (Structure, ChainScores): Under a limit, the scores have one tag more, for the units of a word behind as many as
+            the limit allows.
+        """
+        if self.longest is None:
+            return LinearChain(), scores
+        # The further tag has the scores of the last one
+        emissions = np.pad(scores.emissions, [(0, 0), (0, 1)], mode="edge")
+        emissions[~too_long, -1] = -np.inf
+        limited = ChainScores(
+            emissions,
+            np.pad(scores.transitions, [(0, 1), (0, 1)], mode="edge"),
+            np.pad(scores.first, (0, 1), mode="edge"),
+            np.pad(scores.last, (0, 1), mode="edge"),
+            scores.starts,
+        )
+        return _limited_chain(len(scores.transitions), self.longest), limited
 
 
 class _Demands:
@@ -168,7 +211,8 @@ class _Demands:
         """
         too_long = np.zeros(len(self._units), dtype=bool)
         is_joined = np.logical_not(self._possible[:, :INSIDE].any(axis=1))
-        for first, behind in runs(is_joined):
+        first_units, ends = runs(is_joined)
+        for first, behind in zip(first_units.tolist(), ends.tolist()):
             if behind - first < longest:
                 continue
             too_long[first:behind] = True
@@ -208,42 +252,25 @@ def _compiled(name: str, patterns: Sequence[str]) -> list["re.Pattern[str]"]:
     return compiled
 
 
-def _touches_letters(text: str, word: Span) -> bool:
-    """Whether a word begins or ends with a letter of a script with upper and lower case, and touches another letter or digit."""
-    first = text[word.start]
-    last = text[word.end - 1]
-    touches_before = first.lower() != first.upper() and re.match(r"\w", text[word.start - 1 : word.start]) is not None
-    touches_behind = last.lower() != last.upper() and re.match(r"\w", text[word.end : word.end + 1]) is not None
+def _touches_letters(text: str, start: int, end: int) -> bool:
+    """Whether a word (from `start` up to `end`) begins or ends with a letter of a script with upper and lower case, and touches
+    another letter or digit there."""
+    before = text[max(0, start - 1) : start]
+    first = text[start]
+    last = text[end - 1]
+    touches_before = first.lower() != first.upper() and _LETTER.match(before) is not None
+    touches_behind = last.lower() != last.upper() and _LETTER.match(text, end) is not None
     return touches_before or touches_behind
 
 
-def runs(flags: Bools) -> list[tuple[int, int]]:
-    """Where runs of True begin and end in an array (`flags`, bool[N])."""
-    edges = np.flatnonzero(np.diff(flags, prepend=False, append=False))
-    return [(first, behind) for first, behind in edges.reshape(-1, 2).tolist()]
-
-
-def limited(scores: ChainScores, too_long: Bools) -> ChainScores:
-    """Scores for the structure of a limit: a further tag stands for the units of a word behind as many as the limit allows.
-
-    scores (ChainScores): The scores of S tags.
-    too_long (bool[U]): The units that may have the further tag, whose score there is that of the last tag.
-    RETURNS (ChainScores): The scores of S + 1 tags.
-    """
-    emissions = np.pad(scores.emissions, [(0, 0), (0, 1)], mode="edge")
-    emissions[~too_long, -1] = -np.inf
-    return ChainScores(
-        emissions,
-        np.pad(scores.transitions, [(0, 1), (0, 1)], mode="edge"),
-        np.pad(scores.first, (0, 1), mode="edge"),
-        np.pad(scores.last, (0, 1), mode="edge"),
-        scores.starts,
-    )
+def runs(flags: Bools) -> Ints:
+    """Where runs of True begin, and where they end, in an array (`flags`, bool[N]): int64[2, R]."""
+    return np.flatnonzero(np.diff(flags, prepend=False, append=False)).reshape(-1, 2).T
 
 
 @lru_cache(maxsize=8)
 def _limited_chain(n_tags: int, longest: int) -> Structure[ChainScores]:
-    """The chain whose states count the units of a word, up to `longest`; see `limited` for the one tag more.
+    """The chain whose states count the units of a word, up to `longest`; see `Rules._chain` for the one tag more.
 
     n_tags (int): Number of tags, of which the last says that a word goes on.
     """
