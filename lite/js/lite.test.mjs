@@ -67,6 +67,15 @@ test("what is no export is refused", async () => {
   assert.throws(() => makeParser(untranslated), /'infix': it has GROUPREF/);
 });
 
+test("a small file does not fill the memory", async () => {
+  const bomb = gzipSync(Buffer.alloc(260e6, " "), { level: 1 });
+  assert.ok(bomb.length < 2e6);
+  await assert.rejects(load(bomb), /more than 256000000 characters/);
+  const manyTags = content();
+  manyTags.components[1].letters = "I".repeat(1000000);
+  assert.throws(() => makeParser(manyTags), /more than 100000 tags/);
+});
+
 test("the script without modules has the same names", () => {
   const script = readFileSync(new URL("build/lite.global.js", import.meta.url), "utf8");
   const lite = new Function(`${script}; return spacyCrfLite;`)();

@@ -7,6 +7,7 @@ import { Chain, Segments, States, logSum } from "./labellings.js";
 // Prices of spans are probabilities that are never worth listing at least, and that are always taken at most
 const LEAST_PRICE = 1e-3;
 const HIGHEST_PRICE = 1 - 1e-6;
+const MOST_TAGS = 100000;
 
 /** Labels texts by the scores of a chain of tags or segments. */
 class Labeller {
@@ -19,6 +20,7 @@ class Labeller {
     if (this.hasSpans && !Object.hasOwn(SPELLINGS, this.scheme)) throw new LiteError(`there is no scheme '${this.scheme}'. ${again}`);
     const nLabels = this.labels.length;
     const letters = Array.from(content.letters ?? "");
+    if (nLabels * letters.length > MOST_TAGS) throw new LiteError(`it has more than ${MOST_TAGS} tags. ${again}`);
     this.tags = this.labels;
     if (this.hasSpans) this.tags = ["O", ...this.labels.flatMap((label) => letters.map((letter) => `${letter}-${label}`))];
     // The label of each tag, -1 for O; and whether a tag continues the span of the tag before it

@@ -18,6 +18,7 @@ export { LiteError };
 
 const FORMAT = "spacy_crf.lite";
 const VERSION = 4;
+const MOST_CHARACTERS = 256e6; // of an export: a small file may unzip to any size
 // Values of attributes that no component has written; "" for others
 const UNSET = { ent_iob: "0", sent_start: "0", spacy: "1" };
 
@@ -261,10 +262,19 @@ export async function load(source) {
 async function unzipped(bytes) {
   const isGzipped = bytes[0] === 0x1f && bytes[1] === 0x8b;
   if (!isGzipped) return new TextDecoder().decode(bytes);
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  const decoder = new TextDecoder();
+  const reader = stream.getReader();
+  let text = "";
   try {
-    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-    return await new Response(stream).text();
+    for (;;) {
+      const { done, value } = await reader.read();
+      if (done) return text + decoder.decode();
+      text += decoder.decode(value, { stream: true });
+      if (text.length > MOST_CHARACTERS) throw new LiteError(`it has more than ${MOST_CHARACTERS} characters. Export fewer weights.`);
+    }
   } catch (error) {
-    throw new LiteError(`it is cut off or no export (${error}). Copy it again, or export it again.`);
+    reader.cancel().catch(() => {});
+    throw error instanceof LiteError ? error : new LiteError(`it is cut off or no export (${error}). Copy it again, or export it again.`);
   }
 }
