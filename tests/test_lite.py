@@ -22,7 +22,7 @@ from spacy.training import Example, biluo_to_iob, iob_to_biluo
 from thinc.api import Config
 from typer.testing import CliRunner
 
-from spacy_crf import lite
+from spacy_crf import __version__, lite
 from spacy_crf.cli import app
 from spacy_crf.features.lexemes import LEXEME_ATTRIBUTES
 from spacy_crf.features.token_columns import ColumnReader
@@ -34,6 +34,7 @@ from spacy_crf.schemes import SCHEMES
 from tests.components import FEATURES
 from tests.migrate.test_templates import DATA
 from tests.pipeline.test_crf_ner import train
+from tests.test_package import ROOT
 from tests.test_size import n_statements
 from tests.util import NER_TEXTS, TAG_TEXTS, ner_examples, tag_examples
 
@@ -721,6 +722,23 @@ def test_lite_stays_small():
     names = re.findall(r"^(?:from|import) (\S+)", "\n".join(sources), re.MULTILINE)
     imported = {name.partition(".")[0] for name in names}
     assert imported - sys.stdlib_module_names == {"numpy", ""}  # "" for those of its own
+
+
+def test_the_distribution_holds_the_same_files(tmp_path):
+    """Its setup.py copies them, and its tests pass without spaCy."""
+    shutil.copytree(ROOT / "lite", tmp_path / "lite", ignore=shutil.ignore_patterns("js", "spacy_crf_lite"))
+    shutil.copytree(READER, tmp_path / "spacy_crf" / "lite", ignore=shutil.ignore_patterns("__pycache__"))
+    done = run_python(tmp_path / "lite", "setup.py", "--version")
+    assert done.stdout.split()[-1] == __version__
+    copies = {path.name: path.read_bytes() for path in (tmp_path / "lite" / "spacy_crf_lite").iterdir()}
+    assert copies == {**{path.name: path.read_bytes() for path in READER.glob("*.py")}, "py.typed": b""}
+    done = run_python(tmp_path / "lite", "-m", "pytest", "-q", "-p", "no:cacheprovider")
+    assert done.returncode == 0, done.stdout
+
+
+def run_python(folder, *arguments):
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
 def test_lite_runs_in_python_3_9():

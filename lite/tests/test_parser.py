@@ -1,0 +1,76 @@
+"""Exports of small pipelines are parsed as spaCy parsed them. Neither spaCy nor the plugin is needed; make_fixtures.py makes the
+files."""
+
+import contextlib
+import gzip
+import json
+import random
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import spacy_crf_lite as lite
+
+HERE = Path(__file__).parent
+NAMES = ["set", "segments", "sentencizer"]
+
+
+def read(name):
+    return json.loads(gzip.decompress((HERE / f"{name}.json.gz").read_bytes()))
+
+
+def assert_equal(parsed, answer):
+    found = json.loads(json.dumps(parsed.to_json()))
+    assert [[token["start"], token["text"]] for token in found["tokens"]] == answer["tokens"]
+    assert [[token.get("tag", ""), token.get("pos", "")] for token in found["tokens"]] == answer["tags"]
+    assert [[sentence["start"], sentence["end"]] for sentence in found["sentences"]] == answer["sentences"]
+    assert found["cats"] == pytest.approx(answer["cats"], abs=1e-6)
+    assert found["spans"].keys() == answer["spans"].keys()
+    lists = [(found["entities"], answer["entities"])]
+    lists += [(found["spans"][key], answer["spans"][key]) for key in found["spans"]]
+    for spans, expected in lists:
+        assert [[span["start"], span["end"], span["label"]] for span in spans] == [span[:3] for span in expected]
+        assert [span["prob"] for span in spans] == pytest.approx([span[3] for span in expected], abs=1e-6)
+        assert all(span["text"] == found["text"][span["start"] : span["end"]] for span in spans)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_texts_are_parsed_as_by_spacy(name):
+    parse = lite.load(HERE / f"{name}.json.gz")
+    answers = read(f"{name}_answers")
+    for answer, together in zip(answers, parse.batch(answer["text"] for answer in answers)):
+        assert_equal(together, answer)
+        assert_equal(parse(answer["text"]), answer)
+        assert [token.text for token in parse.words(answer["words"]).tokens] == answer["words"]
+    texts = [answer["text"] for answer in answers] * 5
+    with ThreadPoolExecutor(4) as threads:
+        for parsed, answer in zip(threads.map(parse, texts), answers * 5):
+            assert_equal(parsed, answer)
+
+
+def test_bad_input_is_told(tmp_path):
+    parse = lite.load(HERE / "segments.json.gz")
+    with pytest.raises(lite.LiteError, match="Row 2 is 0 columns"):
+        parse.words([["Ann"], []])
+    (tmp_path / "model.json").write_text('{"format": "spacy_crf.lite", "version": 3}')
+    with pytest.raises(lite.LiteError, match="version 3"):
+        lite.load(tmp_path / "model.json")
+
+
+def test_nothing_else_is_imported():
+    assert not {"spacy", "thinc", "numba", "spacy_crf"} & set(sys.modules)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_damaged_exports_are_refused_or_answer(name, tmp_path):
+    data = (HERE / f"{name}.json.gz").read_bytes()
+    text = gzip.decompress(data)
+    rng = random.Random(0)
+    path = tmp_path / "model.json"
+    for _ in range(25):
+        place = rng.randrange(len(text))
+        character = bytes([rng.randrange(32, 127)])
+        path.write_bytes(text[:place] + character + text[place + rng.randrange(2) :])
+        with contextlib.suppress(lite.LiteError):
+            lite.load(path)("Ann Lee left New York.")
