@@ -285,10 +285,14 @@ def mark_words(points, text_starts, lengths, table, longest, marks):
 
 
 @kernel
-def add_marks(marks, weights, sums):
-    """Add the weights (float64[M, C]) of the marks (uint8[U, M]) of units to their sums (float64[U, C])."""
+def add_marks(marks, weights, sums, is_gradient):
+    """Add the weights (float64[M, C]) of the marks (uint8[U, M]) of units to their sums (float64[U, C]); or, if `is_gradient`, the
+    derivatives of the sums to those of the weights."""
     for u in range(len(marks)):
         for m in range(marks.shape[1]):
             if marks[u, m]:
                 for c in range(sums.shape[1]):
-                    sums[u, c] += weights[m, c]
+                    if is_gradient:
+                        weights[m, c] += sums[u, c]
+                    else:
+                        sums[u, c] += weights[m, c]

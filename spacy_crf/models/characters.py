@@ -144,7 +144,7 @@ class CharacterModel:
         sums = np.empty((len(texts.units), len(self.tags)))
         for column, sums_of_column in enumerate(item_sums.T):
             sums[:, column] = np.bincount(ngrams.places, sums_of_column, len(texts.points))[texts.units]
-        kernels.add_marks(marks, weights[len(weights) - marks.shape[1] :], sums)
+        kernels.add_marks(marks, weights[len(weights) - marks.shape[1] :], sums, False)
         return sums
 
     def chain(self, scores: Floats, transitions: Floats, texts: Texts) -> ChainScores:
@@ -155,7 +155,9 @@ class CharacterModel:
         texts (Texts): The texts of the units.
         """
         no_scores = np.zeros(len(transitions))
-        return ChainScores(scores @ self.tags, transitions, no_scores, no_scores, texts.starts)
+        # BLAS would take ten times as long, on several threads
+        emissions = np.einsum("uc,cs->us", scores, self.tags)
+        return ChainScores(emissions, transitions, no_scores, no_scores, texts.starts)
 
     def ngrams(self, texts: Texts) -> NGrams:
         """The n-grams of texts, with the rows of their weights."""
@@ -320,8 +322,8 @@ class CharacterObjective:
             losses, derivative, _ = self._loss(self._structure, potentials, clamp)
             loss += float(losses.sum())
             d_transitions += derivative.transitions
-            d_sums = derivative.emissions @ model.tags.T
-            d_rows[len(rows) - marks.shape[1] :] += marks.T.astype(np.float64) @ d_sums
+            d_sums = np.einsum("us,cs->uc", derivative.emissions, model.tags)
+            kernels.add_marks(marks, d_rows[len(rows) - marks.shape[1] :], d_sums, True)
             d_scores = np.zeros((len(texts.points), len(model.tags)))
             d_scores[texts.units] = d_sums
             kernels.add_windows(ngrams.rows, ngrams.starts, d_rows, d_scores[ngrams.places], True)
