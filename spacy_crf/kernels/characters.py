@@ -286,8 +286,8 @@ def mark_words(points, text_starts, lengths, table, longest, marks):
 
 @kernel
 def add_marks(marks, weights, sums, is_gradient):
-    """Add the weights (float64[M, C]) of the marks (uint8[U, M]) of units to their sums (float64[U, C]); or, if `is_gradient`, the
-    derivatives of the sums to those of the weights."""
+    """Add the weights (float64[M, C]) of the marks (uint8[U, M]) of units to their sums (float64[U, C]); or, if `is_gradient`,
+    the derivatives of the sums to those of the weights."""
     for u in range(len(marks)):
         for m in range(marks.shape[1]):
             if marks[u, m]:
