@@ -73,14 +73,14 @@ def test_hostile_texts_have_the_same_tokens(lang):
     """Hungarian has a `token_match`. (French has one of 1.4 million characters, that takes five seconds to compile.)"""
     nlp = spacy.blank(lang)
     rng = random.Random(1)
-    assert_same_tokens(nlp, [hostile_text(rng, [*nlp.tokenizer.rules]) for _ in range(1000)])
+    assert_same_tokens(nlp, [hostile_text(rng, [*nlp.tokenizer.rules]) for _ in range(500)])
 
 
 @pytest.mark.slow
 def test_french_texts_have_the_same_tokens():
     nlp = spacy.blank("fr")
     rng = random.Random(1)
-    assert_same_tokens(nlp, [hostile_text(rng, [*nlp.tokenizer.rules]) for _ in range(1000)])
+    assert_same_tokens(nlp, [hostile_text(rng, [*nlp.tokenizer.rules]) for _ in range(500)])
 
 
 @pytest.mark.parametrize("faster_heuristics", [True, False])
@@ -91,7 +91,7 @@ def test_special_cases_that_users_add_give_the_same_tokens(english, faster_heuri
     add_special_cases(nlp, ADDED)
     rng = random.Random(2)
     cases = [*english.tokenizer.rules, *20 * [*ADDED]]
-    assert_same_tokens(nlp, [hostile_text(rng, cases) for _ in range(1000)])
+    assert_same_tokens(nlp, [hostile_text(rng, cases) for _ in range(500)])
 
 
 CHARACTERS = "ab.-'() \n\t\u00a0\x85é1\u0301"
@@ -232,14 +232,21 @@ def trained(cuts_words: bool, **settings) -> Language:
     return nlp
 
 
-@pytest.mark.parametrize("sentences", [False, True])
-@pytest.mark.parametrize("cuts_words", [False, True])
-@pytest.mark.parametrize("rules", [{}, RULES, {"language_rules": True}], ids=["", "rules", "language rules"])
+@pytest.mark.parametrize(
+    ("cuts_words", "settings"),
+    [
+        (False, {}),
+        (True, {"sentences": True}),
+        (True, {"language_rules": True}),
+        (False, {"language_rules": True, "sentences": True, **RULES}),
+        (True, RULES),
+    ],
+)
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_trained_tokenizers_find_the_same_tokens_and_sentences(cuts_words, sentences, rules):
-    nlp = trained(cuts_words, sentences=sentences, **rules)
+def test_trained_tokenizers_find_the_same_tokens_and_sentences(cuts_words, settings):
+    nlp = trained(cuts_words, **settings)
     rng = random.Random(3)
-    texts = [hostile_text(rng, [*SENTENCES, "don't", "New York", "items", "กำลัง"]) for _ in range(200)]
+    texts = [hostile_text(rng, [*SENTENCES, "don't", "New York", "items", "กำลัง"]) for _ in range(150)]
     texts += [
         "",
         " ",
@@ -303,7 +310,7 @@ def test_a_tokenizer_of_a_damaged_file_is_refused_or_cuts_texts(english, kind):
     rng = random.Random(4)
     others = [None, True, -1, 0, 2, 1 << 40, 0.5, float("nan"), "", "a", "(", [], [1], {}, [[0.5]], ["ab", ["a", "b"]]]
     n_refused = 0
-    for _ in range(100):
+    for _ in range(60):
         content = json.loads(text)
         place = content
         while True:
@@ -319,4 +326,4 @@ def test_a_tokenizer_of_a_damaged_file_is_refused_or_cuts_texts(english, kind):
             continue
         words = tokenizer.cut("Don't cost 12 km, a b!\n\nกำลัง 系统 ").words
         assert "".join(words).replace(" ", "") == "Don'tcost12km,ab!\n\nกำลัง系统"
-    assert n_refused > 30
+    assert n_refused > 20
