@@ -71,7 +71,9 @@ def fit(
     seed: int = 0,
     on_fold: Callable[[], None] = lambda: None,
 ) -> tuple[Language, list[Fitted]]:
-    """Train the components of a config on all texts, each with the settings that win the cross-validation.
+    """Train the components of a config on all texts, each with the settings that win the cross-validation. A tokenizer that
+    learns is trained first, with the l1 and l2 that find the most words; `words`, `thresholds`, `optimize` and `calibrate` do not
+    concern it.
 
     config (Config): A config for `spacy train`, interpolated. Its corpora are not read.
     read (Callable[[Language], Sequence[Example]]): Reads the annotated texts. Each text is held out as a whole.
@@ -85,7 +87,8 @@ def fit(
     calibrate (bool): Whether to divide the scores by the temperature whose probabilities fit the held-out texts best. The best
         path stays what it is.
     on_fold (Callable[[], None]): Called after each fold of each component, and after the component's last training.
-    RETURNS (tuple[Language, list[Fitted]]): The pipeline, whose config has the chosen settings, and a report on each component.
+    RETURNS (tuple[Language, list[Fitted]]): The pipeline, whose config has the chosen settings, and a report on the tokenizer, if
+        it was trained, and on each component.
     RAISES (ValueError): CRF770 for fewer than two folds, or more folds than texts; CRF771 and CRF772 for components that cannot
         be fitted.
     """
@@ -95,7 +98,7 @@ def fit(
         config = Config({**config, "training": {**training, "before_to_disk": None}})
     nlp = load_model_from_config(config, auto_fill=True)
     tokenizer = nlp.tokenizer
-    learns_tokens = isinstance(tokenizer, CharacterTokenizer)
+    learns_tokens = isinstance(tokenizer, CharacterTokenizer) and not _is_copied(nlp)
     names = _components(nlp, config)
     if not names and not learns_tokens:
         raise no_component("to fit", nlp.pipe_names)
@@ -239,6 +242,17 @@ def _word_counts(example: Example) -> tuple[int, int, int]:
         for doc in (example.reference, example.predicted)
     )
     return len(gold), len(found), len(gold & found)
+
+
+def _is_copied(nlp: Language) -> bool:
+    """Copy the tokenizer of a pipeline (`nlp`) from another one if the config says so. RETURNS (bool): Whether it is trained
+    then, and stays as it is."""
+    initialize = nlp.config.interpolate()["initialize"]
+    if not initialize["before_init"] or initialize["tokenizer"]:
+        return False
+    callback = registry.resolve({"before_init": initialize["before_init"]})["before_init"]
+    callback(nlp)
+    return nlp.tokenizer.is_trained
 
 
 def performance(nlp: Language, fitted: Iterable[Fitted]) -> Settings:

@@ -214,6 +214,7 @@ class Tuner:
 
     def __init__(self, config: str, component: Optional[str], folds: int, iterations: int):
         from ..pipeline.pipe import LearningPipe
+        from ..pipeline.tokenizer import CharacterTokenizer
 
         nlp = load_model_from_config(Config().from_str(config), auto_fill=True)
         pipes = [pipe for name, pipe in nlp.pipeline if isinstance(pipe, LearningPipe) and component in (None, name)]
@@ -228,6 +229,11 @@ class Tuner:
         self._training = registry.resolve(interpolated["training"], schema=ConfigSchemaTraining)
         names = [self._training["train_corpus"], self._training["dev_corpus"]]
         train_corpus, dev_corpus = resolve_dot_names(interpolated, names)
+        if isinstance(nlp.tokenizer, CharacterTokenizer):
+            # Components read the tokens that it finds. It also learns from texts that folds hold out
+            with nlp.tokenizer.learning(), nlp.select_pipes(enable=[]):
+                nlp.initialize(lambda: _read_corpus(nlp, train_corpus, names[0]))
+            nlp.config["initialize"]["tokenizer"] = {}  # so that it stays as it is
         self._examples = _read_corpus(nlp, train_corpus, names[0])
         self._dev_examples = _read_corpus(nlp, dev_corpus, names[1]) if folds == 1 else []
         checks.count(OWNER, "--folds", folds, most=len(self._examples))

@@ -155,6 +155,11 @@ class CharacterTokenizer:
         self.is_learning = False
 
     @property
+    def is_trained(self) -> bool:
+        """Whether it has learned, or was loaded."""
+        return self._model is not None
+
+    @property
     def finds_sentences(self) -> bool:
         """Whether it finds sentences too."""
         return self._has_sentences
@@ -354,7 +359,7 @@ class CharacterTokenizer:
         RAISES (ValueError): CRF020 for settings that are not possible; CRF990 for half of a surrogate pair; CRF992 to CRF995 for
             references from which the tokenizer can't learn.
         """
-        if self._model is not None and nlp is not None and not nlp.config["initialize"]["tokenizer"]:
+        if self.is_trained and nlp is not None and not nlp.config["initialize"]["tokenizer"]:
             announcements.info("tokenizer: trained before, and [initialize.tokenizer] is empty, so it stays as it is")
             return
         owner = "[initialize.tokenizer]"

@@ -5,7 +5,8 @@ import json
 import pytest
 import spacy
 from spacy.cli._util import app
-from spacy.tokens import Doc, DocBin
+from spacy.tokens import Doc, DocBin, Span
+from spacy.util import load_config
 from typer.testing import CliRunner
 
 from spacy_crf.cli.demo import Demo
@@ -103,6 +104,56 @@ def test_commands_about_components_say_what_to_use(folder, arguments, monkeypatc
     monkeypatch.chdir(folder)
     code, output = run(*arguments)
     assert code == 1 and "CRF711" in output and "crf evaluate" in output
+
+
+@pytest.fixture
+def behind(folder, tmp_path):
+    """Files of texts with entities, and a config of a component behind the tokenizer."""
+    nlp = spacy.blank("xx")
+    docs = references(nlp.vocab, times=2)
+    for doc in docs:
+        doc.ents = [Span(doc, token.i, token.i + 1, "X") for token in doc if token.text == "abc"]
+    DocBin(docs=docs).to_disk(tmp_path / "ents.spacy")
+    config = load_config(ROOT / "configs" / "crf_ner.cfg")
+    config["nlp"] |= {"lang": "xx", "tokenizer": {"@tokenizers": "spacy_crf.Tokenizer.v1", "sentences": True}}
+    config["initialize"]["tokenizer"] = {"min_count": 1}
+    return config, tmp_path / "ents.spacy", tmp_path / "behind.cfg"
+
+
+def test_tune_a_component_behind_the_tokenizer(behind):
+    config, texts, file = behind
+    config.to_disk(file)
+    code, output = run("tune", texts, "--config", file, "--dev", texts, "--try", "l2=0.1", "--iterations", 20)
+    assert code == 0 and "1.0000" in output, output
+
+
+def test_fit_takes_over_a_trained_tokenizer(folder, behind, tmp_path):
+    config, texts, file = behind
+    config["initialize"]["tokenizer"] = {}
+    config["initialize"]["before_init"] = {
+        "@callbacks": "spacy.copy_from_base_model.v1",
+        "tokenizer": str(folder / "model"),
+    }
+    config.to_disk(file)
+    arguments = [
+        "fit",
+        texts,
+        "--config",
+        file,
+        "--folds",
+        2,
+        "--l1",
+        0.01,
+        "--l2",
+        0.1,
+        "--output",
+        tmp_path / "fitted",
+    ]
+    code, output = run(*arguments)
+    assert code == 0 and "tokenizer: F1" not in output, output
+    fitted = spacy.load(tmp_path / "fitted")
+    assert fitted.tokenizer.to_bytes() == spacy.load(folder / "model").tokenizer.to_bytes()
+    assert [ent.text for ent in fitted("ababccd").ents] == ["abc"]
 
 
 def test_curve_and_tune(folder):

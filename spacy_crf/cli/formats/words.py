@@ -104,7 +104,8 @@ def _with_gaps(text: str, words: list[tuple[int, int]]) -> list[tuple[int, int]]
 
 
 def read_spaced(source: Source, nlp: Language, settings: ReadSettings, report: Report) -> Iterator[Doc]:
-    """Read lines of words between spaces, which the text does not have: each line is a sentence (the form of SIGHAN)."""
+    """Read lines of words between spaces, which the text does not have: each line is a sentence (the form of SIGHAN). A text of
+    a single line says nothing of where sentences begin."""
     lines = (split_words(line) for _, line in source.lines())
     for sentences in in_groups(lines, settings.n_sents):
         words = [word for sentence in sentences for word in sentence]
@@ -114,7 +115,7 @@ def read_spaced(source: Source, nlp: Language, settings: ReadSettings, report: R
             nlp.vocab,
             words=words,
             spaces=[False] * len(words),
-            sent_starts=[number in first_words for number in range(len(words))],
+            sent_starts=[n in first_words for n in range(len(words))] if settings.n_sents != 1 else None,
         )
 
 
@@ -139,6 +140,7 @@ def read_boundaries(source: Source, nlp: Language, settings: ReadSettings, repor
                 )
             if mark in ("", _NO_BOUNDARY):
                 continue
+            # A mark at the end of a line has no word behind it
             if mark != _BOUNDARY:
                 first = len(words) - 1
                 if unknown and unknown[-1][1] == first:
