@@ -83,7 +83,8 @@ def test_labels_without_examples_are_a_beginning(component, emissions, caplog):
     )
     found(nlp, component, examples)
     nlp.from_bytes(nlp.to_bytes())
-    for _ in range(60):
+    sgd.learn_rate = 0.05
+    for _ in range(20):
         nlp.update(examples, sgd=sgd)
     assert found(nlp, component, examples) == wanted(component, examples)
 
@@ -101,7 +102,8 @@ def test_without_labels_and_examples_there_is_a_beginning(component, emissions, 
     examples = texts_of(nlp, component)
     nlp.from_bytes(nlp.to_bytes())
     assert not any(found(nlp, component, examples))
-    for _ in range(60):
+    sgd.learn_rate = 0.05
+    for _ in range(20):
         nlp.update(examples, sgd=sgd)
     assert found(nlp, component, examples) == wanted(component, examples)
 
@@ -131,7 +133,7 @@ def test_labels_are_added_between_updates_and_by_them(component, optimizer):
     pipe.add_label("FILM")
     nlp.update(examples, sgd=sgd)
     both = examples + texts_of(nlp, component, new=True)
-    for _ in range(60 if optimizer in SLOW else 20):
+    for _ in range(40 if optimizer in SLOW else 10):
         losses = nlp.update(both, sgd=sgd)
     assert pipe.labels[-3:] in (("POEM", "FILM", "SONG"), ("POEM", "FILM", "UH"))
     assert np.isfinite(losses[component])
