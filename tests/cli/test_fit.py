@@ -33,6 +33,7 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 NAMES = ["Ann Lee", "Bob Ray", "Cid May", "Dan Fox"]
 PLACES = ["Rome", "Oslo", "Lima", "Bonn", "Kyiv"]
 REFIT = {"@callbacks": "spacy_crf.refit.v1", "train": "train.spacy"}
+FEW = {"l1": [0.0], "l2": [0.1, 1.0]}  # where it does not matter what is tried
 TEXTS = [f"[{name}](PER) lives in [{place}](GPE) ." for name in NAMES for place in PLACES]
 
 
@@ -90,7 +91,7 @@ def test_no_text_is_judged_by_a_model_that_has_learned_it(monkeypatch):
 
     monkeypatch.setattr(CRFPipe, "initialize", counted)
     monkeypatch.setattr(CRFPipe, "pipe", noted)
-    fit(config(), read, folds=4, words=False, calibrate=False)
+    fit(config(), read, folds=4, words=False, calibrate=False, **FEW)
     everything = {e.reference.text for e in read(spacy.blank("en"))}
     folds = judged[:-4]  # the last four give the predictions of the held-out texts
     assert folds and all(texts and not texts & learned[n] and texts | learned[n] == everything for n, texts in folds)
@@ -126,7 +127,7 @@ def test_callbacks_of_spacy_train_that_choose_too_need_no_dev_set(callback):
     """`init-config --optimize accuracy` writes the first."""
     settings = config()
     settings["training"]["before_to_disk"] = callback
-    nlp, _ = fit(settings, read, folds=2, words=False)
+    nlp, _ = fit(settings, read, folds=2, words=False, **FEW)
     assert nlp.config["training"]["before_to_disk"] is None
 
 
@@ -140,7 +141,7 @@ def test_overlapping_spans_get_a_threshold():
 
     block = "components.crf_spancat"
     layers = {f"{block}.nested": False, f"{block}.model.emissions.features.extra": None}
-    nlp, (found,) = fit(config("crf_spancat", **layers), nested, folds=2, words=False)
+    nlp, (found,) = fit(config("crf_spancat", **layers), nested, folds=2, words=False, **FEW)
     pipe = nlp.get_pipe("crf_spancat")
     assert found.f.value > 0.8
     assert pipe.cfg["threshold"] == (0.5 if found.chosen.min_prob is None else found.chosen.min_prob)
@@ -172,7 +173,7 @@ def test_inner_spans_that_read_the_outer_ones(nested_texts):
             doc.spans["sc"] = [person, place, first_name] if n < nested_texts else [person, place]
         return [Example(example.predicted, example.reference) for example in examples]
 
-    nlp, (found,) = fit(config("crf_spancat"), nested, folds=3, words=False)
+    nlp, (found,) = fit(config("crf_spancat"), nested, folds=3, words=False, thresholds=False, **FEW)
     pipe = nlp.get_pipe("crf_spancat")
     assert pipe.cfg["levels"] == {"PER": 2, "GPE": 2} and pipe.reads_outer
     assert found.f.value == pytest.approx(pipe.score(found.held_out)["spans_sc_f"])
@@ -184,7 +185,7 @@ def test_without_thresholds_the_best_path_stays(monkeypatch):
         raise AssertionError
 
     monkeypatch.setattr("spacy_crf.race.measure", fail)
-    nlp, (found,) = fit(config(), read, folds=2, words=False, thresholds=False)
+    nlp, (found,) = fit(config(), read, folds=2, words=False, thresholds=False, **FEW)
     assert {trial.min_prob for trial in found.trials} == {None} and found.f.value > 0.8
     assert nlp.config["components"]["crf_ner"]["decode"] == "viterbi"
 
@@ -212,7 +213,7 @@ def test_a_label_in_one_text_alone():
     def texts(nlp):
         return ner_examples(nlp, [*TEXTS, "[Acme](ORG) is gone ."])
 
-    nlp, (found,) = fit(config(), texts, folds=4, words=False)
+    nlp, (found,) = fit(config(), texts, folds=4, words=False, thresholds=False, **FEW)
     assert "ORG" in nlp.get_pipe("crf_ner").labels and found.texts == len(TEXTS) + 1
 
 
@@ -409,7 +410,7 @@ def packaged(monkeypatch):
 
 
 def test_clusters_are_tried_where_the_package_has_them(packaged):
-    nlp, (found,) = fit(config(), read, folds=4)
+    nlp, (found,) = fit(config(), read, folds=4, thresholds=False, **FEW)
     assert {trial.candidate.words for trial in found.trials} == {"none", "clusters"}
     of_initialize = nlp.config["initialize"]["components"]["crf_ner"]
     extra = nlp.config["components"]["crf_ner"]["model"]["emissions"]["features"]["extra"]
@@ -605,9 +606,10 @@ def test_spacy_train_saves_what_fit_trains(corpus, caplog):
         "@callbacks": "spacy_crf.refit.v1",
         "train": "${paths.train}",
         "dev": "${paths.dev}",
-        "folds": 3,
+        "folds": 2,
         "words": False,
     }
+    settings["training"]["max_steps"] = 1
     (corpus / "out").mkdir()
     with caplog.at_level("INFO", logger="spacy.spacy_crf"):
         train(init_nlp(settings), corpus / "out")
@@ -616,7 +618,7 @@ def test_spacy_train_saves_what_fit_trains(corpus, caplog):
     def texts(nlp):
         return ner_examples(nlp, [*TEXTS, *TEXTS[:5]])
 
-    expected, _ = fit(settings.interpolate(), texts, folds=3, words=False)
+    expected, _ = fit(settings.interpolate(), texts, folds=2, words=False)
     expected.to_disk(corpus / "expected")  # saving drops weights of 0
     expected = spacy.load(corpus / "expected")
     for name in ("model-best", "model-last"):
