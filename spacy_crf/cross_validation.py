@@ -97,23 +97,22 @@ def fit(
     if (training.get("before_to_disk") or {}).get("@callbacks") in CHOOSE_TOO:
         config = Config({**config, "training": {**training, "before_to_disk": None}})
     nlp = load_model_from_config(config, auto_fill=True)
-    tokenizer = nlp.tokenizer
-    learns_tokens = isinstance(tokenizer, CharacterTokenizer) and not _is_copied(nlp)
+    tokenizer = _tokenizer_to_fit(nlp)
     names = _components(nlp, config)
-    if not names and not learns_tokens:
+    if not names and tokenizer is None:
         raise no_component("to fit", nlp.pipe_names)
-    with tokenizer.learning() if learns_tokens else nullcontext():
+    with nullcontext() if tokenizer is None else tokenizer.learning():
         examples = list(read(nlp))
     if not 2 <= folds <= len(examples):
         raise ValueError(Errors.CRF770.format(folds=folds, texts=counted(len(examples), "text")))
     # All components share the folds: else one would read what another, trained on the held-out texts, predicts there
     drawn = draw_folds([example.reference for example in examples], folds, seed)
     fitted = []
-    if learns_tokens:
+    if tokenizer is not None:
         fitted.append(_fit_tokenizer(nlp, tokenizer, examples, drawn, l1, l2, on_fold))
         examples = list(read(nlp))  # components read the tokens that it finds
     tokenizer_block = nlp.config["initialize"]["tokenizer"]
-    if learns_tokens:
+    if tokenizer is not None:
         # So that the tokenizer stays as it is where components are initialized
         nlp.config["initialize"]["tokenizer"] = {}
     for n, name in enumerate(names):
@@ -244,15 +243,16 @@ def _word_counts(example: Example) -> tuple[int, int, int]:
     return len(gold), len(found), len(gold & found)
 
 
-def _is_copied(nlp: Language) -> bool:
-    """Copy the tokenizer of a pipeline (`nlp`) from another one if the config says so. RETURNS (bool): Whether it is trained
-    then, and stays as it is."""
+def _tokenizer_to_fit(nlp: Language) -> Optional[CharacterTokenizer]:
+    """The tokenizer of a pipeline, if it is to be trained; None for a tokenizer that does not learn, and for one that the config
+    copies from another pipeline, as this function does."""
+    if not isinstance(nlp.tokenizer, CharacterTokenizer):
+        return None
     initialize = nlp.config.interpolate()["initialize"]
-    if not initialize["before_init"] or initialize["tokenizer"]:
-        return False
-    callback = registry.resolve({"before_init": initialize["before_init"]})["before_init"]
-    callback(nlp)
-    return nlp.tokenizer.is_trained
+    if initialize["before_init"] and not initialize["tokenizer"]:
+        copy_from_base_model = registry.resolve({"callback": initialize["before_init"]})["callback"]
+        copy_from_base_model(nlp)
+    return None if nlp.tokenizer.is_trained else nlp.tokenizer
 
 
 def performance(nlp: Language, fitted: Iterable[Fitted]) -> Settings:
