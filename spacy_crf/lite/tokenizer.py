@@ -33,6 +33,7 @@ _PARAGRAPH_BEFORE = 4
 _LARGEST_WINDOW = 100  # items; more are a damaged file
 _LONGEST_SHAPE = 6  # changes of class in the shape of a run
 _RULE_START = np.uint64(1 << 16)  # added to the class of a character where a token of a language's rules begins
+_GAP = np.uint64(1 << 63)  # stands between items of different kinds; no feature has it
 _FIRST_HASH = np.uint64(0x9E3779B97F4A7C15)
 _SECOND_FACTOR = np.uint64(0xBF58476D1CE4E5B9)
 _THIRD_FACTOR = np.uint64(0x94D049BB133111EB)
@@ -340,20 +341,30 @@ class CharacterTokenizer:
             classes[starts] += _RULE_START
             items.append((starts, _hash_sequences(np.full(len(starts), _FIRST_HASH), points, starts, lengths)))
         sums = self._lexicon_marks(points) @ self._lexicon_weights
-        for number, (places, codes) in enumerate(items, 1):
-            sums[places] += self._ngram_sums(codes, np.uint64(number << 40))
+        # Items of all kinds in one row, with a gap behind each kind, so that no window reaches those of another kind
+        gap = np.full(self._window, _GAP)
+        codes = []
+        seeds = []
+        for number, (_, codes_of_kind) in enumerate(items, 1):
+            codes += [codes_of_kind, gap]
+            seeds.append(np.full(len(codes_of_kind) + len(gap), number << 40, dtype=np.uint64))
+        item_sums = self._ngram_sums(np.concatenate(codes), np.concatenate(seeds))
+        first = 0
+        for places, _ in items:
+            sums[places] += item_sums[first : first + len(places)]
+            first += len(places) + len(gap)
         return sums
 
-    def _ngram_sums(self, codes: Array, seed: np.uint64) -> Array:
+    def _ngram_sums(self, codes: Array, seeds: Array) -> Array:
         """Sum the weights of n-grams of items at the boundary before each item.
 
         codes (uint64[M]): The items.
-        seed (uint64): The first value of the hashes of n-grams of these items.
+        seeds (uint64[M]): The first value of the hashes of n-grams that begin with each item.
         RETURNS (float64[M, C]): The sums.
         """
         window = self._window
-        sums = np.zeros((len(codes) + 2 * window, self._weights.shape[1]))  # with places before and behind the text
-        hashes = np.full(len(codes), seed)
+        sums = np.zeros((len(codes) + 2 * window, self._weights.shape[1]))  # with places before and behind the items
+        hashes = seeds
         for n in range(1, min(self._longest_ngram, len(codes)) + 1):
             hashes = _mixed(hashes[: len(codes) - n + 1], codes[n - 1 :])
             features = _find(self._keys, np.maximum(hashes, np.uint64(1)))
