@@ -290,7 +290,7 @@ def test_a_trained_tokenizer_with_a_limit_is_refused():
         ("keys", ["g"], "damaged"),
         ("rows", [1 << 40], "shape"),
         ("weights", [[0.5]], "do not fit together"),
-        ("weights", [float("nan")], "damaged|NaN"),
+        ("weights", [float("nan")], "damaged|a number is nan"),
         ("transitions", [[1.0]], "shape"),
         ("code_points", {}, "damaged"),
         ("always_split", ["("], "damaged"),

@@ -10,7 +10,7 @@ import numpy as np
 
 from .content import Array, LiteError, numbers
 from .features import Features, Text, spell_tags
-from .labellings import MOST_STEPS, Chain, Segments, Spans, States, log_sum
+from .labellings import MOST_SCORE, MOST_STEPS, Chain, Segments, Spans, States, log_sum
 
 _AT_ONCE = 128  # texts that are labelled together
 # What a component of each kind labels, and the method that labels it
@@ -98,7 +98,7 @@ class Labeller:
         if "without_rules" in content:
             self._without_rules = States(content["without_rules"], label_of, continues)
         lengths = content["lengths"] if is_segments else np.zeros((1, self.n_tags))
-        self.lengths = numbers(lengths, shape=(len(lengths), self.n_tags))  # [K, C]
+        self.lengths = numbers(lengths, shape=(len(lengths), self.n_tags), most=MOST_SCORE)  # [K, C]
         least = np.zeros(n_labels) if content["min_prob"] is None else content["min_prob"]
         self.least = numbers(least, shape=(n_labels,), least=0.0)
 
@@ -266,6 +266,8 @@ class Component:
         self.tags = self.labellers[0].tags
         self.has_spans = self.labellers[0].has_spans
         self._max_positive: Optional[int] = content.get("max_positive")
+        if type(self._max_positive) not in (int, type(None)):
+            raise LiteError(f"max_positive is {self._max_positive!r}, no number. Copy the file again.")
         places = np.unique(np.concatenate(self._tags_of_labellers))
         self._n_tags = len(places)
         if places.max(initial=-1) != len(places) - 1:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Optional
 
 import numpy as np
 
-from .content import LEAST, Array, LiteError, numbers
+from .content import Array, LiteError, numbers
 
 # Between the values of a feature; around a word in its n-grams
 JOINT = "\x7f"
@@ -18,6 +18,8 @@ BEHIND = "\ue001"
 ABSENT = "\x00\x00"  # value of an attribute that a token does not have
 Text = Sequence[Any]  # words; or rows of columns, of which one is the word
 _MOST_BYTES = 1 << 24  # of the sums of words that are kept
+_MOST_TAGS = 1000  # of which pairs have weights
+_HEAVIEST = 1e100  # of weights, and of the scale that multiplies them
 _FARTHEST = 1000  # tokens between a token and those that its features read
 
 # --------------------------------------------------------------------------------------------------- attributes of words
@@ -123,10 +125,7 @@ class _Clusters:
         hashes = content["words"]
         # Hexadecimal in JSON, numbers in .npz
         hashes = [int(word, 16) for word in hashes] if isinstance(hashes, list) else hashes.tolist()
-        path_numbers = numbers(content["numbers"], np.int64, (len(hashes),), least=0)
-        if path_numbers.max(initial=-1) >= len(self._paths):
-            found = f"a word has the cluster {path_numbers.max()} of {len(self._paths)}"
-            raise LiteError(f"{found}. Copy the file again.")
+        path_numbers = numbers(content["numbers"], np.int64, (len(hashes),), least=0, most=len(self._paths) - 1)
         self._path_numbers = dict(zip(hashes, path_numbers.tolist()))
 
     def path(self, word: str, width: Optional[int]) -> str:
@@ -255,12 +254,11 @@ class _Table:
             rows = dict(zip(template["keys"], count(n_rows)))
             self.templates.append(_Template(template["name"], parts, rows, template.get("once", False)))
             n_rows += len(template["keys"])
-        counts = numbers(content["counts"], np.int64, (n_rows,), least=0)
+        counts = numbers(content["counts"], np.int64, (n_rows,), least=0, most=len(content["columns"]))
         self.starts = np.append(0, np.cumsum(counts))
-        self.columns = numbers(content["columns"], np.int64, (int(self.starts[-1]),), least=0)
-        self.weights = numbers(content["weights"], shape=self.columns.shape, least=LEAST) * content.get("scale", 1.0)
-        if self.columns.max(initial=0) >= width:
-            raise LiteError(f"a weight has the column {self.columns.max()} of {width}. Copy the file again.")
+        self.columns = numbers(content["columns"], np.int64, (int(self.starts[-1]),), least=0, most=width - 1)
+        weights = numbers(content["weights"], shape=self.columns.shape, least=-_HEAVIEST, most=_HEAVIEST)
+        self.weights = weights * numbers([content.get("scale", 1.0)], least=0, most=_HEAVIEST)
         self.word_templates: list[_Template] = []
         self.text_templates: list[_Template] = []
         for template in self.templates:
@@ -361,6 +359,8 @@ class Features:
         text_attributes = {*self._phrases, *self.columns} - {"orth"}
         self.tables: dict[str, _Table] = {}
         for name, table in content["tables"].items():
+            if name == "transitions" and n_states > _MOST_TAGS:
+                raise LiteError(f"it weighs pairs of {n_states} tags, more than {_MOST_TAGS}. Copy the file again.")
             width = n_states**2 if name == "transitions" else n_states
             keeps_sums = name not in ("transitions", "spans")
             self.tables[name] = _Table(table, width, text_attributes, keeps_sums)
@@ -377,6 +377,10 @@ class Features:
         self._read_attributes = [*read_attributes - text_attributes - {""}]
         self._read_phrases = [name for name in self._phrases if name in read_attributes]
         n_sums = sum(len(table.offsets) * table.width for table in self.tables.values())  # of a word
+        if 8 * n_sums * 2 * self._reach > _MOST_BYTES:
+            raise LiteError(
+                f"its templates read {self._reach} tokens around each for {n_sums} sums. Copy the file again."
+            )
         self._most_words = max(1000, _MOST_BYTES // max(8, 8 * n_sums))
         self._outside = self._padding(content["padding"])
         self._forget_words()

@@ -13,6 +13,7 @@ from .content import LEAST, Array, LiteError, numbers
 from .features import fits_in_text
 
 MOST_STEPS = 1 << 22  # scores of steps in memory
+MOST_SCORE = 1e100  # of steps, first and last states, and lengths
 
 
 class Spans(NamedTuple):
@@ -63,16 +64,16 @@ class States:
     """
 
     def __init__(self, content: dict[str, Any], label_of: Array, continues: Array = False):
-        self.tag_of = numbers(content["tag_of"], np.int64, least=0)  # [S]
+        self.tag_of = numbers(content["tag_of"], np.int64, least=0, most=len(label_of) - 1)  # [S]
         n_states = len(self.tag_of)
-        if not 0 <= self.tag_of.max(initial=-1) < len(label_of):
-            raise LiteError(f"states name tags that are not among the {len(label_of)} tags. Copy the file again.")
-        source = numbers(content["source"], np.int64, least=0)
-        target = numbers(content["target"], np.int64, least=0)
+        if not n_states:
+            raise LiteError("it has no states. Copy the file again.")
+        source = numbers(content["source"], np.int64, least=0, most=n_states - 1)
+        target = numbers(content["target"], np.int64, source.shape, least=0, most=n_states - 1)
         self.matrix = np.full((n_states, n_states), -np.inf)
-        self.matrix[source, target] = numbers(content["scores"], shape=source.shape)
-        self.first = numbers(content["first"], shape=(n_states,))
-        self.last = numbers(content["last"], shape=(n_states,))
+        self.matrix[source, target] = numbers(content["scores"], shape=source.shape, most=MOST_SCORE)
+        self.first = numbers(content["first"], shape=(n_states,), most=MOST_SCORE)
+        self.last = numbers(content["last"], shape=(n_states,), most=MOST_SCORE)
         self.label_of = label_of[self.tag_of]
         n_labels = int(label_of.max(initial=-1)) + 1
         self.has_label = self.label_of[:, np.newaxis] == np.arange(n_labels)  # [S, labels]
@@ -132,6 +133,7 @@ class _Steps:
 
     def _at(self, tokens: Array) -> Array:
         """Steps into tokens, if features weigh pairs of tags: float64[N, S, S]."""
+        assert self._pairs is not None  # the callers have asked
         return self._matrix + self._pairs[tokens][:, self._tag_of[:, np.newaxis], self._tag_of]
 
     def best_into(self, scores: Array, tokens: Array, arrivals: list) -> tuple[Array, Array]:

@@ -1,13 +1,18 @@
 """Loads exports, and parses texts by their components: text in, characters out."""
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Optional, Union
 
 from .component import Component, Entity, Labelled
-from .content import DAMAGED, FORMAT, VERSION, LiteError, read_file
+from .content import DAMAGED, FORMAT, VERSION, LiteError, n_steps, read_file
 from .features import FLAGS, Text, check_rows
 from .tokenizer import Words, make_tokenizer
+
+_MOST_STEPS = 1 << 25  # in graphs of states, which are matrices
+# Tokens that a parser labels when it is loaded, so that damages are found
+_TRIED = ["Ann", " ", "2nd", "x-y@z.", ",", "Ann"]
 
 
 class Token(NamedTuple):
@@ -168,6 +173,8 @@ class Parser:
         if content["version"] != VERSION:
             known = f"version {content['version']} of the format, and this reader reads version {VERSION}"
             raise LiteError(f"it has {known}. Take the reader of the spacy_crf that wrote it.")
+        if n_steps(content["components"]) > _MOST_STEPS:
+            raise LiteError(f"its graphs of states have more than {_MOST_STEPS:,} steps. Copy the file again.")
         self.lang: str = content["lang"]
         self.columns: list[str] = content["columns"]
         self._tokenizer = None if content["tokenizer"] is None else make_tokenizer(content["tokenizer"])
@@ -305,7 +312,10 @@ def _write(component: Component, text: Parsed, found: list[tuple[int, list[Label
 def load(path: Union[str, Path]) -> Parser:
     """Load an export, .npz or JSON (which may be gzipped). RAISES (LiteError): If the file is no whole export of this version."""
     try:
-        return Parser(read_file(Path(path)))
+        parser = Parser(read_file(Path(path)))
+        tried = parser.words([[word] * len(parser.columns) for word in _TRIED])
+        json.dumps(tried.to_json())
+        return parser
     except LiteError as error:
         raise LiteError(f"{path}: {error}") from None
     except DAMAGED as error:
