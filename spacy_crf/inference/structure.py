@@ -148,12 +148,14 @@ class Work(Generic[Scores]):
         self.n_tokens, self.n_states = scores[0].shape
         self.n_sequences = len(scores.starts) - 1
 
-    @cached_property
+    # Not cached: up to Python 3.11 a cached property takes a lock, which takes longer
+
+    @property
     def per_position(self) -> bool:
         """Whether transitions depend on the token."""
         return self.scores.transitions.ndim == 3
 
-    @cached_property
+    @property
     def transitions(self) -> Floats:
         """Scores of transitions: float64[1 or T, S, S]."""
         transitions = self.scores.transitions

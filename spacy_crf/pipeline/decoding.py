@@ -402,7 +402,7 @@ def without_edges(
     settled (bool[T]): Tokens whose label is known, and stays.
     RETURNS (Parts, PathScores): The parts that decode the new scores, and these scores, which may have more states.
     """
-    if parts.annotation.space_edges or not docs.is_space.any():
+    if parts.annotation.space_edges or not np.count_nonzero(docs.is_space):
         return parts, scores
     blank = docs.is_space if settled is None else docs.is_space & ~settled
     decoding = parts.decoding.over_bridges()
