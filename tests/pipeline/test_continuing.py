@@ -98,13 +98,13 @@ def test_evidence_counts_what_training_met():
 def test_the_minimum_is_that_of_scipy(component):
     nlp = continued(component)
     objective, anchor = anchored(nlp, component, texts_of(nlp, component, new=True))
-    optimizer = LBFGS(l2=0.1, tolerance=1e-9, delta=0.0, iterations_per_step=500)
+    optimizer = LBFGS(l2=0.1, tolerance=1e-7, delta=0.0, iterations_per_step=500)
 
     def regularized(distance):
         value, gradient = objective.evaluate(distance)
         return value + 0.1 * distance @ distance, gradient + 0.2 * distance
 
-    best = minimize(regularized, np.zeros(len(anchor.begin)), jac=True, method="L-BFGS-B", options={"gtol": 1e-9})
+    best = minimize(regularized, np.zeros(len(anchor.begin)), jac=True, method="L-BFGS-B", options={"gtol": 1e-7})
     assert_allclose(optimizer.step(objective, key=component), best.fun, rtol=1e-6)
     assert_allclose(objective.weights(), best.x, atol=1e-3)
     assert_allclose(vector(nlp, component), anchor.begin + best.x, atol=1e-3)

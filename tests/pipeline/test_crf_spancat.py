@@ -207,7 +207,7 @@ def test_answers_are_those_of_all_combinations_of_labellings(kind, groups):
     np.testing.assert_allclose([p for p, _ in best], sorted(every.values())[:-6:-1], atol=1e-9)
     for probability, spans in best:
         assert any(
-            p == pytest.approx(probability, abs=1e-9) and tuple(sorted(itertools.chain(*parts))) == places(spans)
+            abs(p - probability) <= 1e-9 and tuple(sorted(itertools.chain(*parts))) == places(spans)
             for parts, p in every.items()
         )
     for parts, probability in list(every.items())[:200:5]:
@@ -225,7 +225,7 @@ def test_answers_are_those_of_all_combinations_of_labellings(kind, groups):
         probable = {span: probability for span, probability in expected.items() if probability >= threshold}
         assert scores.items() <= {span: pytest.approx(p, abs=1e-9) for span, p in probable.items()}.items()
         assert scores.keys() == best_sets(pipe, doc, probable, threshold)
-    drawn = [places(spans) for spans in pipe.sample(doc, 2000, seed=1)]
+    drawn = [places(spans) for spans in pipe.sample(doc, 800, seed=1)]
     for span, probability in expected.items():
         share = sum(span in spans for spans in drawn) / len(drawn)
         assert share == pytest.approx(probability, abs=0.05)
