@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from .pipeline.crf_textcat import CRFTextClassifier
     from .pipeline.prediction import CRFEntityRecognizer
     from .pipeline.semi_markov import SemiCRFEntityRecognizer
+    from .pipeline.tokenizer import CharacterTokenizer
     from .report.frame import to_frame
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "CRFSenter",
     "CRFTagger",
     "CRFTextClassifier",
+    "CharacterTokenizer",
     "SemiCRFEntityRecognizer",
     "__version__",
     "render",
@@ -32,6 +34,7 @@ _MODULES = {
     "CRFSenter": "pipeline.crf_senter",
     "CRFTagger": "pipeline.crf_tagger",
     "CRFTextClassifier": "pipeline.crf_textcat",
+    "CharacterTokenizer": "pipeline.tokenizer",
     "SemiCRFEntityRecognizer": "pipeline.semi_markov",
     "render": "explain.displacy_marks",
     "to_frame": "report.frame",

@@ -16,13 +16,13 @@ from spacy.vocab import Vocab
 from wasabi import msg
 
 from .. import checks
-from ..errors import Errors, counted, no_component, shown
+from ..errors import Errors, counted, shown
 from ..types import SOFT_LABELS
 from ..whole_files import write_whole
 from .formats.annotation import Span as Characters
 from .formats.annotation import parse_span, tokenized
 from .formats.source import Fields, Item, unreadable
-from .shared import LangOption, blank, check_writable, command, load_pipeline, progress_bar
+from .shared import LangOption, blank, check_writable, command, load_pipeline, progress_bar, without_component
 from .texts import read_items, read_raw
 
 UNSURE = ""  # the label of tokens about which a teacher is unsure
@@ -195,7 +195,7 @@ def find_teacher(
 
     pipes = [(name, pipe) for name, pipe in nlp.pipeline if component in (None, name)]
     if component is not None and not pipes:
-        raise no_component(_TEACHES, nlp.pipe_names, component)
+        raise without_component(nlp, _TEACHES, component)
     if spans_key is not None:
         return Teacher(nlp, component=None, spans_key=spans_key)
     if score_extension is not None:
@@ -218,7 +218,7 @@ def find_teacher(
         if isinstance(getattr(pipe, "key", None), str) and hasattr(pipe, "suggester"):
             return Teacher(nlp, component=None, spans_key=pipe.key)
     if not any("doc.ents" in nlp.get_pipe_meta(name).assigns for name, _ in pipes):
-        raise no_component(_TEACHES, nlp.pipe_names)
+        raise without_component(nlp, _TEACHES)
     return Teacher(nlp, component=None, spans_key=None)
 
 

@@ -253,11 +253,12 @@ class CharacterTokenizer:
         possible = model.possible(texts)
         if model.joins_words and (rules.cut_letters or rules.longest is not None):
             # A rule may cut the runs of letters that the model keeps whole
-            begins_run = texts.units
+            run_starts = texts.units
             texts = Texts.of(batch, joins_words=False, language_rules=self._language_rules)
             possible = model.possible(texts)
-            is_inside = ~np.isin(texts.units, begins_run)
+            is_inside = ~np.isin(texts.units, run_starts)
             if rules.longest is not None:
+                # Runs that are too long may be cut; `first` is the second unit of a run
                 for first, behind in runs(is_inside).T:
                     is_inside[first:behind] = behind - first < rules.longest
             possible[is_inside, :INSIDE] = False
@@ -422,6 +423,7 @@ class CharacterTokenizer:
             allows = np.where(known == YES, possible[:, :INSIDE].any(axis=1), possible[:, INSIDE])
             is_forbidden = (known != NOT_KNOWN) & ~allows & (texts.gaps != BEGINNING)
             if self._rules.longest is not None:
+                # `first` is the second unit of a word
                 for first, behind in runs((known == NO) & (texts.gaps != BEGINNING)).T:
                     is_forbidden[first + self._rules.longest - 1 : behind] = True
             forbidden = texts.units[is_forbidden]

@@ -180,9 +180,8 @@ class _Demands:
         self._text = text
         self._units = units
         self._possible = possible
-        self._rules: NDArray[np.int8] = np.full(
-            len(units), -1, dtype=np.int8
-        )  # [U] in `ORDER`; -1 where no rule decides
+        # [U] the number in `ORDER` of the rule that decides; -1 where none does
+        self._decided_by: NDArray[np.int8] = np.full(len(units), -1, dtype=np.int8)
         # An example of each contradiction, by the rule that holds and the one that gives way
         self.contradictions: dict[tuple[str, str], str] = {}
 
@@ -219,7 +218,8 @@ class _Demands:
             for unit in (first - 1, behind):
                 if 0 < unit < len(self._units):
                     self._possible[unit, INSIDE] = False
-            self._report(first, ORDER[self._rules[first:behind].max()], "longest")
+            strongest = ORDER[self._decided_by[first:behind].max()]
+            self._report(first, strongest, "longest")
         return too_long
 
     def _decide(self, rule: str, first: int, behind: int, *, begins: bool) -> None:
@@ -227,10 +227,11 @@ class _Demands:
         units = slice(first, behind)
         began = ~self._possible[units, INSIDE]
         number = ORDER.index(rule)
-        contradicts = (self._rules[units] >= 0) & (self._rules[units] != number) & (began != begins)
+        decided_by = self._decided_by[units]
+        contradicts = (decided_by >= 0) & (decided_by != number) & (began != begins)
         for unit in (first + np.flatnonzero(contradicts)).tolist():
-            self._report(unit, rule, ORDER[self._rules[unit]])
-        self._rules[units] = number
+            self._report(unit, rule, ORDER[self._decided_by[unit]])
+        self._decided_by[units] = number
         self._possible[units, :INSIDE] = begins
         self._possible[units, INSIDE] = not begins
 
