@@ -20,13 +20,16 @@ from .feature_index import HashTable
 if TYPE_CHECKING:
     from spacy.tokenizer import Tokenizer
 
-UNICODE = "18.0"  # the version of the grapheme clusters, whatever Python's own version
+UNICODE = (
+    "18.0"  # the version of the grapheme clusters; kinds and classes of characters are those of Python's own version
+)
 N_POINTS = 0x110000
 _BLOCK = 256
 _HANGUL = 0xAC00  # the first of 399 open syllables, each followed by the 27 closed ones that begin like it
 _N_HANGUL = 399 * 28
-# The code points with properties that grapheme clusters depend on: how many others come before, the property, and how many more
-# code points have it, in hexadecimal digits
+# The code points with properties that grapheme clusters depend on (from GraphemeBreakProperty.txt, emoji-data.txt and
+# DerivedCoreProperties.txt of Unicode): how many others come before, the property, and how many more code points have it, in
+# hexadecimal digits. A test compares them with the package regex
 _LETTERS = {
     "s": kernels.RETURN,
     "n": kernels.LINE_FEED,
@@ -100,7 +103,8 @@ class CodePoints:
 
     def learn(self, points: NDArray[np.uint32]) -> None:
         """Fill in the blocks of some code points (uint32[T])."""
-        while (block := kernels.unknown_block(points, self._is_known)) >= 0:
+        occurs = np.bincount(points // _BLOCK, minlength=len(self._is_known)) > 0
+        for block in np.flatnonzero(occurs & ~self._is_known).tolist():
             for point in range(block * _BLOCK, (block + 1) * _BLOCK):
                 self.kinds[point], self.classes[point] = _describe(chr(point))
             self._is_known[block] = True

@@ -54,19 +54,6 @@ _NEW_LINE = 10
 _LONGEST_SHAPE = 6  # changes of class in the shape of a run
 
 
-@kernel
-def unknown_block(points, is_known):
-    """The first block of 256 code points of which a text has some, while the table is not filled there; -1 if there is none.
-
-    points (uint32[T]): The text.
-    is_known (bool[N]): Which blocks of the table are filled.
-    """
-    for point in points:
-        if not is_known[point >> 8]:
-            return np.int64(point >> 8)
-    return np.int64(-1)
-
-
 @helper
 def _joins(before, now):
     """Whether a character always continues the cluster of the one before, by their properties."""
@@ -102,9 +89,9 @@ def cluster_starts(points, text_starts, properties):
             now = properties[points[t]]
             continues = (
                 is_linked and now == CONSONANT
-            )  # rule GB9c of Unicode 18: no consonant has to stand before the linker
-            continues |= is_joined and now == PICTOGRAPH
-            continues |= is_half_flag and now == INDICATOR
+            )  # GB9c: since Unicode 18 no consonant has to stand before the linker
+            continues |= is_joined and now == PICTOGRAPH  # GB11
+            continues |= is_half_flag and now == INDICATOR  # GB12, GB13
             begins[t] = t == text_starts[b] or not (continues or _joins(before, now))
             is_linked = now in (LINKER, LONE_LINKER) or (is_linked and now >= MARK)
             is_joined = is_pictograph and now == JOINER

@@ -3,9 +3,11 @@
 F1 counts words, or sentences, whose first and last characters are both right; white space at their edges is left out.
 Portuguese law is cross-validated over all its texts, other sets have a split for tests. Programs that learn do so from the same
 texts, spaCy's ``senter`` for the CPU time that ours takes; Punkt learns from the raw texts of the training split. Seconds, and
-characters a second, are CPU time, memory is the peak of the process; compiling kernels does not count. Programs that are not
-installed say so: ``pip install nltk pysbd pythainlp pyvi``. The Vietnamese words of spaCy are those of pyvi, which may have
-learned from the texts of the test. UDPipe's figures are those of its authors (https://ufal.mff.cuni.cz/udpipe/2/models).
+characters a second, are CPU time, memory is the peak of the process; compiling kernels does not count. The time of CRFsuite has
+that of making its features in Python; "CRFsuite alone" leaves it out. Programs that are not installed say so: ``pip install nltk
+pysbd pythainlp pyvi spacy-pkuseg``. Vaporetto's wheel has no model, and can't learn one. The Vietnamese words of spaCy are those
+of pyvi, which may have learned from the texts of the test. UDPipe's figures are those of its authors
+(https://ufal.mff.cuni.cz/udpipe/2/models).
 """
 
 import json
@@ -14,6 +16,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import redirect_stdout
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Optional
@@ -53,6 +56,7 @@ class Learned(NamedTuple):
 
     find: Callable[[list[str]], Iterable[Any]]  # what it makes of texts, in its own form: the part whose time counts
     read: Callable[[Any], Found]  # what that says of a text
+    prepare: Callable[[str], Any] = str  # what is done to each text before the time counts
 
 
 class TextSet(NamedTuple):
@@ -62,7 +66,8 @@ class TextSet(NamedTuple):
     folds (int): Parts into which all texts are cut for cross-validation; 0 for the split of the files.
     rivals (tuple): Programs beside those of spaCy and ours.
     published (tuple): Rows of figures from papers: name, F1 of words and of sentences.
-    language_rules (bool), l2 (float): Settings of our tokenizer, chosen on the split for development.
+    language_rules (bool): Whether our tokenizer learns from the tokens of spaCy's rules.
+    l2 (float), max_iterations (Optional[int]): Settings of its training, chosen on the split for development.
     """
 
     lang: str
@@ -73,6 +78,7 @@ class TextSet(NamedTuple):
     published: tuple[tuple[str, float, Optional[float]], ...] = ()
     language_rules: bool = False
     l2: float = 0.1
+    max_iterations: Optional[int] = None
 
 
 SETS = {
@@ -86,11 +92,15 @@ SETS = {
         published=(("UDPipe", 99.09, 87.82),),
         language_rules=True,
         l2=0.03,
+        max_iterations=50,
     ),
-    "ud_vi_vtb_words": TextSet("vi", "words", "", rivals=("CRFsuite",), published=(("UDPipe 2", 86.06, None),)),
-    "wisesight1000_words": TextSet("th", "words", "", rivals=("CRFsuite", "newmm")),
+    "ud_vi_vtb_words": TextSet(
+        "vi", "words", "", rivals=("CRFsuite", "CRFsuite alone"), published=(("UDPipe 2", 86.06, None),)
+    ),
+    "wisesight1000_words": TextSet("th", "words", "", rivals=("CRFsuite", "pkuseg", "newmm")),
 }
 SENTER = "crf_senter"  # learns first, since spaCy's learns as long
+OURS = (SENTER, "Tokenizer")
 
 
 class Row(NamedTuple):
@@ -135,7 +145,7 @@ def programs_for(name: str) -> list[str]:
 
 def is_installed(program: str, lang: str) -> bool:
     """Whether the package of a program is there; spaCy takes another one for the words of some languages."""
-    packages = {"Punkt": "nltk", "PySBD": "pysbd", "newmm": "pythainlp"}
+    packages = {"Punkt": "nltk", "PySBD": "pysbd", "newmm": "pythainlp", "pkuseg": "spacy_pkuseg"}
     if program == "spaCy":
         packages[program] = {"th": "pythainlp", "vi": "pyvi"}.get(lang, "spacy")
     return find_spec(packages.get(program, "spacy")) is not None
@@ -152,18 +162,19 @@ def measure(name: str, program: str, seed: int, seconds: Optional[float]) -> Row
     training = finding = 0.0
     n_characters = 0
     parts = list(splits(name, data, seed))
-    some = parts[0].train[:4]
-    list(learn(data, some, 0.0).find([text.text for text in some]))  # compiles, or loads what was compiled
+    if program in OURS:
+        some = parts[0].train[:4]
+        list(learn(data, some, None).find([text.text for text in some]))  # compiles, or loads what was compiled
     for part in parts:
         start = time.process_time()
-        find, read_found = learn(data, part.train, None if seconds is None else seconds / len(parts))
+        find, read_found, prepare = learn(data, part.train, None if seconds is None else seconds / len(parts))
         training += time.process_time() - start
-        texts = [text.text for text in part.test]
+        texts = [prepare(text.text) for text in part.test]
         list(find(texts[:4]))
         start = time.process_time()
         found = list(find(texts))
         finding += time.process_time() - start
-        n_characters += sum(map(len, texts))
+        n_characters += sum(len(text.text) for text in part.test)
         for text, of_text in zip(part.test, found):
             count(counts, text, read_found(of_text))
     return Row(f1(counts, "words"), f1(counts, "sentences"), training, n_characters / finding)
@@ -331,7 +342,7 @@ def tokenizer(data: TextSet, train: list[Text], seconds: Optional[float]) -> Lea
     nlp = spacy.blank(data.lang, config={"nlp": {"tokenizer": settings}})
     references = [with_words(nlp, text) if data.words else with_sentences(rules, text) for text in train]
     examples = [Example(doc.copy(), doc) for doc in references if len(doc)]
-    nlp.config["initialize"]["tokenizer"] = {"l2": data.l2}
+    nlp.config["initialize"]["tokenizer"] = {"l2": data.l2, "max_iterations": data.max_iterations}
     nlp.initialize(lambda: examples)
     return Learned(nlp.tokenizer.pipe, of_doc if data.sentences else words_of)
 
@@ -369,8 +380,49 @@ def newmm(data: TextSet, train: list[Text], seconds: Optional[float]) -> Learned
     )
 
 
+def pkuseg(data: TextSet, train: list[Text], seconds: Optional[float]) -> Learned:
+    """It learns from lines of words between spaces, in its usual 20 passes."""
+    import spacy_pkuseg
+
+    folder = Path(tempfile.mkdtemp())
+    lines = [" ".join(text.text[start:end] for start, end in text.words or ()) for text in train]
+    (folder / "train").write_text("\n".join(lines), encoding="utf8")
+    (folder / "test").write_text("\n".join(lines[:4]), encoding="utf8")
+    with redirect_stdout(None):
+        spacy_pkuseg.train(str(folder / "train"), str(folder / "test"), str(folder / "model"))
+        segmenter = spacy_pkuseg.pkuseg(str(folder / "model"), user_dict=None)
+
+    def find(texts: list[str]) -> list[Spans]:
+        found = []
+        for text in texts:
+            end = 0
+            spans = []
+            for word in segmenter.cut(text):
+                start = text.index(word, end)
+                end = start + len(word)
+                spans.append((start, end))
+            found.append(spans)
+        return found
+
+    return Learned(find, Found)
+
+
 def crfsuite(data: TextSet, train: list[Text], seconds: Optional[float]) -> Learned:
     """CRFsuite on the n-grams of a window of two characters on each side, with the settings of a small search."""
+    tagger = trained_crfsuite(train, seconds)
+    return Learned(lambda texts: [tagger.tag(character_ngrams(text)) for text in texts], read_tags)
+
+
+def crfsuite_alone(data: TextSet, train: list[Text], seconds: Optional[float]) -> Learned:
+    """The same, whose features of texts are made before the time counts."""
+    tagger = trained_crfsuite(train, seconds)
+    return Learned(
+        lambda texts: map(tagger.tag, texts), read_tags, lambda text: pycrfsuite.ItemSequence(character_ngrams(text))
+    )
+
+
+def trained_crfsuite(train: list[Text], seconds: Optional[float]) -> Any:
+    """CRFsuite's tagger."""
     trainer = pycrfsuite.Trainer(verbose=False)
     for text in train:
         firsts = {start for start, _ in text.words or ()}
@@ -378,17 +430,18 @@ def crfsuite(data: TextSet, train: list[Text], seconds: Optional[float]) -> Lear
         tags = ["B" if n in firsts else "I" for n in range(len(text.text))]
         if tags:
             trainer.append(character_ngrams(text.text), tags)
-    trainer.set_params({"c1": 0.05, "c2": 0.05, "max_iterations": 1 if seconds == 0.0 else 200})
+    trainer.set_params({"c1": 0.05, "c2": 0.05, "max_iterations": 200})
     path = str(Path(tempfile.mkdtemp()) / "words.crfsuite")
     trainer.train(path)
     tagger = pycrfsuite.Tagger()
     tagger.open(path)
+    return tagger
 
-    def read_tags(tags: list[str]) -> Found:
-        firsts = [n for n, tag in enumerate(tags) if tag == "B" or n == 0]
-        return Found(list(zip(firsts, [*firsts[1:], len(tags)])))
 
-    return Learned(lambda texts: [tagger.tag(character_ngrams(text)) for text in texts], read_tags)
+def read_tags(tags: list[str]) -> Found:
+    """The words between the tags B."""
+    firsts = [n for n, tag in enumerate(tags) if tag == "B" or n == 0]
+    return Found(list(zip(firsts, [*firsts[1:], len(tags)])))
 
 
 def character_ngrams(text: str) -> list[list[str]]:
@@ -414,6 +467,8 @@ PROGRAMS: dict[str, Callable[[TextSet, list[Text], Optional[float]], Learned]] =
     "PySBD": pysbd_rules,
     "newmm": newmm,
     "CRFsuite": crfsuite,
+    "CRFsuite alone": crfsuite_alone,
+    "pkuseg": pkuseg,
 }
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from spacy.lang.en import English
 from spacy.tokens import Doc, DocBin, Span
 from spacy.training import Example
 
-from spacy_crf.features.characters import Lexicon, Texts
+from spacy_crf.features.characters import UNICODE, Lexicon, Texts, break_properties
 from spacy_crf.models.characters import Annotated, CharacterObjective
 from spacy_crf.types import UNKNOWN_WORDS
 
@@ -149,6 +149,24 @@ CLUSTERS = [
 def test_grapheme_clusters(clusters):
     texts = Texts.of(["".join(clusters)], joins_words=False)
     assert np.flatnonzero(texts.begins).tolist() == [0, *itertools.accumulate(map(len, clusters))][:-1]
+
+
+def test_clusters_are_those_of_another_program():
+    r"""``\X`` of the package regex, whose tables are made from Unicode's files, for characters of all properties."""
+    regex = pytest.importorskip("regex")
+    rng = random.Random(0)
+    properties = break_properties()
+    is_surrogate = (np.arange(len(properties)) >> 11) == 0xD800 >> 11
+    points_of_properties = [np.flatnonzero((properties == n) & ~is_surrogate) for n in np.unique(properties)]
+    texts = ["a" + chr(point) for point in np.flatnonzero((properties > 0) & ~is_surrogate)]
+    for _ in range(10_000):
+        choices = rng.choices(points_of_properties, k=rng.randint(2, 6))
+        texts.append("".join(chr(rng.choice(points)) for points in choices))
+    found = Texts.of(texts, joins_words=False)
+    starts = [
+        start + match.start() for start, text in zip(found.text_starts, texts) for match in regex.finditer(r"\X", text)
+    ]
+    assert np.flatnonzero(found.begins).tolist() == starts, f"Unicode {UNICODE} here, another one in regex?"
 
 
 def hostile_text(rng):
