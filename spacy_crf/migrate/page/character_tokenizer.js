@@ -1,6 +1,6 @@
 // Cuts texts into tokens as the trained tokenizer of spacy_crf does, by a chain over the units that may begin a word.
-import { SPACE, isAll, pointsOf } from "./characters.js";
-import { LEAST_NUMBER, LiteError, again, listed, numbers, texts } from "./content.js";
+import { SPACE, everyIs, pointsOf } from "./characters.js";
+import { EXPORT_AGAIN, LEAST_NUMBER, LiteError, listed, numbers, texts } from "./content.js";
 import { FIRST_HASH, Hashes, mixed } from "./hashing.js";
 
 // Kinds of code points; WORD is a letter, mark or digit
@@ -41,7 +41,8 @@ export class CharacterTokenizer {
     this.tags = table(content.tags, "tags").values; // [C][S]
     this.transitions = table(content.transitions, "transitions").values; // [S][S]
     this.nTags = this.transitions.length;
-    [this.longestNgram, this.window] = numbers([content.longest_ngram, content.window], "window", { least: 1, below: 100, whole: true });
+    const sizes = [content.longest_ngram, content.window];
+    [this.longestNgram, this.window] = numbers(sizes, "window", { least: 1, below: 100, whole: true });
     this.keys = new Hashes(texts(content.keys, "keys"));
     const { values, width } = table(content.weights, "weights"); // [R][C]
     this.weights = values;
@@ -50,8 +51,9 @@ export class CharacterTokenizer {
     this.lengths = numbers(content.lexicon.lengths, "lexicon", { length: content.lexicon.keys.length, least: 0 });
     this.lexiconWeights = table(content.lexicon.weights, "lexicon").values; // [3 * longest][C]
     this.width = this.tags.length; // C
-    const isFitting = [...this.tags, ...this.transitions].every((row) => row.length === this.nTags);
-    if (!isFitting || this.nTags < 2 || (values.length && width !== this.width)) throw new LiteError(`its tokenizer is damaged. ${again}`);
+    const hasTags = this.nTags > 1 && [...this.tags, ...this.transitions].every((row) => row.length === this.nTags);
+    const hasColumns = values.length === 0 || width === this.width;
+    if (!hasTags || !hasColumns) throw new LiteError(`its tokenizer is damaged. ${EXPORT_AGAIN}`);
     this.hasSentences = this.nTags > 2;
     this.joinsWords = content.joins_words === true;
     this.hasBlanks = content.has_blanks === true;
@@ -210,8 +212,8 @@ export class CharacterTokenizer {
     const letBegin = (begin, end) => {
       for (const place of [begin, end]) {
         const unit = unitFrom(place);
-        const isOfMatch = unit > 0 && unit < units.length && (starts[unit] === place || isAll(text.slice(place, starts[unit]), SPACE));
-        if (isOfMatch) possible[unit] = possible[unit].map((_, tag) => tag !== goesOn);
+        if (unit === 0 || unit === units.length) continue;
+        if (everyIs(text.slice(place, starts[unit]), SPACE)) possible[unit] = possible[unit].map((_, tag) => tag !== goesOn);
       }
     };
     for (const pattern of this.alwaysSplit) {

@@ -1,6 +1,6 @@
 // Labels texts by one component of an export.
 import { SPACE, isAll } from "./characters.js";
-import { LiteError, again, listed, numbers, texts } from "./content.js";
+import { EXPORT_AGAIN, LiteError, listed, numbers, texts } from "./content.js";
 import { Features, SPELLINGS, spell } from "./features.js";
 import { Chain, Segments, States, logSum } from "./labellings.js";
 
@@ -17,10 +17,11 @@ class Labeller {
     this.scheme = content.scheme;
     this.hasSpans = this.scheme !== null;
     this.outside = this.hasSpans ? "O" : ""; // the tag of words without a label
-    if (this.hasSpans && !Object.hasOwn(SPELLINGS, this.scheme)) throw new LiteError(`there is no scheme '${this.scheme}'. ${again}`);
+    const isKnown = !this.hasSpans || Object.hasOwn(SPELLINGS, this.scheme);
+    if (!isKnown) throw new LiteError(`there is no scheme '${this.scheme}'. ${EXPORT_AGAIN}`);
     const nLabels = this.labels.length;
     const letters = Array.from(content.letters ?? "");
-    if (nLabels * letters.length > MOST_TAGS) throw new LiteError(`it has more than ${MOST_TAGS} tags. ${again}`);
+    if (nLabels * letters.length > MOST_TAGS) throw new LiteError(`it has more than ${MOST_TAGS} tags. ${EXPORT_AGAIN}`);
     this.tags = this.labels;
     if (this.hasSpans) this.tags = ["O", ...this.labels.flatMap((label) => letters.map((letter) => `${letter}-${label}`))];
     // The label of each tag, -1 for O; and whether a tag continues the span of the tag before it
@@ -59,7 +60,7 @@ class Labeller {
       const labellings = states && this.labellings(scores, states);
       if (labellings && labellings.sums.logZ > -Infinity) return labellings;
     }
-    throw new LiteError(`A text has no labelling with a finite score. ${again}`);
+    throw new LiteError(`A text has no labelling with a finite score. ${EXPORT_AGAIN}`);
   }
 
   /** Tags and spans {begin, end, label, prob} of a text. */
@@ -160,11 +161,12 @@ export class Component {
       });
       const places = new Set(this.tagsOfLabellers.flatMap((tags) => [...tags]));
       this.nTags = places.size;
-      if ([...places].some((place) => place >= this.nTags)) throw new LiteError(`its chains leave out some of the tags. ${again}`);
+      const isWhole = Math.max(...places) === this.nTags - 1;
+      if (!isWhole) throw new LiteError(`its chains leave out some of the tags. ${EXPORT_AGAIN}`);
     }
     this.maxPositive = content.max_positive ?? null;
     this.readers = listed(content.readers, "readers").map((reader) => new Features({ ...content, ...reader }, this.nTags));
-    if (!this.readers.length) throw new LiteError(`it has no features. ${again}`);
+    if (!this.readers.length) throw new LiteError(`it has no features. ${EXPORT_AGAIN}`);
     this.columns = this.readers[0].columns;
     this.longest = Math.max(...this.labellers.map(({ lengths }) => lengths.length));
   }

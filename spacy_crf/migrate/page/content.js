@@ -7,17 +7,18 @@ export class LiteError extends Error {
   name = "LiteError";
 }
 
-export const again = "Export the model again.";
+export const EXPORT_AGAIN = "Export the model again.";
 
 /** Check a list of the export. */
 export function listed(value, what) {
-  if (!Array.isArray(value)) throw new LiteError(`${what} is no list. ${again}`);
+  if (!Array.isArray(value)) throw new LiteError(`${what} is no list. ${EXPORT_AGAIN}`);
   return value;
 }
 
 /** Check a list of texts of the export. */
 export function texts(value, what) {
-  if (listed(value, what).some((text) => typeof text !== "string")) throw new LiteError(`${what} has more than texts. ${again}`);
+  const isOfTexts = listed(value, what).every((text) => typeof text === "string");
+  if (!isOfTexts) throw new LiteError(`${what} has more than texts. ${EXPORT_AGAIN}`);
   return value;
 }
 
@@ -31,7 +32,7 @@ export function numbers(value, what, { length, least = -Infinity, below = Infini
   const checked = Float64Array.from(listed(value, what), (number) => {
     const float = number === null ? -Infinity : number;
     const isRight = typeof float === "number" && float >= least && float < below && !(whole && !Number.isInteger(float));
-    if (!isRight) throw new LiteError(`${what} has the number ${String(number).slice(0, 30)}. ${again}`);
+    if (!isRight) throw new LiteError(`${what} has the number ${String(number).slice(0, 30)}. ${EXPORT_AGAIN}`);
     return float;
   });
   if (length !== undefined && checked.length !== length) {

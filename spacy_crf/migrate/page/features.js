@@ -1,9 +1,9 @@
 // Reads the features of texts, and sums their weights.
 import {
-  ALPHA, CURRENCY, DECIMAL, DIGIT, LOWER, PUNCT, SPACE, TITLE, UPPER, everyIs, firstOf, hasCase, hasFlag, isAll, isAscii, isTitle, lower,
-  pointsOf, withoutLast,
+  ALPHA, CURRENCY, DECIMAL, DIGIT, LOWER, PUNCT, SPACE, TITLE, UPPER, everyIs, firstOf, hasCase, hasFlag, isAll, isAscii, isTitle,
+  lower, pointsOf, withoutLast,
 } from "./characters.js";
-import { LEAST_NUMBER, LiteError, again, listed, numbers, texts } from "./content.js";
+import { EXPORT_AGAIN, LEAST_NUMBER, LiteError, listed, numbers, texts } from "./content.js";
 import { hashText } from "./hashing.js";
 
 // Between the values of a feature; before and behind a word in its n-grams; the value of an attribute that a token does not have
@@ -120,7 +120,7 @@ export function spell(scheme, label, length) {
 class Phrases {
   constructor(content) {
     this.spell = STRING_GETTERS.get(content.attribute);
-    if (!this.spell) throw new LiteError(`a gazetteer compares '${content.attribute}', which lite.js does not know. ${again}`);
+    if (!this.spell) throw new LiteError(`a gazetteer compares '${content.attribute}', which lite.js does not know. ${EXPORT_AGAIN}`);
     // A tree of words: `next` by word, and the `labels` of the phrase that ends here
     this.root = { next: new Map(), labels: [] };
     for (const [words, label] of listed(content.entries, "a gazetteer")) {
@@ -177,7 +177,8 @@ class Table {
     let nRows = 0;
     for (const { name, parts, keys, once } of listed(content.templates, "a table of templates")) {
       const rows = new Map(texts(keys, `the template '${name}'`).map((key, n) => [key, nRows + n]));
-      this.templates.push({ name: String(name), parts: listed(parts, `the template '${name}'`), rows, once: once === true });
+      const namedParts = listed(parts, `the template '${name}'`).map(namedPart);
+      this.templates.push({ name: String(name), parts: namedParts, rows, once: once === true });
       nRows += keys.length;
     }
     const counts = numbers(content.counts, "counts", { length: nRows, least: 0, whole: true });
@@ -196,11 +197,17 @@ class Table {
   }
 }
 
+/** A part of a template: [attribute, offset], in front of which those of spans have their kind. */
+function namedPart(part) {
+  const [kind, attribute, offset] = part.length > 2 ? part : ["", ...part];
+  return { kind, attribute, offset };
+}
+
 /** All ways to take a value of each list, joined. */
 function joined(lists) {
   let keys = [""];
   lists.forEach((values, n) => {
-    if (keys.length * values.length > MOST_JOINED) throw new LiteError(`a template joins too many values. ${again}`);
+    if (keys.length * values.length > MOST_JOINED) throw new LiteError(`a template joins too many values. ${EXPORT_AGAIN}`);
     keys = keys.flatMap((key) => values.map((value) => (n ? key + JOINT + value : value)));
   });
   return keys;
@@ -213,7 +220,7 @@ export class Features {
   constructor(content, nTags) {
     this.columns = texts(content.columns, "columns");
     this.wordColumn = this.columns.indexOf("orth");
-    if (this.wordColumn < 0) throw new LiteError(`it has no column of words. ${again}`);
+    if (this.wordColumn < 0) throw new LiteError(`it has no column of words. ${EXPORT_AGAIN}`);
     this.phrases = new Map(Object.entries(content.gazetteers).map(([name, phrases]) => [name, new Phrases(phrases)]));
     this.getters = makeGetters(content);
     const ofTexts = new Set([...this.columns, ...[...this.phrases.keys()].map((name) => `in:${name}`)]);
@@ -223,23 +230,19 @@ export class Features {
     let nSums = 0;
     for (const [name, tableContent] of Object.entries(content.tables)) {
       const table = new Table(tableContent, name === "transitions" ? nTags ** 2 : nTags);
-      const isOfSpans = name === "spans";
+      for (const template of table.templates) this.checkTemplate(template, ofTexts);
       // Templates that read one word have sums that are kept by word and offset; the others are read at each token
-      const ofWords = [];
-      const others = [];
-      for (const template of table.templates) {
-        const attributes = template.parts.map((part) => part.at(-2)).filter((attribute) => attribute !== "");
-        const offsets = new Set(template.parts.map((part) => part.at(-1)));
-        this.checkTemplate(template, attributes, offsets, ofTexts);
-        this.reach = Math.max(this.reach, ...[...offsets].map(Math.abs));
-        const readsText = attributes.some((attribute) => ofTexts.has(attribute));
-        const isOfWord = offsets.size === 1 && !readsText && !isOfSpans && name !== "transitions";
-        if (!isOfWord && !isOfSpans && attributes.some((attribute) => NGRAM_GETTERS.has(attribute))) {
-          throw new LiteError(`the template '${template.name}' joins n-grams. ${again}`);
-        }
-        (isOfWord ? ofWords : others).push(template);
+      const isOfWord = ({ parts }) => {
+        const readsText = parts.some(({ attribute }) => ofTexts.has(attribute));
+        return !readsText && new Set(parts.map(({ offset }) => offset)).size === 1;
+      };
+      const ofWords = ["transitions", "spans"].includes(name) ? [] : table.templates.filter(isOfWord);
+      const others = table.templates.filter((template) => !ofWords.includes(template));
+      for (const { parts, name: templateName } of name === "spans" ? [] : others) {
+        const readsNgrams = parts.some(({ attribute }) => NGRAM_GETTERS.has(attribute));
+        if (readsNgrams) throw new LiteError(`the template '${templateName}' joins n-grams. ${EXPORT_AGAIN}`);
       }
-      const offsets = [...new Set(ofWords.map((template) => template.parts[0].at(-1)))].sort((a, b) => a - b);
+      const offsets = [...new Set(ofWords.map(({ parts }) => parts[0].offset))].sort((a, b) => a - b);
       nSums += offsets.length * table.width;
       this.tables.set(name, { table, ofWords, others, offsets });
     }
@@ -248,12 +251,17 @@ export class Features {
     this.start();
   }
 
-  checkTemplate({ name, parts }, attributes, offsets, ofTexts) {
-    const areFar = [...offsets].some((offset) => !Number.isInteger(offset) || Math.abs(offset) > FARTHEST);
-    if (!parts.length || areFar) throw new LiteError(`the template '${name}' reads tokens at ${[...offsets]}. Copy the file again.`);
-    const unknown = attributes.find((attribute) => !this.getters.has(attribute) && !ofTexts.has(attribute));
+  /** Check what a template reads, and let `reach` be far enough. `ofTexts`: Attributes that are not known from the word alone. */
+  checkTemplate({ name, parts }, ofTexts) {
+    const distances = parts.map(({ offset }) => (Number.isInteger(offset) ? Math.abs(offset) : Infinity));
+    if (!parts.length || Math.max(...distances) > FARTHEST) {
+      throw new LiteError(`the template '${name}' reads tokens that are too far away. Copy the file again.`);
+    }
+    this.reach = Math.max(this.reach, ...distances);
+    const isKnown = (attribute) => attribute === "" || this.getters.has(attribute) || ofTexts.has(attribute);
+    const unknown = parts.find(({ attribute }) => !isKnown(attribute));
     if (unknown === undefined) return;
-    throw new LiteError(`the template '${name}' reads '${unknown}', which this lite.js does not know. Take a newer one.`);
+    throw new LiteError(`the template '${name}' reads '${unknown.attribute}', which lite.js does not know. Take a newer one.`);
   }
 
   /** The words of the positions outside a text: those before it, the nearest first, then those behind it. Each is the value of all
@@ -282,8 +290,9 @@ export class Features {
     for (const [name, { table, ofWords, offsets }] of this.tables) {
       const sums = new Float64Array(offsets.length * table.width);
       for (const { parts, rows } of ofWords) {
-        const start = offsets.indexOf(parts[0].at(-1)) * table.width;
-        for (const key of joined(parts.map((part) => asList(this.valueOf(word, part.at(-2)))))) {
+        const start = offsets.indexOf(parts[0].offset) * table.width;
+        const values = parts.map(({ attribute }) => asList(this.valueOf(word, attribute)));
+        for (const key of joined(values)) {
           if (rows.has(key)) table.add(rows.get(key), sums, start);
         }
       }
@@ -353,9 +362,9 @@ export class Features {
 
   /** The row of a template's feature at each token, undefined for unknown features. */
   rowsOf(template, text) {
-    const lists = template.parts.map(([attribute]) => this.valuesAt(text, attribute));
+    const lists = template.parts.map(({ attribute }) => this.valuesAt(text, attribute));
     return text.words.map((_, t) => {
-      const values = template.parts.map(([, offset], part) => lists[part][this.reach + t + offset]);
+      const values = template.parts.map(({ offset }, part) => lists[part][this.reach + t + offset]);
       return template.rows.get(values.join(JOINT));
     });
   }
@@ -420,7 +429,7 @@ export class Features {
   }
 
   /** A function that gives the values of a part of a template at a span of tokens. */
-  spanReader([kind, attribute, offset], text) {
+  spanReader({ kind, attribute, offset }, text) {
     if (kind === "length") return (begin, end) => [String(end - begin)];
     if (kind === "in") {
       const labels = this.phrases.get(attribute.slice(3)).labelsOfSpans(text.words);

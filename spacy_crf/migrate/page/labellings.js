@@ -46,12 +46,15 @@ export class States {
     this.first = numbers(content.first, "first", { length });
     this.last = numbers(content.last, "last", { length });
     this.labelOf = Array.from(this.tagOf, (tag) => labelOf[tag]);
+    // The states of each label
+    this.statesOf = Array.from({ length: Math.max(-1, ...labelOf) + 1 }, () => []);
+    this.labelOf.forEach((label, state) => label >= 0 && this.statesOf[label].push(state));
     this.arcs = Array.from(source, (from, n) => ({ from, to: target[n], score: scores[n] }));
     this.continues = (from, to) => continues(this.tagOf[from], this.tagOf[to]);
     this.choice = null;
     this.asks = null;
     if (content.choice !== undefined) {
-      const nLabels = Math.max(-1, ...labelOf) + 1;
+      const nLabels = this.statesOf.length;
       this.choice = new States(content.choice, Array.from({ length: nLabels + 1 }, (_, n) => n - 1), () => false);
       // Whether rules may ask for spans that are less probable than `min_prob`; null without rules
       this.choice.asks = content.choice.asks ?? null;
@@ -76,6 +79,7 @@ export class States {
 class Steps {
   constructor(states, arcs) {
     this.size = states.size;
+    this.every = [...states.tagOf.keys()]; // the states
     this.tagOf = states.tagOf;
     this.shift = arcs.reduce((top, { score }) => Math.max(top, score), 0);
     this.into = this.sorted(arcs, "to", "from");
@@ -130,16 +134,17 @@ class Steps {
     return { best, from };
   }
 
-  /** log sum_i exp(scores[i] + step[i, j]) over the steps into each state j; with `isBack` over the steps out of it. */
-  logSums(scores, pairs, isBack = false) {
+  /** log sum_i exp(scores[i] + step[i, j]) over the steps into each state j; with `isBack` over the steps out of it. Only for the
+   * `wanted` states; minus infinity for the others. */
+  logSums(scores, pairs, isBack = false, wanted = this.every) {
     const side = isBack ? this.outOf : this.into;
     const { starts, others, exps } = side;
     const top = Math.max(largest(scores), LEAST_NUMBER);
     const shifted = new Float64Array(this.size);
     for (let state = 0; state < this.size; state++) shifted[state] = Math.exp(scores[state] - top);
     const steps = this.scoresAt(side, pairs);
-    const sums = new Float64Array(this.size);
-    for (let state = 0; state < this.size; state++) {
+    const sums = new Float64Array(this.size).fill(-Infinity);
+    for (const state of wanted) {
       const begin = starts[state];
       const end = starts[state + 1];
       let sum = 0;
@@ -287,7 +292,7 @@ export class Segments {
 
   /** All spans whose probability is at least `least`. */
   likely(least) {
-    const nLabels = Math.max(-1, ...this.states.labelOf) + 1;
+    const nLabels = this.states.statesOf.length;
     const spans = [];
     for (let begin = 0; begin < this.nTokens; begin++) {
       for (let k = 0; k < this.longest && begin + k < this.nTokens; k++) {
@@ -314,7 +319,7 @@ export class Segments {
   /** Spans with their probabilities. */
   weighed(spans) {
     return spans.map((span) => {
-      const probs = new Float64Array(Math.max(-1, ...this.states.labelOf) + 1);
+      const probs = new Float64Array(this.states.statesOf.length);
       this.addProbabilities(span.begin, span.end - span.begin - 1, probs);
       return { ...span, prob: Math.min(probs[span.label], 1) };
     });
@@ -341,7 +346,7 @@ export class Chain extends Segments {
 
   likely(least) {
     const { ends, behind, logZ } = this.sums;
-    const nLabels = Math.max(-1, ...this.states.labelOf) + 1;
+    const nLabels = this.states.statesOf.length;
     const spans = [];
     for (let begin = 0; begin < this.nTokens; begin++) {
       const probs = new Float64Array(nLabels);
@@ -362,20 +367,17 @@ export class Chain extends Segments {
   /** A span with its probability; with `least`, all so probable spans that begin with it and are not longer. */
   extended({ begin, end, label }, least) {
     const { ends, begins, behind, logZ } = this.sums;
-    const { first, last, labelOf, stepsOfSpans } = this.states;
+    const { first, last, labelOf, stepsOfSpans, statesOf } = this.states;
+    const wanted = statesOf[label];
     const { inside, around } = stepsOfSpans;
     // Log sums of what comes before the span, and, as it is extended by a token at a time, of it with that
-    this.opening ??= [first];
-    this.opening[begin] ??= around.logSums(ends[begin - 1], this.pairsAt(begin));
-    const opening = this.opening[begin];
+    const opening = begin ? around.logSums(ends[begin - 1], this.pairsAt(begin), false, wanted) : first;
     const emissions = this.scoresOf(begin, 0);
     let scores = opening.map((score, s) => (labelOf[s] === label ? score + emissions[s] : -Infinity));
     const spans = [];
-    this.closing ??= [];
     for (let t = begin; t < end; t++) {
-      if (t + 1 < this.nTokens) this.closing[t] ??= around.logSums(begins[t + 1], this.pairsAt(t + 1), true);
-      else this.closing[t] = last;
-      const closing = this.closing[t];
+      const isLast = t + 1 === this.nTokens;
+      const closing = isLast ? last : around.logSums(begins[t + 1], this.pairsAt(t + 1), true, wanted);
       const prob = Math.exp(logSum(added(scores, closing)) - logZ);
       const isWanted = least === undefined ? t + 1 === end : prob >= least;
       if (isWanted) spans.push({ begin, end: t + 1, label, prob: Math.min(prob, 1) });
@@ -383,7 +385,7 @@ export class Chain extends Segments {
       // A longer span is at most as probable as all continuations of this one
       const all = Math.exp(logSum(added(scores, behind[t])) - logZ);
       if (least !== undefined && all - prob < least) break;
-      scores = added(inside.logSums(scores, this.pairsAt(t + 1)), this.scoresOf(t + 1, 0));
+      scores = added(inside.logSums(scores, this.pairsAt(t + 1), false, wanted), this.scoresOf(t + 1, 0));
     }
     return spans;
   }

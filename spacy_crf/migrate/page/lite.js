@@ -11,7 +11,7 @@
  */
 import { PUNCT, everyIs } from "./characters.js";
 import { Component } from "./component.js";
-import { LiteError, again, listed, texts } from "./content.js";
+import { EXPORT_AGAIN, LiteError, listed, texts } from "./content.js";
 import { makeTokenizer } from "./tokenizer.js";
 
 export { LiteError };
@@ -22,12 +22,18 @@ const MOST_CHARACTERS = 256e6; // of an export: a small file may unzip to any si
 // Values of attributes that no component has written; "" for others
 const UNSET = { ent_iob: "0", sent_start: "0", spacy: "1" };
 
+/** Any error as a LiteError, whose message begins with `message`. */
+function asLiteError(error, message) {
+  if (error instanceof LiteError) return error;
+  return new LiteError(`${message} (${error}). Copy it again, or export it again.`);
+}
+
 /** Call a function; any error that it throws becomes a LiteError. */
 function checked(act, message) {
   try {
     return act();
   } catch (error) {
-    throw error instanceof LiteError ? error : new LiteError(`${message} (${error}). Copy it again, or export it again.`);
+    throw asLiteError(error, message);
   }
 }
 
@@ -166,7 +172,7 @@ export function makeParser(content) {
     throw new LiteError("this is no export of spacy_crf. `spacy crf export MODEL FILE --to json` writes one.");
   }
   if (content.version !== VERSION) {
-    throw new LiteError(`it has version ${content.version} of the format, and this lite.js reads version ${VERSION}. ${again}`);
+    throw new LiteError(`it has version ${content.version} of the format, and this lite.js reads version ${VERSION}. ${EXPORT_AGAIN}`);
   }
   return checked(() => parserOf(content), "it is cut off or no export");
 }
@@ -183,7 +189,8 @@ function parserOf(content) {
   };
   const parse = (text, options) => {
     if (typeof text !== "string") throw new LiteError("parse takes a text. For words there is parse.words(words).");
-    if (!tokenizer) throw new LiteError(`the export holds no tokenizer. Take parse.words(rows), with the columns ${columns.join(", ")}.`);
+    const names = columns.join(", ");
+    if (!tokenizer) throw new LiteError(`the export holds no tokenizer. Take parse.words(rows), with the columns ${names}.`);
     return checked(() => {
       const { tokens, sentences } = tokenizer.cut(text);
       const parsed = new Parsed(text, tokens, { orth: tokens.map((token) => token.text), spacy: spaces(text, tokens) });
@@ -271,10 +278,11 @@ async function unzipped(bytes) {
       const { done, value } = await reader.read();
       if (done) return text + decoder.decode();
       text += decoder.decode(value, { stream: true });
-      if (text.length > MOST_CHARACTERS) throw new LiteError(`it has more than ${MOST_CHARACTERS} characters. Export fewer weights.`);
+      const isLong = text.length > MOST_CHARACTERS;
+      if (isLong) throw new LiteError(`it has more than ${MOST_CHARACTERS} characters. Export fewer weights.`);
     }
   } catch (error) {
     reader.cancel().catch(() => {});
-    throw error instanceof LiteError ? error : new LiteError(`it is cut off or no export (${error}). Copy it again, or export it again.`);
+    throw asLiteError(error, "it is cut off or no export");
   }
 }

@@ -1,7 +1,7 @@
 // Cuts texts into tokens, as spaCy's rule tokenizer does from the patterns and exceptions of an export.
 import { CharacterTokenizer } from "./character_tokenizer.js";
 import { SPACE, hasFlag } from "./characters.js";
-import { LiteError, again, listed, texts } from "./content.js";
+import { EXPORT_AGAIN, LiteError, listed, texts } from "./content.js";
 
 const MOST_CACHED = 10000; // chunks whose tokens are kept, as in spaCy
 
@@ -51,7 +51,8 @@ class RuleTokenizer {
 
   /** Cut a text into these words from now on. */
   addException(text, words, isAlwaysSearched) {
-    if (words.includes("") || words.join("") !== text || !text) throw new LiteError(`an exception has other words: ${words}. ${again}`);
+    const isWhole = text && !words.includes("") && words.join("") === text;
+    if (!isWhole) throw new LiteError(`an exception has other words: ${words}. ${EXPORT_AGAIN}`);
     // The chunks of the last exception stay cached as patterns cut them, even if they contain exceptions: so it is in spaCy
     this.cache.clear();
     this.exceptions.set(text, words);
