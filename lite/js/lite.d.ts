@@ -29,7 +29,7 @@ export interface Parsed {
   spans: Record<string, Span[]>;
   /** The texts of all entities, by label. */
   fields: Record<string, string[]>;
-  /** The probability of each label of the text, the most probable first. */
+  /** The probability of each label of the text, the most probable first; but objects list labels that are whole numbers first. */
   cats: Record<string, number>;
 }
 

@@ -123,6 +123,17 @@ def test_overlapping_spans(tmp_path):
     assert_same(of_spans(), TEXTS, tmp_path / "model.json", texts=texts)
 
 
+def test_keys_may_be_names_of_javascript(tmp_path):
+    """Spans of the key "__proto__" were lost."""
+    nlp = spacy.blank("en")
+    nlp.add_pipe("crf_spancat", config={"groups": "auto", "spans_key": "__proto__"})
+    examples = ner_examples(nlp)
+    for doc in (example.reference for example in examples):
+        doc.spans["__proto__"] = doc.ents
+    train(nlp, examples)
+    assert_same(nlp, TEXTS[:20], tmp_path / "model.json")
+
+
 def test_rows_of_columns(tmp_path):
     nlp = make("crf_ner", templates("lower[0]", "tag[-1..1]", "tag[0]|shape[0]"))
     rows = [[["NNP", "Ann"], ["VBD", "left"], ["NNP", "Paris"]], [["X", "New"]]]

@@ -72,16 +72,19 @@ def render_page(content: Settings, title: str) -> str:
 def _check_tokenizer(content: Settings) -> None:
     """RAISES (ValueError): CRF791 if the export has no tokenizer, or one that JavaScript can't replay."""
     tokenizer = content["tokenizer"]
+    if tokenizer is None and content["columns"] == ["orth"]:
+        raise _refused("tokenizer", "been left out", "Leave it in, without --words")
     if tokenizer is None:
         columns = ", ".join(content["columns"])
         how = "Train without those columns, or take --to json and parse.words"
         raise _refused(content["components"][0]["name"], f"the columns {columns} in place of texts", how)
-    for name, pattern in tokenizer.get("patterns_js", {}).items():
-        if pattern is not None and "untranslated" in pattern:
-            how = "Change the pattern"
-            raise _refused(
-                "tokenizer", f"the pattern '{name}', of which JavaScript has no like ({pattern['why']})", how
-            )
+    # A trained tokenizer has lists of patterns, and may read the tokens of rules
+    for rules in (tokenizer, tokenizer.get("language_rules") or {}):
+        for name, patterns in rules.get("patterns_js", {}).items():
+            for pattern in patterns if isinstance(patterns, list) else [patterns]:
+                if pattern is not None and "untranslated" in pattern:
+                    what = f"the pattern '{name}', of which JavaScript has no like ({pattern['why']})"
+                    raise _refused("tokenizer", what, "Change the pattern")
 
 
 def _refused(name: str, what: str, how: str) -> ValueError:

@@ -171,7 +171,7 @@ export class Component {
     this.longest = Math.max(...this.labellers.map(({ lengths }) => lengths.length));
   }
 
-  /** The probability of each label of a text, which is cut into sequences, the most probable first. */
+  /** The labels of a text, which is cut into sequences, with their probabilities, the most probable first: [label, prob] of each. */
   classify(sequences) {
     const [reader] = this.readers;
     const totals = Float64Array.from(this.labellers[0].states.first);
@@ -180,7 +180,7 @@ export class Component {
     }
     const total = logSum(totals);
     const probs = this.labels.map((label, n) => [label, Math.exp(totals[n] - total)]);
-    return Object.fromEntries(probs.sort((a, b) => b[1] - a[1]));
+    return probs.sort((a, b) => b[1] - a[1]);
   }
 
   /** What each chain finds in a text: {tags, spans}, the spans in tokens. */

@@ -46,8 +46,9 @@ class Parsed {
     this.attributes = []; // that components have written
     this.sentenceStarts = null; // tokens; null if nothing finds sentences
     this.entities = [];
-    this.spans = {};
-    this.cats = {};
+    // By key and by label, which may be any text: objects would not keep "__proto__"
+    this.spans = new Map();
+    this.cats = new Map();
   }
 
   /** The first token and the end of each sentence; of the whole text if nothing finds sentences. */
@@ -81,7 +82,7 @@ class Parsed {
       });
       const named = spans.map((span) => ({ ...span, component: component.name }));
       if (kind === "ents") this.setEntities(named);
-      else this.spans[key] = named;
+      else this.spans.set(key, named);
     } else {
       component.labellers.forEach(({ writes }, n) => {
         this.columns[writes] = found.flatMap(({ labelled }) => labelled[n].tags);
@@ -121,10 +122,10 @@ class Parsed {
       sentences.push({ start: sentence.start, end: sentence.end });
     }
     const entities = this.entities.map(written);
-    const spans = Object.entries(this.spans).map(([key, found]) => [key, found.map(written)]);
+    const spans = [...this.spans].map(([key, found]) => [key, found.map(written)]);
     const fields = new Map();
     for (const { label, text } of entities) fields.set(label, [...(fields.get(label) ?? []), text]);
-    const byLabel = { fields: Object.fromEntries(fields), cats: this.cats };
+    const byLabel = { fields: Object.fromEntries(fields), cats: Object.fromEntries(this.cats) };
     return { text: this.text, tokens, sentences, entities, spans: Object.fromEntries(spans), ...byLabel };
   }
 }
@@ -214,7 +215,7 @@ function apply(component, parsed) {
     parsed.setSentences(component.findStarts(parsed.columns.orth));
   } else if (component.kind === "text") {
     const sequences = parsed.sequences().map((sequence) => parsed.rows(component.columns, sequence));
-    Object.assign(parsed.cats, component.classify(sequences));
+    for (const [label, prob] of component.classify(sequences)) parsed.cats.set(label, prob);
   } else {
     const isWhole = component.writes === "sents";
     const sequences = isWhole ? [{ begin: 0, end: parsed.tokens.length }] : parsed.sequences();

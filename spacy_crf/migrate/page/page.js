@@ -59,13 +59,16 @@ const fields = (name, spans) => {
   return table(name, ["label", "text", "probability"], inOrder.map(({ label, text, prob }) => [label, text, percent(prob)]));
 };
 
+// Labels of a text, the most probable first: objects order those that are numbers in another way
+const inOrder = (cats) => Object.entries(cats).sort((a, b) => b[1] - a[1]);
+
 // The sections of an answer, without those of which nothing was found
 const sections = (answer) => {
   const parts = [];
   for (const [name, spans] of [["Entities", answer.entities], ...Object.entries(answer.spans)]) {
     if (spans.length) parts.push(section(name, marked(answer.text, spans), fields(name, spans)));
   }
-  const cats = Object.entries(answer.cats).slice(0, MOST_CATS);
+  const cats = inOrder(answer.cats).slice(0, MOST_CATS);
   const name = "Labels of the text";
   const rows = cats.map(([label, prob]) => [label, percent(prob)]);
   if (rows.length) parts.push(section(name, table(name, ["label", "probability"], rows)));
@@ -88,7 +91,7 @@ const summary = ({ tokens, entities, spans, sentences, cats }) => {
   const nSpans = Object.values(spans).reduce((n, some) => n + some.length, entities.length);
   const parts = nSpans ? [counted(nSpans, "entity")] : [];
   if (sentences.length) parts.push(counted(sentences.length, "sentence"));
-  const [best] = Object.entries(cats);
+  const [best] = inOrder(cats);
   if (best) parts.push(`${best[0]} ${percent(best[1])}`);
   return parts.join(", ") || (Object.keys(tokens[0]).length > 3 ? counted(tokens.length, "word") : "Nothing is found.");
 };
