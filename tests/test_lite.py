@@ -442,6 +442,60 @@ def test_texts_are_parsed_as_in_the_pipeline(name, form, tmp_path):
     assert [*map(of_lite, parse.batch(words))] == [of_spacy(doc, finds_sentences) for doc in docs]
 
 
+def ruled(rules):
+    return {"constraints": {"@misc": "spacy_crf.constraints.v1", "rules": rules}}
+
+
+@pytest.mark.parametrize(
+    "names, configs, options, reason",
+    [
+        (["merge_entities", "crf_ner"], {}, {}, r"'merge_entities' has the factory merge_entities.*by --component"),
+        (
+            ["sentencizer", "crf_senter"],
+            {},
+            {},
+            r"'crf_senter' has 'sents' to write, which the component 'sentencizer'",
+        ),
+        (["crf_spancat"], {"nested": True}, {}, r"'crf_spancat' has nested spans"),
+        (
+            ["sentencizer", "crf_ner"],
+            ruled([ONCE]),
+            {},
+            r"'crf_ner' has the rule 'once' \(at_most\) of whole texts.*per = \"sentence\"",
+        ),
+        (
+            ["crf_tagger", "crf_ner"],
+            READS_TAGS,
+            {"components": ["crf_ner"]},
+            r"'crf_ner' .*reads 'tag'.*--columns orth,tag",
+        ),
+    ],
+)
+def test_what_pipelines_can_not_export_is_told(names, configs, options, reason):
+    nlp = spacy.blank("en")
+    for name in names:
+        nlp.add_pipe(name, config=configs if name == names[-1] else {})
+    examples = ner_examples(nlp)
+    for example in examples:
+        doc = example.reference
+        doc.spans["sc"] = doc.ents
+        for token in doc:
+            token.tag_ = "X"
+            token.is_sent_start = token.i == 0
+    nlp.initialize(lambda: examples)
+    nlp.update(examples, sgd=nlp._optimizer, annotates=names[:-1])  # templates without weights are not exported
+    with pytest.raises(ValueError, match="CRF791: Component " + reason):
+        export_lite(nlp, **options)
+
+
+def test_rules_of_sentences_are_exported(tmp_path):
+    nlp = small_pipeline("sentencizer", "crf_ner", crf_ner=ruled([{**ONCE, "per": "sentence"}]))
+    nlp.get_pipe("crf_ner").cfg["confidence"] = True
+    write_lite(export_lite(nlp), tmp_path / "model.npz", "npz")
+    parse = lite.load(tmp_path / "model.npz")
+    assert [*map(of_lite, parse.batch(LONG_TEXTS))] == [of_spacy(doc, True) for doc in nlp.pipe(LONG_TEXTS)]
+
+
 # ------------------------------------------------------------------------------------------------------- attributes
 
 
