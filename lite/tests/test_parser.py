@@ -11,7 +11,7 @@ import pytest
 import spacy_crf_lite as lite
 
 HERE = Path(__file__).parent
-NAMES = ["set", "segments", "sentencizer"]
+NAMES = ["set", "segments", "sentencizer", "characters"]
 
 
 def read(name):

@@ -77,6 +77,8 @@ class Labeller:
     def __init__(self, content: dict[str, Any], is_segments: bool):
         self.writes: str = content["writes"]
         self.labels: list[str] = content["labels"]
+        if not all(isinstance(label, str) for label in self.labels):
+            raise LiteError("a label is no text. Copy the file again.")
         self._scheme = content["scheme"]
         self.has_spans = self._scheme is not None
         self._outside = "O" if self.has_spans else ""  # the tag of words without a label
