@@ -392,7 +392,7 @@ def test_exports_for_numpy_hold_it(scheme, decode, rules, tmp_path):
     nlp, pipe = pipeline("crf_ner" if scheme else "semicrf_ner", scheme)
     set_constraints(pipe, constraints(rules) if rules else None)
     pipe.cfg.update(decode=decode, min_prob=0.2 if decode == "spans" else 0.0, confidence=True)
-    write_lite(export_lite(nlp), tmp_path / "model.json", "json")
+    write_lite(export_lite(nlp, [pipe.name]), tmp_path / "model.json", "json")
     [model] = lite.load(tmp_path / "model.json").components.values()
     pipe.cfg["confidence"] = False
     docs = [
