@@ -170,7 +170,7 @@ from spacy_crf.kernels import compiling
 from spacy_crf.kernels.announcing import announcer
 from spacy_crf.kernels.compiling import crew, import_attribute
 
-listed = compiling.listed_kernels()[:5]
+listed = compiling.listed_kernels()[:3]
 compiling.listed_kernels = lambda: listed
 compiling._SECONDS_A_JOB = 0.1
 if sys.argv[2] == "leaves":
@@ -196,12 +196,12 @@ def program(folder, *arguments):
 
 
 def test_a_process_reads_what_another_has_compiled(tmp_path):
-    assert program(tmp_path, "2", "leaves").communicate()[0].split() == ["1", "4", "4", "0"]
-    assert program(tmp_path, "2", "draws").communicate()[0].split() == ["0", "0", "5", "0"]
+    assert program(tmp_path, "2", "leaves").communicate()[0].split() == ["1", "2", "2", "0"]
+    assert program(tmp_path, "2", "draws").communicate()[0].split() == ["0", "0", "3", "0"]
 
 
 def test_programs_compile_the_same_kernels_at_once(tmp_path):
     programs = [program(tmp_path, "2", "draws") for _ in range(2)]
     for started in programs:
         n_compiled, _, n_read, n_left = map(int, started.communicate()[0].split())
-        assert (n_compiled + n_read, n_left) == (5, 0)
+        assert (n_compiled + n_read, n_left) == (3, 0)

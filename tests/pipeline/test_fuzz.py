@@ -453,7 +453,7 @@ def explained(nlp, examples):
     for example in examples[:2]:
         doc = plain(example.reference)
         spans = [span for span, _ in pipe.span_probabilities(doc, 0.0)]
-        for span in spans[:2]:
+        for span in spans[:1]:
             found = pipe.explain(doc, span, kind="contrast")
             assert found.check == pytest.approx(0.0, abs=1e-5 * (1 + abs(found.target)))
             found = pipe.explain(doc, span, kind="log_odds")
