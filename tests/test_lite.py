@@ -183,6 +183,13 @@ def test_n_best_of_entities(scheme, tmp_path):
         assert len({tuple(tags) for _, tags in found}) == len(found)
 
 
+def test_words_may_have_the_marks_of_ngrams(tmp_path):
+    """U+E000 inside of a word, an icon of a font, was taken for its beginning."""
+    nlp = make("crf_ner")
+    texts = [["\ue000Paris"], ["Bob\ue001", "left", "Pa\ue000ris"]]
+    assert_same(nlp, exported(nlp, tmp_path / "model"), texts)
+
+
 @pytest.mark.parametrize("form", ["npz", "json"])
 def test_gazetteers_and_clusters(form, tmp_path):
     phrases = ["New York", "New", "Acme Corp left", {"text": "york", "label": "city"}, "Corp left Paris", "ORTH"]

@@ -15,6 +15,7 @@ from .content import Array, LiteError, numbers
 JOINT = "\x7f"
 BEFORE = "\ue000"
 BEHIND = "\ue001"
+_UNMARKED = "\uffff"  # in place of these characters inside of a word
 ABSENT = "\x00\x00"  # value of an attribute that a token does not have
 Text = Sequence[Any]  # words; or rows of columns, of which one is the word
 _MOST_BYTES = 1 << 24  # of the sums of words that are kept
@@ -47,7 +48,9 @@ def _short_shape(word: str) -> str:
 
 def _ngrams(word: str, size: int) -> list[str]:
     """Runs of characters of the word with its marks, each once: at most 12, half from its beginning and half from its end."""
-    marked = f"{BEFORE}{word.lower()}{BEHIND}"
+    # No character of the word is like a mark
+    unmarked = word.lower().replace(BEFORE, _UNMARKED).replace(BEHIND, _UNMARKED)
+    marked = f"{BEFORE}{unmarked}{BEHIND}"
     runs = [marked[n : n + size] for n in range(len(marked) - size + 1)]
     if len(runs) > 12:
         runs = runs[:6] + runs[-6:]

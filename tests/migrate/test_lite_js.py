@@ -67,7 +67,7 @@ def assert_same(nlp, rows, path, texts=(), **settings):
     return content
 
 
-TEXTS = [*some_texts(40), *some_texts(40, words=ODD)]
+TEXTS = [*some_texts(40), *some_texts(40, words=ODD), ["\ue000Paris", "Bob\ue001"]]
 CHAINS = {
     "presets": {},
     "padding": {

@@ -29,8 +29,7 @@ def folder(tmp_path_factory):
     nlp.add_pipe("sentencizer", first=True)
     nlp.to_disk(folder / "model")
     for output in ("page.html", "model.json"):
-        form = {"page.html": "page", "model.json": "json"}[output]
-        result = CliRunner().invoke(app, ["export", str(folder / "model"), "-o", str(folder / output), "--to", form])
+        result = CliRunner().invoke(app, ["export", str(folder / "model"), "-o", str(folder / output)])
         assert result.exit_code == 0, result.output
     return folder
 

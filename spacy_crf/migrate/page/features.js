@@ -10,6 +10,7 @@ import { hashText } from "./hashing.js";
 const JOINT = "\x7f";
 const BEFORE = "\ue000";
 const BEHIND = "\ue001";
+const UNMARKED = "\uffff";
 const ABSENT = "\0\0";
 const FARTHEST = 1000; // tokens between a token and those that its features read
 const MOST_BYTES = 1 << 26; // of the scores of words that are kept
@@ -43,7 +44,8 @@ function foldDigits(text) {
 
 /** Runs of characters of the word with its marks, each once: at most 12, half from its beginning and half from its end. */
 function ngrams(word, size) {
-  const marked = Array.from(BEFORE + lower(word) + BEHIND);
+  const unmarked = lower(word).replace(/[\ue000\ue001]/g, UNMARKED); // no character of the word is like a mark
+  const marked = Array.from(BEFORE + unmarked + BEHIND);
   const runs = [];
   for (let n = 0; n + size <= marked.length; n++) runs.push(marked.slice(n, n + size).join(""));
   return [...new Set(runs.length <= 12 ? runs : [...runs.slice(0, 6), ...runs.slice(-6)])];
