@@ -57,6 +57,11 @@ test("what is no export is refused", async () => {
   for (const source of [{}, null, "{", BYTES.subarray(0, 99), cut, { ...content(), version: 3 }, { ...content(), components: 3 }]) {
     await assert.rejects(load(source), LiteError);
   }
+  await assert.rejects(load("two.json"), /in Node, give the bytes/);
+  await assert.rejects(load("[1]"), LiteError);
+  await assert.rejects(load(Buffer.from("PK...")), /--to json/);
+  assert.deepEqual((await load(`\ufeff${BYTES}`))("Oslo", null), parse("Oslo"));
+  assert.throws(() => parse.words(["Oslo", null]), /Row 2 is null/);
   assert.throws(() => parse(["Oslo"]), LiteError);
   assert.throws(() => parse.words("Oslo"), LiteError);
   assert.throws(() => parse.words([["Oslo"], "x"]), LiteError);

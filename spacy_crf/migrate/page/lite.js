@@ -184,9 +184,9 @@ function parserOf(content) {
   const components = listed(content.components, "components").map((part) => {
     return part.kind === "sentencizer" ? new Sentencizer(part) : new Component(part);
   });
-  const run = (parsed, { utf16 = false } = {}) => {
+  const run = (parsed, options) => {
     for (const component of components) apply(component, parsed);
-    return parsed.answer(utf16);
+    return parsed.answer(options?.utf16 ?? false);
   };
   const parse = (text, options) => {
     if (typeof text !== "string") throw new LiteError("parse takes a text. For words there is parse.words(words).");
@@ -229,7 +229,7 @@ function apply(component, parsed) {
 /** The tokens of words, or of rows of columns. */
 function ofRows(rows, columns) {
   if (!Array.isArray(rows)) throw new LiteError("parse.words takes a list of words, or of rows. For a text there is parse(text).");
-  const isOfWords = columns.length === 1 && rows.every((row) => typeof row === "string");
+  const isOfWords = columns.length === 1 && rows.some((row) => typeof row === "string");
   const values = columns.map((_, place) => rows.map((row, n) => valueIn(row, place, n, columns, isOfWords)));
   const byName = Object.fromEntries(columns.map((name, place) => [name, values[place]]));
   let start = 0;
@@ -243,9 +243,10 @@ function ofRows(rows, columns) {
 
 /** The value in a column (`place`) of row n, which is the word itself if rows are words. */
 function valueIn(row, place, n, columns, isOfWords) {
-  if (isOfWords) return row;
-  if (Array.isArray(row) && columns.every((_, column) => typeof row[column] === "string")) return row[place];
-  const got = Array.isArray(row) ? `${row.length} columns` : "a word";
+  if (isOfWords && typeof row === "string") return row;
+  if (!isOfWords && Array.isArray(row) && columns.every((_, column) => typeof row[column] === "string")) return row[place];
+  let got = typeof row === "string" ? "a word" : String(row);
+  if (Array.isArray(row)) got = `${row.length} columns`;
   throw new LiteError(`Row ${n + 1} is ${got}, and the export reads the columns ${columns.join(", ")}.`);
 }
 
@@ -256,18 +257,29 @@ function valueIn(row, place, n, columns, isOfWords) {
  */
 export async function load(source) {
   let content = source;
-  if (source instanceof URL || (typeof source === "string" && !source.trimStart().startsWith("{"))) {
-    const response = await fetch(source);
-    if (!response.ok) throw new LiteError(`${source} can't be read: ${response.status} ${response.statusText}`);
-    content = await response.arrayBuffer();
-  }
+  const isAddress = source instanceof URL || (typeof source === "string" && !/^\s*[[{]/.test(source));
+  if (isAddress) content = await bytesAt(source);
   if (content instanceof ArrayBuffer || ArrayBuffer.isView(content)) content = await unzipped(new Uint8Array(content));
   if (typeof content !== "string") return makeParser(content);
-  return makeParser(checked(() => JSON.parse(content), "it is cut off or no export"));
+  const text = content.replace(/^\ufeff/, "");
+  return makeParser(checked(() => JSON.parse(text), "it is cut off or no export"));
+}
+
+/** The bytes at an address. */
+async function bytesAt(address) {
+  try {
+    const response = await fetch(address);
+    if (response.ok) return await response.arrayBuffer();
+    throw new Error(`${response.status} ${response.statusText}`);
+  } catch (error) {
+    throw new LiteError(`${address} can't be read (${error}). Correct the address; in Node, give the bytes: await readFile(path).`);
+  }
 }
 
 /** The text of a file that may be gzipped. */
 async function unzipped(bytes) {
+  const isZip = bytes[0] === 0x50 && bytes[1] === 0x4b;
+  if (isZip) throw new LiteError("an .npz file is for Python. Export the model by --to json.");
   const isGzipped = bytes[0] === 0x1f && bytes[1] === 0x8b;
   if (!isGzipped) return new TextDecoder().decode(bytes);
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
