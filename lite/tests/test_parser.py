@@ -51,6 +51,11 @@ def test_bad_input_is_told(tmp_path):
     parse = lite.load(HERE / "segments.json.gz")
     with pytest.raises(lite.LiteError, match="Row 2 is 0 columns"):
         parse.words([["Ann"], []])
+    for text in (None, 5, [5], [["Ann"], 5], [[5]]):
+        with pytest.raises(lite.LiteError, match=r"this is|Row"):
+            parse.words(text)
+    with pytest.raises(lite.LiteError, match=r"Take parse\(text\)"):
+        parse.batch("Ann left")
     (tmp_path / "model.json").write_text('{"format": "spacy_crf.lite", "version": 3}')
     with pytest.raises(lite.LiteError, match="version 3"):
         lite.load(tmp_path / "model.json")

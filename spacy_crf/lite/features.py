@@ -2,7 +2,7 @@
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from itertools import chain, count, groupby, product
 from typing import Any, NamedTuple, Optional
@@ -329,11 +329,24 @@ def _joined(values_of_parts: Iterable[Sequence[str]]) -> Iterable[str]:
 # --------------------------------------------------------------------------------------------------------------- features
 
 
+def are_words(text: Text) -> bool:
+    """Whether a text is a list of words."""
+    return isinstance(text, Collection) and all(isinstance(word, str) for word in text)
+
+
 def check_rows(text: Text, columns: list[str]) -> None:
-    """RAISES (LiteError): If a text has words in place of rows, or a row has too few columns."""
+    """RAISES (LiteError): If a text has something else than rows, or a row has too few columns, or others than texts."""
+    if not isinstance(text, Collection):
+        raise LiteError(f"A text is a list of words, or of rows; this is {text!r:.40}.")
     for n, row in enumerate(text, start=1):
-        if isinstance(row, str) or len(row) < len(columns):
-            got = "a word" if isinstance(row, str) else f"{len(row)} columns"
+        got = None
+        if isinstance(row, str):
+            got = "a word"
+        elif not isinstance(row, Collection) or not all(isinstance(value, str) for value in row[: len(columns)]):
+            got = f"{row!r:.40}"
+        elif len(row) < len(columns):
+            got = f"{len(row)} columns"
+        if got is not None:
             raise LiteError(f"Row {n} is {got}, and the model reads the columns {', '.join(columns)}.")
 
 
@@ -451,7 +464,7 @@ class Features:
         """The words of a text. RAISES (LiteError): For rows with too few columns."""
         if isinstance(text, str):
             raise LiteError("A text is a list of words, or of rows; this is one string. Split it into words first.")
-        if self.columns == ["orth"] and all(isinstance(word, str) for word in text):
+        if self.columns == ["orth"] and are_words(text):
             return list(text)
         check_rows(text, self.columns)
         return [row[self._word_column] for row in text]

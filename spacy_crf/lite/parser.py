@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Optional, Union
 
 from .component import Component, Entity, Labelled
 from .content import DAMAGED, FORMAT, VERSION, LiteError, n_steps, read_file
-from .features import FLAGS, Text, check_rows
+from .features import FLAGS, Text, are_words, check_rows
 from .tokenizer import Words, make_tokenizer
 
 _MOST_STEPS = 1 << 25  # in graphs of states, which are matrices
@@ -197,6 +197,8 @@ class Parser:
         texts (Iterable): Texts; or lists of words or rows.
         RETURNS (list[Parsed]): What was found in each.
         """
+        if isinstance(texts, str):
+            raise LiteError("batch takes a list of texts; this is one text. Take parse(text).")
         parsed = self._read(texts)
         for component in self.components.values():
             if isinstance(component, Sentencizer):
@@ -223,7 +225,7 @@ class Parser:
 
     def _of_rows(self, rows: Text) -> Parsed:
         """The tokens of words or rows. RAISES (LiteError): For rows with too few columns."""
-        if self.columns == ["orth"] and all(isinstance(word, str) for word in rows):
+        if self.columns == ["orth"] and are_words(rows):
             columns = {"orth": [*rows]}
         else:
             check_rows(rows, self.columns)
