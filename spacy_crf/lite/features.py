@@ -342,7 +342,7 @@ def check_rows(text: Text, columns: list[str]) -> None:
         got = None
         if isinstance(row, str):
             got = "a word"
-        elif not isinstance(row, Collection) or not all(isinstance(value, str) for value in row[: len(columns)]):
+        elif not isinstance(row, Collection) or not all(isinstance(value, str) for value in [*row][: len(columns)]):
             got = f"{row!r:.40}"
         elif len(row) < len(columns):
             got = f"{len(row)} columns"

@@ -103,11 +103,12 @@ def export_lite(
     _check_columns(columns)
     reads_texts = tokenizer and list(columns) == ["orth"]
     described = tokenizer_content(nlp) if reads_texts else None
+    finds_words = described is not None and described["kind"] == "characters"
     written: dict[str, str] = {}  # what components write, and the name of the component
     if described is not None and described.get("sentences"):
         written["sents"] = "tokenizer"
     parts = []
-    for name, pipe in _exported(nlp, components):
+    for name, pipe in _exported(nlp, components, finds_words):
         if isinstance(pipe, Sentencizer):
             part = {"name": name, "kind": "sentencizer", "writes": "sents", "punct_chars": sorted(pipe.punct_chars)}
         else:
@@ -139,13 +140,17 @@ def _check_columns(columns: Sequence[str]) -> None:
     checks.expect("orth" in columns, owner, "--columns", ",".join(columns), "with orth, the column of the word")
 
 
-def _exported(nlp: Language, components: Sequence[str]) -> list[tuple[str, Any]]:
+def _exported(nlp: Language, components: Sequence[str], finds_words: bool) -> list[tuple[str, Any]]:
     """The components to export, in the order of the pipeline.
 
+    finds_words (bool): Whether the export has a trained tokenizer, so that components may be missing.
     RAISES (ValueError): CRF710 if there is none, CRF791 for one that lite can't hold.
     """
-    for name in components or [None]:
-        if not nlp.pipeline or name not in (None, *nlp.pipe_names):
+    # A tokenizer that has learned words can be all of a pipeline
+    if not nlp.pipeline and not finds_words:
+        raise no_component(_EXPORTED, [])
+    for name in components:
+        if name not in nlp.pipe_names:
             raise no_component(_EXPORTED, nlp.pipe_names, name)
     chosen = [(name, pipe) for name, pipe in nlp.pipeline if not components or name in components]
     for name, pipe in chosen:
