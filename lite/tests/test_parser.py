@@ -54,8 +54,11 @@ def test_bad_input_is_told(tmp_path):
     for text in (None, 5, [5], [["Ann"], 5], [[5]]):
         with pytest.raises(lite.LiteError, match=r"this is|Row"):
             parse.words(text)
-    with pytest.raises(lite.LiteError, match=r"Take parse\(text\)"):
-        parse.batch("Ann left")
+    for method, text in ((parse.batch, "Ann left"), (parse.batch, None), (parse.words, "Ann left")):
+        with pytest.raises(lite.LiteError, match=r"Take parse\(text\)"):
+            method(text)
+    with pytest.raises(lite.LiteError, match="n_best gives 0"):
+        parse.components["semicrf_ner"].n_best(["Ann"], 0)
     (tmp_path / "model.json").write_text('{"format": "spacy_crf.lite", "version": 3}')
     with pytest.raises(lite.LiteError, match="version 3"):
         lite.load(tmp_path / "model.json")

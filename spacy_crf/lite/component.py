@@ -309,6 +309,8 @@ class Component:
     def n_best(self, text: Text, n: int) -> list[tuple[float, list[str]]]:
         """The n most probable labellings: their probabilities and tags, the best first."""
         self._expect("n_best", "chain", "segments")
+        if n < 1:
+            raise LiteError(f"n_best gives {n} labellings. Take 1 or more.")
         labellings = self.labellers[0].possible(self._score([text]))
         [log_z] = labellings.sums.log_z
         paths = labellings.n_best(n)

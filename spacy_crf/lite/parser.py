@@ -180,6 +180,8 @@ class Parser:
         self._tokenizer = None if content["tokenizer"] is None else make_tokenizer(content["tokenizer"])
         self.components: dict[str, Union[Component, Sentencizer]] = {}
         for part in content["components"]:
+            if part["name"] in self.components:
+                raise LiteError(f"it has two components '{part['name']}'. Export the model again.")
             make = Sentencizer if part["kind"] == "sentencizer" else Component
             self.components[part["name"]] = make(part)
 
@@ -189,6 +191,8 @@ class Parser:
 
     def words(self, words: Text) -> Parsed:
         """Parse words, or rows of `columns`. Their text is the words with blanks between them."""
+        if isinstance(words, str):
+            raise LiteError(f"words takes a list of words; this is one string, {words!r:.40}. Take parse(text).")
         return self.batch([words])[0]
 
     def batch(self, texts: Iterable[Union[str, Text]]) -> list[Parsed]:
@@ -197,8 +201,8 @@ class Parser:
         texts (Iterable): Texts; or lists of words or rows.
         RETURNS (list[Parsed]): What was found in each.
         """
-        if isinstance(texts, str):
-            raise LiteError("batch takes a list of texts; this is one text. Take parse(text).")
+        if isinstance(texts, str) or not isinstance(texts, Iterable):
+            raise LiteError(f"batch takes a list of texts; this is {texts!r:.40}. Take parse(text) for one text.")
         parsed = self._read(texts)
         for component in self.components.values():
             if isinstance(component, Sentencizer):
