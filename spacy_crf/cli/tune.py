@@ -340,9 +340,8 @@ class _Fold:
         annotate = earlier_annotation(self._pipe, nlp)
         self._learned = [Example(annotate(example), example.reference) for example in learned]
         self._held_out = [Example(annotate(example), example.reference) for example in held_out]
-        # By whether the optimizer learns from one sequence after the other
-        self._objectives: dict[bool, Any] = {}
-        self._untrained: Any = None  # weights of the untrained component
+        # Objectives and the variables of the untrained component, by whether the optimizer learns from sequence after sequence
+        self._objectives: dict[bool, tuple[Any, Any]] = {}
 
     def train(self, optimizers: "Iterable[CRFOptimizer]", iterations: int) -> Iterator[Outcome]:
         """Train with each optimizer until the score on the held-out texts stops rising. Yields the best evaluations."""
@@ -375,11 +374,13 @@ class _Fold:
         """The objective that fits an optimizer, with the weights of the untrained component."""
         key = optimizer.wants_sequences
         if key not in self._objectives:
-            self._objectives[key] = self._pipe.training.objective(optimizer, self._learned)
-        objective = self._objectives[key]
-        if self._untrained is None:
-            self._untrained = objective.weights()
-        objective.assign(self._untrained)
+            # Objectives differ in what a variable stands for, so each keeps its own variables of the untrained component
+            for other, untrained in self._objectives.values():
+                other.assign(untrained)
+            new = self._pipe.training.objective(optimizer, self._learned)
+            self._objectives[key] = new, new.weights()
+        objective, untrained = self._objectives[key]
+        objective.assign(untrained)
         return objective
 
     def _score(self) -> float:

@@ -75,6 +75,16 @@ def registered_optimizers():
     return tune_command._optimizers().items()
 
 
+@pytest.mark.parametrize("names", [["LBFGS", "SGD"], ["SGD", "LBFGS"]])
+def test_optimizers_with_other_variables_start_from_the_same_weights(paths, names):
+    """L-BFGS takes weights that training cannot distinguish as one variable, and SGD each weight."""
+    config = load_config(CONFIG, overrides=paths, interpolate=True)
+    values = {"l2": [0.1, 1.0]}
+    together = tune(config, values, optimizers=names, iterations=3)[1]
+    alone = [trial for name in names for trial in tune(config, values, optimizers=[name], iterations=3)[1]]
+    assert [(trial.score, trial.n_weights) for trial in together] == [(trial.score, trial.n_weights) for trial in alone]
+
+
 @pytest.mark.parametrize("name, optimizer", registered_optimizers())
 def test_what_optimizers_try_are_settings_that_they_take(name, optimizer):
     for setting, values in optimizer.tried().items():
