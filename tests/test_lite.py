@@ -778,7 +778,7 @@ def test_lite_needs_numpy_alone(folder, tmp_path):
 
 def test_lite_stays_small():
     sources = [path.read_text(encoding="utf8") for path in READER.glob("*.py")]
-    assert sum(map(n_statements, sources)) <= 1_663
+    assert sum(map(n_statements, sources)) <= 1_666
     assert len(sources) <= 7
     names = re.findall(r"^(?:from|import) (\S+)", "\n".join(sources), re.MULTILINE)
     imported = {name.partition(".")[0] for name in names}

@@ -51,6 +51,8 @@ def test_bad_input_is_told(tmp_path):
     parse = lite.load(HERE / "segments.json.gz")
     with pytest.raises(lite.LiteError, match="Row 2 is 0 columns"):
         parse.words([["Ann"], []])
+    with pytest.raises(lite.LiteError, match="Row 2 is None"):
+        parse.words(["Ann", None])
     for text in (None, 5, [5], [["Ann"], 5], [[5]]):
         with pytest.raises(lite.LiteError, match=r"this is|Row"):
             parse.words(text)
@@ -59,6 +61,11 @@ def test_bad_input_is_told(tmp_path):
             method(text)
     with pytest.raises(lite.LiteError, match="n_best gives 0"):
         parse.components["semicrf_ner"].n_best(["Ann"], 0)
+    content = read("segments")
+    content["components"] *= 2
+    (tmp_path / "model.json").write_text(json.dumps(content))
+    with pytest.raises(lite.LiteError, match="two components"):
+        lite.load(tmp_path / "model.json")
     (tmp_path / "model.json").write_text('{"format": "spacy_crf.lite", "version": 3}')
     with pytest.raises(lite.LiteError, match="version 3"):
         lite.load(tmp_path / "model.json")

@@ -103,8 +103,8 @@ class CodePoints:
 
     def learn(self, points: NDArray[np.uint32]) -> None:
         """Fill in the blocks of some code points (uint32[T])."""
-        occurs = np.bincount(points // _BLOCK, minlength=len(self._is_known)) > 0
-        for block in np.flatnonzero(occurs & ~self._is_known).tolist():
+        blocks = points // _BLOCK
+        for block in np.unique(blocks[~self._is_known[blocks]]).tolist():
             for point in range(block * _BLOCK, (block + 1) * _BLOCK):
                 self.kinds[point], self.classes[point] = _describe(chr(point))
             self._is_known[block] = True
@@ -259,9 +259,9 @@ class Lexicon:
         np.maximum.at(lengths, key_at, length_at)
         return cls(keys, lengths)
 
-    def marks(self, texts: Texts) -> NDArray[np.uint8]:
-        """Where words of the lexicon begin, end and go on in texts: uint8[T, 3 * LONGEST], see `kernels.mark_words`."""
-        marks = np.zeros((len(texts.points), 3 * self.LONGEST), dtype=np.uint8)
+    def marks(self, texts: Texts) -> NDArray[np.uint32]:
+        """Where words of the lexicon begin, end and go on in texts: uint32[T], 3 * LONGEST bits, see `kernels.mark_words`."""
+        marks = np.zeros(len(texts.points), dtype=np.uint32)
         kernels.mark_words(texts.points, texts.text_starts, self.lengths, self._table.arrays, self.LONGEST, marks)
         return marks
 

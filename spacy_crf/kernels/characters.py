@@ -249,8 +249,8 @@ def mark_words(points, text_starts, lengths, table, longest, marks):
     lengths (int32[P]): By row of the table of beginnings of words: the length of the word that ends there, 0 for none.
     table: Slots (uint64[S]) and rows (int32[S]) of the beginnings of words.
     longest (int): Words as long as this or longer share their marks.
-    marks (uint8[T, 3 * longest]): Receives 1 for words that begin here, that ended before this character, and that go on here,
-        by their length.
+    marks (uint32[T]): Receives bits for words that begin here, that ended before this character, and that go on here: the bits
+        0 to longest - 1, longest to 2 longest - 1, and 2 longest to 3 longest - 1, by the length of the words.
     """
     slots, rows = table
     for b in range(len(text_starts) - 1):
@@ -264,22 +264,31 @@ def mark_words(points, text_starts, lengths, table, longest, marks):
                 if lengths[row] == 0:
                     continue
                 column = min(lengths[row], longest) - 1
-                marks[begin, column] = 1
+                bit = np.uint32(1) << np.uint32(column)
+                marks[begin] |= bit
                 if t + 1 < text_starts[b + 1]:
-                    marks[t + 1, longest + column] = 1
+                    marks[t + 1] |= bit << np.uint32(longest)
                 for inner in range(begin + 1, t + 1):
-                    marks[inner, 2 * longest + column] = 1
+                    marks[inner] |= bit << np.uint32(2 * longest)
 
 
 @kernel
 def add_marks(marks, weights, sums, is_gradient):
-    """Add the weights (float64[M, C]) of the marks (uint8[U, M]) of units to their sums (float64[U, C]); or, if `is_gradient`,
-    the derivatives of the sums to those of the weights."""
+    """Add the weights of marks to the sums of units; or, if `is_gradient`, the derivatives of the sums to those of the weights.
+
+    marks (uint32[U]): Of each unit, a bit for each mark.
+    weights (float64[M, C]): The weights of each mark, or their derivatives.
+    sums (float64[U, C]): The sums, or their derivatives.
+    """
     for u in range(len(marks)):
-        for m in range(marks.shape[1]):
-            if marks[u, m]:
+        rest = marks[u]
+        m = 0
+        while rest:
+            if rest & 1:
                 for c in range(sums.shape[1]):
                     if is_gradient:
                         weights[m, c] += sums[u, c]
                     else:
                         sums[u, c] += weights[m, c]
+            rest >>= 1
+            m += 1

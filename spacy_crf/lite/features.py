@@ -338,11 +338,13 @@ def check_rows(text: Text, columns: list[str]) -> None:
     """RAISES (LiteError): If a text has something else than rows, or a row has too few columns, or others than texts."""
     if not isinstance(text, Collection):
         raise LiteError(f"A text is a list of words, or of rows; this is {text!r:.40}.")
+    has_words = len(columns) == 1 and isinstance(next(iter(text), None), str)
     for n, row in enumerate(text, start=1):
+        is_row = isinstance(row, Collection) and all(isinstance(value, str) for value in [*row][: len(columns)])
         got = None
         if isinstance(row, str):
-            got = "a word"
-        elif not isinstance(row, Collection) or not all(isinstance(value, str) for value in [*row][: len(columns)]):
+            got = None if has_words else "a word"
+        elif has_words or not is_row:
             got = f"{row!r:.40}"
         elif len(row) < len(columns):
             got = f"{len(row)} columns"

@@ -27,6 +27,7 @@ SENTENCE_TAGS = np.array([[1.0, 1.0, 0.0], [1.0, 0.0, 0.0]])
 INSIDE = -1  # the last tag
 _PARTS = ("begins", "ended before", "goes on")
 _NGRAMS = [*KINDS, LONGEST_NGRAM, WINDOW]  # saved, since weights fit no others
+N_MARKS = 3 * Lexicon.LONGEST  # bits of `Lexicon.marks`, each of which has a row of weights
 _NO_PLACES = np.zeros(0, dtype=np.int64)  # so that `find_rows` adds no keys
 
 
@@ -55,7 +56,7 @@ class CharacterModel:
     lexicon (Lexicon): Words whose places in a text are features.
     keys (uint64[F]): Hash of each n-gram that is a feature.
     widths (int32[F]): Number of rows of weights of each n-gram.
-    weights (float64[R, C]): The rows of the n-grams, then one row for each column of `Lexicon.marks`. Saved as float32.
+    weights (float64[R, C]): The rows of the n-grams, then one row for each bit of `Lexicon.marks`. Saved as float32.
     transitions (float64[S, S]): Weights of pairs of tags.
     """
 
@@ -97,7 +98,7 @@ class CharacterModel:
         is_frequent = table.counts >= min_count
         kept_widths = np.concatenate(widths)[is_frequent]
         counts = np.repeat(table.counts[is_frequent], kept_widths)
-        frequencies = np.append(counts, np.zeros(3 * lexicon.LONGEST)).astype(np.float64)
+        frequencies = np.append(counts, np.zeros(N_MARKS)).astype(np.float64)
         n_columns, n_tags = (SENTENCE_TAGS if settings["has_sentences"] else WORD_TAGS).shape
         weights = np.zeros((len(frequencies), n_columns))
         transitions = np.zeros((n_tags, n_tags))
@@ -125,17 +126,15 @@ class CharacterModel:
             self.sums(texts, self.ngrams(texts), self.marks(texts), self.weights), self.transitions, texts
         )
 
-    def marks(self, texts: Texts) -> NDArray[np.uint8]:
-        """Where words of the lexicon are, by unit: uint8[U, M], see `Lexicon.marks`; uint8[U, 0] without a lexicon."""
-        if not len(self.lexicon.keys):
-            return np.zeros((len(texts.units), 0), dtype=np.uint8)
+    def marks(self, texts: Texts) -> NDArray[np.uint32]:
+        """Where words of the lexicon are, by unit: uint32[U], see `Lexicon.marks`."""
         return self.lexicon.marks(texts)[texts.units]
 
-    def sums(self, texts: Texts, ngrams: NGrams, marks: NDArray[np.uint8], weights: Floats) -> Floats:
+    def sums(self, texts: Texts, ngrams: NGrams, marks: NDArray[np.uint32], weights: Floats) -> Floats:
         """Sum the weights of the features at each unit.
 
         texts (Texts): The texts.
-        ngrams (NGrams), marks (uint8[U, M]): From the methods of these names.
+        ngrams (NGrams), marks (uint32[U]): From the methods of these names.
         weights (float64[R, C]): The weights.
         RETURNS (float64[U, C]): The sums.
         """
@@ -144,7 +143,7 @@ class CharacterModel:
         sums = np.empty((len(texts.units), len(self.tags)))
         for column, sums_of_column in enumerate(item_sums.T):
             sums[:, column] = np.bincount(ngrams.places, sums_of_column, len(texts.points))[texts.units]
-        kernels.add_marks(marks, weights[len(weights) - marks.shape[1] :], sums, False)
+        kernels.add_marks(marks, weights[-N_MARKS:], sums, False)
         return sums
 
     def chain(self, scores: Floats, transitions: Floats, texts: Texts) -> ChainScores:
@@ -185,9 +184,9 @@ class CharacterModel:
                 j = first + int(np.searchsorted(ngrams.places[first:behind], place))
                 if j < behind and ngrams.places[j] == place:  # and not inside of a run
                     features += self._features_of_kind(kind, text, ngrams, range(first, behind), j)
-            for column in np.flatnonzero(marks[unit]).tolist():
-                part, length = divmod(column, Lexicon.LONGEST)
-                weight = float(self.weights[column - marks.shape[1], 0])
+            for bit in np.flatnonzero(_bits(marks[[unit]])).tolist():
+                part, length = divmod(bit, Lexicon.LONGEST)
+                weight = float(self.weights[bit - N_MARKS, 0])
                 features.append((f"lexicon: a word of length {length + 1} {_PARTS[part]} here", weight))
             yield features
 
@@ -254,7 +253,7 @@ class CharacterModel:
         if len(widths) and not 0 < widths.min() <= widths.max() <= 2 * WINDOW:
             raise ValueError("a feature has an impossible number of weights")
         tags = SENTENCE_TAGS if msg["has_sentences"] else WORD_TAGS
-        n_rows = int(widths.sum()) + 3 * Lexicon.LONGEST
+        n_rows = int(widths.sum()) + N_MARKS
         n_columns, n_tags = tags.shape
         return cls(
             bool(msg["has_sentences"]),
@@ -287,7 +286,7 @@ class CharacterObjective:
         for texts, clamp in corpus:
             possible = model.possible(texts)
             marks = model.marks(texts)
-            frequencies[len(frequencies) - marks.shape[1] :] += marks.sum(axis=0)
+            frequencies[-N_MARKS:] += _bits(marks).sum(axis=0)
             forbidden = np.where(possible, 0.0, -np.inf)
             self._batches.append((texts, model.ngrams(texts), marks, forbidden, clamp & possible))
             n_units += len(texts.units)
@@ -323,8 +322,13 @@ class CharacterObjective:
             loss += float(losses.sum())
             d_transitions += derivative.transitions
             d_sums = np.einsum("us,cs->uc", derivative.emissions, model.tags)
-            kernels.add_marks(marks, d_rows[len(rows) - marks.shape[1] :], d_sums, True)
+            kernels.add_marks(marks, d_rows[-N_MARKS:], d_sums, True)
             d_scores = np.zeros((len(texts.points), len(model.tags)))
             d_scores[texts.units] = d_sums
             kernels.add_windows(ngrams.rows, ngrams.starts, d_rows, d_scores[ngrams.places], True)
         return loss, gradient
+
+
+def _bits(marks: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """The bits of the marks (uint32[U]) of units, see `Lexicon.marks`: uint32[U, N_MARKS] of 0 and 1."""
+    return marks[:, np.newaxis] >> np.arange(N_MARKS, dtype=np.uint32) & 1

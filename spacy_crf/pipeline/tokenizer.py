@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, Optional, Union
 
@@ -184,9 +184,9 @@ class CharacterTokenizer:
         if self._model is None and self.is_learning:
             # Readers of corpora make Docs before the tokenizer has learned; it learns from the references
             for text in texts:
-                edges = [match.span() for match in re.finditer(r"\S+", text)]
-                starts, ends = np.array(edges, dtype=np.int64).reshape(-1, 2).T
-                yield words_to_doc(self.vocab, text, starts, ends)
+                matches = [*re.finditer(r"\S+", text)]
+                starts = [match.start() for match in matches]
+                yield words_to_doc(self.vocab, text, starts, [match.end() for match in matches])
             return
         for batch in batches_of(texts, len, batch_size):
             yield from self._docs(batch)
@@ -198,33 +198,36 @@ class CharacterTokenizer:
         probabilities = None
         if self._sets_probabilities:
             probabilities = self._rules.marginals(scored.scores, scored.too_long)[:, :INSIDE].sum(axis=1)
+        begins = self._begins(tags)
         starts = scored.texts.starts
-        for b, text in enumerate(batch):
-            units = slice(starts[b], starts[b + 1])
-            doc = self._doc(text, scored.texts, b, tags[units])
+        for b, doc in enumerate(self._make_docs(batch, scored.texts, tags)):
             if probabilities is not None:
-                _set_probabilities(doc, probabilities[units][self._begins(tags[units])])
+                units = slice(starts[b], starts[b + 1])
+                _set_probabilities(doc, probabilities[units][begins[units]])
             yield doc
 
     def _begins(self, tags: NDArray[np.int32]) -> Bools:
         """Whether a word begins at units with these tags: bool[U]."""
         return tags < len(self._trained().transitions) - 1
 
-    def _doc(self, text: str, texts: Texts, b: int, tags: NDArray[np.int32]) -> Doc:
-        """Make a Doc of a text whose units have tags.
+    def _make_docs(self, batch: Sequence[str], texts: Texts, tags: NDArray[np.int32]) -> Iterator[Doc]:
+        """Make the Docs of texts whose units have tags.
 
-        text (str): The text.
-        texts (Texts): Several texts, of which this one has the number `b`.
-        tags (int32[U]): The tags of its units.
+        batch (Sequence[str]), texts (Texts): The texts, and their units.
+        tags (int32[U]): The tags of the units.
+        YIELDS (Doc): The Docs.
         """
-        units = slice(texts.starts[b], texts.starts[b + 1])
         begins = self._begins(tags)
-        # A word ends with the last unit before the next word
+        # A word ends with the last unit before the next word; each text begins with a word
         is_last = np.append(begins[1:], True)[: len(begins)]
-        starts = texts.units[units][begins] - texts.text_starts[b]
-        ends = texts.ends[units][is_last] - texts.text_starts[b]
-        is_sentence = tags[begins] == 0 if self._has_sentences else None
-        return words_to_doc(self.vocab, text, starts, ends, is_sentence)
+        first_words = np.append(0, np.cumsum(begins))[texts.starts]  # [B + 1] numbers of the first words of texts
+        text_starts = np.repeat(texts.text_starts[:-1], np.diff(first_words))
+        starts = (texts.units[begins] - text_starts).tolist()
+        ends = (texts.ends[is_last] - text_starts).tolist()
+        is_sentence = (tags[begins] == 0).tolist() if self._has_sentences else None
+        for text, (first, behind) in zip(batch, pairwise(first_words.tolist())):
+            flags = None if is_sentence is None else is_sentence[first:behind]
+            yield words_to_doc(self.vocab, text, starts[first:behind], ends[first:behind], flags)
 
     def _trained(self) -> CharacterModel:
         """The model. RAISES (ValueError): CRF991 if the tokenizer was never trained."""
@@ -297,7 +300,8 @@ class CharacterTokenizer:
         checks.count("n_best", "n", n)
         scored = self._scored([text])
         segmentations = self._rules.n_best(scored.scores, scored.too_long, n)
-        return [(probability, self._doc(text, scored.texts, 0, tags)) for probability, tags in segmentations]
+        docs = [next(self._make_docs([text], scored.texts, tags)) for _, tags in segmentations]
+        return [(probability, doc) for (probability, _), doc in zip(segmentations, docs)]
 
     def explain(self, text: str, top: int = 3) -> list[TokenReason]:
         """Why each token of a text begins where it does. White space has no entry.
@@ -315,7 +319,8 @@ class CharacterTokenizer:
         without_rules = model.possible(texts)
         words = self._boundaries(text, scored).words
         explained = []
-        doc = self._doc(text, texts, 0, self._rules.best_tags(scored.scores, scored.too_long))
+        tags = self._rules.best_tags(scored.scores, scored.too_long)
+        [doc] = self._make_docs([text], texts, tags)
         tokens = [token for token in doc if not token.is_space]
         units = np.searchsorted(texts.units, [token.idx for token in tokens]).tolist()
         for token, unit, features in zip(tokens, units, model.features_of(text, texts, units)):

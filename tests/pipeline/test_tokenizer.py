@@ -14,7 +14,7 @@ from spacy.tokens import Doc, DocBin, Span
 from spacy.training import Example
 
 from spacy_crf.features.characters import UNICODE, Lexicon, Texts, break_properties
-from spacy_crf.models.characters import Annotated, CharacterObjective
+from spacy_crf.models.characters import N_MARKS, Annotated, CharacterObjective
 from spacy_crf.types import UNKNOWN_WORDS
 
 LINES = ["ab cd ab", "cd abc cd", "abc ab. cd", "ab abc", "cd cd ab", "abc cd. ab ab"]
@@ -341,7 +341,7 @@ def test_partial_annotation_is_exact(nlp):
 def test_lexicon_marks_by_enumeration():
     texts = Texts.of(["abab", "b"], joins_words=False)
     marks = Lexicon.of(["ab", "bab", "a", ""]).marks(texts)
-    expected = np.zeros_like(marks)
+    expected = np.zeros((len(marks), N_MARKS))
     for start, text in zip(texts.text_starts, ["abab", "b"]):
         for word in ("ab", "bab", "a"):
             for match in re.finditer(f"(?={word})", text):
@@ -350,7 +350,7 @@ def test_lexicon_marks_by_enumeration():
                 if match.start() + len(word) < len(text):
                     expected[begin + len(word), Lexicon.LONGEST + column] = 1
                 expected[begin + 1 : begin + len(word), 2 * Lexicon.LONGEST + column] = 1
-    assert np.array_equal(marks, expected)
+    assert np.array_equal([[mark >> bit & 1 for bit in range(N_MARKS)] for mark in marks.tolist()], expected)
 
 
 # ------------------------------------------------------------------------------------------------------ annotation

@@ -49,7 +49,8 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
             words = [(token.idx, token.idx + len(token)) for token in tokenized(text, nlp, place) if not token.is_space]
         else:
             words = _with_gaps(text, _places(text, item[key], f'{place}, "{key}"'))
-        starts, ends = np.array(words, dtype=np.int64).reshape(-1, 2).T
+        starts = [start for start, _ in words]
+        ends = [end for _, end in words]
         is_sentence = None
         if item.get("sents") is not None:
             sentences = _places(text, item["sents"], f'{place}, "sents"')
@@ -58,8 +59,8 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
             # One more, for sentences behind all words
             begins = np.zeros(len(words) + 1, dtype=bool)
             begins[next_words] = True
-            is_sentence = begins[:-1]
-            is_inside = sentence_starts < np.append(0, ends)[next_words]  # before the end of the word before
+            is_sentence = begins[:-1].tolist()
+            is_inside = sentence_starts < np.array([0, *ends])[next_words]  # before the end of the word before
             if is_inside.any():
                 report.inside.append(f"{place}, character {sentence_starts[is_inside][0]}")
         doc = words_to_doc(nlp.vocab, text, starts, ends, is_sentence)
