@@ -11,8 +11,9 @@ from tests.test_size import n_statements
 # Functions, stays in a file, returns to one that was left. Two functions ask whether Docs have white space, at which no span
 # begins or ends, and introduce the labels to a vocabulary that would forget them behind a memory zone. A decoding brings the
 # class of its batches, and a decoder of another package may answer in its place. Arrays of thinc are read in one place, with
-# their type. Eight functions that numba compiled, which nobody counted, are NumPy now
-MOST = {"plain": (86, 52, 28), "with confidence and a rule": (129, 85, 53)}
+# their type. Eight functions that numba compiled, which nobody counted, are NumPy now. Two properties of transitions are computed
+# at each of three calls, since cached ones take a lock, which is slow for short texts
+MOST = {"plain": (89, 52, 28), "with confidence and a rule": (132, 85, 53)}
 
 
 @pytest.mark.parametrize("settings", MOST)
