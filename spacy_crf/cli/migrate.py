@@ -354,7 +354,7 @@ def export_cli(
         False, "--with-reader", help="npz, json: write the folder lite, which reads the export, beside it."
     ),
 ) -> None:
-    """Write a pipeline for NumPy, as a page, or for CRFsuite or Wapiti.
+    """Write a pipeline for NumPy or a browser, CRFsuite or Wapiti.
 
     `spacy_crf.lite` parses texts with NumPy alone, a page in a browser without a server. In a model of CRFsuite features
     keep their names, such as lower[0]=the; `spacy_crf.migrate.pipeline.features_of` makes them. For Wapiti it was trained on the
