@@ -15,8 +15,8 @@ from tests.reference_pages import tomllib
 from tests.test_package import MODULES, PACKAGE, ROOT
 
 # What is there may shrink; who lets it grow says why in the commit that raises a bound.
-MOST_STATEMENTS = 41_572
-MOST_STATEMENTS_OF_CORE = 27_856
+MOST_STATEMENTS = 41_573
+MOST_STATEMENTS_OF_CORE = 27_857
 MOST_FILES = 258
 MOST_CLASSES = 595
 MOST_ENTRY_POINTS = 51

@@ -329,6 +329,7 @@ class CharacterObjective:
         return loss, gradient
 
 
-def _bits(marks: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """The bits of the marks (uint32[U]) of units, see `Lexicon.marks`: uint32[U, N_MARKS] of 0 and 1."""
-    return marks[:, np.newaxis] >> np.arange(N_MARKS, dtype=np.uint32) & 1
+def _bits(marks: NDArray[np.uint32]) -> Bools:
+    """The bits of the marks (uint32[U]) of units, see `Lexicon.marks`: bool[U, N_MARKS]."""
+    shifts = np.arange(N_MARKS, dtype=np.uint32)
+    return (marks[:, np.newaxis] >> shifts & 1) > 0
