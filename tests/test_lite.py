@@ -553,14 +553,14 @@ def test_export(folder, tmp_path):
         ["a.json.gz", "--bits", 16],
         ["b", "--to", "npz", "--prune", 0.05, "--bits", 16],
     ):
-        code, output = run("export", folder, "-o", tmp_path / name, "--check", data, *options)
+        code, output = run("export", folder, tmp_path / name, "--check", data, *options)
         assert code == 0, output
         assert "crf_ner: 6 texts: 0 get other labels; F1 100.00 before, 100.00 after" in output
         sizes.append((tmp_path / name).stat().st_size)
     assert sizes[0] < sizes[1] and sizes[3] < sizes[0]
     for path in READER.glob("*.py"):
         assert (tmp_path / "lite" / path.name).read_bytes() == path.read_bytes()
-    assert run("export", folder, "-o", tmp_path / "c.npz", "--to", "xml")[0] == 1
+    assert run("export", folder, tmp_path / "c.npz", "--to", "xml")[0] == 1
 
 
 @pytest.mark.parametrize(
@@ -841,7 +841,7 @@ def test_imported_models_write_what_their_programs_write(program, output, tmp_pa
     assert run("import", tmp_path / "model", *options)[0] == 0
     models = [[tmp_path / "pipeline", "--columns", "orth,tag"]]
     if program == "crfpp":
-        assert run("export", tmp_path / "pipeline", "-o", tmp_path / "model.npz", "--columns", "orth,tag")[0] == 0
+        assert run("export", tmp_path / "pipeline", tmp_path / "model.npz", "--columns", "orth,tag")[0] == 0
         models.append([tmp_path / "model.npz"])
     text = gzip.decompress((DATA / "test.txt.gz").read_bytes()).decode("utf8")
     expected = []
@@ -878,7 +878,7 @@ def test_tag_splits_at_tabs_and_blanks_alone(folder, tmp_path):
 def test_tag_of_segments_and_of_pipelines_with_columns(tmp_path):
     make("semicrf_ner").to_disk(tmp_path / "segments")
     make("crf_ner", templates("orth[0]", "tag[0]")).to_disk(tmp_path / "columns")
-    code, output = run("export", tmp_path / "columns", "-o", tmp_path / "columns.npz", "--columns", "tag,orth")
+    code, output = run("export", tmp_path / "columns", tmp_path / "columns.npz", "--columns", "tag,orth")
     assert code == 0, output
     rows = "NNP Bob\nVBD left\nNNP Paris\n"
     for model, options in (("columns", ["--columns", "tag,orth"]), ("columns.npz", [])):
@@ -906,7 +906,7 @@ def test_sets_of_chains_have_no_single_tags(tmp_path):
     nlp.initialize(lambda: examples)
     assert len(pipe.chains) == 1
     nlp.to_disk(tmp_path / "model")
-    assert "CRF710" in run("export", tmp_path / "model", "-o", tmp_path / "file", "--to", "crfsuite")[1]
+    assert "CRF710" in run("export", tmp_path / "model", tmp_path / "file", "--to", "crfsuite")[1]
     for options in ([], ["--n-best", "2"]):
         result = CliRunner().invoke(app, ["tag", str(tmp_path / "model"), *options], input="Ann\nLee\n")
         assert result.exit_code == 1 and "CRF710" in result.output and "one tag" in result.output
@@ -915,7 +915,7 @@ def test_sets_of_chains_have_no_single_tags(tmp_path):
 @pytest.mark.parametrize("options", [("--prune", 0.1), ("--bits", 16), ("--with-reader",), ("--columns", "orth,tag")])
 @pytest.mark.parametrize("form", ["crfsuite", "wapiti"])
 def test_options_of_other_formats_are_refused(options, form, folder, tmp_path):
-    code, output = run("export", folder, "-o", tmp_path / "file", "--to", form, *options)
+    code, output = run("export", folder, tmp_path / "file", "--to", form, *options)
     assert code == 1 and "CRF020" in output and options[0] in output
     assert not [*tmp_path.iterdir()]
 
@@ -940,7 +940,7 @@ def test_a_model_trained_on_patterns_is_exported_to_wapiti(factory, tmp_path, ca
     config = {"model": {"emissions": {"features": features}}, **({} if factory == "crf_ner" else {"overwrite": True})}
     nlp = make(factory, config, examples)
     nlp.to_disk(tmp_path / "model")
-    code, output = run("export", tmp_path / "model", "-o", tmp_path / "wapiti.model", "--to", "wapiti")
+    code, output = run("export", tmp_path / "model", tmp_path / "wapiti.model", "--to", "wapiti")
     assert code == 0, output
     again = tmp_path / "again"
     options = ["--from", "wapiti", "--columns", "orth,tag", "--replay", "--output", again]
@@ -967,6 +967,6 @@ def test_other_programs_keep_no_thresholds(settings, caplog):
 
 
 def test_other_templates_are_not_exported_to_wapiti(folder, tmp_path):
-    code, output = run("export", folder, "-o", tmp_path / "model", "--to", "wapiti")
+    code, output = run("export", folder, tmp_path / "model", "--to", "wapiti")
     assert code == 1
     assert "CRF791" in output and "no pattern of Wapiti" in " ".join(output.split())

@@ -34,7 +34,6 @@ from ..schemes import SCHEMES
 from ..whole_files import write_whole
 from .formats.source import read_lines, unreadable
 from .shared import (
-    FileOption,
     LangOption,
     ModelArgument,
     PipelineOption,
@@ -338,7 +337,7 @@ OWNER = "crf export"
 @command("export")
 def export_cli(
     model: ModelArgument,
-    output: FileOption,
+    output: Path = Arg(..., help="The file to write."),
     form: Optional[str] = Opt(
         None, "--to", help=f"{', '.join(FORMS)}; by default the suffix of the file (html: page), or crfsuite."
     ),

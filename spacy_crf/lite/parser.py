@@ -169,7 +169,7 @@ class Parser:
 
     def __init__(self, content: dict[str, Any]):
         if not isinstance(content, dict) or content.get("format") != FORMAT:
-            raise LiteError("this is no export of spacy_crf. `spacy crf export MODEL FILE --to npz` writes one.")
+            raise LiteError("this is no export of spacy_crf. `spacy crf export MODEL FILE` writes one.")
         if content["version"] != VERSION:
             known = f"version {content['version']} of the format, and this reader reads version {VERSION}"
             raise LiteError(f"it has {known}. Take the reader of the spacy_crf that wrote it.")

@@ -302,7 +302,7 @@ def test_import_and_export_commands(crfsuite_file, tagger, tmp_path, monkeypatch
     assert 'register_features("my_features.word_features"' in (tmp_path / "model" / FILE_NAME).read_text(
         encoding="utf8"
     )
-    code, output = run("export", tmp_path / "model", "-o", tmp_path / "again", "--code", tmp_path / "model" / FILE_NAME)
+    code, output = run("export", tmp_path / "model", tmp_path / "again", "--code", tmp_path / "model" / FILE_NAME)
     assert code == 0, output
     assert read_crfsuite((tmp_path / "again").read_bytes(), "again").labels == tagger.labels()
 
