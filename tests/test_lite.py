@@ -386,7 +386,7 @@ LONG_TEXTS = [
 
 
 def of_spacy(doc, finds_sentences):
-    """What a Doc has, as `Parsed.to_json` has it."""
+    """The tokens, sentences and labels of a Doc, in the form of `Parsed.to_json`."""
     spans = {}
     for key, group in doc.spans.items():
         scores = group.attrs["scores"]

@@ -1,4 +1,4 @@
-"""What the templates of a model read from words and texts, and the sums of the weights of their features."""
+"""Reads the features of words and texts by the templates of a model, and sums their weights."""
 
 import re
 import unicodedata

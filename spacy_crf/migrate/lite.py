@@ -193,7 +193,7 @@ def _check_settings(pipe: Any, written: Container[str]) -> None:
 
 
 def _place_written(pipe: Any) -> str:
-    """What a component, or a chain of a set, writes: "ents", "spans:KEY", "cats", "sents", or an attribute of tokens."""
+    """Name where a component, or a chain of a set, writes its labels: "ents", "spans:KEY", "cats", "sents", or attributes."""
     annotation = pipe.annotation
     if pipe.labelled == "texts":
         return "cats"
@@ -673,7 +673,7 @@ def _labels_of(writes: str, doc: Doc) -> set[tuple]:
 
 
 def _labels_by(writes: str, sequences: Sequence[lite.Parsed]) -> set[tuple]:
-    """The same of an export, which has parsed the sequences of a text."""
+    """Collect the labels that an export gave to a text, whose sequences it parsed one by one."""
     kind, _, key = writes.partition(":")
     labels = set()
     first = 0  # first token of a sequence

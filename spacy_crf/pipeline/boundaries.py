@@ -1,4 +1,4 @@
-"""What reference Docs say of the boundaries of words and sentences, for the trainable tokenizer."""
+"""Reads the boundaries of words and sentences from reference Docs, for the trainable tokenizer."""
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise

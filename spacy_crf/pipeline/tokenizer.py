@@ -244,7 +244,7 @@ class CharacterTokenizer:
         return _Scored(texts, possible, scores, too_long)
 
     def _restricted(self, batch: Sequence[str]) -> tuple[Texts, Bools, Bools]:
-        """What rules leave of texts.
+        """Find the units of texts, and the tags that the rules of the config allow them.
 
         batch (Sequence[str]): The texts.
         RETURNS (Texts, bool[U, S], bool[U]): The texts with their units; the tags that these may have; and the units inside of

@@ -171,7 +171,7 @@ class Rules:
 
 
 class _Demands:
-    """What rules demand of the units of a text. The weaker rules are to be applied first, see `ORDER`.
+    """Applies rules to the units of a text. Apply the weaker rules first, in the order of `ORDER`: later ones override them.
 
     text (str), units (int64[U]), possible (bool[U, S]): See `Rules.restrict`.
     """

@@ -38,8 +38,11 @@ class Segments:
 
 
 def find_segments(nlp: Language, component: Optional[str]) -> list[Segments]:
-    """What the trainable tokenizer of a pipeline finds; nothing for other tokenizers, and where a component is asked for by its
-    name (`component`)."""
+    """The reports on the trainable tokenizer of a pipeline: on words, and on sentences if it finds them.
+
+    component (Optional[str]): The name that the user asks for; for that of a component there are no reports.
+    RETURNS (list[Segments]): The reports; none for other tokenizers.
+    """
     if not isinstance(nlp.tokenizer, CharacterTokenizer) or component not in (None, TOKENIZER):
         return []
     return [Segments(name) for name in ("words", "sentences")[: 1 + nlp.tokenizer.finds_sentences]]

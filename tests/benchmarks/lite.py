@@ -166,7 +166,7 @@ def found_by_spacy(doc: Doc) -> tuple[Any, dict[Any, float]]:
 
 
 def found_by_lite(parsed: lite.Parsed) -> tuple[Any, dict[Any, float]]:
-    """The same of an export."""
+    """The tokens and sentences that an export found; and the probabilities of its labels, by their places."""
     tokens = [token.start for token in parsed.tokens]
     starts = [sentence.start for sentence in parsed.sentences] or tokens[:1]
     probabilities = {(span.start, span.end, span.label): span.prob for span in parsed.entities}

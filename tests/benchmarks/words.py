@@ -414,7 +414,7 @@ def crfsuite(data: TextSet, train: list[Text], seconds: Optional[float]) -> Lear
 
 
 def crfsuite_alone(data: TextSet, train: list[Text], seconds: Optional[float]) -> Learned:
-    """The same, whose features of texts are made before the time counts."""
+    """CRFsuite with the features of `crfsuite`, which are made before the time counts."""
     tagger = trained_crfsuite(train, seconds)
     return Learned(
         lambda texts: map(tagger.tag, texts), read_tags, lambda text: pycrfsuite.ItemSequence(character_ngrams(text))

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(NODE is None, reason="Node is not installed")
 
 
 def answers(**tasks):
-    """What lite.js answers to tasks, see lite_answers.mjs."""
+    """Let lite.js do tasks, by lite_answers.mjs, and return its answers."""
     script = Path(__file__).with_name("lite_answers.mjs")
     asked = json.dumps(tasks)
     result = subprocess.run([NODE, script], input=asked, capture_output=True, text=True, check=False, encoding="utf8")
@@ -244,7 +244,7 @@ def test_the_folder_for_npm():
 
 
 def test_attributes_are_those_of_python():
-    """Of odd words, and of every character alone, behind a letter and before one."""
+    """Attributes are compared for odd words, and for every character alone, behind a letter and before one."""
     content = {"stop_words": ["the", "ß"], "columns": ["orth"], "padding": True, "tables": {}}
     content |= {"gazetteers": {}, "clusters": {}, **ENGLISH_NUMBERS}
     getters = lite_features.Features(content, 1).getters
